@@ -1,0 +1,65 @@
+# Two commands do everything on a fresh Debian machine with Rust: `make up` and `make test`.
+
+DIR   ?= $(CURDIR)/.weft-dev
+MNT   ?= $(DIR)-mnt
+CARGO ?= cargo
+
+# cargo's own answer knows about CARGO_TARGET_DIR and configuration files.
+target = $(shell $(CARGO) metadata --format-version 1 --no-deps 2>/dev/null | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+WEFT   = $(target)/release/weft
+
+.PHONY: help up down status test check fmt bench build setup
+
+help:
+	@echo 'make up      build what is missing, start a cluster in DIR, mount it at MNT'
+	@echo 'make down    unmount and stop it; the data stays'
+	@echo 'make status  show what runs'
+	@echo 'make test    run all tests'
+	@echo 'make check   formatting and lints, warnings are errors'
+	@echo 'make bench   start the cluster and measure it beside the machine'"'"'s floors'
+	@echo
+	@echo 'DIR=$(DIR)'
+	@echo 'MNT=$(MNT)'
+
+# Debian packages that the build and the tests need; says so clearly when it may not install them.
+setup:
+	@scripts/setup
+
+build: setup
+	$(CARGO) build --release --locked -p weft
+
+up: build
+	@$(WEFT) dev start --dir '$(DIR)' --mount '$(MNT)'
+	@echo
+	@echo 'Try next:'
+	@echo '  cp -r proto $(MNT)/ && ls -l $(MNT)/proto'
+	@echo '  $(WEFT) layout get $(MNT)'
+	@echo '  $(WEFT) dev status --dir $(DIR)'
+	@echo '  $(WEFT) bench --dir $(DIR) --mount $(MNT)'
+	@echo '  $(WEFT) dev stop --dir $(DIR)'
+
+down:
+	@$(WEFT) dev stop --dir '$(DIR)'
+
+status:
+	@$(WEFT) dev status --dir '$(DIR)'
+
+# One selection of packages for everything that is tested, so that nothing is compiled twice with
+# other features. The end-to-end tests find the binary beside themselves.
+test: setup
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(CARGO) nextest run --release --locked --workspace && \
+		$(CARGO) test --release --locked --workspace --doc; \
+	else \
+		$(CARGO) test --release --locked --workspace; \
+	fi
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+
+fmt:
+	$(CARGO) fmt --all
+
+bench: up
+	@$(WEFT) bench --dir '$(DIR)' --mount '$(MNT)'

@@ -1,0 +1,134 @@
+//! The framed protocol over loopback TCP, with nothing behind it: payload either way, and calls
+//! that carry nothing.
+
+use crate::bench::context::{Context, Sample};
+use crate::bench::task::Outcome;
+use anyhow::Result;
+use bytes::{Bytes, BytesMut};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_net::{
+    AlignedBuf, Body, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, serve, tcp,
+};
+use weft_proto::op;
+
+/// Bytes of one payload, as of a shard run.
+const PAYLOAD: usize = 1 << 20;
+/// Requests in flight.
+const DEPTH: u64 = 8;
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Takes payloads and drops them; answers a payload where one is asked for.
+struct Floor {
+    payload: Bytes,
+}
+
+impl Service for Floor {
+    fn call<'a, 'b>(
+        &'a self,
+        request: Incoming,
+    ) -> Pin<Box<dyn Future<Output = weft_proto::Result<Outgoing>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let payload = if request.op == op::GET { vec![self.payload.clone()] } else { Vec::new() };
+        Box::pin(std::future::ready(Ok(Outgoing::with_payload(&(), payload))))
+    }
+}
+
+pub fn run(context: &Context) -> Result<Vec<Sample>> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut buffer = AlignedBuf::take(PAYLOAD);
+    buffer.as_mut_slice().fill(9);
+    let payload = Bytes::from(buffer);
+    let peer = runtime.block_on(start(payload.clone()))?;
+    let requests = (context.size / PAYLOAD as u64).max(1);
+    Ok(vec![
+        context.measure("net_write", || runtime.block_on(write(&peer, &payload, requests)))?,
+        context.measure("net_read", || runtime.block_on(read(&peer, requests)))?,
+        context.measure("net_call", || runtime.block_on(calls(&peer, context.operations)))?,
+    ])
+}
+
+/// Serves on a free port; answers the way there. Ends with the runtime.
+async fn start(payload: Bytes) -> Result<Arc<Peer>> {
+    let listener = tcp().bind("127.0.0.1:0").await?;
+    let address = listener.local_address()?;
+    let identity = Identity { name: "bench".into(), cluster: None };
+    let options = ServerOptions {
+        identity: identity.clone(),
+        max_payload: PAYLOAD,
+        max_in_flight: 64 << 20,
+        http2: None,
+    };
+    let (_, shutdown) = tokio::sync::watch::channel(false);
+    tokio::spawn(serve(listener, Arc::new(Floor { payload }), options, shutdown));
+    let peer = Peers::new(tcp(), identity).peer(&address);
+    peer.call::<(), ()>(op::TARGET_STAT, &(), Instant::now() + DEADLINE).await?;
+    Ok(peer)
+}
+
+async fn write(peer: &Arc<Peer>, payload: &Bytes, requests: u64) -> Result<Outcome> {
+    let start = Instant::now();
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..DEPTH {
+        let (peer, payload) = (peer.clone(), payload.clone());
+        lanes.spawn(async move {
+            for _ in (lane..requests).step_by(DEPTH as usize) {
+                let body = Body { send: vec![payload.clone()], into: Vec::new() };
+                let deadline = Instant::now() + DEADLINE;
+                peer.exchange::<(), ()>(op::PUT, &(), body, deadline).await?;
+            }
+            Ok::<_, weft_proto::Error>(())
+        });
+    }
+    finish(lanes, start, requests).await
+}
+
+async fn read(peer: &Arc<Peer>, requests: u64) -> Result<Outcome> {
+    let start = Instant::now();
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..DEPTH {
+        let peer = peer.clone();
+        lanes.spawn(async move {
+            let mut into = vec![BytesMut::zeroed(PAYLOAD)];
+            for _ in (lane..requests).step_by(DEPTH as usize) {
+                let deadline = Instant::now() + DEADLINE;
+                let body = Body { send: Vec::new(), into };
+                into = peer.exchange::<(), ()>(op::GET, &(), body, deadline).await?.payload;
+            }
+            Ok(())
+        });
+    }
+    finish(lanes, start, requests).await
+}
+
+async fn finish(
+    lanes: tokio::task::JoinSet<weft_proto::Result<()>>,
+    start: Instant,
+    requests: u64,
+) -> Result<Outcome> {
+    for lane in lanes.join_all().await {
+        lane?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Outcome { bytes: requests * PAYLOAD as u64, seconds, ..Outcome::default() })
+}
+
+/// One after the other, each waiting for its answer.
+async fn calls(peer: &Peer, count: u64) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let start = Instant::now();
+    for _ in 0..count {
+        let begun = Instant::now();
+        peer.call::<(), ()>(op::TARGET_STAT, &(), begun + DEADLINE).await?;
+        outcome.latencies_us.push(begun.elapsed().as_secs_f32() * 1e6);
+        outcome.operations += 1;
+    }
+    outcome.seconds = start.elapsed().as_secs_f64();
+    Ok(outcome)
+}

@@ -1,0 +1,101 @@
+//! The client library without FUSE: one large file written and read through it.
+
+use super::context::{Context, Sample};
+use super::task::{Outcome, check_stamps, noise, stamp};
+use anyhow::{Context as _, Result, ensure};
+use std::time::Instant;
+use weft_client::{Filesystem, HandleId, OpenFlags, Options};
+use weft_proto::InodeId;
+
+/// Bytes of one call.
+const REQUEST: usize = 1 << 20;
+/// Reads in flight.
+const DEPTH: u64 = 4;
+
+pub fn run(context: &Context) -> Result<Vec<Sample>> {
+    ensure!(
+        !context.cluster.addresses.is_empty(),
+        "give --cluster or --dir to measure the client library"
+    );
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut options = Options::new(context.cluster.addresses.clone(), weft_net::tcp());
+    options.client_name = "weft bench".into();
+    let fs = runtime.block_on(Filesystem::connect(options)).context("cannot connect")?;
+    let samples = transfer(context, &runtime, &fs);
+    let closed = runtime.block_on(fs.shutdown());
+    let samples = samples?;
+    closed.context("cannot close the session")?;
+    Ok(samples)
+}
+
+fn transfer(
+    context: &Context,
+    runtime: &tokio::runtime::Runtime,
+    fs: &Filesystem,
+) -> Result<Vec<Sample>> {
+    let name = format!(".weft-bench-{}.library", std::process::id());
+    let (root, flags) = (InodeId::ROOT, OpenFlags { exclusive: true, ..OpenFlags::default() });
+    // SAFETY: both only read the credentials of this process.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let opened = runtime
+        .block_on(fs.create(root, name.as_bytes(), 0o600, uid, gid, flags))
+        .context("cannot create a file in the root directory")?;
+    let work = || -> Result<Vec<Sample>> {
+        let bytes = context.size / REQUEST as u64 * REQUEST as u64;
+        Ok(vec![
+            context
+                .measure("library_write", || runtime.block_on(write(fs, opened.handle, bytes)))?,
+            context.measure("library_read", || runtime.block_on(read(fs, opened.handle, bytes)))?,
+        ])
+    };
+    let samples = work();
+    let removed = runtime.block_on(async {
+        fs.release(opened.handle).await?;
+        fs.unlink(root, name.as_bytes()).await
+    });
+    let samples = samples?;
+    removed.with_context(|| format!("/{name} is left behind"))?;
+    Ok(samples)
+}
+
+async fn write(fs: &Filesystem, handle: HandleId, bytes: u64) -> Result<Outcome> {
+    let mut buffer = noise(REQUEST, bytes);
+    let start = Instant::now();
+    for offset in (0..bytes).step_by(REQUEST) {
+        stamp(&mut buffer, offset);
+        let taken = fs.write(handle, offset, &buffer).await?;
+        ensure!(taken == REQUEST, "a write of {REQUEST} bytes took {taken}");
+    }
+    fs.fsync(handle, true).await?;
+    Ok(Outcome { bytes, seconds: start.elapsed().as_secs_f64(), ..Outcome::default() })
+}
+
+async fn read(fs: &Filesystem, handle: HandleId, bytes: u64) -> Result<Outcome> {
+    let start = Instant::now();
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..DEPTH {
+        let fs = fs.clone();
+        lanes.spawn(async move {
+            let first = lane * REQUEST as u64;
+            for offset in (first..bytes).step_by(REQUEST * DEPTH as usize) {
+                let data = fs.read(handle, offset, REQUEST).await?;
+                ensure!(data.len() == REQUEST, "a read answered {} bytes", data.len());
+                let mut at = offset;
+                for part in data.parts() {
+                    // Stamps lie at whole blocks of the file.
+                    let skip = (at.next_multiple_of(4096) - at) as usize;
+                    if skip < part.len() {
+                        check_stamps(&part[skip..], at + skip as u64)?;
+                    }
+                    at += part.len() as u64;
+                }
+            }
+            Ok(())
+        });
+    }
+    for lane in lanes.join_all().await {
+        lane?;
+    }
+    Ok(Outcome { bytes, seconds: start.elapsed().as_secs_f64(), ..Outcome::default() })
+}

@@ -1,0 +1,52 @@
+//! What every long-running role needs: a runtime, a signal that ends it, enough descriptors.
+
+use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// A runtime of `workers` threads (0: as many as cores, from 2 to 4).
+pub fn runtime(workers: usize) -> Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let workers = if workers == 0 { cores.clamp(2, 4) } else { workers };
+    Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()
+        .context("cannot start the worker threads")
+}
+
+/// A runtime of the calling thread alone: requests that are mostly waiting for others are handed on
+/// without waking a thread, which costs more than serving them.
+pub fn single() -> Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("cannot start the event loop")
+}
+
+/// Turns true at the first SIGTERM or SIGINT. Must be called inside a runtime.
+pub fn shutdown_on_signal() -> Result<watch::Receiver<bool>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    let (tx, rx) = watch::channel(false);
+    tokio::spawn(async move {
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        tracing::info!("{name}: stopping");
+        // Keep the sender until the process ends: a closed channel would read as "never".
+        tx.send_replace(true);
+        tx.closed().await;
+    });
+    Ok(rx)
+}
+
+/// Raises the limit of open descriptors as far as allowed: RocksDB and many peers need them.
+pub fn raise_descriptor_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!("open descriptors stay limited to {soft}: {e}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Configuration files and data folders of the daemons of a `weft dev` cluster.
+
+use super::state::{Daemon, State};
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use weft_metadata::Member;
+use weft_proto::NodeId;
+
+/// A kind of daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Role {
+    /// Prefix of folders, logs and configuration files.
+    prefix: &'static str,
+    /// Subcommand that runs it.
+    pub command: &'static str,
+}
+
+pub const METADATA: Role = Role { prefix: "metadata", command: "metadata" };
+pub const STORAGE: Role = Role { prefix: "storage", command: "storaged" };
+
+impl Role {
+    /// `metadata-1`, `storage-3`.
+    pub fn name(self, id: u64) -> String {
+        format!("{}-{id}", self.prefix)
+    }
+}
+
+pub fn config_path(dir: &Path, role: Role, id: u64) -> PathBuf {
+    dir.join("config").join(format!("{}.toml", role.name(id)))
+}
+
+/// The one target of a storage daemon.
+pub fn target_path(dir: &Path, id: u64) -> PathBuf {
+    dir.join(STORAGE.name(id)).join("target")
+}
+
+/// Writes the file of every daemon that has none: edits made by hand stay.
+pub fn write_all(dir: &Path, state: &State) -> Result<()> {
+    let folder = dir.join("config");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    for daemon in &state.metadata {
+        write(dir, METADATA, daemon, &toml::to_string_pretty(&metadata(dir, state, daemon))?)?;
+    }
+    for daemon in &state.storage {
+        write(dir, STORAGE, daemon, &toml::to_string_pretty(&storage(dir, state, daemon))?)?;
+    }
+    Ok(())
+}
+
+fn write(dir: &Path, role: Role, daemon: &Daemon, text: &str) -> Result<()> {
+    let data = dir.join(role.name(daemon.id));
+    fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))?;
+    let path = config_path(dir, role, daemon.id);
+    if path.exists() {
+        return Ok(());
+    }
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn metadata(dir: &Path, state: &State, daemon: &Daemon) -> weft_metadata::Config {
+    let member = |d: &Daemon| Member { id: NodeId(d.id), address: d.address.clone() };
+    let peers = state.metadata.iter().map(member).collect();
+    let data = dir.join(METADATA.name(daemon.id));
+    let mut config =
+        weft_metadata::Config::new(NodeId(daemon.id), daemon.address.clone(), peers, data);
+    config.profile = state.profile.clone();
+    config
+}
+
+fn storage(dir: &Path, state: &State, daemon: &Daemon) -> weft_storaged::Config {
+    let mut config =
+        weft_storaged::Config::new(STORAGE.name(daemon.id), &daemon.address, state.cluster());
+    let path = target_path(dir, daemon.id);
+    config.targets = vec![weft_storaged::Target::new(path, Some(state.target_size))];
+    config
+}

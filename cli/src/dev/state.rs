@@ -1,0 +1,230 @@
+//! What `weft dev` remembers of its cluster: `DIR/dev.json`, replaced atomically.
+//!
+//! Layout of DIR: `dev.json`, `lock`, `config/ROLE-N.toml`, `log/ROLE-N.log`, and one folder
+//! `ROLE-N/` with the data of each daemon.
+
+use crate::process::Process;
+use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+/// Version of the layout of DIR.
+const LAYOUT: u32 = 1;
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct State {
+    layout: u32,
+    pub mount: PathBuf,
+    pub profile: String,
+    /// Bytes of one target.
+    pub target_size: u64,
+    pub metadata: Vec<Daemon>,
+    pub storage: Vec<Daemon>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct Daemon {
+    pub id: u64,
+    /// Kept for the life of the cluster.
+    pub address: String,
+    /// As last started.
+    pub process: Option<Process>,
+}
+
+impl Daemon {
+    pub fn alive(&self) -> bool {
+        self.process.as_ref().is_some_and(Process::alive)
+    }
+
+    pub fn pid(&self) -> Option<i32> {
+        self.process.as_ref().filter(|p| p.alive()).map(|p| p.pid)
+    }
+}
+
+/// What a new cluster is made of.
+pub struct Shape {
+    pub mount: PathBuf,
+    pub profile: String,
+    pub target_size: u64,
+    pub metadata: u64,
+    pub storage: u64,
+}
+
+impl State {
+    /// A new cluster on ports that are free now.
+    pub fn new(shape: Shape) -> Result<Self> {
+        let mut ports = free_ports((shape.metadata + shape.storage) as usize)?.into_iter();
+        let mut daemons = |count| {
+            let daemon =
+                |(id, port)| Daemon { id, address: format!("127.0.0.1:{port}"), process: None };
+            (1..=count).zip(ports.by_ref().take(count as usize)).map(daemon).collect()
+        };
+        Ok(Self {
+            layout: LAYOUT,
+            metadata: daemons(shape.metadata),
+            storage: daemons(shape.storage),
+            mount: shape.mount,
+            profile: shape.profile,
+            target_size: shape.target_size,
+        })
+    }
+
+    /// Reads the cluster of DIR; `None` if DIR is not there or empty.
+    pub fn load(dir: &Path) -> Result<Option<Self>> {
+        let file = dir.join("dev.json");
+        let bytes = match fs::read(&file) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return refuse_foreign(dir).map(|()| None),
+            other => other.with_context(|| format!("cannot read {}", file.display()))?,
+        };
+        #[derive(Deserialize)]
+        struct Version {
+            layout: u32,
+        }
+        let what = || format!("{} is damaged or not written by weft dev", file.display());
+        let version: Version = serde_json::from_slice(&bytes).with_context(what)?;
+        ensure!(
+            version.layout == LAYOUT,
+            "{} has layout {} of another version of weft, this one knows {LAYOUT}; use that \
+             version, or another --dir",
+            dir.display(),
+            version.layout
+        );
+        serde_json::from_slice(&bytes).with_context(what).map(Some)
+    }
+
+    /// Reads the cluster of DIR, which must be there.
+    pub fn load_existing(dir: &Path) -> Result<Self> {
+        Self::load(dir)?.with_context(|| {
+            format!("there is no cluster in {}; make one with weft dev start", dir.display())
+        })
+    }
+
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        let (file, temporary) = (dir.join("dev.json"), dir.join("dev.json.new"));
+        let write = || {
+            let mut out = File::create(&temporary)?;
+            out.write_all(&serde_json::to_vec_pretty(self)?)?;
+            out.sync_all()?;
+            fs::rename(&temporary, &file)?;
+            File::open(dir)?.sync_all()
+        };
+        write().with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Addresses of the metadata servers.
+    pub fn cluster(&self) -> Vec<String> {
+        self.metadata.iter().map(|d| d.address.clone()).collect()
+    }
+}
+
+/// A folder that holds something else is not ours to fill.
+fn refuse_foreign(dir: &Path) -> Result<()> {
+    match fs::read_dir(dir) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", dir.display())),
+        Ok(mut entries) => {
+            match entries.find(|e| e.as_ref().is_ok_and(|e| e.file_name() != "lock")) {
+                None => Ok(()),
+                Some(_) => bail!(
+                    "{} is not empty and holds no cluster of weft dev (no dev.json); use an empty or \
+                 new folder as --dir",
+                    dir.display()
+                ),
+            }
+        }
+    }
+}
+
+/// Keeps other `weft dev` commands off DIR until dropped.
+pub fn lock(dir: &Path) -> Result<Flock<File>> {
+    let path = dir.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot write in {}", dir.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| match e {
+        nix::errno::Errno::EWOULDBLOCK => anyhow::anyhow!(
+            "another weft dev command works on {}; wait until it has ended",
+            dir.display()
+        ),
+        e => anyhow::Error::new(e).context(format!("cannot lock {}", path.display())),
+    })
+}
+
+/// Is this loopback address taken by somebody now?
+pub fn port_taken(address: &str) -> bool {
+    TcpListener::bind(address).is_err_and(|e| e.kind() == ErrorKind::AddrInUse)
+}
+
+/// Free ports of 127.0.0.1 below the range that the kernel gives to outgoing connections, so that
+/// they are still free when the cluster is started again.
+fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let below = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
+        .ok()
+        .and_then(|range| range.split_ascii_whitespace().next()?.parse().ok())
+        .filter(|&low| low > 12_000u16)
+        .unwrap_or(32_768);
+    // All listeners stay open until the end, so that no port is found twice.
+    let mut held = Vec::with_capacity(count);
+    for _ in 0..20_000 {
+        if held.len() == count {
+            break;
+        }
+        let port = rand::random_range(10_000..below);
+        held.extend(TcpListener::bind(("127.0.0.1", port)).ok().map(|listener| (port, listener)));
+    }
+    ensure!(held.len() == count, "found only {} of {count} free ports on 127.0.0.1", held.len());
+    Ok(held.into_iter().map(|(port, _)| port).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape() -> Shape {
+        let (mount, profile) = ("/m".into(), "4+2".into());
+        Shape { mount, profile, target_size: 1 << 30, metadata: 3, storage: 6 }
+    }
+
+    #[test]
+    fn state_survives_and_other_layouts_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(State::load(&dir.path().join("missing")).unwrap().is_none());
+        assert!(State::load(dir.path()).unwrap().is_none());
+        let state = State::new(shape()).unwrap();
+        state.save(dir.path()).unwrap();
+        let read = State::load(dir.path()).unwrap().unwrap();
+        assert_eq!(read.cluster(), state.cluster());
+        assert_eq!((read.metadata.len(), read.storage.len()), (3, 6));
+
+        for (text, says) in [
+            (r#"{"layout": 999}"#, "layout 999"),
+            (r#"{"layout": 1}"#, "damaged"),
+            ("\u{0}garbage", "damaged"),
+        ] {
+            fs::write(dir.path().join("dev.json"), text).unwrap();
+            let error = State::load(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        fs::remove_file(dir.path().join("dev.json")).unwrap();
+        fs::write(dir.path().join("thesis.tex"), "").unwrap();
+        assert!(State::load(dir.path()).unwrap_err().to_string().contains("not empty"));
+    }
+
+    #[test]
+    fn ports_are_distinct_and_the_lock_excludes() {
+        let mut ports = free_ports(40).unwrap();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 40);
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(port_taken(&held.local_addr().unwrap().to_string()));
+
+        let dir = tempfile::tempdir().unwrap();
+        let first = lock(dir.path()).unwrap();
+        assert!(lock(dir.path()).unwrap_err().to_string().contains("another weft dev"));
+        drop(first);
+        lock(dir.path()).unwrap();
+    }
+}

@@ -1,0 +1,27 @@
+//! Logging of every role: `tracing` to standard error, filtered by `--log` or `WEFT_LOG`.
+
+use anyhow::{Context, Result};
+use tracing_subscriber::EnvFilter;
+
+#[derive(clap::Args, Debug)]
+pub struct LogArgs {
+    /// What to log on standard error: a level (error, warn, info, debug, trace), or
+    /// module=level pairs such as weft_storaged=debug,info
+    #[arg(long, global = true, env = "WEFT_LOG", value_name = "FILTER", help_heading = "Logging")]
+    pub log: Option<String>,
+}
+
+impl LogArgs {
+    /// Starts logging; `default` applies when the user chose nothing.
+    pub fn start(&self, default: &str) -> Result<()> {
+        let filter = self.log.as_deref().unwrap_or(default);
+        let filter = EnvFilter::try_new(filter)
+            .with_context(|| format!("--log {filter:?} is not a log filter; try --log debug"))?;
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .try_init()
+            .map_err(|e| anyhow::anyhow!("cannot start logging: {e}"))
+    }
+}

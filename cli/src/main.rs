@@ -1,0 +1,109 @@
+//! `weft`: the one binary, a subcommand per role. Logic of a role lives in its own crate.
+//!
+//! Exit codes: 0 done, 1 failed (or, for a check, not clean), 2 wrong usage.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "commands run on real machines and wait in real time"
+)]
+
+mod bench;
+mod control;
+mod daemon;
+mod dev;
+mod doctor;
+mod fsck;
+mod layout;
+mod logging;
+mod metadata;
+mod mount;
+mod mounts;
+mod nvme;
+mod output;
+mod plan;
+mod pool;
+mod process;
+mod progress;
+mod size;
+mod status;
+mod storaged;
+mod target;
+mod umount;
+
+use anyhow::Result;
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Weft, a distributed parallel filesystem
+///
+/// One binary for every role: servers, clients and administration.
+#[derive(Parser, Debug)]
+#[command(
+    name = "weft",
+    version,
+    propagate_version = true,
+    after_help = "Try it on this machine:
+  mkdir -p /tmp/mnt
+  weft dev start --dir /tmp/weft --mount /tmp/mnt
+  weft dev status --dir /tmp/weft"
+)]
+struct Cli {
+    #[command(flatten)]
+    log: logging::LogArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    Dev(dev::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Status(status::Args),
+    Target(target::Args),
+    Pool(pool::Args),
+    Layout(layout::Args),
+    Fsck(fsck::Args),
+    Bench(bench::Args),
+    Nvme(nvme::Args),
+    Plan(plan::Args),
+    Doctor(doctor::Args),
+    Metadata(metadata::Args),
+    Storaged(storaged::Args),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("weft: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    let Cli { log, command } = cli;
+    match &command {
+        Command::Mount(_) => {} // decides by itself: its background process logs, it does not
+        Command::Metadata(_) | Command::Storaged(_) => log.start("info")?,
+        _ => log.start("error")?,
+    }
+    let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
+    let on_runtime = || daemon::runtime(2);
+    match command {
+        Command::Dev(args) => done(dev::run(args)),
+        Command::Mount(args) => done(mount::run(&args, &log)),
+        Command::Umount(args) => done(umount::run(&args)),
+        Command::Status(args) => on_runtime()?.block_on(status::run(args)),
+        Command::Target(args) => on_runtime()?.block_on(target::run(args)),
+        Command::Pool(args) => done(on_runtime()?.block_on(pool::run(args))),
+        Command::Layout(args) => done(layout::run(args)),
+        Command::Fsck(args) => on_runtime()?.block_on(fsck::run(args)),
+        Command::Bench(args) => on_runtime()?.block_on(bench::run(args)),
+        Command::Nvme(args) => done(nvme::run(args)),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Plan(args) => done(plan::run(args)),
+        Command::Metadata(args) => done(metadata::run(args)),
+        Command::Storaged(args) => done(storaged::run(args)),
+    }
+}

@@ -1,0 +1,79 @@
+//! `weft metadata`: one metadata server.
+
+use crate::daemon;
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use weft_metadata::{Config, Member};
+use weft_proto::NodeId;
+
+/// Run a metadata server in the foreground; SIGTERM stops it
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  weft metadata --config /etc/weft/metadata.toml
+  weft metadata --id 1 --data-dir /var/lib/weft/metadata \\
+      --peer 1=10.0.0.1:7100 --peer 2=10.0.0.2:7100 --peer 3=10.0.0.3:7100")]
+pub struct Args {
+    /// Configuration file (TOML); other flags than --workers are then not allowed
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "listen", "data_dir", "peer", "profile"])]
+    config: Option<PathBuf>,
+    /// Number of this server, one of the peers
+    #[arg(long, value_name = "N", required_unless_present = "config")]
+    id: Option<u64>,
+    /// host:port to listen on [default: this server's address among the peers]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Folder for log, state and snapshots
+    #[arg(long, value_name = "DIR", required_unless_present = "config")]
+    data_dir: Option<PathBuf>,
+    /// A server of the group, this one included; the same list on each. Repeat the flag
+    #[arg(long, value_name = "N=ADDR", required_unless_present = "config", value_parser = peer)]
+    peer: Vec<Member>,
+    /// Redundancy of the first pool: K+M or replica=N; counts when the cluster is made
+    #[arg(long)]
+    profile: Option<weft_proto::Profile>,
+    /// Worker threads; the disk has threads of its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: usize,
+}
+
+fn peer(text: &str) -> Result<Member, String> {
+    let (id, address) = text.split_once('=').ok_or("write ID=HOST:PORT")?;
+    let id = NodeId(id.parse().map_err(|_| format!("{id:?} is not a server number"))?);
+    Ok(Member { id, address: address.to_owned() })
+}
+
+impl Args {
+    fn config(self) -> Result<Config> {
+        if let Some(path) = self.config {
+            return Ok(Config::load(&path)?);
+        }
+        let (Some(id), Some(data_dir)) = (self.id.map(NodeId), self.data_dir) else {
+            bail!("--id and --data-dir are needed without --config");
+        };
+        let own = self.peer.iter().find(|p| p.id == id).map(|p| p.address.clone());
+        let listen = self
+            .listen
+            .or(own)
+            .with_context(|| format!("--id {id} is not among the servers given with --peer"))?;
+        let mut config = Config::new(id, listen, self.peer, data_dir);
+        if let Some(profile) = self.profile {
+            config.profile = profile.to_string();
+        }
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let workers = args.workers;
+    let config = args.config()?;
+    daemon::raise_descriptor_limit();
+    let (id, listen) = (config.id, config.listen.clone());
+    let runtime = if workers == 1 { daemon::single() } else { daemon::runtime(workers) };
+    runtime?
+        .block_on(async {
+            let shutdown = daemon::shutdown_on_signal()?;
+            anyhow::Ok(weft_metadata::run(config, weft_net::tcp(), shutdown).await?)
+        })
+        .with_context(|| format!("metadata server {id} at {listen}"))
+}

@@ -1,0 +1,327 @@
+//! `weft mount`: one client process that serves one mount.
+//!
+//! By default the command starts that process in the background and returns when the mount is
+//! usable. The two talk over the child's standard output: one line of JSON says how it went.
+
+use crate::control::ClusterArgs;
+use crate::mounts::{self, MountRecord};
+use crate::process::{self, Process};
+use crate::progress::Progress;
+use crate::size::Size;
+use crate::{daemon, logging::LogArgs};
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::sync::watch;
+use weft_client::Filesystem;
+use weft_fuse::{IoUring, Mounted};
+
+/// Mount a cluster; returns when the mount is usable
+///
+/// The mount is served by a background process, which ends when it is unmounted.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "Examples:
+  weft mount --cluster 10.0.0.1:7100,10.0.0.2:7100,10.0.0.3:7100 /datasets
+  weft umount /datasets
+  weft mount --foreground --cluster 127.0.0.1:7100 /mnt     # for a service manager")]
+pub struct Args {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Where to mount: an empty folder
+    #[arg(value_name = "MNT")]
+    mount_point: PathBuf,
+    /// Serve the mount in this process instead of a background one; ends on SIGTERM or unmount
+    #[arg(long)]
+    foreground: bool,
+    /// Mount over a folder that is not empty; what it holds is hidden meanwhile
+    #[arg(long)]
+    allow_nonempty: bool,
+    /// Let other users use the mount [default: yes when root mounts, else no]
+    #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
+    allow_other: Option<bool>,
+    /// Name of this client in the cluster's list of sessions [default: host:MNT]
+    #[arg(long)]
+    name: Option<String>,
+    /// Most memory for data that was read ahead
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    cache: Size,
+    /// Most memory for data that was written and is not durable yet
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    write_buffer: Size,
+    /// How far the kernel reads ahead of a sequential reader (raising it needs root)
+    #[arg(long, value_name = "SIZE", default_value = "512KiB")]
+    read_ahead: Size,
+    /// Threads that take requests from the kernel [default: the cores, from 2 to 4]
+    #[arg(long, value_name = "N")]
+    fuse_threads: Option<usize>,
+    /// Take requests over io_uring: where the kernel has it switched on, always, or never. `on`
+    /// switches it on for the whole machine, which needs root
+    #[arg(long, value_name = "auto|on|off", default_value = "auto", value_parser = io_uring)]
+    io_uring: IoUring,
+    /// Threads that work on them [default: the cores, from 2 to 4]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    workers: usize,
+    /// Where the background process logs [default for root: /var/log/weft/mount-MNT.log]
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// Seconds to wait for the cluster
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    timeout: u64,
+    /// Report the outcome on standard output, for the process that started this one
+    #[arg(long, hide = true)]
+    notify: bool,
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("write yes or no".into()),
+    }
+}
+
+fn io_uring(text: &str) -> Result<IoUring, String> {
+    match text {
+        "auto" => Ok(IoUring::Auto),
+        "on" => Ok(IoUring::On),
+        "off" => Ok(IoUring::Off),
+        _ => Err("write auto, on or off".into()),
+    }
+}
+
+/// What the background process tells its starter.
+#[derive(Serialize, Deserialize)]
+enum Outcome {
+    Mounted,
+    Failed(String),
+}
+
+pub fn run(args: &Args, log: &LogArgs) -> Result<()> {
+    if args.foreground {
+        log.start("info")?;
+        return serve(args);
+    }
+    let path = weft_fuse::check_mount_point(&args.mount_point, args.allow_nonempty)?;
+    let log_file = match &args.log_file {
+        Some(file) => std::path::absolute(file)?,
+        None => mounts::default_log(&path)?,
+    };
+    let _progress = Progress::new(format!("mounting {}", path.display()));
+    let mut arguments = background_arguments(args, &path);
+    arguments.extend(log.log.iter().flat_map(|filter| ["--log".into(), filter.into()]));
+    start_background(&arguments, &path, &log_file).map(drop)
+}
+
+/// The command line of the process that serves what `args` ask for.
+fn background_arguments(args: &Args, path: &Path) -> Vec<OsString> {
+    let mut out: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--notify".into()];
+    let mut option = |name: &str, value: String| out.extend([name.into(), value.into()]);
+    option("--cluster", args.cluster.cluster.join(","));
+    option("--cache", args.cache.0.to_string());
+    option("--write-buffer", args.write_buffer.0.to_string());
+    option("--read-ahead", args.read_ahead.0.to_string());
+    option("--workers", args.workers.to_string());
+    option("--timeout", args.timeout.to_string());
+    let io_uring = match args.io_uring {
+        IoUring::Auto => "auto",
+        IoUring::On => "on",
+        IoUring::Off => "off",
+    };
+    option("--io-uring", io_uring.into());
+    if let Some(allow) = args.allow_other {
+        option("--allow-other", if allow { "yes" } else { "no" }.into());
+    }
+    if let Some(name) = &args.name {
+        option("--name", name.clone());
+    }
+    if let Some(threads) = args.fuse_threads {
+        option("--fuse-threads", threads.to_string());
+    }
+    out.extend(args.allow_nonempty.then(|| "--allow-nonempty".into()));
+    out.extend(["--".into(), path.into()]);
+    out
+}
+
+/// Mounts with every default, in the background: what `weft dev` does.
+pub fn mount_defaults(
+    cluster: &[String],
+    path: &Path,
+    log: &Path,
+    timeout: u64,
+) -> Result<Process> {
+    let mut arguments: Vec<OsString> = ["mount", "--foreground", "--notify"].map(Into::into).into();
+    arguments.extend(["--cluster".into(), cluster.join(",").into()]);
+    arguments.extend(["--timeout".into(), timeout.to_string().into(), "--".into(), path.into()]);
+    start_background(&arguments, path, log)
+}
+
+/// Starts the serving process and waits for its word.
+fn start_background(arguments: &[OsString], path: &Path, log: &Path) -> Result<Process> {
+    let log_start = process::log_len(log);
+    let mut child = process::spawn_detached(arguments, log, Stdio::piped())?;
+    let stdout = child.stdout.take().context("the mount process has no output")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line).context("cannot hear from the mount process")?;
+    let at = path.display();
+    match serde_json::from_str(&line) {
+        Ok(Outcome::Mounted) => Process::of(child.id() as i32)
+            .with_context(|| format!("the mount at {at} ended at once; see {}", log.display())),
+        Ok(Outcome::Failed(why)) => {
+            // It ends by itself now; leave no zombie.
+            child.wait()?;
+            bail!(why)
+        }
+        Err(_) => {
+            let status = child.wait()?;
+            let tail = process::log_tail(log, log_start);
+            bail!(
+                "the mount process for {at} ended early ({status}); {} says:\n{tail}",
+                log.display()
+            )
+        }
+    }
+}
+
+/// Serves the mount until it is unmounted or a signal comes.
+fn serve(args: &Args) -> Result<()> {
+    daemon::raise_descriptor_limit();
+    let runtime = daemon::runtime(args.workers)?;
+    let started = runtime.block_on(start(args));
+    if args.notify {
+        notify(&started)?;
+    }
+    let served = started.and_then(|(fs, mounted, record)| {
+        let result = runtime.block_on(until_unmounted(fs, mounted));
+        record.remove()?;
+        result
+    });
+    // A request that is still stuck must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
+}
+
+/// Tells the starter how it went, then lets go of its pipe: it reads until the end.
+fn notify<T>(started: &Result<T>) -> Result<()> {
+    let outcome = match started {
+        Ok(_) => Outcome::Mounted,
+        Err(e) => Outcome::Failed(format!("{e:#}")),
+    };
+    let mut out = io::stdout();
+    writeln!(out, "{}", serde_json::to_string(&outcome)?).and_then(|()| out.flush())?;
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdout(&null).context("cannot detach standard output")
+}
+
+async fn start(args: &Args) -> Result<(Filesystem, Mounted, MountRecord)> {
+    let path = weft_fuse::check_mount_point(&args.mount_point, args.allow_nonempty)?;
+    let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    let mut options = weft_client::Options::new(args.cluster.cluster.clone(), weft_net::tcp());
+    options.client_name = args.name.clone().unwrap_or_else(|| format!("{host}:{}", path.display()));
+    options.cache_bytes = usize::try_from(args.cache.0)?;
+    options.write_buffer_bytes = usize::try_from(args.write_buffer.0)?;
+    let limit = Duration::from_secs(args.timeout);
+    let cluster = args.cluster.cluster.join(", ");
+    let fs = tokio::time::timeout(limit, Filesystem::connect(options))
+        .await
+        .with_context(|| {
+            format!(
+                "no metadata leader answered at {cluster} for {limit:?}; is the cluster running?"
+            )
+        })?
+        .with_context(|| format!("cannot open a session with {cluster}"))?;
+    let mut fuse = weft_fuse::Options {
+        cluster: args.cluster.cluster.join(","),
+        allow_nonempty: args.allow_nonempty,
+        read_ahead_kib: u32::try_from(args.read_ahead.0 >> 10)?,
+        io_uring: args.io_uring,
+        ..Default::default()
+    };
+    fuse.allow_other = args.allow_other.unwrap_or(fuse.allow_other);
+    fuse.threads = args.fuse_threads.unwrap_or(fuse.threads);
+    match mount(fs.clone(), path, fuse, limit).await {
+        Ok(mounted) => {
+            let process = Process::this().context("cannot find this process in /proc")?;
+            let (path, cluster) = (mounted.path().to_owned(), args.cluster.cluster.clone());
+            let record = MountRecord { path, cluster, process };
+            record.save()?;
+            tracing::info!("mounted at {}", record.path.display());
+            Ok((fs, mounted, record))
+        }
+        Err(e) => {
+            let _ = fs.shutdown().await;
+            Err(e)
+        }
+    }
+}
+
+/// Mounts and makes sure that the mount answers.
+async fn mount(
+    fs: Filesystem,
+    path: PathBuf,
+    options: weft_fuse::Options,
+    limit: Duration,
+) -> Result<Mounted> {
+    let mounted =
+        tokio::task::spawn_blocking(move || weft_fuse::mount(fs, &path, &options)).await??;
+    let path = mounted.path().to_owned();
+    let probe = tokio::task::spawn_blocking(move || std::fs::metadata(path));
+    let answer = tokio::time::timeout(limit, probe).await;
+    let failed = match answer {
+        Ok(Ok(Ok(_))) => return Ok(mounted),
+        Ok(Ok(Err(e))) => format!("the new mount answers {e}"),
+        Ok(Err(e)) => format!("the new mount cannot be asked: {e}"),
+        Err(_) => format!("the new mount does not answer for {limit:?}"),
+    };
+    let _ = mounted.unmount(true);
+    bail!("{failed}; the log says more (try --log debug)")
+}
+
+async fn until_unmounted(fs: Filesystem, mounted: Mounted) -> Result<()> {
+    let mut shutdown = daemon::shutdown_on_signal()?;
+    let path = mounted.path().to_owned();
+    let mut session = tokio::task::spawn_blocking(move || mounted.join());
+    let ended = tokio::select! {
+        ended = &mut session => Some(ended?),
+        _ = signalled(&mut shutdown) => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            take_away(path.clone()).await;
+            // Files that are still open keep a detached mount going; what they wrote is flushed
+            // below, and the kernel ends the mount with this process.
+            let wait = tokio::time::timeout(Duration::from_secs(5), session).await;
+            wait.unwrap_or(Ok(Ok(())))?
+        }
+    };
+    tracing::info!("unmounted {}", path.display());
+    fs.shutdown().await.context("some written data could not be made durable")?;
+    ended.with_context(|| format!("the FUSE connection of {} broke", path.display()))
+}
+
+async fn signalled(shutdown: &mut watch::Receiver<bool>) {
+    // An error means that nobody can signal any more: wait for the unmount alone.
+    if shutdown.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Unmounts, lazily if files are open.
+async fn take_away(path: PathBuf) {
+    let unmount = move || match weft_fuse::unmount(&path, false) {
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+            tracing::warn!("files in {} are open; detaching it anyway", path.display());
+            weft_fuse::unmount(&path, true)
+        }
+        other => other,
+    };
+    match tokio::task::spawn_blocking(unmount).await {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => tracing::warn!("cannot unmount: {e}"),
+        Err(e) => tracing::warn!("cannot unmount: {e}"),
+    }
+}

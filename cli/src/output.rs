@@ -1,0 +1,89 @@
+//! What commands print: a table for people, JSON for scripts.
+
+use anyhow::Result;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// How a command prints its answer.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Format {
+    /// For people; may change between versions.
+    #[default]
+    Text,
+    /// For scripts; fields are only ever added.
+    Json,
+}
+
+/// The `--output` flag.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct OutputArgs {
+    /// Form of the answer on standard output
+    #[arg(long, value_enum, default_value = "text", value_name = "FORM")]
+    pub output: Format,
+}
+
+impl OutputArgs {
+    /// Prints `value` as JSON, or whatever `text` makes of it.
+    pub fn print<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+        let out = match self.output {
+            Format::Json => serde_json::to_string_pretty(value)?,
+            Format::Text => text(value),
+        };
+        say(&out)
+    }
+}
+
+/// Prints an answer on standard output. A reader that went away (`weft status | head`) is not an
+/// error.
+pub fn say(text: &str) -> Result<()> {
+    match writeln!(io::stdout(), "{}", text.trim_end()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Rows of cells with a heading, printed in aligned columns.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(heading: &[&str]) -> Self {
+        Self { rows: vec![heading.iter().map(|h| h.to_string()).collect()] }
+    }
+
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
+        self.rows.push(cells.into_iter().map(|c| c.to_string()).collect());
+    }
+
+    /// The table, each line starting with `indent`.
+    pub fn render(&self, indent: &str) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |c: usize| {
+            self.rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        for row in &self.rows {
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|(cell, &w)| format!("{cell:<w$}")).collect();
+            out.push_str(indent);
+            out.push_str(cells.join("  ").trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Table;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["ID", "STATE"]);
+        table.row(["1", "up"]);
+        table.row(["100", "down"]);
+        assert_eq!(table.render(" "), " ID   STATE\n 1    up\n 100  down\n");
+    }
+}

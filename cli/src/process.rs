@@ -1,0 +1,214 @@
+//! Processes that outlive the command that started them: start, recognise, signal, await.
+//!
+//! Invariant: a process is named by its id, its start time and the boot it lives in, and is
+//! signalled through a pidfd that was checked against them, so that a recycled id is never
+//! mistaken for it.
+
+use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// One process of this machine, for as long as it lives and never another one after it.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    pub pid: i32,
+    /// Start time, in clock ticks since boot.
+    started: u64,
+    /// The kernel's boot id.
+    boot: String,
+}
+
+impl Process {
+    /// The process that has this id now; `None` if there is none or it is a zombie.
+    pub fn of(pid: i32) -> Option<Self> {
+        let started = start_time(pid)?;
+        Some(Self { pid, started, boot: boot_id() })
+    }
+
+    pub fn this() -> Option<Self> {
+        Self::of(std::process::id() as i32)
+    }
+
+    pub fn alive(&self) -> bool {
+        Self::of(self.pid).as_ref() == Some(self)
+    }
+
+    /// A handle to exactly this process; `None` when it has ended.
+    fn handle(&self) -> Option<OwnedFd> {
+        // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: the kernel just gave us this descriptor; nothing else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        // The id is pinned by the descriptor now, so this check cannot be overtaken.
+        self.alive().then_some(fd)
+    }
+
+    /// Sends a signal; a process that has ended is no error.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let Some(fd) = self.handle() else { return Ok(()) };
+        // SAFETY: plain integers and a null siginfo, as the manual page allows.
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                fd.as_raw_fd(),
+                signal as i32,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        match io::Error::last_os_error() {
+            _ if rc == 0 => Ok(()),
+            e if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            e => Err(e),
+        }
+    }
+
+    /// Waits until the process has ended; false if it still lives after `limit`.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let Some(fd) = self.handle() else { return true };
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+            match nix::poll::poll(&mut fds, left) {
+                Ok(0) => return false,
+                Err(nix::errno::Errno::EINTR) => continue,
+                _ => return true,
+            }
+        }
+    }
+
+    /// Asks with SIGTERM, waits up to `limit`, then kills. True if it went by itself.
+    pub fn stop(&self, limit: Duration) -> Result<bool> {
+        let what = || format!("cannot signal process {}", self.pid);
+        self.signal(Signal::SIGTERM).with_context(what)?;
+        if self.wait(limit) {
+            return Ok(true);
+        }
+        self.signal(Signal::SIGKILL).with_context(what)?;
+        self.wait(Duration::from_secs(5));
+        Ok(false)
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`; `None` for what has ended, zombies included.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name may hold spaces and parentheses; what follows the last one is regular.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+/// Starts this very binary with `args`, in a session of its own so that it outlives the caller's
+/// terminal; standard error goes to the end of `log`, standard output where `stdout` says.
+pub fn spawn_detached<S: AsRef<std::ffi::OsStr>>(
+    args: &[S],
+    log: &Path,
+    stdout: Stdio,
+) -> Result<Child> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let mut command = Command::new(&program);
+    command.args(args).current_dir("/").stdin(Stdio::null()).stdout(stdout).stderr(open_log(log)?);
+    // SAFETY: setsid is async-signal-safe and touches nothing of the parent.
+    unsafe {
+        command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));
+    }
+    command.spawn().with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// Opens a log for appending, with its folder.
+pub fn open_log(path: &Path) -> Result<File> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("cannot write the log {}", path.display()))
+}
+
+/// Length of a log now, to know later what was added.
+pub fn log_len(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |m| m.len())
+}
+
+/// The last lines that were added to a log since it was `from` bytes long, for an error message.
+pub fn log_tail(path: &Path, from: u64) -> String {
+    use std::io::{Read, Seek, SeekFrom};
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let len = file.metadata()?.len();
+        file.seek(SeekFrom::Start(from.max(len.saturating_sub(4096))))?;
+        let mut bytes = Vec::new();
+        file.take(4096).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(8)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_itself_and_nobody_else() {
+        let me = Process::this().unwrap();
+        assert!(me.alive());
+        assert!(!Process { started: me.started + 1, ..me.clone() }.alive());
+        assert!(!Process { boot: "another".into(), ..me }.alive());
+        assert!(Process::of(i32::MAX).is_none());
+    }
+
+    #[test]
+    fn stopping_waits_for_the_end_and_spares_a_recycled_id() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id() as i32).unwrap();
+        let other = Process { started: process.started + 1, ..process.clone() };
+        assert!(other.stop(Duration::ZERO).unwrap(), "another process counts as gone");
+        assert!(process.alive(), "and is not signalled");
+        assert!(!process.wait(Duration::from_millis(1)));
+        assert!(process.stop(Duration::from_secs(10)).unwrap());
+        assert!(!process.alive(), "a zombie has ended");
+        child.wait().unwrap();
+        assert!(process.wait(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_ignores_sigterm_is_killed() {
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' TERM; echo ready; while :; do sleep 1; done"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut byte = [0];
+        io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
+        let process = Process::of(child.id() as i32).unwrap();
+        assert!(!process.stop(Duration::from_millis(50)).unwrap());
+        assert!(!process.alive());
+        child.wait().unwrap();
+    }
+}

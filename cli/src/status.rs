@@ -1,0 +1,164 @@
+//! `weft status`: the whole cluster at a glance.
+
+use crate::control::{ClusterArgs, leader_of, statuses};
+use crate::output::{OutputArgs, Table};
+use crate::pool::{self, PoolRow};
+use crate::size::Size;
+use crate::target::{self, TargetRow};
+use anyhow::Result;
+use serde::Serialize;
+use std::process::ExitCode;
+use weft_proto::Uuid;
+use weft_proto::v1::StatusReply;
+
+/// Show the state of a cluster
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Serialize)]
+struct Report {
+    /// Null while no leader answers; then only `metadata` is known.
+    cluster: Option<String>,
+    epoch: Option<u64>,
+    metadata: Vec<ServerRow>,
+    targets: Vec<TargetRow>,
+    pools: Vec<PoolRow>,
+    sessions: Vec<SessionRow>,
+    garbage_segments: u64,
+}
+
+#[derive(Serialize)]
+struct ServerRow {
+    id: u64,
+    address: String,
+    state: &'static str,
+    term: u64,
+    commit_index: u64,
+    applied_index: u64,
+    version: String,
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct SessionRow {
+    id: u64,
+    client: String,
+    idle_ms: u64,
+    opens: u64,
+}
+
+/// Exit code 0 if the cluster has a leader, else 1.
+pub async fn run(args: Args) -> Result<ExitCode> {
+    let answers = statuses(&args.cluster.cluster).await;
+    let leader = leader_of(&answers).await;
+    let metadata = answers.iter().map(|(address, answer)| server_row(address, answer)).collect();
+    let reply = leader.as_ref().ok();
+    let report = Report {
+        cluster: reply.and_then(cluster_of),
+        epoch: reply.and_then(|r| Some(r.map.as_ref()?.epoch)),
+        metadata,
+        targets: reply.map(target::rows).unwrap_or_default(),
+        pools: reply.map(pool::rows).unwrap_or_default(),
+        sessions: reply.map(session_rows).unwrap_or_default(),
+        garbage_segments: reply.map_or(0, |r| r.garbage_segments),
+    };
+    args.output.print(&report, text)?;
+    match leader {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error),
+    }
+}
+
+fn cluster_of(reply: &StatusReply) -> Option<String> {
+    Uuid::from_slice(&reply.map.as_ref()?.cluster).map(|id| id.to_string())
+}
+
+fn server_row(address: &str, answer: &Result<StatusReply>) -> ServerRow {
+    let reply = answer.as_ref().ok().cloned().unwrap_or_default();
+    let state = match answer {
+        Err(_) => "unreachable",
+        Ok(r) if r.leader == 0 => "no leader",
+        Ok(r) if r.leader == r.id => "leader",
+        Ok(_) => "follower",
+    };
+    ServerRow {
+        id: reply.id,
+        address: address.to_owned(),
+        state,
+        term: reply.term,
+        commit_index: reply.commit_index,
+        applied_index: reply.applied_index,
+        version: reply.version,
+        error: answer.as_ref().err().map(|e| format!("{e:#}")),
+    }
+}
+
+fn session_rows(reply: &StatusReply) -> Vec<SessionRow> {
+    let row = |s: &weft_proto::v1::SessionStat| SessionRow {
+        id: s.session,
+        client: s.client.clone(),
+        idle_ms: s.idle_ms,
+        opens: s.opens,
+    };
+    reply.sessions.iter().map(row).collect()
+}
+
+fn text(report: &Report) -> String {
+    let mut out = match (&report.cluster, report.epoch) {
+        (Some(id), Some(epoch)) => format!("cluster {id}, map epoch {epoch}\n"),
+        _ => "cluster unknown: no leader answers\n".to_owned(),
+    };
+    let mut servers =
+        Table::new(&["ID", "ADDRESS", "STATE", "TERM", "COMMIT", "APPLIED", "VERSION"]);
+    for s in &report.metadata {
+        let id = if s.error.is_some() { "-".to_owned() } else { s.id.to_string() };
+        let numbers = [s.term, s.commit_index, s.applied_index].map(|n| n.to_string());
+        let [term, commit, applied] = numbers;
+        servers.row([
+            id,
+            s.address.clone(),
+            s.state.into(),
+            term,
+            commit,
+            applied,
+            s.version.clone(),
+        ]);
+    }
+    out += &format!("\nmetadata servers\n{}", servers.render("  "));
+    for error in report.metadata.iter().filter_map(|s| s.error.as_ref()) {
+        out += &format!("  {error}\n");
+    }
+    if report.cluster.is_none() {
+        return out;
+    }
+    let (used, capacity) =
+        report.targets.iter().fold((0, 0), |(u, c), t| (u + t.used_bytes, c + t.capacity_bytes));
+    let up = report.targets.iter().filter(|t| t.state == "up").count();
+    out += &format!(
+        "\ntargets: {up} of {} up, {} of {} raw used\n{}",
+        report.targets.len(),
+        Size(used),
+        Size(capacity),
+        target::text(&report.targets)
+    );
+    out += &format!("\npools\n{}", pool::text(&report.pools));
+    let mut sessions = Table::new(&["SESSION", "CLIENT", "IDLE", "OPEN FILES"]);
+    for s in &report.sessions {
+        sessions.row([
+            s.id.to_string(),
+            s.client.clone(),
+            format!("{:.1} s", s.idle_ms as f64 / 1e3),
+            s.opens.to_string(),
+        ]);
+    }
+    out += &format!("\nsessions: {}\n{}", report.sessions.len(), sessions.render("  "));
+    if report.garbage_segments > 0 {
+        out += &format!("\n{} segments wait for deletion\n", report.garbage_segments);
+    }
+    out
+}

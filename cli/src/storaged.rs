@@ -1,0 +1,122 @@
+//! `weft storaged`: one storage daemon with its targets.
+
+use crate::daemon;
+use crate::size::Size;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use weft_storaged::{Config, Target};
+
+/// Longest wait at the end for what blocks.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Run a storage daemon in the foreground; SIGTERM stops it, SIGHUP reads the file again
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  weft storaged --config /etc/weft/storaged.toml
+  weft storaged --name rack1-a --listen 10.0.1.1:7200 \\
+      --metadata 10.0.0.1:7100,10.0.0.2:7100,10.0.0.3:7100 \\
+      --target /dev/disk/by-id/nvme-a --target /dev/disk/by-id/nvme-b")]
+pub struct Args {
+    /// Configuration file (TOML); other flags than --workers are then not allowed
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["name", "listen", "advertise", "metadata", "domain", "target", "target_size"]
+    )]
+    config: Option<PathBuf>,
+    /// Name of this daemon, unique in the cluster
+    #[arg(long, required_unless_present = "config")]
+    name: Option<String>,
+    /// host:port to listen on
+    #[arg(long, value_name = "ADDR", required_unless_present = "config")]
+    listen: Option<String>,
+    /// host:port at which clients reach this daemon, if it is not the one it listens on
+    #[arg(long, value_name = "ADDR")]
+    advertise: Option<String>,
+    /// Addresses of the metadata servers
+    #[arg(long, value_name = "ADDR,..", value_delimiter = ',', required_unless_present = "config")]
+    metadata: Vec<String>,
+    /// Failure domain, such as a rack [default: the name]
+    #[arg(long)]
+    domain: Option<String>,
+    /// Block device or file to serve; a blank one is formatted. Repeat the flag
+    #[arg(long, value_name = "PATH", required_unless_present = "config")]
+    target: Vec<PathBuf>,
+    /// Size of a target that is a file and is not there yet
+    #[arg(long, value_name = "SIZE")]
+    target_size: Option<Size>,
+    /// Worker threads [default: the cores, from 2 to 4]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    workers: usize,
+}
+
+impl Args {
+    fn config(self) -> Result<Config> {
+        if let Some(path) = &self.config {
+            return load(path);
+        }
+        let (Some(name), Some(listen)) = (self.name, self.listen) else {
+            bail!("--name and --listen are needed without --config");
+        };
+        let size = self.target_size.map(|s| s.0);
+        let target = |path| Target::new(path, size);
+        let mut config = Config::new(name, listen, self.metadata);
+        config.advertise = self.advertise;
+        config.domain = self.domain;
+        config.targets = self.target.into_iter().map(target).collect();
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// Reads and checks a configuration file.
+pub fn load(path: &Path) -> Result<Config> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let what = || format!("{} is not a configuration of a storage daemon", path.display());
+    let config: Config = toml::from_str(&text).with_context(what)?;
+    config.validate().with_context(what)?;
+    Ok(config)
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let (workers, file) = (args.workers, args.config.clone());
+    let config = args.config()?;
+    daemon::raise_descriptor_limit();
+    let what = format!("storage daemon {} at {}", config.name, config.listen);
+    let runtime = daemon::runtime(workers)?;
+    let result = runtime.block_on(serve(config, file));
+    // A drive that hangs while it is opened is not waited for.
+    runtime.shutdown_timeout(PATIENCE);
+    result.context(what)
+}
+
+/// Serves until a signal ends it; SIGHUP makes it serve on with what the file says then.
+async fn serve(mut config: Config, file: Option<PathBuf>) -> Result<()> {
+    let mut shutdown = daemon::shutdown_on_signal()?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
+    loop {
+        let (stop, stopped) = watch::channel(false);
+        let mut serving = pin!(weft_storaged::run(config.clone(), weft_net::tcp(), stopped));
+        let next = loop {
+            tokio::select! {
+                result = &mut serving => return Ok(result?),
+                _ = shutdown.wait_for(|stop| *stop) => break None,
+                _ = hangup.recv() => match file.as_deref().map(load) {
+                    Some(Ok(next)) => break Some(next),
+                    Some(Err(e)) => tracing::error!("SIGHUP: goes on as before: {e:#}"),
+                    None => tracing::warn!("SIGHUP: there is no --config to read again"),
+                },
+            }
+        };
+        stop.send_replace(true);
+        serving.await?;
+        let Some(next) = next else { return Ok(()) };
+        tracing::info!("SIGHUP: goes on with the configuration as it is now");
+        config = next;
+    }
+}

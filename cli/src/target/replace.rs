@@ -1,0 +1,36 @@
+//! `weft target replace`: another drive in the place of one.
+
+use super::add::{self, NewArgs};
+use super::config::{File, RELOAD};
+use super::remove::{OldArgs, may_go};
+use crate::output::say;
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// Format a drive and put it in the place of another in the configuration of a storage daemon
+///
+/// The new drive joins as a new target. What the old one holds is not copied (rebuild does not exist
+/// yet): a target with chunks is refused as by `weft target remove`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The path of the target that goes, as the configuration has it
+    #[arg(value_name = "OLD")]
+    old: PathBuf,
+    /// The drive that comes, as for `weft target add`
+    #[arg(value_name = "NEW")]
+    location: PathBuf,
+    #[command(flatten)]
+    keep: OldArgs,
+    #[command(flatten)]
+    new: NewArgs,
+}
+
+pub async fn run(args: Args) -> Result<()> {
+    let file = File::read(&args.new.config)?;
+    let gone = may_go(&file, &args.old, args.keep).await?;
+    let target = add::target(&args.location, &args.new)?;
+    let file = file.with(&target)?.without(&args.old)?;
+    let made = tokio::task::block_in_place(|| add::make(&target, args.new.force))?;
+    file.write()?;
+    say(&format!("{gone}; {made}; {} says so: {RELOAD}", args.new.config.display()))
+}

@@ -1,0 +1,157 @@
+//! `weft target scrub`: has targets read everything that they hold and compare it with its checksums.
+
+use super::list::rows;
+use crate::control::{ClusterArgs, leader_status};
+use crate::output::{OutputArgs, Table};
+use crate::progress::Progress;
+use crate::size::Size;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use weft_net::{Identity, Peer, Peers};
+use weft_proto::{ChunkId, ErrorKind, Uuid, op, v1};
+
+/// Longest wait for one answer: a chunk has up to 64 MiB.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAGE: u32 = 1000;
+
+/// Read everything on targets, at a set pace, and compare it with its checksums
+///
+/// Counts what is damaged or cannot be read, here and in the counters of the targets. Repair does not
+/// exist yet; readers go round damaged chunks. Exit code 1: something was found.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Ids of targets [default: all that are up]
+    #[arg(value_name = "ID")]
+    ids: Vec<u32>,
+    /// Bytes a second and target
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pace: Size,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What came of one target.
+#[derive(Serialize, Default)]
+struct Scrubbed {
+    target: u32,
+    chunks: u64,
+    bytes: u64,
+    /// Do not match their checksums.
+    damaged: u64,
+    /// The drive gave an error.
+    unreadable: u64,
+    seconds: f64,
+    /// The first chunks of which something is wrong.
+    bad: Vec<String>,
+}
+
+/// Most bad chunks that are named.
+const NAMED: usize = 100;
+
+pub async fn run(args: Args) -> Result<ExitCode> {
+    let reply = leader_status(&args.cluster.cluster).await?;
+    let all = rows(&reply);
+    let wanted: Vec<u32> = match args.ids.is_empty() {
+        true => all.iter().filter(|t| t.state == "up").map(|t| t.id).collect(),
+        false => args.ids.clone(),
+    };
+    let cluster = reply.map.as_ref().and_then(|m| Uuid::from_slice(&m.cluster));
+    let peers = Peers::new(weft_net::tcp(), Identity { name: "weft scrub".into(), cluster });
+    let mut scrubs = tokio::task::JoinSet::new();
+    for id in wanted {
+        let row = all.iter().find(|t| t.id == id);
+        let row = row.with_context(|| format!("the cluster has no target {id}"))?;
+        let scrub = Scrub { peer: peers.peer(&row.address), target: id, pace: args.pace.0.max(1) };
+        scrubs.spawn(async move { scrub.run().await.with_context(|| format!("target {id}")) });
+    }
+    let mut progress = Progress::new(format!("scrubbing {} targets", scrubs.len()));
+    let mut done: Vec<Scrubbed> = Vec::new();
+    while let Some(one) = scrubs.join_next().await {
+        done.push(one??);
+        progress.set(format!("scrubbing, {} targets to go", scrubs.len()));
+    }
+    drop(progress);
+    done.sort_by_key(|s| s.target);
+    args.output.print(&done, |done| text(done))?;
+    let clean = done.iter().all(|s| s.damaged + s.unreadable == 0);
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+struct Scrub {
+    peer: Arc<Peer>,
+    target: u32,
+    pace: u64,
+}
+
+impl Scrub {
+    async fn run(&self) -> Result<Scrubbed> {
+        let (begun, mut found) =
+            (Instant::now(), Scrubbed { target: self.target, ..Scrubbed::default() });
+        let mut after = None;
+        loop {
+            let list = v1::ListRequest { target: self.target, after, session: 0, limit: PAGE };
+            let page: v1::ListReply =
+                self.peer.call(op::LIST, &list, Instant::now() + PATIENCE).await?;
+            for item in page.items {
+                after = item.chunk;
+                self.chunk(item, &mut found).await?;
+                let due = Duration::from_secs_f64(found.bytes as f64 / self.pace as f64);
+                sleep_until(begun + due).await;
+            }
+            if !page.more {
+                break;
+            }
+        }
+        found.seconds = begun.elapsed().as_secs_f64();
+        Ok(found)
+    }
+
+    async fn chunk(&self, item: v1::list_reply::Item, found: &mut Scrubbed) -> Result<()> {
+        let ask = v1::VerifyRequest { target: self.target, chunk: item.chunk };
+        let until = Instant::now() + PATIENCE;
+        let bad = match self.peer.call::<_, v1::VerifyReply>(op::VERIFY, &ask, until).await {
+            Ok(reply) => {
+                found.damaged += u64::from(reply.bad_off.is_some());
+                reply.bad_off.is_some()
+            }
+            Err(e) if e.kind == ErrorKind::Io => {
+                found.unreadable += 1;
+                true
+            }
+            Err(e) if e.kind == ErrorKind::NotFound => return Ok(()), // deleted meanwhile
+            Err(e) => bail!(e),
+        };
+        found.chunks += 1;
+        found.bytes += item.length;
+        if bad && found.bad.len() < NAMED {
+            let id = item.chunk.map(ChunkId::try_from).transpose()?;
+            found.bad.extend(id.map(|id| id.to_string()));
+        }
+        Ok(())
+    }
+}
+
+fn text(done: &[Scrubbed]) -> String {
+    let mut table = Table::new(&["TARGET", "CHUNKS", "READ", "SECONDS", "DAMAGED", "UNREADABLE"]);
+    for s in done {
+        table.row([
+            s.target.to_string(),
+            s.chunks.to_string(),
+            Size(s.bytes).to_string(),
+            format!("{:.1}", s.seconds),
+            s.damaged.to_string(),
+            s.unreadable.to_string(),
+        ]);
+    }
+    let mut out = table.render("  ");
+    for s in done.iter().filter(|s| !s.bad.is_empty()) {
+        out.push_str(&format!("  target {}: bad chunks {}\n", s.target, s.bad.join(", ")));
+    }
+    out
+}

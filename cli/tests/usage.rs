@@ -1,0 +1,198 @@
+//! What the command line answers without any cluster: help, exit codes, errors that help.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn weft(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.args(args).env_remove("WEFT_CLUSTER").env_remove("WEFT_LOG").output().unwrap()
+}
+
+/// Runs `weft`, demands this exit code, and answers what it said on standard error.
+fn refused(args: &[&str], code: i32) -> String {
+    let output = weft(args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    assert!(output.stdout.is_empty(), "{args:?} prints errors on standard error only");
+    said
+}
+
+#[test]
+fn every_command_explains_itself() {
+    for command in [
+        &["dev", "start"][..],
+        &["dev", "status"],
+        &["dev", "stop"],
+        &["mount"],
+        &["umount"],
+        &["status"],
+        &["target", "list"],
+        &["pool", "list"],
+        &["layout", "get"],
+        &["layout", "set"],
+        &["fsck"],
+        &["bench"],
+        &["nvme", "discover"],
+        &["nvme", "connect"],
+        &["nvme", "list"],
+        &["doctor"],
+        &["plan"],
+        &["metadata"],
+        &["storaged"],
+    ] {
+        let output = weft(&[command, &["--help"]].concat());
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{command:?}");
+        assert!(help.starts_with(|c: char| c.is_uppercase()), "{command:?} says what it does");
+        assert!(help.contains("Usage: weft"), "{command:?}");
+    }
+    let version = String::from_utf8(weft(&["--version"]).stdout).unwrap();
+    assert_eq!(version.trim(), concat!("weft ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn wrong_usage_is_2_and_failure_is_1() {
+    refused(&[], 2);
+    assert!(refused(&["mnt"], 2).contains("mnt"));
+    assert!(refused(&["status"], 2).contains("--cluster"));
+    assert!(refused(&["dev", "start", "--dir", "/x"], 2).contains("--mount"));
+    assert!(
+        refused(&["dev", "start", "--dir", "/x", "--no-mount", "--profile", "9"], 2)
+            .contains("K+M")
+    );
+    assert!(
+        refused(&["dev", "start", "--dir", "/x", "--no-mount", "--target-size", "1Q"], 2)
+            .contains("1Q")
+    );
+    assert!(refused(&["layout", "set", "/x", "--ec", "3"], 2).contains("K+M"));
+    assert!(refused(&["metadata", "--id", "1"], 2).contains("--data-dir"));
+    assert!(refused(&["status", "--log", "=x=", "--cluster", "127.0.0.1:1"], 1).contains("--log"));
+    assert!(refused(&["pool", "list", "--cluster", "127.0.0.1:1"], 1).contains("127.0.0.1:1"));
+    assert!(refused(&["pool", "list", "--cluster", "no address"], 1).contains("host:port"));
+    assert!(refused(&["layout", "get", "/nonexistent"], 1).contains("/nonexistent"));
+    assert!(refused(&["layout", "get", "/proc"], 1).contains("not in a mount of weft"));
+    assert!(refused(&["layout", "set", "/tmp"], 1).contains("/tmp"));
+    assert!(refused(&["umount", "/nonexistent/x"], 1).contains("/nonexistent/x"));
+    assert!(refused(&["umount", "/"], 1).contains("not of weft"));
+}
+
+#[test]
+fn mount_points_are_checked_before_the_cluster_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let mount = |at: &str| refused(&["mount", "--cluster", "127.0.0.1:1", at], 1);
+    assert!(mount(&path("missing")).contains("does not exist"));
+    fs::write(dir.path().join("file"), "x").unwrap();
+    assert!(mount(&path("file")).contains("not a directory"));
+    assert!(mount(dir.path().to_str().unwrap()).contains("not empty"));
+    assert!(mount("/proc").contains("already a mount"));
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["mount", "--foreground", "--timeout", "1", "--cluster", "127.0.0.1:1", at])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("127.0.0.1:1"), "{said}");
+    // A background mount hands on what its process found out.
+    let log = dir.path().with_extension("log");
+    let log = log.to_str().unwrap();
+    let background = ["mount", "--timeout", "1", "--log-file", log, "--cluster", "127.0.0.1:1", at];
+    assert!(refused(&background, 1).contains("127.0.0.1:1"));
+    fs::remove_file(log).unwrap();
+}
+
+#[test]
+fn daemons_say_why_they_do_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap().to_string();
+    let peer = format!("1={address}");
+    let said = refused(&["metadata", "--id", "1", "--data-dir", data, "--peer", &peer], 1);
+    assert!(said.contains(&address), "{said}");
+    let said = refused(&["metadata", "--id", "2", "--data-dir", data, "--peer", &peer], 1);
+    assert!(said.contains("--peer"), "{said}");
+    let target = dir.path().join("target");
+    let target = target.to_str().unwrap();
+    let storaged = |listen: &str| {
+        let fixed =
+            ["storaged", "--name", "s", "--metadata", "127.0.0.1:1", "--target-size", "64MiB"];
+        refused(&[&fixed[..], &["--target", target, "--listen", listen]].concat(), 1)
+    };
+    assert!(storaged(&address).contains(&address));
+    let config = dir.path().join("bad.toml");
+    fs::write(&config, "name = 1\ngarbage").unwrap();
+    for role in ["metadata", "storaged"] {
+        let said = refused(&[role, "--config", config.to_str().unwrap()], 1);
+        assert!(said.contains("bad.toml"), "{said}");
+    }
+}
+
+/// Runs `weft`, demands this exit code, and answers what it printed as JSON.
+fn json(args: &[&str], codes: &[i32]) -> serde_json::Value {
+    let output = weft(&[args, &["--output", "json"]].concat());
+    let code = output.status.code().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(codes.contains(&code), "{args:?}: {code}: {said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_doctor_and_a_planner_need_no_cluster() {
+    // Whatever this machine is, the answer is whole and the exit code fits to it.
+    let report = json(&["doctor"], &[0, 1]);
+    let checks = report["checks"].as_array().unwrap();
+    let failed = checks.iter().filter(|c| c["verdict"] == "fail").count();
+    assert_eq!(report["failures"], failed);
+    let code = if failed == 0 { 0 } else { 1 };
+    assert_eq!(weft(&["doctor"]).status.code(), Some(code));
+    assert!(
+        json(&["doctor", "--role", "metadata"], &[0, 1])["checks"].as_array().unwrap().len()
+            < checks.len()
+    );
+    assert!(refused(&["doctor", "--role", "king"], 2).contains("storage"));
+
+    let need = ["plan", "--gpus", "32", "--gpu-gbytes-per-s", "10", "--dataset-tb", "500"];
+    let plan = json(&[&need[..], &["--profile", "4+2"]].concat(), &[0]);
+    assert_eq!((&plan["enclosures"], &plan["bound_by"]), (&5.into(), &"bandwidth".into()));
+    assert!(refused(&[&need[..], &["--fill", "0"]].concat(), 2).contains("--fill"));
+    assert!(refused(&["plan", "--gpus", "many"], 2).contains("many"));
+}
+
+#[test]
+fn fabrics_are_asked_for_in_words_that_make_sense() {
+    assert!(refused(&["nvme", "connect", "nvme-tcp://h/disk"], 2).contains("nqn."));
+    assert!(refused(&["nvme", "discover", "h", "--transport", "fc"], 2).contains("rdma"));
+    assert!(
+        refused(&["nvme", "disconnect", "nqn.2025-01.test:nobody"], 1).contains("not connected")
+    );
+    let config = ["nvme", "discover", "127.0.0.1:1", "--config", "/nonexistent"];
+    assert!(refused(&config, 1).contains("/nonexistent"));
+    assert!(json(&["nvme", "list"], &[0]).is_array());
+}
+
+#[test]
+fn dev_leaves_foreign_folders_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap();
+    assert!(refused(&["dev", "status", "--dir", at], 1).contains("no cluster"));
+    assert!(refused(&["dev", "stop", "--dir", at], 1).contains("no cluster"));
+    fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+    let said = refused(&["dev", "start", "--dir", at, "--no-mount"], 1);
+    assert!(said.contains("not empty"), "{said}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was made there");
+    let fresh = dir.path().join("fresh");
+    let too_few =
+        ["dev", "start", "--dir", fresh.to_str().unwrap(), "--no-mount", "--storage", "2"];
+    assert!(refused(&too_few, 1).contains("storage daemons"));
+    assert!(!Path::new(&fresh).join("dev.json").exists());
+}

@@ -1,0 +1,78 @@
+//! The bound on bytes that were written and are not committed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use weft_proto::{Error, ErrorKind, Result};
+
+/// Most bytes that one file keeps durable without committing them.
+const COMMIT_AT: usize = 64 << 20;
+
+pub(crate) struct Budget {
+    room: Arc<Semaphore>,
+    limit: usize,
+    patience: Duration,
+    waiting: AtomicUsize,
+    /// Someone waits for room.
+    pub pressure: Notify,
+}
+
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Budget {
+    pub fn new(limit: usize, patience: Duration) -> Arc<Self> {
+        // Two writes of the longest kind must always fit, or a writer could wait for itself.
+        let limit = limit.clamp(4 << 20, Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            room: Arc::new(Semaphore::new(limit)),
+            limit,
+            patience,
+            waiting: AtomicUsize::new(0),
+            pressure: Notify::new(),
+        })
+    }
+
+    /// Room for `len` bytes, if there is.
+    pub fn try_take(&self, len: usize) -> Option<OwnedSemaphorePermit> {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.room.clone().try_acquire_many_owned(len).ok()
+    }
+
+    /// Waits for room for `len` bytes.
+    pub async fn take(&self, len: usize) -> Result<OwnedSemaphorePermit> {
+        if let Some(permit) = self.try_take(len) {
+            return Ok(permit);
+        }
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        self.pressure.notify_one();
+        match timeout(self.patience, self.room.clone().acquire_many_owned(len)).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "the write buffer of {} bytes is full and nothing could be committed for {:?}",
+                    self.limit, self.patience
+                ),
+            )),
+        }
+    }
+
+    pub fn is_short(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a file with so many durable bytes should commit them now.
+    pub fn wants_commit(&self, durable: u64) -> bool {
+        durable > 0 && (self.is_short() || durable >= COMMIT_AT.min(self.limit / 4) as u64)
+    }
+}

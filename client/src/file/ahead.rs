@@ -1,0 +1,192 @@
+//! Read-ahead of one handle: when reads follow each other, what comes next is fetched before it is
+//! asked for, in pieces that end at stripe and segment boundaries.
+//!
+//! Invariants: a piece is served only while the content has the version that it was read at; all
+//! read-ahead of the mount together stays within `cache_bytes`.
+
+use super::File;
+use crate::types::ReadData;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::AbortHandle;
+use weft_proto::Result;
+
+/// First and longest piece; boundaries are multiples of the longest.
+const FIRST: u64 = 512 << 10;
+const LONGEST: u64 = 4 << 20;
+/// Reads of one stream arrive this much out of order, and by half of its window: the kernel sends
+/// its own read-ahead from several threads at once.
+const SLACK: u64 = 1 << 20;
+
+type Outcome = Option<Result<Vec<Bytes>>>;
+
+struct Piece {
+    range: Range<u64>,
+    version: u64,
+    outcome: watch::Receiver<Outcome>,
+    task: AbortHandle,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Default)]
+struct Stream {
+    /// Where the next read begins if it follows.
+    next: u64,
+    /// How far ahead to be; 0 while reads do not follow each other.
+    window: u64,
+    pieces: VecDeque<Piece>,
+}
+
+#[derive(Default)]
+pub(crate) struct ReadAhead {
+    stream: Mutex<Stream>,
+}
+
+/// A part of a read: from a piece, or on its own.
+enum Step {
+    Ahead(Range<u64>, u64, watch::Receiver<Outcome>),
+    Now(Range<u64>),
+}
+
+impl ReadAhead {
+    /// Committed bytes of `range` into `data`.
+    pub async fn read(
+        &self,
+        file: &Arc<File>,
+        range: Range<u64>,
+        data: &mut ReadData,
+    ) -> Result<()> {
+        for step in self.steps(file, range) {
+            match step {
+                Step::Now(range) => push(data, file.read_committed(range).await?),
+                Step::Ahead(range, start, mut outcome) => {
+                    let bytes = match outcome.wait_for(Option::is_some).await.as_deref() {
+                        Ok(Some(Ok(parts))) => Some(cut(parts, start, &range)),
+                        // It failed or was dropped: the read has a try of its own.
+                        _ => None,
+                    };
+                    match bytes {
+                        Some(parts) => push(data, parts),
+                        None => push(data, file.read_committed(range).await?),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts a read in steps and sees to what is fetched ahead.
+    fn steps(&self, file: &Arc<File>, range: Range<u64>) -> Vec<Step> {
+        let (version, size) = (file.version(), file.committed_size());
+        let mut stream = self.stream.lock();
+        let slack = SLACK.max(stream.window / 2);
+        let near = stream.next.saturating_sub(slack)..=stream.next.saturating_add(slack);
+        let follows = near.contains(&range.start);
+        if !follows {
+            stream.window = 0;
+            stream.pieces.clear();
+        } else if stream.next > 0 || range.start == 0 {
+            let most = file.mount.options.read_ahead_bytes;
+            stream.window = (stream.window * 2).clamp(FIRST.min(most), most);
+        }
+        stream.next = if follows { stream.next.max(range.end) } else { range.end };
+        let behind = range.start.saturating_sub(slack);
+        stream.pieces.retain(|p| p.version == version && p.range.end > behind);
+        if stream.window > 0 {
+            stream.extend(file, &range, size, version);
+        }
+        stream.cover(range)
+    }
+}
+
+impl Stream {
+    /// Begins to fetch up to `window` beyond `range`.
+    fn extend(&mut self, file: &Arc<File>, range: &Range<u64>, size: u64, version: u64) {
+        let until = range.end.saturating_add(self.window).min(size);
+        loop {
+            let last = self.pieces.back().map(|p| p.range.clone());
+            let start = last.as_ref().map_or(range.start, |p| p.end.max(range.start));
+            if start >= until {
+                return;
+            }
+            let longer = last.map_or(FIRST, |p| (p.end - p.start) * 2).clamp(FIRST, LONGEST);
+            // What is left after this one should be worth a request, or the end of the file.
+            let boundary = (start + 1).next_multiple_of(LONGEST);
+            let end = (start + longer).next_multiple_of(FIRST).min(boundary).min(size);
+            if end > until && end < size && !self.pieces.is_empty() {
+                return;
+            }
+            let Some(piece) = Piece::begin(file, start..end, version) else { return };
+            self.pieces.push_back(piece);
+        }
+    }
+
+    fn cover(&self, range: Range<u64>) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let mut at = range.start;
+        for piece in &self.pieces {
+            let part = piece.range.start.max(at)..piece.range.end.min(range.end);
+            if part.is_empty() {
+                continue;
+            }
+            if at < part.start {
+                steps.push(Step::Now(at..part.start));
+            }
+            at = part.end;
+            steps.push(Step::Ahead(part, piece.range.start, piece.outcome.clone()));
+        }
+        if at < range.end {
+            steps.push(Step::Now(at..range.end));
+        }
+        steps
+    }
+}
+
+impl Piece {
+    /// Begins to fetch `range`, if the mount's cache has room for it.
+    fn begin(file: &Arc<File>, range: Range<u64>, version: u64) -> Option<Self> {
+        let len = u32::try_from(range.end - range.start).ok()?;
+        let permit = file.mount.ahead.clone().try_acquire_many_owned(len).ok()?;
+        let (done, outcome) = watch::channel(None);
+        let task = tokio::spawn({
+            let (file, range) = (file.clone(), range.clone());
+            async move {
+                let bytes = file.read_committed(range).await;
+                // Bytes of a newer version would pass for those of this one.
+                if file.version() == version {
+                    done.send_replace(Some(bytes));
+                }
+            }
+        });
+        Some(Self { range, version, outcome, task: task.abort_handle(), _permit: permit })
+    }
+}
+
+fn push(data: &mut ReadData, parts: Vec<Bytes>) {
+    parts.into_iter().for_each(|part| data.push(part));
+}
+
+/// The part `range` of `parts`, which begin at `start`.
+fn cut(parts: &[Bytes], start: u64, range: &Range<u64>) -> Vec<Bytes> {
+    let mut at = start;
+    let mut out = Vec::new();
+    for part in parts {
+        let end = at + part.len() as u64;
+        let (from, to) = (range.start.max(at), range.end.min(end));
+        if from < to {
+            out.push(part.slice((from - at) as usize..(to - at) as usize));
+        }
+        at = end;
+    }
+    out
+}

@@ -1,0 +1,341 @@
+//! From dirty buffers to committed extents: launch, wait until durable, commit, in order.
+//!
+//! Invariants: an extent is sent to the metadata group only after its segment is durable (I1), and
+//! in the session that wrote the segment (I5); bytes stay in memory until the commit is answered, so
+//! that a lost session costs a rewrite and not the data; what is given up is told (I8).
+
+use super::File;
+use super::dirty::{Batch, BufferNo, Piece, PieceSource};
+use crate::types::{Attr, SetAttr, SetTime};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tracing::{debug, warn};
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
+
+/// Pieces in one commit.
+const MOST_PIECES: usize = 4096;
+/// How often the same data is written again because sessions died.
+const MOST_SESSIONS: u32 = 8;
+
+/// What a commit led to.
+enum Outcome {
+    /// Nothing was left to commit.
+    Empty,
+    Committed,
+    /// Some of it flies again.
+    Again,
+    /// Nothing more can be done now; the failure is noted.
+    Failed,
+}
+
+impl File {
+    /// Everything written so far is durable and visible, or the failure is answered and noted.
+    pub async fn flush(self: &Arc<Self>) -> Result<()> {
+        let _order = self.order.lock().await;
+        let mut seen = self.failures();
+        self.flush_in_order().await;
+        self.failure_since(&mut seen)
+    }
+
+    /// Commits what is durable by now, unless someone else is committing.
+    pub async fn commit_durable(self: &Arc<Self>) {
+        let Ok(_order) = self.order.try_lock() else { return };
+        while matches!(self.commit(BufferNo::MAX).await, Outcome::Committed) {}
+    }
+
+    /// [`Self::flush`] in the background, unless someone flushes or commits already. A failure is
+    /// noted.
+    pub fn flush_behind(self: &Arc<Self>) {
+        let file = self.clone();
+        tokio::spawn(async move {
+            let Ok(_order) = file.order.try_lock() else { return };
+            file.flush_in_order().await;
+        });
+    }
+
+    /// [`Self::commit_durable`] in the background.
+    pub fn commit_behind(self: &Arc<Self>) {
+        let file = self.clone();
+        tokio::spawn(async move { file.commit_durable().await });
+    }
+
+    async fn flush_in_order(self: &Arc<Self>) {
+        let (launched, below) = {
+            let state = &mut *self.state.lock();
+            let (limit, inline) = (u64::from(state.layout.inline_limit), state.attr.inline_bytes);
+            let whole = state.dirty.covers(state.attr.size);
+            let fits = |bytes: u64| bytes <= limit && (whole || inline + bytes <= limit);
+            let launched = state.dirty.close_all(fits, state.layout.segment_len);
+            (launched, state.dirty.next())
+        };
+        self.launch(launched);
+        let mut again = 0;
+        loop {
+            self.landed(below).await;
+            match self.commit(below).await {
+                Outcome::Committed => {}
+                Outcome::Again if again < MOST_SESSIONS => again += 1,
+                _ => break,
+            }
+        }
+    }
+
+    /// Sends buffers that were just closed to storage.
+    pub(super) fn launch(self: &Arc<Self>, buffers: Vec<BufferNo>) {
+        for no in buffers {
+            let file = self.clone();
+            tokio::spawn(async move { file.fly(no).await });
+        }
+    }
+
+    async fn fly(self: Arc<Self>, no: BufferNo) {
+        let (payload, layout) = {
+            let state = self.state.lock();
+            (state.dirty.payload(no), state.layout)
+        };
+        let Some(payload) = payload else { return };
+        let deadline = self.mount.meta.deadline();
+        let sent = self.mount.store.put(&layout, &payload, deadline).await;
+        drop(payload);
+        let (unwanted, durable) = {
+            let mut state = self.state.lock();
+            let unwanted = match sent {
+                Ok(segment) => state.dirty.landed(no, segment),
+                Err(error) => {
+                    warn!(ino = %self.ino, %error, "written data is lost; the writer will be told");
+                    state.dirty.forget(&[no]);
+                    state.fail(error);
+                    None
+                }
+            };
+            (unwanted, state.dirty.durable())
+        };
+        if let Some(segment) = unwanted {
+            self.mount.store.discard(segment);
+        }
+        self.landings.send_modify(|n| *n += 1);
+        if self.mount.budget.wants_commit(durable) {
+            self.commit_durable().await;
+        }
+    }
+
+    /// Waits until no buffer below `below` flies.
+    async fn landed(&self, below: BufferNo) {
+        let mut landings = self.landings.subscribe();
+        loop {
+            landings.borrow_and_update();
+            if !self.state.lock().dirty.is_flying(below) || landings.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// One commit of what is durable of the buffers below `below`. The caller holds `order`.
+    async fn commit(self: &Arc<Self>, below: BufferNo) -> Outcome {
+        let session = self.mount.meta.sessions.current();
+        let (batch, append, mtime_ns, expect_version) = {
+            let mut state = self.state.lock();
+            let batch = state.dirty.batch(below, MOST_PIECES);
+            let (append, (session_then, version)) = (state.dirty.append, state.buffered_under);
+            // With that session went the lease that kept others from writing.
+            let expect = (session_then != session.id && !append).then_some(version);
+            (batch, append, state.written_ns.unwrap_or(0), expect)
+        };
+        for segment in &batch.dead {
+            self.mount.store.discard(segment.clone());
+        }
+        let Some(first) = batch.pieces.first().map(|p| p.range.start) else {
+            return Outcome::Empty;
+        };
+        if batch.segments.iter().any(|s| s.id.session != session.id) {
+            return self.write_again(&batch.buffers);
+        }
+        let base = if append { first } else { 0 };
+        let mut op = commit_op(self.ino, &batch, append, base, mtime_ns);
+        op.expect_version = expect_version;
+        let deadline = self.mount.meta.deadline();
+        match self.mount.meta.change_in(&session, Op::CommitExtents(op), deadline).await {
+            Ok(Reply::CommitExtents(v1::CommitExtentsReply { attr: Some(attr), base: landed })) => {
+                match Attr::try_from(attr) {
+                    Ok(attr) => self.committed(batch, attr, append.then_some((base, landed))),
+                    Err(error) => self.give_up(&batch, error, true),
+                }
+            }
+            Ok(_) => {
+                let what = "the reply to a commit is of another kind";
+                self.give_up(&batch, Error::new(ErrorKind::Protocol, what), true)
+            }
+            Err(failed) => {
+                self.refused(batch, append, session.id, failed.error, failed.ambiguous).await
+            }
+        }
+    }
+
+    fn committed(&self, batch: Batch, attr: Attr, appended: Option<(u64, u64)>) -> Outcome {
+        let mut state = self.state.lock();
+        let mut pieces = batch.pieces;
+        state.dirty.forget(&batch.buffers);
+        if let Some((base, landed)) = appended
+            && base != landed
+        {
+            let by = landed.wrapping_sub(base) as i64;
+            state.dirty.shift(by);
+            for Piece { range, .. } in &mut pieces {
+                *range = range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by);
+            }
+        }
+        let before = state.extents.version();
+        state.extents.commit(attr.data_version, &pieces);
+        self.mount.note_commit(self.ino, before, attr.data_version);
+        state.adopt(attr);
+        state.buffered_under.1 = attr.data_version;
+        if state.dirty.is_empty() {
+            state.written_ns = None;
+        }
+        debug!(ino = %self.ino, pieces = pieces.len(), segments = batch.segments.len(), "committed");
+        Outcome::Committed
+    }
+
+    async fn refused(
+        self: &Arc<Self>,
+        batch: Batch,
+        append: bool,
+        session: SessionId,
+        error: Error,
+        ambiguous: bool,
+    ) -> Outcome {
+        let passes = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable);
+        if append && ambiguous {
+            // Doing it again could append twice.
+            return self.give_up(&batch, error, true);
+        }
+        if error.kind == ErrorKind::InlineFull {
+            return self.write_again(&batch.buffers);
+        }
+        if error.kind == ErrorKind::SessionExpired {
+            let deadline = self.mount.meta.deadline();
+            return match self.mount.meta.sessions.replacement(session, deadline).await {
+                Ok(_) => self.write_again(&batch.buffers),
+                Err(error) => self.put_off(&batch, error),
+            };
+        }
+        if passes { self.put_off(&batch, error) } else { self.give_up(&batch, error, ambiguous) }
+    }
+
+    /// The data must go into new segments: the old ones belong to a dead session, or there are none.
+    fn write_again(self: &Arc<Self>, buffers: &[BufferNo]) -> Outcome {
+        let launched = self.state.lock().dirty.relaunch(buffers);
+        self.mount.store.counters.rewritten.fetch_add(launched.len() as u64, Ordering::Relaxed);
+        self.launch(launched);
+        Outcome::Again
+    }
+
+    /// The data stays, in case the cluster comes back; the failure is told all the same. It will be
+    /// in new segments then: the old ones may have been committed after all.
+    fn put_off(&self, batch: &Batch, error: Error) -> Outcome {
+        warn!(ino = %self.ino, %error, "cannot commit written data; it will be tried again");
+        let mut state = self.state.lock();
+        state.dirty.ground(&batch.buffers);
+        state.fail(error);
+        Outcome::Failed
+    }
+
+    fn give_up(&self, batch: &Batch, error: Error, ambiguous: bool) -> Outcome {
+        warn!(ino = %self.ino, %error, "written data is lost; the writer will be told");
+        let mut state = self.state.lock();
+        state.dirty.forget(&batch.buffers);
+        state.fail(error);
+        drop(state);
+        if !ambiguous {
+            batch.segments.iter().for_each(|s| self.mount.store.discard(s.clone()));
+        }
+        Outcome::Failed
+    }
+
+    /// Changes attributes in order with what was written: a new size cuts what lies beyond, a new
+    /// time is not overwritten by data that was written before.
+    pub async fn set_attr(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
+        let _order = self.order.lock().await;
+        let append = self.state.lock().dirty.append;
+        let mut seen = self.failures();
+        if change.mtime.is_some() || change.atime.is_some() || (append && change.size.is_some()) {
+            self.flush_in_order().await;
+        }
+        self.failure_since(&mut seen)?;
+        let attr = set_attr(&self.mount.meta, self.ino, change).await?;
+        let mut state = self.state.lock();
+        if let Some(size) = change.size {
+            state.dirty.cut(size..u64::MAX);
+            let before = state.extents.version();
+            state.extents.resize(attr.data_version, size);
+            self.mount.note_commit(self.ino, before, attr.data_version);
+            state.buffered_under.1 = attr.data_version;
+        }
+        state.adopt(attr);
+        Ok(state.view())
+    }
+}
+
+/// Asks the metadata group to change attributes.
+pub(crate) async fn set_attr(
+    meta: &crate::meta::Meta,
+    ino: InodeId,
+    change: SetAttr,
+) -> Result<Attr> {
+    let at = |t: Option<SetTime>| match t {
+        Some(SetTime::At(ns)) => Some(ns),
+        _ => None,
+    };
+    let op = v1::SetAttrOp {
+        ino: ino.0,
+        mode: change.mode,
+        uid: change.uid,
+        gid: change.gid,
+        size: change.size,
+        atime_ns: at(change.atime),
+        mtime_ns: at(change.mtime),
+        atime_now: change.atime == Some(SetTime::Now),
+        mtime_now: change.mtime == Some(SetTime::Now),
+    };
+    match meta.change(Op::SetAttr(op)).await? {
+        Reply::Attr(attr) => attr.try_into(),
+        _ => Err(Error::new(
+            ErrorKind::Protocol,
+            "the reply to setting attributes is of another kind",
+        )),
+    }
+}
+
+fn commit_op(
+    ino: InodeId,
+    batch: &Batch,
+    append: bool,
+    base: u64,
+    mtime_ns: i64,
+) -> v1::CommitExtentsOp {
+    let extents = batch.pieces.iter().map(|piece| {
+        let source = match &piece.source {
+            PieceSource::Segment { segment, at } => v1::extent::Source::Segment(v1::SegmentPart {
+                id: Some(SegmentId::into(segment.id)),
+                off: *at,
+            }),
+            PieceSource::Inline(bytes) => v1::extent::Source::Inline(bytes.clone()),
+        };
+        v1::Extent {
+            file_off: piece.range.start - base,
+            len: piece.range.end - piece.range.start,
+            source: Some(source),
+        }
+    });
+    v1::CommitExtentsOp {
+        ino: ino.0,
+        extents: extents.collect(),
+        segments: batch.segments.iter().map(|s| s.to_wire()).collect(),
+        append,
+        min_size: 0,
+        mtime_ns,
+        expect_version: None,
+    }
+}

@@ -1,0 +1,681 @@
+//! What was written to a file and is not committed yet.
+//!
+//! Writes are copied once, into the buffer that becomes a segment: a stream's own, which follows
+//! the file to the next segment boundary, or one that small scattered writes share. A map says which
+//! file range lies where in which buffer; the newest write wins.
+//!
+//! Invariants: a buffer changes only while it is open, and is committed or dropped as a whole; a
+//! buffer that no range refers to is gone; buffers are numbered in the order of their first write.
+
+use crate::ranges::{Part, RangeMap};
+use crate::store::Segment;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use weft_net::AlignedBuf;
+
+/// A write this long gets a buffer of its own wherever it begins.
+const STREAM: usize = 256 << 10;
+/// Buffers shorter than this are put together before they are sent.
+const SMALL: usize = 256 << 10;
+/// Ranges in one shared buffer: each becomes an extent.
+const MOST_PARTS: usize = 4096;
+/// Streams of one file that are open at a time.
+const MAX_STREAMS: usize = 16;
+/// A buffer begins no larger than its first write needs, then grows in these steps.
+const GROW: [usize; 2] = [64 << 10, 1 << 20];
+
+/// Number of a buffer within its file.
+pub(crate) type BufferNo = u64;
+
+/// Where a range of the file lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    buffer: BufferNo,
+    at: u64,
+}
+
+impl Part for Place {
+    fn advanced(&self, by: u64) -> Self {
+        Self { at: self.at + by, ..*self }
+    }
+}
+
+/// How far a buffer has come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// Takes more writes.
+    Open,
+    /// Complete, waits to be sent.
+    Closed,
+    /// Complete, and to be committed as inline data.
+    Inline,
+    /// On its way to storage.
+    Flying,
+    /// Durable, not yet visible.
+    Durable(Segment),
+}
+
+/// Recycled memory: touching fresh pages costs more than copying into them.
+enum Body {
+    Open(AlignedBuf),
+    Closed(Bytes),
+}
+
+struct Buffer {
+    body: Body,
+    stage: Stage,
+    /// Bytes that ranges refer to.
+    live: u64,
+    born: Instant,
+    /// Shared by scattered writes.
+    shared: bool,
+    /// Ranges that were put in.
+    parts: usize,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Buffer {
+    fn len(&self) -> usize {
+        match &self.body {
+            Body::Open(bytes) => bytes.as_ref().len(),
+            Body::Closed(bytes) => bytes.len(),
+        }
+    }
+
+    fn bytes(&self, at: u64, len: u64) -> Bytes {
+        let range = at as usize..(at + len) as usize;
+        match &self.body {
+            Body::Open(bytes) => Bytes::copy_from_slice(&bytes.as_ref()[range]),
+            Body::Closed(bytes) => bytes.slice(range),
+        }
+    }
+
+    /// Counts `permit` against the budget for as long as the buffer lives.
+    fn hold(&mut self, permit: Option<OwnedSemaphorePermit>) {
+        match (&mut self.permit, permit) {
+            (Some(held), Some(permit)) => held.merge(permit),
+            (held, permit) => *held = held.take().or(permit),
+        }
+    }
+
+    fn close(&mut self, stage: Stage) {
+        let body = std::mem::replace(&mut self.body, Body::Closed(Bytes::new()));
+        self.body = match body {
+            Body::Open(bytes) => Body::Closed(bytes.into()),
+            closed => closed,
+        };
+        self.stage = stage;
+    }
+}
+
+/// A part of the file that a commit makes visible.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub range: Range<u64>,
+    pub source: PieceSource,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum PieceSource {
+    Segment { segment: Segment, at: u64 },
+    Inline(Bytes),
+}
+
+/// What one commit takes.
+#[derive(Default, Debug)]
+pub(crate) struct Batch {
+    pub buffers: Vec<BufferNo>,
+    pub segments: Vec<Segment>,
+    pub pieces: Vec<Piece>,
+    /// Segments that nothing refers to any more.
+    pub dead: Vec<Segment>,
+}
+
+#[derive(Default)]
+pub(crate) struct Dirty {
+    places: RangeMap<Place>,
+    buffers: BTreeMap<BufferNo, Buffer>,
+    next: BufferNo,
+    /// Writes go to the end of file, and so do commits.
+    pub append: bool,
+}
+
+impl Dirty {
+    pub fn is_empty(&self) -> bool {
+        self.buffers.is_empty()
+    }
+
+    /// End of the last range; 0 if there is none.
+    pub fn end(&self) -> u64 {
+        self.places.end()
+    }
+
+    /// Bytes that are not committed yet.
+    pub fn live(&self) -> u64 {
+        self.buffers.values().map(|b| b.live).sum()
+    }
+
+    /// So scattered that it should be committed before more comes: a commit takes only so many
+    /// extents.
+    pub fn is_scattered(&self) -> bool {
+        self.places.len() > 2 * MOST_PARTS
+    }
+
+    /// When the oldest buffer was begun.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.buffers.values().map(|b| b.born).min()
+    }
+
+    /// Bytes of buffers in a stage.
+    pub fn amount(&self, stage: impl Fn(&Stage) -> bool) -> u64 {
+        self.buffers.values().filter(|b| stage(&b.stage)).map(|b| b.len() as u64).sum()
+    }
+
+    pub fn durable(&self) -> u64 {
+        self.amount(|s| matches!(s, Stage::Durable(_)))
+    }
+
+    pub fn is_flying(&self, below: BufferNo) -> bool {
+        self.buffers.range(..below).any(|(_, b)| b.stage == Stage::Flying)
+    }
+
+    /// Buffers begun so far have lower numbers.
+    pub fn next(&self) -> BufferNo {
+        self.next
+    }
+
+    /// Takes `data` in at `off`; it must not cross a multiple of `segment_len`, unless appended.
+    /// Answers the buffers that are complete now, to be launched.
+    pub fn write(
+        &mut self,
+        off: u64,
+        data: &[u8],
+        segment_len: u64,
+        permit: OwnedSemaphorePermit,
+    ) -> Vec<BufferNo> {
+        let range = off..off + data.len() as u64;
+        if self.overwrite(&range, data) {
+            return Vec::new();
+        }
+        self.cut(range.clone());
+        let mut full = Vec::new();
+        let no = match self.tail(off, data.len(), segment_len) {
+            Some(no) => no,
+            None => {
+                full.extend(self.surplus());
+                self.begin(off, data.len(), segment_len)
+            }
+        };
+        let Some(buffer) = self.buffers.get_mut(&no) else { return full };
+        let Body::Open(bytes) = &mut buffer.body else { return full };
+        let at = append(bytes, data, segment_len as usize);
+        buffer.live += data.len() as u64;
+        buffer.hold(Some(permit));
+        let follows = self.places.overlapping(off.saturating_sub(1)..off).next();
+        let follows =
+            follows.is_some_and(|(r, p)| p.buffer == no && p.at + (r.end - r.start) == at);
+        if !(follows && self.places.extend(off, range.end)) {
+            self.places.insert(range.clone(), Place { buffer: no, at });
+            buffer.parts += 1;
+        }
+        let (len, parts) = (buffer.len() as u64, buffer.parts);
+        let at_boundary = !self.append && range.end.is_multiple_of(segment_len) && !buffer.shared;
+        if len >= segment_len || parts >= MOST_PARTS || (at_boundary && len >= STREAM as u64) {
+            full.push(no);
+        }
+        full.retain(|no| self.start(*no));
+        full
+    }
+
+    /// Overwrites in place what lies whole in one open buffer.
+    fn overwrite(&mut self, range: &Range<u64>, data: &[u8]) -> bool {
+        let Some((part, place)) = self.places.overlapping(range.clone()).next() else {
+            return false;
+        };
+        match self.buffers.get_mut(&place.buffer).map(|b| &mut b.body) {
+            Some(Body::Open(bytes)) if part == *range => {
+                let at = place.at as usize;
+                bytes.as_mut_slice()[at..at + data.len()].copy_from_slice(data);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// An open buffer that `len` bytes at `off` may be added to: one whose last bytes come right
+    /// before in the file, else the shared one if the write is small.
+    fn tail(&self, off: u64, len: usize, segment_len: u64) -> Option<BufferNo> {
+        let has_room = |no: &BufferNo| {
+            self.buffers
+                .get(no)
+                .is_some_and(|b| b.stage == Stage::Open && (b.len() + len) as u64 <= segment_len)
+        };
+        let before = off.checked_sub(1).and_then(|b| self.places.overlapping(b..off).next());
+        let follows = before.filter(|(_, place)| {
+            let b = self.buffers.get(&place.buffer);
+            let boundary = !self.append && off.is_multiple_of(segment_len);
+            b.is_some_and(|b| place.at + 1 == b.len() as u64 && (!boundary || b.shared))
+        });
+        follows.map(|(_, place)| place.buffer).filter(has_room).or_else(|| {
+            let scattered = !self.append && len < STREAM && !off.is_multiple_of(segment_len);
+            let shared =
+                self.buffers.iter().rev().find(|(_, b)| b.shared && b.stage == Stage::Open);
+            shared.map(|(no, _)| *no).filter(|no| scattered && has_room(no))
+        })
+    }
+
+    fn begin(&mut self, off: u64, len: usize, segment_len: u64) -> BufferNo {
+        let no = self.next;
+        self.next += 1;
+        let shared = !self.append && len < STREAM && !off.is_multiple_of(segment_len);
+        let buffer = Buffer {
+            body: Body::Open(empty(len)),
+            stage: Stage::Open,
+            live: 0,
+            born: Instant::now(),
+            shared,
+            parts: 0,
+            permit: None,
+        };
+        self.buffers.insert(no, buffer);
+        no
+    }
+
+    /// Open buffers that should go before another is begun: what was appended, the shared one that
+    /// is as good as full, the oldest of too many streams.
+    fn surplus(&self) -> Vec<BufferNo> {
+        let open = || self.buffers.iter().filter(|(_, b)| b.stage == Stage::Open);
+        let streams = open().filter(|(_, b)| !b.shared).count();
+        let oldest = open().find(|(_, b)| !b.shared).filter(|_| streams >= MAX_STREAMS);
+        let gone = open().filter(|(_, b)| self.append || (b.shared && b.len() >= STREAM));
+        oldest.into_iter().chain(gone).map(|(no, _)| *no).collect()
+    }
+
+    /// The buffer is on its way from now on. Answers false if it is not there to be sent.
+    pub fn start(&mut self, no: BufferNo) -> bool {
+        match self.buffers.get_mut(&no) {
+            Some(b) if b.stage != Stage::Flying => {
+                b.close(Stage::Flying);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The bytes of a buffer that flies.
+    pub fn payload(&self, no: BufferNo) -> Option<Bytes> {
+        match &self.buffers.get(&no)?.body {
+            Body::Closed(bytes) => Some(bytes.clone()),
+            Body::Open(_) => None,
+        }
+    }
+
+    /// A flight arrived. Answers the segment if nobody wants it any more.
+    pub fn landed(&mut self, no: BufferNo, segment: Segment) -> Option<Segment> {
+        match self.buffers.get_mut(&no) {
+            Some(b) if b.stage == Stage::Flying => {
+                b.stage = Stage::Durable(segment);
+                None
+            }
+            _ => Some(segment),
+        }
+    }
+
+    /// What lies in `range` is not wanted any more.
+    pub fn cut(&mut self, range: Range<u64>) {
+        let gone = self.places.remove(range);
+        for (range, place) in gone {
+            if let Some(buffer) = self.buffers.get_mut(&place.buffer) {
+                buffer.live -= range.end - range.start;
+            }
+        }
+        // A durable buffer stays until the next batch, which says that its segment is dead.
+        self.buffers.retain(|_, b| b.live > 0 || matches!(b.stage, Stage::Durable(_)));
+    }
+
+    /// Closes all that is open, to be committed: as inline data if it may be and `inline_fits` of
+    /// the number of bytes, and whether they are all of `[0, size)`; else in segments, small buffers
+    /// put together. Answers what is to be launched.
+    pub fn close_all(
+        &mut self,
+        inline_fits: impl Fn(u64) -> bool,
+        segment_len: u64,
+    ) -> Vec<BufferNo> {
+        let pending = |b: &Buffer| matches!(b.stage, Stage::Open | Stage::Inline | Stage::Closed);
+        if self.buffers.values().all(pending) && inline_fits(self.live()) {
+            self.buffers.values_mut().for_each(|b| b.close(Stage::Inline));
+            return Vec::new();
+        }
+        self.compact(segment_len);
+        let waiting: Vec<BufferNo> =
+            self.buffers.iter().filter(|(_, b)| pending(b)).map(|(no, _)| *no).collect();
+        waiting.into_iter().filter(|no| self.start(*no)).collect()
+    }
+
+    /// Puts small open buffers together, in the order of the file.
+    fn compact(&mut self, segment_len: u64) {
+        let is_small = |b: &&Buffer| b.stage == Stage::Open && b.len() < SMALL;
+        if self.append || self.buffers.values().filter(is_small).count() < 2 {
+            return;
+        }
+        let small: Vec<BufferNo> =
+            self.buffers.iter().filter(|(_, b)| is_small(b)).map(|(no, _)| *no).collect();
+        let parts: Vec<(Range<u64>, Place)> = self
+            .places
+            .iter()
+            .filter(|(_, place)| small.contains(&place.buffer))
+            .map(|(range, place)| (range, *place))
+            .collect();
+        let mut to: Option<BufferNo> = None;
+        for (range, place) in parts {
+            let len = range.end - range.start;
+            let bytes = self.buffers[&place.buffer].bytes(place.at, len);
+            let room = |no: &BufferNo| self.buffers[no].len() as u64 + len <= segment_len;
+            let no = to
+                .filter(room)
+                .unwrap_or_else(|| self.begin(range.start, bytes.len(), segment_len));
+            to = Some(no);
+            if let Some(Buffer { body: Body::Open(into), live, .. }) = self.buffers.get_mut(&no) {
+                let at = append(into, &bytes, segment_len as usize);
+                *live += len;
+                self.places.insert(range, Place { buffer: no, at });
+            }
+        }
+        for no in small {
+            let Some(old) = self.buffers.remove(&no) else { continue };
+            if let Some(new) = to.and_then(|to| self.buffers.get_mut(&to)) {
+                new.hold(old.permit);
+                new.born = new.born.min(old.born);
+            }
+        }
+    }
+
+    /// The next commit of buffers with numbers below `below`, at most about `most` pieces: what is
+    /// durable or inline, up to the first that is still on its way.
+    pub fn batch(&mut self, below: BufferNo, most: usize) -> Batch {
+        let mut batch = Batch::default();
+        let mut ready = BTreeMap::new();
+        let mut dead = Vec::new();
+        for (no, buffer) in self.buffers.range(..below) {
+            match &buffer.stage {
+                Stage::Durable(segment) if buffer.live == 0 => {
+                    dead.push(*no);
+                    batch.dead.push(segment.clone());
+                }
+                Stage::Durable(_) | Stage::Inline => {
+                    ready.insert(*no, 0usize);
+                }
+                Stage::Open if !self.append => {}
+                _ => break,
+            }
+        }
+        dead.iter().for_each(|no| drop(self.buffers.remove(no)));
+        for (_, place) in self.places.iter() {
+            if let Some(count) = ready.get_mut(&place.buffer) {
+                *count += 1;
+            }
+        }
+        let mut pieces = 0;
+        for (no, count) in ready {
+            if pieces > 0 && pieces + count > most {
+                break;
+            }
+            pieces += count;
+            batch.buffers.push(no);
+            if let Stage::Durable(segment) = &self.buffers[&no].stage {
+                batch.segments.push(segment.clone());
+            }
+        }
+        batch.pieces = self.pieces(&batch.buffers);
+        batch
+    }
+
+    fn pieces(&self, buffers: &[BufferNo]) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for (range, place) in self.places.iter() {
+            if buffers.binary_search(&place.buffer).is_err() {
+                continue;
+            }
+            let buffer = &self.buffers[&place.buffer];
+            let source = match &buffer.stage {
+                Stage::Durable(segment) => {
+                    PieceSource::Segment { segment: segment.clone(), at: place.at }
+                }
+                _ => PieceSource::Inline(buffer.bytes(place.at, range.end - range.start)),
+            };
+            pieces.push(Piece { range, source });
+        }
+        pieces
+    }
+
+    /// The buffers are committed, or given up: forgets them.
+    pub fn forget(&mut self, buffers: &[BufferNo]) {
+        self.places.retain(|place| !buffers.contains(&place.buffer));
+        for no in buffers {
+            self.buffers.remove(no);
+        }
+    }
+
+    /// The buffers must be written again. Answers those that are still wanted; they fly now.
+    pub fn relaunch(&mut self, buffers: &[BufferNo]) -> Vec<BufferNo> {
+        buffers.iter().copied().filter(|no| self.start(*no)).collect()
+    }
+
+    /// The buffers must be written again, by whoever flushes next.
+    pub fn ground(&mut self, buffers: &[BufferNo]) {
+        for no in buffers {
+            if let Some(buffer) = self.buffers.get_mut(no) {
+                buffer.close(Stage::Closed);
+            }
+        }
+    }
+
+    /// The end of file was elsewhere than appended data was thought to go.
+    pub fn shift(&mut self, by: i64) {
+        self.places.shift(by);
+    }
+
+    /// What of `range` is in buffers, and `None` for the rest.
+    pub fn read(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<Bytes>)> {
+        let cover = self.places.cover(range).into_iter();
+        cover
+            .map(|(range, place)| {
+                let bytes = place.and_then(|p| {
+                    Some(self.buffers.get(&p.buffer)?.bytes(p.at, range.end - range.start))
+                });
+                (range, bytes)
+            })
+            .collect()
+    }
+
+    /// Whether `[0, size)` is all here.
+    pub fn covers(&self, size: u64) -> bool {
+        self.places.cover(0..size).iter().all(|(_, place)| place.is_some())
+    }
+}
+
+/// A buffer that `len` bytes fit in.
+fn empty(len: usize) -> AlignedBuf {
+    let mut buffer = AlignedBuf::take(len);
+    buffer.set_len(0);
+    buffer
+}
+
+/// Adds `data` at the end; a long stream is moved at most twice. Answers where it went.
+fn append(buffer: &mut AlignedBuf, data: &[u8], segment_len: usize) -> u64 {
+    let at = buffer.as_ref().len();
+    let need = at + data.len();
+    if need > buffer.capacity() {
+        let size = GROW.into_iter().find(|&step| need <= step).unwrap_or(segment_len.max(need));
+        let mut larger = AlignedBuf::take(size);
+        larger.as_mut_slice()[..at].copy_from_slice(buffer.as_ref());
+        *buffer = larger;
+    }
+    buffer.set_len(need);
+    buffer.as_mut_slice()[at..].copy_from_slice(data);
+    at as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+    use tokio::sync::Semaphore;
+    use weft_proto::{Geometry, PgId, Profile, SegmentId, SessionId};
+
+    const SEGMENT: u64 = 1 << 20;
+    const SPAN: usize = 3 << 20;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Write(u64, usize),
+        Cut(u64),
+        Close(bool),
+        Land,
+        Relaunch,
+        Commit,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let off = prop_oneof![0..SPAN as u64, (0..48u64).prop_map(|n| n * 65_536)];
+        prop_oneof![
+            8 => (off.clone(), prop_oneof![1usize..5000, 60_000usize..400_000]).prop_map(|(o, l)| Op::Write(o, l)),
+            1 => off.prop_map(Op::Cut),
+            2 => any::<bool>().prop_map(Op::Close),
+            3 => Just(Op::Land),
+            1 => Just(Op::Relaunch),
+            2 => Just(Op::Commit),
+        ]
+    }
+
+    /// The dirty buffers over what is committed, as plain arrays.
+    struct World {
+        dirty: Dirty,
+        budget: Arc<Semaphore>,
+        flying: Vec<BufferNo>,
+        stored: Vec<Bytes>,
+        committed: Vec<u8>,
+        model: Vec<u8>,
+    }
+
+    impl World {
+        fn write(&mut self, off: u64, data: &[u8]) {
+            let (mut off, mut rest) = (off, data);
+            while !rest.is_empty() {
+                let room = (SEGMENT - off % SEGMENT) as usize;
+                let (head, tail) = rest.split_at(rest.len().min(room));
+                let permit = self.budget.clone().try_acquire_many_owned(head.len() as u32).unwrap();
+                self.flying.extend(self.dirty.write(off, head, SEGMENT, permit));
+                off += head.len() as u64;
+                rest = tail;
+            }
+        }
+
+        fn land(&mut self) {
+            for no in self.flying.drain(..) {
+                let Some(payload) = self.dirty.payload(no) else { continue };
+                let id = SegmentId { session: SessionId(1), seq: self.stored.len() as u64 };
+                let profile = Profile::replica(1).unwrap();
+                let geometry = Geometry { profile, unit: 4096, length: payload.len() as u64 };
+                self.stored.push(payload);
+                self.dirty.landed(no, Segment { id, geometry, pg: PgId(1), seats: vec![0] });
+            }
+        }
+
+        fn commit(&mut self) {
+            let batch = self.dirty.batch(BufferNo::MAX, 64);
+            let mut at = 0;
+            for Piece { range, source } in &batch.pieces {
+                assert!(range.start >= at && !range.is_empty());
+                at = range.end;
+                let len = (range.end - range.start) as usize;
+                let bytes = match source {
+                    PieceSource::Segment { segment, at } => {
+                        self.stored[segment.id.seq as usize].slice(*at as usize..*at as usize + len)
+                    }
+                    PieceSource::Inline(bytes) => bytes.clone(),
+                };
+                self.committed[range.start as usize..range.end as usize].copy_from_slice(&bytes);
+            }
+            self.dirty.forget(&batch.buffers);
+        }
+
+        fn check(&self) {
+            let mut seen = self.committed.clone();
+            for (range, bytes) in self.dirty.read(0..seen.len() as u64) {
+                if let Some(bytes) = bytes {
+                    seen[range.start as usize..range.end as usize].copy_from_slice(&bytes);
+                }
+            }
+            assert!(seen == self.model);
+            let live: u64 = self.dirty.places.iter().map(|(r, _)| r.end - r.start).sum();
+            assert_eq!(self.dirty.live(), live);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn the_newest_write_wins_whatever_is_under_way(ops in prop::collection::vec(op(), 1..60)) {
+            let budget = Arc::new(Semaphore::new(1 << 30));
+            let mut world = World {
+                dirty: Dirty::default(),
+                budget: budget.clone(),
+                flying: Vec::new(),
+                stored: Vec::new(),
+                committed: vec![0; SPAN + 400_000],
+                model: vec![0; SPAN + 400_000],
+            };
+            for (i, op) in ops.into_iter().enumerate() {
+                match op {
+                    Op::Write(off, len) => {
+                        let data = vec![i as u8 + 1; len];
+                        world.model[off as usize..off as usize + len].copy_from_slice(&data);
+                        world.write(off, &data);
+                    }
+                    Op::Cut(size) => {
+                        world.dirty.cut(size..u64::MAX);
+                        world.model[size as usize..].fill(0);
+                        world.committed[size as usize..].fill(0);
+                    }
+                    Op::Close(inline) => world.flying.extend(world.dirty.close_all(|_| inline, SEGMENT)),
+                    Op::Land => world.land(),
+                    Op::Relaunch => {
+                        let all: Vec<BufferNo> = world.dirty.batch(BufferNo::MAX, 64).buffers;
+                        world.flying.extend(world.dirty.relaunch(&all));
+                    }
+                    Op::Commit => world.commit(),
+                }
+                world.check();
+            }
+            world.flying.extend(world.dirty.close_all(|_| false, SEGMENT));
+            world.land();
+            while !world.dirty.is_empty() {
+                world.commit();
+                world.check();
+            }
+            prop_assert_eq!(budget.available_permits(), 1 << 30, "all room is given back");
+        }
+
+        #[test]
+        fn a_stream_makes_whole_aligned_segments(step in 1usize..300_000, start in 0u64..2) {
+            let budget = Arc::new(Semaphore::new(1 << 30));
+            let mut dirty = Dirty::default();
+            let (mut off, mut full) = (start * SEGMENT, 0);
+            while off < 4 * SEGMENT {
+                let len = step.min((SEGMENT - off % SEGMENT) as usize);
+                let permit = budget.clone().try_acquire_many_owned(len as u32).unwrap();
+                for no in dirty.write(off, &vec![1; len], SEGMENT, permit) {
+                    prop_assert_eq!(dirty.payload(no).unwrap().len() as u64, SEGMENT);
+                    full += 1;
+                }
+                off += len as u64;
+            }
+            prop_assert_eq!(full, 4 - start);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The committed content of a file as far as this client knows it.
+//!
+//! Invariant: everything here is of one `data_version`; what would mix versions is thrown away and
+//! asked for again.
+
+use crate::file::dirty::{Piece, PieceSource};
+use crate::ranges::{Part, RangeMap};
+use crate::store::Segment;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
+
+/// Where committed bytes are.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Segment { segment: Arc<Segment>, off: u64 },
+    Inline(Bytes),
+}
+
+impl Part for Source {
+    fn advanced(&self, by: u64) -> Self {
+        match self {
+            Self::Segment { segment, off } => {
+                Self::Segment { segment: segment.clone(), off: off + by }
+            }
+            Self::Inline(bytes) => Self::Inline(bytes.slice((by as usize).min(bytes.len())..)),
+        }
+    }
+}
+
+/// Where the bytes of a range are; `None` is a hole.
+pub(crate) type Plan = Vec<(Range<u64>, Option<Source>)>;
+
+#[derive(Default, Debug)]
+pub(crate) struct Extents {
+    version: u64,
+    map: RangeMap<Source>,
+    known: RangeMap<()>,
+}
+
+impl Extents {
+    /// The version of the file that this is the content of.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Knows nothing any more.
+    pub fn forget(&mut self) {
+        self.map.clear();
+        self.known.clear();
+    }
+
+    /// The file has this version now: what is known of another is worth nothing.
+    pub fn move_to(&mut self, version: u64) {
+        if version != self.version {
+            self.forget();
+            self.version = version;
+        }
+    }
+
+    /// Takes what a server answered about `[off, off+len)`. An answer about an older version than
+    /// the one that is known is ignored. Answers the end of what it told.
+    pub fn learn(&mut self, off: u64, len: u64, reply: v1::ExtentsReply) -> Result<u64> {
+        let bad = |what: String| Error::new(ErrorKind::Protocol, what);
+        let version = reply.attr.as_ref().map_or(0, |a| a.data_version);
+        let mut segments: HashMap<SegmentId, Arc<Segment>> = HashMap::new();
+        for info in reply.segments {
+            let segment = Segment::try_from(info)?;
+            segments.insert(segment.id, Arc::new(segment));
+        }
+        let mut parts = Vec::with_capacity(reply.extents.len());
+        for extent in reply.extents {
+            let range = extent.file_off..extent.file_off.saturating_add(extent.len);
+            let source = match extent.source {
+                Some(v1::extent::Source::Inline(bytes)) if bytes.len() as u64 == extent.len => {
+                    Source::Inline(bytes)
+                }
+                Some(v1::extent::Source::Segment(part)) => {
+                    let id: SegmentId = part.id.map(Into::into).unwrap_or_default();
+                    let segment = segments.get(&id).cloned().ok_or_else(|| {
+                        bad(format!(
+                            "extent at {} names segment {id}, which is not told",
+                            extent.file_off
+                        ))
+                    })?;
+                    Source::Segment { segment, off: part.off }
+                }
+                _ => {
+                    return Err(bad(format!("extent at {} has no proper source", extent.file_off)));
+                }
+            };
+            parts.push((range, source));
+        }
+        let last = parts.last().map_or(off, |(range, _)| range.end);
+        let end = if reply.truncated { last } else { off.saturating_add(len) };
+        if end <= off && len > 0 {
+            return Err(bad(format!("extents from {off} on were asked for and none answered")));
+        }
+        if version >= self.version {
+            self.move_to(version);
+            for (range, source) in parts {
+                self.map.insert(range, source);
+            }
+            self.known.insert(off..end, ());
+        }
+        Ok(end)
+    }
+
+    /// Takes a commit of this client, which led to `version`, over.
+    pub fn commit(&mut self, version: u64, pieces: &[Piece]) {
+        // If others changed the file in between, what they changed is not known.
+        let alone = version == self.version + 1;
+        if !alone {
+            self.move_to(version);
+        }
+        self.version = version;
+        for Piece { range, source } in pieces {
+            let source = match source {
+                PieceSource::Segment { segment, at } => {
+                    Source::Segment { segment: Arc::new(segment.clone()), off: *at }
+                }
+                PieceSource::Inline(bytes) => Source::Inline(bytes.clone()),
+            };
+            self.map.insert(range.clone(), source);
+            self.known.insert(range.clone(), ());
+        }
+    }
+
+    /// Takes over that this client cut or extended the file to `size`, which led to `version`.
+    pub fn resize(&mut self, version: u64, size: u64) {
+        if version != self.version + 1 {
+            return self.move_to(version);
+        }
+        self.version = version;
+        self.map.remove(size..u64::MAX);
+        self.known.insert(size..u64::MAX, ());
+    }
+
+    /// What is in `range`, `None` for holes; or the first part of it that is not known.
+    pub fn look(&self, range: Range<u64>) -> Result<Plan, Range<u64>> {
+        match self.known.cover(range.clone()).into_iter().find(|(_, known)| known.is_none()) {
+            Some((gap, _)) => Err(gap),
+            None => Ok(self.map.cover(range)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inline(off: u64, text: &'static str) -> v1::Extent {
+        let source = Some(v1::extent::Source::Inline(Bytes::from_static(text.as_bytes())));
+        v1::Extent { file_off: off, len: text.len() as u64, source }
+    }
+
+    fn reply(version: u64, extents: Vec<v1::Extent>, truncated: bool) -> v1::ExtentsReply {
+        let attr = Some(v1::Attr { data_version: version, ..Default::default() });
+        v1::ExtentsReply { extents, segments: Vec::new(), truncated, attr }
+    }
+
+    #[test]
+    fn versions_do_not_mix() {
+        let mut extents = Extents::default();
+        assert_eq!(extents.learn(0, 100, reply(3, vec![inline(2, "ab")], true)), Ok(4));
+        assert_eq!(extents.look(0..10).unwrap_err(), 4..10);
+        assert_eq!(extents.learn(4, 96, reply(3, vec![inline(6, "c")], false)), Ok(100));
+        assert_eq!(extents.look(0..10).unwrap().len(), 5);
+        // An older answer changes nothing; a newer one replaces all.
+        assert_eq!(extents.learn(0, 100, reply(2, Vec::new(), false)), Ok(100));
+        assert_eq!(extents.look(0..10).unwrap().len(), 5);
+        assert_eq!(extents.learn(50, 50, reply(4, Vec::new(), false)), Ok(100));
+        assert_eq!(extents.look(0..60).unwrap_err(), 0..50);
+    }
+
+    #[test]
+    fn own_commits_keep_the_rest_and_foreign_ones_do_not() {
+        let piece =
+            |range, text: &'static str| Piece { range, source: PieceSource::Inline(text.into()) };
+        let mut extents = Extents::default();
+        extents.learn(0, u64::MAX, reply(3, vec![inline(0, "abcdef")], false)).unwrap();
+        extents.commit(4, &[piece(1..3, "XY")]);
+        assert_eq!(extents.look(0..6).unwrap().len(), 3);
+        extents.resize(5, 2);
+        assert_eq!(extents.look(0..6).unwrap().len(), 3);
+        extents.commit(7, &[piece(1..3, "XY")]);
+        assert_eq!(extents.look(0..6).unwrap_err(), 0..1);
+        assert!(extents.look(1..3).is_ok());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut extents = Extents::default();
+        let mut wrong = inline(0, "abc");
+        wrong.len = 4;
+        assert!(extents.learn(0, 9, reply(1, vec![wrong], false)).is_err());
+        assert!(extents.learn(0, 9, reply(1, Vec::new(), true)).is_err());
+        let part = v1::SegmentPart { id: None, off: 0 };
+        let lost =
+            v1::Extent { file_off: 0, len: 1, source: Some(v1::extent::Source::Segment(part)) };
+        assert!(extents.learn(0, 9, reply(1, vec![lost], false)).is_err());
+    }
+}

@@ -1,0 +1,256 @@
+//! An open file: one state per inode, shared by all its handles.
+//!
+//! Invariants: what this client wrote is seen by its own reads and attributes at once; commits of
+//! the inode are made one after the other, under `order`; every failure to make written data
+//! durable is remembered and told once to each handle (I8).
+
+pub(crate) mod ahead;
+mod commit;
+pub(crate) mod dirty;
+mod extents;
+mod read;
+mod write;
+
+pub(crate) use commit::set_attr;
+
+use crate::mount::Mount;
+use crate::types::Attr;
+use dirty::Dirty;
+use extents::Extents;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Layout, Result, SessionId, v1};
+
+/// A file that is open on this mount.
+pub(crate) struct File {
+    pub ino: InodeId,
+    mount: Arc<Mount>,
+    state: Mutex<State>,
+    /// Held by whoever commits or resizes.
+    order: tokio::sync::Mutex<()>,
+    /// Counts flights that ended.
+    landings: watch::Sender<u64>,
+    /// Writes under way whose caller may hold what a cache above has to wait for.
+    writing: AtomicUsize,
+    /// Until then no lease to write is asked for: it was refused.
+    refused_until: Mutex<Option<Instant>>,
+}
+
+/// After a lease to write was refused, it is not asked for again for this long.
+const REFUSED: Duration = Duration::from_millis(100);
+
+struct State {
+    /// The newest that a server told.
+    attr: Attr,
+    layout: Layout,
+    extents: Extents,
+    dirty: Dirty,
+    /// Time of the newest write that is not committed.
+    written_ns: Option<i64>,
+    /// The session in which the oldest write that is not committed was made, and the version of the
+    /// content that it was made on.
+    buffered_under: (SessionId, u64),
+    /// Failures so far, and the last.
+    failures: u64,
+    failure: Option<Error>,
+}
+
+/// The parts of an open's answer that must be there.
+pub(crate) fn attr_and_layout(reply: &v1::OpenReply) -> Result<(Attr, Layout)> {
+    let bad = |what| Error::new(ErrorKind::Protocol, what);
+    let attr = reply.attr.ok_or_else(|| bad("open without attributes"))?.try_into()?;
+    let layout = reply.layout.ok_or_else(|| bad("open without a layout"))?.try_into()?;
+    Ok((attr, layout))
+}
+
+impl State {
+    /// Attributes with what is not committed yet.
+    fn view(&self) -> Attr {
+        let mut attr = self.attr;
+        if !self.dirty.is_empty() {
+            attr.size = attr.size.max(self.dirty.end());
+            attr.blocks += self.dirty.live().div_ceil(512);
+            attr.mtime_ns = self.written_ns.unwrap_or(attr.mtime_ns);
+        }
+        attr
+    }
+
+    fn size(&self) -> u64 {
+        self.attr.size.max(self.dirty.end())
+    }
+
+    /// Takes attributes that a server told, unless those of a newer content are known: answers may
+    /// overtake each other.
+    fn adopt(&mut self, attr: Attr) {
+        if attr.data_version >= self.attr.data_version {
+            self.attr = attr;
+        }
+        if attr.data_version > self.extents.version() {
+            self.extents.move_to(attr.data_version);
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.failures += 1;
+        self.failure = Some(error);
+    }
+
+    /// The last failure if there was one after the first `seen`, which moves on.
+    fn failure_since(&self, seen: &mut u64) -> Result<()> {
+        if *seen == self.failures {
+            return Ok(());
+        }
+        *seen = self.failures;
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl File {
+    pub fn new(mount: Arc<Mount>, attr: Attr, layout: Layout) -> Self {
+        let state = State {
+            attr,
+            layout,
+            extents: Extents::default(),
+            dirty: Dirty::default(),
+            written_ns: None,
+            buffered_under: (SessionId(0), 0),
+            failures: 0,
+            failure: None,
+        };
+        Self {
+            ino: attr.ino,
+            mount,
+            state: Mutex::new(state),
+            order: tokio::sync::Mutex::default(),
+            landings: watch::Sender::new(0),
+            writing: AtomicUsize::new(0),
+            refused_until: Mutex::default(),
+        }
+    }
+
+    /// Returns when what is known here of the committed content is what it is now: at once under a
+    /// lease, else after the leader was asked.
+    async fn refresh(self: &Arc<Self>) -> Result<()> {
+        let leases = &self.mount.meta.leases;
+        if leases.mode(self.ino).is_some() {
+            return Ok(());
+        }
+        leases.settled(self.ino).await;
+        self.settle().await;
+        self.ask_for_lease(false).await
+    }
+
+    /// Without a lease nothing may stay buffered, where only this mount would see it: what is left of
+    /// a lease that was lost is committed, or dropped and told to its writers, before anything else
+    /// is seen.
+    pub async fn settle(self: &Arc<Self>) {
+        if self.mount.meta.leases.mode(self.ino).is_none() && self.is_dirty() {
+            let _ = self.flush().await;
+        }
+    }
+
+    /// Asks for the right to buffer writes, unless it was refused a moment ago.
+    async fn prepare_to_write(self: &Arc<Self>) -> Result<()> {
+        let leases = &self.mount.meta.leases;
+        let refused = self.refused_until.lock().is_some_and(|until| Instant::now() < until);
+        if leases.may_buffer(self.ino) || refused {
+            return Ok(());
+        }
+        leases.settled(self.ino).await;
+        self.settle().await;
+        self.ask_for_lease(true).await?;
+        if !leases.may_buffer(self.ino) {
+            *self.refused_until.lock() = Some(Instant::now() + REFUSED);
+        }
+        Ok(())
+    }
+
+    async fn ask_for_lease(&self, write: bool) -> Result<()> {
+        let op = Op::Lease(v1::LeaseOp { ino: self.ino.0, write });
+        let Reply::Open(reply) = self.mount.meta.ask(op).await? else {
+            let what = "the reply to asking for a lease is of another kind";
+            return Err(Error::new(ErrorKind::Protocol, what));
+        };
+        let (attr, layout) = attr_and_layout(&reply)?;
+        self.opened(attr, layout, reply.extents).map(drop)
+    }
+
+    /// What is cached above this library of the content is forgotten. Does not wait while a write of
+    /// the file is under way, whose caller may hold pages of that cache: they are forgotten when it
+    /// has ended.
+    pub async fn forget_above(&self, patience: Duration) {
+        let writing = self.writing.load(Ordering::Acquire) > 0;
+        let patience = if writing { Duration::ZERO } else { patience };
+        self.mount.forget_above(self.ino, patience).await;
+    }
+
+    /// Takes over what an open answered.
+    pub fn opened(
+        &self,
+        attr: Attr,
+        layout: Layout,
+        extents: Option<v1::ExtentsReply>,
+    ) -> Result<Attr> {
+        let mut state = self.state.lock();
+        state.layout = layout;
+        if let Some(mut reply) = extents {
+            let data_version = attr.data_version;
+            reply.attr.get_or_insert_with(|| v1::Attr { data_version, ..Default::default() });
+            let empty_and_cut = reply.truncated && reply.extents.is_empty();
+            if !empty_and_cut {
+                state.extents.learn(0, u64::MAX, reply)?;
+            }
+        }
+        state.adopt(attr);
+        Ok(state.view())
+    }
+
+    /// Size of what is committed, as far as is known here.
+    fn committed_size(&self) -> u64 {
+        self.state.lock().attr.size
+    }
+
+    /// Takes over attributes that a server told, and answers how this mount sees them.
+    pub fn told(&self, attr: Attr) -> Attr {
+        let mut state = self.state.lock();
+        state.adopt(attr);
+        state.view()
+    }
+
+    pub fn set_layout(&self, layout: Layout) {
+        self.state.lock().layout = layout;
+    }
+
+    /// Failures that a new handle need not be told.
+    pub fn failures(&self) -> u64 {
+        self.state.lock().failures
+    }
+
+    /// The last failure if there was one after the first `seen`, which moves on.
+    pub fn failure_since(&self, seen: &mut u64) -> Result<()> {
+        self.state.lock().failure_since(seen)
+    }
+
+    pub fn is_dirty(&self) -> bool {
+        !self.state.lock().dirty.is_empty()
+    }
+
+    pub fn has_durable(&self) -> bool {
+        self.state.lock().dirty.durable() > 0
+    }
+
+    pub fn has_flying(&self) -> bool {
+        self.state.lock().dirty.is_flying(dirty::BufferNo::MAX)
+    }
+
+    /// When the oldest data that is not committed was written.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.state.lock().dirty.oldest()
+    }
+}

@@ -1,0 +1,137 @@
+//! Reads: what is dirty here first, below it what is committed.
+
+use super::File;
+use super::ahead::ReadAhead;
+use super::extents::{Plan, Source};
+use crate::types::ReadData;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::time::Instant;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, Result, v1};
+
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+
+impl File {
+    /// Up to `len` bytes from `off`; fewer only at the end of file.
+    pub async fn read(
+        self: &Arc<Self>,
+        off: u64,
+        len: usize,
+        ahead: &ReadAhead,
+    ) -> Result<ReadData> {
+        self.refresh().await?;
+        let (parts, committed) = {
+            let state = self.state.lock();
+            let end = off.saturating_add(len as u64).min(state.size());
+            (state.dirty.read(off..end.max(off)), state.attr.size)
+        };
+        let mut data = ReadData::default();
+        for (range, bytes) in parts {
+            match bytes {
+                Some(bytes) => data.push(bytes),
+                None => {
+                    let below = range.start.min(committed)..range.end.min(committed);
+                    if !below.is_empty() {
+                        ahead.read(self, below.clone(), &mut data).await?;
+                    }
+                    push_zeros(&mut data, (range.end - range.start) - (below.end - below.start));
+                }
+            }
+        }
+        Ok(data)
+    }
+
+    /// Committed bytes of `range`, with zeros for holes, in order.
+    pub(super) async fn read_committed(self: &Arc<Self>, range: Range<u64>) -> Result<Vec<Bytes>> {
+        let deadline = self.mount.meta.deadline();
+        for again in [true, false] {
+            let plan = self.plan(range.clone()).await?;
+            let parts = join_all(
+                plan.into_iter().map(|(range, source)| self.fetch(range, source, deadline)),
+            );
+            let parts: Result<Vec<Vec<Bytes>>> = parts.await.into_iter().collect();
+            match parts {
+                // The segment may be gone because the file was changed elsewhere.
+                Err(error) if error.kind == ErrorKind::NotFound && again => {
+                    self.state.lock().extents.forget();
+                }
+                Err(error) => {
+                    let message = format!("inode {} bytes {range:?}: {error}", self.ino);
+                    return Err(Error::new(ErrorKind::Io, message));
+                }
+                Ok(parts) => return Ok(parts.into_iter().flatten().collect()),
+            }
+        }
+        unreachable!("the second attempt answers")
+    }
+
+    async fn fetch(
+        &self,
+        range: Range<u64>,
+        source: Option<Source>,
+        deadline: Instant,
+    ) -> Result<Vec<Bytes>> {
+        let len = range.end - range.start;
+        Ok(match source {
+            Some(Source::Inline(bytes)) => vec![bytes.slice(..(len as usize).min(bytes.len()))],
+            Some(Source::Segment { segment, off }) => {
+                vec![self.mount.store.get(&segment, off, len, deadline).await?]
+            }
+            None => {
+                let mut zeros = ReadData::default();
+                push_zeros(&mut zeros, len);
+                zeros.parts().to_vec()
+            }
+        })
+    }
+
+    /// The version of the content that a plan made now is of.
+    pub(super) fn version(&self) -> u64 {
+        self.state.lock().extents.version()
+    }
+
+    /// Finds out where `range` is.
+    async fn plan(&self, range: Range<u64>) -> Result<Plan> {
+        // Each answer tells more, unless the file changes under it every time.
+        for _ in 0..1000 {
+            let (gap, size) = {
+                let state = self.state.lock();
+                match state.extents.look(range.clone()) {
+                    Ok(plan) => return Ok(plan),
+                    Err(gap) => (gap, state.attr.size),
+                }
+            };
+            let len = gap.end.max(size) - gap.start;
+            let op = v1::GetExtentsOp { ino: self.ino.0, off: gap.start, len };
+            let Reply::Extents(reply) = self.mount.meta.ask(Op::GetExtents(op)).await? else {
+                return Err(Error::new(
+                    ErrorKind::Protocol,
+                    "the reply to extents is of another kind",
+                ));
+            };
+            let attr = reply.attr.map(TryInto::try_into).transpose()?;
+            let mut state = self.state.lock();
+            state.extents.learn(gap.start, len, reply)?;
+            if let Some(attr) = attr {
+                state.adopt(attr);
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("inode {} changes faster than it can be read", self.ino),
+        ))
+    }
+}
+
+fn push_zeros(data: &mut ReadData, len: u64) {
+    let mut left = len as usize;
+    while left > 0 {
+        let part = left.min(ZEROS.len());
+        data.push(Bytes::from_static(&ZEROS[..part]));
+        left -= part;
+    }
+}

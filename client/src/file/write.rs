@@ -1,0 +1,123 @@
+//! Takes written bytes in: one copy, into the buffer that becomes a segment.
+
+use super::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::OwnedSemaphorePermit;
+use weft_proto::{Error, ErrorKind, Result};
+
+/// Bytes that are taken in at a time. An append of up to this length lands in one piece.
+const STEP: usize = 1 << 20;
+/// Longest file.
+const MAX_SIZE: u64 = i64::MAX as u64;
+
+impl File {
+    /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
+    /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error; and
+    /// whether it may stay in the buffer, which another mount's use of the file forbids.
+    pub async fn write(
+        self: &Arc<Self>,
+        off: u64,
+        data: &[u8],
+        append: bool,
+    ) -> Result<(usize, bool)> {
+        self.writing.fetch_add(1, Ordering::AcqRel);
+        let written = self.take_all_in(off, data, append).await;
+        self.writing.fetch_sub(1, Ordering::AcqRel);
+        written
+    }
+
+    async fn take_all_in(
+        self: &Arc<Self>,
+        off: u64,
+        data: &[u8],
+        append: bool,
+    ) -> Result<(usize, bool)> {
+        if off.checked_add(data.len() as u64).is_none_or(|end| end > MAX_SIZE) {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("write at {off} ends beyond {MAX_SIZE}"),
+            ));
+        }
+        self.prepare_to_write().await?;
+        let (mut done, mut buffered) = (0, true);
+        for step in data.chunks(STEP) {
+            match self.take_in(off + done as u64, step, append).await {
+                Ok(stays) => buffered &= stays,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+            done += step.len();
+        }
+        Ok((done, buffered))
+    }
+
+    /// [`Self::write`] of one step, if nothing has to be waited for and it may stay in the buffer.
+    pub fn write_now(self: &Arc<Self>, off: u64, data: &[u8], append: bool) -> Option<usize> {
+        let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_SIZE);
+        if !fits || data.len() > STEP {
+            return None;
+        }
+        let permit = self.mount.budget.try_take(data.len())?;
+        self.put_in(off, data, append, permit, true).map(|_| data.len())
+    }
+
+    /// Answers whether the bytes may stay in the buffer.
+    async fn take_in(self: &Arc<Self>, off: u64, data: &[u8], append: bool) -> Result<bool> {
+        loop {
+            let permit = self.mount.budget.take(data.len()).await?;
+            if let Some(stays) = self.put_in(off, data, append, permit, false) {
+                return Ok(stays);
+            }
+            // Positioned and appended data are committed in different ways: not together.
+            self.flush().await?;
+        }
+    }
+
+    /// Copies `data` into the buffers and sends those that are full. Answers whether it may stay
+    /// there; `None`, with nothing taken, if what is buffered must be committed before, or
+    /// `must_stay` and it may not.
+    ///
+    /// A recall first forbids buffering and then flushes what it finds under this same lock, so
+    /// nothing that is said to stay is missed.
+    fn put_in(
+        self: &Arc<Self>,
+        off: u64,
+        data: &[u8],
+        append: bool,
+        mut permit: OwnedSemaphorePermit,
+        must_stay: bool,
+    ) -> Option<bool> {
+        let (full, scattered, stays) = {
+            let state = &mut *self.state.lock();
+            let stays = self.mount.meta.leases.may_buffer(self.ino);
+            if (state.dirty.append != append && !state.dirty.is_empty()) || (must_stay && !stays) {
+                return None;
+            }
+            if state.dirty.is_empty() {
+                let session = self.mount.meta.sessions.current().id;
+                state.buffered_under = (session, state.attr.data_version);
+            }
+            state.dirty.append = append;
+            state.written_ns = Some((self.mount.options.clock)());
+            let segment_len = state.layout.segment_len;
+            let mut off = if append { state.size() } else { off };
+            let (mut rest, mut full) = (data, Vec::new());
+            while !rest.is_empty() {
+                let room = if append { segment_len } else { segment_len - off % segment_len };
+                let (head, tail) = rest.split_at(rest.len().min(room as usize));
+                if let Some(part) = permit.split(head.len()) {
+                    full.extend(state.dirty.write(off, head, segment_len, part));
+                }
+                off += head.len() as u64;
+                rest = tail;
+            }
+            (full, state.dirty.is_scattered(), stays)
+        };
+        self.launch(full);
+        if scattered {
+            self.flush_behind();
+        }
+        Some(stays)
+    }
+}

@@ -1,0 +1,241 @@
+//! The facade: a mounted filesystem, its life and its open files. The operations on names are in
+//! `namespace`.
+
+use crate::Options;
+use crate::chance::Chance;
+use crate::files::Files;
+use crate::map::MapWatch;
+use crate::meta::Meta;
+use crate::mount::ContentCache;
+use crate::mount::Mount;
+use crate::store::Store;
+use crate::types::{Counters, HandleId, OpenFlags, Opened, ReadData};
+use crate::{flusher, recalls, session};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::task::AbortHandle;
+use tracing::{info, warn};
+use weft_net::{Identity, Peers};
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, v1};
+
+struct Inner {
+    mount: Arc<Mount>,
+    files: Arc<Files>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// One mounted filesystem; clones share it. Every operation ends within [`Options::op_deadline`],
+/// a large transfer within that for each of its parts.
+///
+/// Dropping the last clone without [`Filesystem::shutdown`] loses what was not flushed, as a crash
+/// does.
+#[derive(Clone)]
+pub struct Filesystem {
+    inner: Arc<Inner>,
+}
+
+impl Filesystem {
+    /// Opens a session with the metadata group and begins to watch the cluster map. Errors:
+    /// `Invalid` without metadata servers, `TimedOut` if none of them answers, `WrongCluster`.
+    pub async fn connect(options: Options) -> Result<Self> {
+        if options.metadata.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "no metadata server is named"));
+        }
+        let chance = Arc::new(Chance::new(options.seed));
+        let identity = Identity { name: options.client_name.clone(), cluster: None };
+        let peers = Peers::new(options.transport.clone(), identity);
+        let map = MapWatch::new();
+        let meta = Arc::new(Meta::new(&options, peers.clone(), map.clone(), chance.clone()));
+        let deadline = meta.deadline();
+        let (ttl, cluster) = session::open(&meta, &options.client_name, &chance, deadline).await?;
+        if let Some(cluster) = cluster {
+            peers.set_cluster(cluster);
+        }
+        let store = Store::new(&options, peers, map.clone(), chance.clone(), meta.sessions.clone());
+        let mount = Mount::new(options.clone(), meta.clone(), store);
+        let files = Files::new(mount.clone());
+        let name = options.client_name.clone();
+        let tasks = [
+            tokio::spawn(map.clone().follow(options, chance.clone())),
+            tokio::spawn(session::keep(meta, Arc::downgrade(&files), name, chance, ttl)),
+            tokio::spawn(flusher::run(mount.clone(), Arc::downgrade(&files))),
+            tokio::spawn(recalls::answer(mount.clone(), Arc::downgrade(&files))),
+            tokio::spawn(recalls::return_surplus(mount.clone(), Arc::downgrade(&files))),
+        ];
+        let tasks = tasks.iter().map(|task| task.abort_handle()).collect();
+        let fs = Self { inner: Arc::new(Inner { mount, files, tasks }) };
+        if !map.newer(MapEpoch(0), deadline).await {
+            let what = "no metadata server sent the cluster map in time";
+            return Err(Error::new(ErrorKind::TimedOut, what));
+        }
+        info!(session = %fs.session(), "connected");
+        Ok(fs)
+    }
+
+    /// Commits everything that was written and closes the session. The first error of a file that
+    /// could not be committed is answered; the session is closed all the same.
+    pub async fn shutdown(&self) -> Result<()> {
+        let flushed = self.files().flush_all().await;
+        self.inner.tasks.iter().for_each(AbortHandle::abort);
+        self.files().closes_with_session();
+        let session = self.meta().sessions.current();
+        let op = Op::CloseSession(v1::CloseSessionOp {});
+        let closed = self.meta().change_in(&session, op, self.meta().deadline()).await;
+        match closed {
+            Ok(_) => {}
+            Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {}
+            Err(failed) => {
+                warn!(session = %session.id, error = %failed.error, "session not closed; it will expire")
+            }
+        }
+        flushed
+    }
+
+    /// Opens a file. Errors: `NotFound`.
+    pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<Opened> {
+        let (handle, attr, keep_cache) = self.files().open(ino, flags).await?;
+        Ok(Opened { handle, attr, keep_cache })
+    }
+
+    /// Makes a regular file and opens it; opens what is there unless `flags.exclusive`.
+    pub async fn create(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        flags: OpenFlags,
+    ) -> Result<Opened> {
+        let name = Bytes::copy_from_slice(name);
+        let (parent, exclusive) = (parent.0, flags.exclusive);
+        let op = |open_seq| {
+            Op::Create(v1::CreateOp { parent, name, mode, uid, gid, exclusive, open_seq })
+        };
+        let (handle, attr, keep_cache) = self.files().create(op, flags).await?;
+        Ok(Opened { handle, attr, keep_cache })
+    }
+
+    /// Makes a regular file without a name and opens it. It inherits from `parent`, which
+    /// [`Self::link`] may name it in; without a name it goes with its last handle.
+    pub async fn tmp_file(
+        &self,
+        parent: InodeId,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        flags: OpenFlags,
+    ) -> Result<Opened> {
+        let parent = parent.0;
+        let op = |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq });
+        let (handle, attr, keep_cache) = self.files().create(op, flags).await?;
+        Ok(Opened { handle, attr, keep_cache })
+    }
+
+    /// What `syncfs(2)` does: everything written through this mount is durable and visible to all.
+    /// Answers the first failure; each is also told to the handles of its file.
+    pub async fn sync(&self) -> Result<()> {
+        self.files().flush_all().await
+    }
+
+    /// Up to `len` bytes from `off`; fewer only at the end of file. Data written through this mount
+    /// is seen at once. Errors: `Io` if bytes cannot be had or verified; never zeros for them (I3).
+    pub async fn read(&self, handle: HandleId, off: u64, len: usize) -> Result<ReadData> {
+        let handle = self.files().handle(handle)?;
+        handle.file.read(off, len, &handle.ahead).await
+    }
+
+    /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers how much of it was taken (all, unless an error
+    /// came in between). With an append handle `off` is ignored. Answers the failure of an earlier
+    /// write of the file if this handle was not told yet (I8).
+    pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
+        let handle = self.files().handle(handle)?;
+        handle.failure()?;
+        let (written, buffered) = handle.file.write(off, data, handle.append).await?;
+        if handle.sync || !buffered {
+            handle.flush().await?;
+        }
+        Ok(written)
+    }
+
+    /// Tells what caches content above this library, before the first open.
+    pub fn set_content_cache(&self, above: Arc<dyn ContentCache>) {
+        self.inner.mount.set_content_cache(above);
+    }
+
+    /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send
+    /// first. `None` says
+    /// that nothing was taken in. Must be called inside a runtime.
+    pub fn write_now(&self, handle: HandleId, off: u64, data: &[u8]) -> Option<Result<usize>> {
+        let handle = self.files().handle(handle).ok().filter(|handle| !handle.sync)?;
+        match handle.failure() {
+            Ok(()) => handle.file.write_now(off, data, handle.append).map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// [`Self::flush`] if nothing is to be flushed.
+    pub fn flush_now(&self, handle: HandleId) -> Option<Result<()>> {
+        let handle = self.files().handle(handle).ok()?;
+        (!handle.file.is_dirty()).then(|| handle.failure())
+    }
+
+    /// What `close(2)` does: everything written to the file is durable and visible to all.
+    pub async fn flush(&self, handle: HandleId) -> Result<()> {
+        self.files().handle(handle)?.flush().await
+    }
+
+    /// Everything written to the file, and its size, is durable. `data_only` makes no difference
+    /// today: one commit carries both.
+    pub async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        self.files().handle(handle)?.flush().await
+    }
+
+    /// The handle is gone. Errors of data that was still buffered are answered here last.
+    pub async fn release(&self, handle: HandleId) -> Result<()> {
+        self.files().release(handle).await
+    }
+
+    /// What became of requests so far.
+    pub fn counters(&self) -> Counters {
+        let counters = &self.store().counters;
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Counters {
+            corrupt_chunks: get(&counters.corrupt),
+            rebuilt_reads: get(&counters.rebuilt),
+            rewritten_segments: get(&counters.rewritten),
+            metadata_requests: get(&self.meta().requests),
+        }
+    }
+
+    /// The newest cluster map that this mount has.
+    pub fn cluster_map(&self) -> Arc<v1::ClusterMap> {
+        self.inner.mount.store.map.current().wire.clone()
+    }
+
+    /// The session of this mount; it changes if the cluster declared the old one dead.
+    pub fn session(&self) -> SessionId {
+        self.meta().sessions.current().id
+    }
+
+    pub(crate) fn meta(&self) -> &Meta {
+        &self.inner.mount.meta
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        &self.inner.files
+    }
+
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.inner.mount.store
+    }
+}

@@ -1,0 +1,48 @@
+//! Commits written data on its own: when it is old, and when writers wait for room.
+//!
+//! Invariant: a file that cannot make progress holds up no other: nothing is waited for here.
+
+use crate::file::File;
+use crate::files::Files;
+use crate::mount::Mount;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// How often to look again while writers wait.
+const PRESSED: Duration = Duration::from_millis(20);
+
+/// Runs until the mount is gone.
+pub(crate) async fn run(mount: Arc<Mount>, files: Weak<Files>) {
+    let age = mount.options.flush_age;
+    let pause = (age / 5).max(Duration::from_millis(10));
+    let mut tick = Instant::now() + pause;
+    loop {
+        tokio::select! {
+            biased;
+            () = mount.budget.pressure.notified() => {}
+            () = sleep_until(tick) => {}
+        }
+        let Some(files) = files.upgrade() else { return };
+        let files = files.all();
+        let now = Instant::now();
+        if mount.budget.is_short() {
+            make_room(&files);
+            tick = now + PRESSED;
+        } else if now >= tick {
+            let old = |f: &&Arc<File>| f.oldest().is_some_and(|born| now - born >= age);
+            files.iter().filter(old).for_each(|f| f.flush_behind());
+            tick = now + pause;
+        }
+    }
+}
+
+/// What is durable is committed; only if nothing is on its way at all, buffers are sent as they
+/// are: segments should be whole.
+fn make_room(files: &[Arc<File>]) {
+    let durable: Vec<_> = files.iter().filter(|f| f.has_durable()).collect();
+    durable.iter().for_each(|f| f.commit_behind());
+    if durable.is_empty() && !files.iter().any(|f| f.has_flying()) {
+        files.iter().filter(|f| f.is_dirty()).for_each(|f| f.flush_behind());
+    }
+}

@@ -1,0 +1,636 @@
+//! What this mount may use without asking: attributes, names and content of the inodes on which the
+//! metadata leader granted it a lease.
+//!
+//! Invariants (I6): nothing is used after the lease was given up, or after the session may have
+//! been declared dead; an answer is kept only if neither a recall nor a change of this mount ended
+//! on the inode since its request was sent, since answers, recalls and the mount's own changes
+//! overtake each other ([`Leases::start`]). When it is not known what became of a change, everything
+//! that could be concerned is forgotten.
+
+use crate::types::Attr;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+
+/// Inodes and names that are kept; above it, half of them are given back.
+const MOST: usize = 200_000;
+/// Marks of recalls and changes are kept for at least this long: longer than any request lives.
+const MARKS: Duration = Duration::from_secs(700);
+
+/// What a lease allows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Mode {
+    Read,
+    Write,
+}
+
+/// When a request was sent, as [`Leases`] counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Start(u64);
+
+struct Held {
+    mode: Mode,
+    /// What was buffered is being committed because the right to write was recalled. Until that is
+    /// done, nobody else may be told that there is nothing: a new leader learns of this lease too.
+    flushing: bool,
+    seq: u64,
+    attr: Option<Attr>,
+    /// What an open would answer.
+    content: Option<Arc<v1::OpenReply>>,
+    /// Names in a directory; `None`: there is no such name.
+    names: HashMap<Bytes, Option<InodeId>>,
+    /// There are no names but these.
+    complete: bool,
+}
+
+struct Table {
+    /// Counts recalls and changes.
+    epoch: u64,
+    /// The epoch of the last recall or change of an inode, of this and the time before.
+    marks: [HashMap<InodeId, u64>; 2],
+    turned: Instant,
+    turned_at: u64,
+    /// Requests that were sent before this epoch teach nothing.
+    floor: u64,
+    inodes: HashMap<InodeId, Held>,
+    /// Names in all directories.
+    names: usize,
+}
+
+impl Table {
+    fn mark_of(&self, ino: InodeId) -> u64 {
+        let mark = |at: usize| self.marks[at].get(&ino).copied();
+        mark(0).or_else(|| mark(1)).unwrap_or(0)
+    }
+
+    /// Whether what a request learned that was sent at `start` is still so.
+    fn holds_since(&self, start: Start, ino: InodeId) -> bool {
+        start.0 >= self.floor && self.mark_of(ino) <= start.0
+    }
+
+    /// From now on, what was asked before is not believed about this inode.
+    fn mark(&mut self, ino: InodeId) {
+        self.epoch += 1;
+        let now = Instant::now();
+        if now.duration_since(self.turned) > MARKS {
+            self.floor = self.floor.max(self.turned_at);
+            (self.turned, self.turned_at) = (now, self.epoch);
+            self.marks.swap(0, 1);
+            self.marks[0].clear();
+        }
+        self.marks[0].insert(ino, self.epoch);
+    }
+
+    fn hold(&mut self, start: Start, grant: &v1::Grant) {
+        let ino = InodeId(grant.ino);
+        if !self.holds_since(start, ino) {
+            return;
+        }
+        let mode = if grant.write { Mode::Write } else { Mode::Read };
+        let held = self.inodes.entry(ino).or_insert_with(|| Held {
+            mode,
+            flushing: false,
+            seq: 0,
+            attr: None,
+            content: None,
+            names: HashMap::new(),
+            complete: false,
+        });
+        held.mode = held.mode.max(mode);
+        held.seq = held.seq.max(grant.seq);
+    }
+
+    fn learn_attr(&mut self, start: Start, attr: Option<&v1::Attr>) {
+        let Some(attr) = attr.and_then(|a| Attr::try_from(*a).ok()) else { return };
+        if self.holds_since(start, attr.ino)
+            && let Some(held) = self.inodes.get_mut(&attr.ino)
+        {
+            held.attr = Some(attr);
+        }
+    }
+
+    fn learn_content(&mut self, start: Start, reply: &v1::OpenReply) {
+        self.learn_attr(start, reply.attr.as_ref());
+        let Some(ino) = reply.attr.map(|a| InodeId(a.ino)) else { return };
+        if self.holds_since(start, ino)
+            && let Some(held) = self.inodes.get_mut(&ino)
+        {
+            held.content = Some(Arc::new(reply.clone()));
+        }
+    }
+
+    fn learn_name(&mut self, start: Start, parent: u64, name: &Bytes, ino: Option<InodeId>) {
+        let parent = InodeId(parent);
+        if !self.holds_since(start, parent) {
+            return self.forget_name(parent, name);
+        }
+        if let Some(held) = self.inodes.get_mut(&parent) {
+            let fresh = held.names.insert(name.clone(), ino).is_none();
+            self.names += usize::from(fresh);
+        }
+    }
+
+    fn forget_name(&mut self, parent: InodeId, name: &Bytes) {
+        if let Some(held) = self.inodes.get_mut(&parent) {
+            self.names -= usize::from(held.names.remove(name).is_some());
+            held.complete = false;
+        }
+    }
+
+    fn drop_lease(&mut self, ino: InodeId) -> Option<Held> {
+        let held = self.inodes.remove(&ino)?;
+        self.names -= held.names.len();
+        Some(held)
+    }
+
+    /// Forgets everything but the right to write, which is not a matter of what is known.
+    fn forget_all(&mut self) {
+        self.epoch += 1;
+        self.floor = self.epoch;
+        self.inodes.retain(|_, held| held.mode == Mode::Write || held.flushing);
+        self.names = 0;
+        for held in self.inodes.values_mut() {
+            (held.attr, held.content) = (None, None);
+        }
+    }
+}
+
+pub(crate) struct Leases {
+    origin: Instant,
+    /// Nanoseconds after `origin` until which the session lives for certain.
+    until: AtomicU64,
+    table: Mutex<Table>,
+    /// What was given up without having been recalled, and the leader was not told yet.
+    surplus: Mutex<Vec<(InodeId, u64)>>,
+    pub surplus_grew: Notify,
+    /// Inodes whose recall was carried out and is being answered.
+    returning: watch::Sender<HashSet<InodeId>>,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        let origin = Instant::now();
+        let table = Table {
+            epoch: 0,
+            marks: Default::default(),
+            turned: origin,
+            turned_at: 0,
+            floor: 0,
+            inodes: HashMap::new(),
+            names: 0,
+        };
+        Self {
+            origin,
+            until: AtomicU64::new(0),
+            table: Mutex::new(table),
+            surplus: Mutex::default(),
+            surplus_grew: Notify::new(),
+            returning: watch::Sender::default(),
+        }
+    }
+}
+
+impl Leases {
+    /// The leader heard of the session after `sent`, and declares it dead no earlier than `ttl`
+    /// later; clocks may run at different speed.
+    pub fn renewed(&self, sent: Instant, ttl: Duration) {
+        let until = sent + ttl.mul_f64(0.9);
+        let nanos = until.saturating_duration_since(self.origin).as_nanos() as u64;
+        self.until.fetch_max(nanos, Ordering::Release);
+    }
+
+    fn live(&self) -> bool {
+        let now = Instant::now().saturating_duration_since(self.origin).as_nanos() as u64;
+        now < self.until.load(Ordering::Acquire)
+    }
+
+    /// To be called before a request is sent.
+    pub fn start(&self) -> Start {
+        Start(self.table.lock().epoch)
+    }
+
+    /// What may be done with an inode without asking.
+    pub fn mode(&self, ino: InodeId) -> Option<Mode> {
+        let mode = self.table.lock().inodes.get(&ino).map(|held| held.mode);
+        mode.filter(|_| self.live())
+    }
+
+    /// Whether writes may be buffered.
+    pub fn may_buffer(&self, ino: InodeId) -> bool {
+        self.mode(ino) == Some(Mode::Write)
+    }
+
+    /// The attributes that a name leads to, if that is known.
+    pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Option<Result<Attr>> {
+        let table = self.table.lock();
+        let dir = table.inodes.get(&parent)?;
+        let found = match dir.names.get(name) {
+            Some(Some(ino)) => Ok(table.inodes.get(ino)?.attr?),
+            None if !dir.complete => return None,
+            _ => Err(Error::new(ErrorKind::NotFound, "no such name")),
+        };
+        drop(table);
+        self.live().then_some(found)
+    }
+
+    pub fn attr(&self, ino: InodeId) -> Option<Attr> {
+        let attr = self.table.lock().inodes.get(&ino)?.attr;
+        attr.filter(|_| self.live())
+    }
+
+    /// What an open would answer, and whether writes may be buffered.
+    pub fn content(&self, ino: InodeId) -> Option<(Arc<v1::OpenReply>, Mode)> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino)?;
+        let content = (held.content.clone()?, held.mode);
+        drop(table);
+        self.live().then_some(content)
+    }
+
+    /// Takes in what a read answered.
+    pub fn learn(&self, start: Start, op: &Op, reply: &v1::MetaReply) {
+        let table = &mut *self.table.lock();
+        reply.grants.iter().for_each(|grant| table.hold(start, grant));
+        match (op, &reply.result) {
+            (Op::Lookup(op), Some(Reply::Attr(attr))) => {
+                table.learn_attr(start, Some(attr));
+                table.learn_name(start, op.parent, &op.name, Some(InodeId(attr.ino)));
+            }
+            (Op::Lookup(op), Some(Reply::Open(found))) => {
+                table.learn_content(start, found);
+                let ino = found.attr.map(|a| InodeId(a.ino));
+                table.learn_name(start, op.parent, &op.name, ino);
+            }
+            (Op::Lookup(op), Some(Reply::Missing(_))) => {
+                table.learn_name(start, op.parent, &op.name, None);
+            }
+            (Op::GetAttr(_), Some(Reply::Attr(attr))) => table.learn_attr(start, Some(attr)),
+            (Op::GetExtents(_), Some(Reply::Extents(found))) => {
+                table.learn_attr(start, found.attr.as_ref());
+            }
+            (Op::Open(_) | Op::Lease(_), Some(Reply::Open(found))) => {
+                table.learn_content(start, found);
+            }
+            _ => {}
+        }
+        self.shrink(table);
+    }
+
+    /// Takes in what a change of this mount answered.
+    pub fn changed(&self, start: Start, op: &Op, reply: &v1::MetaReply) {
+        let table = &mut *self.table.lock();
+        let made = made(reply);
+        let values = values(table, op, made);
+        let names: Vec<_> = names(op)
+            .into_iter()
+            .map(|(dir, name)| (dir, name, table.holds_since(start, InodeId(dir))))
+            .collect();
+        for ino in touched(op, reply) {
+            let alone = table.holds_since(start, ino);
+            table.mark(ino);
+            if let Some(held) = table.inodes.get_mut(&ino) {
+                let attr = attr(reply).filter(|attr| alone && attr.ino == ino);
+                (held.attr, held.content) = (attr, None);
+            }
+        }
+        let now = Start(table.epoch);
+        for ((dir, name, known), value) in names.iter().zip(values) {
+            match value {
+                Some(value) if *known => table.learn_name(now, *dir, name, value),
+                _ => table.forget_name(InodeId(*dir), name),
+            }
+        }
+        if let Some(ino) = made
+            && !reply.touched.contains(&ino.0)
+        {
+            // Nobody can have recalled this before `start`: it did not exist.
+            reply.grants.iter().for_each(|grant| table.hold(now, grant));
+            match &reply.result {
+                Some(Reply::Open(found)) => table.learn_content(now, found),
+                Some(Reply::Attr(attr)) => table.learn_attr(now, Some(attr)),
+                _ => {}
+            }
+            if matches!(op, Op::MkDir(_))
+                && let Some(held) = table.inodes.get_mut(&ino)
+            {
+                held.complete = true;
+            }
+        }
+        if matches!(op, Op::Unlink(_) | Op::RmDir(_)) {
+            let gone = reply.touched.iter().filter(|ino| names.iter().all(|(dir, ..)| dir != *ino));
+            gone.for_each(|ino| self.give_back(table, InodeId(*ino)));
+        }
+        self.shrink(table);
+    }
+
+    /// A change of this mount was refused: nothing happened, but what is known of its names is not
+    /// relied on.
+    pub fn refused(&self, op: &Op) {
+        let table = &mut *self.table.lock();
+        for (dir, name) in names(op) {
+            table.forget_name(InodeId(dir), &name);
+        }
+    }
+
+    /// It is not known what a change of this mount did.
+    pub fn unsure(&self) {
+        self.table.lock().forget_all();
+    }
+
+    /// The session is another one: nothing is held any more.
+    pub fn lost(&self) {
+        let table = &mut *self.table.lock();
+        table.forget_all();
+        table.inodes.clear();
+    }
+
+    /// Gives up all but the right to write, for a declaration to a new leader. Answers what is kept.
+    pub fn keep_writes(&self) -> Vec<InodeId> {
+        let table = &mut *self.table.lock();
+        table.forget_all();
+        table.inodes.keys().copied().collect()
+    }
+
+    /// First step of a recall: from now on nothing more is buffered. Answers whether something may
+    /// be.
+    pub fn stop_buffering(&self, ino: InodeId) -> bool {
+        let mut table = self.table.lock();
+        let Some(held) = table.inodes.get_mut(&ino) else { return false };
+        held.flushing |= held.mode == Mode::Write;
+        held.mode = Mode::Read;
+        held.flushing
+    }
+
+    /// Second step of a recall: what was buffered is committed.
+    pub fn flushed(&self, ino: InodeId) {
+        if let Some(held) = self.table.lock().inodes.get_mut(&ino) {
+            held.flushing = false;
+        }
+    }
+
+    /// Last step of a recall that leaves nothing: nothing of it is used any more.
+    pub fn drop_lease(&self, ino: InodeId) {
+        let table = &mut *self.table.lock();
+        table.mark(ino);
+        table.drop_lease(ino);
+    }
+
+    /// An answer to a recall is under way; until [`Self::answered`], who wants a new lease waits.
+    pub fn answering(&self, ino: InodeId) {
+        self.returning.send_modify(|r| {
+            r.insert(ino);
+        });
+    }
+
+    pub fn answered(&self, ino: InodeId) {
+        self.returning.send_modify(|r| {
+            r.remove(&ino);
+        });
+    }
+
+    /// Waits until no answer to a recall of this inode is under way.
+    pub async fn settled(&self, ino: InodeId) {
+        if self.returning.borrow().contains(&ino) {
+            let mut returning = self.returning.subscribe();
+            // The sender lives as long as `self`.
+            let _ = returning.wait_for(|r| !r.contains(&ino)).await;
+        }
+    }
+
+    /// Leases that were given up without a recall since the last call.
+    pub fn take_surplus(&self) -> Vec<(InodeId, u64)> {
+        std::mem::take(&mut *self.surplus.lock())
+    }
+
+    fn give_back(&self, table: &mut Table, ino: InodeId) {
+        if let Some(held) = table.drop_lease(ino) {
+            table.mark(ino);
+            self.surplus.lock().push((ino, held.seq));
+            self.surplus_grew.notify_one();
+        }
+    }
+
+    fn shrink(&self, table: &mut Table) {
+        if table.inodes.len() + table.names <= MOST {
+            return;
+        }
+        let reads = table.inodes.iter().filter(|(_, held)| held.mode == Mode::Read);
+        let half: Vec<InodeId> = reads.map(|(ino, _)| *ino).step_by(2).collect();
+        half.into_iter().for_each(|ino| self.give_back(table, ino));
+    }
+}
+
+/// The names that a change makes, takes away or moves.
+fn names(op: &Op) -> Vec<(u64, Bytes)> {
+    match op {
+        Op::Create(op) => vec![(op.parent, op.name.clone())],
+        Op::MkNod(op) => vec![(op.parent, op.name.clone())],
+        Op::MkDir(op) => vec![(op.parent, op.name.clone())],
+        Op::SymLink(op) => vec![(op.parent, op.name.clone())],
+        Op::Link(op) => vec![(op.parent, op.name.clone())],
+        Op::Unlink(op) => vec![(op.parent, op.name.clone())],
+        Op::RmDir(op) => vec![(op.parent, op.name.clone())],
+        Op::Rename(op) => {
+            vec![(op.parent, op.name.clone()), (op.new_parent, op.new_name.clone())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The inodes that a change may have changed: those that it names, and those that the leader found
+/// behind its names.
+fn touched(op: &Op, reply: &v1::MetaReply) -> BTreeSet<InodeId> {
+    let named = match op {
+        Op::Link(v1::LinkOp { ino, .. })
+        | Op::SetAttr(v1::SetAttrOp { ino, .. })
+        | Op::SetXattr(v1::SetXattrOp { ino, .. })
+        | Op::RemoveXattr(v1::RemoveXattrOp { ino, .. })
+        | Op::SetLayout(v1::SetLayoutOp { ino, .. })
+        | Op::CommitExtents(v1::CommitExtentsOp { ino, .. }) => Some(*ino),
+        _ => None,
+    };
+    let dirs = names(op).into_iter().map(|(dir, _)| dir);
+    named.into_iter().chain(dirs).chain(reply.touched.iter().copied()).map(InodeId).collect()
+}
+
+/// The inode that a change made, or gave a name to.
+fn made(reply: &v1::MetaReply) -> Option<InodeId> {
+    match &reply.result {
+        Some(Reply::Attr(attr)) => Some(InodeId(attr.ino)),
+        Some(Reply::Open(found)) => found.attr.map(|a| InodeId(a.ino)),
+        _ => None,
+    }
+}
+
+/// Attributes that a change answered.
+fn attr(reply: &v1::MetaReply) -> Option<Attr> {
+    let attr = match &reply.result {
+        Some(Reply::Attr(attr)) => Some(*attr),
+        Some(Reply::CommitExtents(done)) => done.attr,
+        _ => None,
+    };
+    attr.and_then(|attr| attr.try_into().ok())
+}
+
+/// What each of a change's [`names`] leads to now, if that is known: nowhere, or to an inode.
+fn values(table: &Table, op: &Op, made: Option<InodeId>) -> Vec<Option<Option<InodeId>>> {
+    match op {
+        Op::Unlink(_) | Op::RmDir(_) => vec![Some(None)],
+        Op::Rename(op)
+            if op.flags == 0 && (op.parent, &op.name) != (op.new_parent, &op.new_name) =>
+        {
+            let dir = table.inodes.get(&InodeId(op.parent));
+            let moved = dir.and_then(|dir| dir.names.get(&op.name).copied().flatten());
+            vec![Some(None), moved.map(Some)]
+        }
+        Op::Rename(_) => vec![None, None],
+        _ => vec![made.map(Some)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: u64 = 1;
+    const INO: u64 = 7;
+
+    fn attr(ino: u64) -> v1::Attr {
+        v1::Attr { ino, kind: v1::FileKind::Regular.into(), ..Default::default() }
+    }
+
+    fn lookup(name: &'static str) -> Op {
+        Op::Lookup(v1::LookupOp { parent: DIR, name: name.into() })
+    }
+
+    fn grant(ino: u64) -> v1::Grant {
+        v1::Grant { ino, seq: ino, write: false }
+    }
+
+    fn found() -> v1::MetaReply {
+        v1::MetaReply {
+            result: Some(Reply::Attr(attr(INO))),
+            grants: vec![grant(DIR), grant(INO)],
+            ..Default::default()
+        }
+    }
+
+    fn leases() -> Leases {
+        let leases = Leases::default();
+        leases.renewed(Instant::now(), Duration::from_secs(600));
+        leases
+    }
+
+    fn unlinked() -> (Op, v1::MetaReply) {
+        let op = Op::Unlink(v1::UnlinkOp { parent: DIR, name: "a".into() });
+        let result = Some(Reply::Empty(v1::Empty {}));
+        (op, v1::MetaReply { result, touched: vec![DIR, INO], ..Default::default() })
+    }
+
+    #[tokio::test]
+    async fn what_was_found_is_known_until_it_is_recalled() {
+        let l = leases();
+        assert!(l.lookup(InodeId(DIR), b"a").is_none());
+        l.learn(l.start(), &lookup("a"), &found());
+        assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap().ino, InodeId(INO));
+        assert!(l.lookup(InodeId(DIR), b"b").is_none());
+        l.drop_lease(InodeId(INO));
+        assert!(l.lookup(InodeId(DIR), b"a").is_none());
+        assert!(l.attr(InodeId(INO)).is_none());
+        l.learn(l.start(), &lookup("a"), &found());
+        l.drop_lease(InodeId(DIR));
+        assert!(l.lookup(InodeId(DIR), b"a").is_none());
+        assert!(l.attr(InodeId(INO)).is_some());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_was_overtaken_by_a_recall_teaches_nothing() {
+        let l = leases();
+        let start = l.start();
+        l.drop_lease(InodeId(INO));
+        l.learn(start, &lookup("a"), &found());
+        assert!(l.mode(InodeId(INO)).is_none() && l.attr(InodeId(INO)).is_none());
+        assert_eq!(l.mode(InodeId(DIR)), Some(Mode::Read));
+        l.learn(l.start(), &lookup("a"), &found());
+        assert!(l.attr(InodeId(INO)).is_some());
+    }
+
+    #[tokio::test]
+    async fn own_changes_are_known_and_overtake_old_answers() {
+        let l = leases();
+        let early = l.start();
+        l.learn(early, &lookup("a"), &found());
+        let (op, reply) = unlinked();
+        l.changed(l.start(), &op, &reply);
+        assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap_err().kind, ErrorKind::NotFound);
+        l.learn(early, &lookup("a"), &found());
+        assert!(l.lookup(InodeId(DIR), b"a").is_none(), "it is not known which came first");
+        assert_eq!(l.take_surplus(), [(InodeId(INO), INO)]);
+    }
+
+    #[tokio::test]
+    async fn overlapping_changes_of_a_directory_leave_the_name_unknown() {
+        let l = leases();
+        l.learn(l.start(), &lookup("a"), &found());
+        let both = l.start();
+        let (op, reply) = unlinked();
+        l.changed(both, &op, &reply);
+        l.changed(both, &op, &reply);
+        assert!(l.lookup(InodeId(DIR), b"a").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_directory_made_here_is_known_whole() {
+        let l = leases();
+        let op = Op::MkDir(v1::MkDirOp { parent: DIR, name: "d".into(), ..Default::default() });
+        let mut made = attr(9);
+        made.kind = v1::FileKind::Directory.into();
+        let reply = v1::MetaReply {
+            result: Some(Reply::Attr(made)),
+            grants: vec![grant(9)],
+            touched: vec![DIR],
+        };
+        l.changed(l.start(), &op, &reply);
+        assert_eq!(l.lookup(InodeId(9), b"x").unwrap().unwrap_err().kind, ErrorKind::NotFound);
+        assert!(l.lookup(InodeId(DIR), b"d").is_none(), "no lease on the parent");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_used_after_the_session_may_be_dead() {
+        let l = Leases::default();
+        l.renewed(Instant::now(), Duration::from_secs(10));
+        l.learn(l.start(), &lookup("a"), &found());
+        tokio::time::advance(Duration::from_secs(8)).await;
+        assert!(l.attr(InodeId(INO)).is_some());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(l.attr(InodeId(INO)).is_none() && l.mode(InodeId(DIR)).is_none());
+        assert!(l.lookup(InodeId(DIR), b"a").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_new_leader_leaves_the_right_to_write() {
+        let l = leases();
+        let mut reply = found();
+        reply.grants[1].write = true;
+        l.learn(l.start(), &lookup("a"), &reply);
+        let before = l.start();
+        assert_eq!(l.keep_writes(), [InodeId(INO)]);
+        assert!(l.may_buffer(InodeId(INO)) && l.attr(InodeId(INO)).is_none());
+        l.learn(before, &lookup("a"), &found());
+        assert!(l.mode(InodeId(DIR)).is_none(), "the old leader's grants are worth nothing");
+        // Its recall has begun, and what was buffered is not committed yet.
+        assert!(l.stop_buffering(InodeId(INO)) && !l.stop_buffering(InodeId(DIR)));
+        assert!(!l.may_buffer(InodeId(INO)));
+        assert_eq!(l.keep_writes(), [InodeId(INO)]);
+        l.flushed(InodeId(INO));
+        assert!(l.keep_writes().is_empty());
+    }
+}

@@ -1,0 +1,194 @@
+//! The cluster map as this client uses it, and the watch that keeps it new.
+//!
+//! Invariant: the epoch that [`MapWatch::current`] answers never goes back.
+
+use crate::Options;
+use crate::chance::Chance;
+use hyper_util::rt::TokioIo;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tonic::transport::{Endpoint, Uri};
+use tracing::{debug, info, warn};
+use weft_net::Transport;
+use weft_proto::v1::control_client::ControlClient;
+use weft_proto::{Error, ErrorKind, MapEpoch, PgId, Result, TargetId, v1};
+
+/// The pool that new segments go to.
+const POOL: u32 = 1;
+const CONNECT: Duration = Duration::from_secs(3);
+const KEEPALIVE: Duration = Duration::from_secs(3);
+
+/// A target as a client sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Target {
+    pub id: TargetId,
+    pub address: String,
+    pub up: bool,
+    pub full: bool,
+    /// Given up: nothing is looked for on it.
+    pub out: bool,
+}
+
+/// A placement group: its seats in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Pg {
+    pub id: PgId,
+    pub seats: Vec<TargetId>,
+}
+
+/// One version of the cluster map.
+#[derive(Default, Debug)]
+pub(crate) struct Map {
+    pub epoch: MapEpoch,
+    pub wire: Arc<v1::ClusterMap>,
+    targets: HashMap<TargetId, Target>,
+    pgs: HashMap<PgId, Pg>,
+    /// Placement groups that take new segments.
+    open: Vec<PgId>,
+}
+
+impl Map {
+    pub fn new(wire: v1::ClusterMap) -> Self {
+        let targets = wire.targets.iter().map(|t| {
+            let up = t.state() == v1::TargetState::Up;
+            let out = t.state() == v1::TargetState::Out;
+            let id = TargetId(t.id);
+            (id, Target { id, address: t.address.clone(), up, full: t.full, out })
+        });
+        let mut map =
+            Self { epoch: MapEpoch(wire.epoch), targets: targets.collect(), ..Self::default() };
+        for pool in &wire.pools {
+            for pg in &pool.pgs {
+                let seats = pg.targets.iter().map(|&t| TargetId(t)).collect();
+                map.pgs.insert(PgId(pg.id), Pg { id: PgId(pg.id), seats });
+                if pool.id == POOL && !pg.retired {
+                    map.open.push(PgId(pg.id));
+                }
+            }
+        }
+        map.wire = Arc::new(wire);
+        map
+    }
+
+    pub fn target(&self, id: TargetId) -> Option<&Target> {
+        self.targets.get(&id)
+    }
+
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.targets.values()
+    }
+
+    /// The target in a seat of a placement group.
+    pub fn seat(&self, pg: PgId, seat: u8) -> Option<&Target> {
+        self.target(*self.pgs.get(&pg)?.seats.get(usize::from(seat))?)
+    }
+
+    /// Placement groups that take new segments.
+    pub fn open_pgs(&self) -> impl Iterator<Item = &Pg> {
+        self.open.iter().filter_map(|id| self.pgs.get(id))
+    }
+}
+
+/// The newest map, kept new by a task.
+pub(crate) struct MapWatch {
+    newest: watch::Sender<Arc<Map>>,
+}
+
+impl MapWatch {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { newest: watch::Sender::new(Arc::default()) })
+    }
+
+    pub fn current(&self) -> Arc<Map> {
+        self.newest.borrow().clone()
+    }
+
+    /// Takes a map if it is newer than what is known.
+    pub fn offer(&self, wire: v1::ClusterMap) {
+        self.newest.send_if_modified(|map| {
+            let newer = wire.epoch > map.epoch.0;
+            if newer {
+                *map = Arc::new(Map::new(wire));
+            }
+            newer
+        });
+    }
+
+    /// Waits until the map is newer than `than`; answers false if `deadline` came first.
+    pub async fn newer(&self, than: MapEpoch, deadline: Instant) -> bool {
+        let mut seen = self.newest.subscribe();
+        timeout_at(deadline, seen.wait_for(|map| map.epoch > than)).await.is_ok_and(|r| r.is_ok())
+    }
+
+    /// Follows the map for ever, going from one metadata server to the next as they fail.
+    pub async fn follow(self: Arc<Self>, options: Options, chance: Arc<Chance>) {
+        let mut failed = 0;
+        for turn in 0.. {
+            let mut servers = options.metadata.clone();
+            servers.extend(self.current().wire.members.iter().map(|m| m.address.clone()));
+            let server = &servers[turn % servers.len()];
+            let before = self.current().epoch;
+            let end = self.watch(server, options.transport.clone()).await;
+            debug!(server, ?end, "map watch ended");
+            failed = if self.current().epoch > before { 0 } else { failed + 1 };
+            if failed == 3 {
+                warn!(server, error = ?end.err(), "cannot watch the cluster map; going on with the last");
+            }
+            sleep(chance.backoff(failed)).await;
+        }
+    }
+
+    async fn watch(&self, server: &str, transport: Arc<dyn Transport>) -> Result<()> {
+        let channel = channel(server, transport).await?;
+        let have_epoch = self.current().epoch.0;
+        let mut control = ControlClient::new(channel).max_decoding_message_size(64 << 20);
+        let bad = |what: tonic::Status| {
+            Error::new(ErrorKind::Unavailable, format!("map watch at {server}: {what}"))
+        };
+        let request = v1::WatchMapRequest { have_epoch };
+        let mut maps = timeout(CONNECT, control.watch_map(request))
+            .await
+            .map_err(|_| bad(tonic::Status::deadline_exceeded("no answer")))?
+            .map_err(bad)?
+            .into_inner();
+        while let Some(map) = maps.message().await.map_err(bad)? {
+            if map.epoch > self.current().epoch.0 {
+                info!(server, epoch = map.epoch, "cluster map");
+            }
+            self.offer(map);
+        }
+        Ok(())
+    }
+}
+
+/// A gRPC channel to a metadata server over `transport`.
+async fn channel(
+    address: &str,
+    transport: Arc<dyn Transport>,
+) -> Result<tonic::transport::Channel> {
+    let bad = |what: &dyn std::fmt::Display| {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("cannot reach metadata server {address}: {what}"),
+        )
+    };
+    let connector = tower::service_fn({
+        let address = address.to_string();
+        move |_: Uri| {
+            let (transport, address) = (transport.clone(), address.clone());
+            async move { transport.connect(&address).await.map(TokioIo::new) }
+        }
+    });
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|e| bad(&e))?
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .keep_alive_while_idle(true);
+    timeout(CONNECT, endpoint.connect_with_connector(connector))
+        .await
+        .map_err(|_| bad(&"no answer"))?
+        .map_err(|e| bad(&e))
+}

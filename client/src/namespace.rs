@@ -1,0 +1,284 @@
+//! Names, attributes and extended attributes: what goes straight to the metadata group.
+
+use crate::filesystem::Filesystem;
+use crate::types::{Attr, DirEntry, DirPage, FileKind, SetAttr, StatFs};
+use crate::{HandleId, file, layout_xattr};
+use bytes::Bytes;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Layout, Result, v1};
+
+/// A virtual attribute of every inode: the mount's [`crate::Counters`].
+const STATS: &[u8] = b"user.weft.stats";
+
+fn other<T>() -> Result<T> {
+    Err(Error::new(ErrorKind::Protocol, "a metadata server answered another kind of reply"))
+}
+
+fn name_of(name: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(name)
+}
+
+impl Filesystem {
+    /// Errors: `NotFound`, `NotDirectory`.
+    pub async fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        if let Some(known) = self.lookup_now(parent, name) {
+            return known;
+        }
+        let op = v1::LookupOp { parent: parent.0, name: name_of(name) };
+        match self.meta().ask(Op::Lookup(op)).await? {
+            Reply::Missing(_) => Err(Error::new(ErrorKind::NotFound, "no such name")),
+            Reply::Attr(attr) | Reply::Open(v1::OpenReply { attr: Some(attr), .. }) => {
+                match self.files().get(InodeId(attr.ino)).filter(|file| file.is_dirty()) {
+                    Some(file) => self.get_attr(file.ino, None).await,
+                    None => attr.try_into(),
+                }
+            }
+            _ => other(),
+        }
+    }
+
+    /// [`Self::lookup`] if a lease answers it.
+    pub fn lookup_now(&self, parent: InodeId, name: &[u8]) -> Option<Result<Attr>> {
+        let known = self.meta().leases.lookup(parent, name)?;
+        Some(known.map(|attr| self.files().view(attr)))
+    }
+
+    /// Attributes as this mount sees them. A handle makes no difference but that it keeps the inode.
+    pub async fn get_attr(&self, ino: InodeId, _handle: Option<HandleId>) -> Result<Attr> {
+        if let Some(attr) = self.get_attr_now(ino) {
+            return Ok(attr);
+        }
+        if let Some(file) = self.files().get(ino) {
+            file.settle().await;
+        }
+        self.attr(self.meta().ask(Op::GetAttr(v1::GetAttrOp { ino: ino.0 })).await?)
+    }
+
+    /// [`Self::get_attr`] if a lease answers it.
+    pub fn get_attr_now(&self, ino: InodeId) -> Option<Attr> {
+        Some(self.files().view(self.meta().leases.attr(ino)?))
+    }
+
+    /// Changes attributes, in order with what was written here.
+    pub async fn set_attr(&self, ino: InodeId, change: SetAttr) -> Result<Attr> {
+        match self.files().get(ino) {
+            Some(file) => file.set_attr(change).await,
+            None => file::set_attr(self.meta(), ino, change).await,
+        }
+    }
+
+    /// Makes an inode of any kind but a directory or a symbolic link.
+    #[allow(clippy::too_many_arguments)] // as many as mknod(2) has
+    pub async fn mk_nod(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        let kind = kind.to_wire().into();
+        let op = v1::MkNodOp { parent: parent.0, name: name_of(name), kind, mode, uid, gid, rdev };
+        self.attr(self.meta().change(Op::MkNod(op)).await?)
+    }
+
+    pub async fn mk_dir(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    ) -> Result<Attr> {
+        let op = v1::MkDirOp { parent: parent.0, name: name_of(name), mode, uid, gid };
+        self.attr(self.meta().change(Op::MkDir(op)).await?)
+    }
+
+    pub async fn sym_link(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        target: &[u8],
+        uid: u32,
+        gid: u32,
+    ) -> Result<Attr> {
+        let target = name_of(target);
+        let op = v1::SymLinkOp { parent: parent.0, name: name_of(name), target, uid, gid };
+        self.attr(self.meta().change(Op::SymLink(op)).await?)
+    }
+
+    pub async fn read_link(&self, ino: InodeId) -> Result<Bytes> {
+        match self.meta().ask(Op::ReadLink(v1::ReadLinkOp { ino: ino.0 })).await? {
+            Reply::Data(target) => Ok(target),
+            _ => other(),
+        }
+    }
+
+    pub async fn link(&self, ino: InodeId, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        let op = v1::LinkOp { ino: ino.0, parent: parent.0, name: name_of(name) };
+        self.attr(self.meta().change(Op::Link(op)).await?)
+    }
+
+    pub async fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
+        let op = v1::UnlinkOp { parent: parent.0, name: name_of(name) };
+        self.meta().change(Op::Unlink(op)).await.map(drop)
+    }
+
+    pub async fn rm_dir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
+        let op = v1::RmDirOp { parent: parent.0, name: name_of(name) };
+        self.meta().change(Op::RmDir(op)).await.map(drop)
+    }
+
+    /// `flags` are those of `renameat2(2)`.
+    pub async fn rename(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        new_parent: InodeId,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let op = v1::RenameOp {
+            parent: parent.0,
+            name: name_of(name),
+            new_parent: new_parent.0,
+            new_name: name_of(new_name),
+            flags,
+        };
+        self.meta().change(Op::Rename(op)).await.map(drop)
+    }
+
+    /// Up to `limit` entries with cookies greater than `cookie` (0: from the start), with their
+    /// attributes if `attrs`.
+    pub async fn read_dir(
+        &self,
+        ino: InodeId,
+        cookie: u64,
+        limit: u32,
+        attrs: bool,
+    ) -> Result<DirPage> {
+        let op = v1::ReadDirOp { ino: ino.0, cookie, limit, attrs };
+        let Reply::ReadDir(page) = self.meta().ask(Op::ReadDir(op)).await? else { return other() };
+        let entries = page.entries.into_iter().map(|entry| {
+            let attr = entry.attr.map(Attr::try_from).transpose()?;
+            Ok(DirEntry {
+                kind: FileKind::from_wire(entry.kind())?,
+                name: entry.name,
+                ino: InodeId(entry.ino),
+                cookie: entry.cookie,
+                attr: attr.map(|attr| self.files().view(attr)),
+            })
+        });
+        Ok(DirPage {
+            entries: entries.collect::<Result<_>>()?,
+            end: page.end,
+            parent: InodeId(page.parent),
+        })
+    }
+
+    /// Errors: `NoAttribute`.
+    pub async fn get_xattr(&self, ino: InodeId, name: &[u8]) -> Result<Bytes> {
+        check_xattr(name)?;
+        if name == STATS {
+            return Ok(self.counters().to_json().into());
+        }
+        if name == layout_xattr::NAME {
+            return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());
+        }
+        let op = v1::GetXattrOp { ino: ino.0, name: name_of(name) };
+        match self.meta().ask(Op::GetXattr(op)).await? {
+            Reply::Data(value) => Ok(value),
+            _ => other(),
+        }
+    }
+
+    /// `flags` are those of `setxattr(2)`. Setting `user.weft.layout` sets the layout.
+    pub async fn set_xattr(
+        &self,
+        ino: InodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        check_xattr(name)?;
+        if name == layout_xattr::NAME {
+            let layout = layout_xattr::parse(value, &self.get_layout(ino).await?)?;
+            return self.set_layout(ino, layout).await;
+        }
+        let op = v1::SetXattrOp { ino: ino.0, name: name_of(name), value: name_of(value), flags };
+        self.meta().change(Op::SetXattr(op)).await.map(drop)
+    }
+
+    /// Names of stored attributes; the layout is not among them, so that copies of a file do not
+    /// carry it along.
+    pub async fn list_xattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
+        match self.meta().ask(Op::ListXattr(v1::ListXattrOp { ino: ino.0 })).await? {
+            Reply::ListXattr(reply) => Ok(reply.names),
+            _ => other(),
+        }
+    }
+
+    pub async fn remove_xattr(&self, ino: InodeId, name: &[u8]) -> Result<()> {
+        check_xattr(name)?;
+        if name == layout_xattr::NAME {
+            let what = "a layout can be changed and not removed";
+            return Err(Error::new(ErrorKind::NotPermitted, what));
+        }
+        let op = v1::RemoveXattrOp { ino: ino.0, name: name_of(name) };
+        self.meta().change(Op::RemoveXattr(op)).await.map(drop)
+    }
+
+    pub async fn stat_fs(&self) -> Result<StatFs> {
+        match self.meta().ask(Op::StatFs(v1::StatFsOp {})).await? {
+            Reply::StatFs(s) => Ok(StatFs {
+                capacity_bytes: s.capacity_bytes,
+                free_bytes: s.free_bytes,
+                inodes: s.inodes,
+            }),
+            _ => other(),
+        }
+    }
+
+    /// How new data of the file, or of files made in the directory, is laid out.
+    pub async fn get_layout(&self, ino: InodeId) -> Result<Layout> {
+        match self.meta().ask(Op::GetLayout(v1::GetLayoutOp { ino: ino.0 })).await? {
+            Reply::Layout(layout) => layout.try_into(),
+            _ => other(),
+        }
+    }
+
+    /// Sets how new data will be laid out; what is written already stays where it is.
+    pub async fn set_layout(&self, ino: InodeId, layout: Layout) -> Result<()> {
+        layout.validate()?;
+        let file = self.files().get(ino);
+        if let Some(file) = &file {
+            file.flush().await?;
+        }
+        let op = v1::SetLayoutOp { ino: ino.0, layout: Some(layout.into()) };
+        self.meta().change(Op::SetLayout(op)).await?;
+        if let Some(file) = file {
+            file.set_layout(layout);
+        }
+        Ok(())
+    }
+
+    fn attr(&self, reply: Reply) -> Result<Attr> {
+        match reply {
+            Reply::Attr(attr) => Ok(self.files().view(attr.try_into()?)),
+            _ => other(),
+        }
+    }
+}
+
+/// Attributes of the kernel's own (`system.*`: ACLs) are not kept: a program that is told that they
+/// were set would not set the mode that they stand for.
+fn check_xattr(name: &[u8]) -> Result<()> {
+    if name.starts_with(b"system.") {
+        let what = format!("{} attributes are not supported", String::from_utf8_lossy(name));
+        return Err(Error::new(ErrorKind::NotSupported, what));
+    }
+    Ok(())
+}

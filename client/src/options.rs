@@ -1,0 +1,59 @@
+//! How a filesystem client is set up.
+
+use std::sync::Arc;
+use std::time::Duration;
+use weft_net::Transport;
+
+/// Settings of one mount. Start with [`Options::new`] and change what differs.
+#[derive(Clone)]
+pub struct Options {
+    /// `host:port` of metadata servers; one that answers is enough to find the others.
+    pub metadata: Vec<String>,
+    /// What people see in the list of sessions.
+    pub client_name: String,
+    pub transport: Arc<dyn Transport>,
+    /// Most bytes of read-ahead that the mount keeps, all files together.
+    pub cache_bytes: usize,
+    /// Most bytes that were written and are not committed yet; writers wait above it.
+    pub write_buffer_bytes: usize,
+    /// An operation that finds no way to succeed for this long fails.
+    pub op_deadline: Duration,
+    /// One request to one storage target may take this long before the target is passed over.
+    pub target_deadline: Duration,
+    /// Written data is committed on its own after this long.
+    pub flush_age: Duration,
+    /// Most bytes that one sequential reader has read ahead.
+    pub read_ahead_bytes: u64,
+    /// A read is hedged no earlier than this.
+    pub hedge_floor: Duration,
+    /// The wall clock: nanoseconds since 1970, for the times of files.
+    pub clock: fn() -> i64,
+    /// Seed of all random choices, for simulations; `None`: from the operating system.
+    pub seed: Option<u64>,
+}
+
+impl Options {
+    /// Defaults, for a mount of the cluster that `metadata` serves.
+    pub fn new(metadata: Vec<String>, transport: Arc<dyn Transport>) -> Self {
+        Self {
+            metadata,
+            client_name: String::from("client"),
+            transport,
+            cache_bytes: 256 << 20,
+            write_buffer_bytes: 256 << 20,
+            op_deadline: Duration::from_secs(60),
+            target_deadline: Duration::from_secs(10),
+            flush_age: Duration::from_secs(5),
+            read_ahead_bytes: 16 << 20,
+            hedge_floor: Duration::from_millis(20),
+            clock: wall_clock,
+            seed: None,
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the seam: simulations set another clock")]
+fn wall_clock() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,124 @@
+//! Gives leases back: those that the leader recalls, and those that this mount has no use for.
+//!
+//! Invariant (I6): a recall is answered after everything that was buffered under the lease is
+//! committed or its failure noted, and after nothing that was cached under it is used any more, here
+//! or above ([`crate::ContentCache`]).
+
+use crate::files::Files;
+use crate::mount::Mount;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tracing::debug;
+use v1::recalls_reply::Recall;
+use v1::return_leases_op::Item;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{ErrorKind, InodeId, v1};
+
+/// A request for recalls waits this long at the leader.
+const WAIT: Duration = Duration::from_secs(10);
+/// Leases that are given up unasked are gathered for this long: nobody waits for them.
+const GATHER: Duration = Duration::from_millis(20);
+/// A recall waits so long for what is cached above to be forgotten. Only mappings that two mounts
+/// write to at once can wait for each other.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Answers recalls for ever.
+pub(crate) async fn answer(mount: Arc<Mount>, files: Weak<Files>) {
+    let meta = mount.meta.clone();
+    let mut seen = 0;
+    loop {
+        let session = meta.sessions.current();
+        let op = Op::Recalls(v1::RecallsOp { seen });
+        let request = v1::MetaRequest { session: session.id.0, op: Some(op), ..Default::default() };
+        let reply = meta.send(&request, WAIT, Instant::now() + 2 * WAIT).await;
+        let recalls = match reply.map(|answered| answered.reply.result) {
+            Ok(Some(Reply::Recalls(recalls))) => recalls,
+            Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {
+                // Numbers are of a leader's term, and grow from one to the next.
+                if meta.sessions.replacement(session.id, meta.deadline()).await.is_err() {
+                    sleep(GATHER).await;
+                }
+                continue;
+            }
+            Ok(_) => {
+                sleep(GATHER).await;
+                continue;
+            }
+            Err(failed) => {
+                debug!(error = %failed.error, "cannot ask for recalls; trying on");
+                sleep(GATHER).await;
+                continue;
+            }
+        };
+        if recalls.need_declare {
+            let declared = meta.sessions.declarations();
+            meta.sessions.declare_now.notify_one();
+            while meta.sessions.declarations() == declared
+                && meta.sessions.current().id == session.id
+            {
+                sleep(Duration::from_millis(1)).await;
+            }
+            continue;
+        }
+        for recall in recalls.recalls {
+            seen = seen.max(recall.seq);
+            let (mount, files) = (mount.clone(), files.clone());
+            tokio::spawn(async move { give_up(&mount, &files, recall).await });
+        }
+    }
+}
+
+/// Carries one recall out.
+async fn give_up(mount: &Mount, files: &Weak<Files>, recall: Recall) {
+    let Some(files) = files.upgrade() else { return };
+    let (ino, leases) = (InodeId(recall.ino), &mount.meta.leases);
+    let buffered = leases.stop_buffering(ino);
+    let file = files.get(ino);
+    // What was written without a lease to write is on its way already, and must not be waited for:
+    // its commit may be waiting for another mount that waits for this one.
+    if let Some(file) = file.as_ref().filter(|file| buffered && file.is_dirty()) {
+        // A failure is noted for the file's handles.
+        let _ = file.flush().await;
+    }
+    leases.flushed(ino);
+    if !recall.keep_read {
+        leases.drop_lease(ino);
+        if let Some(file) = file {
+            file.forget_above(PATIENCE).await;
+        }
+    }
+    leases.answering(ino);
+    let item = Item {
+        ino: ino.0,
+        seq: recall.seq,
+        keep_read: recall.keep_read,
+        open_seq: files.tell_open(ino),
+    };
+    return_items(mount, vec![item]).await;
+    leases.answered(ino);
+}
+
+/// Gives back what is not wanted any more, for ever.
+pub(crate) async fn return_surplus(mount: Arc<Mount>, files: Weak<Files>) {
+    loop {
+        mount.meta.leases.surplus_grew.notified().await;
+        sleep(GATHER).await;
+        let Some(files) = files.upgrade() else { return };
+        let surplus = mount.meta.leases.take_surplus();
+        let items = surplus.into_iter().map(|(ino, seq)| {
+            let open_seq = files.tell_open(ino);
+            Item { ino: ino.0, seq, keep_read: false, open_seq }
+        });
+        return_items(&mount, items.collect()).await;
+    }
+}
+
+/// If it does not get through, the leader asks again, or the session has ended and all with it.
+async fn return_items(mount: &Mount, items: Vec<Item>) {
+    let op = Op::ReturnLeases(v1::ReturnLeasesOp { items });
+    if let Err(error) = mount.meta.ask(op).await {
+        debug!(%error, "leases were not returned");
+    }
+}

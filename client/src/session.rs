@@ -1,0 +1,313 @@
+//! Sessions of this mount: request numbers, segment ids, opens, renewal.
+//!
+//! Invariants: numbers and segment ids are unique within a session; `acked_below` never passes a
+//! request that may still be sent again. One task renews; when the cluster has declared the session
+//! dead it opens another, declares what is open in it, and everyone who waits goes on with that.
+
+use crate::chance::Chance;
+use crate::files::Files;
+use crate::meta::Meta;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{debug, warn};
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, Uuid, v1};
+
+const RENEW: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Numbers {
+    next: u64,
+    outstanding: BTreeSet<u64>,
+}
+
+/// One session and its counters.
+#[derive(Default)]
+pub(crate) struct Session {
+    pub id: SessionId,
+    numbers: Mutex<Numbers>,
+    segments: AtomicU64,
+}
+
+/// The number of one request; it counts as outstanding until this is dropped.
+pub(crate) struct Number<'a> {
+    session: &'a Session,
+    number: u64,
+    acked_below: u64,
+}
+
+impl Session {
+    fn new(id: SessionId) -> Self {
+        Self { id, ..Self::default() }
+    }
+
+    pub fn number(&self) -> Number<'_> {
+        let mut numbers = self.numbers.lock();
+        numbers.next += 1;
+        let number = numbers.next;
+        numbers.outstanding.insert(number);
+        let acked_below = numbers.outstanding.first().copied().unwrap_or(number);
+        Number { session: self, number, acked_below }
+    }
+
+    pub fn next_segment(&self) -> SegmentId {
+        SegmentId { session: self.id, seq: self.segments.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
+}
+
+impl Number<'_> {
+    pub fn get(&self) -> u64 {
+        self.number
+    }
+
+    /// All requests with lower numbers are over.
+    pub fn acked_below(&self) -> u64 {
+        self.acked_below
+    }
+}
+
+impl Drop for Number<'_> {
+    fn drop(&mut self) {
+        self.session.numbers.lock().outstanding.remove(&self.number);
+    }
+}
+
+/// The session that this mount has now, and what it has open.
+pub(crate) struct Sessions {
+    current: watch::Sender<Arc<Session>>,
+    dead: watch::Sender<SessionId>,
+    opens: Mutex<BTreeMap<InodeId, u64>>,
+    declarations: AtomicU64,
+    open_seq: AtomicU64,
+    /// A new leader waits for the declaration.
+    pub declare_now: Notify,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            current: watch::Sender::new(Arc::default()),
+            dead: watch::Sender::new(SessionId(0)),
+            opens: Mutex::default(),
+            declarations: AtomicU64::new(0),
+            open_seq: AtomicU64::new(0),
+            declare_now: Notify::new(),
+        }
+    }
+}
+
+impl Sessions {
+    pub fn current(&self) -> Arc<Session> {
+        self.current.borrow().clone()
+    }
+
+    /// Waits for the session that replaces `dead`.
+    pub async fn replacement(&self, dead: SessionId, deadline: Instant) -> Result<Arc<Session>> {
+        self.dead.send_if_modified(|d| {
+            let news = *d < dead;
+            *d = dead.max(*d);
+            news
+        });
+        let mut current = self.current.subscribe();
+        let session = timeout_at(deadline, current.wait_for(|s| s.id != dead)).await;
+        match session {
+            Ok(Ok(session)) => Ok(session.clone()),
+            _ => Err(Error::new(
+                ErrorKind::SessionExpired,
+                format!(
+                    "the cluster declared session {dead} of this mount dead, and no new one could be opened"
+                ),
+            )),
+        }
+    }
+
+    /// The next number of an open; grows over all sessions of the mount.
+    pub fn next_open(&self) -> u64 {
+        self.open_seq.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// From now on the inode is declared open.
+    pub fn declare(&self, ino: InodeId, open_seq: u64) {
+        let mut opens = self.opens.lock();
+        let newest = opens.entry(ino).or_default();
+        *newest = open_seq.max(*newest);
+    }
+
+    /// The inode is not open any more, unless it was opened again after `open_seq`.
+    pub fn withdraw(&self, ino: InodeId, open_seq: u64) {
+        let mut opens = self.opens.lock();
+        if opens.get(&ino).is_some_and(|&newest| newest <= open_seq) {
+            opens.remove(&ino);
+        }
+    }
+
+    /// How often all opens were declared: if that happened while an inode was being made, a new
+    /// leader may not know that it is open.
+    pub fn declarations(&self) -> u64 {
+        self.declarations.load(Ordering::Acquire)
+    }
+
+    fn declare_all(&self) -> Vec<v1::OpenOp> {
+        self.declarations.fetch_add(1, Ordering::AcqRel);
+        let opens = self.opens.lock();
+        opens
+            .iter()
+            .map(|(ino, &open_seq)| v1::OpenOp { ino: ino.0, open_seq, write: false })
+            .collect()
+    }
+}
+
+/// Opens a session and makes it the current one. Answers its time to live and the cluster.
+pub(crate) async fn open(
+    meta: &Meta,
+    client: &str,
+    chance: &Chance,
+    deadline: Instant,
+) -> Result<(Duration, Option<Uuid>)> {
+    let nonce = chance.nonce().to_vec().into();
+    let op = Op::OpenSession(v1::OpenSessionOp { client: client.into(), nonce });
+    let request = v1::MetaRequest { op: Some(op), ..Default::default() };
+    let sent = Instant::now();
+    match meta.send(&request, Duration::from_secs(5), deadline).await?.result()? {
+        Reply::OpenSession(reply) if reply.session != 0 => {
+            // An earlier try may have opened it: its time runs from then.
+            meta.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
+            meta.sessions.current.send_replace(Arc::new(Session::new(SessionId(reply.session))));
+            Ok((Duration::from_millis(reply.ttl_ms), Uuid::from_slice(&reply.cluster)))
+        }
+        _ => Err(Error::new(
+            ErrorKind::Protocol,
+            "the reply to opening a session is of another kind",
+        )),
+    }
+}
+
+/// Keeps the mount's session alive for ever.
+pub(crate) async fn keep(
+    meta: Arc<Meta>,
+    files: Weak<Files>,
+    client: String,
+    chance: Arc<Chance>,
+    mut ttl: Duration,
+) {
+    let sessions = meta.sessions.clone();
+    let mut dead = sessions.dead.subscribe();
+    let mut declares = false;
+    loop {
+        let session = sessions.current();
+        if *dead.borrow_and_update() >= session.id {
+            warn!(session = %session.id, "the cluster declared this mount dead; opening a new session");
+            meta.leases.lost();
+            forget_content(&files).await;
+            match open(&meta, &client, &chance, meta.deadline()).await {
+                Ok((new, _)) => {
+                    ttl = new;
+                    meta.leases.lost();
+                }
+                Err(error) => {
+                    warn!(%error, "cannot open a new session; trying on");
+                    sleep(RENEW).await;
+                }
+            }
+            declares = true;
+            continue;
+        }
+        let write_leases = match declares {
+            true => {
+                let kept = meta.leases.keep_writes();
+                forget_content(&files).await;
+                kept
+            }
+            false => Vec::new(),
+        };
+        let sent = Instant::now();
+        match renew(&meta, &session, declares, write_leases, ttl).await {
+            Ok(reply) => {
+                meta.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
+                ttl = Duration::from_millis(reply.ttl_ms.max(1));
+                if reply.need_declare && !declares {
+                    declares = true;
+                    continue;
+                }
+                declares = false;
+            }
+            Err(error) if error.kind == ErrorKind::SessionExpired => {
+                sessions.dead.send_replace(session.id);
+                continue;
+            }
+            Err(error) => debug!(%error, "cannot renew the session; trying on"),
+        }
+        let pause = RENEW.min(ttl / 4).max(Duration::from_millis(1));
+        tokio::select! {
+            biased;
+            _ = dead.changed() => {}
+            () = sessions.declare_now.notified() => declares = true,
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// What is cached above this library is of leases that are held no more.
+async fn forget_content(files: &Weak<Files>) {
+    if let Some(files) = files.upgrade() {
+        files.forget_content().await;
+    }
+}
+
+async fn renew(
+    meta: &Meta,
+    session: &Session,
+    declares: bool,
+    write_leases: Vec<InodeId>,
+    ttl: Duration,
+) -> Result<v1::RenewReply> {
+    let opens = if declares { meta.sessions.declare_all() } else { Vec::new() };
+    let write_leases = write_leases.into_iter().map(|ino| ino.0).collect();
+    let op = Op::Renew(v1::RenewOp { declares, opens, write_leases });
+    let request = v1::MetaRequest { session: session.id.0, op: Some(op), ..Default::default() };
+    let attempt = (ttl / 4).max(Duration::from_millis(200));
+    match meta.send(&request, attempt, Instant::now() + ttl).await?.result()? {
+        Reply::Renew(reply) => Ok(reply),
+        _ => Err(Error::new(ErrorKind::Protocol, "the reply to a renewal is of another kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acked_below_stops_at_the_oldest_outstanding_request() {
+        let session = Session::new(SessionId(7));
+        let first = session.number();
+        assert_eq!((first.get(), first.acked_below()), (1, 1));
+        let second = session.number();
+        assert_eq!((second.get(), second.acked_below()), (2, 1));
+        drop(second);
+        assert_eq!(session.number().acked_below(), 1);
+        drop(first);
+        let later = session.number();
+        assert_eq!((later.get(), later.acked_below()), (4, 4));
+        assert_eq!(session.next_segment(), SegmentId { session: SessionId(7), seq: 1 });
+        assert_eq!(session.next_segment().seq, 2);
+    }
+
+    #[test]
+    fn a_late_close_does_not_withdraw_a_newer_open() {
+        let sessions = Sessions::default();
+        let ino = InodeId(5);
+        let (old, new) = (sessions.next_open(), sessions.next_open());
+        sessions.declare(ino, new);
+        sessions.declare(ino, old);
+        sessions.withdraw(ino, old);
+        assert_eq!(sessions.declare_all(), [v1::OpenOp { ino: 5, open_seq: new, write: false }]);
+        sessions.withdraw(ino, new);
+        assert!(sessions.declare_all().is_empty());
+    }
+}

@@ -1,0 +1,410 @@
+//! One attempt to read a range of a segment: the data shards that hold it, and, for any of them
+//! that errs, mismatches, is down or is slow, reconstruction from others. Failure handling and tail
+//! latency are the same code.
+//!
+//! Invariants: a byte is answered only from blocks that matched their checksums, or decoded from
+//! such blocks; a shard's answer lands at its final place in the one result buffer, so that nothing
+//! is copied unless shards were rebuilt.
+
+use super::{Segment, Store};
+use crate::map::Map;
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::time::{Instant, sleep};
+use weft_erasure::Codec;
+use weft_proto::layout::BLOCK;
+use weft_proto::{Error, ErrorKind, Result};
+
+/// Why the range could not be had.
+pub(super) struct Lost {
+    pub why: String,
+    /// Shards that are merely away could make it good.
+    pub may_come_back: bool,
+    /// Targets answered that they have no such chunk.
+    pub all_missing: bool,
+}
+
+/// Bytes of one chunk from `off` on, in pieces of which none crosses a stripe unit.
+struct Span {
+    off: u64,
+    pieces: Vec<BytesMut>,
+}
+
+impl Span {
+    fn len(&self) -> u64 {
+        self.pieces.iter().map(|p| p.len() as u64).sum()
+    }
+
+    /// The part of `range` that the span has, if it lies in one piece; empty past the end.
+    fn slice(&self, range: Range<u64>) -> &[u8] {
+        let mut at = self.off;
+        for piece in &self.pieces {
+            let end = at + piece.len() as u64;
+            if (at..end).contains(&range.start) {
+                let from = (range.start - at) as usize;
+                return &piece[from..(range.end.min(end) - at) as usize];
+            }
+            at = end;
+        }
+        &[]
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Not asked; its target is not to be trusted.
+    Idle,
+    Asked,
+    /// Asked, and slow.
+    Late,
+    Good,
+    Failed,
+}
+
+/// A run of one chunk that is asked for: wanted by the caller, or (an extra) to rebuild others.
+struct Part {
+    shard: u8,
+    range: Range<u64>,
+    state: State,
+    was_late: bool,
+    answered: bool,
+    span: Span,
+    /// Lengths of the pieces, and for wanted runs their positions in the result.
+    pieces: Vec<(usize, usize)>,
+}
+
+impl Part {
+    fn is_pending(&self) -> bool {
+        self.state == State::Asked
+    }
+}
+
+pub(super) struct Gather<'a> {
+    store: &'a Arc<Store>,
+    map: &'a Map,
+    segment: &'a Segment,
+    wanted: Vec<Part>,
+    extra: Vec<Part>,
+    /// What must be had of k shards to rebuild what is missing; fixed when rebuilding begins.
+    hull: Option<Range<u64>>,
+    errors: Vec<(u8, Error)>,
+}
+
+impl<'a> Gather<'a> {
+    /// `start` and `end` are multiples of a block and touch the segment.
+    pub fn new(
+        store: &'a Arc<Store>,
+        map: &'a Map,
+        segment: &'a Segment,
+        start: u64,
+        end: u64,
+    ) -> Self {
+        let geometry = &segment.geometry;
+        let copies = geometry.profile.k() == 1;
+        let mut gather = Self {
+            store,
+            map,
+            segment,
+            wanted: Vec::new(),
+            extra: Vec::new(),
+            hull: None,
+            errors: Vec::new(),
+        };
+        let copy = if copies { gather.pick_copy() } else { 0 };
+        let mut buffer = BytesMut::zeroed((end - start) as usize);
+        for (position, run) in geometry.locate(start, end - start).enumerate() {
+            let shard = if copies { copy } else { run.shard };
+            let len = run.len.next_multiple_of(u64::from(BLOCK));
+            let piece = buffer.split_to(len as usize);
+            match gather.wanted.iter_mut().find(|p| p.shard == shard) {
+                Some(part) => {
+                    part.range.end += len;
+                    part.pieces.push((position, piece.len()));
+                    part.span.pieces.push(piece);
+                }
+                None => gather.wanted.push(Part {
+                    shard,
+                    range: run.chunk_off..run.chunk_off + len,
+                    state: State::Idle,
+                    was_late: false,
+                    answered: false,
+                    pieces: vec![(position, piece.len())],
+                    span: Span { off: run.chunk_off, pieces: vec![piece] },
+                }),
+            }
+        }
+        gather
+    }
+
+    /// Any copy serves: one on a target that is trusted, else any.
+    fn pick_copy(&self) -> u8 {
+        let width = self.segment.geometry.profile.width();
+        let good: Vec<u8> = (0..width).filter(|&s| self.is_trusted(s)).collect();
+        let n = if good.is_empty() { usize::from(width) } else { good.len() };
+        let pick = self.store.chance.below(n);
+        good.get(pick).copied().unwrap_or(pick as u8)
+    }
+
+    fn is_trusted(&self, shard: u8) -> bool {
+        let seat = self.segment.seats.get(usize::from(shard));
+        seat.and_then(|&seat| self.map.seat(self.segment.pg, seat))
+            .is_some_and(|t| t.up && !self.store.health.is_suspect(t.id))
+    }
+
+    /// The whole range, in one buffer.
+    pub async fn run(mut self, deadline: Instant) -> Result<BytesMut, Lost> {
+        let (store, segment) = (self.store, self.segment);
+        let ask = |shard: u8, off: u64, into: Vec<BytesMut>, extra: bool| async move {
+            (shard, extra, store.fetch(segment, shard, off, into, deadline).await)
+        };
+        let (begun, mut asked) = (Instant::now(), FuturesUnordered::new());
+        let mut most = 0;
+        for i in 0..self.wanted.len() {
+            if self.is_trusted(self.wanted[i].shard) {
+                let part = &mut self.wanted[i];
+                part.state = State::Asked;
+                most = most.max(part.range.end - part.range.start);
+                asked.push(ask(
+                    part.shard,
+                    part.range.start,
+                    std::mem::take(&mut part.span.pieces),
+                    false,
+                ));
+            }
+        }
+        let mut rebuilds = self.wanted.iter().any(|p| p.state == State::Idle);
+        let slow_after = store.health.slow_after(most, store.hedge_floor);
+        let mut slow = std::pin::pin!(sleep(slow_after));
+        loop {
+            if self.wanted.iter().all(|p| p.state == State::Good) {
+                break;
+            }
+            if rebuilds {
+                for (shard, range) in self.recruit() {
+                    let into = vec![BytesMut::zeroed((range.end - range.start) as usize)];
+                    asked.push(ask(shard, range.start, into, true));
+                }
+                if self.rebuild().map_err(|e| self.lost(Some(e)))? {
+                    break;
+                }
+            }
+            if asked.is_empty() {
+                return Err(self.lost(None));
+            }
+            tokio::select! {
+                biased;
+                Some((shard, extra, answer)) = asked.next() => {
+                    rebuilds |= answer.is_err();
+                    self.settle(shard, extra, answer);
+                }
+                () = &mut slow => {
+                    rebuilds = true;
+                    self.mark_late();
+                    slow.as_mut().reset(Instant::now() + slow_after);
+                }
+            }
+        }
+        self.note_lags(begun);
+        Ok(self.assemble())
+    }
+
+    fn settle(&mut self, shard: u8, extra: bool, answer: Result<Vec<BytesMut>>) {
+        let parts = if extra { &mut self.extra } else { &mut self.wanted };
+        let Some(part) = parts.iter_mut().find(|p| p.shard == shard) else { return };
+        part.answered = true;
+        match answer {
+            Ok(pieces) => {
+                part.state = State::Good;
+                part.span.pieces = pieces;
+            }
+            Err(error) => {
+                part.state = State::Failed;
+                self.errors.push((shard, error));
+            }
+        }
+    }
+
+    /// Targets whose answers were not waited for.
+    fn note_lags(&self, begun: Instant) {
+        let parts = self.wanted.iter().chain(&self.extra);
+        for part in parts.filter(|p| p.was_late && !p.answered) {
+            let seat = self.segment.seats.get(usize::from(part.shard)).copied();
+            if let Some(target) = seat.and_then(|seat| self.map.seat(self.segment.pg, seat)) {
+                self.store.health.lagged(target.id);
+                // It took at least this long. If everything is slow, that is no reason to hedge.
+                self.store.health.took(part.range.end - part.range.start, begun.elapsed());
+            }
+        }
+    }
+
+    fn mark_late(&mut self) {
+        for part in self.wanted.iter_mut().chain(&mut self.extra) {
+            if part.is_pending() {
+                part.state = State::Late;
+                part.was_late = true;
+            }
+        }
+    }
+
+    /// What shard `shard` holds of the hull.
+    fn share(&self, shard: u8, hull: &Range<u64>) -> Range<u64> {
+        let end = hull.end.min(self.segment.geometry.shard_len(shard));
+        hull.start.min(end)..end
+    }
+
+    /// Whether shard `shard` is, or may soon be, good for its share of the hull.
+    fn serves(&self, shard: u8, hull: &Range<u64>, good_only: bool) -> bool {
+        let share = self.share(shard, hull);
+        share.is_empty()
+            || self.wanted.iter().chain(&self.extra).any(|p| {
+                p.shard == shard
+                    && p.range.start <= share.start
+                    && share.end <= p.range.end
+                    && (p.state == State::Good || (!good_only && p.is_pending()))
+            })
+    }
+
+    /// Shards to ask besides, so that k may serve; trusted ones first.
+    fn recruit(&mut self) -> Vec<(u8, Range<u64>)> {
+        let missing = self.wanted.iter().filter(|p| p.state != State::Good);
+        let range =
+            missing.map(|p| p.range.clone()).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+        let Some(hull) = self.hull.clone().or(range) else { return Vec::new() };
+        self.hull = Some(hull.clone());
+        let profile = self.segment.geometry.profile;
+        let (k, width) = (usize::from(profile.k()), profile.width());
+        let serving = (0..width).filter(|&s| self.serves(s, &hull, false)).count();
+        let mut free: Vec<u8> = (0..width).filter(|&s| self.is_free(s, &hull)).collect();
+        free.sort_by_key(|&s| !self.is_trusted(s));
+        let mut recruits = Vec::new();
+        for shard in free.into_iter().take(k.saturating_sub(serving)) {
+            let range = self.share(shard, &hull);
+            recruits.push((shard, range.clone()));
+            let pieces = vec![(0, (range.end - range.start) as usize)];
+            let span = Span { off: range.start, pieces: Vec::new() };
+            self.extra.push(Part {
+                shard,
+                range,
+                state: State::Asked,
+                was_late: false,
+                answered: false,
+                span,
+                pieces,
+            });
+        }
+        recruits
+    }
+
+    /// Whether the shard could be asked for its share: it does not serve, is not being asked, and
+    /// did not fail.
+    fn is_free(&self, shard: u8, hull: &Range<u64>) -> bool {
+        let busy = |p: &Part| {
+            p.shard == shard && matches!(p.state, State::Late | State::Failed | State::Asked)
+        };
+        !self.serves(shard, hull, false) && !self.wanted.iter().chain(&self.extra).any(busy)
+    }
+
+    /// Rebuilds what is missing if k shards are good. Answers whether it did.
+    fn rebuild(&mut self) -> Result<bool> {
+        let Some(hull) = self.hull.clone() else { return Ok(false) };
+        let profile = self.segment.geometry.profile;
+        let good: Vec<u8> = (0..profile.width()).filter(|&s| self.serves(s, &hull, true)).collect();
+        if good.len() < usize::from(profile.k()) {
+            return Ok(false);
+        }
+        for i in 0..self.wanted.len() {
+            if self.wanted[i].state == State::Good {
+                continue;
+            }
+            let mut span =
+                std::mem::replace(&mut self.wanted[i].span, Span { off: 0, pieces: Vec::new() });
+            if span.pieces.is_empty() {
+                span.pieces =
+                    self.wanted[i].pieces.iter().map(|&(_, len)| BytesMut::zeroed(len)).collect();
+            }
+            let mut at = span.off;
+            for piece in &mut span.pieces {
+                let range = at..at + piece.len() as u64;
+                at = range.end;
+                self.rebuild_piece(self.wanted[i].shard, &good, range, piece)?;
+            }
+            debug_assert_eq!(span.len(), self.wanted[i].range.end - self.wanted[i].range.start);
+            self.wanted[i].span = span;
+            self.wanted[i].state = State::Good;
+        }
+        self.store.counters.rebuilt.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn rebuild_piece(
+        &self,
+        shard: u8,
+        good: &[u8],
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<()> {
+        if good.contains(&shard) {
+            // Its own target came to be asked after all.
+            into.copy_from_slice(self.bytes(shard, range));
+            return Ok(());
+        }
+        let present: Vec<(u8, &[u8])> =
+            good.iter().map(|&s| (s, self.bytes(s, range.clone()))).collect();
+        Codec::get(self.segment.geometry.profile).reconstruct(&present, &mut [(shard, into)])
+    }
+
+    /// What is good of `range` of a chunk; shorter where the chunk is.
+    fn bytes(&self, shard: u8, range: Range<u64>) -> &[u8] {
+        let parts = self.wanted.iter().chain(&self.extra);
+        let share = self.share(shard, &range);
+        parts
+            .filter(|p| p.shard == shard && p.state == State::Good)
+            .map(|p| p.span.slice(share.clone()))
+            .max_by_key(|bytes| bytes.len())
+            .unwrap_or_default()
+    }
+
+    fn assemble(self) -> BytesMut {
+        let mut pieces: Vec<(usize, BytesMut)> = Vec::new();
+        for part in self.wanted {
+            pieces.extend(
+                part.pieces.into_iter().map(|(position, _)| position).zip(part.span.pieces),
+            );
+        }
+        pieces.sort_unstable_by_key(|(position, _)| *position);
+        let mut whole = BytesMut::new();
+        for (_, piece) in pieces {
+            // Joins neighbours of one allocation without a copy.
+            whole.unsplit(piece);
+        }
+        whole
+    }
+
+    fn lost(&self, defect: Option<Error>) -> Lost {
+        let passes = |e: &Error| {
+            matches!(
+                e.kind,
+                ErrorKind::Unavailable
+                    | ErrorKind::TimedOut
+                    | ErrorKind::StaleMap
+                    | ErrorKind::Busy
+            )
+        };
+        let profile = self.segment.geometry.profile;
+        let mut gone: Vec<u8> =
+            self.errors.iter().filter(|(_, e)| !passes(e)).map(|(s, _)| *s).collect();
+        gone.sort_unstable();
+        gone.dedup();
+        let mut why: Vec<String> = self.errors.iter().map(|(_, e)| e.to_string()).collect();
+        why.extend(defect.as_ref().map(Error::to_string));
+        Lost {
+            why: why.join("; "),
+            may_come_back: defect.is_none() && gone.len() <= usize::from(profile.m()),
+            all_missing: self.errors.iter().any(|(_, e)| e.kind == ErrorKind::NotFound),
+        }
+    }
+}

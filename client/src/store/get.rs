@@ -1,0 +1,133 @@
+//! Reads verified bytes of a segment (I3), waiting for targets to come back while it can help.
+
+use super::gather::{Gather, Lost};
+use super::{Segment, Store};
+use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tracing::info;
+use weft_net::Body;
+use weft_proto::layout::BLOCK;
+use weft_proto::{Error, ErrorKind, Result, op, v1};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+impl Store {
+    /// Bytes `[off, off+len)` of a segment, every one checked. `len` must lie in the segment.
+    /// Errors: `NotFound` if so many chunks are gone that the segment was probably deleted, else
+    /// `Io`.
+    pub async fn get(
+        self: &Arc<Self>,
+        segment: &Segment,
+        off: u64,
+        len: u64,
+        deadline: Instant,
+    ) -> Result<Bytes> {
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        if off.checked_add(len).is_none_or(|end| end > segment.geometry.length) {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "an extent names bytes {off}+{len} of segment {} which has {}; run fsck",
+                    segment.id, segment.geometry.length
+                ),
+            ));
+        }
+        let start = off - off % u64::from(BLOCK);
+        let end = (off + len).next_multiple_of(u64::from(BLOCK));
+        loop {
+            let map = self.map.current();
+            let lost = match Gather::new(self, &map, segment, start, end).run(deadline).await {
+                Ok(mut whole) => {
+                    let within = (off - start) as usize;
+                    return Ok(whole.split_off(within).split_to(len as usize).freeze());
+                }
+                Err(lost) => lost,
+            };
+            let next = Instant::now() + LOOK_AGAIN;
+            if !lost.may_come_back || next >= deadline {
+                return Err(self.give_up(segment, lost));
+            }
+            info!(segment = %segment.id, why = lost.why, "too few shards answer; trying on");
+            if !self.map.newer(map.epoch, next).await {
+                sleep(Duration::from_millis(self.chance.below(100) as u64)).await;
+            }
+        }
+    }
+
+    fn give_up(&self, segment: &Segment, lost: Lost) -> Error {
+        let kind = if lost.all_missing { ErrorKind::NotFound } else { ErrorKind::Io };
+        let profile = segment.geometry.profile;
+        let message = format!(
+            "segment {} ({profile}) cannot be read: fewer than {} shards are good: {}",
+            segment.id,
+            profile.k(),
+            lost.why
+        );
+        Error::new(kind, message)
+    }
+
+    /// Part of one chunk from its target into `into`, every block checked. `off` and the lengths
+    /// are multiples of a block.
+    pub(super) async fn fetch(
+        self: &Arc<Self>,
+        segment: &Segment,
+        shard: u8,
+        off: u64,
+        into: Vec<BytesMut>,
+        deadline: Instant,
+    ) -> Result<Vec<BytesMut>> {
+        let map = self.map.current();
+        let Some(target) = map.seat(segment.pg, segment.seats[usize::from(shard)]) else {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "placement group {} of shard {shard} is not in the cluster map",
+                    segment.pg
+                ),
+            ));
+        };
+        let len = into.iter().map(|p| p.len() as u64).sum();
+        let chunk = segment.chunk(shard);
+        let request = v1::GetRequest { target: target.id.0, chunk: Some(chunk.into()), off, len };
+        let until = self.request_deadline(deadline);
+        let (begun, peer) = (Instant::now(), self.peers.peer(&target.address));
+        let body = Body { send: Vec::new(), into };
+        let answer = peer.exchange::<_, v1::GetReply>(op::GET, &request, body, until).await;
+        self.note(target.id, &answer);
+        let answer = answer.map_err(|e| {
+            let message =
+                format!("shard {shard} on target {} at {}: {e}", target.id, target.address);
+            Error { message, ..e }
+        })?;
+        if !verified(&answer.payload, &answer.head.checksums) {
+            self.report_corrupt(target, chunk, off, len);
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "shard {shard} on target {}: bytes do not match their checksums",
+                    target.id
+                ),
+            ));
+        }
+        self.health.took(len, begun.elapsed());
+        Ok(answer.payload)
+    }
+}
+
+/// Pieces that are whole blocks, against the checksums of their blocks in order.
+fn verified(pieces: &[BytesMut], checksums: &[u32]) -> bool {
+    let mut left = checksums;
+    for piece in pieces {
+        let blocks = piece.len().div_ceil(BLOCK as usize);
+        let Some((mine, rest)) = left.split_at_checked(blocks) else { return false };
+        if weft_erasure::verify_blocks(piece, mine).is_err() {
+            return false;
+        }
+        left = rest;
+    }
+    left.is_empty()
+}

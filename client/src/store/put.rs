@@ -1,0 +1,222 @@
+//! Makes a segment durable: cut, encode, send every shard at once, and somewhere else if one fails.
+//!
+//! Invariants: a segment is answered only after every shard was acknowledged durable, m parity
+//! shards always among them (I1); an attempt that failed leaves its id behind for ever.
+
+use super::{Segment, Store};
+use crate::place::{NoPlace, Place, choose};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info};
+use weft_erasure::{checksum_blocks, encode_segment};
+use weft_net::{AlignedBuf, Body};
+use weft_proto::layout::BLOCK;
+use weft_proto::{Error, ErrorKind, Geometry, Layout, Result, op, v1};
+
+/// How long to wait for the map to change before looking at the targets again.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
+
+/// The chunks of a segment: payload in slices of the segment's own buffer, and checksums.
+struct Encoded {
+    geometry: Geometry,
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Clone, Default)]
+struct Chunk {
+    slices: Vec<Bytes>,
+    checksums: Vec<u32>,
+}
+
+impl Store {
+    /// Writes `data` as one new segment of the current session. Errors: `NoSpace`; `Io` when at the
+    /// deadline too few targets live or answer.
+    pub async fn put(
+        self: &Arc<Self>,
+        layout: &Layout,
+        data: &Bytes,
+        deadline: Instant,
+    ) -> Result<Segment> {
+        let mut encoded: Option<Encoded> = None;
+        let mut last = None;
+        for turn in 0.. {
+            let map = self.map.current();
+            let wait = match choose(&map, &self.health, layout, data.len() as u64, &self.chance) {
+                Ok(place) => {
+                    if encoded.as_ref().is_none_or(|e| e.geometry != place.geometry) {
+                        encoded = Some(encode(place.geometry, data)?);
+                    }
+                    let chunks = encoded.as_ref().map(|e| e.chunks.clone()).unwrap_or_default();
+                    match self.send(place, chunks, deadline).await {
+                        Ok(segment) => return Ok(segment),
+                        Err(error) => {
+                            self.counters.rewritten.fetch_add(1, Ordering::Relaxed);
+                            info!(%error, bytes = data.len(), "segment goes to other targets");
+                            last = Some(error);
+                        }
+                    }
+                    self.chance.backoff(turn)
+                }
+                Err(NoPlace::Full) => {
+                    return Err(Error::new(
+                        ErrorKind::NoSpace,
+                        "no placement group has enough targets with room",
+                    ));
+                }
+                Err(NoPlace::TooFew) => {
+                    last.get_or_insert_with(|| too_few(layout));
+                    self.map.newer(map.epoch, deadline.min(Instant::now() + LOOK_AGAIN)).await;
+                    Duration::ZERO
+                }
+            };
+            if Instant::now() + wait >= deadline {
+                break;
+            }
+            sleep(wait).await;
+        }
+        let why = last.map_or_else(String::new, |e| format!(": {e}"));
+        Err(Error::new(
+            ErrorKind::Io,
+            format!("{} bytes could not be made durable on any targets in time{why}", data.len()),
+        ))
+    }
+
+    /// One attempt. What was stored of one that failed is deleted behind the caller's back.
+    async fn send(
+        self: &Arc<Self>,
+        place: Place,
+        chunks: Vec<Chunk>,
+        deadline: Instant,
+    ) -> Result<Segment> {
+        let id = self.sessions.current().next_segment();
+        let segment =
+            Segment { id, geometry: place.geometry, pg: place.pg, seats: place.seats.clone() };
+        let mut shards = JoinSet::new();
+        for ((shard, chunk), target) in (0u8..).zip(chunks).zip(place.targets) {
+            if chunk.checksums.is_empty() {
+                continue;
+            }
+            let store = self.clone();
+            let request = v1::PutRequest {
+                target: target.id.0,
+                chunk: Some(segment.chunk(shard).into()),
+                checksums: chunk.checksums,
+            };
+            shards.spawn(async move {
+                let until = store.request_deadline(deadline);
+                let body = Body { send: chunk.slices, into: Vec::new() };
+                let peer = store.peers.peer(&target.address);
+                let sent = peer.exchange::<_, v1::PutReply>(op::PUT, &request, body, until).await;
+                store.note(target.id, &sent);
+                sent.map(drop).map_err(|e| Error {
+                    message: format!("put on target {} at {}: {e}", target.id, target.address),
+                    ..e
+                })
+            });
+        }
+        while let Some(shard) = shards.join_next().await {
+            let failed = match shard {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error,
+                Err(panic) => Error::new(ErrorKind::Internal, format!("put: {panic}")),
+            };
+            let store = self.clone();
+            tokio::spawn(async move {
+                while shards.join_next().await.is_some() {}
+                store.discard(segment);
+            });
+            return Err(failed);
+        }
+        debug!(segment = %id, bytes = place.geometry.length, profile = %place.geometry.profile, "durable");
+        Ok(segment)
+    }
+}
+
+fn too_few(layout: &Layout) -> Error {
+    let need = layout.profile.m() + 1;
+    Error::new(
+        ErrorKind::Io,
+        format!(
+            "fewer than {need} targets of any placement group live; {} needs them",
+            layout.profile
+        ),
+    )
+}
+
+/// Cuts and encodes. Data shards are slices of `data`; parity is made here.
+fn encode(geometry: Geometry, data: &Bytes) -> Result<Encoded> {
+    let (k, m) = (geometry.profile.k(), geometry.profile.m());
+    let mut slices: Vec<Vec<Bytes>> = vec![Vec::new(); usize::from(geometry.profile.width())];
+    if k == 1 {
+        // Copies: no parity to compute.
+        for copy in &mut slices {
+            copy.push(data.clone());
+        }
+    } else {
+        for run in geometry.locate(0, geometry.length) {
+            let from = run.segment_off as usize;
+            slices[usize::from(run.shard)].push(data.slice(from..from + run.len as usize));
+        }
+        for (to, parity) in slices[usize::from(k)..].iter_mut().zip(parity(&geometry, m, data)?) {
+            to.push(parity);
+        }
+    }
+    let mut chunks: Vec<Chunk> = Vec::with_capacity(slices.len());
+    for (shard, mut slices) in (0u8..).zip(slices) {
+        let checksums = if k == 1 && shard > 0 {
+            chunks[0].checksums.clone()
+        } else {
+            checksum_blocks(slices.iter().map(Bytes::as_ref))
+        };
+        let have: usize = slices.iter().map(Bytes::len).sum();
+        let pad = geometry.shard_len(shard) as usize - have;
+        if pad > 0 {
+            slices.push(Bytes::from_static(&ZEROS[..pad]));
+        }
+        chunks.push(Chunk { slices, checksums });
+    }
+    Ok(Encoded { geometry, chunks })
+}
+
+fn parity(geometry: &Geometry, m: u8, data: &[u8]) -> Result<Vec<Bytes>> {
+    let len = geometry.shard_len(geometry.profile.k()) as usize;
+    let mut parity: Vec<AlignedBuf> = (0..m).map(|_| AlignedBuf::take(len)).collect();
+    let mut slices: Vec<&mut [u8]> = parity.iter_mut().map(AlignedBuf::as_mut_slice).collect();
+    encode_segment(geometry, data, &mut slices)?;
+    Ok(parity.into_iter().map(Bytes::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weft_erasure::{Codec, verify_blocks};
+    use weft_proto::Profile;
+
+    proptest! {
+        #[test]
+        fn chunks_are_as_long_as_the_geometry_says_and_decode(
+            k in 1u8..6, m in 0u8..=3, units in 1u32..3, len in 1usize..60_000, lost in any::<prop::sample::Index>()) {
+            let geometry = Geometry { profile: Profile::ec(k, m).unwrap(), unit: units * BLOCK, length: len as u64 };
+            let data = Bytes::from((0..len).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>());
+            let encoded = encode(geometry, &data).unwrap();
+            let flat: Vec<Vec<u8>> = encoded.chunks.iter().map(|c| c.slices.concat()).collect();
+            for (shard, (bytes, chunk)) in (0u8..).zip(flat.iter().zip(&encoded.chunks)) {
+                prop_assert_eq!(bytes.len() as u64, geometry.shard_len(shard));
+                prop_assert_eq!(verify_blocks(bytes, &chunk.checksums), Ok(()));
+            }
+            let lost = lost.index(usize::from(k)) as u8;
+            if m > 0 && geometry.shard_len(lost) > 0 {
+                let present: Vec<(u8, &[u8])> = (0u8..).zip(&flat).filter(|(s, _)| *s != lost).map(|(s, b)| (s, &b[..])).collect();
+                let mut out = vec![0; geometry.shard_len(k) as usize];
+                Codec::get(geometry.profile).reconstruct(&present, &mut [(lost, &mut out)]).unwrap();
+                prop_assert_eq!(&out[..flat[usize::from(lost)].len()], &flat[usize::from(lost)][..]);
+            }
+        }
+    }
+}

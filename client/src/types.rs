@@ -1,0 +1,266 @@
+//! What callers of the facade give and get: attributes, handles, flags. Plain values, no wire types.
+
+use bytes::Bytes;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+
+/// Names an open file of this mount; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HandleId(pub u64);
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+impl FileKind {
+    /// The kind that a mode's `S_IFMT` bits name; no type bits mean a regular file.
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170000 {
+            0 | 0o100000 => Self::Regular,
+            0o040000 => Self::Directory,
+            0o120000 => Self::Symlink,
+            0o010000 => Self::Fifo,
+            0o140000 => Self::Socket,
+            0o020000 => Self::CharDevice,
+            0o060000 => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn to_wire(self) -> v1::FileKind {
+        match self {
+            Self::Regular => v1::FileKind::Regular,
+            Self::Directory => v1::FileKind::Directory,
+            Self::Symlink => v1::FileKind::Symlink,
+            Self::Fifo => v1::FileKind::Fifo,
+            Self::Socket => v1::FileKind::Socket,
+            Self::CharDevice => v1::FileKind::CharDevice,
+            Self::BlockDevice => v1::FileKind::BlockDevice,
+        }
+    }
+
+    pub(crate) fn from_wire(kind: v1::FileKind) -> Result<Self> {
+        Ok(match kind {
+            v1::FileKind::Regular => Self::Regular,
+            v1::FileKind::Directory => Self::Directory,
+            v1::FileKind::Symlink => Self::Symlink,
+            v1::FileKind::Fifo => Self::Fifo,
+            v1::FileKind::Socket => Self::Socket,
+            v1::FileKind::CharDevice => Self::CharDevice,
+            v1::FileKind::BlockDevice => Self::BlockDevice,
+            v1::FileKind::Unknown => {
+                return Err(Error::new(
+                    ErrorKind::Protocol,
+                    "inode of a kind unknown to this client",
+                ));
+            }
+        })
+    }
+}
+
+/// Attributes of an inode as this mount sees them: data that was written here and is not committed
+/// yet is in `size` and `mtime_ns`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    pub ino: InodeId,
+    pub kind: FileKind,
+    /// Permission bits with suid, sgid, sticky: 07777.
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Allocated, in units of 512 bytes.
+    pub blocks: u64,
+    /// Nanoseconds since 1970, as are the other times.
+    pub atime_ns: i64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+    /// When it was made; 0 if that was not noted.
+    pub btime_ns: i64,
+    /// Grows with every committed change of content or size.
+    pub data_version: u64,
+    /// Bytes of the content that live in metadata.
+    pub inline_bytes: u64,
+}
+
+impl TryFrom<v1::Attr> for Attr {
+    type Error = Error;
+    fn try_from(a: v1::Attr) -> Result<Self> {
+        Ok(Self {
+            ino: InodeId(a.ino),
+            kind: FileKind::from_wire(a.kind())?,
+            mode: a.mode & 0o7777,
+            nlink: a.nlink,
+            uid: a.uid,
+            gid: a.gid,
+            rdev: a.rdev,
+            size: a.size,
+            blocks: a.blocks,
+            atime_ns: a.atime_ns,
+            mtime_ns: a.mtime_ns,
+            ctime_ns: a.ctime_ns,
+            btime_ns: a.btime_ns,
+            data_version: a.data_version,
+            inline_bytes: a.inline_bytes,
+        })
+    }
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// The metadata server's clock.
+    Now,
+    /// Nanoseconds since 1970.
+    At(i64),
+}
+
+/// Which attributes to change; what is `None` stays.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SetAttr {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct OpenFlags {
+    /// Writes go to the end of file, wherever it is when they are committed.
+    pub append: bool,
+    /// Cut the file to nothing.
+    pub truncate: bool,
+    /// With create: refuse a name that exists.
+    pub exclusive: bool,
+    /// Every write is durable and visible before it returns.
+    pub sync: bool,
+    /// The handle is going to be written to.
+    pub write: bool,
+}
+
+impl OpenFlags {
+    /// From the flags of `open(2)` (Linux).
+    pub fn from_bits(flags: i32) -> Self {
+        Self {
+            append: flags & 0o2000 != 0,
+            truncate: flags & 0o1000 != 0,
+            exclusive: flags & 0o200 != 0,
+            // O_DSYNC; O_SYNC contains it.
+            sync: flags & 0o10000 != 0,
+            write: flags & 0o3 != 0,
+        }
+    }
+}
+
+/// An open that succeeded.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    pub handle: HandleId,
+    pub attr: Attr,
+    /// What the caller (the kernel) has cached of the content is still good.
+    pub keep_cache: bool,
+}
+
+/// One name in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    pub name: Bytes,
+    pub ino: InodeId,
+    pub kind: FileKind,
+    /// Where to go on: entries after this one are those with a greater cookie.
+    pub cookie: u64,
+    /// When attributes were asked for.
+    pub attr: Option<Attr>,
+}
+
+/// A piece of a directory; `.` and `..` are not among the entries, cookies start at 3.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirPage {
+    pub entries: Vec<DirEntry>,
+    /// Nothing comes after these.
+    pub end: bool,
+    pub parent: InodeId,
+}
+
+/// Room in the filesystem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// User data that the filesystem could hold when empty, bytes.
+    pub capacity_bytes: u64,
+    pub free_bytes: u64,
+    pub inodes: u64,
+}
+
+/// Bytes that a read answered: a few slices in file order, not copied on their way from the socket.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ReadData {
+    parts: Vec<Bytes>,
+    len: usize,
+}
+
+impl ReadData {
+    pub(crate) fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.len += part.len();
+            self.parts.push(part);
+        }
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    /// One slice; copies only if there is more than one part.
+    pub fn into_bytes(mut self) -> Bytes {
+        match self.parts.len() {
+            0 => Bytes::new(),
+            1 => self.parts.swap_remove(0),
+            _ => self.parts.concat().into(),
+        }
+    }
+}
+
+/// What a mount did since it was connected.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Answers that did not match their checksums.
+    pub corrupt_chunks: u64,
+    /// Reads for which shards were rebuilt from others.
+    pub rebuilt_reads: u64,
+    /// Segments that were written again, on other targets or in another session.
+    pub rewritten_segments: u64,
+    /// Requests to the metadata group that operations had to make.
+    pub metadata_requests: u64,
+}
+
+impl Counters {
+    /// As a JSON object, which the virtual attribute `user.weft.stats` shows.
+    pub fn to_json(&self) -> String {
+        let Self { corrupt_chunks, rebuilt_reads, rewritten_segments, metadata_requests } = self;
+        format!(
+            r#"{{"corrupt_chunks":{corrupt_chunks},"rebuilt_reads":{rebuilt_reads},"rewritten_segments":{rewritten_segments},"metadata_requests":{metadata_requests}}}"#
+        )
+    }
+}

@@ -1,0 +1,307 @@
+//! Files on a healthy cluster: what is written is read, by whom and with how many requests.
+
+mod fixture;
+
+use fixture::{Cluster, pattern, small_layout};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use weft_client::{Filesystem, HandleId, OpenFlags, SetAttr, SetTime};
+use weft_proto::{ErrorKind, InodeId, Layout};
+
+async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
+    let opened =
+        fs.create(InodeId::ROOT, name.as_bytes(), 0o644, 0, 0, OpenFlags::default()).await.unwrap();
+    (opened.handle, opened.attr.ino)
+}
+
+async fn content(fs: &Filesystem, ino: InodeId) -> Vec<u8> {
+    let opened = fs.open(ino, OpenFlags::default()).await.unwrap();
+    let mut out = Vec::new();
+    loop {
+        let part = fs.read(opened.handle, out.len() as u64, 100_000).await.unwrap();
+        if part.is_empty() {
+            break;
+        }
+        part.parts().iter().for_each(|p| out.extend_from_slice(p));
+    }
+    fs.release(opened.handle).await.unwrap();
+    assert_eq!(out.len() as u64, opened.attr.size);
+    out
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_geometry_reads_back_from_another_client() {
+    for profile in ["1+0", "2+0", "replica=3", "2+1", "4+2", "5+3", "3+1"] {
+        let layout = small_layout(profile);
+        let width = usize::from(layout.profile.width());
+        let cluster = Cluster::start(width, layout).await;
+        cluster.metadata.extents_at_once.store(3, Ordering::Relaxed);
+        let (writer, reader) = (cluster.client().await, cluster.client().await);
+        let segment = layout.segment_len as usize;
+        for len in
+            [0, 1, 2048, 2049, 4096, 4097, segment - 1, segment, segment + 1, 3 * segment + 12_345]
+        {
+            let data = pattern(len, len as u64);
+            let (handle, ino) = create(&writer, &format!("f{len}")).await;
+            assert_eq!(writer.write(handle, 0, &data).await.unwrap(), len);
+            writer.flush(handle).await.unwrap();
+            writer.release(handle).await.unwrap();
+            assert!(content(&reader, ino).await == data, "{profile} {len}");
+        }
+        cluster.assert_no_violations();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_file_costs_one_commit_and_one_request_to_read() {
+    let cluster = Cluster::start(6, Layout::for_profile("4+2".parse().unwrap())).await;
+    let (writer, reader) = (cluster.client().await, cluster.client().await);
+    let (handle, ino) = create(&writer, "small").await;
+    writer.write(handle, 0, &[5; 1000]).await.unwrap();
+    writer.flush(handle).await.unwrap();
+    writer.flush(handle).await.unwrap();
+    assert_eq!(cluster.metadata.count("commit"), 1);
+    let opened = reader.open(ino, OpenFlags::default()).await.unwrap();
+    assert_eq!(reader.read(opened.handle, 0, 4096).await.unwrap().into_bytes(), [5; 1000][..]);
+    assert_eq!((cluster.metadata.count("open"), cluster.metadata.count("get_extents")), (1, 0));
+    assert!(cluster.targets.iter().all(|t| t.puts.load(Ordering::Relaxed) == 0));
+    // A file above the inline limit, but of one unit: copies, of which one is asked once.
+    let (handle, ino) = create(&writer, "larger").await;
+    writer.write(handle, 0, &[6; 40_000]).await.unwrap();
+    writer.flush(handle).await.unwrap();
+    let opened = reader.open(ino, OpenFlags::default()).await.unwrap();
+    assert_eq!(reader.read(opened.handle, 1, 4096).await.unwrap().into_bytes(), [6; 4096][..]);
+    let sum =
+        |f: fn(&fixture::storage::Target) -> u64| cluster.targets.iter().map(|t| f(t)).sum::<u64>();
+    assert_eq!(sum(|t| t.puts.load(Ordering::Relaxed)), 3);
+    assert_eq!(sum(|t| t.gets.load(Ordering::Relaxed)), 1);
+    assert_eq!(
+        sum(|t| t.bytes_read.load(Ordering::Relaxed)),
+        8192,
+        "only the blocks that are needed"
+    );
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_read_is_one_request_a_shard() {
+    let cluster = Cluster::start(6, Layout::for_profile("4+2".parse().unwrap())).await;
+    let fs = cluster.client().await;
+    let data = pattern(16 << 20, 3);
+    let (handle, ino) = create(&fs, "large").await;
+    fs.write(handle, 0, &data).await.unwrap();
+    fs.release(handle).await.unwrap();
+    assert_eq!(cluster.metadata.state.lock().segments.len(), 1);
+    let opened = fs.open(ino, OpenFlags::default()).await.unwrap();
+    // Away from the start, so that it does not look like a stream.
+    let read = fs.read(opened.handle, 4 << 20, 8 << 20).await.unwrap();
+    assert_eq!(read.parts().len(), 1, "in one buffer");
+    assert!(read.into_bytes() == data[4 << 20..12 << 20]);
+    let gets: u64 = cluster.targets.iter().map(|t| t.gets.load(Ordering::Relaxed)).sum();
+    assert_eq!(gets, 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_is_read_ahead() {
+    let cluster = Cluster::start(6, Layout::for_profile("4+2".parse().unwrap())).await;
+    let fs = cluster.client().await;
+    let data = pattern((40 << 20) + 777, 3);
+    let (handle, ino) = create(&fs, "stream").await;
+    fs.write(handle, 0, &data).await.unwrap();
+    fs.release(handle).await.unwrap();
+    let gets = || cluster.targets.iter().map(|t| t.gets.load(Ordering::Relaxed)).sum::<u64>();
+    assert!(content(&fs, ino).await == data);
+    // 411 reads of 100 kB, in far fewer requests; and nothing is read twice.
+    assert!(gets() < 100, "{} requests", gets());
+    let bytes: u64 = cluster.targets.iter().map(|t| t.bytes_read.load(Ordering::Relaxed)).sum();
+    assert!(bytes < data.len() as u64 + (1 << 20), "{bytes} bytes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_show_what_is_not_committed() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 10_000, &[1; 5]).await.unwrap();
+    let attr = fs.get_attr(ino, Some(handle)).await.unwrap();
+    assert_eq!((attr.size, cluster.metadata.count("commit")), (10_005, 0));
+    assert!(attr.mtime_ns > 1_000_000);
+    assert_eq!(fs.lookup(InodeId::ROOT, b"f").await.unwrap().size, 10_005);
+    // A time that is set after a write stays, although the data is committed later.
+    let change = SetAttr { mtime: Some(SetTime::At(777)), ..Default::default() };
+    assert_eq!(fs.set_attr(ino, change).await.unwrap().mtime_ns, 777);
+    fs.flush(handle).await.unwrap();
+    assert_eq!(fs.get_attr(ino, None).await.unwrap().mtime_ns, 777);
+    // Cutting drops what lies beyond without writing it.
+    fs.write(handle, 20_000, &[2; 5]).await.unwrap();
+    let commits = cluster.metadata.count("commit");
+    let cut = fs.set_attr(ino, SetAttr { size: Some(3), ..Default::default() }).await.unwrap();
+    fs.flush(handle).await.unwrap();
+    assert_eq!((cut.size, cluster.metadata.count("commit")), (3, commits));
+    assert_eq!(content(&fs, ino).await, [0; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_of_two_clients_do_not_overwrite_each_other() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (a, b) = (cluster.client().await, cluster.client().await);
+    let (handle, ino) = create(&a, "log").await;
+    a.release(handle).await.unwrap();
+    let append = OpenFlags { append: true, ..Default::default() };
+    let (ha, hb) =
+        (a.open(ino, append).await.unwrap().handle, b.open(ino, append).await.unwrap().handle);
+    for i in 0..20u8 {
+        a.write(ha, 0, &[i; 3000]).await.unwrap();
+        b.write(hb, 0, &[100 + i; 5000]).await.unwrap();
+        if i % 3 == 0 {
+            a.fsync(ha, true).await.unwrap();
+        }
+        if i % 4 == 0 {
+            b.fsync(hb, true).await.unwrap();
+            // Own data is read where it will land.
+            let size = b.get_attr(ino, None).await.unwrap().size;
+            let last = b.read(hb, size - 1, 1).await.unwrap().into_bytes();
+            assert_eq!(last, [100 + i][..]);
+        }
+    }
+    a.release(ha).await.unwrap();
+    b.release(hb).await.unwrap();
+    let mut data = &content(&a, ino).await[..];
+    assert_eq!(data.len(), 20 * 8000);
+    let (mut next_a, mut next_b) = (0, 100);
+    while let Some(&first) = data.first() {
+        let (len, next) = if first < 100 { (3000, &mut next_a) } else { (5000, &mut next_b) };
+        assert_eq!(first, *next, "records of one client stay in order");
+        assert!(data[..len].iter().all(|&x| x == first), "a record is whole");
+        *next += 1;
+        data = &data[len..];
+    }
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appended_data_moves_to_where_its_first_part_landed() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let mut options = cluster.options();
+    // So that a part is committed while the rest is still being appended.
+    options.write_buffer_bytes = 4 << 20;
+    options.flush_age = Duration::from_secs(3600);
+    let (a, b) = (Filesystem::connect(options).await.unwrap(), cluster.client().await);
+    let (handle, ino) = create(&a, "log").await;
+    a.release(handle).await.unwrap();
+    let append = OpenFlags { append: true, ..Default::default() };
+    let ha = a.open(ino, append).await.unwrap().handle;
+    let hb = b.open(ino, append).await.unwrap().handle;
+    // Behind a's back the end of file moves.
+    b.write(hb, 0, &[9; 777]).await.unwrap();
+    b.release(hb).await.unwrap();
+    let mut want = vec![9; 777];
+    let commits = cluster.metadata.count("commit");
+    while cluster.metadata.count("commit") == commits {
+        let record = pattern(10_000, want.len() as u64);
+        a.write(ha, 0, &record).await.unwrap();
+        want.extend_from_slice(&record);
+    }
+    // Some is committed, some is not; all is read where it is or will be.
+    let record = pattern(5000, 1);
+    a.write(ha, 0, &record).await.unwrap();
+    want.extend_from_slice(&record);
+    let moved = async {
+        while a.get_attr(ino, None).await.unwrap().size != want.len() as u64 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), moved).await.expect("the view moves along");
+    let got = a.read(ha, 0, want.len()).await.unwrap().into_bytes();
+    assert!(got == want);
+    a.release(ha).await.unwrap();
+    assert!(content(&b, ino).await == want);
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caches_are_kept_only_while_nobody_else_writes() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (a, b) = (cluster.client().await, cluster.client().await);
+    let (handle, ino) = create(&a, "f").await;
+    a.write(handle, 0, &[1; 9000]).await.unwrap();
+    a.release(handle).await.unwrap();
+    let reopen = async |fs: &Filesystem| {
+        let opened = fs.open(ino, OpenFlags::default()).await.unwrap();
+        fs.release(opened.handle).await.unwrap();
+        opened.keep_cache
+    };
+    assert!(reopen(&a).await, "own writes do not spoil the cache");
+    assert!(!reopen(&b).await);
+    assert!(reopen(&b).await);
+    let opened = b.open(ino, OpenFlags::default()).await.unwrap();
+    b.write(opened.handle, 5, &[2; 10]).await.unwrap();
+    b.release(opened.handle).await.unwrap();
+    assert!(reopen(&b).await);
+    assert!(!reopen(&a).await, "another client wrote");
+    let mut want = vec![1; 9000];
+    want[5..15].fill(2);
+    assert_eq!(content(&a, ino).await, want);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_grows_elsewhere_is_not_read_as_zeros() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (a, b) = (cluster.client().await, cluster.client().await);
+    let (ha, ino) = create(&a, "f").await;
+    let hb = b.open(ino, OpenFlags::default()).await.unwrap().handle;
+    a.write(ha, 0, &[9; 50_000]).await.unwrap();
+    a.fsync(ha, false).await.unwrap();
+    assert_eq!(b.get_attr(ino, Some(hb)).await.unwrap().size, 50_000);
+    assert_eq!(b.read(hb, 0, 50_000).await.unwrap().into_bytes(), vec![9; 50_000]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opens_are_declared_and_closed() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let (first, ino) = create(&fs, "f").await;
+    let second = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    fs.release(first).await.unwrap();
+    assert_eq!(fs.read(first, 0, 1).await.unwrap_err().kind, ErrorKind::Invalid);
+    assert!(cluster.metadata.opens().contains(&ino.0));
+    fs.release(second).await.unwrap();
+    while cluster.metadata.opens().contains(&ino.0) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_data_is_committed_on_its_own() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let mut options = cluster.options();
+    options.flush_age = Duration::from_millis(50);
+    let fs = Filesystem::connect(options).await.unwrap();
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, &[1; 100]).await.unwrap();
+    while cluster.metadata.count("commit") == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(content(&cluster.client().await, ino).await, [1; 100]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_the_write_buffer_can_be_written() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let mut options = cluster.options();
+    options.write_buffer_bytes = 4 << 20;
+    let fs = Filesystem::connect(options).await.unwrap();
+    let mut files = Vec::new();
+    // Many files with little each: the buffer is full although no segment is.
+    for i in 0..400u64 {
+        let (handle, ino) = create(&fs, &format!("f{i}")).await;
+        fs.write(handle, 0, &pattern(30_000, i)).await.unwrap();
+        files.push((handle, ino));
+    }
+    for (i, (handle, ino)) in files.into_iter().enumerate() {
+        assert!(content(&fs, ino).await == pattern(30_000, i as u64));
+        fs.release(handle).await.unwrap();
+    }
+    fs.shutdown().await.unwrap();
+    cluster.assert_no_violations();
+}

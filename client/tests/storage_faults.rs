@@ -1,0 +1,283 @@
+//! Targets that fail: what readers and writers notice, and what they must not.
+
+mod fixture;
+
+use bytes::Bytes;
+use fixture::storage::Fault;
+use fixture::{Cluster, pattern, small_layout};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_client::{Filesystem, HandleId, OpenFlags, Options};
+use weft_proto::{ErrorKind, InodeId, v1};
+
+async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
+    let opened =
+        fs.create(InodeId::ROOT, name.as_bytes(), 0o644, 0, 0, OpenFlags::default()).await.unwrap();
+    (opened.handle, opened.attr.ino)
+}
+
+/// Options of a client that hedges soon.
+fn hasty(cluster: &Cluster) -> Options {
+    Options { hedge_floor: Duration::from_millis(10), ..cluster.options() }
+}
+
+/// A file of one whole segment, written and closed; and a fresh client.
+async fn written(cluster: &Cluster, options: Options) -> (Filesystem, InodeId, Vec<u8>) {
+    let writer = cluster.client().await;
+    let len = cluster.metadata.state.lock().layout.segment_len as usize;
+    let data = pattern(len, 77);
+    let (handle, ino) = create(&writer, "f").await;
+    writer.write(handle, 0, &data).await.unwrap();
+    writer.release(handle).await.unwrap();
+    assert_eq!(cluster.metadata.state.lock().segments.len(), 1);
+    (Filesystem::connect(options).await.unwrap(), ino, data)
+}
+
+/// Reads through a handle of its own, which has nothing read ahead.
+async fn read(fs: &Filesystem, ino: InodeId, off: usize, len: usize) -> weft_proto::Result<Bytes> {
+    let handle = fs.open(ino, OpenFlags::default()).await?.handle;
+    let data = fs.read(handle, off as u64, len).await;
+    fs.release(handle).await?;
+    Ok(data?.into_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_two_of_six_may_fail_in_any_way() {
+    let faults = [
+        Fault::Corrupt,
+        Fault::Empty,
+        Fault::Refuse(ErrorKind::Io),
+        Fault::Refuse(ErrorKind::Unavailable),
+        Fault::Hang,
+    ];
+    for (i, fault) in faults.into_iter().enumerate() {
+        let cluster = Cluster::start(6, small_layout("4+2")).await;
+        let (fs, ino, data) = written(&cluster, hasty(&cluster)).await;
+        for (a, b) in [(0, 1), (1, 3), (2, 5), (4, 5), (0, 3)] {
+            cluster.targets.iter().for_each(|t| t.set(Fault::None));
+            cluster.targets[a].set(fault);
+            cluster.targets[b].set(faults[(i + a) % faults.len()]);
+            for (off, len) in [(0, data.len()), (5000, 3), (4000, 20_000), (data.len() - 1, 1)] {
+                let got = read(&fs, ino, off, len).await.unwrap();
+                assert!(got == data[off..off + len], "{fault:?} on {a}, {b}: {off}+{len}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_last_stripe_is_rebuilt() {
+    // Data shards that the last stripe does not reach count as good: they are zeros.
+    let cluster = Cluster::start(6, small_layout("4+2")).await;
+    let fs = cluster.client().await;
+    let mut files = Vec::new();
+    for tail in [100, 4096, 5000, 3 * 4096 + 1] {
+        let data = pattern(2 * 16_384 + tail, tail as u64);
+        let (handle, ino) = create(&fs, &format!("f{tail}")).await;
+        fs.write(handle, 0, &data).await.unwrap();
+        fs.release(handle).await.unwrap();
+        files.push((ino, data, tail));
+    }
+    for (a, b) in (0..6).flat_map(|a| (0..a).map(move |b| (a, b))) {
+        cluster.targets.iter().for_each(|t| t.set(Fault::None));
+        cluster.targets[a].set(Fault::Refuse(ErrorKind::Io));
+        cluster.targets[b].set(Fault::Refuse(ErrorKind::Io));
+        for (ino, data, tail) in &files {
+            for from in [data.len() - tail, data.len() - 1, 0] {
+                let got = read(&fs, *ino, from, data.len()).await.unwrap();
+                assert!(got == data[from..], "{a} and {b} lost, tail {tail}, from {from}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn corrupt_bytes_are_reported_and_never_answered() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (fs, ino, data) = written(&cluster, cluster.options()).await;
+    for target in &cluster.targets {
+        target.set(Fault::Corrupt);
+        assert!(read(&fs, ino, 0, data.len()).await.unwrap() == data);
+        target.set(Fault::None);
+    }
+    let counters = fs.counters();
+    assert_eq!((counters.corrupt_chunks, counters.rebuilt_reads), (2, 2), "two of three hold data");
+    while cluster.targets.iter().map(|t| t.reports.load(Ordering::Relaxed)).sum::<u64>() < 2 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_few_good_shards_are_an_error_and_never_zeros() {
+    for fault in [
+        Fault::Corrupt,
+        Fault::Empty,
+        Fault::Refuse(ErrorKind::Io),
+        Fault::Refuse(ErrorKind::Unavailable),
+    ] {
+        let cluster = Cluster::start(3, small_layout("2+1")).await;
+        let mut options = cluster.options();
+        options.op_deadline = Duration::from_secs(2);
+        let (fs, ino, data) = written(&cluster, options).await;
+        cluster.targets[0].set(fault);
+        cluster.targets[2].set(fault);
+        let error = read(&fs, ino, 0, data.len()).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Io, "{fault:?}: {error}");
+        cluster.targets[0].set(Fault::None);
+        assert!(read(&fs, ino, 0, data.len()).await.unwrap() == data, "{fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_shard_is_raced() {
+    let cluster = Cluster::start(6, small_layout("4+2")).await;
+    let (fs, ino, data) = written(&cluster, hasty(&cluster)).await;
+    for slow in 0..6 {
+        cluster.targets.iter().for_each(|t| t.set(Fault::None));
+        cluster.targets[slow].set(Fault::Slow(Duration::from_secs(8)));
+        let begun = Instant::now();
+        assert!(read(&fs, ino, 0, data.len()).await.unwrap() == data);
+        assert!(begun.elapsed() < Duration::from_secs(4), "waited for the slow shard");
+    }
+    assert_eq!(fs.counters().rebuilt_reads, 4, "four of six hold data");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_waits_for_targets_that_come_back() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (fs, ino, data) = written(&cluster, cluster.options()).await;
+    cluster.targets[0].set(Fault::Refuse(ErrorKind::Unavailable));
+    cluster.targets[1].set(Fault::Refuse(ErrorKind::Unavailable));
+    let reading = tokio::spawn({
+        let fs = fs.clone();
+        async move { read(&fs, ino, 0, 1 << 20).await }
+    });
+    while !cluster.targets.iter().any(|t| t.refused.load(Ordering::Relaxed) > 1) {
+        tokio::task::yield_now().await;
+    }
+    assert!(!reading.is_finished());
+    cluster.targets[0].set(Fault::None);
+    assert!(reading.await.unwrap().unwrap() == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_go_round_what_fails() {
+    for fault in [
+        Fault::RefusePut(ErrorKind::Io),
+        Fault::RefusePut(ErrorKind::NoSpace),
+        Fault::Refuse(ErrorKind::Unavailable),
+        Fault::Hang,
+    ] {
+        let cluster = Cluster::start(6, small_layout("4+2")).await;
+        let mut options = cluster.options();
+        options.target_deadline = Duration::from_millis(200);
+        let fs = Filesystem::connect(options).await.unwrap();
+        cluster.targets[2].set(fault);
+        let data = pattern(500_000, 5);
+        let (handle, ino) = create(&fs, "f").await;
+        fs.write(handle, 0, &data).await.unwrap();
+        fs.flush(handle).await.unwrap();
+        assert!(fs.counters().rewritten_segments > 0, "{fault:?}");
+        // k shrinks, m stays; what went out of failed attempts is deleted.
+        let segments: Vec<v1::SegmentInfo> =
+            cluster.metadata.state.lock().segments.values().cloned().collect();
+        assert!(segments.iter().all(|s| s.profile.unwrap().m == 2));
+        assert!(segments.iter().any(|s| s.profile.unwrap().k == 3), "{fault:?}");
+        cluster.targets[2].set(Fault::None);
+        let known = |chunk: &weft_proto::ChunkId| {
+            cluster.metadata.state.lock().segments.contains_key(&chunk.segment)
+        };
+        if fault != Fault::Hang {
+            while !cluster.targets.iter().all(|t| t.chunks.lock().keys().all(known)) {
+                tokio::task::yield_now().await;
+            }
+        }
+        let reader = cluster.client().await;
+        let handle = reader.open(ino, OpenFlags::default()).await.unwrap().handle;
+        assert!(reader.read(handle, 0, data.len()).await.unwrap().into_bytes() == data);
+        cluster.assert_no_violations();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_cluster_is_told_once_to_each_handle() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let (first, ino) = create(&fs, "f").await;
+    let second = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    cluster.targets.iter().for_each(|t| t.set(Fault::RefusePut(ErrorKind::NoSpace)));
+    fs.write(first, 0, &[1; 100_000]).await.unwrap();
+    assert_eq!(fs.fsync(first, false).await.unwrap_err().kind, ErrorKind::NoSpace);
+    fs.fsync(first, false).await.unwrap();
+    assert_eq!(fs.write(second, 0, &[1]).await.unwrap_err().kind, ErrorKind::NoSpace);
+    assert_eq!(fs.write(second, 0, &[1]).await.unwrap(), 1);
+    // A third, opened after the failure, is not told.
+    let third = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    fs.flush(third).await.unwrap();
+    assert_eq!(fs.get_attr(ino, None).await.unwrap().size, 1, "what was lost does not count");
+    fs.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_wait_for_m_plus_one_targets() {
+    let cluster = Cluster::start(4, small_layout("2+2")).await;
+    let fs = cluster.client().await;
+    let epoch = fs.cluster_map().epoch;
+    for id in [1, 2] {
+        cluster.metadata.set_target(id, v1::TargetState::Down);
+    }
+    while fs.cluster_map().epoch < epoch + 2 {
+        tokio::task::yield_now().await;
+    }
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, &[3; 50_000]).await.unwrap();
+    let flush = tokio::spawn({
+        let fs = fs.clone();
+        async move { fs.flush(handle).await }
+    });
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!flush.is_finished() && cluster.metadata.count("commit") == 0);
+    cluster.metadata.set_target(1, v1::TargetState::Up);
+    flush.await.unwrap().unwrap();
+    let segments: Vec<v1::SegmentInfo> =
+        cluster.metadata.state.lock().segments.values().cloned().collect();
+    assert!(segments.iter().all(|s| s.profile.unwrap().m == 2 && !s.seats.contains(&1)));
+    let handle = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    assert_eq!(fs.read(handle, 0, 50_000).await.unwrap().into_bytes(), vec![3; 50_000]);
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fsck_finds_what_is_wrong() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (fs, _, _) = written(&cluster, cluster.options()).await;
+    let (open, _) = create(&fs, "g").await;
+    fs.write(open, 0, &pattern(80_000, 1)).await.unwrap();
+    let clean = fs.fsck(|_| ()).await.unwrap();
+    assert!(clean.is_clean(), "{:?}", clean.findings);
+    assert!(clean.segments > 0 && clean.chunks >= 3 * clean.segments);
+
+    let (chunk, stored) = cluster.targets[0].chunks.lock().pop_first().unwrap();
+    let stray = weft_proto::ChunkId {
+        segment: weft_proto::SegmentId { session: weft_proto::SessionId(3), seq: 1 },
+        shard: 0,
+    };
+    cluster.targets[1].chunks.lock().insert(stray, stored.clone());
+    let report = fs.fsck(|_| ()).await.unwrap();
+    let (one, two) = (weft_proto::TargetId(1), weft_proto::TargetId(2));
+    use weft_client::Finding::*;
+    assert_eq!(
+        report.findings,
+        [Missing { chunk, target: one }, Leaked { chunk: stray, target: two }]
+    );
+
+    cluster.targets[1].chunks.lock().remove(&stray);
+    cluster.targets[1].chunks.lock().insert(chunk, stored);
+    cluster.targets[2].set(Fault::Refuse(ErrorKind::Io));
+    let report = fs.fsck(|_| ()).await.unwrap();
+    assert!(report.findings.contains(&Misplaced { chunk, target: two }), "{:?}", report.findings);
+    assert!(report.findings.iter().any(|f| matches!(f, Unreachable { .. })));
+}

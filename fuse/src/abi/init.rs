@@ -1,0 +1,135 @@
+//! The handshake: what the kernel offers, what is wanted of it.
+
+use super::bytes::{Reader, Record};
+use super::{Errno, Malformed};
+
+/// Major version of the protocol; another cannot be spoken.
+const MAJOR: u32 = 7;
+/// The newest minor version that this code knows, and the oldest whose records have the lengths that
+/// it expects (Linux 5.4).
+const MINOR: u32 = 45;
+const OLDEST_MINOR: u32 = 31;
+
+/// Longest read or write request, bytes.
+pub const MAX_REQUEST: u32 = 1 << 20;
+/// Pages in one request.
+const MAX_PAGES: u16 = (MAX_REQUEST / 4096) as u16;
+/// Requests that the kernel may have in flight without a caller waiting: read-ahead, direct I/O.
+const MAX_BACKGROUND: u16 = 64;
+
+/// Bits of the handshake that this code gives or takes. Of the others:
+/// - `EXPORT_SUPPORT`: inodes cannot be looked up by number alone, so NFS export is not offered.
+/// - `AUTO_INVAL_DATA`: whether cached data is good is said with each open.
+/// - `WRITEBACK_CACHE`: the client buffers writes itself and knows when they must be seen.
+/// - `HANDLE_KILLPRIV*`: the kernel clears set-id bits by SETATTR.
+/// - `SETXATTR_EXT`, `POSIX_ACL`, `SECURITY_CTX`: there are no ACLs and labels.
+/// - `CREATE_SUPP_GROUP`: the kernel has applied the rules about groups before it asks.
+/// - `NO_OPENDIR_SUPPORT`: the kernel would then cache listings, which nothing invalidates.
+pub mod flag {
+    /// Several reads of a file at a time.
+    pub const ASYNC_READ: u64 = 1 << 0;
+    /// Byte-range locks are asked for; without it the kernel keeps those of this mount itself.
+    pub const POSIX_LOCKS: u64 = 1 << 1;
+    /// The same of BSD's locks.
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
+    /// Open takes `O_TRUNC`; no separate SETATTR.
+    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    /// Writes longer than a page.
+    pub const BIG_WRITES: u64 = 1 << 5;
+    /// Listings with attributes, where the kernel finds them useful.
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    /// Parts of a direct read or write at a time.
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    /// Lookups and listings of one directory at a time.
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    /// The reply says how many pages a request may have.
+    pub const MAX_PAGES: u64 = 1 << 22;
+    /// The target of a symlink never changes and its inode number is never used again.
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    /// There are flags above bit 31.
+    pub const INIT_EXT: u64 = 1 << 30;
+    /// Shared mappings of files opened for direct I/O, as appended ones are.
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests over io_uring.
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+const ALWAYS: u64 = flag::ASYNC_READ
+    | flag::ATOMIC_O_TRUNC
+    | flag::BIG_WRITES
+    | flag::ASYNC_DIO
+    | flag::PARALLEL_DIROPS
+    | flag::MAX_PAGES
+    | flag::CACHE_SYMLINKS
+    | flag::DIRECT_IO_ALLOW_MMAP;
+
+/// What the kernel offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Init {
+    pub major: u32,
+    pub minor: u32,
+    pub max_readahead: u32,
+    pub flags: u64,
+}
+
+impl Init {
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (major, minor, max_readahead) = (r.u32()?, r.u32()?, r.u32()?);
+        let low = u64::from(r.u32()?);
+        // Older kernels end here.
+        let high = if low & flag::INIT_EXT == 0 { 0 } else { u64::from(r.u32()?) };
+        Ok(Self { major, minor, max_readahead, flags: low | high << 32 })
+    }
+}
+
+/// What depends on the mount.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Wanted {
+    pub io_uring: bool,
+    /// Listings with attributes: worth sending if the kernel may keep them for a while.
+    pub readdirplus: bool,
+    /// Locks are asked for; else the kernel keeps those of this mount itself.
+    pub locks: bool,
+}
+
+/// What was agreed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InitReply {
+    pub minor: u32,
+    pub max_readahead: u32,
+    pub flags: u64,
+}
+
+/// Takes of the offer what is wanted. Errors: `EPROTO` for a version that cannot be spoken.
+pub fn negotiate(offer: &Init, wanted: Wanted) -> Result<InitReply, Errno> {
+    if offer.major != MAJOR || offer.minor < OLDEST_MINOR {
+        return Err(Errno(libc::EPROTO));
+    }
+    let mut flags = ALWAYS;
+    if wanted.readdirplus {
+        flags |= flag::DO_READDIRPLUS | flag::READDIRPLUS_AUTO;
+    }
+    if wanted.locks {
+        flags |= flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
+    }
+    if wanted.io_uring {
+        flags |= flag::OVER_IO_URING;
+    }
+    flags &= offer.flags;
+    if flags >> 32 != 0 {
+        flags |= flag::INIT_EXT;
+    }
+    let minor = offer.minor.min(MINOR);
+    Ok(InitReply { minor, max_readahead: offer.max_readahead.min(MAX_REQUEST), flags })
+}
+
+impl InitReply {
+    pub(super) fn encode(&self, out: &mut Record) {
+        out.u32(MAJOR).u32(self.minor).u32(self.max_readahead).u32(self.flags as u32);
+        out.u16(MAX_BACKGROUND).u16(MAX_BACKGROUND * 3 / 4).u32(MAX_REQUEST);
+        // Times are exact to the nanosecond.
+        out.u32(1).u16(MAX_PAGES).u16(0).u32((self.flags >> 32) as u32);
+        out.u32(0).u16(0).zeros(22);
+    }
+}

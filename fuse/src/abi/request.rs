@@ -1,0 +1,404 @@
+//! Requests of the kernel.
+
+use super::bytes::Reader;
+use super::{IN_HEADER, Init};
+
+/// Why bytes are not a request.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Malformed {
+    #[error("it ends too early")]
+    Short,
+    #[error("its header tells another length")]
+    Length,
+    #[error("a name has no end")]
+    Name,
+}
+
+/// What every request says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    pub opcode: u32,
+    /// Names the request until it is answered; never used again.
+    pub unique: u64,
+    pub node: u64,
+    pub uid: u32,
+    pub gid: u32,
+    /// The calling thread, as the process that mounted sees it; 0 if it cannot.
+    pub pid: u32,
+    /// Bytes of extensions at the end.
+    extensions: usize,
+}
+
+/// One request. Names and data are borrowed from the buffer that it was read into.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Request<'a> {
+    pub header: Header,
+    pub op: Op<'a>,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    Now,
+    /// Seconds since 1970 and nanoseconds that count forward from them.
+    At(i64, u32),
+}
+
+/// Which attributes to change.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SetAttr {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    pub fh: Option<u64>,
+}
+
+/// A byte-range lock, or BSD's of the whole file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    pub fh: u64,
+    pub owner: u64,
+    pub start: u64,
+    /// The last byte.
+    pub end: u64,
+    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    pub kind: u32,
+    pub pid: u32,
+    pub flock: bool,
+}
+
+/// What is asked. `flags` of open and create are those of `open(2)`; modes carry the type where the
+/// call does, and the umask is already applied.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Op<'a> {
+    Lookup {
+        name: &'a [u8],
+    },
+    /// The kernel dropped inodes. Wants no answer.
+    Forget,
+    GetAttr {
+        fh: Option<u64>,
+    },
+    StatX {
+        fh: Option<u64>,
+    },
+    SetAttr(SetAttr),
+    ReadLink,
+    SymLink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        rdev: u32,
+    },
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
+    Rename {
+        name: &'a [u8],
+        new_parent: u64,
+        new_name: &'a [u8],
+        flags: u32,
+    },
+    /// Gives inode `node` the name in the directory of the header.
+    Link {
+        node: u64,
+        name: &'a [u8],
+    },
+    Open {
+        flags: u32,
+    },
+    Create {
+        name: &'a [u8],
+        mode: u32,
+        flags: u32,
+    },
+    /// Makes a file without a name in the directory of the header and opens it.
+    TmpFile {
+        mode: u32,
+        flags: u32,
+    },
+    Read {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        fh: u64,
+        offset: u64,
+        data: &'a [u8],
+    },
+    Flush {
+        fh: u64,
+        lock_owner: u64,
+    },
+    Fsync {
+        fh: u64,
+        data_only: bool,
+    },
+    /// `flock_owner` where BSD locks of that owner end with it.
+    Release {
+        fh: u64,
+        flock_owner: Option<u64>,
+    },
+    OpenDir,
+    ReadDir {
+        after: u64,
+        size: u32,
+    },
+    ReadDirPlus {
+        after: u64,
+        size: u32,
+    },
+    ReleaseDir,
+    FsyncDir,
+    StatFs,
+    SyncFs,
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: u32,
+    },
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Access {
+        mask: u32,
+    },
+    GetLk(Lock),
+    SetLk(Lock),
+    /// As `SetLk`, and waits until the lock is to be had.
+    SetLkW(Lock),
+    Fallocate {
+        fh: u64,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    },
+    Lseek {
+        fh: u64,
+        offset: u64,
+        whence: u32,
+    },
+    CopyFileRange {
+        fh: u64,
+        offset: u64,
+        to_node: u64,
+        to_fh: u64,
+        to_offset: u64,
+        len: u64,
+    },
+    Init(Init),
+    /// The caller of request `unique` got a signal. Wants no answer.
+    Interrupt {
+        unique: u64,
+    },
+    Destroy,
+    /// Anything that this protocol version does not know, or that nobody here serves.
+    Unknown,
+}
+
+/// Length of the record that a request of this opcode begins with.
+pub fn operation_len(opcode: u32) -> usize {
+    match opcode {
+        2 | 9 | 12 | 13 | 14 | 21 | 22 | 23 | 27 | 34 | 36 | 42 | 50 => 8,
+        3 | 8 | 20 | 30 | 35 | 45 | 51 => 16,
+        18 | 25 | 29 | 46 | 52 => 24,
+        43 => 32,
+        15 | 16 | 28 | 44 => 40,
+        31..=33 => 48,
+        47 | 53 => 56,
+        4 => 88,
+        _ => 0,
+    }
+}
+
+/// Decodes what one read of `/dev/fuse` gave.
+pub fn decode(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
+    let header = header(bytes)?;
+    if usize::try_from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        != Ok(bytes.len())
+    {
+        return Err(Malformed::Length);
+    }
+    let mut rest = Reader(&bytes[IN_HEADER..]);
+    let record = rest.take(operation_len(header.opcode))?;
+    with(header, record, rest.0)
+}
+
+/// Decodes what io_uring gave in parts: the header, the record, names or data.
+pub fn decode_parts<'a>(
+    head: &[u8],
+    record: &'a [u8],
+    tail: &'a [u8],
+) -> Result<Request<'a>, Malformed> {
+    let header = header(head)?;
+    with(header, Reader(record).take(operation_len(header.opcode))?, tail)
+}
+
+fn header(bytes: &[u8]) -> Result<Header, Malformed> {
+    let mut r = Reader(bytes);
+    r.u32()?; // length
+    let (opcode, unique, node) = (r.u32()?, r.u64()?, r.u64()?);
+    let (uid, gid, pid) = (r.u32()?, r.u32()?, r.u32()?);
+    let extensions = usize::from(r.u16()?) * 8;
+    r.u16()?;
+    Ok(Header { opcode, unique, node, uid, gid, pid, extensions })
+}
+
+fn with<'a>(header: Header, record: &'a [u8], tail: &'a [u8]) -> Result<Request<'a>, Malformed> {
+    // Extensions come last. None is asked for; an answer to what was not asked is skipped.
+    let named = tail.len().checked_sub(header.extensions).ok_or(Malformed::Short)?;
+    let op = operation(header.opcode, Reader(record), Reader(&tail[..named]))?;
+    Ok(Request { header, op })
+}
+
+fn operation<'a>(
+    opcode: u32,
+    mut r: Reader<'a>,
+    mut tail: Reader<'a>,
+) -> Result<Op<'a>, Malformed> {
+    Ok(match opcode {
+        1 => Op::Lookup { name: tail.name()? },
+        2 | 42 => Op::Forget,
+        3 => Op::GetAttr { fh: handle_if_flagged(&mut r)? },
+        4 => Op::SetAttr(set_attr(&mut r)?),
+        5 => Op::ReadLink,
+        6 => Op::SymLink { name: tail.name()?, target: tail.name()? },
+        8 => Op::MkNod { mode: r.u32()?, rdev: r.u32()?, name: tail.name()? },
+        9 => Op::MkDir { mode: r.u32()?, name: tail.name()? },
+        10 => Op::Unlink { name: tail.name()? },
+        11 => Op::RmDir { name: tail.name()? },
+        12 => {
+            let new_parent = r.u64()?;
+            Op::Rename { new_parent, flags: 0, name: tail.name()?, new_name: tail.name()? }
+        }
+        45 => {
+            let (new_parent, flags) = (r.u64()?, r.u32()?);
+            Op::Rename { new_parent, flags, name: tail.name()?, new_name: tail.name()? }
+        }
+        13 => Op::Link { node: r.u64()?, name: tail.name()? },
+        14 => Op::Open { flags: r.u32()? },
+        35 => Op::Create { flags: r.u32()?, mode: r.u32()?, name: tail.name()? },
+        51 => Op::TmpFile { flags: r.u32()?, mode: r.u32()? },
+        15 => Op::Read { fh: r.u64()?, offset: r.u64()?, size: r.u32()? },
+        16 => {
+            let (fh, offset, size) = (r.u64()?, r.u64()?, r.u32()?);
+            Op::Write { fh, offset, data: exactly(tail, size)? }
+        }
+        17 => Op::StatFs,
+        18 => release(&mut r)?,
+        20 => Op::Fsync { fh: r.u64()?, data_only: r.u32()? & 1 != 0 },
+        21 => {
+            let (size, flags) = (r.u32()?, r.u32()?);
+            Op::SetXattr { flags, name: tail.name()?, value: exactly(tail, size)? }
+        }
+        22 => Op::GetXattr { size: r.u32()?, name: tail.name()? },
+        23 => Op::ListXattr { size: r.u32()? },
+        24 => Op::RemoveXattr { name: tail.name()? },
+        25 => {
+            let (fh, _) = (r.u64()?, r.u64()?);
+            Op::Flush { fh, lock_owner: r.u64()? }
+        }
+        26 => Op::Init(Init::decode(&mut tail)?),
+        27 => Op::OpenDir,
+        28 => {
+            let (_, after, size) = (r.u64()?, r.u64()?, r.u32()?);
+            Op::ReadDir { after, size }
+        }
+        44 => {
+            let (_, after, size) = (r.u64()?, r.u64()?, r.u32()?);
+            Op::ReadDirPlus { after, size }
+        }
+        29 => Op::ReleaseDir,
+        30 => Op::FsyncDir,
+        31 => Op::GetLk(lock(&mut r)?),
+        32 => Op::SetLk(lock(&mut r)?),
+        33 => Op::SetLkW(lock(&mut r)?),
+        34 => Op::Access { mask: r.u32()? },
+        36 => Op::Interrupt { unique: r.u64()? },
+        38 => Op::Destroy,
+        43 => {
+            let (fh, offset, len, mode) = (r.u64()?, r.u64()?, r.u64()?, r.u32()?);
+            Op::Fallocate { fh, offset, len, mode }
+        }
+        46 => Op::Lseek { fh: r.u64()?, offset: r.u64()?, whence: r.u32()? },
+        47 => {
+            let (fh, offset, to_node, to_fh) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+            Op::CopyFileRange { fh, offset, to_node, to_fh, to_offset: r.u64()?, len: r.u64()? }
+        }
+        50 => Op::SyncFs,
+        52 => Op::StatX { fh: handle_if_flagged(&mut r)? },
+        _ => Op::Unknown,
+    })
+}
+
+/// The data of a request that told its length. The kernel pads nothing.
+fn exactly(tail: Reader<'_>, size: u32) -> Result<&[u8], Malformed> {
+    if tail.0.len() != size as usize {
+        return Err(Malformed::Length);
+    }
+    Ok(tail.0)
+}
+
+/// GETATTR and STATX begin alike: bit 0 says that a handle follows.
+fn handle_if_flagged(r: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
+    let (flags, _) = (r.u32()?, r.u32()?);
+    let fh = r.u64()?;
+    Ok((flags & 1 != 0).then_some(fh))
+}
+
+fn release<'a>(r: &mut Reader<'_>) -> Result<Op<'a>, Malformed> {
+    const FLOCK_UNLOCK: u32 = 1 << 1;
+    let (fh, _, flags, owner) = (r.u64()?, r.u32()?, r.u32()?, r.u64()?);
+    Ok(Op::Release { fh, flock_owner: (flags & FLOCK_UNLOCK != 0).then_some(owner) })
+}
+
+fn lock(r: &mut Reader<'_>) -> Result<Lock, Malformed> {
+    let (fh, owner, start, end) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+    let (kind, pid, flags) = (r.u32()?, r.u32()?, r.u32()?);
+    Ok(Lock { fh, owner, start, end, kind, pid, flock: flags & 1 != 0 })
+}
+
+fn set_attr(r: &mut Reader<'_>) -> Result<SetAttr, Malformed> {
+    let (valid, _) = (r.u32()?, r.u32()?);
+    let (fh, size, _lock_owner) = (r.u64()?, r.u64()?, r.u64()?);
+    let (atime, mtime, _ctime) = (r.u64()? as i64, r.u64()? as i64, r.u64()?);
+    let (atime_ns, mtime_ns, _ctime_ns) = (r.u32()?, r.u32()?, r.u32()?);
+    let (mode, _) = (r.u32()?, r.u32()?);
+    let (uid, gid) = (r.u32()?, r.u32()?);
+    let has = |bit: u32| valid & (1 << bit) != 0;
+    let time = |set: u32, now: u32, seconds, ns| match (has(set), has(now)) {
+        (true, true) => Some(SetTime::Now),
+        (true, false) => Some(SetTime::At(seconds, ns)),
+        (false, _) => None,
+    };
+    Ok(SetAttr {
+        mode: has(0).then_some(mode),
+        uid: has(1).then_some(uid),
+        gid: has(2).then_some(gid),
+        size: has(3).then_some(size),
+        atime: time(4, 7, atime, atime_ns),
+        mtime: time(5, 8, mtime, mtime_ns),
+        fh: has(6).then_some(fh),
+    })
+}

@@ -1,0 +1,194 @@
+//! One arm a FUSE request: call the client, turn its answer into a reply.
+//!
+//! Not here, on purpose: `access` (the kernel checks permissions itself), locks (the kernel keeps
+//! them for this mount), `lseek`, `fallocate` and `copy_file_range` (the kernel falls back to plain
+//! reads and writes): "no such call" is answered once and the kernel does not ask again.
+
+use crate::abi::{Errno, Op, Open, Reply, Request};
+use crate::handler::{Handler, Outcome};
+use crate::{attr, reply};
+use bytes::Bytes;
+use std::time::Duration;
+use weft_client::{FileKind, Filesystem, HandleId, OpenFlags};
+use weft_proto::InodeId;
+
+/// How long the kernel may use names and attributes without asking: not at all. A lease answers it
+/// here, without a request and without another thread; what the kernel held would have to be taken
+/// from it at a recall, under locks that a request of its own may hold.
+const TTL: Duration = Duration::ZERO;
+/// Entries to fetch at once; a reply of the kernel's usual 32 KiB holds about as many.
+const DIR_PAGE: u32 = 512;
+const DIR_PLUS_PAGE: u32 = 160;
+/// The kernel asks for this before every write. Mounts are `nosuid`, where it has no effect, so it
+/// is neither kept nor looked for.
+const CAPABILITY: &[u8] = b"security.capability";
+
+pub struct Adapter {
+    fs: Filesystem,
+}
+
+impl Adapter {
+    pub fn new(fs: Filesystem) -> Self {
+        Self { fs }
+    }
+}
+
+fn done(reply: Reply) -> Outcome {
+    Outcome::Done(Ok(reply))
+}
+
+fn refuse(errno: i32) -> Outcome {
+    Outcome::Done(Err(Errno(errno)))
+}
+
+/// Names and values outlive the buffer that they came in.
+fn own(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+fn permissions(mode: u32) -> u32 {
+    mode & 0o7777
+}
+
+impl Handler for Adapter {
+    fn handle(&self, request: &Request<'_>) -> Outcome {
+        let fs = self.fs.clone();
+        let (node, uid, gid) = (request.header.node, request.header.uid, request.header.gid);
+        let ino = InodeId(node);
+        match request.op {
+            Op::Lookup { name } => {
+                let name = own(name);
+                Outcome::working(async move { reply::entry(fs.lookup(ino, &name).await, TTL) })
+            }
+            Op::GetAttr { fh } => {
+                let fh = fh.map(HandleId);
+                Outcome::working(async move { reply::attr(fs.get_attr(ino, fh).await, TTL) })
+            }
+            Op::StatX { fh } => {
+                let fh = fh.map(HandleId);
+                Outcome::working(async move { reply::statx(fs.get_attr(ino, fh).await, TTL) })
+            }
+            Op::SetAttr(change) => {
+                let change = attr::to_client(&change);
+                Outcome::working(async move { reply::attr(fs.set_attr(ino, change).await, TTL) })
+            }
+            Op::ReadLink => Outcome::working(async move { reply::data(fs.read_link(ino).await) }),
+            Op::SymLink { name, target } => {
+                let (name, target) = (own(name), own(target));
+                Outcome::working(async move {
+                    reply::entry(fs.sym_link(ino, &name, &target, uid, gid).await, TTL)
+                })
+            }
+            Op::MkNod { name, mode, rdev } => {
+                let (name, rdev) = (own(name), rdev.into());
+                let Some(kind) = FileKind::from_mode(mode) else { return refuse(libc::EINVAL) };
+                let mode = permissions(mode);
+                Outcome::working(async move {
+                    reply::entry(fs.mk_nod(ino, &name, kind, mode, uid, gid, rdev).await, TTL)
+                })
+            }
+            Op::MkDir { name, mode } => {
+                let (name, mode) = (own(name), permissions(mode));
+                Outcome::working(async move {
+                    reply::entry(fs.mk_dir(ino, &name, mode, uid, gid).await, TTL)
+                })
+            }
+            Op::Unlink { name } => {
+                let name = own(name);
+                Outcome::working(async move { reply::empty(fs.unlink(ino, &name).await) })
+            }
+            Op::RmDir { name } => {
+                let name = own(name);
+                Outcome::working(async move { reply::empty(fs.rm_dir(ino, &name).await) })
+            }
+            Op::Rename { name, new_parent, new_name, flags } => {
+                let (name, new_name, to) = (own(name), own(new_name), InodeId(new_parent));
+                Outcome::working(async move {
+                    reply::empty(fs.rename(ino, &name, to, &new_name, flags).await)
+                })
+            }
+            Op::Link { node, name } => {
+                let (name, node) = (own(name), InodeId(node));
+                Outcome::working(async move { reply::entry(fs.link(node, ino, &name).await, TTL) })
+            }
+            Op::Open { flags } => {
+                let wanted = OpenFlags::from_bits(flags as i32);
+                Outcome::working(async move { reply::opened(fs.open(ino, wanted).await, flags) })
+            }
+            Op::Create { name, mode, flags } => {
+                let (name, mode) = (own(name), permissions(mode));
+                let wanted = OpenFlags::from_bits(flags as i32);
+                Outcome::working(async move {
+                    let opened = fs.create(ino, &name, mode, uid, gid, wanted).await;
+                    reply::created(opened, flags, TTL)
+                })
+            }
+            Op::TmpFile { mode, flags } => {
+                let (mode, wanted) = (permissions(mode), OpenFlags::from_bits(flags as i32));
+                Outcome::working(async move {
+                    let opened = fs.tmp_file(ino, mode, uid, gid, wanted).await;
+                    reply::created(opened, flags, TTL)
+                })
+            }
+            Op::SyncFs => Outcome::working(async move { reply::empty(fs.sync().await) }),
+            Op::Read { fh, offset, size } => Outcome::working(async move {
+                reply::content(fs.read(HandleId(fh), offset, size as usize).await)
+            }),
+            Op::Write { fh, offset, data } => {
+                if let Some(written) = fs.write_now(HandleId(fh), offset, data) {
+                    return Outcome::Done(reply::written(written));
+                }
+                let data = own(data);
+                Outcome::working(async move {
+                    reply::written(fs.write(HandleId(fh), offset, &data).await)
+                })
+            }
+            Op::Flush { fh, .. } => match fs.flush_now(HandleId(fh)) {
+                Some(flushed) => Outcome::Done(reply::empty(flushed)),
+                None => Outcome::working(async move { reply::empty(fs.flush(HandleId(fh)).await) }),
+            },
+            Op::Fsync { fh, data_only } => {
+                Outcome::working(
+                    async move { reply::empty(fs.fsync(HandleId(fh), data_only).await) },
+                )
+            }
+            Op::Release { fh, .. } => {
+                Outcome::working(async move { reply::empty(fs.release(HandleId(fh)).await) })
+            }
+            // Directories are read by inode and cookie; there is nothing to open or to keep in a
+            // cache. What changes one is durable before it is answered.
+            Op::OpenDir => done(Reply::Open(Open { fh: 0, flags: 0 })),
+            Op::ReleaseDir | Op::FsyncDir => done(Reply::Empty),
+            Op::ReadDir { after, size } => Outcome::working(async move {
+                let page = fs.read_dir(ino, after, DIR_PAGE, false).await;
+                reply::directory(page, node, after, size)
+            }),
+            Op::ReadDirPlus { after, size } => Outcome::working(async move {
+                let page = fs.read_dir(ino, after, DIR_PLUS_PAGE, true).await;
+                reply::directory_plus(page, node, after, size, TTL)
+            }),
+            Op::StatFs => Outcome::working(async move { reply::statfs(fs.stat_fs().await) }),
+            Op::SetXattr { name: CAPABILITY, .. } => refuse(libc::EOPNOTSUPP),
+            Op::SetXattr { name, value, flags } => {
+                let (name, value) = (own(name), own(value));
+                Outcome::working(async move {
+                    reply::empty(fs.set_xattr(ino, &name, &value, flags).await)
+                })
+            }
+            Op::GetXattr { name: CAPABILITY, .. } => refuse(libc::ENODATA),
+            Op::GetXattr { name, size } => {
+                let name = own(name);
+                Outcome::working(async move { reply::xattr(fs.get_xattr(ino, &name).await, size) })
+            }
+            Op::ListXattr { size } => {
+                Outcome::working(async move { reply::xattr_names(fs.list_xattr(ino).await, size) })
+            }
+            Op::RemoveXattr { name } => {
+                let name = own(name);
+                Outcome::working(async move { reply::empty(fs.remove_xattr(ino, &name).await) })
+            }
+            Op::Destroy => done(Reply::Empty),
+            _ => refuse(libc::ENOSYS),
+        }
+    }
+}

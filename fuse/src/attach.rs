@@ -1,0 +1,100 @@
+//! Getting a connected `/dev/fuse` for a mount point: by mount(2) where this process may, else
+//! through the set-user-id helper of Debian's `fuse3`.
+
+use crate::mount::MountError;
+use nix::mount::{MsFlags, mount};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What the kernel's table of mounts shows as the type.
+const TYPE: &str = "weft";
+
+/// Mounts `source` at `path`, which is absolute and free of links; permissions are checked by the
+/// kernel, set-id bits and device nodes have no effect.
+pub fn attach(path: &Path, source: &str, allow_other: bool) -> Result<OwnedFd, MountError> {
+    let failed = |error: io::Error| MountError::Mount { path: path.to_owned(), error };
+    let device = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(device) => device,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(MountError::NoFuse),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(MountError::Denied),
+        Err(e) => return Err(failed(e)),
+    };
+    match by_mount(&device, path, source, allow_other) {
+        Ok(()) => Ok(device.into()),
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => by_helper(path, source, allow_other)
+            .map_err(|e| match e.kind() {
+                io::ErrorKind::PermissionDenied => MountError::Denied,
+                _ => failed(e),
+            }),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+fn by_mount(device: &File, path: &Path, source: &str, allow_other: bool) -> io::Result<()> {
+    let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
+    let others = if allow_other { ",allow_other" } else { "" };
+    let options = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{others}",
+        device.as_raw_fd()
+    );
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let kind = format!("fuse.{TYPE}");
+    Ok(mount(Some(source), path, Some(&*kind), flags, Some(&*options))?)
+}
+
+fn by_helper(path: &Path, source: &str, allow_other: bool) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // A comma would end the option.
+    let source = source.replace('\\', "\\\\").replace(',', "\\,");
+    let others = if allow_other { ",allow_other" } else { "" };
+    let options = format!("fsname={source},subtype={TYPE},default_permissions{others}");
+    let child = Command::new("fusermount3")
+        .args(["-o", &options, "--"])
+        .arg(path)
+        // It sends the descriptor to the socket that it is given as its standard input.
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => io::ErrorKind::PermissionDenied.into(),
+            _ => e,
+        })?;
+    let received = receive(&ours);
+    let output = child.wait_with_output()?;
+    received.map_err(|e| match String::from_utf8_lossy(&output.stderr).trim() {
+        "" => e,
+        said if said.contains("user_allow_other") => {
+            io::Error::new(io::ErrorKind::PermissionDenied, said.to_owned())
+        }
+        said => io::Error::other(said.to_owned()),
+    })
+}
+
+/// Receives one descriptor.
+fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let (mut byte, mut space) = ([0], nix::cmsg_space!(RawFd));
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let message = loop {
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
+            Err(nix::errno::Errno::EINTR) => {}
+            other => break other?,
+        }
+    };
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = part
+            && let Some(&fd) = fds.first()
+        {
+            // SAFETY: the kernel has just made it for this process, and nobody else knows it.
+            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+    }
+    Err(io::Error::other("fusermount3 sent no descriptor"))
+}

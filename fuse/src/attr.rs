@@ -1,0 +1,95 @@
+//! Attributes and times between the client's form and the kernel's.
+
+use crate::abi;
+use weft_client::{Attr, FileKind, SetAttr, SetTime};
+
+/// Size that `stat` recommends for I/O, in bytes: one FUSE request.
+const IO_SIZE: u32 = abi::MAX_REQUEST;
+const NS: i64 = 1_000_000_000;
+
+/// The bits of a mode that tell what an inode is.
+pub fn type_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+    }
+}
+
+pub fn to_kernel(a: &Attr) -> abi::Attr {
+    abi::Attr {
+        ino: a.ino.0,
+        size: a.size,
+        blocks: a.blocks,
+        atime: time(a.atime_ns),
+        mtime: time(a.mtime_ns),
+        ctime: time(a.ctime_ns),
+        btime: (a.btime_ns != 0).then(|| time(a.btime_ns)),
+        mode: type_bits(a.kind) | a.mode & 0o7777,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        // The kernel's own 32-bit encoding came in with mknod and goes back as it was.
+        rdev: a.rdev as u32,
+        blksize: IO_SIZE,
+    }
+}
+
+/// What a listing needs of a directory that it only names.
+pub fn bare_directory(ino: u64) -> abi::Attr {
+    abi::Attr { ino, mode: libc::S_IFDIR, nlink: 1, blksize: IO_SIZE, ..Default::default() }
+}
+
+pub fn to_client(change: &abi::SetAttr) -> SetAttr {
+    SetAttr {
+        mode: change.mode.map(|mode| mode & 0o7777),
+        uid: change.uid,
+        gid: change.gid,
+        size: change.size,
+        atime: change.atime.map(set_time),
+        mtime: change.mtime.map(set_time),
+    }
+}
+
+/// From nanoseconds since 1970, before it too.
+fn time(ns: i64) -> abi::Time {
+    abi::Time { seconds: ns.div_euclid(NS), ns: ns.rem_euclid(NS) as u32 }
+}
+
+/// Times that nanoseconds in 64 bits cannot tell (before 1677, after 2262) become the nearest.
+fn set_time(time: abi::SetTime) -> SetTime {
+    match time {
+        abi::SetTime::Now => SetTime::Now,
+        abi::SetTime::At(seconds, ns) => {
+            let exact = i128::from(seconds) * i128::from(NS) + i128::from(ns);
+            SetTime::At(exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_on_both_sides_of_1970_are_exact() {
+        for (seconds, ns, want) in [
+            (0, 0, 0),
+            (0, 1, 1),
+            (1_700_000_000, 123_456_789, 1_700_000_000_123_456_789),
+            (-1, 0, -1_000_000_000),
+            (-1, 500_000_000, -500_000_000),
+            (-86_400, 1, -86_399_999_999_999),
+        ] {
+            assert_eq!(set_time(abi::SetTime::At(seconds, ns)), SetTime::At(want));
+            assert_eq!(time(want), abi::Time { seconds, ns });
+        }
+        assert_eq!(set_time(abi::SetTime::At(1 << 40, 0)), SetTime::At(i64::MAX));
+        assert_eq!(set_time(abi::SetTime::At(i64::MIN, u32::MAX)), SetTime::At(i64::MIN));
+        assert_eq!(time(i64::MIN).ns, 145_224_192);
+    }
+}

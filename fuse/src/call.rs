@@ -1,0 +1,243 @@
+//! A request that has to wait: who wakes it, where its answer goes, what a signal does to it.
+//!
+//! Invariants: a request is answered exactly once, also when its work panics or is dropped; work
+//! that was begun ends, but for the wait for a lock.
+//!
+//! Nothing is woken when a request begins to wait. The thread that took the request has polled its
+//! work; whoever wakes it then, mostly a thread of the runtime that has just read the answer of a
+//! server, starts the rest as a task right there.
+
+use crate::abi::{Answer, Errno, Header};
+use crate::channel::Route;
+use crate::handler::Work;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+const SETLKW: u32 = 33;
+const FLUSH: u32 = 25;
+/// How often a waiting request whose caller got a signal looks whether that was killed.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
+/// when it is gone; longer only if the cluster does not answer.
+const LAST_FLUSH: Duration = Duration::from_secs(2);
+/// Signals that were heard before their request was entered.
+const EARLY: usize = 256;
+
+/// The requests of a mount that wait.
+#[derive(Default)]
+pub struct Waiting(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    calls: HashMap<u64, Arc<Call>>,
+    early: VecDeque<u64>,
+}
+
+impl Waiting {
+    /// Polls `work`; what it answers, now or later, goes to `route`. Must be called inside `runtime`.
+    pub fn start(
+        self: &Arc<Self>,
+        header: &Header,
+        route: Route,
+        mut work: Work,
+        runtime: &Handle,
+    ) {
+        let call = Arc::new(Call {
+            unique: header.unique,
+            opcode: header.opcode,
+            pid: header.pid,
+            route,
+            runtime: runtime.clone(),
+            waiting: Arc::downgrade(self),
+            answered: AtomicBool::new(false),
+            work: Mutex::new(Progress::Begun { woken: false }),
+        });
+        let waker = Waker::from(call.clone());
+        match work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            // Nobody else knows of it yet.
+            Poll::Ready(answer) => call.route.answer(call.unique, &answer),
+            Poll::Pending => {
+                self.enter(&call);
+                call.park(work);
+            }
+        }
+    }
+
+    fn enter(&self, call: &Arc<Call>) {
+        let mut table = self.0.lock();
+        table.calls.insert(call.unique, call.clone());
+        if let Some(at) = table.early.iter().position(|unique| *unique == call.unique) {
+            table.early.remove(at);
+            drop(table);
+            call.clone().interrupt();
+        }
+    }
+
+    /// The caller of a request got a signal. The request may be answered already, or not be entered
+    /// yet: another thread took it.
+    pub fn interrupt(&self, unique: u64) {
+        let mut table = self.0.lock();
+        match table.calls.get(&unique).cloned() {
+            Some(call) => {
+                drop(table);
+                call.interrupt();
+            }
+            None => {
+                if table.early.len() == EARLY {
+                    table.early.pop_front();
+                }
+                table.early.push_back(unique);
+            }
+        }
+    }
+}
+
+/// Where the work is.
+enum Progress {
+    /// Being polled by the thread that took the request.
+    Begun {
+        woken: bool,
+    },
+    /// Here, until it is woken.
+    Parked(Work),
+    /// A task of the runtime.
+    Running(AbortHandle),
+    Over,
+}
+
+/// One request that waits.
+struct Call {
+    unique: u64,
+    opcode: u32,
+    pid: u32,
+    route: Route,
+    runtime: Handle,
+    waiting: Weak<Waiting>,
+    answered: AtomicBool,
+    work: Mutex<Progress>,
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        let mut progress = self.work.lock();
+        match std::mem::replace(&mut *progress, Progress::Over) {
+            Progress::Parked(work) => *progress = Progress::Running(self.run(work)),
+            Progress::Begun { .. } => *progress = Progress::Begun { woken: true },
+            other => *progress = other,
+        }
+    }
+}
+
+impl Call {
+    /// The first poll did not end the work.
+    fn park(self: &Arc<Self>, work: Work) {
+        let mut progress = self.work.lock();
+        match *progress {
+            Progress::Begun { woken: false } => *progress = Progress::Parked(work),
+            Progress::Begun { woken: true } => *progress = Progress::Running(self.run(work)),
+            // A signal ended it meanwhile.
+            _ => {
+                drop(progress);
+                drop(work);
+            }
+        }
+    }
+
+    fn run(self: &Arc<Self>, work: Work) -> AbortHandle {
+        let owed = Owed(self.clone());
+        let task = self.runtime.spawn(async move {
+            let answer = work.await;
+            owed.0.answer(&answer);
+        });
+        task.abort_handle()
+    }
+
+    /// Answers, unless that was done.
+    fn answer(&self, answer: &Answer) {
+        if self.answered.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(waiting) = self.waiting.upgrade() {
+            waiting.0.lock().calls.remove(&self.unique);
+        }
+        self.route.answer(self.unique, answer);
+    }
+
+    fn interrupt(self: Arc<Self>) {
+        if self.opcode == SETLKW {
+            return self.give_up();
+        }
+        // Programs do not expect any other call on a file to end early; Linux ends it only for one
+        // that is killed.
+        let runtime = self.runtime.clone();
+        runtime.spawn(async move {
+            if self.opcode == FLUSH {
+                tokio::time::sleep(LAST_FLUSH).await;
+            }
+            while !self.answered.load(Ordering::Acquire) {
+                if is_killed(self.pid) {
+                    tracing::debug!(opcode = self.opcode, "a killed caller does not wait");
+                    return self.answer(&Err(Errno(libc::EINTR)));
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        });
+    }
+
+    /// Drops the work, unless it ends in this moment, and answers that it was interrupted.
+    fn give_up(&self) {
+        let mut progress = self.work.lock();
+        match std::mem::replace(&mut *progress, Progress::Over) {
+            // Its task answers when it is dropped.
+            Progress::Running(task) => {
+                task.abort();
+                *progress = Progress::Running(task);
+            }
+            Progress::Parked(work) => {
+                drop(progress);
+                drop(work);
+                self.answer(&Err(Errno(libc::EINTR)));
+            }
+            Progress::Begun { .. } => {
+                drop(progress);
+                self.answer(&Err(Errno(libc::EINTR)));
+            }
+            Progress::Over => {}
+        }
+    }
+}
+
+/// Makes sure that the kernel gets an answer when a task ends without one.
+struct Owed(Arc<Call>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        let interrupted = self.0.opcode == SETLKW && !std::thread::panicking();
+        let errno = if interrupted { libc::EINTR } else { libc::EIO };
+        self.0.answer(&Err(Errno(errno)));
+    }
+}
+
+/// Is the thread gone, or does SIGKILL wait for it? Linux turns every signal that ends a process
+/// without a core into that.
+fn is_killed(pid: u32) -> bool {
+    if pid == 0 {
+        // Of a namespace that this process does not see.
+        return false;
+    }
+    match std::fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status.lines().any(|line| {
+            line.strip_prefix("SigPnd:")
+                .or_else(|| line.strip_prefix("ShdPnd:"))
+                .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+                .is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
+        }),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}

@@ -1,0 +1,32 @@
+//! What answers requests, whichever channel they came by.
+
+use crate::abi::{Answer, Request};
+use std::pin::Pin;
+
+/// The rest of the work of a request that may have to wait.
+pub type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// How a request goes on.
+pub enum Outcome {
+    Done(Answer),
+    /// Is tried at once on the thread that took the request, and goes on in the runtime only if it
+    /// has to wait.
+    Working(Work),
+}
+
+impl Outcome {
+    pub fn working(work: impl Future<Output = Answer> + Send + 'static) -> Self {
+        Self::Working(Box::pin(work))
+    }
+}
+
+/// Answers requests. Called on threads that must not block, inside a runtime; each request is
+/// answered exactly once.
+///
+/// A request whose caller was killed is answered without it while its work goes on to the end: what
+/// was begun is never cut off. Waiting for a lock is the exception: a signal drops that work, and
+/// dropping it must give the lock up.
+pub trait Handler: Send + Sync + 'static {
+    /// The request borrows the channel's buffer, which is used again when this returns.
+    fn handle(&self, request: &Request<'_>) -> Outcome;
+}

@@ -1,0 +1,29 @@
+//! Mounts a [`weft_client::Filesystem`] through FUSE.
+//!
+//! A request comes by one of two channels (`channel`), is decoded (`abi`), handed to the client
+//! (`adapter`) and answered; nothing is decided here. What holds:
+//! - A FUSE thread never waits for the cluster, so one slow request holds up no other. What needs
+//!   no waiting is answered on the thread that took it.
+//! - The kernel keeps no name and no attribute past the call it asked them for (their time to live
+//!   is 0), and no file data past an open unless the client says that it is still good.
+//! - The kernel checks permissions (`default_permissions`), with the attributes that the client
+//!   answers.
+//! - A caller that is killed does not wait for the cluster; what it had begun is finished without it.
+
+pub mod abi;
+mod adapter;
+mod attach;
+mod attr;
+mod call;
+mod channel;
+mod handler;
+mod mount;
+mod mount_table;
+mod notifier;
+mod reply;
+mod session;
+
+pub use handler::{Handler, Outcome, Work};
+pub use mount::{IoUring, MountError, Mounted, Options, check_mount_point, mount, mount_handler};
+pub use mount_table::{MountEntry, SOURCE_PREFIX, mount_at, mounts, resolve_mount_point, unmount};
+pub use notifier::Notifier;

@@ -1,0 +1,290 @@
+//! Mounting: checks of the mount point, the handshake, the threads that serve, the end.
+
+use crate::abi::{Wanted, flag};
+use crate::adapter::Adapter;
+use crate::attach::attach;
+use crate::channel::{Device, Rings, Threads};
+use crate::handler::Handler;
+use crate::mount_table::{SOURCE_PREFIX, mount_at, resolve_mount_point, unmount};
+use crate::notifier::Notifier;
+use crate::session::Session;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use weft_client::{ContentCache, Filesystem};
+use weft_proto::InodeId;
+
+/// The kernel's switch for FUSE over io_uring, of all mounts of the machine.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Whether requests come over io_uring.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum IoUring {
+    /// Where the kernel has it switched on.
+    #[default]
+    Auto,
+    /// Always; switches it on, which needs root, and fails if it is not to be had.
+    On,
+    Off,
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Addresses of the cluster, for what `mount` and `df` show as the device.
+    pub cluster: String,
+    /// Threads that take requests from the kernel, unless they come over io_uring.
+    pub threads: usize,
+    pub io_uring: IoUring,
+    /// Listings bring attributes along: worth it where the kernel may keep them for a while.
+    pub readdirplus: bool,
+    /// The handler serves locks; else the kernel keeps those of this mount itself.
+    pub locks: bool,
+    /// Users other than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Mount over a folder that holds something, which is hidden meanwhile.
+    pub allow_nonempty: bool,
+    /// How far the kernel reads ahead, KiB; raising it needs root. The client reads far ahead
+    /// itself; more than 512 KiB gained nothing.
+    pub read_ahead_kib: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            cluster: String::new(),
+            threads: cores.clamp(2, 4),
+            io_uring: IoUring::Auto,
+            readdirplus: false,
+            locks: false,
+            // SAFETY: geteuid only reads the credentials of this process.
+            allow_other: unsafe { libc::geteuid() } == 0,
+            allow_nonempty: false,
+            read_ahead_kib: 512,
+        }
+    }
+}
+
+/// Why a filesystem could not be mounted.
+#[derive(thiserror::Error, Debug)]
+pub enum MountError {
+    #[error("mount point {0} does not exist; make it with mkdir -p {0}")]
+    Missing(PathBuf),
+    #[error("mount point {0} is not a directory")]
+    NotDirectory(PathBuf),
+    #[error(
+        "mount point {0} is not empty; choose another, or hide what is there with --allow-nonempty"
+    )]
+    NotEmpty(PathBuf),
+    #[error("{path} is already a mount ({fs_type} from {source_name}); unmount it first")]
+    AlreadyMounted { path: PathBuf, fs_type: String, source_name: String },
+    #[error(
+        "/dev/fuse is not there; load the kernel module (modprobe fuse) or give this container the device"
+    )]
+    NoFuse,
+    #[error(
+        "this user may not mount: root may, or others where /dev/fuse has mode 666 and the package \
+         fuse3 is installed"
+    )]
+    Denied,
+    #[error("FUSE over io_uring is not to be had here: {0}; mount with --io-uring auto")]
+    NoIoUring(io::Error),
+    #[error("cannot use mount point {path}: {error}")]
+    MountPoint { path: PathBuf, error: io::Error },
+    #[error("cannot mount at {path}: {error}")]
+    Mount { path: PathBuf, error: io::Error },
+}
+
+/// A mounted filesystem. Dropping it leaves it mounted until the process ends.
+#[derive(Debug)]
+pub struct Mounted {
+    path: PathBuf,
+    threads: Threads,
+    notifier: Notifier,
+    over_io_uring: bool,
+}
+
+impl Mounted {
+    /// The resolved mount point.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Invalidates what the kernel has cached of this mount.
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+
+    /// Do requests come over io_uring?
+    pub fn over_io_uring(&self) -> bool {
+        self.over_io_uring
+    }
+
+    /// Takes the mount away; see [`unmount`].
+    pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        unmount(&self.path, lazy)
+    }
+
+    /// Waits until the mount has been taken away, by us or by anybody, and its last file is closed.
+    pub fn join(self) -> io::Result<()> {
+        self.threads.join()
+    }
+}
+
+/// Refuses a path that cannot become a mount; answers it resolved.
+pub fn check_mount_point(path: &Path, allow_nonempty: bool) -> Result<PathBuf, MountError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => MountError::Missing(path.to_owned()),
+        io::ErrorKind::NotADirectory => MountError::NotDirectory(path.to_owned()),
+        _ => MountError::MountPoint { path: path.to_owned(), error },
+    };
+    let resolved = resolve_mount_point(path).map_err(failed)?;
+    // Before anything asks the filesystem there: a dead mount would answer only errors.
+    if let Some(mount) = mount_at(&resolved).map_err(failed)? {
+        let (fs_type, source_name) = (mount.fs_type, mount.source);
+        return Err(MountError::AlreadyMounted { path: resolved, fs_type, source_name });
+    }
+    let mut entries = fs::read_dir(&resolved).map_err(failed)?;
+    if !allow_nonempty && entries.next().is_some() {
+        return Err(MountError::NotEmpty(resolved));
+    }
+    Ok(resolved)
+}
+
+/// Mounts `fs` at `path`. On return the kernel sends requests there and they are answered. Must be
+/// called inside a runtime, from a thread that may block; requests run on that runtime.
+pub fn mount(fs: Filesystem, path: &Path, options: &Options) -> Result<Mounted, MountError> {
+    let mounted = mount_handler(Arc::new(Adapter::new(fs.clone())), path, options)?;
+    fs.set_content_cache(Arc::new(PageCache(mounted.notifier.clone())));
+    Ok(mounted)
+}
+
+/// The kernel's cached pages.
+struct PageCache(Notifier);
+
+impl ContentCache for PageCache {
+    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let forgotten = self.0.inval_inode(ino.0, 0, 0);
+        // What the kernel does not take is a mount that is no more.
+        Box::pin(async move { drop(forgotten.await) })
+    }
+}
+
+/// As [`mount`], with any handler of requests.
+pub fn mount_handler(
+    handler: Arc<dyn Handler>,
+    path: &Path,
+    options: &Options,
+) -> Result<Mounted, MountError> {
+    let path = check_mount_point(path, options.allow_nonempty)?;
+    let rings = prepare_rings(options.io_uring)?;
+    let source = format!("{SOURCE_PREFIX}{}", options.cluster);
+    let device = Device::new(attach(&path, &source, options.allow_other)?);
+    let mounted = serve(handler, &device, rings, &path, options);
+    match &mounted {
+        Ok(_) => raise_read_ahead(&path, options.read_ahead_kib),
+        // Nobody can have used it. That it cannot be served is what counts.
+        Err(_) => drop(unmount(&path, true)),
+    }
+    mounted
+}
+
+fn serve(
+    handler: Arc<dyn Handler>,
+    device: &Arc<Device>,
+    rings: Option<Rings>,
+    path: &Path,
+    options: &Options,
+) -> Result<Mounted, MountError> {
+    let failed = |error| MountError::Mount { path: path.to_owned(), error };
+    let wanted = Wanted {
+        io_uring: rings.is_some(),
+        readdirplus: options.readdirplus,
+        locks: options.locks,
+    };
+    let agreed = device.greet(wanted).map_err(failed)?;
+    let over_io_uring = agreed.flags & flag::OVER_IO_URING != 0;
+    if options.io_uring == IoUring::On && !over_io_uring {
+        return Err(MountError::NoIoUring(io::Error::other("the kernel does not offer it")));
+    }
+    let rings = rings.filter(|_| over_io_uring);
+    let session = Session::new(handler, Handle::current());
+    let threads = Threads::start(&session, device, options.threads, rings).map_err(failed)?;
+    let notifier = Notifier::start(device.clone()).map_err(failed)?;
+    let channel = if over_io_uring { "io_uring" } else { "/dev/fuse" };
+    tracing::info!("FUSE 7.{} over {channel}, flags {:#x}", agreed.minor, agreed.flags);
+    Ok(Mounted { path: path.to_owned(), threads, notifier, over_io_uring })
+}
+
+/// Makes what io_uring needs before the kernel is told that it will be used.
+fn prepare_rings(wanted: IoUring) -> Result<Option<Rings>, MountError> {
+    if wanted == IoUring::Off {
+        return Ok(None);
+    }
+    let prepared = switch_on(wanted == IoUring::On).and_then(|on| match on {
+        true => Rings::prepare().map(Some),
+        false => Ok(None),
+    });
+    match prepared {
+        Ok(rings) => Ok(rings),
+        Err(error) if wanted == IoUring::On => Err(MountError::NoIoUring(error)),
+        Err(error) => {
+            tracing::info!("FUSE over io_uring cannot be used, /dev/fuse is: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Is FUSE over io_uring switched on? Switches it on if that is wanted; other mounts that are made
+/// later may then use it too.
+fn switch_on(wanted: bool) -> io::Result<bool> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{SWITCH}: {e}"));
+    match fs::read_to_string(SWITCH) {
+        Ok(state) if state.trim() == "Y" => Ok(true),
+        Ok(_) if wanted => fs::write(SWITCH, "Y").map(|()| true).map_err(named),
+        Ok(_) => Ok(false),
+        // The kernel is older than Linux 6.14, or built without it.
+        Err(e) if e.kind() == io::ErrorKind::NotFound && !wanted => Ok(false),
+        Err(e) => Err(named(e)),
+    }
+}
+
+/// FUSE itself grants at most what the kernel offers (128 KiB); the backing device's knob grants
+/// more. Without the right to turn it, reads are only slower.
+fn raise_read_ahead(path: &Path, kib: u32) {
+    let Ok(Some(mount)) = mount_at(path) else { return };
+    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);
+    if let Err(e) = fs::write(&knob, kib.to_string()) {
+        tracing::debug!("the kernel's read-ahead stays as it is: {knob}: {e}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_that_cannot_be_are_refused_with_a_reason() {
+        let dir = std::env::temp_dir().join(format!("weft-mount-point-{}", std::process::id()));
+        let says = |path: &Path| check_mount_point(path, false).unwrap_err().to_string();
+        assert!(says(&dir).contains("does not exist"), "{}", says(&dir));
+        fs::create_dir(&dir).unwrap();
+        assert_eq!(check_mount_point(&dir, false).unwrap(), dir.canonicalize().unwrap());
+        let file = dir.join("file");
+        fs::write(&file, "x").unwrap();
+        assert!(says(&dir).contains("not empty"), "{}", says(&dir));
+        assert!(check_mount_point(&dir, true).is_ok());
+        assert!(says(&file).contains("not a directory"), "{}", says(&file));
+        assert!(says(&file.join("x")).contains("not a directory"), "{}", says(&file.join("x")));
+        assert!(
+            says(Path::new("/proc")).contains("already a mount"),
+            "{}",
+            says(Path::new("/proc"))
+        );
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

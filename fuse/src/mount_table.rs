@@ -1,0 +1,152 @@
+//! What the kernel has mounted, and taking a mount away.
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the source of each of our mounts starts with in the kernel's table. Its type is no sign:
+/// `fuse` when root mounts, `fuse.weft` through fusermount3.
+pub const SOURCE_PREFIX: &str = "weft:";
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountEntry {
+    pub mount_point: PathBuf,
+    /// `major:minor` of the mounted filesystem, which also names its `/sys/class/bdi` folder.
+    pub device: String,
+    pub fs_type: String,
+    pub source: String,
+}
+
+impl MountEntry {
+    /// Is this a mount of Weft, alive or dead?
+    pub fn is_weft(&self) -> bool {
+        self.source.starts_with(SOURCE_PREFIX) && self.fs_type.starts_with("fuse")
+    }
+}
+
+/// All mounts that this process sees, oldest first.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    Ok(std::fs::read("/proc/self/mountinfo")?.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The topmost mount at exactly this absolute path.
+pub fn mount_at(path: &Path) -> io::Result<Option<MountEntry>> {
+    Ok(mounts()?.into_iter().rev().find(|m| m.mount_point == path))
+}
+
+/// `36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/sda rw`: the optional fields end at `-`.
+fn parse(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&b| b == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let mount_point = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
+    let mut text = || rest.next().map(|f| String::from_utf8_lossy(&unescape(f)).into_owned());
+    Some(MountEntry { mount_point, device, fs_type: text()?, source: text()? })
+}
+
+/// The kernel writes blanks and backslashes as `\` and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| byte == b'\\').and_then(|digits| {
+            digits.iter().try_fold(0u8, |n, d| match d {
+                b'0'..=b'7' => n.checked_mul(8)?.checked_add(d - b'0'),
+                _ => None,
+            })
+        });
+        out.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
+    }
+    out
+}
+
+/// Makes a path absolute and free of links without asking the filesystem that is mounted there:
+/// a dead mount answers everything with `ENOTCONN`.
+pub fn resolve_mount_point(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) if !is_symlink(&absolute) => {
+            Ok(parent.canonicalize()?.join(name))
+        }
+        _ => absolute.canonicalize(),
+    }
+}
+
+fn is_symlink(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|m| m.is_symlink())
+}
+
+/// Takes the topmost mount at `path` away; `lazy` also when files in it are open (it then
+/// disappears from the tree now and ends when they are closed).
+///
+/// Errors: `ResourceBusy` if files in it are open and not `lazy`; what else the kernel says.
+pub fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    // SAFETY: `name` is a NUL-terminated string that outlives the call.
+    if unsafe { libc::umount2(name.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        fusermount(path, lazy)
+    } else {
+        Err(error)
+    }
+}
+
+/// The set-user-id helper of Debian's `fuse3` unmounts for users what they mounted.
+fn fusermount(path: &Path, lazy: bool) -> io::Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(path);
+    let output = command.stdin(Stdio::null()).output().map_err(|e| {
+        io::Error::new(e.kind(), format!("cannot run fusermount3 (package fuse3): {e}"))
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let busy = text.contains("busy");
+    Err(io::Error::new(if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other }, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_with_and_without_optional_fields_parse() {
+        let entry =
+            parse(br"36 35 0:57 / /mnt/a\040b\134c rw shared:1 master:2 - fuse.weft weft:x rw")
+                .unwrap();
+        assert_eq!(entry.mount_point, Path::new(r"/mnt/a b\c"));
+        assert_eq!((entry.device.as_str(), entry.is_weft()), ("0:57", true));
+        assert_eq!(entry.source, "weft:x");
+        assert!(parse(b"36 35 98:0 / /mnt rw - ext4 /dev/sda rw").is_some());
+        for bad in
+            [&b""[..], b"36", b"36 35 98:0 / /mnt rw", b"36 35 98:0 / /mnt rw -", b"\\999 - -"]
+        {
+            assert_eq!(parse(bad), None);
+        }
+    }
+
+    #[test]
+    fn escapes_are_undone_only_where_they_are_escapes() {
+        assert_eq!(unescape(br"a\040b"), b"a b");
+        assert_eq!(unescape(br"\777\04"), br"\777\04");
+        assert_eq!(unescape(br"\"), br"\");
+    }
+
+    #[test]
+    fn the_root_is_mounted_and_a_fresh_folder_is_not() {
+        assert!(mount_at(Path::new("/")).unwrap().is_some());
+        let dir = std::env::temp_dir();
+        let path = resolve_mount_point(&dir.join("..").join("weft-nothing-here")).unwrap();
+        assert_eq!(mount_at(&path).unwrap(), None);
+        assert_eq!(unmount(&path, false).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

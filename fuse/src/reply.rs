@@ -1,0 +1,142 @@
+//! Turns what the client answered into replies. Every error becomes its errno here.
+
+use crate::abi::{Answer, Entry, Errno, Listing, Open, Reply, StatFs as Room, open_flag};
+use crate::attr::{bare_directory, to_kernel, type_bits};
+use bytes::Bytes;
+use std::time::Duration;
+use weft_client::{Attr, DirPage, Opened, ReadData, StatFs};
+use weft_proto::{Error, Result};
+
+/// Unit of `statfs`, bytes.
+const BLOCK: u32 = 4096;
+const NAME_MAX: u32 = 255;
+
+fn errno(error: Error) -> Errno {
+    if error.errno() == libc::EIO {
+        tracing::warn!("an application gets EIO: {error}");
+    } else {
+        tracing::debug!("errno {}: {error}", error.errno());
+    }
+    Errno(error.errno())
+}
+
+/// How the kernel gets to know a name and its inode; it may use both for `ttl`.
+pub fn entry(result: Result<Attr>, ttl: Duration) -> Answer {
+    result.map(|attr| Reply::Entry(Entry { attr: to_kernel(&attr), ttl })).map_err(errno)
+}
+
+pub fn attr(result: Result<Attr>, ttl: Duration) -> Answer {
+    result.map(|attr| Reply::Attr(to_kernel(&attr), ttl)).map_err(errno)
+}
+
+/// As [`attr`], with the time of birth.
+pub fn statx(result: Result<Attr>, ttl: Duration) -> Answer {
+    result.map(|attr| Reply::StatX(to_kernel(&attr), ttl)).map_err(errno)
+}
+
+pub fn empty(result: Result<()>) -> Answer {
+    result.map(|()| Reply::Empty).map_err(errno)
+}
+
+pub fn data(result: Result<Bytes>) -> Answer {
+    result.map(|data| Reply::Data(vec![data])).map_err(errno)
+}
+
+pub fn content(result: Result<ReadData>) -> Answer {
+    result.map(|data| Reply::Data(data.parts().to_vec())).map_err(errno)
+}
+
+pub fn written(result: Result<usize>) -> Answer {
+    result.map(|len| Reply::Written(len as u32)).map_err(errno)
+}
+
+/// `flags` are those of `open(2)`.
+pub fn opened(result: Result<Opened>, flags: u32) -> Answer {
+    result.map(|opened| Reply::Open(open(&opened, flags))).map_err(errno)
+}
+
+pub fn created(result: Result<Opened>, flags: u32, ttl: Duration) -> Answer {
+    let both = |o: Opened| Reply::Created(Entry { attr: to_kernel(&o.attr), ttl }, open(&o, flags));
+    result.map(both).map_err(errno)
+}
+
+/// What the kernel may do with an open file.
+fn open(opened: &Opened, flags: u32) -> Open {
+    let flags = flags as i32;
+    let mut allowed = 0;
+    if opened.keep_cache {
+        allowed |= open_flag::KEEP_CACHE;
+    }
+    // A handle that cannot write has nothing to flush: its close need not ask.
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        allowed |= open_flag::NOFLUSH;
+    }
+    // Where an append lands is known only when it is committed; the page cache would file it under
+    // the end of file that the kernel remembers.
+    if flags & libc::O_APPEND != 0 {
+        allowed |= open_flag::DIRECT_IO;
+    }
+    Open { fh: opened.handle.0, flags: allowed }
+}
+
+/// `size` 0 asks for the length only; a value that does not fit is `ERANGE`.
+pub fn xattr(result: Result<Bytes>, size: u32) -> Answer {
+    match result.map_err(errno)? {
+        value if size == 0 => Ok(Reply::XattrSize(value.len() as u32)),
+        value if value.len() > size as usize => Err(Errno(libc::ERANGE)),
+        value => Ok(Reply::Data(vec![value])),
+    }
+}
+
+/// Names, each with a NUL; `size` as in [`xattr`].
+pub fn xattr_names(result: Result<Vec<Bytes>>, size: u32) -> Answer {
+    let list = |names: Vec<Bytes>| -> Bytes {
+        names.iter().flat_map(|name| [&name[..], b"\0"].concat()).collect()
+    };
+    xattr(result.map(list), size)
+}
+
+pub fn statfs(result: Result<StatFs>) -> Answer {
+    let s = result.map_err(errno)?;
+    let (blocks, free) = (s.capacity_bytes / u64::from(BLOCK), s.free_bytes / u64::from(BLOCK));
+    // Inodes have no limit of their own; they take room like everything else.
+    let (files, files_free) = (s.inodes + free, free);
+    let (block_size, name_max) = (BLOCK, NAME_MAX);
+    Ok(Reply::StatFs(Room { blocks, free, files, files_free, block_size, name_max }))
+}
+
+/// `.` and `..` are ours to add: cookies 1 and 2, the client's start at 3.
+fn dots(ino: u64, parent: u64, after: u64) -> impl Iterator<Item = (u64, u64, &'static [u8])> {
+    [(ino, 1, &b"."[..]), (parent, 2, b"..")].into_iter().filter(move |(_, at, _)| *at > after)
+}
+
+/// Names after cookie `after`, as many as fit in `size` bytes.
+pub fn directory(result: Result<DirPage>, ino: u64, after: u64, size: u32) -> Answer {
+    let page = result.map_err(errno)?;
+    let mut list = Listing::new(size);
+    // `all` stops at the first entry that does not fit; the kernel asks for it again.
+    let _ = dots(ino, page.parent.0, after)
+        .all(|(ino, at, name)| list.add(ino, at, libc::S_IFDIR, name))
+        && page.entries.iter().all(|e| list.add(e.ino.0, e.cookie, type_bits(e.kind), &e.name));
+    list.finish()
+}
+
+/// As [`directory`], with attributes that are good for `ttl`.
+pub fn directory_plus(
+    result: Result<DirPage>,
+    ino: u64,
+    after: u64,
+    size: u32,
+    ttl: Duration,
+) -> Answer {
+    let page = result.map_err(errno)?;
+    let mut list = Listing::new(size);
+    let bare = |ino| Entry { attr: bare_directory(ino), ttl: Duration::ZERO };
+    // An inode that went away while the directory was read is no longer listed.
+    let known = page.entries.iter().filter_map(|e| Some((e, e.attr.as_ref().map(to_kernel)?)));
+    let mut known = known.map(|(e, attr)| (Entry { attr, ttl }, e.cookie, &e.name[..]));
+    let _ = dots(ino, page.parent.0, after)
+        .all(|(ino, at, name)| list.add_plus(&bare(ino), at, name))
+        && known.all(|(entry, at, name)| list.add_plus(&entry, at, name));
+    list.finish()
+}

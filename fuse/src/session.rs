@@ -1,0 +1,57 @@
+//! One mount's conversation with the kernel: each request to the handler, each answer back.
+
+use crate::abi::{self, Errno, Op, Request};
+use crate::call::Waiting;
+use crate::channel::Route;
+use crate::handler::{Handler, Outcome};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// What the threads of a mount share.
+pub struct Session {
+    handler: Arc<dyn Handler>,
+    runtime: Handle,
+    waiting: Arc<Waiting>,
+}
+
+impl Session {
+    pub fn new(handler: Arc<dyn Handler>, runtime: Handle) -> Arc<Self> {
+        Arc::new(Self { handler, runtime, waiting: Arc::default() })
+    }
+
+    /// The runtime in which requests are handled; threads enter it once.
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Serves one request. Does not block.
+    pub fn serve(&self, request: &Request<'_>, route: Route) {
+        let unique = request.header.unique;
+        match request.op {
+            Op::Forget => return,
+            Op::Interrupt { unique } => return self.waiting.interrupt(unique),
+            Op::Unknown | Op::Init(_) => return route.answer(unique, &Err(Errno(libc::ENOSYS))),
+            _ => {}
+        }
+        let owed = route.clone();
+        let handled = catch_unwind(AssertUnwindSafe(|| match self.handler.handle(request) {
+            Outcome::Done(answer) => route.answer(unique, &answer),
+            Outcome::Working(work) => {
+                self.waiting.start(&request.header, route, work, &self.runtime)
+            }
+        }));
+        if handled.is_err() {
+            tracing::error!("request {:?} panicked", request.header);
+            owed.answer(unique, &Err(Errno(libc::EIO)));
+        }
+    }
+
+    /// What cannot be decoded is answered too, if it can be named.
+    pub fn refuse(&self, error: abi::Malformed, head: &[u8], route: &Route) {
+        tracing::error!("the kernel sent a request that cannot be understood: {error}");
+        if let Some(unique) = head.get(8..16).and_then(|u| u.try_into().ok()) {
+            route.answer(u64::from_ne_bytes(unique), &Err(Errno(libc::EIO)));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Configuration of one metadata server: a TOML file, checked once, then a typed value.
+//!
+//! Invariant: whoever holds a [`Config`] holds one that passed [`Config::validate`]; unknown fields
+//! are refused, so that a typing error is never silently a default.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weft_proto::{Error, ErrorKind, NodeId, Profile, Result};
+
+/// One metadata server of the group, as all of them reach it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// Its number in the group, never 0.
+    pub id: NodeId,
+    /// `host:port` of its listener, as seen from the other servers, daemons and clients.
+    pub address: String,
+}
+
+/// Settings of one metadata server. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// This server's number; one of `peers`.
+    pub id: NodeId,
+    /// `host:port` to listen on, for the framed protocol and gRPC alike.
+    pub listen: String,
+    /// All servers of the group, this one included: the same list on each. Fixed once data exists.
+    pub peers: Vec<Member>,
+    /// Folder for log, state and snapshots.
+    pub data_dir: PathBuf,
+    /// Redundancy of the first pool, such as `4+2` or `replica=3`; used when the cluster is made.
+    #[serde(default = "default_profile")]
+    pub profile: String,
+    /// A follower that hears nothing from the leader for this long (to twice as long) stands for
+    /// election.
+    #[serde(default = "default_election_ms")]
+    pub election_ms: u64,
+    /// The leader's heartbeat.
+    #[serde(default = "default_heartbeat_ms")]
+    pub heartbeat_ms: u64,
+    /// Log entries kept for followers that are behind; who is further behind gets a snapshot.
+    #[serde(default = "default_log_entries")]
+    pub log_entries: u64,
+    /// A session that does not renew for this long is declared dead.
+    #[serde(default = "default_session_ttl_ms")]
+    pub session_ttl_ms: u64,
+    /// A target whose daemon is silent for this long is `down`.
+    #[serde(default = "default_target_down_ms")]
+    pub target_down_ms: u64,
+    /// How long the set of targets must be unchanged before placement groups are made for it.
+    #[serde(default = "default_placement_settle_ms")]
+    pub placement_settle_ms: u64,
+    /// A target fuller than this many percent takes no new chunks; it is taken back five below.
+    #[serde(default = "default_full_percent")]
+    pub full_percent: u64,
+    /// How often the chunks of dead sessions are looked for on the targets.
+    #[serde(default = "default_sweep_ms")]
+    pub sweep_ms: u64,
+}
+
+fn default_profile() -> String {
+    "4+2".into()
+}
+fn default_election_ms() -> u64 {
+    750
+}
+fn default_heartbeat_ms() -> u64 {
+    75
+}
+fn default_log_entries() -> u64 {
+    20_000
+}
+fn default_session_ttl_ms() -> u64 {
+    10_000
+}
+fn default_target_down_ms() -> u64 {
+    2_500
+}
+fn default_placement_settle_ms() -> u64 {
+    1_000
+}
+fn default_full_percent() -> u64 {
+    95
+}
+fn default_sweep_ms() -> u64 {
+    30_000
+}
+
+impl Config {
+    /// Settings with every default, for a server of the given group.
+    pub fn new(id: NodeId, listen: String, peers: Vec<Member>, data_dir: PathBuf) -> Self {
+        Self {
+            id,
+            listen,
+            peers,
+            data_dir,
+            profile: default_profile(),
+            election_ms: default_election_ms(),
+            heartbeat_ms: default_heartbeat_ms(),
+            log_entries: default_log_entries(),
+            session_ttl_ms: default_session_ttl_ms(),
+            target_down_ms: default_target_down_ms(),
+            placement_settle_ms: default_placement_settle_ms(),
+            full_percent: default_full_percent(),
+            sweep_ms: default_sweep_ms(),
+        }
+    }
+
+    /// Reads and checks a TOML file.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Error::new(ErrorKind::Invalid, format!("cannot read {}: {e}", path.display()))
+        })?;
+        Self::parse(&text)
+            .map_err(|e| Error::new(e.kind, format!("{}: {}", path.display(), e.message)))
+    }
+
+    /// Reads and checks the text of a configuration file.
+    pub fn parse(text: &str) -> Result<Self> {
+        let config: Self =
+            toml::from_str(text).map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Refuses what cannot work, saying which field and why.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+        let ids: BTreeSet<_> = self.peers.iter().map(|p| p.id).collect();
+        let addresses: BTreeSet<_> = self.peers.iter().map(|p| p.address.as_str()).collect();
+        if ids.len() != self.peers.len() || addresses.len() != self.peers.len() {
+            return bad("peers: two of them share an id or an address".into());
+        }
+        if self.peers.is_empty() || self.peers.len() > 9 {
+            return bad(format!("peers: 1 to 9 servers form a group, not {}", self.peers.len()));
+        }
+        if ids.contains(&NodeId(0)) {
+            return bad("peers: id 0 is not a server; ids start at 1".into());
+        }
+        if !ids.contains(&self.id) {
+            return bad(format!("id: server {} is not among the peers", self.id));
+        }
+        for (field, address) in std::iter::once(("listen", &self.listen))
+            .chain(self.peers.iter().map(|p| ("peers", &p.address)))
+        {
+            if !address
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            {
+                return bad(format!("{field}: {address:?} is not host:port"));
+            }
+        }
+        if self.heartbeat_ms < 5 || self.election_ms < 5 * self.heartbeat_ms {
+            return bad(format!(
+                "election_ms ({}) must be at least five times heartbeat_ms ({}), which is at least 5",
+                self.election_ms, self.heartbeat_ms
+            ));
+        }
+        for (field, value, min) in [
+            ("log_entries", self.log_entries, 16),
+            ("session_ttl_ms", self.session_ttl_ms, 100),
+            ("target_down_ms", self.target_down_ms, 100),
+            ("placement_settle_ms", self.placement_settle_ms, 1),
+            ("sweep_ms", self.sweep_ms, 100),
+        ] {
+            if value < min || value > 1 << 40 {
+                return bad(format!("{field}: {value} is not at least {min}"));
+            }
+        }
+        if !(10..=100).contains(&self.full_percent) {
+            return bad(format!("full_percent: {} is not 10 to 100", self.full_percent));
+        }
+        self.pool_profile().map(|_| ())
+    }
+
+    /// Redundancy of the first pool.
+    pub fn pool_profile(&self) -> Result<Profile> {
+        self.profile.parse()
+    }
+
+    /// Length of one Raft tick, which is the heartbeat.
+    pub fn tick(&self) -> Duration {
+        Duration::from_millis(self.heartbeat_ms)
+    }
+
+    /// Least election timeout, in ticks.
+    pub fn election_ticks(&self) -> usize {
+        (self.election_ms / self.heartbeat_ms) as usize
+    }
+
+    /// Least time in which a follower that heard the leader helps to elect no other.
+    pub fn election_timeout(&self) -> Duration {
+        self.tick() * self.election_ticks() as u32
+    }
+
+    /// Time without renewal after which a session is dead.
+    pub fn session_ttl(&self) -> Duration {
+        Duration::from_millis(self.session_ttl_ms)
+    }
+
+    /// Silence after which a target is down.
+    pub fn target_down_after(&self) -> Duration {
+        Duration::from_millis(self.target_down_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+        id = 2
+        listen = "127.0.0.1:7002"
+        data_dir = "/var/lib/weft/metadata"
+        peers = [{ id = 1, address = "a:7001" }, { id = 2, address = "b:7002" }, { id = 3, address = "[::1]:7003" }]
+    "#;
+
+    #[test]
+    fn a_small_file_is_enough_and_mistakes_are_named() {
+        let c = Config::parse(GOOD).unwrap();
+        assert_eq!((c.id, c.peers.len(), c.election_ticks()), (NodeId(2), 3, 10));
+        for (from, to, names) in [
+            ("id = 2\n", "id = 9\n", "id"),
+            ("b:7002", "b:x", "peers"),
+            ("b:7002", "a:7001", "peers"),
+            ("listen", "profile = \"9\"\nlisten", "profile"),
+            ("listen", "election_ms = 100\nlisten", "election_ms"),
+            ("listen", "lisen = 1\nlisten", "lisen"),
+            ("listen", "full_percent = 5\nlisten", "full_percent"),
+            ("listen", "sweep_ms = 0\nlisten", "sweep_ms"),
+        ] {
+            let e = Config::parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+            assert!(
+                e.kind == ErrorKind::Invalid && e.message.contains(names),
+                "{from} -> {to}: {e}"
+            );
+        }
+    }
+}

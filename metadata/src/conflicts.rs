@@ -1,0 +1,173 @@
+//! What a request does to the leases of others: it waits until whatever stands against it was given
+//! back.
+//!
+//! Invariants: a change holds its names and claims its inodes from before it is proposed until it
+//! was applied ([`Claim`]), so that the inodes behind its names stay the same and nobody is granted
+//! what the change would have had to recall; reads claim nothing. See [`crate::leases`].
+
+use crate::leases::{Mode, Name, Use};
+use crate::node::Node;
+use std::sync::Arc;
+use tokio::time::{Instant, timeout_at};
+use v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Names and inodes that a change takes, until it is dropped.
+pub struct Claim {
+    node: Arc<Node>,
+    term: u64,
+    by: SessionId,
+    names: Vec<Name>,
+    pub inos: Vec<InodeId>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut sessions = self.node.sessions.lock();
+        if self.node.view().term == self.term {
+            sessions.leases.free_names(&self.names);
+            sessions.leases.unclaim(self.by, &self.inos);
+        }
+    }
+}
+
+/// Repeats `attempt` under the lock of the soft state, after every change there, until it answers.
+async fn when<T>(
+    node: &Node,
+    deadline: Instant,
+    what: &str,
+    mut attempt: impl FnMut(&mut crate::sessions::Sessions) -> Option<T>,
+) -> Result<T> {
+    loop {
+        let mut changes = {
+            let mut sessions = node.sessions.lock();
+            if let Some(done) = attempt(&mut sessions) {
+                return Ok(done);
+            }
+            sessions.leases.changes()
+        };
+        match timeout_at(deadline, changes.changed()).await {
+            Ok(Ok(())) => {}
+            // The term is over.
+            Ok(Err(_)) => return Err(node.not_leader()),
+            Err(_) => return Err(Error::new(ErrorKind::TimedOut, what)),
+        }
+    }
+}
+
+/// Waits until all sessions but `me` have told this leader what they hold.
+pub async fn all_declared(node: &Node, me: SessionId, deadline: Instant) -> Result<()> {
+    let what = "another session has not told the new metadata leader yet what it holds";
+    when(node, deadline, what, |s| s.others_declared(me).then_some(())).await
+}
+
+/// Waits until nobody else has buffered what `by` is about to read.
+pub async fn readable(node: &Node, by: SessionId, ino: InodeId, deadline: Instant) -> Result<()> {
+    let what = "another session has not given up its lease yet";
+    when(node, deadline, what, |s| {
+        s.leases.recall(Instant::now(), by, ino, Use::Read).then_some(())
+    })
+    .await
+}
+
+/// Grants a lease to read that the asker cannot do without: its kernel is going to cache what it is
+/// told. Waits for changes that are under way; but not if the asker has to give back an earlier lease
+/// first, which it cannot before this is answered. What it caches then, it forgets with that one.
+pub async fn must_grant(
+    node: &Node,
+    to: SessionId,
+    ino: InodeId,
+    deadline: Instant,
+) -> Result<Option<v1::Grant>> {
+    let what = "a change by another session has not ended yet";
+    when(node, deadline, what, |s| {
+        let now = Instant::now();
+        if !s.leases.recall(now, to, ino, Use::Read) {
+            return None;
+        }
+        match s.leases.grant(now, to, ino, Mode::Read, true) {
+            None if !s.leases.owes(to, ino) => None,
+            grant => Some(grant),
+        }
+    })
+    .await
+}
+
+/// Waits until nobody else holds any lease on these: for changes of the leader's own.
+pub async fn changeable(node: &Node, inos: &[InodeId], deadline: Instant) -> Result<()> {
+    let what = "a session has not given up its lease yet";
+    let by = SessionId(0);
+    when(node, deadline, what, |s| {
+        let now = Instant::now();
+        // Every one is asked, also after one that is held.
+        let held = inos.iter().filter(|ino| !s.leases.recall(now, by, **ino, Use::Change)).count();
+        (held == 0).then_some(())
+    })
+    .await
+}
+
+/// Takes what a client's change touches.
+pub async fn claim(
+    node: &Arc<Node>,
+    term: u64,
+    request: &v1::MetaRequest,
+    deadline: Instant,
+) -> Result<Claim> {
+    let by = SessionId(request.session);
+    let names = names(request.op.as_ref());
+    let mut claim = Claim { node: node.clone(), term, by, names: Vec::new(), inos: Vec::new() };
+    let busy = "another change of the same name has not ended yet";
+    when(node, deadline, busy, |s| s.leases.take_names(&names).then_some(())).await?;
+    claim.names = names;
+    let mut inos = inodes(request.op.as_ref());
+    for (parent, name) in &claim.names {
+        inos.push(*parent);
+        inos.extend(node.state.child(*parent, name)?);
+    }
+    inos.sort_unstable();
+    inos.dedup();
+    node.sessions.lock().leases.claim(by, &inos);
+    claim.inos = inos;
+    let held = "another session has not given up its lease yet";
+    when(node, deadline, held, |s| {
+        let now = Instant::now();
+        let held =
+            claim.inos.iter().filter(|ino| !s.leases.recall(now, by, **ino, Use::Change)).count();
+        (held == 0).then_some(())
+    })
+    .await?;
+    Ok(claim)
+}
+
+/// The names that a change makes, takes away or moves.
+fn names(op: Option<&Op>) -> Vec<Name> {
+    let name = |parent: u64, name: &bytes::Bytes| (InodeId(parent), name.clone());
+    match op {
+        Some(Op::Create(op)) => vec![name(op.parent, &op.name)],
+        Some(Op::MkNod(op)) => vec![name(op.parent, &op.name)],
+        Some(Op::MkDir(op)) => vec![name(op.parent, &op.name)],
+        Some(Op::SymLink(op)) => vec![name(op.parent, &op.name)],
+        Some(Op::Link(op)) => vec![name(op.parent, &op.name)],
+        Some(Op::Unlink(op)) => vec![name(op.parent, &op.name)],
+        Some(Op::RmDir(op)) => vec![name(op.parent, &op.name)],
+        Some(Op::Rename(op)) => {
+            let mut both = vec![name(op.parent, &op.name), name(op.new_parent, &op.new_name)];
+            both.dedup();
+            both
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The inodes that a change names by number.
+fn inodes(op: Option<&Op>) -> Vec<InodeId> {
+    match op {
+        Some(Op::Link(op)) => vec![InodeId(op.ino)],
+        Some(Op::SetAttr(op)) => vec![InodeId(op.ino)],
+        Some(Op::SetXattr(op)) => vec![InodeId(op.ino)],
+        Some(Op::RemoveXattr(op)) => vec![InodeId(op.ino)],
+        Some(Op::SetLayout(op)) => vec![InodeId(op.ino)],
+        Some(Op::CommitExtents(op)) => vec![InodeId(op.ino)],
+        _ => Vec::new(),
+    }
+}

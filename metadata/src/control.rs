@@ -1,0 +1,219 @@
+//! The gRPC service: status, map watch, registration and heartbeats of storage daemons.
+//!
+//! Errors carry their kind in the metadata entry `weft-error` (the number of the
+//! [`weft_proto::ErrorKind`]) and, for NotLeader, the leader's address in `weft-leader`.
+
+use crate::node::{Effect, Node};
+use crate::server::cluster_of;
+use crate::targets::Targets;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status};
+use v1::control_server::Control;
+use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, v1};
+
+/// How long a call may wait for a leader.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A watcher that does not answer pings this often is gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// One server's gRPC answers.
+pub struct ControlService {
+    node: Arc<Node>,
+    targets: Arc<Targets>,
+}
+
+impl ControlService {
+    pub fn new(node: Arc<Node>, targets: Arc<Targets>) -> Self {
+        Self { node, targets }
+    }
+
+    fn check_cluster(&self, theirs: &[u8]) -> Result<Option<Uuid>> {
+        let ours = cluster_of(&self.node.map());
+        if !theirs.is_empty() && ours.is_some_and(|c| c.0 != *theirs) {
+            return Err(Error::new(
+                ErrorKind::WrongCluster,
+                "the storage daemon belongs to another cluster: its targets were formatted there",
+            ));
+        }
+        Ok(ours)
+    }
+
+    async fn register(
+        &self,
+        request: v1::RegisterTargetRequest,
+    ) -> Result<v1::RegisterTargetReply> {
+        self.node.lead(Instant::now() + PATIENCE).await?;
+        self.check_cluster(&request.cluster)?;
+        let invalid = |what: &str| Error::new(ErrorKind::Invalid, what.to_string());
+        let target = request.target.ok_or_else(|| invalid("a registration without a target"))?;
+        if target.uuid.len() != 16 || target.address.is_empty() {
+            return Err(invalid("a target needs a uuid of 16 bytes and its daemon's address"));
+        }
+        let entry = v1::RegisterTargetEntry { target: Some(target) };
+        let reply =
+            self.node.propose(v1::log_entry::Body::RegisterTarget(entry), Effect::Nothing).await?;
+        let Some(v1::meta_reply::Result::Target(v1::TargetInfo { id, .. })) = reply.result else {
+            return Err(Error::new(ErrorKind::Internal, "a registration that answers no target"));
+        };
+        tracing::info!(target = id, "target registered");
+        Ok(v1::RegisterTargetReply { id, cluster: self.node.map().cluster.clone() })
+    }
+
+    async fn beat(&self, request: v1::HeartbeatRequest) -> Result<v1::HeartbeatReply> {
+        self.check_cluster(&request.cluster)?;
+        self.node.lead(Instant::now() + PATIENCE).await?;
+        let map = self.node.map();
+        let known = |id| map.targets.iter().any(|t| t.id == id);
+        let stranger = request
+            .targets
+            .iter()
+            .map(|t| t.target)
+            .chain(request.failed.iter().copied())
+            .find(|&id| !known(id));
+        if let Some(id) = stranger {
+            let id = TargetId(id);
+            return Err(Error::new(ErrorKind::NotFound, format!("target {id} is not registered")));
+        }
+        self.targets.hear(Instant::now(), request);
+        Ok(v1::HeartbeatReply { epoch: self.node.epoch().0 })
+    }
+
+    fn status_now(&self) -> v1::StatusReply {
+        let (node, view) = (&self.node, self.node.view());
+        let sessions = node.sessions.lock().show(Instant::now());
+        v1::StatusReply {
+            id: node.config.id.0,
+            leader: view.leader.map_or(0, |l| l.0),
+            leader_address: view.leader.and_then(|l| node.address_of(l)).unwrap_or_default().into(),
+            term: view.term,
+            commit_index: node.commit_index(),
+            applied_index: node.applied_index(),
+            map: Some((*node.map()).clone()),
+            targets: if view.ready { self.targets.stats() } else { Vec::new() },
+            sessions: sessions
+                .into_iter()
+                .map(|s| v1::SessionStat {
+                    session: s.id.0,
+                    client: s.client,
+                    idle_ms: s.idle.as_millis() as u64,
+                    opens: s.opens as u64,
+                })
+                .collect(),
+            garbage_segments: garbage_count(node),
+            version: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+}
+
+/// Segments that wait for deletion; counted up to a bound.
+fn garbage_count(node: &Node) -> u64 {
+    const COUNTED: usize = 100_000;
+    node.state.garbage(None, COUNTED).map_or(0, |g| g.len() as u64)
+}
+
+type MapStream = Pin<Box<dyn Stream<Item = Result<v1::ClusterMap, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Control for ControlService {
+    async fn status(
+        &self,
+        _: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusReply>, Status> {
+        Ok(Response::new(self.status_now()))
+    }
+
+    type WatchMapStream = MapStream;
+
+    async fn watch_map(
+        &self,
+        request: Request<v1::WatchMapRequest>,
+    ) -> Result<Response<MapStream>, Status> {
+        let have = request.into_inner().have_epoch;
+        let maps = self.node.watch_map();
+        let newer = WatchStream::new(maps)
+            .filter(move |map| map.epoch > have)
+            .map(|map| Ok((*map).clone()));
+        Ok(Response::new(Box::pin(newer)))
+    }
+
+    async fn register_target(
+        &self,
+        request: Request<v1::RegisterTargetRequest>,
+    ) -> Result<Response<v1::RegisterTargetReply>, Status> {
+        self.register(request.into_inner()).await.map(Response::new).map_err(status)
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatReply>, Status> {
+        self.beat(request.into_inner()).await.map(Response::new).map_err(status)
+    }
+}
+
+fn status(e: Error) -> Status {
+    let code = match e.kind {
+        ErrorKind::NotFound => tonic::Code::NotFound,
+        ErrorKind::Invalid | ErrorKind::Protocol => tonic::Code::InvalidArgument,
+        ErrorKind::WrongCluster => tonic::Code::FailedPrecondition,
+        ErrorKind::Internal | ErrorKind::Io | ErrorKind::Corrupt => tonic::Code::Internal,
+        _ => tonic::Code::Unavailable,
+    };
+    let mut status = Status::new(code, e.message);
+    let metadata = status.metadata_mut();
+    metadata.insert("weft-error", e.kind.code().into());
+    if let Ok(address) = e.hint.parse() {
+        metadata.insert("weft-leader", address);
+    }
+    status
+}
+
+/// Serves gRPC on the connections that the listener recognised as HTTP/2, until shutdown.
+pub async fn serve(
+    service: ControlService,
+    mut connections: mpsc::Receiver<weft_net::BoxStream>,
+    mut shutdown: watch::Receiver<bool>,
+) -> Result<()> {
+    let service = v1::control_server::ControlServer::new(service);
+    let mut open = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            // An error means that whoever could order the shutdown is gone.
+            _ = shutdown.wait_for(|&stop| stop) => return Ok(()),
+            Some(stream) = connections.recv() => {
+                let service = service.clone();
+                open.spawn(serve_connection(stream, service));
+            }
+            Some(_) = open.join_next() => {}
+            else => return Ok(()),
+        }
+    }
+}
+
+async fn serve_connection(
+    stream: weft_net::BoxStream,
+    service: v1::control_server::ControlServer<ControlService>,
+) {
+    let service =
+        hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            use tonic::codegen::Service as _;
+            service.clone().call(request.map(tonic::body::Body::new))
+        });
+    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEP_ALIVE)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(e) = connection.await {
+        tracing::debug!("a gRPC connection ended: {e}");
+    }
+}

@@ -1,0 +1,170 @@
+//! What the leader does besides answering: it makes the cluster, declares silent sessions dead and
+//! silent targets down, removes inodes without names, and makes placement groups.
+//!
+//! Every duty runs only while this server leads, in tasks that end with the term; whatever they
+//! decide goes through the log, so that a duty cut off in the middle is taken up by the next leader.
+
+use crate::conflicts;
+use crate::gc;
+use crate::node::{Effect, Node};
+use crate::placement;
+use crate::server::cluster_of;
+use crate::targets::Targets;
+use rand::RngCore;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use v1::log_entry::Body;
+use weft_net::Peers;
+use weft_proto::{InodeId, Result, SessionId, v1};
+
+/// How often sessions and targets are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// A session that does not answer a recall for so many times its time to live is declared dead: a
+/// flush may have to wait for storage, and others wait for it.
+const ANSWER: u32 = 3;
+/// Inodes removed by one log entry.
+const PURGE_BATCH: usize = 256;
+
+/// Runs the duties of every term in which this server leads.
+pub async fn run(node: Arc<Node>, targets: Arc<Targets>, peers: Arc<Peers>) {
+    let mut views = node.watch_view();
+    loop {
+        let Ok(view) = views.wait_for(|v| v.ready).await.map(|v| *v) else { return };
+        let mut duties = start(&node, &targets, &peers);
+        let over = views.wait_for(|v| !v.ready || v.term != view.term).await.is_err();
+        duties.shutdown().await;
+        if over {
+            return;
+        }
+    }
+}
+
+fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>) -> JoinSet<()> {
+    let since = Instant::now();
+    let mut duties = JoinSet::new();
+    let n = node.clone();
+    duties.spawn(async move { make_cluster(&n).await });
+    let n = node.clone();
+    duties.spawn(async move { keep_sessions(&n).await });
+    let n = node.clone();
+    duties.spawn(async move { purge_orphans(&n).await });
+    let (n, t) = (node.clone(), targets.clone());
+    duties.spawn(async move { keep_targets(&n, &t, since).await });
+    let n = node.clone();
+    duties.spawn(async move { placement::keep(&n).await });
+    let (n, p) = (node.clone(), peers.clone());
+    duties.spawn(async move { gc::collect(&n, &p).await });
+    let (n, p) = (node.clone(), peers.clone());
+    duties.spawn(async move { gc::sweep(&n, &p).await });
+    duties
+}
+
+/// Proposes a change of the leader's own. A failure is logged; the duty comes back to it.
+pub async fn propose(node: &Node, what: &str, body: Body) -> Result<v1::MetaReply> {
+    let effect = match &body {
+        Body::ExpireSession(e) => Effect::SessionEnds(SessionId(e.session)),
+        _ => Effect::Nothing,
+    };
+    let reply = node.propose(body, effect).await;
+    if let Err(e) = &reply {
+        tracing::warn!("could not {what}: {e}");
+    }
+    reply
+}
+
+async fn make_cluster(node: &Node) {
+    // The pool's profile was checked with the configuration.
+    let Ok(profile) = node.config.pool_profile() else { return };
+    while cluster_of(&node.map()).is_none() {
+        let mut cluster = [0; 16];
+        node.env.rng(0x636c_7573_7465_7200 ^ node.config.id.0).fill_bytes(&mut cluster);
+        let members = node
+            .config
+            .peers
+            .iter()
+            .map(|p| v1::NodeInfo { id: p.id.0, address: p.address.clone() })
+            .collect();
+        let entry = v1::InitClusterEntry {
+            cluster: cluster.to_vec().into(),
+            profile: Some(profile.into()),
+            members,
+        };
+        if propose(node, "make the cluster", Body::InitCluster(entry)).await.is_err() {
+            sleep(LOOK).await;
+        }
+    }
+}
+
+async fn keep_sessions(node: &Arc<Node>) {
+    loop {
+        sleep(LOOK).await;
+        let ttl = node.config.session_ttl();
+        let dead = node.sessions.lock().begin_expiry(Instant::now(), ttl, ANSWER * ttl);
+        for session in dead {
+            tracing::info!(
+                session = session.0,
+                "session is silent or keeps a recalled lease for too long and is declared dead"
+            );
+            let entry = v1::ExpireSessionEntry { session: session.0 };
+            if propose(node, "declare a session dead", Body::ExpireSession(entry)).await.is_err() {
+                node.sessions.lock().spare(session);
+            }
+        }
+    }
+}
+
+/// Removes inodes that have no name and that nobody has open.
+async fn purge_orphans(node: &Arc<Node>) {
+    let mut after = InodeId(0);
+    loop {
+        let Ok(orphans) = node.state.orphans(after, PURGE_BATCH) else { return };
+        // Creates and opens that the scan may have seen the end of are in the table only when the
+        // event loop has dealt with their entries.
+        if node.settled(node.state.applied()).await.is_err() {
+            return;
+        }
+        // A session that opened one under a lease, without asking, says so when that is recalled.
+        let closed = node.sessions.lock().not_open(&orphans);
+        let patience = Instant::now() + node.config.session_ttl();
+        if conflicts::changeable(node, &closed, patience).await.is_err() {
+            sleep(LOOK).await;
+            continue;
+        }
+        let free = node.sessions.lock().begin_purge(&closed);
+        if !free.is_empty() {
+            let entry = v1::PurgeInodesEntry { inos: free.iter().map(|i| i.0).collect() };
+            let purged = propose(node, "remove orphans", Body::PurgeInodes(entry)).await;
+            node.sessions.lock().end_purge(&free);
+            if purged.is_ok() {
+                // A large one is removed in bounded steps: look again at the same place.
+                continue;
+            }
+        }
+        after = match orphans.last() {
+            Some(&last) if orphans.len() == PURGE_BATCH => last,
+            _ => {
+                sleep(LOOK).await;
+                InodeId(0)
+            }
+        };
+    }
+}
+
+async fn keep_targets(node: &Arc<Node>, targets: &Targets, since: Instant) {
+    let settings = (node.config.target_down_after(), node.config.full_percent);
+    loop {
+        sleep(LOOK).await;
+        let changes = targets.changes(Instant::now(), since, settings.0, settings.1, &node.map());
+        if changes.is_empty() {
+            continue;
+        }
+        for change in &changes {
+            tracing::info!(target = change.target, state = ?change.state(), full = change.full, "target changes");
+        }
+        let entry = v1::SetTargetStateEntry { changes };
+        // The reply says whether it took effect; if not, the next look decides anew.
+        let _ = propose(node, "change the state of targets", Body::SetTargetState(entry)).await;
+    }
+}

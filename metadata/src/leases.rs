@@ -1,0 +1,423 @@
+//! Leases of the sessions: who may use what it knows of an inode without asking, and who may buffer.
+//!
+//! Soft state of the leader. A new leader grants nothing, and answers nobody, before every other
+//! session has declared what it keeps ([`crate::sessions`]); so a lease outlives its leader safely.
+//!
+//! Invariants (I6): while a session holds a lease to write, no other holds any on that inode; a
+//! change is carried out only after every other session's lease on what it touches was returned or
+//! its session ended ([`Leases::claim`] keeps new ones from being granted meanwhile); a lease is
+//! granted before the state is read for the answer that carries it. Grants and recalls are numbered
+//! in one sequence, so that a return never takes away what was granted after it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use weft_proto::{InodeId, SessionId, v1};
+
+/// After a recall nothing is granted for this long, unless it has to be: inodes that several
+/// sessions change are cheaper without leases.
+const COOL: Duration = Duration::from_millis(200);
+/// Most leases of one session; beyond it nothing is granted, which costs speed only.
+const MOST: usize = 1 << 18;
+
+/// What a request is going to do with an inode.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Use {
+    Read,
+    Change,
+}
+
+/// What a lease allows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Mode {
+    Read,
+    Write,
+}
+
+struct Holder {
+    session: SessionId,
+    mode: Mode,
+    /// Of the newest grant.
+    seq: u64,
+    recall: Option<Recall>,
+}
+
+#[derive(Clone, Copy)]
+struct Recall {
+    seq: u64,
+    keep_read: bool,
+    since: Instant,
+}
+
+#[derive(Default)]
+struct Lease {
+    holders: Vec<Holder>,
+    /// Sessions that are changing the inode, one entry a change.
+    claims: Vec<SessionId>,
+    cool_until: Option<Instant>,
+}
+
+impl Lease {
+    fn is_idle(&self, now: Instant) -> bool {
+        self.holders.is_empty()
+            && self.claims.is_empty()
+            && self.cool_until.is_none_or(|until| until <= now)
+    }
+}
+
+/// One session's side.
+struct Party {
+    leases: usize,
+    /// Recalls that were not returned yet, by number.
+    recalls: BTreeMap<u64, v1::recalls_reply::Recall>,
+    news: watch::Sender<u64>,
+}
+
+/// A name in a directory that is being changed.
+pub type Name = (InodeId, bytes::Bytes);
+
+/// All leases of one term.
+pub struct Leases {
+    inodes: HashMap<InodeId, Lease>,
+    parties: HashMap<SessionId, Party>,
+    names: HashSet<Name>,
+    seq: u64,
+    changed: watch::Sender<u64>,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self {
+            inodes: HashMap::new(),
+            parties: HashMap::new(),
+            names: HashSet::new(),
+            seq: 0,
+            changed: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Leases {
+    /// The leases of a term. Numbers of a later term are greater.
+    pub fn of_term(term: u64) -> Self {
+        Self { seq: term << 40, ..Self::default() }
+    }
+
+    /// Starts to wait for a lease to be returned or a name to be let go.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Wakes who waits.
+    pub fn note_change(&self) {
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    fn number(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
+    /// A session lives.
+    pub fn joined(&mut self, id: SessionId) {
+        self.parties.entry(id).or_insert_with(|| Party {
+            leases: 0,
+            recalls: BTreeMap::new(),
+            news: watch::Sender::new(0),
+        });
+    }
+
+    /// A session is no more, and holds nothing any more.
+    pub fn ended(&mut self, id: SessionId) {
+        if self.parties.remove(&id).is_some() {
+            for lease in self.inodes.values_mut() {
+                lease.holders.retain(|h| h.session != id);
+            }
+            let now = Instant::now();
+            self.inodes.retain(|_, lease| !lease.is_idle(now));
+            self.note_change();
+        }
+    }
+
+    /// A session declared to a new leader that it keeps these to write. Nobody else can have been
+    /// granted any of them: grants wait until all have declared.
+    pub fn declared(&mut self, id: SessionId, inos: &[InodeId]) {
+        for &ino in inos {
+            self.insert(id, ino, Mode::Write);
+        }
+    }
+
+    fn insert(&mut self, to: SessionId, ino: InodeId, mode: Mode) -> Option<(u64, Mode)> {
+        let seq = self.number();
+        let party = self.parties.get_mut(&to)?;
+        let lease = self.inodes.entry(ino).or_default();
+        match lease.holders.iter_mut().find(|h| h.session == to) {
+            Some(holder) => {
+                holder.seq = seq;
+                holder.mode = holder.mode.max(mode);
+                Some((seq, holder.mode))
+            }
+            None => {
+                party.leases += 1;
+                lease.holders.push(Holder { session: to, mode, seq, recall: None });
+                Some((seq, mode))
+            }
+        }
+    }
+
+    /// Grants a lease if nothing stands against it. `must`: even if the inode was contended a
+    /// moment ago. The state must be read after this.
+    pub fn grant(
+        &mut self,
+        now: Instant,
+        to: SessionId,
+        ino: InodeId,
+        mode: Mode,
+        must: bool,
+    ) -> Option<v1::Grant> {
+        let party = self.parties.get(&to)?;
+        if party.leases >= MOST && !must {
+            return None;
+        }
+        if let Some(lease) = self.inodes.get(&ino) {
+            let cool = must || lease.cool_until.is_none_or(|until| until <= now);
+            let claimed = lease.claims.iter().any(|c| *c != to);
+            let barred = lease.holders.iter().any(|h| match h.session == to {
+                true => h.recall.is_some(),
+                false => mode == Mode::Write || h.mode == Mode::Write,
+            });
+            if !cool || claimed || barred {
+                return None;
+            }
+        }
+        let (seq, mode) = self.insert(to, ino, mode)?;
+        Some(v1::Grant { ino: ino.0, seq, write: mode == Mode::Write })
+    }
+
+    /// Whether a session has to answer a recall of this inode, or is not known.
+    pub fn owes(&self, session: SessionId, ino: InodeId) -> bool {
+        let holders = self.inodes.get(&ino).map_or(&[][..], |lease| &lease.holders);
+        let recalled = holders.iter().any(|h| h.session == session && h.recall.is_some());
+        recalled || !self.parties.contains_key(&session)
+    }
+
+    /// Recalls what others hold on `ino` that stands against `by` using it. Answers whether
+    /// nothing does.
+    pub fn recall(&mut self, now: Instant, by: SessionId, ino: InodeId, what: Use) -> bool {
+        let Some(lease) = self.inodes.get_mut(&ino) else { return true };
+        let mut clear = true;
+        for holder in &mut lease.holders {
+            let stands = match what {
+                Use::Read => holder.mode == Mode::Write,
+                Use::Change => true,
+            };
+            if holder.session == by || !stands {
+                continue;
+            }
+            clear = false;
+            let keep_read = what == Use::Read;
+            if holder.recall.is_some_and(|r| keep_read || !r.keep_read) {
+                continue;
+            }
+            self.seq += 1;
+            let seq = self.seq;
+            holder.recall = Some(Recall { seq, keep_read, since: now });
+            lease.cool_until = Some(now + COOL);
+            if let Some(party) = self.parties.get_mut(&holder.session) {
+                let recall = v1::recalls_reply::Recall { ino: ino.0, seq, keep_read };
+                party.recalls.insert(seq, recall);
+                party.news.send_replace(seq);
+            }
+        }
+        clear
+    }
+
+    /// A session gives up what it was granted up to `seq`.
+    pub fn returned(&mut self, by: SessionId, ino: InodeId, seq: u64, keep_read: bool) {
+        let Some(lease) = self.inodes.get_mut(&ino) else { return };
+        let Some(at) = lease.holders.iter().position(|h| h.session == by && h.seq <= seq) else {
+            return;
+        };
+        let holder = &mut lease.holders[at];
+        let Some(party) = self.parties.get_mut(&by) else { return };
+        holder.recall.take_if(|r| r.seq <= seq);
+        party.recalls.retain(|no, r| r.ino != ino.0 || (keep_read && *no > seq));
+        if keep_read {
+            holder.mode = Mode::Read;
+        } else {
+            party.leases -= 1;
+            lease.holders.swap_remove(at);
+        }
+        if lease.is_idle(Instant::now()) {
+            self.inodes.remove(&ino);
+        }
+        self.note_change();
+    }
+
+    /// Recalls newer than `seen` that wait for this session, and news of more.
+    pub fn mail(
+        &self,
+        of: SessionId,
+        seen: u64,
+    ) -> Option<(Vec<v1::recalls_reply::Recall>, watch::Receiver<u64>)> {
+        let party = self.parties.get(&of)?;
+        let news = party.news.subscribe();
+        Some((party.recalls.range(seen + 1..).map(|(_, r)| *r).collect(), news))
+    }
+
+    /// Sessions with a recall that is unanswered for longer than `limit`.
+    pub fn deaf(&self, now: Instant, limit: Duration) -> HashSet<SessionId> {
+        let recalls = self.inodes.values().flat_map(|lease| &lease.holders);
+        let late = |h: &&Holder| h.recall.is_some_and(|r| now.duration_since(r.since) > limit);
+        recalls.filter(late).map(|h| h.session).collect()
+    }
+
+    /// Takes names for one change. Answers whether all were free; takes none otherwise.
+    pub fn take_names(&mut self, names: &[Name]) -> bool {
+        if names.iter().any(|name| self.names.contains(name)) {
+            return false;
+        }
+        self.names.extend(names.iter().cloned());
+        true
+    }
+
+    /// Lets names go.
+    pub fn free_names(&mut self, names: &[Name]) {
+        names.iter().for_each(|name| {
+            self.names.remove(name);
+        });
+        self.note_change();
+    }
+
+    /// `by` is about to change these: nobody else is granted a lease on them until
+    /// [`Leases::unclaim`].
+    pub fn claim(&mut self, by: SessionId, inos: &[InodeId]) {
+        for ino in inos {
+            self.inodes.entry(*ino).or_default().claims.push(by);
+        }
+    }
+
+    /// Ends a claim.
+    pub fn unclaim(&mut self, by: SessionId, inos: &[InodeId]) {
+        let now = Instant::now();
+        for ino in inos {
+            let Some(lease) = self.inodes.get_mut(ino) else { continue };
+            if let Some(at) = lease.claims.iter().position(|c| *c == by) {
+                lease.claims.swap_remove(at);
+            }
+            if lease.is_idle(now) {
+                self.inodes.remove(ino);
+            }
+        }
+        self.note_change();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+    const C: SessionId = SessionId(3);
+    const INO: InodeId = InodeId(100);
+
+    fn table() -> (Leases, Instant) {
+        let mut leases = Leases::default();
+        [A, B, C].into_iter().for_each(|s| leases.joined(s));
+        (leases, Instant::now())
+    }
+
+    fn recalls(leases: &Leases, of: SessionId) -> Vec<(u64, bool)> {
+        leases.mail(of, 0).unwrap().0.iter().map(|r| (r.seq, r.keep_read)).collect()
+    }
+
+    #[test]
+    fn readers_share_and_a_writer_is_alone() {
+        let (mut l, now) = table();
+        assert!(l.grant(now, A, INO, Mode::Read, false).is_some());
+        assert!(l.grant(now, B, INO, Mode::Read, false).is_some());
+        assert!(l.grant(now, A, INO, Mode::Write, false).is_none());
+        let (seq, _) = (l.inodes[&INO].holders[1].seq, ());
+        l.returned(B, INO, seq, false);
+        assert!(l.grant(now, A, INO, Mode::Write, false).unwrap().write);
+        assert!(l.grant(now, B, INO, Mode::Read, true).is_none());
+        // Whoever holds it to write and reads holds it to write.
+        assert!(l.grant(now, A, INO, Mode::Read, false).unwrap().write);
+    }
+
+    #[test]
+    fn a_change_waits_for_every_other_holder() {
+        let (mut l, now) = table();
+        for s in [A, B, C] {
+            l.grant(now, s, INO, Mode::Read, false).unwrap();
+        }
+        l.claim(A, &[INO]);
+        assert!(!l.recall(now, A, INO, Use::Change));
+        assert!(recalls(&l, A).is_empty());
+        let (b, c) = (recalls(&l, B)[0].0, recalls(&l, C)[0].0);
+        assert!(!l.recall(now, A, INO, Use::Change));
+        assert_eq!(recalls(&l, B).len(), 1, "once is enough");
+        l.returned(B, INO, b, false);
+        assert!(!l.recall(now, A, INO, Use::Change));
+        assert!(l.grant(now, B, INO, Mode::Read, true).is_none(), "it is claimed");
+        l.returned(C, INO, c, false);
+        assert!(l.recall(now, A, INO, Use::Change));
+        l.unclaim(A, &[INO]);
+        assert!(l.grant(now, B, INO, Mode::Read, false).is_none(), "it is contended");
+        assert!(l.grant(now, B, INO, Mode::Read, true).is_some());
+        assert!(l.grant(now + COOL, C, INO, Mode::Read, false).is_some());
+    }
+
+    #[test]
+    fn a_reader_takes_only_the_right_to_write() {
+        let (mut l, now) = table();
+        l.grant(now, A, INO, Mode::Write, false).unwrap();
+        assert!(!l.recall(now, B, INO, Use::Read));
+        let (seq, keep_read) = recalls(&l, A)[0];
+        assert!(keep_read);
+        // A change meanwhile needs more.
+        assert!(!l.recall(now, C, INO, Use::Change));
+        let (stronger, keep_read) = recalls(&l, A)[1];
+        assert!(!keep_read);
+        l.returned(A, INO, seq, true);
+        assert!(l.recall(now, B, INO, Use::Read));
+        assert!(!l.recall(now, C, INO, Use::Change));
+        l.returned(A, INO, stronger, false);
+        assert!(l.recall(now, C, INO, Use::Change));
+    }
+
+    #[test]
+    fn an_old_return_takes_nothing_new() {
+        let (mut l, now) = table();
+        let old = l.grant(now, A, INO, Mode::Read, false).unwrap().seq;
+        l.grant(now, A, INO, Mode::Read, false).unwrap();
+        l.returned(A, INO, old, false);
+        assert!(!l.recall(now, B, INO, Use::Change), "the newer grant holds");
+    }
+
+    #[test]
+    fn a_session_ends_with_its_leases_and_the_deaf_are_found() {
+        let (mut l, now) = table();
+        l.grant(now, A, INO, Mode::Write, false).unwrap();
+        l.recall(now, B, INO, Use::Change);
+        assert!(l.deaf(now, COOL).is_empty());
+        assert_eq!(l.deaf(now + 2 * COOL, COOL), HashSet::from([A]));
+        l.ended(A);
+        assert!(l.recall(now, B, INO, Use::Change));
+        assert!(l.mail(A, 0).is_none());
+        assert!(l.grant(now, A, INO, Mode::Read, true).is_none());
+    }
+
+    #[test]
+    fn names_are_changed_one_at_a_time() {
+        let (mut l, _) = table();
+        let name = |n: &'static str| (INO, bytes::Bytes::from(n));
+        assert!(l.take_names(&[name("a"), name("b")]));
+        assert!(!l.take_names(&[name("c"), name("b")]));
+        assert!(l.take_names(&[name("c")]), "nothing was taken");
+        l.free_names(&[name("a"), name("b")]);
+        assert!(l.take_names(&[name("b")]));
+    }
+}

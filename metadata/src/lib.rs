@@ -1,0 +1,41 @@
+//! The metadata server: a Raft node, the replicated state machine, and what the leader does beside.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`state`], `ops`, `schema`, `store` | the state machine: deterministic, no clock, no socket |
+//! | `raftlog`, `node` | the log on disk and the event loop that owns Raft |
+//! | `replication`, `snapshot` | Raft messages and state snapshots between servers |
+//! | `server`, `control` | the framed service of clients; gRPC for daemons and people |
+//! | `sessions`, `targets` | soft state of the leader: who lives, what is open |
+//! | `leader`, `gc`, `placement` | the leader's duties |
+//! | [`config`], [`env`], `identity`, `run` | settings, seams to the world, start and stop |
+//!
+//! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
+
+pub mod config;
+mod conflicts;
+mod control;
+pub mod env;
+mod gc;
+mod identity;
+mod leader;
+mod leases;
+mod node;
+mod ops;
+mod placement;
+mod raftlog;
+mod replication;
+mod run;
+mod schema;
+mod server;
+mod sessions;
+mod snapshot;
+pub mod state;
+mod store;
+mod targets;
+mod worker;
+
+pub use config::{Config, Member};
+pub use env::{Clock, Env, SystemClock};
+pub use run::{run, run_in};
+pub use state::StateMachine;

@@ -1,0 +1,556 @@
+//! The event loop that owns the Raft state: one task, no locks. It waits for anything to happen,
+//! takes all that happened, lets Raft decide, and hands the outcome on: messages to the peers,
+//! entries to the log's worker, committed entries to the applying worker, answers to who asked.
+//!
+//! The leader's messages leave before its own disk has the entries; a follower's answers leave
+//! after. Disk, network and applying overlap.
+//!
+//! Invariants: readies are written in order and reported in order; a server that was restarted
+//! helps to elect nobody for one election timeout, since it may have promised that to a leader's
+//! lease before; Raft's timeouts come from the node's own seed.
+
+use super::apply::{self, Applied};
+use super::lease::Lease;
+use super::outbox::Outbox;
+use super::proposal::{Pending, Proposal};
+use super::setup::{LogJob, log_writer, logger, raft_config};
+use super::{Node, View, not_leader};
+use crate::config::Config;
+use crate::env::Env;
+use crate::raftlog::{Append, LogDb, LogStorage};
+use crate::replication::{Link, Lost};
+use crate::snapshot::Snapshots;
+use crate::state::StateMachine;
+use crate::worker::Worker;
+use parking_lot::Mutex;
+use raft::eraftpb::{Entry, Message, MessageType};
+use raft::{SnapshotStatus, StateRole};
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+use weft_net::Peers;
+use weft_proto::{Error, ErrorKind, NodeId, Result, v1};
+
+/// Most proposals in the log that wait for their answer.
+const MAX_PENDING: usize = 8192;
+/// Most bytes of committed entries that wait to be applied.
+const MAX_APPLYING: usize = 64 << 20;
+/// So many entries are applied without the worker.
+const APPLY_IN_PLACE: usize = 8;
+/// Entries stepped or proposed between two looks at the rest.
+const BURST: usize = 1024;
+
+/// What connects a node to the other parts of the server.
+pub struct Wiring {
+    pub peers: Arc<Peers>,
+    pub links: BTreeMap<NodeId, Link>,
+    pub inbox: mpsc::Receiver<Vec<Message>>,
+    pub lost: mpsc::UnboundedReceiver<Lost>,
+    pub snapshots: Arc<Snapshots>,
+    pub shutdown: watch::Receiver<bool>,
+}
+
+/// Slow work that was done beside the loop.
+pub(super) enum Side {
+    Made(Result<(u64, v1::SnapshotManifest)>),
+    Fetched(Box<Message>, Result<PathBuf>),
+    /// The state is durable up to this index.
+    Synced(Result<u64>),
+}
+
+/// The event loop's state.
+pub struct Driver {
+    pub(super) node: Arc<Node>,
+    pub(super) raw: raft::RawNode<LogStorage>,
+    pub(super) log: Arc<LogDb>,
+    pub(super) wiring: Wiring,
+    proposals: mpsc::Receiver<Proposal>,
+    barriers: mpsc::Receiver<oneshot::Sender<Result<()>>>,
+    pub(super) writer: Worker<LogJob>,
+    /// Changes of the log that this task itself is going to write.
+    pub(super) in_place: Vec<LogJob>,
+    /// Until then the worker writes: the disk was slow.
+    pub(super) slow_until: Option<Instant>,
+    pub(super) written: mpsc::UnboundedReceiver<Result<u64>>,
+    pub(super) unwritten: usize,
+    applier: Worker<Vec<Entry>>,
+    pub(super) applied: mpsc::UnboundedReceiver<Result<Applied>>,
+    pub(super) applying: usize,
+    side: mpsc::UnboundedReceiver<Side>,
+    pub(super) side_done: mpsc::UnboundedSender<Side>,
+    pub(super) outbox: Outbox,
+    pending: Pending,
+    /// Read rounds under way: when each was sent.
+    rounds: BTreeMap<u64, Instant>,
+    round: u64,
+    /// Readers, each with the first round that proves enough for it.
+    readers: Vec<(u64, oneshot::Sender<Result<()>>)>,
+    rng: StdRng,
+    /// Term and role for which the election timeout was drawn, and what it is.
+    drawn: (u64, StateRole),
+    timeout: usize,
+    /// Until then no vote is given.
+    mute_until: Option<Instant>,
+    /// The term that this server leads.
+    pub(super) leads: Option<u64>,
+    ready: bool,
+    last_time_ns: i64,
+    pub(super) fetching: bool,
+    pub(super) making: bool,
+    pub(super) syncing: bool,
+    pub(super) snapshot_sent: BTreeMap<u64, Instant>,
+}
+
+impl Driver {
+    /// Opens the log and prepares the loop. The group's members are those of the configuration.
+    pub fn open(
+        config: Config,
+        env: Env,
+        state: Arc<StateMachine>,
+        wiring: Wiring,
+    ) -> Result<(Arc<Node>, Self)> {
+        let applied_index = state.applied();
+        let mut voters: Vec<u64> = config.peers.iter().map(|p| p.id.0).collect();
+        voters.sort_unstable();
+        let storage = LogStorage::open(&config.data_dir.join("log"), applied_index, voters)?;
+        let log = storage.db();
+        let mute_until = storage.has_history().then(|| Instant::now() + config.election_timeout());
+        let raw =
+            raft::RawNode::new(&raft_config(&config, applied_index), storage, &logger(config.id))
+                .map_err(raft_failed)?;
+
+        let (written_tx, written) = mpsc::unbounded_channel();
+        let (applied_tx, applied) = mpsc::unbounded_channel();
+        let (side_done, side) = mpsc::unbounded_channel();
+        let (proposals_tx, proposals) = mpsc::channel(BURST);
+        let (barriers_tx, barriers) = mpsc::channel(BURST);
+        let start =
+            |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
+        let writer = Worker::start("raft-log", env.threads, log_writer(log.clone(), written_tx))
+            .map_err(start)?;
+        let applier =
+            Worker::start("apply", env.threads, apply::applier(state.clone(), applied_tx))
+                .map_err(start)?;
+        let node = Arc::new(Node {
+            lease: Lease::new(config.election_timeout()),
+            sessions: Mutex::default(),
+            view: watch::Sender::new(View::default()),
+            applied: watch::Sender::new(applied_index),
+            map: watch::Sender::new(Arc::new(map_of(&state)?)),
+            commit: AtomicU64::new(applied_index),
+            proposals: proposals_tx,
+            barriers: barriers_tx,
+            state,
+            env,
+            config,
+        });
+        let rng = node.env.rng(node.config.id.0);
+        let driver = Self {
+            node: node.clone(),
+            raw,
+            log,
+            wiring,
+            proposals,
+            barriers,
+            writer,
+            in_place: Vec::new(),
+            slow_until: None,
+            written,
+            unwritten: 0,
+            applier,
+            applied,
+            applying: 0,
+            side,
+            side_done,
+            outbox: Outbox::default(),
+            pending: Pending::default(),
+            rounds: BTreeMap::new(),
+            round: 0,
+            readers: Vec::new(),
+            rng,
+            drawn: (u64::MAX, StateRole::Follower),
+            timeout: 0,
+            mute_until,
+            leads: None,
+            ready: false,
+            last_time_ns: 0,
+            fetching: false,
+            making: false,
+            syncing: false,
+            snapshot_sent: BTreeMap::new(),
+        };
+        Ok((node, driver))
+    }
+
+    /// Runs until shutdown, or until the disk fails.
+    pub async fn run(mut self) -> Result<()> {
+        let mut tick = tokio::time::interval(self.node.config.tick());
+        // Never two ticks in quick succession: leases rely on ticks being no faster than time.
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut proposals = Vec::with_capacity(BURST);
+        let mut shutdown = self.wiring.shutdown.clone();
+        self.draw_timeout();
+        loop {
+            let room = self.leads.is_none() || self.pending.len() < MAX_PENDING;
+            tokio::select! {
+                biased;
+                _ = shutdown.wait_for(|&stop| stop) => {
+                    self.pending.fail(super::stopping);
+                    return Ok(());
+                }
+                _ = tick.tick() => self.on_tick(),
+                Some(written) = self.written.recv() => self.on_written(written?),
+                Some(applied) = self.applied.recv() => self.on_applied(applied?)?,
+                Some(messages) = self.wiring.inbox.recv() => self.on_messages(messages),
+                _ = self.proposals.recv_many(&mut proposals, BURST), if room => {}
+                Some(reader) = self.barriers.recv() => self.on_reader(reader),
+                Some(lost) = self.wiring.lost.recv() => self.on_lost(&lost),
+                Some(side) = self.side.recv() => self.on_side(side)?,
+            }
+            self.drain()?;
+            if self.leads.is_none() || self.pending.len() < MAX_PENDING {
+                while proposals.len() < BURST {
+                    let Ok(next) = self.proposals.try_recv() else { break };
+                    proposals.push(next);
+                }
+            }
+            self.propose(&mut proposals);
+            self.ask_for_readers();
+            self.draw_timeout();
+            self.on_readies().await?;
+            while !self.in_place.is_empty() {
+                self.write_in_place().await?;
+                self.on_readies().await?;
+            }
+            self.publish()?;
+        }
+    }
+
+    async fn on_readies(&mut self) -> Result<()> {
+        while self.applying < MAX_APPLYING && self.raw.has_ready() {
+            self.on_ready().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes what else has happened, so that Raft sees it as one.
+    fn drain(&mut self) -> Result<()> {
+        while let Ok(written) = self.written.try_recv() {
+            self.on_written(written?);
+        }
+        while let Ok(applied) = self.applied.try_recv() {
+            self.on_applied(applied?)?;
+        }
+        for _ in 0..BURST {
+            let Ok(messages) = self.wiring.inbox.try_recv() else { break };
+            self.on_messages(messages);
+        }
+        for _ in 0..BURST {
+            let Ok(reader) = self.barriers.try_recv() else { break };
+            self.on_reader(reader);
+        }
+        Ok(())
+    }
+
+    fn on_tick(&mut self) {
+        self.raw.tick();
+        if self.leads.is_some() && (self.node.lease.take_used() || !self.readers.is_empty()) {
+            self.start_round();
+        }
+        self.care_for_snapshots();
+        self.compact();
+    }
+
+    fn on_messages(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            match MessageType::from_i32(message.msg_type) {
+                Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
+                    if self.mute_until.is_some_and(|until| Instant::now() < until) => {}
+                Some(MessageType::MsgSnapshot) => self.fetch(message),
+                Some(MessageType::MsgHeartbeat)
+                    if message.commit > self.raw.raft.raft_log.last_index() =>
+                {
+                    tracing::error!(
+                        commit = message.commit,
+                        last = self.raw.raft.raft_log.last_index(),
+                        "the leader counts on log entries that this server has lost; give it an empty data folder and a new id"
+                    );
+                }
+                _ => self.step(message),
+            }
+        }
+    }
+
+    pub(super) fn step(&mut self, message: Message) {
+        if let Err(e) = self.raw.step(message) {
+            tracing::debug!("raft ignored a message: {e}");
+        }
+    }
+
+    fn on_lost(&mut self, lost: &Lost) {
+        self.raw.report_unreachable(lost.peer.0);
+        if lost.snapshot {
+            self.snapshot_sent.remove(&lost.peer.0);
+            self.raw.report_snapshot(lost.peer.0, SnapshotStatus::Failure);
+        }
+    }
+
+    fn propose(&mut self, proposals: &mut Vec<Proposal>) {
+        if proposals.is_empty() {
+            return;
+        }
+        let Some(term) = self.leads.filter(|_| self.ready) else {
+            for refused in proposals.drain(..) {
+                let _ = refused.reply.send(Err(self.not_leader()));
+            }
+            return;
+        };
+        // Commits of one batch have times of their own, so that change times order as the log does.
+        let now = self.node.env.clock.now_ns();
+        let mut message = Message { from: self.raw.raft.id, ..Default::default() };
+        message.set_msg_type(MessageType::MsgPropose);
+        for proposal in proposals.iter_mut() {
+            self.last_time_ns = now.max(self.last_time_ns.saturating_add(1));
+            proposal.stamp(self.last_time_ns);
+            let data = std::mem::take(&mut proposal.data);
+            message.entries.push(Entry { data, ..Default::default() });
+        }
+        let mut index = self.raw.raft.raft_log.last_index();
+        match self.raw.step(message) {
+            Ok(()) => {
+                for proposal in proposals.drain(..) {
+                    index += 1;
+                    self.pending.push(index, term, proposal.effect, proposal.reply);
+                }
+            }
+            Err(e) => {
+                for refused in proposals.drain(..) {
+                    let busy = format!("the metadata group is overloaded: {e}");
+                    let _ = refused.reply.send(Err(Error::new(ErrorKind::Unavailable, busy)));
+                }
+            }
+        }
+    }
+
+    fn on_reader(&mut self, reader: oneshot::Sender<Result<()>>) {
+        if self.leads.is_none() {
+            let _ = reader.send(Err(self.not_leader()));
+        } else {
+            self.readers.push((self.round + 1, reader));
+        }
+    }
+
+    /// Starts a round for readers that came since the last was sent.
+    fn ask_for_readers(&mut self) {
+        if self.readers.last().is_some_and(|(round, _)| *round > self.round) {
+            self.start_round();
+        }
+    }
+
+    fn start_round(&mut self) {
+        self.round += 1;
+        self.rounds.insert(self.round, Instant::now());
+        self.raw.read_index(self.round.to_be_bytes().to_vec());
+    }
+
+    fn on_round(&mut self, context: &[u8]) {
+        let Ok(round) = context.try_into().map(u64::from_be_bytes) else { return };
+        let sent = self.rounds.get(&round).copied();
+        self.rounds = self.rounds.split_off(&(round + 1));
+        // Not before this server has applied what its predecessors acknowledged; who waits gets a
+        // later round.
+        if let (true, Some(sent)) = (self.ready, sent) {
+            self.node.lease.extend(sent);
+            for (_, reader) in self.readers.extract_if(.., |(first, _)| *first <= round) {
+                let _ = reader.send(Ok(()));
+            }
+        }
+    }
+
+    fn on_written(&mut self, number: u64) {
+        self.unwritten -= 1;
+        self.release(number);
+    }
+
+    /// Lets go what waited for the disk to write ready `number`.
+    pub(super) fn release(&mut self, number: u64) {
+        let (highest, messages) = self.outbox.release(number);
+        self.send(messages);
+        if let Some(highest) = highest {
+            self.raw.on_persist_ready(highest);
+            let durable = self.raw.raft.raft_log.persisted;
+            self.raw.mut_store().evict(durable);
+        }
+    }
+
+    fn on_applied(&mut self, applied: Applied) -> Result<()> {
+        self.applying -= applied.bytes;
+        self.last_time_ns = self.last_time_ns.max(applied.time_ns);
+        self.raw.advance_apply_to(applied.last);
+        if !applied.answers.is_empty() && self.pending.len() > 0 {
+            let mut sessions = self.node.sessions.lock();
+            for (index, term, reply) in applied.answers {
+                self.pending.complete(index, term, reply, &mut sessions);
+            }
+        }
+        if applied.map_changed {
+            self.publish_map()?;
+        }
+        self.node.applied.send_replace(applied.last);
+        Ok(())
+    }
+
+    /// Hands on one batch of Raft's decisions.
+    async fn on_ready(&mut self) -> Result<()> {
+        let mut ready = self.raw.ready();
+        self.send(ready.take_messages());
+        for read in ready.take_read_states() {
+            self.on_round(&read.request_ctx);
+        }
+        if !ready.snapshot().is_empty() {
+            return self.install(ready).await;
+        }
+        let committed = ready.take_committed_entries();
+        if !committed.is_empty() {
+            self.apply(committed)?;
+        }
+        let entries = ready.take_entries();
+        let old_last = self.raw.mut_store().append(&entries);
+        // The commit index alone need not be durable; it goes with the next write.
+        let writes = ready.must_sync();
+        let messages = ready.take_persisted_messages();
+        let number = ready.number();
+        self.outbox.hold(number, writes, messages);
+        if writes {
+            let hard_state = ready.hs().cloned();
+            let append = Append { entries, hard_state, old_last, truncate: None, sync: true };
+            self.write(LogJob { number, append })?;
+        }
+        self.raw.advance_append_async(ready);
+        if !writes && self.unwritten == 0 && self.in_place.is_empty() {
+            self.release(number);
+        }
+        Ok(())
+    }
+
+    /// Applies committed entries: a few in place, since handing them over costs more than they do;
+    /// many on the worker, so that the loop goes on meanwhile.
+    fn apply(&mut self, committed: Vec<Entry>) -> Result<()> {
+        let idle = self.applying == 0;
+        self.applying += committed.iter().map(apply::size).sum::<usize>();
+        if idle && committed.len() <= APPLY_IN_PLACE {
+            let applied = apply::apply(&self.node.state, committed.into_iter())?;
+            return self.on_applied(applied);
+        }
+        if self.applier.submit(committed) { Ok(()) } else { Err(ended("applying")) }
+    }
+
+    fn send(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            if message.msg_type == MessageType::MsgSnapshot as i32 {
+                self.snapshot_sent.insert(message.to, Instant::now());
+            }
+            if let Some(link) = self.wiring.links.get(&NodeId(message.to)) {
+                link.send(message);
+            }
+        }
+    }
+
+    fn draw_timeout(&mut self) {
+        let raft = &mut self.raw.raft;
+        let now = (raft.term, raft.state);
+        if now != self.drawn {
+            self.drawn = now;
+            let least = self.node.config.election_ticks();
+            self.timeout = self.rng.random_range(least..2 * least);
+        }
+        if raft.randomized_election_timeout() != self.timeout {
+            raft.set_randomized_election_timeout(self.timeout);
+        }
+    }
+
+    fn not_leader(&self) -> Error {
+        let leader = Some(NodeId(self.raw.raft.leader_id)).filter(|id| id.0 != 0);
+        not_leader(&self.node.config, leader)
+    }
+
+    /// Tells the rest of the server what changed.
+    fn publish(&mut self) -> Result<()> {
+        let raft = &self.raw.raft;
+        let (term, leader) = (raft.term, Some(NodeId(raft.leader_id)).filter(|id| id.0 != 0));
+        let leads = (raft.state == StateRole::Leader).then_some(term);
+        self.node.commit.store(raft.raft_log.committed, Ordering::Relaxed);
+        if leads != self.leads {
+            self.leads = leads;
+            self.ready = false;
+            self.end_term();
+        }
+        if leads.is_some() && !self.ready && self.raw.raft.apply_to_current_term() {
+            let sessions = self.node.state.sessions()?;
+            self.node.sessions.lock().start(Instant::now(), term, sessions);
+            self.ready = true;
+        }
+        let serving = self.ready && self.node.epoch().0 > 0;
+        let view = View { term, leader, ready: self.ready, serving };
+        self.node.view.send_if_modified(|seen| {
+            let changed = *seen != view;
+            if changed {
+                tracing::info!(
+                    id = self.node.config.id.0,
+                    term,
+                    leader = view.leader.map_or(0, |l| l.0),
+                    ready = view.ready,
+                    "raft view"
+                );
+            }
+            *seen = view;
+            changed
+        });
+        Ok(())
+    }
+
+    fn end_term(&mut self) {
+        self.node.lease.end();
+        self.node.sessions.lock().start(Instant::now(), 0, Vec::new());
+        self.rounds.clear();
+        self.snapshot_sent.clear();
+        let error = self.not_leader();
+        self.pending.fail(|| error.clone());
+        for (_, reader) in self.readers.drain(..) {
+            let _ = reader.send(Err(error.clone()));
+        }
+    }
+
+    pub(super) fn publish_map(&self) -> Result<()> {
+        let map = map_of(&self.node.state)?;
+        self.node.map.send_if_modified(|seen| {
+            let newer = map.epoch > seen.epoch;
+            if newer {
+                *seen = Arc::new(map);
+            }
+            newer
+        });
+        Ok(())
+    }
+}
+
+/// The cluster map; an empty one before the cluster is made.
+fn map_of(state: &StateMachine) -> Result<v1::ClusterMap> {
+    match state.cluster_map() {
+        Err(e) if e.kind == ErrorKind::Unavailable => Ok(v1::ClusterMap::default()),
+        map => map,
+    }
+}
+
+pub(super) fn raft_failed(e: raft::Error) -> Error {
+    Error::new(ErrorKind::Internal, format!("raft: {e}"))
+}
+
+pub(super) fn ended(worker: &str) -> Error {
+    Error::new(ErrorKind::Internal, format!("the {worker} worker ended"))
+}

@@ -1,0 +1,191 @@
+//! The Raft node: what the rest of the server asks of it ([`Node`]), and the event loop behind
+//! ([`driver`]).
+//!
+//! Invariants: a proposal is answered after it was applied here, or with an error that makes the
+//! client retry it under the same number (I4); a read that passed [`Node::read_barrier`] sees all
+//! that was acknowledged before it began (I6).
+
+mod apply;
+mod compaction;
+mod disk;
+mod driver;
+mod lease;
+mod outbox;
+mod proposal;
+mod setup;
+mod snapshots;
+
+pub use driver::{Driver, Wiring};
+pub use proposal::Effect;
+
+use crate::config::Config;
+use crate::env::Env;
+use crate::sessions::Sessions;
+use crate::state::StateMachine;
+use lease::Lease;
+use parking_lot::Mutex;
+use proposal::Proposal;
+use prost::Message as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use weft_proto::{Error, ErrorKind, MapEpoch, NodeId, Result, v1};
+
+/// Who leads, as this server knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct View {
+    pub term: u64,
+    /// `None` while there is no leader, or none is known.
+    pub leader: Option<NodeId>,
+    /// This server leads, and its state holds all that earlier leaders acknowledged.
+    pub ready: bool,
+    /// It is ready, and the cluster has been made: it answers clients and daemons.
+    pub serving: bool,
+}
+
+/// A handle to the node, shared by all tasks of the server.
+pub struct Node {
+    pub config: Config,
+    pub env: Env,
+    pub state: Arc<StateMachine>,
+    /// Soft state of the term in which this server leads.
+    pub sessions: Mutex<Sessions>,
+    view: watch::Sender<View>,
+    applied: watch::Sender<u64>,
+    map: watch::Sender<Arc<v1::ClusterMap>>,
+    commit: AtomicU64,
+    lease: Lease,
+    proposals: mpsc::Sender<Proposal>,
+    barriers: mpsc::Sender<oneshot::Sender<Result<()>>>,
+}
+
+/// Longest log entry, in bytes: a commit with all that may travel inline stays well below.
+const MAX_ENTRY: usize = 2 << 20;
+
+impl Node {
+    /// Who leads.
+    pub fn view(&self) -> View {
+        *self.view.borrow()
+    }
+
+    /// Follows who leads.
+    pub fn watch_view(&self) -> watch::Receiver<View> {
+        self.view.subscribe()
+    }
+
+    /// The cluster map; its sender changes it whenever its epoch has grown.
+    pub fn watch_map(&self) -> watch::Receiver<Arc<v1::ClusterMap>> {
+        self.map.subscribe()
+    }
+
+    /// The cluster map as last applied here.
+    pub fn map(&self) -> Arc<v1::ClusterMap> {
+        self.map.borrow().clone()
+    }
+
+    /// Epoch of [`Node::map`].
+    pub fn epoch(&self) -> MapEpoch {
+        MapEpoch(self.map.borrow().epoch)
+    }
+
+    /// Index of the last entry known to be committed.
+    pub fn commit_index(&self) -> u64 {
+        self.commit.load(Ordering::Relaxed)
+    }
+
+    /// Index of the last entry that was applied and whose effect on soft state is in place.
+    pub fn applied_index(&self) -> u64 {
+        *self.applied.borrow()
+    }
+
+    /// Waits until the effects of all entries up to `index` on soft state are in place.
+    pub async fn settled(&self, index: u64) -> Result<()> {
+        let mut applied = self.applied.subscribe();
+        applied.wait_for(|&a| a >= index).await.map_err(|_| stopping())?;
+        Ok(())
+    }
+
+    /// The address of a member.
+    pub fn address_of(&self, id: NodeId) -> Option<&str> {
+        self.config.peers.iter().find(|p| p.id == id).map(|p| p.address.as_str())
+    }
+
+    /// The error for who asks a server that does not lead.
+    pub fn not_leader(&self) -> Error {
+        not_leader(&self.config, self.view().leader)
+    }
+
+    /// Waits until this server leads and may answer. Another leader, or none before the deadline,
+    /// is an error at once or then.
+    pub async fn lead(&self, deadline: Instant) -> Result<u64> {
+        let me = self.config.id;
+        let settled = |v: &View| v.serving || v.leader.is_some_and(|leader| leader != me);
+        let view = self.view();
+        let view = if settled(&view) {
+            view
+        } else {
+            let mut watch = self.view.subscribe();
+            tokio::time::timeout_at(deadline, watch.wait_for(settled))
+                .await
+                .map_err(|_| self.not_leader())?
+                .map(|v| *v)
+                .map_err(|_| stopping())?
+        };
+        if view.serving { Ok(view.term) } else { Err(self.not_leader()) }
+    }
+
+    /// Proposes an entry and answers what applying it answered.
+    pub async fn propose(
+        &self,
+        body: v1::log_entry::Body,
+        effect: Effect,
+    ) -> Result<v1::MetaReply> {
+        let data = v1::LogEntry { time_ns: 0, body: Some(body) }.encode_to_vec();
+        if data.len() > MAX_ENTRY {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "a change of {} bytes is over the limit of {MAX_ENTRY}: split it",
+                    data.len()
+                ),
+            ));
+        }
+        let (reply, answer) = oneshot::channel();
+        let proposal = Proposal { data, effect, reply };
+        self.proposals.send(proposal).await.map_err(|_| stopping())?;
+        let stored = answer.await.map_err(|_| stopping())??;
+        match stored.error {
+            0 => Ok(stored.reply.unwrap_or_default()),
+            code => Err(Error::new(ErrorKind::from_code(code), stored.message)),
+        }
+    }
+
+    /// Returns when the state here holds all that was acknowledged before the call, anywhere.
+    pub async fn read_barrier(&self) -> Result<()> {
+        if self.lease.holds(Instant::now()) {
+            return Ok(());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.barriers.send(reply).await.map_err(|_| stopping())?;
+        answer.await.map_err(|_| stopping())?
+    }
+}
+
+fn not_leader(config: &Config, leader: Option<NodeId>) -> Error {
+    let address = leader
+        .filter(|&id| id != config.id)
+        .and_then(|id| config.peers.iter().find(|p| p.id == id))
+        .map(|p| p.address.clone())
+        .unwrap_or_default();
+    let message = if address.is_empty() {
+        format!("metadata server {} does not lead and knows no leader now", config.id)
+    } else {
+        format!("metadata server {} does not lead; {address} does", config.id)
+    };
+    Error { kind: ErrorKind::NotLeader, message, hint: address }
+}
+
+fn stopping() -> Error {
+    Error::new(ErrorKind::Unavailable, "this metadata server is stopping")
+}

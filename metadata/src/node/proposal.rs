@@ -1,0 +1,167 @@
+//! Proposals on their way through the log, and what they change in the leader's soft state.
+
+use crate::sessions::Sessions;
+use std::collections::VecDeque;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use weft_proto::{InodeId, Result, SessionId, v1};
+
+/// What an applied entry changes in soft state, in the order of the log.
+#[derive(Debug)]
+pub enum Effect {
+    Nothing,
+    /// The inode in the reply is open from now on.
+    Opens {
+        session: SessionId,
+        open_seq: u64,
+    },
+    /// The session in the reply lives from now on.
+    SessionOpens {
+        client: String,
+    },
+    SessionEnds(SessionId),
+}
+
+impl Effect {
+    /// Of a client's request.
+    pub fn of(request: &v1::MetaRequest) -> Self {
+        use v1::meta_request::Op;
+        let session = SessionId(request.session);
+        match &request.op {
+            Some(Op::Create(create)) => Self::Opens { session, open_seq: create.open_seq },
+            Some(Op::TmpFile(made)) => Self::Opens { session, open_seq: made.open_seq },
+            Some(Op::OpenSession(open)) => Self::SessionOpens { client: open.client.clone() },
+            Some(Op::CloseSession(_)) => Self::SessionEnds(session),
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Takes effect, given what the entry answered.
+    pub fn apply(self, sessions: &mut Sessions, reply: &v1::StoredReply) {
+        if reply.error != 0 {
+            return;
+        }
+        use v1::meta_reply::Result as R;
+        let result = reply.reply.as_ref().and_then(|r| r.result.as_ref());
+        match (self, result) {
+            (Self::Opens { session, open_seq }, Some(R::Open(open))) => {
+                if let Some(attr) = &open.attr {
+                    // A session that died meanwhile has nothing open.
+                    let _ = sessions.open(session, InodeId(attr.ino), open_seq);
+                }
+            }
+            (Self::SessionOpens { client }, Some(R::OpenSession(opened))) => {
+                sessions.opened(Instant::now(), SessionId(opened.session), client);
+            }
+            (Self::SessionEnds(session), _) => sessions.ended(session),
+            _ => {}
+        }
+    }
+}
+
+/// An entry that waits to be proposed. Its time is added when it is.
+pub struct Proposal {
+    pub data: Vec<u8>,
+    pub effect: Effect,
+    pub reply: oneshot::Sender<Result<v1::StoredReply>>,
+}
+
+impl Proposal {
+    /// Sets the entry's time: field 1 of [`v1::LogEntry`], appended, as protobuf allows.
+    pub fn stamp(&mut self, time_ns: i64) {
+        self.data.push(1 << 3);
+        prost::encoding::encode_varint(time_ns as u64, &mut self.data);
+    }
+}
+
+/// A proposal in the log, not yet applied.
+struct InLog {
+    index: u64,
+    term: u64,
+    effect: Effect,
+    reply: oneshot::Sender<Result<v1::StoredReply>>,
+}
+
+/// Proposals in the log, in its order.
+#[derive(Default)]
+pub struct Pending {
+    queue: VecDeque<InLog>,
+}
+
+impl Pending {
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn push(
+        &mut self,
+        index: u64,
+        term: u64,
+        effect: Effect,
+        reply: oneshot::Sender<Result<v1::StoredReply>>,
+    ) {
+        self.queue.push_back(InLog { index, term, effect, reply });
+    }
+
+    /// The entry at `index` was applied: answers its proposal, if it is one of these.
+    pub fn complete(
+        &mut self,
+        index: u64,
+        term: u64,
+        reply: v1::StoredReply,
+        sessions: &mut Sessions,
+    ) {
+        while self.queue.front().is_some_and(|p| p.index < index) {
+            self.queue.pop_front();
+        }
+        if self.queue.front().is_some_and(|p| p.index == index)
+            && let Some(done) = self.queue.pop_front()
+            && done.term == term
+        {
+            done.effect.apply(sessions, &reply);
+            // The asker may have gone; the reply is stored for its retry.
+            let _ = done.reply.send(Ok(reply));
+        }
+    }
+
+    /// This server no longer leads: what becomes of the proposals is not known here.
+    pub fn fail(&mut self, error: impl Fn() -> weft_proto::Error) {
+        for lost in self.queue.drain(..) {
+            let _ = lost.reply.send(Err(error()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    #[test]
+    fn a_stamp_is_the_entrys_time() {
+        let body = v1::log_entry::Body::ExpireSession(v1::ExpireSessionEntry { session: 9 });
+        for time in [1, -5, i64::MAX] {
+            let data = v1::LogEntry { time_ns: 0, body: Some(body.clone()) }.encode_to_vec();
+            let (reply, _) = oneshot::channel();
+            let mut proposal = Proposal { data, effect: Effect::Nothing, reply };
+            proposal.stamp(time);
+            let entry = v1::LogEntry::decode(&proposal.data[..]).unwrap();
+            assert_eq!((entry.time_ns, entry.body.as_ref()), (time, Some(&body)));
+        }
+    }
+
+    #[test]
+    fn an_entry_of_another_term_answers_no_proposal() {
+        let mut pending = Pending::default();
+        let mut sessions = Sessions::default();
+        let (reply, mut answer) = oneshot::channel();
+        pending.push(5, 2, Effect::Nothing, reply);
+        pending.complete(5, 3, v1::StoredReply::default(), &mut sessions);
+        assert!(matches!(answer.try_recv(), Err(oneshot::error::TryRecvError::Closed)));
+        let (reply, mut answer) = oneshot::channel();
+        pending.push(6, 3, Effect::Nothing, reply);
+        pending.complete(6, 3, v1::StoredReply::default(), &mut sessions);
+        assert!(answer.try_recv().unwrap().is_ok());
+        assert_eq!(pending.len(), 0);
+    }
+}

@@ -1,0 +1,495 @@
+//! Verifies the namespace against itself at one moment: every invariant that the records of this
+//! state must keep among each other.
+
+use super::{Fault, Query, Reply, content, set_xattr};
+use crate::schema::{self, Dentry, FIRST_COOKIE, Group, HEAD, IndexEntry, Inode, Segment, Tag};
+use crate::store::{Read, StoreResult};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use v1::FileKind;
+use v1::extent::Source;
+use weft_proto::{InodeId, SegmentId, v1};
+
+/// Most problems in one answer; more are only counted.
+const MAX_PROBLEMS: usize = 1000;
+
+impl Query for v1::CheckOp {
+    fn answer(&self, state: &dyn Read) -> Result<Reply, Fault> {
+        let mut check = Check { state, report: v1::CheckReply::default(), untold: 0 };
+        let names = check.names()?;
+        let extents = check.extents()?;
+        let xattrs = check.xattrs()?;
+        check.inodes(&names, &extents, &xattrs)?;
+        check.tree(&names)?;
+        check.segments(&extents)?;
+        check.owned(Tag::Xattr)?;
+        check.owned(Tag::Orphan)?;
+        if check.untold > 0 {
+            check.report.problems.push(format!("and {} more problems", check.untold));
+        }
+        Ok(Reply::Check(check.report))
+    }
+}
+
+struct Check<'a> {
+    state: &'a dyn Read,
+    report: v1::CheckReply,
+    untold: u64,
+}
+
+/// What the dentries say of inodes.
+#[derive(Default)]
+struct Names {
+    /// How many names an inode has.
+    of: HashMap<u64, u32>,
+    /// The directory that names a directory.
+    parent: HashMap<u64, u64>,
+    /// Names and subdirectories in a directory.
+    within: HashMap<u64, (u64, u32)>,
+}
+
+/// What the extents say of files (by content) and segments.
+#[derive(Default)]
+struct Extents {
+    /// Covered bytes, inline bytes, end of the last.
+    of: HashMap<u64, (u64, u64, u64)>,
+    live: BTreeMap<SegmentId, u64>,
+}
+
+impl Check<'_> {
+    fn problem(&mut self, what: String) {
+        if self.report.problems.len() < MAX_PROBLEMS {
+            self.report.problems.push(what);
+        } else {
+            self.untold += 1;
+        }
+    }
+
+    /// Dentries against the index of their directory, both ways.
+    fn names(&mut self) -> StoreResult<Names> {
+        let state = self.state;
+        let mut names = Names::default();
+        state.records(schema::all(Tag::Dentry), |key, d: Dentry| {
+            let (dir, name) = (schema::ino_of(key)?, &key[HEAD + 8..]);
+            self.report.dentries += 1;
+            *names.of.entry(d.ino).or_default() += 1;
+            let within = names.within.entry(dir.0).or_default();
+            within.0 += 1;
+            let told = || format!("name {:?} in directory {dir}", String::from_utf8_lossy(name));
+            if d.kind() == FileKind::Directory {
+                within.1 += 1;
+                if names.parent.insert(d.ino, dir.0).is_some() {
+                    self.problem(format!("{}: the directory has another name", told()));
+                }
+            }
+            let want = IndexEntry { name: name.to_vec().into(), ino: d.ino, kind: d.kind };
+            if state.load(&schema::index(dir, d.cookie))?.as_ref() != Some(&want) {
+                self.problem(format!("{}: cookie {} does not lead to it", told(), d.cookie));
+            }
+            Ok(true)
+        })?;
+        state.records(schema::all(Tag::Index), |key, entry: IndexEntry| {
+            let (dir, cookie) = (schema::ino_of(key)?, schema::number_at(key, HEAD + 8)?);
+            let dentry = state.dentry(dir, &entry.name)?;
+            if dentry.is_none_or(|d| d.cookie != cookie) {
+                self.problem(format!("directory {dir}: cookie {cookie} leads to no name"));
+            }
+            Ok(true)
+        })?;
+        Ok(names)
+    }
+
+    /// Extents against each other and their segments.
+    fn extents(&mut self) -> StoreResult<Extents> {
+        let state = self.state;
+        let mut extents = Extents::default();
+        state.records(schema::all(Tag::Extent), |key, e: v1::Extent| {
+            let (content, end) = (schema::ino_of(key)?, schema::number_at(key, HEAD + 8)?);
+            self.report.extents += 1;
+            let sums = extents.of.entry(content.0).or_default();
+            let told = format!("extent {}..{end} of content {content}", e.file_off);
+            if e.len == 0 || content::end(&e) != end {
+                self.problem(format!("{told}: its key does not fit its length {}", e.len));
+            }
+            if e.file_off < sums.2 {
+                self.problem(format!("{told}: overlaps the one before"));
+            }
+            sums.0 += e.len;
+            sums.2 = end;
+            match &e.source {
+                Some(Source::Inline(bytes)) => {
+                    sums.1 += bytes.len() as u64;
+                    if bytes.len() as u64 != e.len {
+                        self.problem(format!("{told}: holds {} bytes", bytes.len()));
+                    }
+                }
+                Some(Source::Segment(part)) => {
+                    let id = part.id.map(SegmentId::from).unwrap_or_default();
+                    *extents.live.entry(id).or_default() += e.len;
+                    let segment: Option<Segment> = state.load(&schema::segment(id))?;
+                    if segment.is_none_or(|s| part.off.saturating_add(e.len) > s.info.length) {
+                        self.problem(format!("{told}: not within segment {id}"));
+                    }
+                }
+                None => self.problem(format!("{told}: no source")),
+            }
+            Ok(true)
+        })?;
+        Ok(extents)
+    }
+
+    /// What the extended attributes of each inode cost.
+    fn xattrs(&mut self) -> StoreResult<HashMap<u64, u64>> {
+        let mut costs: HashMap<u64, u64> = HashMap::new();
+        let (from, to) = schema::all(Tag::Xattr);
+        self.state.scan(&from, &to, &mut |key, value| {
+            let ino = schema::ino_of(key)?;
+            *costs.entry(ino.0).or_default() += set_xattr::cost(&key[HEAD + 8..], value);
+            Ok(true)
+        })?;
+        Ok(costs)
+    }
+
+    /// Every inode against its names, its extents and its orphan record.
+    fn inodes(
+        &mut self,
+        names: &Names,
+        extents: &Extents,
+        xattrs: &HashMap<u64, u64>,
+    ) -> StoreResult<()> {
+        let state = self.state;
+        let mut known = HashSet::new();
+        let mut contents = HashSet::new();
+        state.records(schema::all(Tag::Inode), |key, inode: Inode| {
+            let ino = schema::ino_of(key)?;
+            known.insert(ino.0);
+            self.report.inodes += 1;
+            if inode.ino() != ino {
+                self.problem(format!("inode {ino}: calls itself {}", inode.ino()));
+            }
+            let orphan = state.get(&schema::orphan(ino))?.is_some();
+            self.report.orphans += u64::from(orphan);
+            if orphan != (inode.attr.nlink == 0) {
+                self.problem(format!("inode {ino}: {} links, orphan: {orphan}", inode.attr.nlink));
+            }
+            self.links(&inode, names);
+            if inode.kind() == FileKind::Regular && !contents.insert(inode.content_id().0) {
+                self.problem(format!("inode {ino}: shares its content with another"));
+            }
+            let attributes = xattrs.get(&ino.0).copied().unwrap_or(0);
+            if attributes != inode.xattr_bytes {
+                self.problem(format!(
+                    "inode {ino}: attributes cost {attributes}, accounts for {}",
+                    inode.xattr_bytes
+                ));
+            }
+            self.sizes(&inode, extents);
+            Ok(true)
+        })?;
+        for ino in names.of.keys().filter(|ino| !known.contains(ino)) {
+            self.problem(format!("inode {} has names but does not exist", InodeId(*ino)));
+        }
+        for content in extents.of.keys().filter(|c| !contents.contains(c)) {
+            self.problem(format!("content {} belongs to no file", InodeId(*content)));
+        }
+        for dir in names.within.keys().filter(|dir| !known.contains(dir)) {
+            self.problem(format!("directory {} has names but does not exist", InodeId(*dir)));
+        }
+        let counted = state.counters()?.inodes;
+        if counted != self.report.inodes {
+            self.problem(format!("{} inodes, counted {counted}", self.report.inodes));
+        }
+        Ok(())
+    }
+
+    /// Link count, entries and layout.
+    fn links(&mut self, inode: &Inode, names: &Names) {
+        let ino = inode.ino();
+        let named = names.of.get(&ino.0).copied().unwrap_or(0);
+        let mut want = named;
+        if inode.is_dir() {
+            let (entries, subdirs) = names.within.get(&ino.0).copied().unwrap_or_default();
+            let alive = named > 0 || ino == InodeId::ROOT;
+            want = if alive { 2 + subdirs } else { 0 };
+            if inode.entries != entries {
+                self.problem(format!("directory {ino}: {entries} names, counts {}", inode.entries));
+            }
+            if !alive && entries > 0 {
+                self.problem(format!("directory {ino}: removed, but has {entries} names"));
+            }
+            if inode.next_cookie < FIRST_COOKIE {
+                self.problem(format!("directory {ino}: next cookie {}", inode.next_cookie));
+            }
+        }
+        if inode.attr.nlink != want {
+            self.problem(format!("inode {ino}: link count {}, should be {want}", inode.attr.nlink));
+        }
+        let holds_data = inode.is_dir() || inode.kind() == FileKind::Regular;
+        if holds_data && !matches!(inode.checked_layout(), Ok(Some(_))) {
+            self.problem(format!("inode {ino}: no valid layout"));
+        }
+    }
+
+    /// Size, blocks and inline bytes.
+    fn sizes(&mut self, inode: &Inode, extents: &Extents) {
+        let ino = inode.ino();
+        let (mut bytes, mut inline, mut end) = (0, 0, 0);
+        if inode.kind() == FileKind::Regular {
+            let sums = extents.of.get(&inode.content_id().0);
+            (bytes, inline, end) = sums.copied().unwrap_or_default();
+        }
+        if inode.allocated != bytes || inode.attr.blocks != bytes.div_ceil(512) {
+            self.problem(format!(
+                "inode {ino}: {bytes} bytes in extents, accounts for {} and {} blocks",
+                inode.allocated, inode.attr.blocks
+            ));
+        }
+        if inode.attr.inline_bytes != inline {
+            self.problem(format!(
+                "inode {ino}: {inline} inline bytes, accounts for {}",
+                inode.attr.inline_bytes
+            ));
+        }
+        if end > inode.attr.size {
+            self.problem(format!("inode {ino}: extents to {end}, size {}", inode.attr.size));
+        }
+    }
+
+    /// Every named directory leads up to the root, by the parents that it and its dentry agree on.
+    fn tree(&mut self, names: &Names) -> StoreResult<()> {
+        let state = self.state;
+        for (&dir, &parent) in &names.parent {
+            let recorded = state.inode(InodeId(dir))?.map(|inode| inode.parent);
+            if recorded != Some(parent) {
+                self.problem(format!(
+                    "directory {}: named by {}, but its parent is {recorded:x?}",
+                    InodeId(dir),
+                    InodeId(parent)
+                ));
+            }
+        }
+        let mut reached: HashSet<u64> = HashSet::from([InodeId::ROOT.0]);
+        for &dir in names.parent.keys() {
+            let mut path = Vec::new();
+            let mut at = dir;
+            let mut on_path = HashSet::new();
+            while !reached.contains(&at) && on_path.insert(at) {
+                path.push(at);
+                match names.parent.get(&at) {
+                    Some(&parent) => at = parent,
+                    None => break,
+                }
+            }
+            if !reached.contains(&at) {
+                self.problem(format!("directory {} does not lead to the root", InodeId(dir)));
+            }
+            reached.extend(path);
+        }
+        Ok(())
+    }
+
+    /// Live bytes, and that garbage is garbage.
+    fn segments(&mut self, extents: &Extents) -> StoreResult<()> {
+        let state = self.state;
+        state.records(schema::all(Tag::Segment), |key, s: Segment| {
+            let id = schema::segment_of(key)?;
+            self.report.segments += 1;
+            let live = extents.live.get(&id).copied().unwrap_or(0);
+            if live != s.live_bytes || live == 0 {
+                self.problem(format!("segment {id}: {live} live bytes, counts {}", s.live_bytes));
+            }
+            if s.info.geometry().is_err() || s.info.id.map(SegmentId::from) != Some(id) {
+                self.problem(format!("segment {id}: its record is not well formed"));
+            }
+            let group: Option<Group> = state.load(&schema::group(s.info.pg))?;
+            if group.is_none() {
+                self.problem(format!("segment {id}: no placement group {}", s.info.pg));
+            }
+            if state.get(&schema::garbage(id))?.is_some() {
+                self.problem(format!("segment {id}: both committed and garbage"));
+            }
+            Ok(true)
+        })
+    }
+
+    /// Records that belong to an inode: it exists.
+    fn owned(&mut self, tag: Tag) -> StoreResult<()> {
+        let state = self.state;
+        let (from, to) = schema::all(tag);
+        state.scan(&from, &to, &mut |key, _| {
+            let ino = schema::ino_of(key)?;
+            if state.get(&schema::inode(ino))?.is_none() {
+                self.problem(format!("{tag:?} record of inode {ino}, which does not exist"));
+            }
+            Ok(true)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Memory, Txn};
+    use v1::log_entry::Body;
+    use v1::meta_request::Op;
+
+    /// A filesystem with at least one record of every sort.
+    fn rich() -> Memory {
+        let profile = Some(v1::ProfileInfo { k: 1, m: 1 });
+        let id = Some(v1::SegmentKey { session: 1, seq: 1 });
+        let segment = v1::SegmentInfo {
+            id,
+            profile,
+            unit: 4096,
+            length: 100,
+            pg: 1,
+            seats: vec![0, 1].into(),
+        };
+        let target = |n: u8| {
+            let uuid = vec![n; 16].into();
+            let target = Some(v1::TargetInfo { uuid, ..Default::default() });
+            Body::RegisterTarget(v1::RegisterTargetEntry { target })
+        };
+        let cluster = vec![1; 16].into();
+        let pgs = vec![v1::PgInfo { id: 1, targets: vec![1, 2], retired: false }];
+        let nonce = vec![1; 16].into();
+        let part = |ino, file_off, source| {
+            Op::CommitExtents(v1::CommitExtentsOp {
+                ino,
+                extents: vec![v1::Extent { file_off, len: 10, source: Some(source) }],
+                segments: if file_off == 0 { vec![segment.clone()] } else { vec![] },
+                ..Default::default()
+            })
+        };
+        let mkdir = |parent, name: &'static str| {
+            Op::MkDir(v1::MkDirOp { parent, name: name.into(), ..Default::default() })
+        };
+        let create = |parent, name: &'static str| {
+            Op::Create(v1::CreateOp { parent, name: name.into(), ..Default::default() })
+        };
+        let name = bytes::Bytes::from_static(b"user.x");
+        let ops = [
+            mkdir(1, "a"),
+            mkdir(2, "b"),
+            create(3, "file"),
+            create(1, "gone"),
+            Op::Unlink(v1::UnlinkOp { parent: 1, name: "gone".into() }),
+            part(4, 0, Source::Segment(v1::SegmentPart { id, off: 5 })),
+            part(4, 10, Source::Inline(vec![7; 10].into())),
+            Op::SetXattr(v1::SetXattrOp { ino: 4, name, ..Default::default() }),
+            Op::Link(v1::LinkOp { ino: 4, parent: 1, name: "link".into() }),
+        ];
+        let open = Op::OpenSession(v1::OpenSessionOp { client: String::new(), nonce });
+        let mut bodies = vec![
+            Body::InitCluster(v1::InitClusterEntry { cluster, profile, members: vec![] }),
+            target(1),
+            target(2),
+            Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 3 }),
+        ];
+        bodies.extend(std::iter::once(open).chain(ops).enumerate().map(|(i, op)| {
+            let (number, op) = (i as u64, Some(op));
+            Body::Client(v1::MetaRequest { session: 1, number, acked_below: 0, op })
+        }));
+        let memory = Memory::default();
+        let base = memory.snapshot();
+        let mut tx = Txn::new(&*base);
+        for body in bodies {
+            let entry = v1::LogEntry { time_ns: 1, body: Some(body) };
+            let reply = crate::ops::apply(&mut tx, &entry).unwrap();
+            assert_eq!(reply.error, 0, "{}", reply.message);
+        }
+        let changes = tx.into_changes();
+        drop(base);
+        memory.write(changes);
+        memory
+    }
+
+    fn problems(state: &dyn Read) -> Vec<String> {
+        match Query::answer(&v1::CheckOp {}, state) {
+            Ok(Reply::Check(report)) => report.problems,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_missing_record_is_noticed() {
+        let memory = rich();
+        let state = memory.snapshot();
+        assert_eq!(problems(&*state), Vec::<String>::new());
+        let watched = [
+            Tag::Inode,
+            Tag::Dentry,
+            Tag::Index,
+            Tag::Extent,
+            Tag::Xattr,
+            Tag::Orphan,
+            Tag::Segment,
+            Tag::Group,
+        ];
+        for tag in watched {
+            let (from, to) = schema::all(tag);
+            let mut keys = Vec::new();
+            let scanned = state.scan(&from, &to, &mut |key, _| {
+                keys.push(key.to_vec());
+                Ok(true)
+            });
+            scanned.unwrap();
+            assert!(!keys.is_empty(), "no {tag:?}");
+            for key in keys {
+                let mut tx = Txn::new(&*state);
+                tx.delete(key.clone());
+                assert!(!problems(&tx).is_empty(), "{tag:?} {key:02x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_inode_is_noticed() {
+        let memory = rich();
+        let state = memory.snapshot();
+        type Change = fn(&mut Inode);
+        let of_any: [Change; 6] = [
+            |i| i.attr.nlink += 1,
+            |i| i.attr.ino += 1,
+            |i| i.allocated += 1,
+            |i| i.attr.blocks += 1,
+            |i| i.attr.inline_bytes += 1,
+            |i| i.xattr_bytes += 1,
+        ];
+        let of_dir: [Change; 4] =
+            [|i| i.entries += 1, |i| i.parent = 4, |i| i.layout = None, |i| i.next_cookie = 0];
+        let of_file: [Change; 2] = [|i| i.attr.size = 19, |i| i.content = 99];
+        let cases = [(2, &of_any[..]), (4, &of_any), (3, &of_dir), (4, &of_file)];
+        for (ino, changes) in cases {
+            for (i, change) in changes.iter().enumerate() {
+                let mut inode = (&*state as &dyn Read).inode(InodeId(ino)).unwrap().unwrap();
+                change(&mut inode);
+                let mut tx = Txn::new(&*state);
+                tx.put(schema::inode(InodeId(ino)), &inode);
+                assert!(!problems(&tx).is_empty(), "change {i} of inode {ino}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_and_wrong_accounts_are_noticed() {
+        let memory = rich();
+        let state = memory.snapshot();
+        // Directory 2 moves below its own child 3.
+        let mut tx = Txn::new(&*state);
+        let dentry = Dentry { ino: 2, kind: FileKind::Directory.into(), cookie: 9 };
+        tx.delete(schema::dentry(InodeId::ROOT, b"a"));
+        tx.put(schema::dentry(InodeId(3), b"a"), &dentry);
+        assert!(problems(&tx).iter().any(|p| p.contains("does not lead to the root")));
+
+        let mut tx = Txn::new(&*state);
+        let id = SegmentId { session: weft_proto::SessionId(1), seq: 1 };
+        let mut segment: Segment = tx.state().load(&schema::segment(id)).unwrap().unwrap();
+        segment.live_bytes += 1;
+        tx.put(schema::segment(id), &segment);
+        assert!(!problems(&tx).is_empty());
+
+        let mut tx = Txn::new(&*state);
+        tx.edit_counters(|c| c.inodes += 1).unwrap();
+        assert!(!problems(&tx).is_empty());
+    }
+}

@@ -1,0 +1,123 @@
+//! Inodes as operations see them: found or refused, made, and left by their last name.
+//!
+//! Invariant: an inode whose link count is 0 has an orphan record, and no other inode has one.
+
+use super::{Fault, refuse};
+use crate::schema::{self, FIRST_COOKIE, Inode};
+use crate::store::{Read, StoreResult, Txn};
+use v1::FileKind;
+use weft_proto::{ErrorKind, InodeId, v1};
+
+/// Set-group-id bit: of a directory, its children inherit its group.
+pub(super) const SETGID: u32 = 0o2000;
+/// Permission bits with set-user-id, set-group-id and sticky.
+pub(super) const MODE_MASK: u32 = 0o7777;
+/// Most names of one file.
+pub(super) const MAX_LINKS: u32 = 65_000;
+/// What `stat` answers as the size of a directory.
+const DIR_SIZE: u64 = 4096;
+
+/// The inode, or [`ErrorKind::Stale`] if it is gone.
+pub(super) fn existing(state: &dyn Read, ino: u64) -> Result<Inode, Fault> {
+    match state.inode(InodeId(ino))? {
+        Some(inode) => Ok(inode),
+        None => refuse(ErrorKind::Stale, format!("inode {} is gone", InodeId(ino))),
+    }
+}
+
+/// The directory, named or removed but still open.
+pub(super) fn directory(state: &dyn Read, ino: u64) -> Result<Inode, Fault> {
+    let inode = existing(state, ino)?;
+    if !inode.is_dir() {
+        return refuse(
+            ErrorKind::NotDirectory,
+            format!("inode {} is not a directory", InodeId(ino)),
+        );
+    }
+    Ok(inode)
+}
+
+/// What a caller asks of a new inode.
+pub(super) struct Wanted {
+    pub kind: FileKind,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+}
+
+/// A new inode in `dir`, not stored yet: group and layout come from the directory as Linux and the
+/// layout rules say. The caller fills in what only its kind has.
+pub(super) fn make(tx: &mut Txn<'_>, dir: &Inode, wanted: &Wanted, now: i64) -> StoreResult<Inode> {
+    let number = tx.edit_counters(|c| {
+        c.inodes += 1;
+        c.next_inode += 1;
+        c.next_inode - 1
+    })?;
+    let ino = InodeId::new(dir.ino().shard(), number);
+    let is_dir = wanted.kind == FileKind::Directory;
+    let inherits = dir.attr.mode & SETGID != 0;
+    let mut mode = wanted.mode & MODE_MASK;
+    if inherits && is_dir {
+        mode |= SETGID;
+    }
+    Ok(Inode {
+        attr: v1::Attr {
+            ino: ino.0,
+            kind: wanted.kind.into(),
+            mode,
+            nlink: if is_dir { 2 } else { 1 },
+            uid: wanted.uid,
+            gid: if inherits { dir.attr.gid } else { wanted.gid },
+            rdev: wanted.rdev,
+            size: if is_dir { DIR_SIZE } else { 0 },
+            atime_ns: now,
+            mtime_ns: now,
+            ctime_ns: now,
+            btime_ns: now,
+            ..Default::default()
+        },
+        layout: match wanted.kind {
+            FileKind::Directory | FileKind::Regular => dir.layout,
+            _ => None,
+        },
+        parent: if is_dir { dir.attr.ino } else { 0 },
+        next_cookie: if is_dir { FIRST_COOKIE } else { 0 },
+        ..Default::default()
+    })
+}
+
+/// The root directory of a new filesystem.
+pub(super) fn root(layout: v1::LayoutInfo, now: i64) -> Inode {
+    Inode {
+        attr: v1::Attr {
+            ino: InodeId::ROOT.0,
+            kind: FileKind::Directory.into(),
+            mode: 0o755,
+            nlink: 2,
+            size: DIR_SIZE,
+            atime_ns: now,
+            mtime_ns: now,
+            ctime_ns: now,
+            btime_ns: now,
+            ..Default::default()
+        },
+        layout: Some(layout),
+        parent: InodeId::ROOT.0,
+        next_cookie: FIRST_COOKIE,
+        ..Default::default()
+    }
+}
+
+/// Takes one name from an inode; without any it becomes an orphan. A directory has only one name.
+pub(super) fn drop_name(tx: &mut Txn<'_>, ino: InodeId, now: i64) -> StoreResult<()> {
+    let inode = tx.edit_inode(ino, |inode| {
+        let left = if inode.is_dir() { 0 } else { inode.attr.nlink.saturating_sub(1) };
+        inode.attr.nlink = left;
+        inode.attr.ctime_ns = now;
+    })?;
+    if inode.attr.nlink == 0 {
+        tx.put_bytes(schema::orphan(ino), Default::default());
+    }
+    Ok(())
+}

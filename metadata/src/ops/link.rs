@@ -1,0 +1,46 @@
+//! Gives a file another name, or its first.
+
+use super::inodes::{self, MAX_LINKS};
+use super::names::{self, Place};
+use super::{Context, Fault, Operation, Reply, refuse};
+use crate::schema::{self, Inode};
+use crate::store::{Read, StoreResult, Txn};
+use weft_proto::{ErrorKind, v1};
+
+pub(crate) struct Plan {
+    file: Inode,
+    place: Place,
+}
+
+impl Operation for v1::LinkOp {
+    type Plan = Plan;
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Plan, Fault> {
+        let place = Place::free(state, self.parent, &self.name)?;
+        let file = inodes::existing(state, self.ino)?;
+        let ino = file.ino();
+        if file.is_dir() {
+            return refuse(ErrorKind::NotPermitted, format!("inode {ino} is a directory"));
+        }
+        if file.attr.nlink == 0 && !file.nameless {
+            return refuse(ErrorKind::NotFound, format!("inode {ino} was removed"));
+        }
+        if file.attr.nlink >= MAX_LINKS {
+            return refuse(ErrorKind::TooManyLinks, format!("inode {ino} has {MAX_LINKS} names"));
+        }
+        Ok(Plan { file, place })
+    }
+
+    fn apply(&self, plan: Plan, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
+        let Plan { mut file, place } = plan;
+        if file.nameless {
+            file.nameless = false;
+            tx.delete(schema::orphan(file.ino()));
+        }
+        file.attr.nlink += 1;
+        file.attr.ctime_ns = cx.now;
+        tx.put_inode(&file);
+        names::add(tx, place.dir, &place.name, file.ino(), file.kind(), cx.now);
+        Ok(Reply::Attr(file.attr))
+    }
+}

@@ -1,0 +1,39 @@
+//! Creates a directory.
+
+use super::inodes::{self, Wanted};
+use super::names::{self, Place};
+use super::{Context, Fault, Operation, Reply, refuse};
+use crate::store::{Read, StoreResult, Txn};
+use v1::FileKind;
+use weft_proto::{ErrorKind, v1};
+
+impl Operation for v1::MkDirOp {
+    type Plan = Place;
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Place, Fault> {
+        let place = Place::free(state, self.parent, &self.name)?;
+        // Subdirectories count as links of the directory; unlike a file's names they are bounded
+        // only by the counter.
+        if place.dir.attr.nlink == u32::MAX {
+            return refuse(
+                ErrorKind::TooManyLinks,
+                format!("directory {} has too many subdirectories", place.dir.ino()),
+            );
+        }
+        Ok(place)
+    }
+
+    fn apply(&self, place: Place, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
+        let wanted = Wanted {
+            kind: FileKind::Directory,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+        };
+        let child = inodes::make(tx, &place.dir, &wanted, cx.now)?;
+        tx.put_inode(&child);
+        names::add(tx, place.dir, &place.name, child.ino(), FileKind::Directory, cx.now);
+        Ok(Reply::Attr(child.attr))
+    }
+}

@@ -1,0 +1,204 @@
+//! The operations of the state machine, one a file.
+//!
+//! A replicated operation is an [`Operation`]: `check` reads the state and either refuses or
+//! answers a plan; `apply` carries the plan out. `check` cannot write and `apply` cannot refuse, so a
+//! refused operation leaves nothing behind. A read is a [`Query`]. Neither sees a clock, a socket
+//! or randomness: time and random ids come in the log entry.
+//!
+//! Permissions are the business of the client's kernel; what is checked here is structure.
+
+mod check;
+mod close_session;
+mod cluster;
+mod commit_extents;
+mod content;
+mod create;
+mod get_attr;
+mod get_extents;
+mod get_layout;
+mod get_xattr;
+mod init_cluster;
+mod inodes;
+mod link;
+mod list_segments;
+mod list_xattr;
+mod lookup;
+mod mk_dir;
+mod mk_nod;
+mod names;
+mod open;
+mod open_session;
+mod purge_inodes;
+mod read_dir;
+mod read_link;
+mod register_target;
+mod remove_xattr;
+mod rename;
+mod rm_dir;
+mod segments_freed;
+mod session;
+mod set_attr;
+mod set_layout;
+mod set_pgs;
+mod set_target_state;
+mod set_xattr;
+mod stat_fs;
+mod sym_link;
+mod tmp_file;
+mod unlink;
+
+pub(crate) use cluster::cluster_map;
+pub(crate) use open::open_reply;
+pub use open_session::SESSION_TTL_MS;
+
+use crate::store::{Read, StoreError, StoreResult, Txn};
+use prost::Message;
+use v1::log_entry::Body;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, SessionId, v1};
+
+/// Why an operation gave no answer: it was refused, or the store failed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Refused(Error),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Fault {
+    fn from(e: StoreError) -> Self {
+        Self::Store(e)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(e: Error) -> Self {
+        Self::Refused(e)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Refused(e) | Fault::Store(StoreError(e)) => e,
+        }
+    }
+}
+
+/// A refusal.
+fn refuse<T>(kind: ErrorKind, what: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault::Refused(Error::new(kind, what)))
+}
+
+/// What comes to an operation beside its own fields.
+pub(crate) struct Context {
+    /// Time of the entry, nanoseconds since 1970.
+    pub now: i64,
+    /// Who asks; nobody for entries of the leader's own.
+    pub session: SessionId,
+}
+
+/// A change of the replicated state.
+pub(crate) trait Operation {
+    /// What `check` found out and `apply` needs.
+    type Plan;
+
+    /// Refuses, or says how it will be done. Changes nothing.
+    fn check(&self, state: &dyn Read, cx: &Context) -> Result<Self::Plan, Fault>;
+
+    /// Does it. Only the store may fail now.
+    fn apply(&self, plan: Self::Plan, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply>;
+}
+
+/// A question about the state.
+pub(crate) trait Query {
+    fn answer(&self, state: &dyn Read) -> Result<Reply, Fault>;
+}
+
+fn run<O: Operation>(op: &O, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
+    let plan = op.check(tx.state(), cx)?;
+    Ok(op.apply(plan, tx, cx)?)
+}
+
+const EMPTY: Reply = Reply::Empty(v1::Empty {});
+
+/// Answers a read; anything else is refused.
+pub(crate) fn query(op: Option<&Op>, state: &dyn Read) -> Result<Reply, Fault> {
+    match op {
+        Some(Op::Lookup(op)) => op.answer(state),
+        Some(Op::GetAttr(op)) => op.answer(state),
+        Some(Op::ReadDir(op)) => op.answer(state),
+        Some(Op::ReadLink(op)) => op.answer(state),
+        Some(Op::GetXattr(op)) => op.answer(state),
+        Some(Op::ListXattr(op)) => op.answer(state),
+        Some(Op::StatFs(op)) => op.answer(state),
+        Some(Op::GetExtents(op)) => op.answer(state),
+        Some(Op::GetLayout(op)) => op.answer(state),
+        Some(Op::ListSegments(op)) => op.answer(state),
+        Some(Op::Check(op)) => op.answer(state),
+        _ => refuse(ErrorKind::Protocol, "this request is not a read of the metadata state"),
+    }
+}
+
+/// Whether a query reads one record only and so needs no snapshot.
+pub(crate) fn is_single_read(op: Option<&Op>) -> bool {
+    matches!(op, Some(Op::GetAttr(_) | Op::ReadLink(_) | Op::StatFs(_) | Op::GetLayout(_)))
+}
+
+/// Applies one entry of the log. Fails only if the store does.
+pub(crate) fn apply(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredReply> {
+    let cx = Context { now: entry.time_ns, session: SessionId(0) };
+    let outcome = match &entry.body {
+        Some(Body::Client(request)) => return session::apply(tx, entry.time_ns, request),
+        Some(Body::InitCluster(op)) => run(op, tx, &cx),
+        Some(Body::RegisterTarget(op)) => run(op, tx, &cx),
+        Some(Body::SetTargetState(op)) => run(op, tx, &cx),
+        Some(Body::SetPgs(op)) => run(op, tx, &cx),
+        Some(Body::ExpireSession(op)) => run(op, tx, &cx),
+        Some(Body::PurgeInodes(op)) => run(op, tx, &cx),
+        Some(Body::SegmentsFreed(op)) => run(op, tx, &cx),
+        None => refuse(ErrorKind::Protocol, "log entry of an unknown kind"),
+    };
+    stored(outcome)
+}
+
+/// Runs an operation of a session.
+fn replicated(op: &Op, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
+    match op {
+        Op::Create(op) => run(op, tx, cx),
+        Op::TmpFile(op) => run(op, tx, cx),
+        Op::MkNod(op) => run(op, tx, cx),
+        Op::MkDir(op) => run(op, tx, cx),
+        Op::SymLink(op) => run(op, tx, cx),
+        Op::Link(op) => run(op, tx, cx),
+        Op::Unlink(op) => run(op, tx, cx),
+        Op::RmDir(op) => run(op, tx, cx),
+        Op::Rename(op) => run(op, tx, cx),
+        Op::SetAttr(op) => run(op, tx, cx),
+        Op::SetXattr(op) => run(op, tx, cx),
+        Op::RemoveXattr(op) => run(op, tx, cx),
+        Op::SetLayout(op) => run(op, tx, cx),
+        Op::CommitExtents(op) => run(op, tx, cx),
+        _ => refuse(ErrorKind::Protocol, "this request is not a replicated operation"),
+    }
+}
+
+/// The outcome as it is stored and sent; a failure of the store passes through.
+fn stored(outcome: Result<Reply, Fault>) -> StoreResult<v1::StoredReply> {
+    match outcome {
+        Ok(reply) => Ok(v1::StoredReply {
+            error: 0,
+            message: String::new(),
+            reply: Some(v1::MetaReply { result: Some(reply), ..Default::default() }),
+        }),
+        Err(Fault::Refused(e)) => {
+            Ok(v1::StoredReply { error: e.kind.code(), message: e.message, reply: None })
+        }
+        Err(Fault::Store(e)) => Err(e),
+    }
+}
+
+/// Encoded length of a message as one item of a list, to keep answers bounded.
+fn item_len(message: &impl Message) -> usize {
+    message.encoded_len() + 8
+}

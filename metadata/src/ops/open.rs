@@ -1,0 +1,25 @@
+//! What a client gets when it opens an inode: all that it needs to read a small file at once.
+
+use super::{Fault, get_extents, inodes};
+use crate::store::Read;
+use v1::FileKind;
+use weft_proto::{InodeId, v1};
+
+/// Most extents that come with an open.
+const FIRST_EXTENTS: usize = 512;
+
+/// Attributes, effective layout and the first extents. That the session has the inode open is soft
+/// state of the leader and not recorded here.
+pub(crate) fn open_reply(state: &dyn Read, ino: InodeId) -> Result<v1::OpenReply, Fault> {
+    reply(state, ino, FIRST_EXTENTS)
+}
+
+/// As [`open_reply`], with at most `limit` extents.
+pub(super) fn reply(state: &dyn Read, ino: InodeId, limit: usize) -> Result<v1::OpenReply, Fault> {
+    let inode = inodes::existing(state, ino.0)?;
+    let extents = match inode.kind() {
+        FileKind::Regular => get_extents::extents(state, &inode, 0, u64::MAX, limit)?,
+        _ => v1::ExtentsReply { attr: Some(inode.attr), ..Default::default() },
+    };
+    Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents: Some(extents) })
+}

@@ -1,0 +1,60 @@
+//! Opens a session. A retry with the same nonce gets the same one.
+
+use super::{Context, Fault, Operation, Reply, refuse};
+use crate::schema::{self, Cluster, NonceOwner, Session};
+use crate::store::{Read, StoreResult, Txn};
+use weft_proto::{ErrorKind, SessionId, v1};
+
+/// How long a session lives without being renewed, in milliseconds.
+pub const SESSION_TTL_MS: u64 = 10_000;
+
+const NONCE_LEN: usize = 16;
+/// Longest name of a client, in bytes.
+const MAX_CLIENT: usize = 1024;
+
+pub(crate) struct Plan {
+    cluster: Cluster,
+    existing: Option<u64>,
+}
+
+impl Operation for v1::OpenSessionOp {
+    type Plan = Plan;
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Plan, Fault> {
+        let Some(cluster) = state.cluster()? else {
+            return refuse(ErrorKind::Unavailable, "the cluster is not initialised yet");
+        };
+        if self.nonce.len() != NONCE_LEN || self.client.len() > MAX_CLIENT {
+            return refuse(
+                ErrorKind::Invalid,
+                format!("a session needs a nonce of {NONCE_LEN} bytes and a short client name"),
+            );
+        }
+        let owner: Option<NonceOwner> = state.load(&schema::nonce(&self.nonce))?;
+        Ok(Plan { cluster, existing: owner.map(|o| o.session) })
+    }
+
+    fn apply(&self, plan: Plan, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
+        let session = match plan.existing {
+            Some(session) => session,
+            None => open(self, tx)?,
+        };
+        Ok(Reply::OpenSession(v1::OpenSessionReply {
+            session,
+            ttl_ms: SESSION_TTL_MS,
+            cluster: plan.cluster.id,
+        }))
+    }
+}
+
+fn open(op: &v1::OpenSessionOp, tx: &mut Txn<'_>) -> StoreResult<u64> {
+    let number = tx.edit_counters(|c| {
+        c.next_session += 1;
+        c.next_session - 1
+    })?;
+    let session =
+        Session { client: op.client.clone(), nonce: op.nonce.clone(), acked_below: 1, highest: 0 };
+    tx.put(schema::session(SessionId(number)), &session);
+    tx.put(schema::nonce(&op.nonce), &NonceOwner { session: number });
+    Ok(number)
+}

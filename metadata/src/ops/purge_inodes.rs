@@ -1,0 +1,62 @@
+//! Deletes orphans that nobody has open, a bounded number of extents at a time: an orphan with more
+//! stays one, and the leader asks again.
+
+use super::{Context, EMPTY, Fault, Operation, Reply, content};
+use crate::schema::{self, Inode, Tag};
+use crate::store::{Read, StoreResult, Txn};
+use weft_proto::{InodeId, v1};
+
+/// Most extents that one entry deletes.
+pub(super) const STEP: usize = 2048;
+/// Most inodes that one entry looks at.
+const MAX_INODES: usize = 4096;
+
+impl Operation for v1::PurgeInodesEntry {
+    /// Those among the inodes that are orphans.
+    type Plan = Vec<InodeId>;
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Self::Plan, Fault> {
+        let mut orphans = Vec::new();
+        for &ino in self.inos.iter().take(MAX_INODES) {
+            if state.get(&schema::orphan(InodeId(ino)))?.is_some() {
+                orphans.push(InodeId(ino));
+            }
+        }
+        orphans.sort_unstable();
+        orphans.dedup();
+        Ok(orphans)
+    }
+
+    fn apply(&self, orphans: Vec<InodeId>, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
+        let mut left = STEP;
+        for ino in orphans {
+            if left == 0 {
+                break;
+            }
+            let inode = tx.state().inode_that_exists(ino)?;
+            let (deleted, inode) = content::purge(tx, inode, left)?;
+            left -= deleted;
+            if inode.allocated == 0 {
+                delete(tx, &inode)?;
+            }
+        }
+        Ok(EMPTY)
+    }
+}
+
+/// Deletes an inode without extents, and all that belongs to it.
+fn delete(tx: &mut Txn<'_>, inode: &Inode) -> StoreResult<()> {
+    let ino = inode.ino();
+    if inode.xattr_bytes > 0 {
+        let (from, to) = schema::all_of(Tag::Xattr, ino);
+        let mut keys = Vec::new();
+        tx.scan(&from, &to, &mut |key, _| {
+            keys.push(key.to_vec());
+            Ok(true)
+        })?;
+        keys.into_iter().for_each(|key| tx.delete(key));
+    }
+    tx.delete(schema::inode(ino));
+    tx.delete(schema::orphan(ino));
+    tx.edit_counters(|c| c.inodes = c.inodes.saturating_sub(1))
+}

@@ -1,0 +1,16 @@
+//! Where a symbolic link points.
+
+use super::{Fault, Query, Reply, inodes, refuse};
+use crate::store::Read;
+use v1::FileKind;
+use weft_proto::{ErrorKind, v1};
+
+impl Query for v1::ReadLinkOp {
+    fn answer(&self, state: &dyn Read) -> Result<Reply, Fault> {
+        let inode = inodes::existing(state, self.ino)?;
+        match inode.kind() {
+            FileKind::Symlink => Ok(Reply::Data(inode.target)),
+            _ => refuse(ErrorKind::Invalid, format!("inode {} is no symbolic link", inode.ino())),
+        }
+    }
+}

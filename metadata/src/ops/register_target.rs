@@ -1,0 +1,53 @@
+//! Makes a target known, or learns where a known one is now.
+
+use super::{Context, Fault, Operation, Reply, cluster, refuse};
+use crate::schema::{self, Cluster};
+use crate::store::{Read, StoreResult, Txn};
+use v1::TargetState;
+use weft_proto::{ErrorKind, Uuid, v1};
+
+pub(crate) struct Plan {
+    cluster: Cluster,
+    given: v1::TargetInfo,
+    known: Option<v1::TargetInfo>,
+}
+
+impl Operation for v1::RegisterTargetEntry {
+    type Plan = Plan;
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Plan, Fault> {
+        let cluster = cluster::existing(state)?;
+        let Some(given) = self.target.clone() else {
+            return refuse(ErrorKind::Protocol, "registration without a target");
+        };
+        if Uuid::from_slice(&given.uuid).is_none_or(|id| id == Uuid::NIL) {
+            return refuse(ErrorKind::Invalid, "a target needs an identity of 16 random bytes");
+        }
+        let known = cluster::targets(state)?.into_iter().find(|t| t.uuid == given.uuid);
+        Ok(Plan { cluster, given, known })
+    }
+
+    fn apply(&self, plan: Plan, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
+        let Plan { cluster, given, known } = plan;
+        let target = match &known {
+            // Its state is decided by heartbeats, not by where it is.
+            Some(old) => v1::TargetInfo { id: old.id, state: old.state, full: old.full, ..given },
+            None => {
+                let id = tx.edit_counters(|c| {
+                    c.next_target += 1;
+                    c.next_target - 1
+                })?;
+                let state = match given.state() {
+                    TargetState::Unknown => TargetState::Up,
+                    state => state,
+                };
+                v1::TargetInfo { id, state: state.into(), ..given }
+            }
+        };
+        if known.as_ref() != Some(&target) {
+            tx.put(schema::target(target.id), &target);
+            cluster::bump(tx, cluster);
+        }
+        Ok(Reply::Target(target))
+    }
+}

@@ -1,0 +1,28 @@
+//! Removes an extended attribute.
+
+use super::set_xattr::cost;
+use super::{Context, EMPTY, Fault, Operation, Reply, inodes, refuse};
+use crate::schema::{self, Inode};
+use crate::store::{Read, StoreResult, Txn};
+use weft_proto::{ErrorKind, v1};
+
+impl Operation for v1::RemoveXattrOp {
+    /// The inode as it will be.
+    type Plan = Inode;
+
+    fn check(&self, state: &dyn Read, cx: &Context) -> Result<Inode, Fault> {
+        let mut inode = inodes::existing(state, self.ino)?;
+        let Some(value) = state.get(&schema::xattr(inode.ino(), &self.name))? else {
+            return refuse(ErrorKind::NoAttribute, "no such attribute");
+        };
+        inode.xattr_bytes = inode.xattr_bytes.saturating_sub(cost(&self.name, &value));
+        inode.attr.ctime_ns = cx.now;
+        Ok(inode)
+    }
+
+    fn apply(&self, inode: Inode, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
+        tx.delete(schema::xattr(inode.ino(), &self.name));
+        tx.put_inode(&inode);
+        Ok(EMPTY)
+    }
+}

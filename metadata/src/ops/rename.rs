@@ -1,0 +1,193 @@
+//! Moves a name, with the flags of Linux's `renameat2`. Refusals come in the order in which Linux
+//! makes them.
+
+use super::inodes::{self, Wanted};
+use super::names::{self, Place};
+use super::{Context, EMPTY, Fault, Operation, Reply, refuse};
+use crate::schema::Dentry;
+use crate::store::{Read, StoreError, StoreResult, Txn};
+use v1::FileKind;
+use weft_proto::{ErrorKind, InodeId, v1};
+
+const NOREPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+const WHITEOUT: u32 = 4;
+
+/// More steps up a tree than any tree has; stops a walk in a damaged one.
+const MAX_DEPTH: usize = 1 << 20;
+
+pub(crate) enum Plan {
+    /// Both names stand for the same inode: POSIX says to do nothing.
+    Nothing,
+    Move {
+        from: Place,
+        source: Dentry,
+        to: Place,
+        target: Option<Dentry>,
+    },
+    Exchange {
+        from: Place,
+        source: Dentry,
+        to: Place,
+        target: Dentry,
+    },
+}
+
+impl Operation for v1::RenameOp {
+    type Plan = Plan;
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Plan, Fault> {
+        let exchange = self.flags & EXCHANGE != 0;
+        if self.flags & !(NOREPLACE | EXCHANGE | WHITEOUT) != 0
+            || exchange && self.flags != EXCHANGE
+        {
+            return refuse(ErrorKind::Invalid, format!("rename with flags {:#x}", self.flags));
+        }
+        let (from, source) = Place::taken(state, self.parent, &self.name)?;
+        let mut to = Place::find(state, self.new_parent, &self.new_name)?;
+        let target = to.found.take();
+        if target.is_some() && self.flags & NOREPLACE != 0 {
+            return refuse(ErrorKind::Exists, format!("{to} exists"));
+        }
+        if target.is_none() && exchange {
+            return refuse(ErrorKind::NotFound, format!("{to} does not exist"));
+        }
+        check_ancestry(state, &from, &source, &to, target.as_ref(), exchange)?;
+        let Some(target) = target else { return Ok(Plan::Move { from, source, to, target: None }) };
+        if source.ino == target.ino {
+            return Ok(Plan::Nothing);
+        }
+        if exchange {
+            return Ok(Plan::Exchange { from, source, to, target });
+        }
+        check_replaceable(state, &source, &to, &target)?;
+        Ok(Plan::Move { from, source, to, target: Some(target) })
+    }
+
+    fn apply(&self, plan: Plan, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
+        match plan {
+            Plan::Nothing => {}
+            Plan::Move { from, source, to, target } => {
+                vacate(tx, &from, &source, self.flags & WHITEOUT != 0, cx.now)?;
+                match target {
+                    Some(target) => {
+                        settle(tx, &to, &target, &source, cx.now)?;
+                        inodes::drop_name(tx, InodeId(target.ino), cx.now)?;
+                    }
+                    None => {
+                        let dir = tx.state().inode_that_exists(to.dir.ino())?;
+                        let ino = InodeId(source.ino);
+                        names::add(tx, dir, &to.name, ino, source.kind(), cx.now);
+                        arrive(tx, &source, to.dir.ino(), cx.now)?;
+                    }
+                }
+            }
+            Plan::Exchange { from, source, to, target } => {
+                settle(tx, &from, &source, &target, cx.now)?;
+                settle(tx, &to, &target, &source, cx.now)?;
+            }
+        }
+        Ok(EMPTY)
+    }
+}
+
+/// Takes the old name away, or leaves a whiteout there: a character device 0/0, which an overlay
+/// reads as "removed".
+fn vacate(
+    tx: &mut Txn<'_>,
+    from: &Place,
+    source: &Dentry,
+    whiteout: bool,
+    now: i64,
+) -> StoreResult<()> {
+    let dir = from.dir.ino();
+    if !whiteout {
+        return names::remove(tx, dir, &from.name, source, now);
+    }
+    let kind = FileKind::CharDevice;
+    let wanted = Wanted { kind, mode: 0, uid: 0, gid: 0, rdev: 0 };
+    let node = inodes::make(tx, &from.dir, &wanted, now)?;
+    tx.put_inode(&node);
+    names::replace(tx, dir, &from.name, source, node.attr.ino, kind, now)
+}
+
+/// Lets the taken name at `place` stand for `moved` instead of `old`.
+fn settle(
+    tx: &mut Txn<'_>,
+    place: &Place,
+    old: &Dentry,
+    moved: &Dentry,
+    now: i64,
+) -> StoreResult<()> {
+    names::replace(tx, place.dir.ino(), &place.name, old, moved.ino, moved.kind(), now)?;
+    arrive(tx, moved, place.dir.ino(), now)
+}
+
+/// What moves learns so: a directory has a new parent, anything a new change time.
+fn arrive(tx: &mut Txn<'_>, moved: &Dentry, parent: InodeId, now: i64) -> StoreResult<()> {
+    tx.edit_inode(InodeId(moved.ino), |inode| {
+        inode.attr.ctime_ns = now;
+        if inode.is_dir() {
+            inode.parent = parent.0;
+        }
+    })?;
+    Ok(())
+}
+
+/// Refuses to make a directory its own descendant, or to put something in place of its ancestor.
+fn check_ancestry(
+    state: &dyn Read,
+    from: &Place,
+    source: &Dentry,
+    to: &Place,
+    target: Option<&Dentry>,
+    exchange: bool,
+) -> Result<(), Fault> {
+    if from.dir.ino() == to.dir.ino() {
+        return Ok(());
+    }
+    if source.kind() == FileKind::Directory && is_within(state, to.dir.ino(), source.ino)? {
+        return refuse(ErrorKind::Invalid, format!("{from} cannot be moved below itself"));
+    }
+    if let Some(target) = target
+        && target.kind() == FileKind::Directory
+        && is_within(state, from.dir.ino(), target.ino)?
+    {
+        let kind = if exchange { ErrorKind::Invalid } else { ErrorKind::NotEmpty };
+        return refuse(kind, format!("{to} contains what is to be moved there"));
+    }
+    Ok(())
+}
+
+/// Whether `dir` is `top` or lies below it.
+fn is_within(state: &dyn Read, dir: InodeId, top: u64) -> StoreResult<bool> {
+    let mut at = dir;
+    for _ in 0..MAX_DEPTH {
+        if at.0 == top {
+            return Ok(true);
+        }
+        if at == InodeId::ROOT {
+            return Ok(false);
+        }
+        at = InodeId(state.inode_that_exists(at)?.parent);
+    }
+    Err(StoreError::corrupt(format!("directory {dir} does not lead up to the root")))
+}
+
+/// Refuses to replace a directory by something else, or one that is not empty.
+fn check_replaceable(
+    state: &dyn Read,
+    source: &Dentry,
+    to: &Place,
+    target: &Dentry,
+) -> Result<(), Fault> {
+    let is_dir = |d: &Dentry| d.kind() == FileKind::Directory;
+    match (is_dir(source), is_dir(target)) {
+        (true, false) => refuse(ErrorKind::NotDirectory, format!("{to} is not a directory")),
+        (false, true) => refuse(ErrorKind::IsDirectory, format!("{to} is a directory")),
+        (true, true) if state.inode_that_exists(InodeId(target.ino))?.entries > 0 => {
+            refuse(ErrorKind::NotEmpty, format!("{to} is not empty"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,124 @@
+//! Requests of sessions: who may ask, and that a request takes effect once (I4, I5).
+//!
+//! A session has at most [`WINDOW`] numbers between the lowest that it has not acknowledged and
+//! the highest, so that what is kept for it is bounded.
+
+use super::{Context, EMPTY, Fault, Operation, Reply, refuse, replicated, run, stored};
+use crate::schema::{self, Session};
+use crate::store::{Read, StoreResult, Txn};
+use v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, SessionId, v1};
+
+/// Most requests of one session that may be waiting for their acknowledgement.
+const WINDOW: u64 = 1 << 16;
+
+/// Applies the request of a session, or answers what it answered the first time.
+pub(super) fn apply(
+    tx: &mut Txn<'_>,
+    now: i64,
+    request: &v1::MetaRequest,
+) -> StoreResult<v1::StoredReply> {
+    let id = SessionId(request.session);
+    let cx = Context { now, session: id };
+    let op = match &request.op {
+        Some(Op::OpenSession(op)) => return stored(run(op, tx, &cx)),
+        Some(Op::CloseSession(op)) => return stored(run(op, tx, &cx)),
+        Some(op) => op,
+        None => return stored(refuse(ErrorKind::Protocol, "request without an operation")),
+    };
+    let Some(mut session) = tx.state().session(id)? else { return stored(Err(expired(id))) };
+    let acked = session.acked_below.max(request.acked_below.min(request.number));
+    match number_state(tx.state(), id, &session, request.number, acked)? {
+        Number::New => {}
+        Number::Done(reply) => return Ok(*reply),
+        Number::Refused(fault) => return stored(Err(fault)),
+    }
+    let reply = stored(replicated(op, tx, &cx))?;
+    tx.put(schema::reply(id, request.number), &reply);
+    session.highest = session.highest.max(request.number);
+    forget_replies(tx, id, &session, acked);
+    session.acked_below = acked;
+    tx.put(schema::session(id), &session);
+    Ok(reply)
+}
+
+fn expired(id: SessionId) -> Fault {
+    Error::new(ErrorKind::SessionExpired, format!("session {id} does not exist (any more)")).into()
+}
+
+enum Number {
+    New,
+    Done(Box<v1::StoredReply>),
+    Refused(Fault),
+}
+
+/// What is known of a request's number.
+fn number_state(
+    state: &dyn Read,
+    id: SessionId,
+    session: &Session,
+    number: u64,
+    acked: u64,
+) -> StoreResult<Number> {
+    let refused = |what: String| Ok(Number::Refused(Error::new(ErrorKind::Protocol, what).into()));
+    if number == 0 {
+        return refused("a request that changes something needs a number".into());
+    }
+    if number < session.acked_below {
+        return refused(format!("request {number} of session {id} was acknowledged already"));
+    }
+    if number - acked.min(number) >= WINDOW {
+        return refused(format!("session {id} has over {WINDOW} unacknowledged requests"));
+    }
+    // Beyond the highest none can be stored: the common case costs no read.
+    if number > session.highest {
+        return Ok(Number::New);
+    }
+    let reply = state.load(&schema::reply(id, number))?;
+    Ok(reply.map_or(Number::New, |reply| Number::Done(Box::new(reply))))
+}
+
+/// Forgets the replies that the client has seen. None was stored outside of the window.
+fn forget_replies(tx: &mut Txn<'_>, id: SessionId, session: &Session, acked: u64) {
+    let from = session.acked_below;
+    for number in from..acked.min(from.saturating_add(WINDOW)) {
+        tx.delete(schema::reply(id, number));
+    }
+}
+
+/// Ends a session: nothing that it sends takes effect from now on.
+pub(super) fn end(tx: &mut Txn<'_>, id: SessionId) -> StoreResult<()> {
+    let Some(session) = tx.state().session(id)? else { return Ok(()) };
+    let (from, to) = schema::replies(id);
+    let mut keys = Vec::new();
+    tx.scan(&from, &to, &mut |key, _| {
+        keys.push(key.to_vec());
+        Ok(true)
+    })?;
+    keys.into_iter().for_each(|key| tx.delete(key));
+    tx.delete(schema::nonce(&session.nonce));
+    tx.delete(schema::session(id));
+    Ok(())
+}
+
+impl Operation for v1::ExpireSessionEntry {
+    type Plan = ();
+
+    /// A session that is gone already is no error: the leader may ask twice.
+    fn check(&self, _: &dyn Read, _: &Context) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn apply(&self, (): (), tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
+        end(tx, SessionId(self.session))?;
+        Ok(EMPTY)
+    }
+}
+
+/// Refuses whoever has no session.
+pub(super) fn must_exist(state: &dyn Read, id: SessionId) -> Result<(), Fault> {
+    match state.session(id)? {
+        Some(_) => Ok(()),
+        None => Err(expired(id)),
+    }
+}

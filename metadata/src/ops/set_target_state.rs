@@ -1,0 +1,46 @@
+//! Changes which targets are up, down, out or full.
+
+use super::{Context, EMPTY, Fault, Operation, Reply, cluster, refuse};
+use crate::schema::{self, Cluster};
+use crate::store::{Read, StoreResult, Txn};
+use std::collections::BTreeMap;
+use v1::TargetState;
+use weft_proto::{ErrorKind, v1};
+
+impl Operation for v1::SetTargetStateEntry {
+    /// The targets that change, as they will be.
+    type Plan = (Cluster, Vec<v1::TargetInfo>);
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Self::Plan, Fault> {
+        let cluster = cluster::existing(state)?;
+        let mut changed = BTreeMap::new();
+        for change in &self.changes {
+            let Some(old) = state.load::<v1::TargetInfo>(&schema::target(change.target))? else {
+                return refuse(
+                    ErrorKind::NotFound,
+                    format!("target {} does not exist", change.target),
+                );
+            };
+            if change.state() == TargetState::Unknown {
+                return refuse(ErrorKind::Invalid, "a target's state cannot become unknown");
+            }
+            let new = v1::TargetInfo { state: change.state, full: change.full, ..old.clone() };
+            match new == old {
+                true => changed.remove(&change.target),
+                false => changed.insert(change.target, new),
+            };
+        }
+        Ok((cluster, changed.into_values().collect()))
+    }
+
+    fn apply(&self, plan: Self::Plan, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
+        let (cluster, changed) = plan;
+        for target in &changed {
+            tx.put(schema::target(target.id), target);
+        }
+        if !changed.is_empty() {
+            cluster::bump(tx, cluster);
+        }
+        Ok(EMPTY)
+    }
+}

@@ -1,0 +1,245 @@
+//! The Raft log on disk: entries, hard state, and where the log begins, in a RocksDB of its own.
+//!
+//! Keys: `e` + index (big-endian) is an entry; `h` the hard state; `c` the configuration; `t` the
+//! position before the first entry; `i` the position of a snapshot that is being installed.
+//! Invariants: entries are contiguous from `t` + 1; [`LogDb::write`] is one atomic batch, on disk
+//! when it returns if any of it must be; a crash in the middle of an installation is finished or
+//! undone by [`LogDb::recover`].
+
+use raft::eraftpb::{ConfState, Entry, HardState};
+use raft_prost::Message as _;
+use rocksdb::{DB, DBRecoveryMode, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions};
+use std::path::Path;
+use weft_proto::{Error, ErrorKind, Result};
+
+const HARD_STATE: &[u8] = b"h";
+const CONF_STATE: &[u8] = b"c";
+const TRUNCATED: &[u8] = b"t";
+const INSTALLING: &[u8] = b"i";
+/// Size of a segment of RocksDB's own log; a few are reused, so that a sync need not grow a file.
+const WAL_FILE: usize = 32 << 20;
+
+/// A place in the log: the index and the term of the entry there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Position {
+    pub index: u64,
+    pub term: u64,
+}
+
+impl Position {
+    fn to_bytes(self) -> [u8; 16] {
+        let mut b = [0; 16];
+        b[..8].copy_from_slice(&self.index.to_be_bytes());
+        b[8..].copy_from_slice(&self.term.to_be_bytes());
+        b
+    }
+
+    fn from_bytes(b: &[u8]) -> Result<Self> {
+        let b: [u8; 16] = b.try_into().map_err(|_| damaged("a position has a wrong length"))?;
+        let v = u128::from_be_bytes(b);
+        Ok(Self { index: (v >> 64) as u64, term: v as u64 })
+    }
+}
+
+/// One change of the log, in the order that Raft made it.
+#[derive(Default, Debug)]
+pub struct Append {
+    pub entries: Vec<Entry>,
+    pub hard_state: Option<HardState>,
+    /// Entries after the last of `entries` up to this index are from a lost term: removed.
+    pub old_last: u64,
+    /// The log now begins after this position.
+    pub truncate: Option<Position>,
+    /// Whether anyone will be told that this is durable.
+    pub sync: bool,
+}
+
+/// The log's database.
+pub struct LogDb {
+    db: DB,
+}
+
+/// What [`LogDb::recover`] found.
+pub struct Recovered {
+    pub hard_state: HardState,
+    pub conf_state: Option<ConfState>,
+    pub truncated: Position,
+    pub last: Position,
+}
+
+impl LogDb {
+    /// Opens or makes the log in a folder.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_write_buffer_size(WAL_FILE);
+        options.set_max_write_buffer_number(4);
+        options.set_recycle_log_file_num(4);
+        options.set_max_background_jobs(2);
+        options.set_keep_log_file_num(4);
+        options.set_compression_type(rocksdb::DBCompressionType::Lz4);
+        // A recycled file has old records after the torn one; stopping at the first that does not
+        // fit keeps a prefix, and whatever was acknowledged lies in the synced prefix.
+        options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+        let db = DB::open(&options, dir)
+            .map_err(|e| Error::new(ErrorKind::Io, format!("raft log {}: {e}", dir.display())))?;
+        Ok(Self { db })
+    }
+
+    /// What the log holds. `applied` is the state machine's index: if a snapshot was being
+    /// installed, it tells whether the state had been replaced.
+    pub fn recover(&self, applied: u64) -> Result<Recovered> {
+        if let Some(at) = self.get(INSTALLING)? {
+            let at = Position::from_bytes(&at)?;
+            if applied >= at.index {
+                self.reset(at)?;
+            } else {
+                self.db.delete(INSTALLING).map_err(|e| failed(&e))?;
+            }
+        }
+        let mut hard_state = match self.get(HARD_STATE)? {
+            Some(b) => HardState::decode(&b[..]).map_err(|e| damaged(&e.to_string()))?,
+            None => HardState::default(),
+        };
+        let conf_state = match self.get(CONF_STATE)? {
+            Some(b) => Some(ConfState::decode(&b[..]).map_err(|e| damaged(&e.to_string()))?),
+            None => None,
+        };
+        let truncated = match self.get(TRUNCATED)? {
+            Some(b) => Position::from_bytes(&b)?,
+            None => Position::default(),
+        };
+        let last = self.last()?.filter(|l| l.index > truncated.index).unwrap_or(truncated);
+        if applied > last.index {
+            return Err(damaged(&format!(
+                "the state has applied entry {applied}, the log ends at {}: acknowledged entries are lost, restore this server from a snapshot under a new id",
+                last.index
+            )));
+        }
+        // The commit index is not synced on its own; what was applied was committed.
+        hard_state.commit = hard_state.commit.max(applied).max(truncated.index);
+        Ok(Recovered { hard_state, conf_state, truncated, last })
+    }
+
+    fn last(&self) -> Result<Option<Position>> {
+        let mode = IteratorMode::From(b"f", rocksdb::Direction::Reverse);
+        match self.db.iterator(mode).next() {
+            Some(item) => {
+                let (key, value) = item.map_err(|e| failed(&e))?;
+                if key.first() != Some(&b'e') {
+                    return Ok(None);
+                }
+                let entry = decode(&value)?;
+                Ok(Some(Position { index: entry.index, term: entry.term }))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Writes several changes as one batch.
+    pub fn write(&self, changes: &[Append]) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        let mut buffer = Vec::new();
+        for change in changes {
+            for entry in &change.entries {
+                buffer.clear();
+                entry.encode(&mut buffer).map_err(|e| damaged(&e.to_string()))?;
+                batch.put(entry_key(entry.index), &buffer);
+            }
+            if let Some(last) = change.entries.last()
+                && change.old_last > last.index
+            {
+                batch.delete_range(entry_key(last.index + 1), entry_key(change.old_last + 1));
+            }
+            if let Some(hard_state) = &change.hard_state {
+                batch.put(HARD_STATE, hard_state.encode_to_vec());
+            }
+            if let Some(at) = change.truncate {
+                batch.put(TRUNCATED, at.to_bytes());
+                batch.delete_range(entry_key(0), entry_key(at.index + 1));
+            }
+        }
+        let mut options = WriteOptions::default();
+        options.set_sync(changes.iter().any(|c| c.sync));
+        self.db.write_opt(batch, &options).map_err(|e| failed(&e))
+    }
+
+    /// Sets the group's configuration, durably.
+    pub fn set_conf_state(&self, conf_state: &ConfState) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(CONF_STATE, conf_state.encode_to_vec());
+        self.write_synced(batch)
+    }
+
+    /// Announces that the state is about to be replaced by a snapshot at `at`, durably.
+    pub fn begin_install(&self, at: Position) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(INSTALLING, at.to_bytes());
+        self.write_synced(batch)
+    }
+
+    /// Empties the log: it goes on after `at`. Ends an installation.
+    pub fn reset(&self, at: Position) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.delete_range(entry_key(0), entry_key(u64::MAX));
+        batch.put(TRUNCATED, at.to_bytes());
+        batch.delete(INSTALLING);
+        self.write_synced(batch)
+    }
+
+    /// Entries `[low, high)` in order, as many as fit in `max_bytes`, at least one.
+    pub fn entries(&self, low: u64, high: u64, max_bytes: u64) -> Result<Vec<Entry>> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(entry_key(high));
+        let from = entry_key(low);
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        for item in
+            self.db.iterator_opt(IteratorMode::From(&from, rocksdb::Direction::Forward), options)
+        {
+            let (_, value) = item.map_err(|e| failed(&e))?;
+            bytes += value.len() as u64;
+            if bytes > max_bytes && !entries.is_empty() {
+                break;
+            }
+            entries.push(decode(&value)?);
+        }
+        Ok(entries)
+    }
+
+    /// The term of the entry at `index`, if the log has it.
+    pub fn term(&self, index: u64) -> Result<Option<u64>> {
+        match self.get(&entry_key(index))? {
+            Some(b) => Ok(Some(decode(&b)?.term)),
+            None => Ok(None),
+        }
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.db.get(key).map_err(|e| failed(&e))
+    }
+
+    fn write_synced(&self, batch: WriteBatch) -> Result<()> {
+        let mut options = WriteOptions::default();
+        options.set_sync(true);
+        self.db.write_opt(batch, &options).map_err(|e| failed(&e))
+    }
+}
+
+fn entry_key(index: u64) -> [u8; 9] {
+    let mut key = [b'e'; 9];
+    key[1..].copy_from_slice(&index.to_be_bytes());
+    key
+}
+
+fn decode(bytes: &[u8]) -> Result<Entry> {
+    Entry::decode(bytes).map_err(|e| damaged(&e.to_string()))
+}
+
+fn failed(e: &rocksdb::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("raft log: {e}"))
+}
+
+fn damaged(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("raft log: {what}"))
+}

@@ -1,0 +1,318 @@
+//! The Raft log as the Raft library reads it: the newest entries in memory, older ones from disk.
+//!
+//! The library moves on before the disk has the entries it handed out (they are announced as
+//! durable later), so it must be able to read them at once: memory holds every entry that is not
+//! yet on disk, and a bounded tail of those that are.
+//! Invariants: `cache` is contiguous and ends at the last entry; entries below `cache` are on disk.
+
+use super::db::{LogDb, Position};
+use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use raft_prost::Message as _;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weft_proto::Result;
+
+/// Entries kept in memory for followers that are a little behind.
+const CACHE_ENTRIES: usize = 8192;
+/// And their bytes.
+const CACHE_BYTES: usize = 32 << 20;
+
+/// The log of one server, owned by its event loop.
+pub struct LogStorage {
+    db: Arc<LogDb>,
+    hard_state: HardState,
+    conf_state: ConfState,
+    truncated: Position,
+    last: u64,
+    cache: VecDeque<Entry>,
+    cache_bytes: usize,
+    /// A snapshot that is ready to be sent.
+    snapshot: Option<Snapshot>,
+    /// Set when Raft asked for a snapshot that is not there.
+    snapshot_wanted: AtomicBool,
+}
+
+impl LogStorage {
+    /// Opens the log. `voters` form the group if the log is new.
+    pub fn open(dir: &Path, applied: u64, voters: Vec<u64>) -> Result<Self> {
+        let db = LogDb::open(dir)?;
+        let found = db.recover(applied)?;
+        let conf_state = match found.conf_state {
+            Some(conf_state) => conf_state,
+            None => {
+                let conf_state = ConfState::from((voters, Vec::new()));
+                db.set_conf_state(&conf_state)?;
+                conf_state
+            }
+        };
+        Ok(Self {
+            db: Arc::new(db),
+            hard_state: found.hard_state,
+            conf_state,
+            truncated: found.truncated,
+            last: found.last.index,
+            cache: VecDeque::new(),
+            cache_bytes: 0,
+            snapshot: None,
+            snapshot_wanted: AtomicBool::new(false),
+        })
+    }
+
+    /// The disk side, for the worker that writes it.
+    pub fn db(&self) -> Arc<LogDb> {
+        self.db.clone()
+    }
+
+    /// The group's configuration.
+    pub fn conf_state(&self) -> &ConfState {
+        &self.conf_state
+    }
+
+    /// Whether this server has ever voted or followed.
+    pub fn has_history(&self) -> bool {
+        self.hard_state.term > 0
+    }
+
+    /// Position before the first entry.
+    pub fn truncated(&self) -> Position {
+        self.truncated
+    }
+
+    /// Takes new entries into memory, in place of those from the same index on. Answers the last
+    /// index that was there before.
+    pub fn append(&mut self, entries: &[Entry]) -> u64 {
+        let old_last = self.last;
+        let Some(first) = entries.first() else { return old_last };
+        assert!(
+            first.index > self.truncated.index && first.index <= old_last + 1,
+            "entry {} does not join a log of {}..={old_last}",
+            first.index,
+            self.truncated.index + 1
+        );
+        while self.cache.back().is_some_and(|e| e.index >= first.index) {
+            self.cache_bytes -= self.cache.pop_back().map_or(0, |e| e.data.len());
+        }
+        for entry in entries {
+            self.cache_bytes += entry.data.len();
+            self.cache.push_back(entry.clone());
+        }
+        self.last = self.cache.back().map_or(old_last, |e| e.index);
+        old_last
+    }
+
+    /// Forgets old entries that the disk has: those up to `durable`, beyond a bounded tail.
+    pub fn evict(&mut self, durable: u64) {
+        while (self.cache.len() > CACHE_ENTRIES || self.cache_bytes > CACHE_BYTES)
+            && self.cache.front().is_some_and(|e| e.index <= durable)
+        {
+            self.cache_bytes -= self.cache.pop_front().map_or(0, |e| e.data.len());
+        }
+    }
+
+    /// Lets the log begin after `index`, which it must hold. Answers the position for the disk.
+    pub fn truncate(&mut self, index: u64) -> raft::Result<Position> {
+        let at = Position { index, term: self.term(index)? };
+        while self.cache.front().is_some_and(|e| e.index <= index) {
+            self.cache_bytes -= self.cache.pop_front().map_or(0, |e| e.data.len());
+        }
+        self.truncated = at;
+        self.snapshot.take_if(|s| s.get_metadata().index < index);
+        Ok(at)
+    }
+
+    /// The state was replaced by a snapshot at `at`: the log is empty and goes on from there.
+    pub fn reset(&mut self, at: Position, conf_state: ConfState) {
+        self.cache.clear();
+        self.cache_bytes = 0;
+        self.truncated = at;
+        self.last = at.index;
+        self.conf_state = conf_state;
+        self.snapshot = None;
+    }
+
+    /// Whether Raft has asked for a snapshot since the last call.
+    pub fn take_snapshot_wanted(&self) -> bool {
+        self.snapshot_wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// Offers a snapshot to Raft. Its index must still be in the log.
+    pub fn offer_snapshot(&mut self, snapshot: Option<Snapshot>) {
+        self.snapshot = snapshot;
+        // Whoever asked meanwhile finds this one; making another would take it away from them.
+        self.snapshot_wanted.store(false, Ordering::Relaxed);
+    }
+
+    fn cache_first(&self) -> u64 {
+        self.cache.front().map_or(self.last + 1, |e| e.index)
+    }
+}
+
+fn unreadable(e: weft_proto::Error) -> raft::Error {
+    raft::Error::Store(StorageError::Other(Box::new(e)))
+}
+
+impl Storage for LogStorage {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(self.hard_state.clone(), self.conf_state.clone()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.truncated.index {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        if high > self.last + 1 {
+            return Err(raft::Error::Store(StorageError::Unavailable));
+        }
+        let max = max_size.into().unwrap_or(u64::MAX);
+        let cache_first = self.cache_first();
+        let mut entries = Vec::new();
+        if low < cache_first {
+            let until = high.min(cache_first);
+            entries = self.db.entries(low, until, max).map_err(unreadable)?;
+            if (entries.len() as u64) < until - low {
+                return Ok(entries);
+            }
+        }
+        let mut bytes: u64 = entries.iter().map(|e| e.encoded_len() as u64).sum();
+        let skip = low.saturating_sub(cache_first) as usize;
+        for entry in self.cache.iter().skip(skip).take_while(|e| e.index < high) {
+            bytes += entry.encoded_len() as u64;
+            if bytes > max && !entries.is_empty() {
+                break;
+            }
+            entries.push(entry.clone());
+        }
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == self.truncated.index {
+            return Ok(self.truncated.term);
+        }
+        if index < self.truncated.index {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        if index > self.last {
+            return Err(raft::Error::Store(StorageError::Unavailable));
+        }
+        let cache_first = self.cache_first();
+        if index >= cache_first {
+            return Ok(self.cache[(index - cache_first) as usize].term);
+        }
+        self.db
+            .term(index)
+            .map_err(unreadable)?
+            .ok_or(raft::Error::Store(StorageError::Unavailable))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.truncated.index + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last)
+    }
+
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        match &self.snapshot {
+            Some(snapshot) if snapshot.get_metadata().index >= request_index => {
+                Ok(snapshot.clone())
+            }
+            _ => {
+                self.snapshot_wanted.store(true, Ordering::Relaxed);
+                Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Append;
+    use super::*;
+
+    fn entry(index: u64, term: u64) -> Entry {
+        Entry { index, term, data: vec![index as u8; 100], ..Default::default() }
+    }
+
+    fn range(log: &LogStorage, low: u64, high: u64) -> Vec<(u64, u64)> {
+        log.entries(low, high, None, GetEntriesContext::empty(false))
+            .unwrap()
+            .iter()
+            .map(|e| (e.index, e.term))
+            .collect()
+    }
+
+    /// Appends in memory and on disk, as the event loop does.
+    fn append(log: &mut LogStorage, entries: Vec<Entry>) {
+        let old_last = log.append(&entries);
+        let change = Append { entries, old_last, sync: true, ..Default::default() };
+        log.db().write(&[change]).unwrap();
+    }
+
+    #[test]
+    fn a_log_survives_reopening_conflicts_and_truncation() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = LogStorage::open(dir.path(), 0, vec![1, 2, 3]).unwrap();
+        assert!(!log.has_history());
+        append(&mut log, (1..=10).map(|i| entry(i, 1)).collect());
+        // A new leader overwrites 6.. with fewer entries: 8..=10 must be gone for good.
+        append(&mut log, vec![entry(6, 2), entry(7, 2)]);
+        let expected = [(4, 1), (5, 1), (6, 2), (7, 2)];
+        assert_eq!(range(&log, 4, 8), expected);
+        drop(log);
+        let mut log = LogStorage::open(dir.path(), 5, vec![1, 2, 3]).unwrap();
+        assert_eq!(log.last, 7);
+        assert_eq!(range(&log, 4, 8), expected);
+        assert_eq!(log.initial_state().unwrap().hard_state.commit, 5);
+        // Part from disk, part from memory.
+        append(&mut log, vec![entry(8, 2)]);
+        assert_eq!(range(&log, 6, 9), [(6, 2), (7, 2), (8, 2)]);
+        assert_eq!(log.entries(6, 9, 1, GetEntriesContext::empty(false)).unwrap().len(), 1);
+        let at = log.truncate(6).unwrap();
+        log.db().write(&[Append { truncate: Some(at), ..Default::default() }]).unwrap();
+        assert!(matches!(
+            log.entries(6, 7, None, GetEntriesContext::empty(false)),
+            Err(raft::Error::Store(StorageError::Compacted))
+        ));
+        assert_eq!((log.term(6).unwrap(), log.term(7).unwrap()), (2, 2));
+        drop(log);
+        let log = LogStorage::open(dir.path(), 6, vec![1]).unwrap();
+        assert_eq!((log.first_index().unwrap(), log.last), (7, 8));
+        assert_eq!(log.conf_state().voters, [1, 2, 3], "the group is fixed when the log is made");
+    }
+
+    #[test]
+    fn an_interrupted_installation_is_finished_or_undone() {
+        for replaced in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut log = LogStorage::open(dir.path(), 0, vec![1]).unwrap();
+            append(&mut log, (1..=3).map(|i| entry(i, 1)).collect());
+            log.db().begin_install(Position { index: 50, term: 4 }).unwrap();
+            drop(log);
+            let applied = if replaced { 50 } else { 3 };
+            let log = LogStorage::open(dir.path(), applied, vec![1]).unwrap();
+            if replaced {
+                assert_eq!((log.truncated(), log.last), (Position { index: 50, term: 4 }, 50));
+            } else {
+                assert_eq!((log.truncated().index, log.last), (0, 3));
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_shorter_than_the_state_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(LogStorage::open(dir.path(), 0, vec![1]).unwrap());
+        assert!(LogStorage::open(dir.path(), 9, vec![1]).is_err());
+    }
+}

@@ -1,0 +1,208 @@
+//! Raft messages between servers: a bounded queue and a task per peer, batches over the framed
+//! protocol, in order.
+//!
+//! Most batches want no answer: Raft's own messages answer them, and each frame costs a wake-up at
+//! either end. Now and then one is a call, which notices a peer that does not take them.
+//!
+//! Raft tolerates loss, so nothing is retried here: what cannot be sent is dropped and reported,
+//! and Raft sends anew what is still needed.
+
+use bytes::Bytes;
+use raft::eraftpb::{Message, MessageType};
+use raft_prost::Message as _;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use weft_net::Peer;
+use weft_proto::{Error, ErrorKind, NodeId, Result, op, v1};
+
+/// Messages that wait for one peer.
+const QUEUE: usize = 4096;
+/// Messages, and about how many bytes of them, in one batch.
+const BATCH: usize = 256;
+const BATCH_BYTES: usize = 1 << 20;
+/// So many calls in the time of a deadline; the batches between them want no answer.
+const CALLS: u32 = 8;
+
+/// What the event loop learns from the senders.
+#[derive(Debug)]
+pub struct Lost {
+    pub peer: NodeId,
+    /// A snapshot was among what was lost.
+    pub snapshot: bool,
+}
+
+/// The queue to one peer.
+pub struct Link {
+    peer: NodeId,
+    queue: mpsc::Sender<Message>,
+    lost: mpsc::UnboundedSender<Lost>,
+}
+
+impl Link {
+    /// Starts the task that sends to `peer`. It ends when the link is dropped.
+    pub fn start(
+        from: NodeId,
+        id: NodeId,
+        peer: Arc<Peer>,
+        deadline: Duration,
+        cluster: impl Fn() -> Bytes + Send + 'static,
+        lost: mpsc::UnboundedSender<Lost>,
+    ) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        let report = lost.clone();
+        tokio::spawn(async move {
+            send_all(from, id, &peer, deadline, cluster, waiting, &report).await;
+        });
+        Self { peer: id, queue, lost }
+    }
+
+    /// Queues a message, or drops it and reports so.
+    pub fn send(&self, message: Message) {
+        if let Err(e) = self.queue.try_send(message) {
+            let snapshot = is_snapshot(&e.into_inner());
+            let _ = self.lost.send(Lost { peer: self.peer, snapshot });
+        }
+    }
+}
+
+fn is_snapshot(message: &Message) -> bool {
+    message.msg_type == MessageType::MsgSnapshot as i32
+}
+
+async fn send_all(
+    from: NodeId,
+    id: NodeId,
+    peer: &Peer,
+    deadline: Duration,
+    cluster: impl Fn() -> Bytes,
+    mut waiting: mpsc::Receiver<Message>,
+    lost: &mpsc::UnboundedSender<Lost>,
+) {
+    let mut healthy = true;
+    let mut called: Option<Instant> = None;
+    while let Some(first) = waiting.recv().await {
+        let mut snapshot = is_snapshot(&first);
+        let mut messages = vec![Bytes::from(first.encode_to_vec())];
+        let mut bytes = messages[0].len();
+        while messages.len() < BATCH && bytes < BATCH_BYTES {
+            let Ok(next) = waiting.try_recv() else { break };
+            snapshot |= is_snapshot(&next);
+            messages.push(next.encode_to_vec().into());
+            bytes += messages[messages.len() - 1].len();
+        }
+        let batch = v1::RaftBatch { from: from.0, messages, cluster: cluster() };
+        let now = Instant::now();
+        if called.is_some_and(|at| now < at + deadline / CALLS)
+            && !snapshot
+            && peer.tell(op::RAFT, &batch)
+        {
+            continue;
+        }
+        let sent = peer.call::<_, v1::RaftAck>(op::RAFT, &batch, now + deadline).await;
+        called = sent.is_ok().then_some(now);
+        if let Err(e) = &sent {
+            if healthy {
+                tracing::info!(
+                    peer = id.0,
+                    address = peer.address(),
+                    "raft peer is unreachable: {e}"
+                );
+            }
+            // What queued up meanwhile is out of date.
+            while let Ok(stale) = waiting.try_recv() {
+                snapshot |= is_snapshot(&stale);
+            }
+            if lost.send(Lost { peer: id, snapshot }).is_err() {
+                return;
+            }
+        } else if !healthy {
+            tracing::info!(peer = id.0, address = peer.address(), "raft peer is reachable again");
+        }
+        healthy = sent.is_ok();
+    }
+}
+
+/// Takes a batch apart. `me` and `members` bound who may say what to whom.
+pub fn decode(batch: v1::RaftBatch, me: NodeId, members: &[NodeId]) -> Result<Vec<Message>> {
+    if !members.contains(&NodeId(batch.from)) || batch.from == me.0 {
+        return Err(Error::new(
+            ErrorKind::Protocol,
+            format!("server {} is not another member of this group", batch.from),
+        ));
+    }
+    batch
+        .messages
+        .iter()
+        .map(|bytes| {
+            let message = Message::decode(&bytes[..])
+                .map_err(|e| Error::new(ErrorKind::Protocol, format!("raft message: {e}")))?;
+            if message.from != batch.from || message.to != me.0 || !expected(&message) {
+                return Err(Error::new(
+                    ErrorKind::Protocol,
+                    format!(
+                        "raft message of type {} from {} to {} in a batch from {} to {me}",
+                        message.msg_type, message.from, message.to, batch.from
+                    ),
+                ));
+            }
+            Ok(message)
+        })
+        .collect()
+}
+
+/// The messages that servers of this group send each other. Proposals and reads are not forwarded:
+/// clients go to the leader.
+fn expected(message: &Message) -> bool {
+    use MessageType::*;
+    MessageType::from_i32(message.msg_type).is_some_and(|t| {
+        matches!(
+            t,
+            MsgAppend
+                | MsgAppendResponse
+                | MsgRequestVote
+                | MsgRequestVoteResponse
+                | MsgSnapshot
+                | MsgHeartbeat
+                | MsgHeartbeatResponse
+                | MsgRequestPreVote
+                | MsgRequestPreVoteResponse
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_members_speak_and_only_for_themselves() {
+        let members = [NodeId(1), NodeId(2), NodeId(3)];
+        let message = |from, to, msg_type| Message { from, to, msg_type, ..Default::default() };
+        let batch = |from, m: Message| v1::RaftBatch {
+            from,
+            messages: vec![m.encode_to_vec().into()],
+            cluster: Bytes::new(),
+        };
+        let heartbeat = MessageType::MsgHeartbeat as i32;
+        let ask = |b| decode(b, NodeId(1), &members);
+        assert_eq!(ask(batch(2, message(2, 1, heartbeat))).unwrap().len(), 1);
+        for bad in [
+            batch(1, message(1, 1, heartbeat)),
+            batch(4, message(4, 1, heartbeat)),
+            batch(2, message(3, 1, heartbeat)),
+            batch(2, message(2, 3, heartbeat)),
+            batch(2, message(2, 1, MessageType::MsgPropose as i32)),
+            batch(2, message(2, 1, MessageType::MsgTimeoutNow as i32)),
+            batch(2, message(2, 1, 77)),
+            v1::RaftBatch {
+                from: 2,
+                messages: vec![Bytes::from_static(b"\xff\xff\xff")],
+                cluster: Bytes::new(),
+            },
+        ] {
+            assert_eq!(ask(bad).unwrap_err().kind, ErrorKind::Protocol);
+        }
+    }
+}

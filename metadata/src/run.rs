@@ -1,0 +1,196 @@
+//! Starts one metadata server and runs it until shutdown.
+
+use crate::config::Config;
+use crate::control::{self, ControlService};
+use crate::env::Env;
+use crate::identity::Identity;
+use crate::leader;
+use crate::node::{Driver, Node, Wiring};
+use crate::replication::Link;
+use crate::server::{MetadataService, cluster_of};
+use crate::snapshot::Snapshots;
+use crate::state::StateMachine;
+use crate::targets::Targets;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use weft_net::{Listener, Peers, ServerOptions, Transport};
+use weft_proto::{Error, ErrorKind, Result, Uuid};
+
+/// Batches of Raft messages that wait for the event loop.
+const INBOX: usize = 64;
+/// Largest payload of a request: none has one.
+const MAX_PAYLOAD: usize = 4096;
+/// Bytes held for one connection; pieces of snapshots are the largest answers.
+const MAX_IN_FLIGHT: usize = 8 << 20;
+
+/// Runs a metadata server in the real world, until `shutdown` becomes true. An error means that it
+/// could not start, or could not go on: its disk failed, or its data is another's.
+pub async fn run(
+    config: Config,
+    transport: Arc<dyn Transport>,
+    shutdown: watch::Receiver<bool>,
+) -> Result<()> {
+    run_in(config, transport, Env::real(), shutdown).await
+}
+
+/// As [`run`], in a world of the caller's making.
+pub async fn run_in(
+    config: Config,
+    transport: Arc<dyn Transport>,
+    env: Env,
+    shutdown: watch::Receiver<bool>,
+) -> Result<()> {
+    config.validate()?;
+    let identity =
+        Identity::claim(&config.data_dir, config.id, config.peers.iter().map(|p| p.id).collect())?;
+    let opening = config.data_dir.join("state");
+    let state = Arc::new(env.blocking(move || StateMachine::open(&opening)).await?);
+    let listener = transport.bind(&config.listen).await.map_err(|e| {
+        Error::new(ErrorKind::Unavailable, format!("cannot listen on {}: {e}", config.listen))
+    })?;
+    Server::start(config, transport, env, identity, state, listener, shutdown)?.run().await
+}
+
+/// The tasks of a server. Dropping it ends them.
+struct Server {
+    node: Arc<Node>,
+    identity: Identity,
+    peers: Arc<Peers>,
+    /// Sent with Raft messages, once it is known.
+    cluster: Arc<Mutex<Bytes>>,
+    tasks: JoinSet<(&'static str, Result<()>)>,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl Server {
+    fn start(
+        config: Config,
+        transport: Arc<dyn Transport>,
+        env: Env,
+        identity: Identity,
+        state: Arc<StateMachine>,
+        listener: Box<dyn Listener>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Result<Self> {
+        let name = format!("metadata {}", config.id);
+        let me = weft_net::Identity { name, cluster: identity.cluster() };
+        let peers = Peers::new(transport, me.clone());
+        let cluster = Arc::new(Mutex::new(Bytes::new()));
+        let (lost_tx, lost) = mpsc::unbounded_channel();
+        let mut links = BTreeMap::new();
+        for member in config.peers.iter().filter(|p| p.id != config.id) {
+            let known = cluster.clone();
+            let link = Link::start(
+                config.id,
+                member.id,
+                peers.peer(&member.address),
+                config.election_timeout(),
+                move || known.lock().clone(),
+                lost_tx.clone(),
+            );
+            links.insert(member.id, link);
+        }
+        let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
+        let snapshots = Arc::new(Snapshots::open(
+            &config.data_dir,
+            &address.unwrap_or_default(),
+            env.clone(),
+            state.clone(),
+        )?);
+        let (inbox_tx, inbox) = mpsc::channel(INBOX);
+        let wiring = Wiring {
+            peers: peers.clone(),
+            links,
+            inbox,
+            lost,
+            snapshots: snapshots.clone(),
+            shutdown: shutdown.clone(),
+        };
+        let (node, driver) = Driver::open(config, env, state, wiring)?;
+        let targets = Arc::new(Targets::default());
+        let (http2_tx, http2) = mpsc::channel(16);
+        let options = ServerOptions {
+            identity: me,
+            max_payload: MAX_PAYLOAD,
+            max_in_flight: MAX_IN_FLIGHT,
+            http2: Some(http2_tx),
+        };
+        let service = Arc::new(MetadataService::new(
+            node.clone(),
+            targets.clone(),
+            snapshots,
+            inbox_tx,
+            shutdown.clone(),
+        ));
+        let grpc = ControlService::new(node.clone(), targets.clone());
+
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { ("raft", driver.run().await) });
+        let stop = shutdown.clone();
+        tasks.spawn(async move {
+            weft_net::serve(listener, service, options, stop).await;
+            ("listener", Ok(()))
+        });
+        let stop = shutdown.clone();
+        tasks.spawn(async move { ("control", control::serve(grpc, http2, stop).await) });
+        let duties = leader::run(node.clone(), targets, peers.clone());
+        tasks.spawn(async move {
+            duties.await;
+            ("leader", Ok(()))
+        });
+        Ok(Self { node, identity, peers, cluster, tasks, shutdown })
+    }
+
+    async fn run(mut self) -> Result<()> {
+        let mut maps = self.node.watch_map();
+        let mut named = false;
+        let mut shutdown = self.shutdown.clone();
+        loop {
+            tokio::select! {
+                biased;
+                _ = shutdown.wait_for(|&stop| stop) => break,
+                map = maps.wait_for(|map| cluster_of(map).is_some()), if !named => {
+                    let cluster = map.ok().and_then(|map| cluster_of(&map));
+                    named = true;
+                    self.learn(cluster)?;
+                }
+                Some(ended) = self.tasks.join_next() => match ended {
+                    Ok((name, Ok(()))) if *self.shutdown.borrow() => tracing::debug!("{name} ended"),
+                    Ok((name, Ok(()))) => return Err(Error::new(ErrorKind::Internal, format!("the {name} task ended"))),
+                    Ok((name, Err(e))) => return Err(Error::new(e.kind, format!("{name}: {e}"))),
+                    Err(e) => return Err(Error::new(ErrorKind::Internal, format!("a task of the metadata server panicked: {e}"))),
+                },
+            }
+        }
+        self.stop().await
+    }
+
+    /// The cluster's identity became known: it is noted for good.
+    fn learn(&mut self, cluster: Option<Uuid>) -> Result<()> {
+        if let Some(cluster) = cluster {
+            self.identity.set_cluster(cluster)?;
+            self.peers.set_cluster(cluster);
+            *self.cluster.lock() = Bytes::copy_from_slice(&cluster.0);
+        }
+        Ok(())
+    }
+
+    /// The event loop ends by itself and finishes its disk work; the others need not.
+    async fn stop(mut self) -> Result<()> {
+        while let Some(ended) = self.tasks.join_next().await {
+            match ended {
+                Ok(("raft", result)) => {
+                    self.tasks.shutdown().await;
+                    return result;
+                }
+                Ok((name, Err(e))) => tracing::warn!("{name}: {e}"),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

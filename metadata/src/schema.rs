@@ -1,0 +1,431 @@
+//! Keys and records of the state: what lies where in the store.
+//!
+//! A key is the shard (2 bytes), a tag (1 byte), and numbers in big-endian order, so that byte order
+//! is the order of meaning. A record is a protobuf message. Tags and field numbers are disk format:
+//! never reuse one.
+//!
+//! | tag | key | record |
+//! |---|---|---|
+//! | meta | name | applied index, Raft configuration, format, counters, cluster |
+//! | inode | ino | [`Inode`] |
+//! | dentry | parent, name | [`Dentry`] |
+//! | index | parent, cookie | [`IndexEntry`] |
+//! | extent | content, end of the extent | [`v1::Extent`] |
+//! | xattr | ino, name | the value |
+//! | orphan | ino | empty |
+//! | segment, garbage | session, seq | [`Segment`], [`v1::SegmentInfo`] |
+//! | session, reply, nonce | session / session, number / nonce | [`Session`], [`v1::StoredReply`], [`NonceOwner`] |
+//! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
+//!
+//! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
+//! beyond `off`.
+
+use crate::store::{Read, StoreError, StoreResult, Txn, after};
+use bytes::Bytes;
+use prost::Message;
+use weft_proto::{InodeId, Layout, SegmentId, SessionId, v1};
+
+/// Version of the disk format that this build writes and the only one that it reads.
+pub(crate) const FORMAT: u64 = 1;
+
+/// The shard of what belongs to no inode: sessions, segments, the cluster map.
+const ROOT_SHARD: u16 = 0;
+
+/// What a key names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Tag {
+    Meta = 0x01,
+    Inode = 0x10,
+    Dentry = 0x11,
+    Index = 0x12,
+    Extent = 0x13,
+    Xattr = 0x14,
+    Orphan = 0x15,
+    Segment = 0x20,
+    Garbage = 0x21,
+    Session = 0x30,
+    Reply = 0x31,
+    Nonce = 0x32,
+    Target = 0x40,
+    Pool = 0x41,
+    Group = 0x42,
+}
+
+/// Length of shard and tag.
+pub(crate) const HEAD: usize = 3;
+
+fn key(shard: u16, tag: Tag, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(HEAD + parts.iter().map(|p| p.len()).sum::<usize>());
+    key.extend_from_slice(&shard.to_be_bytes());
+    key.push(tag as u8);
+    parts.iter().for_each(|p| key.extend_from_slice(p));
+    key
+}
+
+fn by_ino(tag: Tag, ino: InodeId, rest: &[u8]) -> Vec<u8> {
+    key(ino.shard(), tag, &[&ino.0.to_be_bytes(), rest])
+}
+
+pub(crate) fn meta(name: &str) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Meta, &[name.as_bytes()])
+}
+
+pub(crate) fn inode(ino: InodeId) -> Vec<u8> {
+    by_ino(Tag::Inode, ino, &[])
+}
+
+pub(crate) fn dentry(parent: InodeId, name: &[u8]) -> Vec<u8> {
+    by_ino(Tag::Dentry, parent, name)
+}
+
+pub(crate) fn index(parent: InodeId, cookie: u64) -> Vec<u8> {
+    by_ino(Tag::Index, parent, &cookie.to_be_bytes())
+}
+
+pub(crate) fn extent(content: InodeId, end: u64) -> Vec<u8> {
+    by_ino(Tag::Extent, content, &end.to_be_bytes())
+}
+
+pub(crate) fn xattr(ino: InodeId, name: &[u8]) -> Vec<u8> {
+    by_ino(Tag::Xattr, ino, name)
+}
+
+pub(crate) fn orphan(ino: InodeId) -> Vec<u8> {
+    by_ino(Tag::Orphan, ino, &[])
+}
+
+pub(crate) fn segment(id: SegmentId) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Segment, &[&id.to_bytes()])
+}
+
+pub(crate) fn garbage(id: SegmentId) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Garbage, &[&id.to_bytes()])
+}
+
+pub(crate) fn session(id: SessionId) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Session, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn reply(id: SessionId, number: u64) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Reply, &[&id.0.to_be_bytes(), &number.to_be_bytes()])
+}
+
+pub(crate) fn nonce(nonce: &[u8]) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Nonce, &[nonce])
+}
+
+pub(crate) fn target(id: u32) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Target, &[&id.to_be_bytes()])
+}
+
+pub(crate) fn pool(id: u32) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Pool, &[&id.to_be_bytes()])
+}
+
+pub(crate) fn group(id: u32) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Group, &[&id.to_be_bytes()])
+}
+
+/// All keys with this tag: `[from, to)`.
+pub(crate) fn all(tag: Tag) -> (Vec<u8>, Vec<u8>) {
+    let from = key(ROOT_SHARD, tag, &[]);
+    let to = after(&from).unwrap_or_default();
+    (from, to)
+}
+
+/// All keys with this tag that belong to this inode: `[from, to)`.
+pub(crate) fn all_of(tag: Tag, ino: InodeId) -> (Vec<u8>, Vec<u8>) {
+    let from = by_ino(tag, ino, &[]);
+    let to = after(&from).unwrap_or_default();
+    (from, to)
+}
+
+/// All stored replies of a session: `[from, to)`.
+pub(crate) fn replies(id: SessionId) -> (Vec<u8>, Vec<u8>) {
+    let from = key(ROOT_SHARD, Tag::Reply, &[&id.0.to_be_bytes()]);
+    let to = after(&from).unwrap_or_default();
+    (from, to)
+}
+
+/// The 8-byte number at `at` in a key.
+pub(crate) fn number_at(key: &[u8], at: usize) -> StoreResult<u64> {
+    key.get(at..at + 8)
+        .and_then(|b| b.try_into().ok())
+        .map(u64::from_be_bytes)
+        .ok_or_else(|| StoreError::corrupt(format!("key {key:02x?} is too short")))
+}
+
+/// The inode that an inode-owned key begins with.
+pub(crate) fn ino_of(key: &[u8]) -> StoreResult<InodeId> {
+    number_at(key, HEAD).map(InodeId)
+}
+
+/// The segment that a segment or garbage key names.
+pub(crate) fn segment_of(key: &[u8]) -> StoreResult<SegmentId> {
+    Ok(SegmentId { session: SessionId(number_at(key, HEAD)?), seq: number_at(key, HEAD + 8)? })
+}
+
+/// An inode of any kind.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Inode {
+    #[prost(message, required, tag = "1")]
+    pub attr: v1::Attr,
+    /// Of a file: how its data is laid out. Of a directory: what its new children inherit.
+    #[prost(message, optional, tag = "2")]
+    pub layout: Option<v1::LayoutInfo>,
+    /// Of a directory: the one that names it. The root names itself.
+    #[prost(uint64, tag = "3")]
+    pub parent: u64,
+    /// Of a directory: the cookie of the next new name.
+    #[prost(uint64, tag = "4")]
+    pub next_cookie: u64,
+    /// Of a directory: names in it.
+    #[prost(uint64, tag = "5")]
+    pub entries: u64,
+    /// Of a symbolic link: where it points.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub target: Bytes,
+    /// Of a file: the number that its extents are stored under; 0: the inode's own. A truncation
+    /// of many extents hands them to an orphan by giving the file another number.
+    #[prost(uint64, tag = "7")]
+    pub content: u64,
+    /// Of a file: sum of its extents' lengths, in bytes.
+    #[prost(uint64, tag = "8")]
+    pub allocated: u64,
+    /// Names and values of its extended attributes, in bytes.
+    #[prost(uint64, tag = "9")]
+    pub xattr_bytes: u64,
+    /// Of a file: it was made without a name and has not got one yet. A link may give it one; to
+    /// what lost its last name none may.
+    #[prost(bool, tag = "14")]
+    pub nameless: bool,
+}
+
+/// First cookie of a directory: 1 and 2 are for "." and "..", which the client makes.
+pub(crate) const FIRST_COOKIE: u64 = 3;
+
+impl Inode {
+    pub(crate) fn ino(&self) -> InodeId {
+        InodeId(self.attr.ino)
+    }
+
+    pub(crate) fn kind(&self) -> v1::FileKind {
+        self.attr.kind()
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind() == v1::FileKind::Directory
+    }
+
+    /// The number that its extents are stored under.
+    pub(crate) fn content_id(&self) -> InodeId {
+        InodeId(if self.content == 0 { self.attr.ino } else { self.content })
+    }
+
+    /// Its checked layout; `None` for what holds no data.
+    pub(crate) fn checked_layout(&self) -> StoreResult<Option<Layout>> {
+        self.layout
+            .map(Layout::try_from)
+            .transpose()
+            .map_err(|e| StoreError::corrupt(format!("layout of inode {}: {e}", self.ino())))
+    }
+
+    /// Accounts for a change of how many bytes its extents cover.
+    pub(crate) fn set_allocated(&mut self, bytes: u64) {
+        self.allocated = bytes;
+        self.attr.blocks = bytes.div_ceil(512);
+    }
+}
+
+/// What a name in a directory stands for.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Dentry {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(enumeration = "v1::FileKind", tag = "2")]
+    pub kind: i32,
+    #[prost(uint64, tag = "3")]
+    pub cookie: u64,
+}
+
+/// The same name in the order in which directories are read.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct IndexEntry {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: Bytes,
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    #[prost(enumeration = "v1::FileKind", tag = "3")]
+    pub kind: i32,
+}
+
+/// A committed segment.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Segment {
+    #[prost(message, required, tag = "1")]
+    pub info: v1::SegmentInfo,
+    /// Sum of the lengths of the extents that point at it; never 0.
+    #[prost(uint64, tag = "2")]
+    pub live_bytes: u64,
+}
+
+/// A live session.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Session {
+    #[prost(string, tag = "1")]
+    pub client: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub nonce: Bytes,
+    /// Replies to numbers below are forgotten.
+    #[prost(uint64, tag = "3")]
+    pub acked_below: u64,
+    /// The highest number that was applied.
+    #[prost(uint64, tag = "4")]
+    pub highest: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NonceOwner {
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+}
+
+/// The next numbers to give out, and how many inodes there are.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Counters {
+    #[prost(uint64, tag = "1")]
+    pub next_inode: u64,
+    #[prost(uint64, tag = "2")]
+    pub next_session: u64,
+    #[prost(uint32, tag = "3")]
+    pub next_target: u32,
+    #[prost(uint64, tag = "4")]
+    pub inodes: u64,
+}
+
+/// The cluster map but for targets, pools and placement groups.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Cluster {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub id: Bytes,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub members: Vec<v1::NodeInfo>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Pool {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(message, required, tag = "2")]
+    pub profile: v1::ProfileInfo,
+}
+
+/// A placement group and the pool that it belongs to.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Group {
+    #[prost(uint32, tag = "1")]
+    pub pool: u32,
+    #[prost(message, required, tag = "2")]
+    pub info: v1::PgInfo,
+}
+
+/// A number stored under a name.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Number {
+    #[prost(uint64, tag = "1")]
+    pub value: u64,
+}
+
+pub(crate) const APPLIED: &str = "applied";
+pub(crate) const CONF_STATE: &str = "conf_state";
+pub(crate) const FORMAT_NAME: &str = "format";
+const COUNTERS: &str = "counters";
+const CLUSTER: &str = "cluster";
+
+/// Decodes a record; `key` is for the error.
+pub(crate) fn decode<R: Message + Default>(key: &[u8], value: impl bytes::Buf) -> StoreResult<R> {
+    R::decode(value).map_err(|e| StoreError::corrupt(format!("record {key:02x?}: {e}")))
+}
+
+impl dyn Read + '_ {
+    pub(crate) fn load<R: Message + Default>(&self, key: &[u8]) -> StoreResult<Option<R>> {
+        self.get(key)?.map(|value| decode(key, value)).transpose()
+    }
+
+    pub(crate) fn inode(&self, ino: InodeId) -> StoreResult<Option<Inode>> {
+        self.load(&inode(ino))
+    }
+
+    /// An inode that some other record says exists.
+    pub(crate) fn inode_that_exists(&self, ino: InodeId) -> StoreResult<Inode> {
+        self.inode(ino)?.ok_or_else(|| StoreError::corrupt(format!("inode {ino} is missing")))
+    }
+
+    pub(crate) fn dentry(&self, parent: InodeId, name: &[u8]) -> StoreResult<Option<Dentry>> {
+        self.load(&dentry(parent, name))
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> StoreResult<Option<Session>> {
+        self.load(&session(id))
+    }
+
+    pub(crate) fn counters(&self) -> StoreResult<Counters> {
+        Ok(self.load(&meta(COUNTERS))?.unwrap_or_default())
+    }
+
+    pub(crate) fn cluster(&self) -> StoreResult<Option<Cluster>> {
+        self.load(&meta(CLUSTER))
+    }
+
+    pub(crate) fn number(&self, name: &str) -> StoreResult<Option<u64>> {
+        Ok(self.load::<Number>(&meta(name))?.map(|n| n.value))
+    }
+
+    /// Visits the records of `[from, to)` in order until `visit` answers false.
+    pub(crate) fn records<R: Message + Default>(
+        &self,
+        (from, to): (Vec<u8>, Vec<u8>),
+        mut visit: impl FnMut(&[u8], R) -> StoreResult<bool>,
+    ) -> StoreResult<()> {
+        self.scan(&from, &to, &mut |key, value| visit(key, decode(key, value)?))
+    }
+}
+
+impl Txn<'_> {
+    pub(crate) fn put_inode(&mut self, record: &Inode) {
+        self.put(inode(record.ino()), record);
+    }
+
+    /// Changes an inode that exists, whatever earlier changes of this transaction made of it.
+    pub(crate) fn edit_inode(
+        &mut self,
+        ino: InodeId,
+        change: impl FnOnce(&mut Inode),
+    ) -> StoreResult<Inode> {
+        let mut record = self.state().inode_that_exists(ino)?;
+        change(&mut record);
+        self.put_inode(&record);
+        Ok(record)
+    }
+
+    pub(crate) fn edit_counters<T>(
+        &mut self,
+        change: impl FnOnce(&mut Counters) -> T,
+    ) -> StoreResult<T> {
+        let mut counters = self.state().counters()?;
+        let answer = change(&mut counters);
+        self.put(meta(COUNTERS), &counters);
+        Ok(answer)
+    }
+
+    pub(crate) fn put_cluster(&mut self, cluster: &Cluster) {
+        self.put(meta(CLUSTER), cluster);
+    }
+
+    pub(crate) fn put_number(&mut self, name: &str, value: u64) {
+        self.put(meta(name), &Number { value });
+    }
+}

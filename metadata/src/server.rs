@@ -1,0 +1,406 @@
+//! The framed service: decodes a request, brings it to the state, the soft state or the log, and
+//! encodes the answer.
+
+use crate::conflicts;
+use crate::leases::Mode;
+use crate::node::{Effect, Node};
+use crate::replication;
+use crate::sessions::Declaration;
+use crate::snapshot::Snapshots;
+use crate::targets::Targets;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_net::{Incoming, Outgoing, Service};
+use weft_proto::{Error, ErrorKind, InodeId, NodeId, Result, SessionId, Uuid, op, v1};
+
+/// How long a request without a deadline may take.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+/// Who waits for recalls is answered so long before its deadline, if there are none.
+const MAIL_SLACK: Duration = Duration::from_secs(1);
+/// Content that comes with a lookup: enough for a small file to be read without another request.
+const LOOKUP_INLINE: u64 = 16 << 10;
+
+/// One server's answers.
+pub struct MetadataService {
+    node: Arc<Node>,
+    targets: Arc<Targets>,
+    snapshots: Arc<Snapshots>,
+    inbox: mpsc::Sender<Vec<raft::eraftpb::Message>>,
+    members: Vec<NodeId>,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl MetadataService {
+    pub fn new(
+        node: Arc<Node>,
+        targets: Arc<Targets>,
+        snapshots: Arc<Snapshots>,
+        inbox: mpsc::Sender<Vec<raft::eraftpb::Message>>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Self {
+        let members = node.config.peers.iter().map(|p| p.id).collect();
+        Self { node, targets, snapshots, inbox, members, shutdown }
+    }
+
+    async fn raft(&self, request: Incoming) -> Result<Outgoing> {
+        let batch: v1::RaftBatch = decode(&request)?;
+        let ours = self.node.map().cluster.clone();
+        if !batch.cluster.is_empty() && !ours.is_empty() && batch.cluster != ours {
+            return Err(Error::new(
+                ErrorKind::WrongCluster,
+                format!(
+                    "metadata server {} at {} belongs to another cluster",
+                    batch.from, request.peer.address
+                ),
+            ));
+        }
+        let messages = replication::decode(batch, self.node.config.id, &self.members)?;
+        let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
+        self.inbox.send(messages).await.map_err(stopping)?;
+        Ok(Outgoing::message(&v1::RaftAck {}))
+    }
+
+    async fn meta(&self, request: Incoming) -> Result<Outgoing> {
+        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
+        let message: v1::MetaRequest = decode(&request)?;
+        let reply =
+            tokio::time::timeout_at(deadline, self.dispatch(message, deadline)).await.map_err(
+                |_| Error::new(ErrorKind::TimedOut, "the metadata group did not answer in time"),
+            )??;
+        Ok(Outgoing::message(&reply))
+    }
+
+    async fn dispatch(&self, request: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
+        let missing = || Error::new(ErrorKind::Protocol, "a metadata request without an operation");
+        let session = SessionId(request.session);
+        match request.op.as_ref().ok_or_else(missing)? {
+            Op::Lookup(op) => self.lookup(session, op, &request, deadline).await,
+            Op::GetAttr(v1::GetAttrOp { ino }) | Op::GetExtents(v1::GetExtentsOp { ino, .. }) => {
+                let ino = InodeId(*ino);
+                self.may_read(session, Some(ino), deadline).await?;
+                let grant = self.grant(session, ino, Mode::Read, false);
+                let mut reply = self.node.state.read(&request)?;
+                reply.grants.extend(grant);
+                Ok(reply)
+            }
+            Op::ReadDir(_)
+            | Op::ReadLink(_)
+            | Op::GetXattr(_)
+            | Op::ListXattr(_)
+            | Op::GetLayout(_)
+            | Op::ListSegments(_)
+            | Op::Check(_) => {
+                self.may_read(session, None, deadline).await?;
+                self.node.state.read(&request)
+            }
+            Op::StatFs(_) => self.stat_fs(&request, deadline).await,
+            Op::Open(open) => self.open(session, open, deadline).await,
+            Op::Close(close) => self.close(session, close, deadline).await,
+            Op::Lease(lease) => self.lease(session, lease, deadline).await,
+            Op::ReturnLeases(returned) => self.return_leases(session, returned, deadline).await,
+            Op::Recalls(recalls) => self.recalls(session, recalls.seen, deadline).await,
+            Op::Renew(_) => {
+                let Some(Op::Renew(renew)) = request.op else { return Err(missing()) };
+                self.renew(session, renew, deadline).await
+            }
+            _ => self.change(request, deadline).await,
+        }
+    }
+
+    /// Returns when this server leads, holds all that was acknowledged, knows what all sessions
+    /// hold, and nobody else buffers writes of `ino`. Without a session nobody is asked to flush:
+    /// checks and listings want the committed state.
+    async fn may_read(
+        &self,
+        session: SessionId,
+        ino: Option<InodeId>,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.node.lead(deadline).await?;
+        self.node.read_barrier().await?;
+        if session.0 == 0 {
+            return Ok(());
+        }
+        conflicts::all_declared(&self.node, session, deadline).await?;
+        match ino {
+            Some(ino) => conflicts::readable(&self.node, session, ino, deadline).await,
+            None => Ok(()),
+        }
+    }
+
+    fn grant(&self, to: SessionId, ino: InodeId, mode: Mode, must: bool) -> Option<v1::Grant> {
+        self.node.sessions.lock().leases.grant(Instant::now(), to, ino, mode, must)
+    }
+
+    /// Answers attributes, with the content of a small file; with leases on both the directory and
+    /// what was found there. That there is no such name is an answer of its own under a lease.
+    async fn lookup(
+        &self,
+        session: SessionId,
+        op: &v1::LookupOp,
+        request: &v1::MetaRequest,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        self.may_read(session, None, deadline).await?;
+        if session.0 == 0 {
+            return self.node.state.read(request);
+        }
+        let parent = InodeId(op.parent);
+        let mut grants = Vec::from_iter(self.grant(session, parent, Mode::Read, false));
+        let Some(child) = self.node.state.child(parent, &op.name)? else {
+            // Says what is wrong, or that the name is missing.
+            return match self.node.state.read(request) {
+                Err(e) if e.kind == ErrorKind::NotFound && !grants.is_empty() => {
+                    let result = Some(Reply::Missing(v1::Empty {}));
+                    Ok(v1::MetaReply { result, grants, touched: Vec::new() })
+                }
+                answer => answer,
+            };
+        };
+        conflicts::readable(&self.node, session, child, deadline).await?;
+        grants.extend(self.grant(session, child, Mode::Read, false));
+        let found = match self.node.state.open_reply(child) {
+            // It lost its name while its lease was waited for.
+            Err(e) if e.kind == ErrorKind::Stale || e.kind == ErrorKind::NotFound => {
+                return self.node.state.read(request);
+            }
+            found => found?,
+        };
+        let small = found.attr.is_some_and(|a| {
+            a.kind == v1::FileKind::Regular as i32 && a.inline_bytes <= LOOKUP_INLINE
+        });
+        let whole = found.extents.as_ref().is_some_and(|e| !e.truncated && e.extents.len() <= 4);
+        let result = match found.attr {
+            Some(attr) if !(small && whole) => Reply::Attr(attr),
+            _ => Reply::Open(found),
+        };
+        Ok(v1::MetaReply { result: Some(result), grants, touched: Vec::new() })
+    }
+
+    /// Grants a lease on a file to a session that has it open, with what an open answers.
+    async fn lease(
+        &self,
+        session: SessionId,
+        op: &v1::LeaseOp,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        let ino = InodeId(op.ino);
+        self.may_read(session, Some(ino), deadline).await?;
+        let mut grants = Vec::new();
+        if op.write {
+            grants.extend(self.grant(session, ino, Mode::Write, false));
+        }
+        if grants.is_empty() {
+            grants.extend(conflicts::must_grant(&self.node, session, ino, deadline).await?);
+        }
+        let reply = self.node.state.open_reply(ino)?;
+        Ok(v1::MetaReply { result: Some(Reply::Open(reply)), grants, touched: Vec::new() })
+    }
+
+    async fn return_leases(
+        &self,
+        session: SessionId,
+        op: &v1::ReturnLeasesOp,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        self.node.lead(deadline).await?;
+        let mut sessions = self.node.sessions.lock();
+        for item in &op.items {
+            let ino = InodeId(item.ino);
+            if item.open_seq != 0 {
+                sessions.open(session, ino, item.open_seq)?;
+            }
+            sessions.leases.returned(session, ino, item.seq, item.keep_read);
+        }
+        Ok(empty())
+    }
+
+    /// Answers recalls newer than `seen`, as soon as there are any.
+    async fn recalls(
+        &self,
+        session: SessionId,
+        seen: u64,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        let term = self.node.lead(deadline).await?;
+        let until = deadline.checked_sub(MAIL_SLACK).unwrap_or(deadline);
+        let mut views = self.node.watch_view();
+        let mut shutdown = self.shutdown.clone();
+        loop {
+            let (recalls, need_declare, mut news) = {
+                let sessions = self.node.sessions.lock();
+                let expired = || {
+                    let what = format!("session {session} is not known (any more); open a new one");
+                    Error::new(ErrorKind::SessionExpired, what)
+                };
+                let (recalls, news) = sessions.leases.mail(session, seen).ok_or_else(expired)?;
+                (recalls, sessions.must_declare(session), news)
+            };
+            let reply = v1::RecallsReply { recalls, need_declare };
+            let over = Instant::now() >= until;
+            if over || need_declare || !reply.recalls.is_empty() {
+                let result = Some(Reply::Recalls(reply));
+                return Ok(v1::MetaReply { result, ..Default::default() });
+            }
+            tokio::select! {
+                biased;
+                _ = shutdown.wait_for(|&stop| stop) => return Err(self.node.not_leader()),
+                _ = views.wait_for(|v| !v.serving || v.term != term) => {
+                    return Err(self.node.not_leader());
+                }
+                // The session ended, if this fails: the next look says so.
+                _ = news.changed() => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    async fn stat_fs(&self, request: &v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
+        self.node.lead(deadline).await?;
+        self.node.read_barrier().await?;
+        let mut reply = self.node.state.read(request)?;
+        if let Some(Reply::StatFs(stat)) = &mut reply.result {
+            let (capacity, free) = self.targets.user_space(&self.node.map());
+            stat.capacity_bytes = capacity;
+            stat.free_bytes = free;
+        }
+        Ok(reply)
+    }
+
+    /// Registers the open first and reads after, so that the inode cannot vanish in between; if
+    /// there is nothing to open, the registration is taken back.
+    async fn open(
+        &self,
+        session: SessionId,
+        open: &v1::OpenOp,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        let ino = InodeId(open.ino);
+        self.may_read(session, Some(ino), deadline).await?;
+        self.node.sessions.lock().open(session, ino, open.open_seq)?;
+        let mut grants = Vec::new();
+        if open.write {
+            grants.extend(self.grant(session, ino, Mode::Write, false));
+        }
+        if grants.is_empty() {
+            grants.extend(conflicts::must_grant(&self.node, session, ino, deadline).await?);
+        }
+        match self.node.state.open_reply(ino) {
+            Ok(reply) => {
+                let result = Some(Reply::Open(reply));
+                Ok(v1::MetaReply { result, grants, touched: Vec::new() })
+            }
+            Err(e) => {
+                let _ = self.node.sessions.lock().close(session, ino, open.open_seq);
+                Err(e)
+            }
+        }
+    }
+
+    async fn close(
+        &self,
+        session: SessionId,
+        close: &v1::CloseOp,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        self.node.lead(deadline).await?;
+        self.node.sessions.lock().close(session, InodeId(close.ino), close.open_seq)?;
+        Ok(empty())
+    }
+
+    async fn renew(
+        &self,
+        session: SessionId,
+        renew: v1::RenewOp,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        self.node.lead(deadline).await?;
+        self.node.read_barrier().await?;
+        let declaration = renew.declares.then(|| Declaration {
+            opens: renew.opens.iter().map(|o| (InodeId(o.ino), o.open_seq)).collect(),
+            write_leases: renew.write_leases.iter().map(|&ino| InodeId(ino)).collect(),
+        });
+        let need_declare = self.node.sessions.lock().renew(Instant::now(), session, declaration)?;
+        let reply = v1::RenewReply {
+            need_declare,
+            ttl_ms: self.node.config.session_ttl_ms,
+            epoch: self.node.epoch().0,
+        };
+        Ok(v1::MetaReply { result: Some(Reply::Renew(reply)), ..Default::default() })
+    }
+
+    async fn change(&self, request: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
+        let of_session = matches!(request.op, Some(Op::OpenSession(_) | Op::CloseSession(_)));
+        let opens_session = matches!(request.op, Some(Op::OpenSession(_)));
+        if !opens_session && (request.session == 0 || request.number == 0) {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                "a change needs a session and a request number, so that a retry takes effect once",
+            ));
+        }
+        let session = SessionId(request.session);
+        let term = self.node.lead(deadline).await?;
+        self.node.sessions.lock().touch(Instant::now(), session);
+        if !of_session {
+            conflicts::all_declared(&self.node, session, deadline).await?;
+        }
+        let claim = conflicts::claim(&self.node, term, &request, deadline).await?;
+        let effect = Effect::of(&request);
+        let mut reply = self.node.propose(v1::log_entry::Body::Client(request), effect).await?;
+        reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
+        drop(claim);
+        match &mut reply.result {
+            Some(Reply::OpenSession(opened)) => opened.ttl_ms = self.node.config.session_ttl_ms,
+            // What was just made is nobody else's yet.
+            Some(Reply::Open(v1::OpenReply { attr: Some(attr), .. })) => {
+                reply.grants.extend(self.grant(session, InodeId(attr.ino), Mode::Write, false));
+            }
+            Some(Reply::Attr(attr)) if attr.kind == v1::FileKind::Directory as i32 => {
+                reply.grants.extend(self.grant(session, InodeId(attr.ino), Mode::Read, false));
+            }
+            _ => {}
+        }
+        Ok(reply)
+    }
+
+    async fn piece(&self, request: Incoming) -> Result<Outgoing> {
+        let (piece, bytes) = self.snapshots.piece(decode(&request)?).await?;
+        Ok(Outgoing::with_payload(&piece, vec![bytes]))
+    }
+}
+
+#[async_trait::async_trait]
+impl Service for MetadataService {
+    async fn call(&self, request: Incoming) -> Result<Outgoing> {
+        match request.op {
+            op::META => self.meta(request).await,
+            op::RAFT => self.raft(request).await,
+            op::SNAPSHOT_PIECE => self.piece(request).await,
+            other => Err(Error::new(
+                ErrorKind::Protocol,
+                format!(
+                    "a metadata server knows no operation {other}; is {} asking the right daemon?",
+                    request.peer.name
+                ),
+            )),
+        }
+    }
+}
+
+fn decode<M: prost::Message + Default>(request: &Incoming) -> Result<M> {
+    M::decode(request.head.clone())
+        .map_err(|e| Error::new(ErrorKind::Protocol, format!("operation {}: {e}", request.op)))
+}
+
+fn empty() -> v1::MetaReply {
+    v1::MetaReply { result: Some(Reply::Empty(v1::Empty {})), ..Default::default() }
+}
+
+/// The cluster's identity in a map, once the cluster was made.
+pub fn cluster_of(map: &v1::ClusterMap) -> Option<Uuid> {
+    Uuid::from_slice(&map.cluster).filter(|c| *c != Uuid::NIL)
+}

@@ -1,0 +1,355 @@
+//! What the leader knows about sessions but does not replicate: when each last renewed, which
+//! inodes it has open, and its leases.
+//!
+//! The table belongs to one term. A new leader starts it with every session of the replicated
+//! state, gives each a full time to live, and learns what is open as the sessions declare it.
+//! Invariants: an inode may be purged only while every session has declared its opens and none has
+//! it open, and from then on it cannot be opened ([`Sessions::begin_purge`]); a session that is
+//! being expired is not renewed (I5).
+
+use crate::leases::Leases;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId};
+
+/// The table of one term.
+#[derive(Default)]
+pub struct Sessions {
+    sessions: BTreeMap<SessionId, Session>,
+    /// How many sessions have an inode open.
+    open: HashMap<InodeId, usize>,
+    /// Inodes whose removal is in the log.
+    purging: BTreeSet<InodeId>,
+    /// Sessions that have not declared what they hold.
+    undeclared: usize,
+    pub leases: Leases,
+}
+
+/// What a session tells a new leader that it holds.
+#[derive(Default)]
+pub struct Declaration {
+    pub opens: Vec<(InodeId, u64)>,
+    pub write_leases: Vec<InodeId>,
+}
+
+struct Session {
+    client: String,
+    renewed: Instant,
+    declared: bool,
+    expiring: bool,
+    /// The newest open of each inode.
+    opens: HashMap<InodeId, u64>,
+    /// Until the session has declared: closes whose opens may still arrive in the declaration.
+    closed: HashMap<InodeId, u64>,
+}
+
+/// A session as shown to people.
+pub struct Shown {
+    pub id: SessionId,
+    pub client: String,
+    pub idle: Duration,
+    pub opens: usize,
+}
+
+impl Sessions {
+    /// Starts a term with the sessions of the replicated state.
+    pub fn start(&mut self, now: Instant, term: u64, sessions: Vec<(SessionId, String)>) {
+        *self = Self { leases: Leases::of_term(term), ..Self::default() };
+        for (id, client) in sessions {
+            self.add(now, id, client, false);
+        }
+    }
+
+    fn add(&mut self, renewed: Instant, id: SessionId, client: String, declared: bool) {
+        if self.sessions.contains_key(&id) {
+            return;
+        }
+        let session = Session {
+            client,
+            renewed,
+            declared,
+            expiring: false,
+            opens: HashMap::new(),
+            closed: HashMap::new(),
+        };
+        self.sessions.insert(id, session);
+        self.undeclared += usize::from(!declared);
+        self.leases.joined(id);
+    }
+
+    /// Whether every session but `me` has declared what it holds: until then, nobody else can be
+    /// answered safely.
+    pub fn others_declared(&self, me: SessionId) -> bool {
+        match self.undeclared {
+            0 => true,
+            1 => self.sessions.get(&me).is_some_and(|s| !s.declared),
+            _ => false,
+        }
+    }
+
+    /// Whether the session still has to declare what it holds.
+    pub fn must_declare(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|s| !s.declared)
+    }
+
+    /// A session was opened in this term: it has nothing to declare.
+    pub fn opened(&mut self, now: Instant, id: SessionId, client: String) {
+        self.add(now, id, client, true);
+    }
+
+    /// A session is no more.
+    pub fn ended(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.remove(&id) {
+            self.undeclared -= usize::from(!session.declared);
+            self.leases.ended(id);
+            for ino in session.opens.into_keys() {
+                self.release(ino);
+            }
+        }
+    }
+
+    /// Notes a sign of life, with what the session has open if it declares that. Answers whether
+    /// the session still has to declare.
+    pub fn renew(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        declaration: Option<Declaration>,
+    ) -> Result<bool> {
+        let session = self.live(id)?;
+        session.renewed = now;
+        if let Some(declaration) = declaration {
+            let first = !std::mem::replace(&mut session.declared, true);
+            let closed = std::mem::take(&mut session.closed);
+            if first {
+                self.undeclared -= 1;
+                self.leases.declared(id, &declaration.write_leases);
+                self.leases.note_change();
+            }
+            for (ino, seq) in declaration.opens {
+                if closed.get(&ino).is_none_or(|&newest| seq > newest)
+                    && !self.purging.contains(&ino)
+                {
+                    self.insert(id, ino, seq);
+                }
+            }
+        }
+        Ok(!self.live(id)?.declared)
+    }
+
+    /// Notes that a session does something, if it lives.
+    pub fn touch(&mut self, now: Instant, id: SessionId) {
+        if let Ok(session) = self.live(id) {
+            session.renewed = now;
+        }
+    }
+
+    /// Declares an inode open.
+    pub fn open(&mut self, id: SessionId, ino: InodeId, seq: u64) -> Result<()> {
+        self.live(id)?;
+        if self.purging.contains(&ino) {
+            return Err(Error::new(ErrorKind::Stale, format!("inode {ino} was removed")));
+        }
+        self.insert(id, ino, seq);
+        Ok(())
+    }
+
+    fn insert(&mut self, id: SessionId, ino: InodeId, seq: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        match session.opens.get_mut(&ino) {
+            Some(newest) => *newest = seq.max(*newest),
+            None => {
+                session.opens.insert(ino, seq);
+                *self.open.entry(ino).or_default() += 1;
+            }
+        }
+    }
+
+    /// Ends an open, if `seq` is the session's newest of this inode.
+    pub fn close(&mut self, id: SessionId, ino: InodeId, seq: u64) -> Result<()> {
+        let session = self.live(id)?;
+        if !session.declared {
+            let newest = session.closed.entry(ino).or_default();
+            *newest = seq.max(*newest);
+        }
+        if session.opens.get(&ino).is_some_and(|&newest| seq >= newest) {
+            session.opens.remove(&ino);
+            self.release(ino);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, ino: InodeId) {
+        if let Some(count) = self.open.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                self.open.remove(&ino);
+            }
+        }
+    }
+
+    fn live(&mut self, id: SessionId) -> Result<&mut Session> {
+        match self.sessions.get_mut(&id) {
+            Some(session) if !session.expiring => Ok(session),
+            Some(_) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("session {id} is being declared dead"),
+            )),
+            None => Err(Error::new(
+                ErrorKind::SessionExpired,
+                format!("session {id} is not known (any more); open a new one"),
+            )),
+        }
+    }
+
+    /// Sessions that were silent for longer than `ttl`, or did not answer a recall within `answer`.
+    /// From now on they cannot renew; if declaring them dead fails, [`Sessions::spare`] them.
+    pub fn begin_expiry(
+        &mut self,
+        now: Instant,
+        ttl: Duration,
+        answer: Duration,
+    ) -> Vec<SessionId> {
+        let deaf = self.leases.deaf(now, answer);
+        let mut dead = Vec::new();
+        for (&id, session) in &mut self.sessions {
+            let silent = now.duration_since(session.renewed) > ttl;
+            if !session.expiring && (silent || deaf.contains(&id)) {
+                session.expiring = true;
+                dead.push(id);
+            }
+        }
+        dead
+    }
+
+    /// Takes back [`Sessions::begin_expiry`].
+    pub fn spare(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.expiring = false;
+        }
+    }
+
+    /// Those of `inos` that no session is known to have open.
+    pub fn not_open(&self, inos: &[InodeId]) -> Vec<InodeId> {
+        inos.iter().copied().filter(|ino| !self.open.contains_key(ino)).collect()
+    }
+
+    /// Of these inodes without names, those that nobody has open; they cannot be opened until
+    /// [`Sessions::end_purge`]. Empty while a session has not declared its opens.
+    pub fn begin_purge(&mut self, orphans: &[InodeId]) -> Vec<InodeId> {
+        if self.sessions.values().any(|s| !s.declared) {
+            return Vec::new();
+        }
+        let free: Vec<_> = orphans
+            .iter()
+            .copied()
+            .filter(|ino| !self.open.contains_key(ino) && !self.purging.contains(ino))
+            .collect();
+        self.purging.extend(&free);
+        free
+    }
+
+    /// The removal of these inodes was applied, or failed.
+    pub fn end_purge(&mut self, inos: &[InodeId]) {
+        for ino in inos {
+            self.purging.remove(ino);
+        }
+    }
+
+    /// All sessions, for people.
+    pub fn show(&self, now: Instant) -> Vec<Shown> {
+        self.sessions
+            .iter()
+            .map(|(&id, s)| Shown {
+                id,
+                client: s.client.clone(),
+                idle: now.duration_since(s.renewed),
+                opens: s.opens.len(),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+    const INO: InodeId = InodeId(100);
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn table() -> (Sessions, Instant) {
+        let mut table = Sessions::default();
+        let now = Instant::now();
+        table.start(now, 1, vec![(A, "a".into()), (B, "b".into())]);
+        (table, now)
+    }
+
+    fn opens(opens: &[(InodeId, u64)]) -> Option<Declaration> {
+        Some(Declaration { opens: opens.to_vec(), write_leases: vec![] })
+    }
+
+    #[test]
+    fn others_wait_for_who_has_not_declared() {
+        let (mut t, now) = table();
+        assert!(!t.others_declared(A));
+        t.renew(now, B, opens(&[])).unwrap();
+        assert!(t.others_declared(A) && !t.others_declared(B));
+        t.ended(A);
+        assert!(t.others_declared(B));
+    }
+
+    #[test]
+    fn nothing_is_purged_before_all_have_declared() {
+        let (mut t, now) = table();
+        assert!(t.renew(now, A, None).unwrap());
+        assert!(!t.renew(now, A, opens(&[])).unwrap());
+        assert!(t.begin_purge(&[INO]).is_empty());
+        t.renew(now, B, opens(&[(INO, 4)])).unwrap();
+        assert!(t.begin_purge(&[INO]).is_empty());
+        t.close(B, INO, 3).unwrap();
+        assert!(t.begin_purge(&[INO]).is_empty(), "an older close ends no newer open");
+        t.close(B, INO, 4).unwrap();
+        assert_eq!(t.begin_purge(&[INO]), [INO]);
+        assert_eq!(t.open(A, INO, 9).unwrap_err().kind, ErrorKind::Stale);
+        assert!(t.begin_purge(&[INO]).is_empty(), "it is being purged already");
+        t.end_purge(&[INO]);
+        t.open(A, INO, 10).unwrap();
+    }
+
+    #[test]
+    fn a_close_is_not_undone_by_a_late_declaration() {
+        let (mut t, now) = table();
+        t.renew(now, B, opens(&[])).unwrap();
+        t.close(A, INO, 5).unwrap();
+        t.renew(now, A, opens(&[(INO, 5)])).unwrap();
+        assert_eq!(t.begin_purge(&[INO]), [INO]);
+    }
+
+    #[test]
+    fn opens_end_with_their_session() {
+        let (mut t, now) = table();
+        for s in [A, B] {
+            t.renew(now, s, opens(&[(INO, 1)])).unwrap();
+        }
+        t.ended(A);
+        assert!(t.begin_purge(&[INO]).is_empty());
+        t.ended(B);
+        assert_eq!(t.begin_purge(&[INO]), [INO]);
+        assert_eq!(t.renew(now, A, None).unwrap_err().kind, ErrorKind::SessionExpired);
+    }
+
+    #[test]
+    fn the_silent_expire_and_cannot_come_back() {
+        let (mut t, now) = table();
+        let later = now + TTL + Duration::from_millis(1);
+        t.renew(now + Duration::from_secs(5), B, None).unwrap();
+        assert_eq!(t.begin_expiry(later, TTL, TTL), [A]);
+        assert!(t.begin_expiry(later, TTL, TTL).is_empty());
+        assert_eq!(t.renew(later, A, None).unwrap_err().kind, ErrorKind::Unavailable);
+        t.spare(A);
+        t.renew(later, A, None).unwrap();
+    }
+}

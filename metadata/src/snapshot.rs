@@ -1,0 +1,299 @@
+//! State snapshots: made by the leader as a checkpoint in a folder, pulled piece by piece by a
+//! follower that is too far behind for the log, checked, and handed to the event loop.
+//!
+//! Invariants: names that come from a peer are plain file names, looked up or created only below
+//! this server's own folders; a file is used only if its length and CRC are those of the manifest;
+//! at most one snapshot is kept for others, and none for longer than anyone pulls from it.
+
+use crate::env::Env;
+use crate::state::StateMachine;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_net::{Body, Peers};
+use weft_proto::{Error, ErrorKind, Result, op, v1};
+
+/// Bytes asked for at a time.
+const PIECE: u64 = 1 << 20;
+/// Most files and bytes that a follower takes from one snapshot.
+const MAX_FILES: usize = 100_000;
+const MAX_BYTES: u64 = 1 << 42;
+/// How long one piece may take.
+const PIECE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The snapshots of one server, outgoing and incoming.
+pub struct Snapshots {
+    outgoing: PathBuf,
+    incoming: PathBuf,
+    address: String,
+    env: Env,
+    state: Arc<StateMachine>,
+    made: Mutex<Option<Made>>,
+}
+
+struct Made {
+    manifest: v1::SnapshotManifest,
+    dir: PathBuf,
+    used: Instant,
+}
+
+impl Snapshots {
+    /// Prepares the folders; what an earlier run left in them is removed.
+    pub fn open(
+        data_dir: &Path,
+        address: &str,
+        env: Env,
+        state: Arc<StateMachine>,
+    ) -> Result<Self> {
+        let (outgoing, incoming) = (data_dir.join("snapshots"), data_dir.join("incoming"));
+        for dir in [&outgoing, &incoming] {
+            remove(dir)?;
+            fs::create_dir_all(dir).map_err(|e| io("create", dir, &e))?;
+        }
+        Ok(Self { outgoing, incoming, address: address.into(), env, state, made: Mutex::new(None) })
+    }
+
+    /// Makes a snapshot of the state as it is. Answers its index and what a follower needs to
+    /// fetch it.
+    pub async fn make(self: &Arc<Self>) -> Result<(u64, v1::SnapshotManifest)> {
+        let this = self.clone();
+        self.env.blocking(move || this.make_now()).await
+    }
+
+    fn make_now(&self) -> Result<(u64, v1::SnapshotManifest)> {
+        self.discard();
+        let dir = self.outgoing.join("making");
+        remove(&dir)?;
+        let index = self.state.checkpoint(&dir)?;
+        let name = format!("snapshot-{index}");
+        let kept = self.outgoing.join(&name);
+        remove(&kept)?;
+        fs::rename(&dir, &kept).map_err(|e| io("rename", &dir, &e))?;
+        let mut files = Vec::new();
+        let mut names: Vec<_> = fs::read_dir(&kept)
+            .and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>())
+            .map_err(|e| io("list", &kept, &e))?
+            .into_iter()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        for name in names {
+            let (len, crc32) = measure(&kept.join(&name))?;
+            files.push(v1::snapshot_manifest::File { name, len, crc32 });
+        }
+        let manifest =
+            v1::SnapshotManifest { snapshot: name, address: self.address.clone(), files };
+        *self.made.lock() =
+            Some(Made { manifest: manifest.clone(), dir: kept, used: Instant::now() });
+        Ok((index, manifest))
+    }
+
+    /// When a follower last read from the snapshot that is kept, if one is.
+    pub fn last_used(&self) -> Option<Instant> {
+        self.made.lock().as_ref().map(|m| m.used)
+    }
+
+    /// Removes the snapshot that is kept for followers.
+    pub fn discard(&self) {
+        if let Some(made) = self.made.lock().take()
+            && let Err(e) = remove(&made.dir)
+        {
+            tracing::warn!("{e}");
+        }
+    }
+
+    /// Serves one piece.
+    pub async fn piece(
+        &self,
+        request: v1::SnapshotPieceRequest,
+    ) -> Result<(v1::SnapshotPiece, Bytes)> {
+        let gone = || {
+            let name = &request.snapshot;
+            Error::new(ErrorKind::NotFound, format!("snapshot {name:?} is not here (any more)"))
+        };
+        let (path, file_len) = {
+            let mut made = self.made.lock();
+            let made = made
+                .as_mut()
+                .filter(|m| m.manifest.snapshot == request.snapshot)
+                .ok_or_else(gone)?;
+            let file =
+                made.manifest.files.iter().find(|f| f.name == request.file).ok_or_else(gone)?;
+            made.used = Instant::now();
+            (made.dir.join(&file.name), file.len)
+        };
+        if request.off > file_len {
+            return Err(Error::new(
+                ErrorKind::OutOfRange,
+                format!("{} ends at {file_len}", request.file),
+            ));
+        }
+        let len = u64::from(request.len).min(PIECE).min(file_len - request.off);
+        let off = request.off;
+        let bytes = self
+            .env
+            .blocking(move || {
+                let mut bytes = vec![0; len as usize];
+                let file = File::open(&path).map_err(|e| io("open", &path, &e))?;
+                file.read_exact_at(&mut bytes, off).map_err(|e| io("read", &path, &e))?;
+                Ok(bytes)
+            })
+            .await?;
+        Ok((v1::SnapshotPiece { end: off + len == file_len }, bytes.into()))
+    }
+
+    /// Where a fetched snapshot lies.
+    pub fn fetched(&self, manifest: &v1::SnapshotManifest) -> Result<PathBuf> {
+        plain(&manifest.snapshot)?;
+        Ok(self.incoming.join(&manifest.snapshot))
+    }
+
+    /// Pulls a snapshot from the server that made it. Only one runs at a time.
+    pub async fn fetch(&self, peers: &Peers, manifest: &v1::SnapshotManifest) -> Result<PathBuf> {
+        check(manifest)?;
+        let dir = self.fetched(manifest)?;
+        // Whatever an earlier, interrupted fetch left is of no use.
+        remove(&self.incoming)?;
+        fs::create_dir_all(&dir).map_err(|e| io("create", &dir, &e))?;
+        for file in &manifest.files {
+            self.fetch_file(peers, manifest, file, &dir).await?;
+        }
+        let synced = dir.clone();
+        self.env
+            .blocking(move || {
+                File::open(&synced).and_then(|d| d.sync_all()).map_err(|e| io("sync", &synced, &e))
+            })
+            .await?;
+        Ok(dir)
+    }
+
+    async fn fetch_file(
+        &self,
+        peers: &Peers,
+        manifest: &v1::SnapshotManifest,
+        file: &v1::snapshot_manifest::File,
+        dir: &Path,
+    ) -> Result<()> {
+        let path = dir.join(&file.name);
+        let mut to = File::create(&path).map_err(|e| io("create", &path, &e))?;
+        let mut crc = crc32fast::Hasher::new();
+        let mut off = 0;
+        while off < file.len {
+            let request = v1::SnapshotPieceRequest {
+                snapshot: manifest.snapshot.clone(),
+                file: file.name.clone(),
+                off,
+                len: PIECE as u32,
+            };
+            let answer = peers
+                .peer(&manifest.address)
+                .exchange::<_, v1::SnapshotPiece>(
+                    op::SNAPSHOT_PIECE,
+                    &request,
+                    Body::default(),
+                    Instant::now() + PIECE_DEADLINE,
+                )
+                .await?;
+            let got: u64 = answer.payload.iter().map(|b| b.len() as u64).sum();
+            if got == 0 || got > file.len - off {
+                return Err(Error::new(
+                    ErrorKind::Protocol,
+                    format!("{}: a piece of {got} bytes at {off} of {}", file.name, file.len),
+                ));
+            }
+            (to, crc) = self
+                .env
+                .blocking(move || {
+                    for part in &answer.payload {
+                        crc.update(part);
+                        to.write_all(part)
+                            .map_err(|e| io("write a piece to", Path::new("snapshot"), &e))?;
+                    }
+                    Ok((to, crc))
+                })
+                .await?;
+            off += got;
+        }
+        if crc.finalize() != file.crc32 {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("{} of {} arrived damaged", file.name, manifest.snapshot),
+            ));
+        }
+        self.env.blocking(move || to.sync_all().map_err(|e| io("sync", &path, &e))).await
+    }
+}
+
+/// Refuses a manifest that could do harm.
+fn check(manifest: &v1::SnapshotManifest) -> Result<()> {
+    plain(&manifest.snapshot)?;
+    manifest.files.iter().try_for_each(|f| plain(&f.name))?;
+    let bytes = manifest.files.iter().try_fold(0u64, |sum, f| sum.checked_add(f.len));
+    if manifest.files.len() > MAX_FILES || bytes.is_none_or(|b| b > MAX_BYTES) {
+        return Err(Error::new(ErrorKind::TooLarge, "a snapshot of unreasonable size"));
+    }
+    Ok(())
+}
+
+/// Refuses names that are not plain file names.
+fn plain(name: &str) -> Result<()> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 255 || name.starts_with('.') || !name.chars().all(fine) {
+        return Err(Error::new(ErrorKind::Protocol, format!("{name:?} is not a plain file name")));
+    }
+    Ok(())
+}
+
+fn measure(path: &Path) -> Result<(u64, u32)> {
+    let mut crc = crc32fast::Hasher::new();
+    let mut len = 0;
+    let mut buffer = vec![0; PIECE as usize];
+    let mut file = File::open(path).map_err(|e| io("open", path, &e))?;
+    loop {
+        let n = file.read(&mut buffer).map_err(|e| io("read", path, &e))?;
+        if n == 0 {
+            return Ok((len, crc.finalize()));
+        }
+        len += n as u64;
+        crc.update(&buffer[..n]);
+    }
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io("remove", dir, &e)),
+        _ => Ok(()),
+    }
+}
+
+fn io(what: &str, path: &Path, e: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot {what} {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_a_peer_stay_inside() {
+        for bad in ["", "..", ".x", "a/b", "../x", "a\0b", "/etc/passwd", &"x".repeat(300)] {
+            assert!(plain(bad).is_err(), "{bad:?}");
+        }
+        for good in ["CURRENT", "MANIFEST-000005", "000007.sst", "snapshot-12"] {
+            plain(good).unwrap();
+        }
+        let file =
+            |name: &str, len| v1::snapshot_manifest::File { name: name.into(), len, crc32: 0 };
+        let manifest =
+            |files| v1::SnapshotManifest { snapshot: "s".into(), address: "a:1".into(), files };
+        assert!(check(&manifest(vec![file("a", 1), file("b", 2)])).is_ok());
+        assert!(check(&manifest(vec![file("a", u64::MAX), file("b", 2)])).is_err());
+        assert!(check(&manifest(vec![file("../a", 1)])).is_err());
+    }
+}

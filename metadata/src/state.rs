@@ -1,0 +1,252 @@
+//! The state machine under Raft: the namespace, extents, sessions and the cluster map of one
+//! metadata shard, in one store.
+//!
+//! Invariants:
+//! - applying the same entries in the same order gives the same state and the same answers on
+//!   every replica, however the entries are cut into batches;
+//! - a batch takes effect as a whole, together with the index of its last entry;
+//! - a request of a session takes effect once (I4), and never after the session ended (I5).
+//!
+//! One writer, the node; any number of readers, which never wait for it.
+
+use crate::ops;
+pub use crate::ops::SESSION_TTL_MS;
+use crate::schema;
+use crate::store::{Memory, Read, Store, StoreError, StoreResult, Txn};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
+
+/// Default size of RocksDB's block cache, in bytes.
+pub const DEFAULT_CACHE: usize = 128 << 20;
+
+/// The replicated state of one metadata shard. See the module's documentation.
+pub struct StateMachine {
+    store: Store,
+    /// Raft index of the last entry whose effect is in the store.
+    applied: AtomicU64,
+    /// Held by whoever changes the store.
+    writer: Mutex<()>,
+}
+
+impl StateMachine {
+    /// Opens the state in `dir`, creating it if it does not exist. Nothing else may live there.
+    pub fn open(dir: &Path) -> Result<Self> {
+        Self::open_with_cache(dir, DEFAULT_CACHE)
+    }
+
+    /// As [`Self::open`], with the given size of the block cache in bytes.
+    pub fn open_with_cache(dir: &Path, cache_bytes: usize) -> Result<Self> {
+        Self::over(Store::open(dir, cache_bytes)?)
+    }
+
+    /// A state that lives in memory only, for tests and simulation.
+    pub fn open_in_memory() -> Self {
+        Self {
+            store: Store::Memory(Memory::default()),
+            applied: AtomicU64::new(0),
+            writer: Mutex::new(()),
+        }
+    }
+
+    fn over(store: Store) -> Result<Self> {
+        let applied = store.newest(accept)?;
+        Ok(Self { store, applied: AtomicU64::new(applied), writer: Mutex::new(()) })
+    }
+
+    /// Raft index of the last entry that was applied; 0: none.
+    pub fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    /// Applies entries in order as one atomic batch and answers one reply per entry. Indexes must
+    /// grow and be above [`Self::applied`]. An error means that the store failed and nothing was
+    /// applied: the replica must stop.
+    pub fn apply(&self, entries: &[(u64, v1::LogEntry)]) -> Result<Vec<v1::StoredReply>> {
+        let _writer = self.writer.lock();
+        let mut last = self.applied();
+        let (changes, replies) = self.store.newest(|base| {
+            let mut tx = Txn::new(base);
+            let mut replies = Vec::with_capacity(entries.len());
+            for (index, entry) in entries {
+                if *index <= last {
+                    return Err(StoreError(Error::new(
+                        ErrorKind::Internal,
+                        format!("log entry {index} comes after entry {last} was applied"),
+                    )));
+                }
+                replies.push(ops::apply(&mut tx, entry)?);
+                last = *index;
+            }
+            tx.put_number(schema::APPLIED, last);
+            tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
+            Ok((tx.into_changes(), replies))
+        })?;
+        self.store.write(changes)?;
+        self.applied.store(last, Ordering::Release);
+        Ok(replies)
+    }
+
+    /// Records that entries up to `index` that change no state (empty ones, changes of the Raft
+    /// configuration) are applied, and the configuration that the last made, if any.
+    pub fn set_applied(&self, index: u64, conf_state: Option<&[u8]>) -> Result<()> {
+        let _writer = self.writer.lock();
+        let index = index.max(self.applied());
+        let changes = self.store.newest(|base| {
+            let mut tx = Txn::new(base);
+            tx.put_number(schema::APPLIED, index);
+            tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
+            if let Some(conf) = conf_state {
+                tx.put_bytes(schema::meta(schema::CONF_STATE), conf.to_vec().into());
+            }
+            tx.into_changes()
+        });
+        self.store.write(changes)?;
+        self.applied.store(index, Ordering::Release);
+        Ok(())
+    }
+
+    /// What [`Self::set_applied`] recorded last.
+    pub fn conf_state(&self) -> Result<Option<Vec<u8>>> {
+        let value = self.store.newest(|s| s.get(&schema::meta(schema::CONF_STATE)))?;
+        Ok(value.map(|v| v.to_vec()))
+    }
+
+    /// Makes everything applied so far durable, and answers its index. The Raft log must keep
+    /// every entry above the index that the last call answered: what a power cut takes from the
+    /// state is replayed from there.
+    pub fn sync(&self) -> Result<u64> {
+        let applied = self.applied();
+        self.store.sync()?;
+        Ok(applied)
+    }
+
+    /// Answers a read (ops 10..=20 of [`v1::MetaRequest`]) from one moment of the state. `stat_fs`
+    /// fills in the inodes only: capacities are not replicated state.
+    pub fn read(&self, request: &v1::MetaRequest) -> Result<v1::MetaReply> {
+        let op = request.op.as_ref();
+        let answer = if ops::is_single_read(op) {
+            self.store.newest(|s| ops::query(op, s))
+        } else {
+            self.store.view(|s| ops::query(op, s))
+        };
+        Ok(v1::MetaReply { result: Some(answer?), ..Default::default() })
+    }
+
+    /// The inode behind a name, if there is one.
+    pub fn child(&self, parent: InodeId, name: &[u8]) -> Result<Option<InodeId>> {
+        let dentry = self.store.newest(|s| s.dentry(parent, name))?;
+        Ok(dentry.map(|d| InodeId(d.ino)))
+    }
+
+    /// What an open answers: attributes, effective layout and the first extents.
+    pub fn open_reply(&self, ino: InodeId) -> Result<v1::OpenReply> {
+        Ok(self.store.view(|s| ops::open_reply(s, ino))?)
+    }
+
+    /// The cluster map; [`ErrorKind::Unavailable`] before the cluster is initialised.
+    pub fn cluster_map(&self) -> Result<v1::ClusterMap> {
+        Ok(self.store.view(ops::cluster_map)?)
+    }
+
+    /// Every live session with the name its client gave.
+    pub fn sessions(&self) -> Result<Vec<(SessionId, String)>> {
+        self.list(schema::all(schema::Tag::Session), usize::MAX, |key, s: schema::Session| {
+            Ok((SessionId(schema::number_at(key, schema::HEAD)?), s.client))
+        })
+    }
+
+    pub fn session_exists(&self, id: SessionId) -> Result<bool> {
+        Ok(self.store.newest(|s| s.get(&schema::session(id)))?.is_some())
+    }
+
+    /// Inodes without a name, after `after`, in order: to be purged once nobody has them open.
+    pub fn orphans(&self, after: InodeId, limit: usize) -> Result<Vec<InodeId>> {
+        let (_, to) = schema::all(schema::Tag::Orphan);
+        let from = schema::orphan(InodeId(after.0.saturating_add(1)));
+        self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
+    }
+
+    /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.
+    pub fn garbage(&self, after: Option<SegmentId>, limit: usize) -> Result<Vec<v1::SegmentInfo>> {
+        let (mut from, to) = schema::all(schema::Tag::Garbage);
+        if let Some(after) = after {
+            from = schema::garbage(after);
+            from.push(0);
+        }
+        self.list((from, to), limit, |_, info| Ok(info))
+    }
+
+    /// Whether metadata knows the segment: committed, or waiting for deletion.
+    pub fn segment_known(&self, id: SegmentId) -> Result<bool> {
+        self.store.view(|s| {
+            Ok(s.get(&schema::segment(id))?.is_some() || s.get(&schema::garbage(id))?.is_some())
+        })
+    }
+
+    /// Writes a copy of one moment of the state to `dir`, which must not exist, on the same
+    /// filesystem; answers the applied index of the copy.
+    pub fn checkpoint(&self, dir: &Path) -> Result<u64> {
+        let key = schema::meta(schema::APPLIED);
+        match self.store.checkpoint(dir, &key)? {
+            Some(value) => Ok(schema::decode::<schema::Number>(&key, value)?.value),
+            None => Ok(0),
+        }
+    }
+
+    /// Replaces the whole state by a checkpoint of another replica. `dir`, on the same filesystem
+    /// as the state, is moved. A crash leaves the old state or the new one; so does an error.
+    /// Readers that are under way finish on the old state.
+    pub fn replace(&self, dir: &Path) -> Result<()> {
+        let _writer = self.writer.lock();
+        self.store.replace(dir, &|new| accept(new).map(|_| ()))?;
+        let applied = self.store.newest(accept)?;
+        self.applied.store(applied, Ordering::Release);
+        Ok(())
+    }
+
+    /// Every key and value, in order: for comparing replicas in tests.
+    pub fn dump(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut all = Vec::new();
+        self.store.view(|s| {
+            s.scan(&[], &[u8::MAX; 8], &mut |k, v| {
+                all.push((k.to_vec(), v.to_vec()));
+                Ok(true)
+            })
+        })?;
+        Ok(all)
+    }
+
+    fn list<R: prost::Message + Default, T>(
+        &self,
+        range: (Vec<u8>, Vec<u8>),
+        limit: usize,
+        item: impl Fn(&[u8], R) -> StoreResult<T>,
+    ) -> Result<Vec<T>> {
+        let mut items = Vec::new();
+        if limit > 0 {
+            self.store.view(|s| {
+                s.records(range, |key, record| {
+                    items.push(item(key, record)?);
+                    Ok(items.len() < limit)
+                })
+            })?;
+        }
+        Ok(items)
+    }
+}
+
+/// Refuses a store of another format; answers its applied index.
+fn accept(store: &dyn Read) -> StoreResult<u64> {
+    match store.number(schema::FORMAT_NAME)? {
+        None | Some(schema::FORMAT) => Ok(store.number(schema::APPLIED)?.unwrap_or(0)),
+        Some(format) => Err(StoreError(Error::new(
+            ErrorKind::NotSupported,
+            format!(
+                "metadata state has format {format}, this build reads {}: use the right version",
+                schema::FORMAT
+            ),
+        ))),
+    }
+}

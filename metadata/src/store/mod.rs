@@ -1,0 +1,135 @@
+//! The ordered key-value store under the state machine: RocksDB, or a map in memory for tests.
+//!
+//! Invariants:
+//! - a batch of changes becomes visible, and durable, as a whole or not at all;
+//! - [`Store::view`] shows one moment of the store, whatever the writer does meanwhile;
+//! - keys are ordered as bytes, and both kinds of store answer the same for the same changes.
+//!
+//! Nothing here knows what a key means; see [`crate::schema`].
+
+mod memory;
+mod rocks;
+mod txn;
+
+pub(crate) use memory::Memory;
+pub(crate) use txn::Txn;
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::path::Path;
+use weft_proto::{Error, ErrorKind};
+
+/// The store failed or holds what cannot be decoded. Fatal to a replica: it must stop rather than
+/// diverge from the others.
+#[derive(Debug)]
+pub(crate) struct StoreError(pub Error);
+
+pub(crate) type StoreResult<T> = Result<T, StoreError>;
+
+impl StoreError {
+    pub(crate) fn io(what: impl std::fmt::Display) -> Self {
+        Self(Error::new(ErrorKind::Io, format!("metadata store: {what}")))
+    }
+
+    pub(crate) fn corrupt(what: impl std::fmt::Display) -> Self {
+        Self(Error::new(ErrorKind::Corrupt, format!("metadata store: {what}; run a check")))
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(e: StoreError) -> Self {
+        e.0
+    }
+}
+
+/// Keys to write (with a value) or to delete (without one).
+pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Bytes>>;
+
+/// Called with key and value; answers whether to go on.
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> StoreResult<bool> + 'a;
+
+/// The first key, of any length, that is behind all keys that begin with `prefix`.
+pub(crate) fn after(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&b| b != u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+/// What can be asked of a store, of a snapshot of it, and of a transaction over it.
+pub(crate) trait Read {
+    fn get(&self, key: &[u8]) -> StoreResult<Option<Bytes>>;
+
+    /// Visits the keys of `[from, to)` in order.
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> StoreResult<()>;
+}
+
+/// The store of one state machine.
+pub(crate) enum Store {
+    Rocks(rocks::Home),
+    Memory(Memory),
+}
+
+impl Store {
+    /// Opens the RocksDB store in `dir`, creating it if it does not exist.
+    pub(crate) fn open(dir: &Path, cache_bytes: usize) -> StoreResult<Self> {
+        Ok(Self::Rocks(rocks::Home::open(dir, cache_bytes)?))
+    }
+
+    /// Shows one moment of the store to `f`.
+    pub(crate) fn view<T>(&self, f: impl FnOnce(&dyn Read) -> T) -> T {
+        match self {
+            Self::Rocks(home) => home.current().view(f),
+            Self::Memory(memory) => f(&*memory.snapshot()),
+        }
+    }
+
+    /// Shows the newest state to `f`, each read by itself: for the writer, and for single reads.
+    pub(crate) fn newest<T>(&self, f: impl FnOnce(&dyn Read) -> T) -> T {
+        match self {
+            Self::Rocks(home) => f(&*home.current()),
+            Self::Memory(memory) => f(&*memory.snapshot()),
+        }
+    }
+
+    /// Applies all changes atomically. They survive the end of the process, and a power cut after
+    /// the next [`Store::sync`].
+    pub(crate) fn write(&self, changes: Changes) -> StoreResult<()> {
+        match self {
+            Self::Rocks(home) => home.current().write(changes),
+            Self::Memory(memory) => {
+                memory.write(changes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes every write so far durable.
+    pub(crate) fn sync(&self) -> StoreResult<()> {
+        match self {
+            Self::Rocks(home) => home.current().sync(),
+            Self::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Writes a copy of one moment of the store to `dir`, which must not exist, and answers the
+    /// value of `key` in the copy.
+    pub(crate) fn checkpoint(&self, dir: &Path, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        match self {
+            Self::Rocks(home) => home.current().checkpoint(dir, key),
+            Self::Memory(memory) => memory.checkpoint(dir, key),
+        }
+    }
+
+    /// Replaces the whole store by a checkpoint that `accept` agrees with. The directory is moved.
+    pub(crate) fn replace(
+        &self,
+        dir: &Path,
+        accept: &dyn Fn(&dyn Read) -> StoreResult<()>,
+    ) -> StoreResult<()> {
+        match self {
+            Self::Rocks(home) => home.replace(dir, accept),
+            Self::Memory(memory) => memory.replace(dir, accept),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What the leader hears from storage daemons but does not replicate: when each target was last
+//! heard of, and its figures. From it the leader decides which targets are down or full.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+use v1::set_target_state_entry::Change;
+use weft_proto::{Profile, TargetId, v1};
+
+/// A full target is taken back when it is this many percent below the limit.
+const HYSTERESIS: u64 = 5;
+
+/// The last heartbeats.
+#[derive(Default)]
+pub struct Targets {
+    heard: Mutex<BTreeMap<TargetId, Heard>>,
+}
+
+#[derive(Clone)]
+struct Heard {
+    at: Instant,
+    stat: v1::TargetStat,
+    /// The daemon said that it cannot serve the target (now).
+    refused: bool,
+}
+
+impl Targets {
+    /// Notes a heartbeat.
+    pub fn hear(&self, now: Instant, heartbeat: v1::HeartbeatRequest) {
+        let mut heard = self.heard.lock();
+        for stat in heartbeat.targets {
+            let refused = heartbeat.stopping;
+            heard.insert(TargetId(stat.target), Heard { at: now, stat, refused });
+        }
+        for id in heartbeat.failed {
+            let stat = v1::TargetStat { target: id, ..Default::default() };
+            let last = heard.entry(TargetId(id)).or_insert(Heard { at: now, stat, refused: true });
+            last.at = now;
+            last.refused = true;
+        }
+    }
+
+    /// The last figures of every target.
+    pub fn stats(&self) -> Vec<v1::TargetStat> {
+        self.heard.lock().values().map(|h| h.stat).collect()
+    }
+
+    /// What of the map should change. `since`: when this server began to listen; before that,
+    /// silence means nothing.
+    pub fn changes(
+        &self,
+        now: Instant,
+        since: Instant,
+        down_after: Duration,
+        full_percent: u64,
+        map: &v1::ClusterMap,
+    ) -> Vec<Change> {
+        let heard = self.heard.lock();
+        let mut changes = Vec::new();
+        for target in &map.targets {
+            if target.state() == v1::TargetState::Out {
+                continue;
+            }
+            let last = heard.get(&TargetId(target.id)).filter(|h| h.at >= since);
+            let state = match last {
+                Some(h) if h.refused => v1::TargetState::Down,
+                Some(h) if now - h.at <= down_after => v1::TargetState::Up,
+                Some(_) => v1::TargetState::Down,
+                None if now - since > down_after => v1::TargetState::Down,
+                None => target.state(),
+            };
+            let full = match last {
+                Some(h) if h.stat.capacity_bytes > 0 => is_full(&h.stat, full_percent, target.full),
+                _ => target.full,
+            };
+            if state != target.state() || full != target.full {
+                changes.push(Change { target: target.id, state: state.into(), full });
+            }
+        }
+        changes
+    }
+
+    /// Capacity and free space for user data, in bytes: raw space times k/(k+m) of the first pool.
+    pub fn user_space(&self, map: &v1::ClusterMap) -> (u64, u64) {
+        let heard = self.heard.lock();
+        let profile =
+            map.pools.first().and_then(|p| p.profile).and_then(|p| Profile::try_from(p).ok());
+        let Some(profile) = profile else { return (0, 0) };
+        let (mut capacity, mut free) = (0u128, 0u128);
+        for target in map.targets.iter().filter(|t| t.state() != v1::TargetState::Out) {
+            let stat = heard.get(&TargetId(target.id)).map(|h| h.stat).unwrap_or_default();
+            let size = stat.capacity_bytes.max(target.capacity_bytes);
+            capacity += u128::from(size);
+            if target.state() == v1::TargetState::Up && !target.full {
+                free += u128::from(size.saturating_sub(stat.used_bytes));
+            }
+        }
+        let user = |raw: u128| (raw * u128::from(profile.k()) / u128::from(profile.width())) as u64;
+        (user(capacity), user(free))
+    }
+}
+
+fn is_full(stat: &v1::TargetStat, full_percent: u64, was: bool) -> bool {
+    let limit = if was { full_percent.saturating_sub(HYSTERESIS) } else { full_percent };
+    u128::from(stat.used_bytes) * 100 > u128::from(stat.capacity_bytes) * u128::from(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use v1::TargetState::{Down, Out, Unknown, Up};
+
+    const DOWN_AFTER: Duration = Duration::from_millis(2500);
+
+    fn map(states: &[v1::TargetState]) -> v1::ClusterMap {
+        let targets = states
+            .iter()
+            .enumerate()
+            .map(|(i, &state)| v1::TargetInfo {
+                id: i as u32 + 1,
+                state: state.into(),
+                ..Default::default()
+            })
+            .collect();
+        v1::ClusterMap { targets, ..Default::default() }
+    }
+
+    fn beat(id: u32, used: u64) -> v1::HeartbeatRequest {
+        let stat = v1::TargetStat {
+            target: id,
+            capacity_bytes: 100,
+            used_bytes: used,
+            ..Default::default()
+        };
+        v1::HeartbeatRequest { targets: vec![stat], ..Default::default() }
+    }
+
+    fn states(changes: &[Change]) -> Vec<(u32, v1::TargetState, bool)> {
+        changes.iter().map(|c| (c.target, c.state(), c.full)).collect()
+    }
+
+    #[test]
+    fn silence_is_down_and_a_new_leader_waits_first() {
+        let targets = Targets::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let map = map(&[Up, Up, Down, Out]);
+        targets.hear(at(100), beat(1, 10));
+        let changes = |ms| states(&targets.changes(at(ms), start, DOWN_AFTER, 95, &map));
+        assert!(changes(2400).is_empty(), "the second may have beaten to the old leader");
+        assert_eq!(changes(2550), [(2, Down, false)]);
+        targets.hear(at(2560), beat(3, 0));
+        assert_eq!(changes(2700), [(1, Down, false), (2, Down, false), (3, Up, false)]);
+        let heard_before = targets.changes(at(5000), at(4000), DOWN_AFTER, 95, &map);
+        assert!(heard_before.is_empty(), "what the last term heard does not count");
+    }
+
+    #[test]
+    fn a_daemon_may_say_so_itself() {
+        let targets = Targets::default();
+        let now = Instant::now();
+        let map = map(&[Up, Unknown]);
+        targets.hear(now, v1::HeartbeatRequest { failed: vec![1], ..beat(2, 0) });
+        assert_eq!(
+            states(&targets.changes(now, now, DOWN_AFTER, 95, &map)),
+            [(1, Down, false), (2, Up, false)]
+        );
+        targets.hear(now, v1::HeartbeatRequest { stopping: true, ..beat(2, 0) });
+        assert_eq!(
+            states(&targets.changes(now, now, DOWN_AFTER, 95, &map)),
+            [(1, Down, false), (2, Down, false)]
+        );
+    }
+
+    #[test]
+    fn fullness_has_hysteresis() {
+        let targets = Targets::default();
+        let now = Instant::now();
+        let mut map = map(&[Up]);
+        let full = |used, map: &v1::ClusterMap| {
+            targets.hear(now, beat(1, used));
+            states(&targets.changes(now, now, DOWN_AFTER, 95, map))
+        };
+        assert!(full(95, &map).is_empty());
+        assert_eq!(full(96, &map), [(1, Up, true)]);
+        map.targets[0].full = true;
+        assert!(full(91, &map).is_empty());
+        assert_eq!(full(90, &map), [(1, Up, false)]);
+    }
+}

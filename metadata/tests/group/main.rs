@@ -1,0 +1,8 @@
+//! A group of three metadata servers in one process, over real TCP and real disk.
+
+mod support;
+
+mod faults;
+mod liveness;
+mod replication;
+mod targets;

@@ -1,0 +1,296 @@
+//! Storage daemons as the group sees them: registration, placement, silence, and the deletion of
+//! garbage. The daemons here keep their chunks in a set.
+
+use crate::support::*;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use v1::control_client::ControlClient;
+use v1::meta_request::Op;
+use weft_net::{Incoming, Outgoing, ServerOptions, Service};
+use weft_proto::{ChunkId, Error, ErrorKind, Profile, Result, SegmentId, SessionId, op, v1};
+
+type Chunks = Arc<Mutex<BTreeSet<(u32, ChunkId)>>>;
+
+/// A daemon's chunk service without disks.
+struct Daemon {
+    chunks: Chunks,
+}
+
+impl Daemon {
+    async fn start() -> (String, Chunks, watch::Sender<bool>) {
+        let chunks = Chunks::default();
+        let listener = weft_net::tcp().bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let options = ServerOptions {
+            identity: weft_net::Identity { name: "daemon".into(), cluster: None },
+            max_payload: 4096,
+            max_in_flight: 1 << 20,
+            http2: None,
+        };
+        let service = Arc::new(Daemon { chunks: chunks.clone() });
+        tokio::spawn(weft_net::serve(listener, service, options, stopped));
+        (address, chunks, stop)
+    }
+}
+
+#[async_trait::async_trait]
+impl Service for Daemon {
+    async fn call(&self, request: Incoming) -> Result<Outgoing> {
+        use prost::Message;
+        let mut chunks = self.chunks.lock().unwrap();
+        match request.op {
+            op::DELETE => {
+                let delete = v1::DeleteRequest::decode(request.head).unwrap();
+                let keys =
+                    delete.chunks.iter().map(|&c| (delete.target, ChunkId::try_from(c).unwrap()));
+                let deleted = keys.filter(|k| chunks.remove(k)).count() as u64;
+                Ok(Outgoing::message(&v1::DeleteReply { deleted }))
+            }
+            op::LIST => {
+                let list = v1::ListRequest::decode(request.head).unwrap();
+                let after = list.after.map(|c| ChunkId::try_from(c).unwrap());
+                // Small pages, so that paging is tried.
+                let mut page: Vec<_> = chunks
+                    .iter()
+                    .filter(|(target, chunk)| *target == list.target && Some(*chunk) > after)
+                    .take(4)
+                    .map(|(_, chunk)| v1::list_reply::Item {
+                        chunk: Some((*chunk).into()),
+                        length: 4096,
+                    })
+                    .collect();
+                let more = page.len() == 4;
+                page.truncate(3);
+                Ok(Outgoing::message(&v1::ListReply { items: page, more }))
+            }
+            _ => Err(Error::new(ErrorKind::Protocol, "not here")),
+        }
+    }
+}
+
+async fn control(address: &str) -> ControlClient<tonic::transport::Channel> {
+    ControlClient::connect(format!("http://{address}")).await.unwrap()
+}
+
+async fn status(address: &str) -> v1::StatusReply {
+    control(address).await.status(v1::StatusRequest {}).await.unwrap().into_inner()
+}
+
+/// Registers `n` targets of one daemon and keeps them alive until the answer is dropped.
+async fn register(leader: &str, daemon: &str, n: u8) -> (Vec<u32>, tokio::task::JoinHandle<()>) {
+    let mut control = control(leader).await;
+    let mut ids = Vec::new();
+    for i in 0..n {
+        let target = v1::TargetInfo {
+            uuid: vec![i + 1; 16].into(),
+            daemon: "d".into(),
+            address: daemon.into(),
+            domain: format!("d{i}"),
+            capacity_bytes: 1 << 30,
+            ..Default::default()
+        };
+        let request =
+            v1::RegisterTargetRequest { cluster: Default::default(), target: Some(target) };
+        let first = control.register_target(request.clone()).await.unwrap().into_inner();
+        let again = control.register_target(request).await.unwrap().into_inner();
+        assert_eq!(first, again, "registering twice changes nothing");
+        ids.push(first.id);
+    }
+    let beating = ids.clone();
+    let beats = tokio::spawn(async move {
+        loop {
+            let targets = beating
+                .iter()
+                .map(|&target| v1::TargetStat {
+                    target,
+                    capacity_bytes: 1 << 30,
+                    used_bytes: 1 << 20,
+                    ..Default::default()
+                })
+                .collect();
+            let beat = v1::HeartbeatRequest { daemon: "d".into(), targets, ..Default::default() };
+            let _ = control.heartbeat(beat).await;
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
+    (ids, beats)
+}
+
+/// Follows the map of one server until it is as wanted.
+async fn map_until(
+    address: &str,
+    what: &str,
+    wanted: impl Fn(&v1::ClusterMap) -> bool,
+) -> v1::ClusterMap {
+    let mut maps = control(address)
+        .await
+        .watch_map(v1::WatchMapRequest { have_epoch: 0 })
+        .await
+        .unwrap()
+        .into_inner();
+    tokio::time::timeout(PATIENCE, async {
+        let mut epoch = 0;
+        loop {
+            let map = maps.message().await.unwrap().expect("the watch goes on");
+            assert!(map.epoch > epoch, "epochs only grow");
+            epoch = map.epoch;
+            if wanted(&map) {
+                return map;
+            }
+        }
+    })
+    .await
+    .unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+fn active(map: &v1::ClusterMap) -> Vec<&v1::PgInfo> {
+    map.pools.iter().flat_map(|p| &p.pgs).filter(|pg| !pg.retired).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn targets_are_placed_watched_and_missed() {
+    let mut group = Group::start(3, |c| c.target_down_ms = 700).await;
+    let leader = group.leader().await;
+    let address = group.addresses()[leader as usize - 1].clone();
+    let (daemon, _, _stop) = Daemon::start().await;
+    let (ids, beats) = register(&address, &daemon, 6).await;
+    // Any server tells the map.
+    let follower = (1..=3).find(|id| *id != leader).unwrap();
+    let follower_address = group.addresses()[follower as usize - 1].clone();
+    let map =
+        map_until(&follower_address, "groups over six targets", |m| !active(m).is_empty()).await;
+    for pg in active(&map) {
+        let mut targets = pg.targets.clone();
+        targets.sort();
+        assert_eq!(targets, ids, "six targets, 4+2: every group has all of them");
+    }
+    assert_eq!(map.pools[0].pgs.len(), active(&map).len(), "one generation is enough");
+    let mut client = group.client();
+    let stat = match client.read(Op::StatFs(v1::StatFsOp {})).await.unwrap() {
+        v1::meta_reply::Result::StatFs(stat) => stat,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(stat.capacity_bytes, 4 << 30, "six GiB raw are four of 4+2");
+    assert_eq!(stat.free_bytes, 4 * ((1 << 30) - (1 << 20)));
+
+    // A daemon asks the leader; others say who that is.
+    let refused = control(&follower_address)
+        .await
+        .heartbeat(v1::HeartbeatRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(refused.metadata().get("weft-leader").unwrap().to_str().unwrap(), address);
+    let stranger = v1::HeartbeatRequest { cluster: vec![1; 16].into(), ..Default::default() };
+    let refused = control(&address).await.heartbeat(stranger).await.unwrap_err();
+    assert_eq!(refused.metadata().get("weft-error").unwrap().to_str().unwrap(), "1008");
+
+    beats.abort();
+    let silent = Instant::now();
+    let all = |state| move |m: &v1::ClusterMap| m.targets.iter().all(|t| t.state() == state);
+    map_until(&address, "all down", all(v1::TargetState::Down)).await;
+    assert!(silent.elapsed() >= Duration::from_millis(500), "down too early");
+    // A new leader waits before it believes in silence, and hears who beats again.
+    group.kill(leader).await;
+    let new = group.leader().await;
+    let address = group.addresses()[new as usize - 1].clone();
+    let (same, beats) = register(&address, &daemon, 6).await;
+    assert_eq!(same, ids);
+    let map = map_until(&address, "all up", all(v1::TargetState::Up)).await;
+    assert_eq!(map.pools[0].pgs.len(), active(&map).len(), "a target that is down keeps its seats");
+    assert_eq!(status(&address).await.targets.len(), 6);
+    beats.abort();
+}
+
+/// A file with one segment on all targets; its chunks are put on the daemon.
+async fn write_file(
+    client: &mut Client,
+    chunks: &Chunks,
+    map: &v1::ClusterMap,
+    name: &str,
+    seq: u64,
+) -> u64 {
+    let ino = client.create(name).await.unwrap().ino;
+    let pg = active(map)[0];
+    let id = SegmentId { session: SessionId(client.session), seq };
+    let profile: Profile = "4+2".parse().unwrap();
+    for shard in 0..6u8 {
+        chunks
+            .lock()
+            .unwrap()
+            .insert((pg.targets[usize::from(shard)], ChunkId { segment: id, shard }));
+    }
+    let segment = v1::SegmentInfo {
+        id: Some(id.into()),
+        profile: Some(profile.into()),
+        unit: 4096,
+        length: 16384,
+        pg: pg.id,
+        seats: vec![0, 1, 2, 3, 4, 5].into(),
+    };
+    let part = v1::SegmentPart { id: Some(id.into()), off: 0 };
+    let extent =
+        v1::Extent { file_off: 0, len: 16384, source: Some(v1::extent::Source::Segment(part)) };
+    let commit = v1::CommitExtentsOp {
+        ino,
+        extents: vec![extent],
+        segments: vec![segment],
+        ..Default::default()
+    };
+    client.write(Op::CommitExtents(commit)).await.unwrap();
+    ino
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_of_removed_files_and_of_dead_sessions_are_deleted() {
+    let group = Group::start(3, |c| (c.session_ttl_ms, c.sweep_ms) = (1500, 500)).await;
+    let mut client = group.client();
+    client.open_session().await;
+    let address = client.leader.clone();
+    let (daemon, chunks, _stop) = Daemon::start().await;
+    let (ids, beats) = register(&address, &daemon, 6).await;
+    let map = map_until(&address, "groups", |m| !active(m).is_empty()).await;
+    let kept = write_file(&mut client, &chunks, &map, "kept", 1).await;
+    for seq in 2..12 {
+        let name = format!("gone{seq}");
+        let ino = write_file(&mut client, &chunks, &map, &name, seq).await;
+        client.unlink(&name).await.unwrap();
+        let open_seq = client.number - 2;
+        client.read(Op::Close(v1::CloseOp { ino, open_seq })).await.unwrap();
+    }
+    // What the session has not committed is its own while it lives.
+    let mine =
+        ChunkId { segment: SegmentId { session: SessionId(client.session), seq: 99 }, shard: 0 };
+    chunks.lock().unwrap().insert((ids[0], mine));
+    let nobody = ChunkId { segment: SegmentId { session: SessionId(4_000_000), seq: 1 }, shard: 5 };
+    chunks.lock().unwrap().insert((ids[3], nobody));
+    let begin = Instant::now();
+    while chunks.lock().unwrap().len() > 7 {
+        assert!(begin.elapsed() < PATIENCE, "left: {:?}", chunks.lock().unwrap());
+        client.renew(None).await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+    }
+    let left = chunks.lock().unwrap().clone();
+    assert!(left.contains(&(ids[0], mine)) && !left.contains(&(ids[3], nobody)));
+    assert!(left.iter().all(|(_, c)| [1, 99].contains(&c.segment.seq)), "{left:?}");
+    while status(&address).await.garbage_segments > 0 {
+        assert!(begin.elapsed() < PATIENCE);
+        client.renew(None).await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+    }
+
+    // The session falls silent: what it had not committed goes, what it had committed stays.
+    let mut other = group.client();
+    other.open_session().await;
+    while chunks.lock().unwrap().contains(&(ids[0], mine)) {
+        assert!(begin.elapsed() < PATIENCE);
+        other.renew(None).await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(chunks.lock().unwrap().len(), 6);
+    assert_eq!(other.lookup("kept").await.unwrap().ino, kept);
+    beats.abort();
+}

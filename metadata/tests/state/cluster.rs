@@ -1,0 +1,124 @@
+//! The cluster map: first initialisation wins, targets are known by identity, placement groups are
+//! retired and never dropped, and the epoch grows exactly when the map changes.
+
+use crate::rig::{Answer, Rig};
+use v1::log_entry::Body;
+use v1::meta_reply::Result as Reply;
+use v1::set_target_state_entry::Change;
+use weft_proto::{ErrorKind, v1};
+
+fn epoch(rig: &Rig) -> u64 {
+    rig.machine.cluster_map().unwrap().epoch
+}
+
+/// Runs the entry; answers its outcome and by how much the epoch grew.
+fn grew(rig: &mut Rig, body: Body) -> (Result<(), ErrorKind>, u64) {
+    let before = epoch(rig);
+    let outcome: Answer = rig.entry(body);
+    (outcome.map(drop), epoch(rig) - before)
+}
+
+#[test]
+fn the_first_initialisation_wins() {
+    let mut rig = Rig::in_memory();
+    let map = rig.machine.cluster_map().unwrap();
+    assert_eq!(map.cluster, vec![7; 16]);
+    assert_eq!((map.pools.len(), map.pools[0].id, &*map.pools[0].name), (1, 1, "default"));
+    let again = v1::InitClusterEntry {
+        cluster: vec![8; 16].into(),
+        profile: Some(v1::ProfileInfo { k: 1, m: 2 }),
+        members: vec![],
+    };
+    assert_eq!(grew(&mut rig, Body::InitCluster(again)), (Ok(()), 0));
+    assert_eq!(rig.machine.cluster_map().unwrap(), map);
+    let root = rig.attr(1).unwrap();
+    assert_eq!((root.mode, root.nlink), (0o755, 2));
+}
+
+#[test]
+fn nothing_works_before_it() {
+    let machine = weft_metadata::state::StateMachine::open_in_memory();
+    assert_eq!(machine.cluster_map().unwrap_err().kind, ErrorKind::Unavailable);
+    let target = Some(v1::TargetInfo { uuid: vec![1; 16].into(), ..Default::default() });
+    let entries = [
+        Body::RegisterTarget(v1::RegisterTargetEntry { target }),
+        Body::InitCluster(v1::InitClusterEntry::default()),
+        Body::InitCluster(v1::InitClusterEntry {
+            cluster: vec![1; 16].into(),
+            profile: Some(v1::ProfileInfo { k: 99, m: 1 }),
+            members: vec![],
+        }),
+    ];
+    for (i, body) in entries.into_iter().enumerate() {
+        let entry = v1::LogEntry { time_ns: 1, body: Some(body) };
+        let replies = machine.apply(&[(i as u64 + 1, entry)]).unwrap();
+        assert_ne!(replies[0].error, 0);
+    }
+}
+
+#[test]
+fn a_target_is_known_by_its_identity() {
+    let mut rig = Rig::in_memory();
+    let mut target =
+        v1::TargetInfo { uuid: vec![77; 16].into(), daemon: "a".into(), ..Default::default() };
+    let register = |t: &v1::TargetInfo| {
+        Body::RegisterTarget(v1::RegisterTargetEntry { target: Some(t.clone()) })
+    };
+    let Ok(Reply::Target(first)) = rig.entry(register(&target)) else { panic!() };
+    assert_eq!((first.id, first.state()), (5, v1::TargetState::Up));
+    assert_eq!(grew(&mut rig, register(&target)), (Ok(()), 0));
+
+    let down = Change { target: 5, state: v1::TargetState::Down.into(), full: true };
+    let set = |change| Body::SetTargetState(v1::SetTargetStateEntry { changes: vec![change] });
+    assert_eq!(grew(&mut rig, set(down)), (Ok(()), 1));
+    assert_eq!(grew(&mut rig, set(down)), (Ok(()), 0));
+    let unknown = Change { target: 99, ..down };
+    assert_eq!(grew(&mut rig, set(unknown)), (Err(ErrorKind::NotFound), 0));
+    let nothing = Change { state: 0, ..down };
+    assert_eq!(grew(&mut rig, set(nothing)), (Err(ErrorKind::Invalid), 0));
+
+    // It moved: same id, and its state is not for it to say.
+    target.daemon = "b".into();
+    target.state = v1::TargetState::Up.into();
+    let before = epoch(&rig);
+    let Ok(Reply::Target(moved)) = rig.entry(register(&target)) else { panic!() };
+    assert_eq!((moved.id, moved.state(), moved.full), (5, v1::TargetState::Down, true));
+    assert_eq!(&*moved.daemon, "b");
+    assert_eq!(epoch(&rig), before + 1);
+    target.uuid = vec![1; 3].into();
+    assert_eq!(grew(&mut rig, register(&target)), (Err(ErrorKind::Invalid), 0));
+}
+
+#[test]
+fn groups_are_retired_not_dropped() {
+    let mut rig = Rig::in_memory();
+    let set = |rig: &Rig, pool, pgs: &[(u32, &[u32])]| {
+        let pgs = pgs
+            .iter()
+            .map(|&(id, t)| v1::PgInfo { id, targets: t.to_vec(), retired: false })
+            .collect();
+        Body::SetPgs(v1::SetPgsEntry { pool, pgs, based_on_epoch: epoch(rig) })
+    };
+    let body = set(&rig, 1, &[(2, &[4, 3, 2]), (3, &[1, 2, 3])]);
+    assert_eq!(grew(&mut rig, body.clone()), (Ok(()), 1));
+    let pgs = rig.machine.cluster_map().unwrap().pools[0].pgs.clone();
+    let seen: Vec<_> = pgs.iter().map(|pg| (pg.id, pg.targets.len(), pg.retired)).collect();
+    assert_eq!(seen, [(1, 4, true), (2, 3, false), (3, 3, false)]);
+    // Planned for an older map.
+    assert_eq!(grew(&mut rig, body), (Err(ErrorKind::StaleMap), 0));
+    let again = set(&rig, 1, &[(2, &[4, 3, 2]), (3, &[1, 2, 3])]);
+    assert_eq!(grew(&mut rig, again), (Ok(()), 0));
+    let seat_moves = set(&rig, 1, &[(2, &[4, 1, 2]), (3, &[1, 2, 3, 4])]);
+    assert_eq!(grew(&mut rig, seat_moves), (Ok(()), 1));
+    for (pool, pgs, kind) in [
+        (9, vec![], ErrorKind::NotFound),
+        (1, vec![(2, &[4, 3][..])], ErrorKind::Invalid),
+        (1, vec![(4, &[1, 1][..])], ErrorKind::Invalid),
+        (1, vec![(4, &[1, 9][..])], ErrorKind::Invalid),
+        (1, vec![(4, &[][..])], ErrorKind::Invalid),
+        (1, vec![(4, &[1][..]), (4, &[2][..])], ErrorKind::Invalid),
+    ] {
+        let body = set(&rig, pool, &pgs);
+        assert_eq!(grew(&mut rig, body), (Err(kind), 0), "{pgs:?}");
+    }
+}

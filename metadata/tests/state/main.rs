@@ -1,0 +1,13 @@
+//! Tests of the replicated state machine through its public interface.
+
+mod cluster;
+mod commits;
+mod durability;
+mod garbage;
+mod history;
+mod model;
+mod namespace;
+mod requests;
+mod rig;
+mod sessions;
+mod tmp_files;

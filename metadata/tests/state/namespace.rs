@@ -1,0 +1,151 @@
+//! Limits and rules of the namespace that random histories seldom meet.
+
+use crate::rig::{Answer, Rig};
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_proto::ErrorKind;
+use weft_proto::v1;
+
+fn run(rig: &mut Rig, op: Op) -> Answer {
+    let request = rig.next_request(op);
+    rig.request(request)
+}
+
+fn mkdir(rig: &mut Rig, parent: u64, name: &str) -> u64 {
+    let name = name.to_string().into();
+    match run(rig, Op::MkDir(v1::MkDirOp { parent, name, mode: 0o755, uid: 0, gid: 0 })) {
+        Ok(Reply::Attr(attr)) => attr.ino,
+        other => panic!("mkdir answered {other:?}"),
+    }
+}
+
+fn mknod(rig: &mut Rig, parent: u64, name: String) -> Answer {
+    let kind = v1::FileKind::Regular.into();
+    run(rig, Op::MkNod(v1::MkNodOp { parent, name: name.into(), kind, ..Default::default() }))
+}
+
+#[test]
+fn a_file_has_at_most_65000_names() {
+    let mut rig = Rig::in_memory();
+    let Ok(Reply::Attr(file)) = mknod(&mut rig, 1, "f".into()) else { panic!() };
+    for i in 1..65_000 {
+        let name = format!("l{i}").into();
+        run(&mut rig, Op::Link(v1::LinkOp { ino: file.ino, parent: 1, name })).unwrap();
+    }
+    let link = Op::Link(v1::LinkOp { ino: file.ino, parent: 1, name: "one-more".into() });
+    assert_eq!(run(&mut rig, link.clone()), Err(ErrorKind::TooManyLinks));
+    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "l7".into() })).unwrap();
+    assert!(run(&mut rig, link).is_ok());
+    rig.check();
+}
+
+#[test]
+fn a_large_directory_is_read_in_bounded_answers() {
+    let mut rig = Rig::in_memory();
+    for i in 0..20_000 {
+        mknod(&mut rig, 1, format!("{i:0200}")).unwrap();
+    }
+    let op = Op::ReadDir(v1::ReadDirOp { ino: 1, attrs: true, ..Default::default() });
+    let Ok(reply) = rig.read(op) else { panic!() };
+    let reply = v1::MetaReply { result: Some(reply), ..Default::default() };
+    let len = prost::Message::encoded_len(&reply);
+    assert!((900_000..1_200_000).contains(&len), "{len} bytes");
+    assert_eq!(rig.read_dir(1, 0).0.len(), 20_000);
+}
+
+#[test]
+fn reading_goes_on_while_names_come_and_go() {
+    let mut rig = Rig::in_memory();
+    for i in 0..100 {
+        mknod(&mut rig, 1, format!("{i}")).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut cookie = 0;
+    for round in 0.. {
+        let op = v1::ReadDirOp { ino: 1, cookie, limit: 7, attrs: false };
+        let Ok(Reply::ReadDir(reply)) = rig.read(Op::ReadDir(op)) else { panic!() };
+        seen.extend(reply.entries.iter().map(|e| e.name.clone()));
+        if reply.end {
+            break;
+        }
+        cookie = reply.entries.last().unwrap().cookie;
+        // What was just listed goes; a name that was there all along moves nowhere.
+        let name = reply.entries[0].name.clone();
+        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name })).unwrap();
+        if round < 3 {
+            mknod(&mut rig, 1, format!("new{round}")).unwrap();
+        }
+    }
+    assert_eq!(seen.len(), 103);
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 103, "no name is listed twice");
+}
+
+#[test]
+fn layouts_are_inherited_when_made() {
+    let mut rig = Rig::in_memory();
+    let layout = |k, m| v1::LayoutInfo {
+        profile: Some(v1::ProfileInfo { k, m }),
+        unit: 4096,
+        segment_len: u64::from(k) * 4096,
+        inline_limit: 100,
+    };
+    let set = |ino, layout| Op::SetLayout(v1::SetLayoutOp { ino, layout: Some(layout) });
+    let get = |rig: &Rig, ino| match rig.read(Op::GetLayout(v1::GetLayoutOp { ino })) {
+        Ok(Reply::Layout(layout)) => layout,
+        other => panic!("{other:?}"),
+    };
+    let a = mkdir(&mut rig, 1, "a");
+    run(&mut rig, set(a, layout(3, 2))).unwrap();
+    let b = mkdir(&mut rig, a, "b");
+    let Ok(Reply::Attr(file)) = mknod(&mut rig, b, "f".into()) else { panic!() };
+    assert_eq!(get(&rig, file.ino), layout(3, 2));
+    // A later change is for later children.
+    run(&mut rig, set(b, layout(1, 2))).unwrap();
+    assert_eq!(get(&rig, file.ino), layout(3, 2));
+    run(&mut rig, set(file.ino, layout(4, 1))).unwrap();
+    let size = Some(1);
+    let grow = v1::SetAttrOp { ino: file.ino, size, ..Default::default() };
+    run(&mut rig, Op::SetAttr(grow)).unwrap();
+    assert_eq!(run(&mut rig, set(file.ino, layout(1, 2))), Err(ErrorKind::Busy));
+    let odd = v1::LayoutInfo { unit: 100, ..layout(1, 1) };
+    assert_eq!(run(&mut rig, set(a, odd)), Err(ErrorKind::Invalid));
+    assert_eq!(get(&rig, file.ino), layout(4, 1));
+}
+
+#[test]
+fn attributes_have_limits() {
+    let mut rig = Rig::in_memory();
+    let set = |name: &str, len: usize, flags| {
+        let value = vec![0; len].into();
+        Op::SetXattr(v1::SetXattrOp { ino: 1, name: name.to_string().into(), value, flags })
+    };
+    assert_eq!(run(&mut rig, set("", 1, 0)), Err(ErrorKind::OutOfRange));
+    assert_eq!(run(&mut rig, set(&"n".repeat(256), 1, 0)), Err(ErrorKind::OutOfRange));
+    assert!(run(&mut rig, set(&"n".repeat(255), 65536, 0)).is_ok());
+    assert_eq!(run(&mut rig, set("n", 65537, 0)), Err(ErrorKind::TooLarge));
+    assert_eq!(run(&mut rig, set("n", 1, 4)), Err(ErrorKind::Invalid));
+    let mut stored = 0;
+    while run(&mut rig, set(&format!("{stored:0200}"), 1, 0)).is_ok() {
+        stored += 1;
+        assert!(stored < 300, "the space for attributes is bounded");
+    }
+    assert_eq!(run(&mut rig, set("last", 1, 0)), Err(ErrorKind::NoSpace));
+    rig.check();
+}
+
+#[test]
+fn deep_trees_are_walked() {
+    let mut rig = Rig::in_memory();
+    let mut at = 1;
+    for _ in 0..3000 {
+        at = mkdir(&mut rig, at, "d");
+    }
+    let rename = |parent, new_parent| {
+        let (name, new_name) = ("d".into(), "e".into());
+        Op::Rename(v1::RenameOp { parent, name, new_parent, new_name, flags: 0 })
+    };
+    assert_eq!(run(&mut rig, rename(1, at)), Err(ErrorKind::Invalid));
+    rig.check();
+}

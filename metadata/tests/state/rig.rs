@@ -1,0 +1,160 @@
+//! A state machine with one session, a log of what was applied, and readers of what it holds.
+
+use std::path::Path;
+use v1::log_entry::Body;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_metadata::state::StateMachine;
+use weft_proto::{ErrorKind, v1};
+
+pub const TARGETS: u32 = 4;
+pub const GROUP: u32 = 1;
+
+pub struct Rig {
+    pub machine: StateMachine,
+    pub log: Vec<(u64, v1::LogEntry)>,
+    pub session: u64,
+    pub number: u64,
+    pub time: i64,
+}
+
+/// What a request answered: the reply, or the kind of the refusal.
+pub type Answer = Result<Reply, ErrorKind>;
+
+pub fn answer(stored: v1::StoredReply) -> Answer {
+    match stored.error {
+        0 => Ok(stored.reply.and_then(|r| r.result).expect("a reply without a result")),
+        code => Err(ErrorKind::from_code(code)),
+    }
+}
+
+impl Rig {
+    pub fn in_memory() -> Self {
+        Self::begin(StateMachine::open_in_memory())
+    }
+
+    pub fn on_disk(dir: &Path) -> Self {
+        Self::begin(StateMachine::open_with_cache(dir, 4 << 20).expect("open"))
+    }
+
+    /// A cluster with four targets, one placement group over them, profile 2+1, and one session.
+    fn begin(machine: StateMachine) -> Self {
+        let mut rig = Self { machine, log: Vec::new(), session: 0, number: 0, time: 1_000 };
+        let profile = Some(v1::ProfileInfo { k: 2, m: 1 });
+        let init = v1::InitClusterEntry { cluster: vec![7; 16].into(), profile, members: vec![] };
+        rig.entry(Body::InitCluster(init)).expect("init");
+        for i in 1..=TARGETS {
+            let target = v1::TargetInfo { uuid: vec![i as u8; 16].into(), ..Default::default() };
+            rig.entry(Body::RegisterTarget(v1::RegisterTargetEntry { target: Some(target) }))
+                .expect("register");
+        }
+        let group = v1::PgInfo { id: GROUP, targets: (1..=TARGETS).collect(), retired: false };
+        let based_on_epoch = rig.machine.cluster_map().expect("map").epoch;
+        rig.entry(Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs: vec![group], based_on_epoch }))
+            .expect("groups");
+        rig.session = rig.open_session(1);
+        rig
+    }
+
+    pub fn open_session(&mut self, nonce: u8) -> u64 {
+        let op = Op::OpenSession(v1::OpenSessionOp {
+            client: format!("client-{nonce}"),
+            nonce: vec![nonce; 16].into(),
+        });
+        match self.request(v1::MetaRequest { op: Some(op), ..Default::default() }) {
+            Ok(Reply::OpenSession(reply)) => reply.session,
+            other => panic!("open session answered {other:?}"),
+        }
+    }
+
+    pub fn entry(&mut self, body: Body) -> Answer {
+        self.time += 1;
+        let entry = v1::LogEntry { time_ns: self.time, body: Some(body) };
+        let item = (self.machine.applied() + 1, entry);
+        let mut replies = self.machine.apply(std::slice::from_ref(&item)).expect("apply");
+        self.log.push(item);
+        answer(replies.remove(0))
+    }
+
+    pub fn request(&mut self, request: v1::MetaRequest) -> Answer {
+        self.entry(Body::Client(request))
+    }
+
+    pub fn next_request(&mut self, op: Op) -> v1::MetaRequest {
+        self.number += 1;
+        let acked_below = self.number.saturating_sub(3);
+        v1::MetaRequest { session: self.session, number: self.number, acked_below, op: Some(op) }
+    }
+
+    pub fn read(&self, op: Op) -> Answer {
+        let request = v1::MetaRequest { op: Some(op), ..Default::default() };
+        match self.machine.read(&request) {
+            Ok(reply) => Ok(reply.result.expect("a reply without a result")),
+            Err(e) => Err(e.kind),
+        }
+    }
+
+    pub fn attr(&self, ino: u64) -> Result<v1::Attr, ErrorKind> {
+        match self.read(Op::GetAttr(v1::GetAttrOp { ino }))? {
+            Reply::Attr(attr) => Ok(attr),
+            other => panic!("getattr answered {other:?}"),
+        }
+    }
+
+    pub fn extents(&self, ino: u64, off: u64, len: u64) -> v1::ExtentsReply {
+        match self.read(Op::GetExtents(v1::GetExtentsOp { ino, off, len })) {
+            Ok(Reply::Extents(reply)) => reply,
+            other => panic!("extents of {ino} answered {other:?}"),
+        }
+    }
+
+    /// The whole directory, read `limit` names at a time.
+    pub fn read_dir(&self, ino: u64, limit: u32) -> (Vec<v1::DirEntry>, u64) {
+        let (mut all, mut cookie) = (Vec::new(), 0);
+        loop {
+            let op = Op::ReadDir(v1::ReadDirOp { ino, cookie, limit, attrs: true });
+            let Ok(Reply::ReadDir(reply)) = self.read(op) else { panic!("readdir of {ino}") };
+            all.extend(reply.entries);
+            if reply.end {
+                return (all, reply.parent);
+            }
+            cookie = all.last().expect("an empty answer that is not the end").cookie;
+        }
+    }
+
+    pub fn segments(&self, limit: u32) -> Vec<v1::list_segments_reply::Item> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let op = Op::ListSegments(v1::ListSegmentsOp { after, limit });
+            let Ok(Reply::ListSegments(reply)) = self.read(op) else { panic!("list segments") };
+            all.extend(reply.items);
+            if !reply.more {
+                return all;
+            }
+            after = all.last().and_then(|item| item.segment.as_ref()).and_then(|s| s.id);
+        }
+    }
+
+    /// Runs the full check and fails on any problem.
+    pub fn check(&self) -> v1::CheckReply {
+        match self.read(Op::Check(v1::CheckOp {})) {
+            Ok(Reply::Check(report)) => {
+                assert!(report.problems.is_empty(), "check found {:#?}", report.problems);
+                report
+            }
+            other => panic!("check answered {other:?}"),
+        }
+    }
+
+    /// A new segment of this session on the one group, with `m` = 1.
+    pub fn segment(&self, seq: u64, length: u64) -> v1::SegmentInfo {
+        v1::SegmentInfo {
+            id: Some(v1::SegmentKey { session: self.session, seq }),
+            profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
+            unit: 4096,
+            length,
+            pg: GROUP,
+            seats: vec![0, 1, 2].into(),
+        }
+    }
+}

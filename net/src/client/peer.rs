@@ -1,0 +1,258 @@
+//! The addresses that this process calls, and one connection to each.
+//!
+//! Invariant: at most one attempt to connect per peer runs at a time, and it belongs to no caller:
+//! dropping a call does not spoil it for the others.
+
+use super::connection::{Connection, Raw, decode};
+use super::{Answer, Body};
+use crate::hello::Identity;
+use crate::transport::Transport;
+use parking_lot::Mutex;
+use prost::Message;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use weft_proto::{Error, ErrorKind, Result, Uuid};
+
+/// A host that answers at all answers a connect within this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The hello needs the peer's process to run, which may be busy.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// All peers of a process, by address.
+pub struct Peers {
+    network: Arc<Network>,
+    peers: Mutex<HashMap<String, Arc<Peer>>>,
+}
+
+struct Network {
+    transport: Arc<dyn Transport>,
+    identity: Mutex<Identity>,
+}
+
+impl Peers {
+    pub fn new(transport: Arc<dyn Transport>, identity: Identity) -> Arc<Self> {
+        let network = Arc::new(Network { transport, identity: Mutex::new(identity) });
+        Arc::new(Self { network, peers: Mutex::default() })
+    }
+
+    /// From now on connections are made only to this cluster.
+    pub fn set_cluster(&self, cluster: Uuid) {
+        self.network.identity.lock().cluster = Some(cluster);
+    }
+
+    /// The peer at `address` (`host:port`); nothing is connected yet.
+    pub fn peer(&self, address: &str) -> Arc<Peer> {
+        let mut peers = self.peers.lock();
+        if let Some(peer) = peers.get(address) {
+            return peer.clone();
+        }
+        let peer = Arc::new(Peer {
+            address: address.into(),
+            network: self.network.clone(),
+            link: Arc::default(),
+        });
+        peers.insert(address.into(), peer.clone());
+        peer
+    }
+}
+
+/// One process that answers requests. Connects when called, and again after a loss.
+pub struct Peer {
+    address: String,
+    network: Arc<Network>,
+    link: Arc<Mutex<Link>>,
+}
+
+#[derive(Default)]
+struct Link {
+    connection: Option<Arc<Connection>>,
+    attempt: Option<watch::Receiver<Outcome>>,
+    failures: u32,
+    /// No attempt connects before this.
+    not_before: Option<Instant>,
+}
+
+/// Of an attempt; `None` while it runs.
+type Outcome = Option<Result<Arc<Connection>>>;
+
+impl Peer {
+    /// `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A request without payload. Errors: the peer's own error as it sent it; `Unavailable` if the
+    /// peer cannot be reached or the connection is lost before the answer (the request may have
+    /// taken effect); `TimedOut` at the deadline; `Protocol` and `WrongCluster` from the hello.
+    pub async fn call<Q: Message, A: Message + Default>(
+        &self,
+        op: u16,
+        head: &Q,
+        deadline: Instant,
+    ) -> Result<A> {
+        let raw = self.send(op, head, Body::default(), deadline).await?;
+        decode(raw.head, &self.address)
+    }
+
+    /// Sends a request without payload that wants no answer: whether it came, nobody learns. False
+    /// if there is no connection now; a call makes one. Those of one caller are begun by the peer in
+    /// order if it serves on one thread, else nearly so.
+    pub fn tell<Q: Message>(&self, op: u16, head: &Q) -> bool {
+        self.live().is_some_and(|connection| connection.tell(op, head))
+    }
+
+    /// A request with payload either way. Errors as of [`Peer::call`], and `Protocol` if the
+    /// payload of the answer is not as long as `body.into`.
+    pub async fn exchange<Q: Message, A: Message + Default>(
+        &self,
+        op: u16,
+        head: &Q,
+        body: Body,
+        deadline: Instant,
+    ) -> Result<Answer<A>> {
+        let raw = self.send(op, head, body, deadline).await?;
+        Ok(Answer { head: decode(raw.head, &self.address)?, payload: raw.payload })
+    }
+
+    async fn send<Q: Message>(
+        &self,
+        op: u16,
+        head: &Q,
+        body: Body,
+        deadline: Instant,
+    ) -> Result<Raw> {
+        let connection = match self.live() {
+            Some(connection) => connection,
+            None => self.connect(deadline).await?,
+        };
+        connection.call(op, head, body, deadline).await
+    }
+
+    fn live(&self) -> Option<Arc<Connection>> {
+        self.link.lock().connection.as_ref().filter(|c| c.is_alive()).cloned()
+    }
+
+    /// Waits for a connection: for an attempt that runs already, and if it fails for one that
+    /// starts after this call, but not for more.
+    async fn connect(&self, deadline: Instant) -> Result<Arc<Connection>> {
+        let mut last = false;
+        loop {
+            let mut attempt = {
+                let mut link = self.link.lock();
+                if let Some(live) = link.connection.as_ref().filter(|c| c.is_alive()) {
+                    return Ok(live.clone());
+                }
+                match &link.attempt {
+                    Some(attempt) => attempt.clone(),
+                    None => {
+                        last = true;
+                        self.start_attempt(&mut link)
+                    }
+                }
+            };
+            let outcome = match timeout_at(deadline, attempt.wait_for(Option::is_some)).await {
+                Ok(Ok(outcome)) => outcome.clone().expect("waited for it"),
+                // The runtime that ran the attempt is going away.
+                Ok(Err(_)) => Err(self.unavailable("the attempt to connect was abandoned")),
+                Err(_) => {
+                    return Err(Error::new(
+                        ErrorKind::TimedOut,
+                        format!("{}: not connected in time", self.address),
+                    ));
+                }
+            };
+            match outcome {
+                Ok(connection) => return Ok(connection),
+                Err(error) if last => return Err(error),
+                // Whatever attempt comes next starts after this call.
+                Err(_) => last = true,
+            }
+        }
+    }
+
+    fn start_attempt(&self, link: &mut Link) -> watch::Receiver<Outcome> {
+        let (done, attempt) = watch::channel(None);
+        link.connection = None;
+        link.attempt = Some(attempt.clone());
+        let not_before = link.not_before;
+        let (address, network, link) =
+            (self.address.clone(), self.network.clone(), self.link.clone());
+        let running = Running { link, finished: false };
+        tokio::spawn(async move {
+            if let Some(at) = not_before {
+                sleep_until(at).await;
+            }
+            let outcome = network.connect(&address).await.map(Arc::new);
+            running.finish(&outcome);
+            done.send_replace(Some(outcome));
+        });
+        attempt
+    }
+
+    fn unavailable(&self, why: &str) -> Error {
+        Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.address))
+    }
+}
+
+/// An attempt that runs. If its task is dropped halfway (its runtime ended), another can start.
+struct Running {
+    link: Arc<Mutex<Link>>,
+    finished: bool,
+}
+
+impl Running {
+    fn finish(mut self, outcome: &Result<Arc<Connection>>) {
+        self.finished = true;
+        let mut link = self.link.lock();
+        link.attempt = None;
+        match outcome {
+            Ok(connection) => {
+                link.failures = 0;
+                link.not_before = None;
+                link.connection = Some(connection.clone());
+            }
+            Err(error) => {
+                if link.failures == 0 {
+                    tracing::debug!(%error, "cannot connect");
+                }
+                let wait = BACKOFF_MIN.saturating_mul(1 << link.failures.min(10)).min(BACKOFF_MAX);
+                link.failures += 1;
+                link.not_before = Some(Instant::now() + wait);
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.link.lock().attempt = None;
+        }
+    }
+}
+
+impl Network {
+    async fn connect(&self, address: &str) -> Result<Connection> {
+        let unavailable = |why: String| {
+            Error::new(ErrorKind::Unavailable, format!("{address}: cannot connect: {why}"))
+        };
+        let stream = match timeout(CONNECT_TIMEOUT, self.transport.connect(address)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(e)) => return Err(unavailable(e.to_string())),
+            Err(_) => return Err(unavailable(format!("no answer in {CONNECT_TIMEOUT:?}"))),
+        };
+        let identity = self.identity.lock().clone();
+        let deadline = Instant::now() + HELLO_TIMEOUT;
+        match Connection::start(stream, address, &identity, deadline).await {
+            Err(e) if e.kind == ErrorKind::TimedOut => {
+                Err(unavailable(format!("no hello in {HELLO_TIMEOUT:?}")))
+            }
+            started => started,
+        }
+    }
+}

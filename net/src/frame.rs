@@ -1,0 +1,168 @@
+//! The frame header: 32 bytes, little-endian, its own CRC-32 at the end.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..4 | magic `WEFT` |
+//! | 4 | version of the frame layout |
+//! | 5 | kind (low nibble), flags (high nibble, none defined, must be 0) |
+//! | 6..8 | operation |
+//! | 8..16 | request id; a request with 0 wants no answer, an answer with 0 belongs to no request |
+//! | 16..20 | length of the head |
+//! | 20..24 | length of the payload |
+//! | 24..28 | milliseconds left to the deadline, 0 for none |
+//! | 28..32 | CRC-32 of bytes 0..28 |
+
+use std::fmt;
+use std::io;
+
+/// What every framed connection starts with.
+pub(crate) const MAGIC: [u8; 4] = *b"WEFT";
+pub(crate) const HEADER_LEN: usize = 32;
+/// The layout of the header itself. The protocol's version is agreed on in the hello.
+const FRAME_VERSION: u8 = 1;
+/// Longest head, in bytes.
+pub const MAX_HEAD: usize = 4 << 20;
+/// Longest payload of an answer, and of a request where the server allows it, in bytes.
+pub const MAX_PAYLOAD: usize = 64 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Request = 1,
+    Answer = 2,
+    /// An answer whose head is an `ErrorHead`.
+    Failure = 3,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    pub kind: Kind,
+    pub op: u16,
+    pub id: u64,
+    pub head_len: u32,
+    pub payload_len: u32,
+    pub deadline_ms: u32,
+}
+
+impl Header {
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut b = [0; HEADER_LEN];
+        b[..4].copy_from_slice(&MAGIC);
+        b[4] = FRAME_VERSION;
+        b[5] = self.kind as u8;
+        b[6..8].copy_from_slice(&self.op.to_le_bytes());
+        b[8..16].copy_from_slice(&self.id.to_le_bytes());
+        b[16..20].copy_from_slice(&self.head_len.to_le_bytes());
+        b[20..24].copy_from_slice(&self.payload_len.to_le_bytes());
+        b[24..28].copy_from_slice(&self.deadline_ms.to_le_bytes());
+        let crc = crc32fast::hash(&b[..28]);
+        b[28..].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// Checks everything that can be checked without knowing who sent it.
+    pub fn decode(b: &[u8; HEADER_LEN]) -> Result<Self, Broken> {
+        let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        if b[..4] != MAGIC {
+            return Err(Broken::Garbage(format!("frame starts with {:02x?}", &b[..4])));
+        }
+        if crc32fast::hash(&b[..28]) != u32_at(28) {
+            return Err(Broken::Garbage("checksum of a frame header does not match".into()));
+        }
+        if b[4] != FRAME_VERSION {
+            return Err(Broken::Garbage(format!(
+                "frame layout {}, this build knows {FRAME_VERSION}: upgrade the older side",
+                b[4]
+            )));
+        }
+        let kind = match b[5] {
+            1 => Kind::Request,
+            2 => Kind::Answer,
+            3 => Kind::Failure,
+            other => return Err(Broken::Garbage(format!("unknown kind of frame {other:#04x}"))),
+        };
+        let header = Self {
+            kind,
+            op: u16::from_le_bytes([b[6], b[7]]),
+            id: u64::from_le_bytes([b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]]),
+            head_len: u32_at(16),
+            payload_len: u32_at(20),
+            deadline_ms: u32_at(24),
+        };
+        if header.head_len as usize > MAX_HEAD {
+            return Err(Broken::Garbage(format!(
+                "head of {} bytes, the limit is {MAX_HEAD}",
+                header.head_len
+            )));
+        }
+        Ok(header)
+    }
+}
+
+/// Why a connection cannot go on.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The other side closed between two frames.
+    Closed,
+    Io(io::Error),
+    /// The bytes are not the protocol.
+    Garbage(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("closed by the other side"),
+            Self::Io(e) => e.fmt(f),
+            Self::Garbage(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<io::Error> for Broken {
+    fn from(e: io::Error) -> Self {
+        Self::Io(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn headers_survive_their_encoding(op: u16, id: u64, head_len in 0..=MAX_HEAD as u32,
+                                          payload_len: u32, deadline_ms: u32, kind in 0..3usize) {
+            let kind = [Kind::Request, Kind::Answer, Kind::Failure][kind];
+            let header = Header { kind, op, id, head_len, payload_len, deadline_ms };
+            prop_assert_eq!(Header::decode(&header.encode()).unwrap(), header);
+        }
+
+        #[test]
+        fn a_flipped_bit_is_noticed(id: u64, bit in 0..HEADER_LEN * 8) {
+            let header = Header { kind: Kind::Request, op: 7, id, head_len: 5, payload_len: 9, deadline_ms: 1 };
+            let mut bytes = header.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Header::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn garbage_is_refused(bytes: [u8; HEADER_LEN]) {
+            prop_assert!(Header::decode(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_head_over_the_limit_is_refused() {
+        let header = Header {
+            kind: Kind::Request,
+            op: 1,
+            id: 1,
+            head_len: MAX_HEAD as u32 + 1,
+            payload_len: 0,
+            deadline_ms: 0,
+        };
+        assert!(matches!(Header::decode(&header.encode()), Err(Broken::Garbage(_))));
+    }
+}

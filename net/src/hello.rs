@@ -1,0 +1,122 @@
+//! The first exchange on a connection: who speaks, which versions, which cluster.
+
+use weft_proto::{Error, ErrorKind, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, Result, Uuid, v1};
+
+/// How this process presents itself.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// For people and logs, such as `storaged 3`.
+    pub name: String,
+    /// The cluster it belongs to, if it knows yet. Two sides that know must agree.
+    pub cluster: Option<Uuid>,
+}
+
+/// Who is on the other end of a served connection, in its own words.
+#[derive(Clone, Debug)]
+pub struct PeerInfo {
+    pub name: String,
+    /// Where the connection comes from.
+    pub address: String,
+    pub cluster: Option<Uuid>,
+}
+
+/// Longest name that is kept of a peer's hello, in characters: it goes to logs.
+const MAX_NAME: usize = 128;
+
+impl Identity {
+    pub(crate) fn hello(&self) -> v1::Hello {
+        v1::Hello {
+            version: PROTOCOL_VERSION,
+            min_version: MIN_PROTOCOL_VERSION,
+            cluster: self.cluster.map(|c| c.0.to_vec().into()).unwrap_or_default(),
+            software: concat!("weft ", env!("CARGO_PKG_VERSION")).into(),
+            name: self.name.clone(),
+        }
+    }
+
+    /// Checks the other side's hello. The error is for both sides: it names both.
+    pub(crate) fn check(&self, hello: &v1::Hello, address: &str) -> Result<PeerInfo> {
+        let name: String = hello.name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
+        if hello.version < MIN_PROTOCOL_VERSION || hello.min_version > PROTOCOL_VERSION {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!(
+                    "{name:?} at {address} speaks protocol versions {}-{}, {:?} speaks \
+                     {MIN_PROTOCOL_VERSION}-{PROTOCOL_VERSION}: upgrade the older one",
+                    hello.min_version, hello.version, self.name
+                ),
+            ));
+        }
+        let cluster = if hello.cluster.is_empty() {
+            None
+        } else {
+            Some(Uuid::from_slice(&hello.cluster).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Protocol,
+                    format!("{name:?} at {address}: a cluster id of {} bytes", hello.cluster.len()),
+                )
+            })?)
+        };
+        match (self.cluster, cluster) {
+            (Some(ours), Some(theirs)) if ours != theirs => Err(Error::new(
+                ErrorKind::WrongCluster,
+                format!(
+                    "{name:?} at {address} belongs to cluster {theirs}, {:?} to cluster {ours}: \
+                     check the addresses in the configuration",
+                    self.name
+                ),
+            )),
+            _ => Ok(PeerInfo { name, address: address.into(), cluster }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(cluster: Option<u8>) -> Identity {
+        Identity { name: "me".into(), cluster: cluster.map(|c| Uuid([c; 16])) }
+    }
+
+    #[test]
+    fn clusters_must_agree_only_when_both_know() {
+        for (a, b, same) in [
+            (None, None, true),
+            (Some(1), None, true),
+            (None, Some(1), true),
+            (Some(1), Some(1), true),
+            (Some(1), Some(2), false),
+        ] {
+            let checked = identity(a).check(&identity(b).hello(), "x");
+            assert_eq!(checked.is_ok(), same);
+            if let Err(e) = checked {
+                assert_eq!(e.kind, ErrorKind::WrongCluster);
+            }
+        }
+    }
+
+    #[test]
+    fn versions_must_overlap() {
+        for (min, max, ok) in [
+            (PROTOCOL_VERSION, PROTOCOL_VERSION + 9, true),
+            (PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 9, false),
+            (0, 0, false),
+        ] {
+            let hello = v1::Hello { min_version: min, version: max, ..identity(None).hello() };
+            let checked = identity(None).check(&hello, "x");
+            assert_eq!(checked.is_ok(), ok, "{min}-{max}");
+            if let Err(e) = checked {
+                assert_eq!(e.kind, ErrorKind::Protocol);
+            }
+        }
+    }
+
+    #[test]
+    fn a_malformed_cluster_is_refused_and_names_are_cut() {
+        let hello = v1::Hello { cluster: vec![1; 15].into(), ..identity(None).hello() };
+        assert_eq!(identity(None).check(&hello, "x").unwrap_err().kind, ErrorKind::Protocol);
+        let hello = v1::Hello { name: "\u{1b}x".repeat(4000), ..identity(None).hello() };
+        assert_eq!(identity(None).check(&hello, "x").unwrap().name, "x".repeat(MAX_NAME));
+    }
+}

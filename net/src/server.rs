@@ -1,0 +1,74 @@
+//! The answering side: accepts connections, tells framed ones from HTTP/2, and runs a [`Service`].
+
+mod listen;
+mod session;
+mod sniff;
+mod window;
+
+pub use listen::serve;
+
+use crate::hello::{Identity, PeerInfo};
+use crate::transport::BoxStream;
+use bytes::Bytes;
+use prost::Message;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use weft_proto::Result;
+
+/// What a daemon does with requests. Called concurrently, from as many connections as there are.
+#[async_trait::async_trait]
+pub trait Service: Send + Sync + 'static {
+    /// Answers one request. It runs on although the caller has gone: what was begun is ended. An
+    /// unknown operation should be answered with `Protocol`; a panic is answered with `Internal`.
+    async fn call(&self, request: Incoming) -> Result<Outgoing>;
+}
+
+/// A request.
+#[derive(Debug)]
+pub struct Incoming {
+    pub op: u16,
+    /// An encoded message.
+    pub head: Bytes,
+    /// Exactly as sent; its start is aligned to 4096 bytes. Drop it soon: it is recycled then.
+    pub payload: Bytes,
+    pub peer: Arc<PeerInfo>,
+    /// When the caller stops to wait.
+    pub deadline: Option<Instant>,
+}
+
+/// An answer.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// An encoded message.
+    pub head: Bytes,
+    /// Written after the head, without a copy.
+    pub payload: Vec<Bytes>,
+}
+
+impl Outgoing {
+    /// An answer without payload.
+    pub fn message(head: &impl Message) -> Self {
+        Self::with_payload(head, Vec::new())
+    }
+
+    /// An answer with payload.
+    pub fn with_payload(head: &impl Message, payload: Vec<Bytes>) -> Self {
+        Self { head: head.encode_to_vec().into(), payload }
+    }
+}
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    pub identity: Identity,
+    /// Longest payload of a request, in bytes; a longer one is answered with `Invalid`. Nobody may send
+    /// more than [`crate::MAX_PAYLOAD`].
+    pub max_payload: usize,
+    /// Payload bytes of one connection that are held at once, of requests being served and of answers
+    /// not yet written. Above it, the connection is not read. One request always fits.
+    pub max_in_flight: usize,
+    /// Takes connections that start with the HTTP/2 preface, with the preface still to be read.
+    /// Without it they are closed.
+    pub http2: Option<mpsc::Sender<BoxStream>>,
+}

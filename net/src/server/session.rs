@@ -1,0 +1,328 @@
+//! One served connection: a reader, a writer, and a task for each request.
+//!
+//! Invariants: every request is answered once, while the connection lives; no more than the window
+//! is held; nothing a peer sends can harm another connection.
+
+use super::listen::stopped;
+use super::window::Window;
+use super::{Incoming, Outgoing, ServerOptions, Service};
+use crate::aligned::AlignedBuf;
+use crate::frame::{Broken, Header, Kind, MAGIC, MAX_HEAD, MAX_PAYLOAD};
+use crate::hello::PeerInfo;
+use crate::queue::{Head, SendQueue};
+use crate::reader::{FrameReader, Progress};
+use crate::transport::{BoxStream, ReadHalf};
+use bytes::Bytes;
+use prost::Message;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use weft_proto::{Error, ErrorKind, Result, op, v1};
+
+/// Time for the peer's hello.
+const HELLO: Duration = Duration::from_secs(5);
+/// While the window is full, the peer is told this often that we live: we do not read its pings.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// How long requests in flight may take to finish after a shutdown.
+const DRAIN: Duration = Duration::from_secs(5);
+/// A peer that moves no byte of a request or of an answer for this long is cut off: it holds memory.
+const STALLED: Duration = Duration::from_secs(60);
+
+/// What all connections of one `serve` share.
+pub(super) struct Context {
+    pub service: Arc<dyn Service>,
+    pub options: ServerOptions,
+    pub shutdown: watch::Receiver<bool>,
+}
+
+struct Session {
+    context: Arc<Context>,
+    queue: SendQueue,
+    window: Window,
+    /// Reads and writes that moved bytes.
+    heard: Progress,
+    sent: Progress,
+    /// A request has begun to come and is not whole yet.
+    receiving: AtomicBool,
+}
+
+/// Serves a connection whose magic has been read, to its end.
+pub(super) async fn run(context: Arc<Context>, stream: BoxStream, address: String) {
+    let mut shutdown = context.shutdown.clone();
+    let session = Arc::new(Session {
+        queue: SendQueue::default(),
+        window: Window::new(context.options.max_in_flight),
+        heard: Progress::default(),
+        sent: Progress::default(),
+        receiving: AtomicBool::new(false),
+        context,
+    });
+    let (read, write) = stream.split();
+    let mut tasks = JoinSet::new();
+    tasks.spawn({
+        let session = session.clone();
+        async move {
+            let crowded = || session.window.requests() > 1;
+            let left = |b: &crate::queue::Batch| session.window.left(b.answers, b.answer_bytes);
+            session.queue.write_to(write, &session.sent, crowded, left).await.map_err(Broken::Io)
+        }
+    });
+    let reader = tasks.spawn({
+        let (session, address) = (session.clone(), address.clone());
+        async move {
+            let mut frames = FrameReader::new(read, &MAGIC, session.heard.clone());
+            session.receive_all(&mut frames, &address).await
+        }
+    });
+
+    tokio::select! {
+        biased;
+        // Whichever direction ends first takes the other with it.
+        Some(ended) = tasks.join_next() => log_end(ended, &address),
+        () = session.stall() => tracing::warn!(%address, "stands still inside a frame, closing"),
+        () = stopped(&mut shutdown) => {
+            reader.abort();
+            session.drain(&address).await;
+        }
+    }
+    // What is queued, such as the reason for the end, still goes out.
+    session.queue.close();
+    let _ = timeout(ALIVE_EVERY, async { while tasks.join_next().await.is_some() {} }).await;
+}
+
+fn log_end(ended: std::result::Result<Result<(), Broken>, tokio::task::JoinError>, address: &str) {
+    match ended {
+        Ok(Ok(()) | Err(Broken::Closed)) => tracing::debug!(%address, "connection closed"),
+        Ok(Err(Broken::Io(error))) => tracing::debug!(%address, %error, "connection lost"),
+        Ok(Err(Broken::Garbage(what))) => tracing::warn!(%address, what, "bad frame, closing"),
+        Err(error) => tracing::error!(%address, %error, "a connection's task failed"),
+    }
+}
+
+impl Session {
+    async fn receive_all(
+        self: &Arc<Self>,
+        frames: &mut FrameReader<ReadHalf>,
+        address: &str,
+    ) -> Result<(), Broken> {
+        let peer = match timeout(HELLO, self.hello(frames, address)).await {
+            Ok(peer) => Arc::new(peer?),
+            Err(_) => return Err(Broken::Garbage(format!("no hello in {HELLO:?}"))),
+        };
+        tracing::debug!(%address, name = %peer.name, "peer connected");
+        loop {
+            let header = frames.header().await?;
+            self.receive(frames, &header, &peer).await?;
+        }
+    }
+
+    async fn hello(
+        &self,
+        frames: &mut FrameReader<ReadHalf>,
+        address: &str,
+    ) -> Result<PeerInfo, Broken> {
+        let header = frames.header().await?;
+        if header.kind != Kind::Request || header.op != op::HELLO || header.payload_len != 0 {
+            return Err(Broken::Garbage("the first request is not a hello".into()));
+        }
+        let head = frames.head(header.head_len as usize).await?;
+        self.window.enter(0).await;
+        let identity = &self.context.options.identity;
+        let checked = v1::Hello::decode(head)
+            .map_err(|e| Error::new(ErrorKind::Protocol, format!("malformed hello: {e}")))
+            .and_then(|hello| identity.check(&hello, address));
+        match checked {
+            Ok(peer) => {
+                self.answer(&header, Ok(Outgoing::message(&identity.hello())), 0);
+                Ok(peer)
+            }
+            Err(error) => {
+                let what = error.message.clone();
+                self.answer(&header, Err(error), 0);
+                Err(Broken::Garbage(what))
+            }
+        }
+    }
+
+    /// Reads one request and starts to serve it.
+    async fn receive(
+        self: &Arc<Self>,
+        frames: &mut FrameReader<ReadHalf>,
+        header: &Header,
+        peer: &Arc<PeerInfo>,
+    ) -> Result<(), Broken> {
+        if header.kind != Kind::Request {
+            return Err(Broken::Garbage("an answer on a serving connection".into()));
+        }
+        let came_at = frames.came_at();
+        let len = header.payload_len as usize;
+        if len > MAX_PAYLOAD {
+            return Err(Broken::Garbage(format!("a request with a payload of {len} bytes")));
+        }
+        let held = header.head_len as usize + len;
+        self.enter(held).await;
+        self.receiving.store(true, Ordering::Relaxed);
+        let head = frames.head(header.head_len as usize).await?;
+        let max = self.context.options.max_payload;
+        if len > max {
+            frames.discard(len).await?;
+            self.receiving.store(false, Ordering::Relaxed);
+            let what =
+                format!("request {} has a payload of {len} bytes, the limit is {max}", header.op);
+            self.answer(header, Err(Error::new(ErrorKind::Invalid, what)), held);
+            return Ok(());
+        }
+        let payload = if len == 0 {
+            Bytes::new()
+        } else {
+            let mut buffer = AlignedBuf::take(len);
+            frames.payload_into(buffer.as_mut_slice()).await?;
+            buffer.into()
+        };
+        self.receiving.store(false, Ordering::Relaxed);
+        match header.op {
+            op::PING => self.answer(header, Ok(Outgoing::default()), held),
+            op::HELLO => {
+                let error = Error::new(ErrorKind::Protocol, "hello is said once on a connection");
+                self.answer(header, Err(error), held);
+            }
+            op => {
+                let deadline = (header.deadline_ms != 0)
+                    .then(|| came_at + Duration::from_millis(header.deadline_ms.into()));
+                let request = Incoming { op, head, payload, peer: peer.clone(), deadline };
+                tokio::spawn(self.clone().serve(*header, request, held));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for room in the window, with signs of life.
+    async fn enter(&self, bytes: usize) {
+        if self.window.try_enter(bytes) {
+            return;
+        }
+        loop {
+            tokio::select! {
+                biased;
+                () = self.window.enter(bytes) => return,
+                () = sleep(ALIVE_EVERY) => self.say_alive(),
+            }
+        }
+    }
+
+    /// A frame that answers nothing. If anything else is on its way, that is sign enough.
+    fn say_alive(&self) {
+        if self.queue.is_idle() {
+            let header = Header {
+                kind: Kind::Answer,
+                op: op::PING,
+                id: 0,
+                head_len: 0,
+                payload_len: 0,
+                deadline_ms: 0,
+            };
+            self.queue.push::<()>(header, Head::Bytes(Bytes::new()), Vec::new(), None);
+        }
+    }
+
+    async fn serve(self: Arc<Self>, header: Header, request: Incoming, held: usize) {
+        let answer = caught(self.context.service.call(request)).await.unwrap_or_else(|| {
+            tracing::error!(op = header.op, "a handler panicked");
+            let what = format!("a defect: request {} failed in its handler", header.op);
+            Err(Error::new(ErrorKind::Internal, what))
+        });
+        if header.id != 0 {
+            return self.answer(&header, answer, held);
+        }
+        // It was told, not asked.
+        if let Err(error) = answer {
+            tracing::debug!(op = header.op, %error, "a request that wants no answer failed");
+        }
+        self.window.served(held, 0);
+        self.window.left(1, 0);
+    }
+
+    /// Queues the answer to a request for which `held` bytes of the window were taken.
+    fn answer(&self, to: &Header, answer: Result<Outgoing>, held: usize) {
+        let answer = answer.and_then(|answer| {
+            let payload = answer.payload.iter().map(Bytes::len).sum::<usize>();
+            if answer.head.len() <= MAX_HEAD && payload <= MAX_PAYLOAD {
+                return Ok((answer, payload));
+            }
+            let what = format!(
+                "a defect: the answer to request {} has {} + {payload} bytes, over the limits",
+                to.op,
+                answer.head.len()
+            );
+            tracing::error!("{what}");
+            Err(Error::new(ErrorKind::Internal, what))
+        });
+        let mut header = Header { kind: Kind::Answer, deadline_ms: 0, ..*to };
+        let queued = match answer {
+            Ok((answer, payload)) => {
+                let cost = answer.head.len() + payload;
+                self.window.served(held, cost);
+                self.queue.push::<()>(header, Head::Bytes(answer.head), answer.payload, Some(cost))
+            }
+            Err(error) => {
+                self.window.served(held, 0);
+                header.kind = Kind::Failure;
+                let head = v1::ErrorHead {
+                    code: error.kind.code(),
+                    message: error.message,
+                    hint: error.hint,
+                };
+                self.queue.push(header, Head::Message(&head), Vec::new(), Some(0))
+            }
+        };
+        if !queued {
+            tracing::trace!(op = to.op, "the caller has gone before its answer");
+        }
+    }
+
+    /// Returns when a request or an answer is half way and has not moved for too long.
+    async fn stall(&self) {
+        let mut before = (0, 0);
+        loop {
+            sleep(STALLED).await;
+            let now = (self.heard.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed));
+            let receiving = self.receiving.load(Ordering::Relaxed) && now.0 == before.0;
+            let sending = !self.queue.is_idle() && now.1 == before.1;
+            if receiving || sending {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    async fn drain(&self, address: &str) {
+        let empty = async {
+            while self.window.requests() > 0 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if timeout(DRAIN, empty).await.is_err() {
+            tracing::warn!(%address, "requests did not finish in {DRAIN:?}, closing");
+        }
+    }
+}
+
+/// Runs a future; `None` if it panicked.
+async fn caught<T>(mut future: Pin<Box<dyn Future<Output = T> + Send + '_>>) -> Option<T> {
+    std::future::poll_fn(move |cx| {
+        // After a panic the future is never polled again.
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+            Ok(Poll::Ready(value)) => Poll::Ready(Some(value)),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(_) => Poll::Ready(None),
+        }
+    })
+    .await
+}

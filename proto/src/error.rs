@@ -1,0 +1,136 @@
+//! Error kinds that cross the wire, and their one mapping to errno.
+//!
+//! Rooms have rich errors of their own; what leaves a room for another machine is a kind and a
+//! sentence that says what happened, to what, and what to do.
+
+use std::fmt;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $code:literal => $errno:literal),* $(,)?) => {
+        /// What went wrong, as seen by a peer. The numbers are wire format: never reuse one.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u32)]
+        pub enum ErrorKind { $($(#[$doc])* $name = $code),* }
+
+        impl ErrorKind {
+            /// Decodes a wire code; an unknown one (from a newer peer) reads as `Internal`.
+            pub fn from_code(code: u32) -> Self {
+                match code { $($code => Self::$name,)* _ => Self::Internal }
+            }
+
+            /// The wire code.
+            pub fn code(self) -> u32 { self as u32 }
+
+            /// The errno (Linux) that an application sees.
+            pub fn errno(self) -> i32 { match self { $(Self::$name => $errno),* } }
+        }
+
+        #[cfg(test)]
+        const ALL: &[ErrorKind] = &[$(ErrorKind::$name),*];
+    };
+}
+
+kinds! {
+    /// The caller may not do this.
+    NotPermitted = 1 => 1,
+    /// No such name, inode, chunk or attribute holder.
+    NotFound = 2 => 2,
+    /// Data could not be read or written, or would be wrong.
+    Io = 5 => 5,
+    AccessDenied = 13 => 13,
+    Busy = 16 => 16,
+    Exists = 17 => 17,
+    CrossDevice = 18 => 18,
+    NotDirectory = 20 => 20,
+    IsDirectory = 21 => 21,
+    Invalid = 22 => 22,
+    TooLarge = 27 => 27,
+    NoSpace = 28 => 28,
+    ReadOnly = 30 => 30,
+    TooManyLinks = 31 => 31,
+    OutOfRange = 34 => 34,
+    NameTooLong = 36 => 36,
+    NotEmpty = 39 => 39,
+    NoAttribute = 61 => 61,
+    NotSupported = 95 => 95,
+    Quota = 122 => 122,
+    /// The inode is gone (removed, and not open by this session).
+    Stale = 116 => 116,
+
+    // Kinds that Weft's own code reacts to; an application sees them only when retries end.
+    /// This metadata server does not lead; the reply names the leader if it knows one.
+    NotLeader = 1001 => 5,
+    /// The session was declared dead (I5). The client must open a new one; what was not
+    /// committed is lost to it.
+    SessionExpired = 1002 => 5,
+    /// The sender's cluster map is older than the receiver needs; refresh and retry.
+    StaleMap = 1003 => 5,
+    /// The peer is starting, stopping, or lost its quorum; retry until the deadline.
+    Unavailable = 1004 => 5,
+    /// The deadline of the request passed.
+    TimedOut = 1005 => 110,
+    /// Bytes do not match their checksum. Never answered with data (I3).
+    Corrupt = 1006 => 5,
+    /// Unknown protocol version, operation or malformed message.
+    Protocol = 1007 => 71,
+    /// The peer belongs to another cluster.
+    WrongCluster = 1008 => 5,
+    /// Inline data would exceed the inline limit of the file: write a segment instead.
+    InlineFull = 1009 => 5,
+    /// A defect in Weft.
+    Internal = 1010 => 5,
+}
+
+/// A failure with its kind and a sentence for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error {
+    pub kind: ErrorKind,
+    pub message: String,
+    /// For [`ErrorKind::NotLeader`]: the leader's address, empty if not known.
+    pub hint: String,
+}
+
+impl Error {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: String::new() }
+    }
+
+    pub fn errno(&self) -> i32 {
+        self.kind.errno()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.message.is_empty() {
+            write!(f, "{:?}", self.kind)
+        } else {
+            f.write_str(&self.message)
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self { kind, message: String::new(), hint: String::new() }
+    }
+}
+
+/// Result of anything that a peer may refuse.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_round_trip_and_unknown_codes_are_internal() {
+        for &kind in ALL {
+            assert_eq!(ErrorKind::from_code(kind.code()), kind);
+            assert!(kind.errno() > 0);
+        }
+        assert_eq!(ErrorKind::from_code(999_999), ErrorKind::Internal);
+    }
+}

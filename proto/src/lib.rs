@@ -1,0 +1,25 @@
+//! Messages, ids, units, error kinds and layout arithmetic: what all rooms agree on. No I/O.
+//!
+//! Invariants: wire and disk numbers (`.proto` fields, [`ErrorKind`], [`op`]) are never reused;
+//! conversions from the wire check every bound and answer [`ErrorKind::Protocol`] or `Invalid`.
+
+mod convert;
+mod error;
+mod ids;
+pub mod layout;
+pub mod op;
+
+/// Generated messages and gRPC stubs.
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("weft.v1");
+}
+
+pub use error::{Error, ErrorKind, Result};
+pub use ids::*;
+pub use layout::{Geometry, Layout, Profile};
+
+/// Version of the framed protocol that this build speaks.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Oldest version that it accepts from a peer.
+pub const MIN_PROTOCOL_VERSION: u32 = 1;

@@ -1,0 +1,212 @@
+//! Configuration of a storage daemon, one TOML file.
+
+use crate::engine::{TargetOptions, Tuning};
+use crate::location::Location;
+use crate::nvmeof::{Options, Roots};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::path::PathBuf;
+use weft_proto::{Error, ErrorKind, Result};
+
+/// What a storage daemon needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Name of this daemon, unique in the cluster; for people, and the failure domain by default.
+    pub name: String,
+    /// `host:port` to listen on.
+    pub listen: String,
+    /// `host:port` at which clients reach this daemon, if not `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
+    /// `host:port` of the metadata servers.
+    pub metadata: Vec<String>,
+    /// Failure domain, such as a rack: two shards of one segment avoid to share it. Default: `name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Most payload bytes that one connection may have in flight.
+    #[serde(default = "default_in_flight", deserialize_with = "bytes")]
+    pub max_in_flight: u64,
+    /// How drives behind a fabric are connected.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub nvmeof: Options,
+    /// The drives.
+    pub targets: Vec<Target>,
+    /// Where this machine shows its devices.
+    #[serde(skip)]
+    pub roots: Roots,
+}
+
+/// One drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// Block device (better by a name in `/dev/disk/by-id`), file, or namespace behind a fabric
+    /// (`nvme-tcp://HOST:PORT/NQN?uuid=UUID`). What is blank is formatted.
+    pub path: PathBuf,
+    /// Size of the file to make if there is none: bytes, or such as `"64GiB"`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_bytes")]
+    pub size: Option<u64>,
+    /// Directory of the index, on a fast local drive. Default for a file: its path with `.index`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<PathBuf>,
+    /// Whether puts are flushed to the device. Default: unless the kernel says that it has no volatile
+    /// cache (`/sys/block/*/queue/write_cache`). False is for drives that keep what they were given
+    /// through a power cut and do not say so; a file is flushed always.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flush: Option<bool>,
+    /// Bytes a second of freed space to give back to the drive; 0: none. Default: 1 GiB on a device
+    /// that takes discards, 0 on a file.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_bytes")]
+    pub discard_rate: Option<u64>,
+}
+
+impl Config {
+    /// A daemon with default limits.
+    pub fn new(name: impl Into<String>, listen: impl Into<String>, metadata: Vec<String>) -> Self {
+        Self {
+            name: name.into(),
+            listen: listen.into(),
+            advertise: None,
+            metadata,
+            domain: None,
+            max_in_flight: default_in_flight(),
+            nvmeof: Options::default(),
+            targets: Vec::new(),
+            roots: Roots::default(),
+        }
+    }
+
+    /// The failure domain.
+    pub fn domain(&self) -> &str {
+        self.domain.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Refuses what cannot work.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+        if self.name.is_empty() || self.listen.is_empty() {
+            return bad("a storage daemon needs `name` and `listen`".into());
+        }
+        if self.metadata.is_empty() {
+            return bad("`metadata` names no metadata server".into());
+        }
+        if self.targets.is_empty() {
+            return bad("the storage daemon has no [[targets]]".into());
+        }
+        self.nvmeof.validate()?;
+        for (i, target) in self.targets.iter().enumerate() {
+            if self.targets[..i].iter().any(|t| t.path == target.path) {
+                return bad(format!("target {} is listed twice", target.path.display()));
+            }
+            if matches!(target.location()?, Location::Fabric(_)) && target.index.is_none() {
+                return bad(format!(
+                    "target {}: name a directory for its index",
+                    target.path.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Target {
+    /// A drive with defaults; `size` is for a file that is to be made.
+    pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
+        Self { path: path.into(), size, index: None, flush: None, discard_rate: None }
+    }
+
+    /// Where its drive is. Errors: `Invalid`.
+    pub fn location(&self) -> Result<Location> {
+        Location::parse(&self.path)
+    }
+
+    pub(crate) fn options(&self) -> TargetOptions {
+        let tuning = Tuning { flush: self.flush, discard: self.discard_rate };
+        let Self { path, size, index, .. } = self.clone();
+        TargetOptions { path, size, index, tuning }
+    }
+}
+
+fn is_default(options: &Options) -> bool {
+    *options == Options::default()
+}
+
+fn default_in_flight() -> u64 {
+    256 << 20
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Size {
+    fn bytes<E: serde::de::Error>(self) -> Result<u64, E> {
+        match self {
+            Self::Bytes(n) => Ok(n),
+            Self::Text(text) => parse_size(&text)
+                .ok_or_else(|| E::custom(format!("{text:?} is no size such as 64GiB or 4096"))),
+        }
+    }
+}
+
+/// A number of bytes, with an optional unit KiB, MiB, GiB or TiB.
+fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].trim() {
+        "" | "B" => 0,
+        "KiB" | "K" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        "TiB" | "T" => 40,
+        _ => return None,
+    };
+    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
+    Size::deserialize(d)?.bytes()
+}
+
+fn some_bytes<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
+    Size::deserialize(d)?.bytes().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_survives_its_file_and_mistakes_are_refused() {
+        let text = r#"
+            name = "s1"
+            listen = "0.0.0.0:7100"
+            metadata = ["m1:7000", "m2:7000"]
+            [[targets]]
+            path = "/data/t1"
+            size = "64GiB"
+            [[targets]]
+            path = "/dev/disk/by-id/x"
+            index = "/var/lib/weft/x"
+            flush = false
+            discard_rate = "1GiB"
+        "#;
+        let config: Config = toml::from_str(text).unwrap();
+        config.validate().unwrap();
+        assert_eq!(config.targets[0].size, Some(64 << 30));
+        let tuning = Tuning { flush: Some(false), discard: Some(1 << 30) };
+        assert_eq!(config.targets[1].options().tuning, tuning);
+        assert_eq!(config.domain(), "s1");
+        let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+
+        assert!(toml::from_str::<Config>(&text.replace("64GiB", "64 parsecs")).is_err());
+        assert!(toml::from_str::<Config>(&text.replace("index", "idnex")).is_err());
+        let twice: Config = toml::from_str(&text.replace("/dev/disk/by-id/x", "/data/t1")).unwrap();
+        assert!(twice.validate().is_err());
+        assert_eq!(parse_size("12 MiB"), Some(12 << 20));
+        assert_eq!(parse_size("18446744073709551615T"), None);
+    }
+}

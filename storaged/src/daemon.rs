@@ -1,0 +1,266 @@
+//! The daemon: opens its targets, serves them, and keeps the metadata group informed.
+//!
+//! Invariants: a target that has an id is served without any metadata server; a target that fails
+//! does not stop the others; at the end the metadata group is told first, then requests end, then
+//! the targets are closed.
+
+use crate::config::{Config, Target};
+use crate::control::Control;
+use crate::engine::Engine;
+use crate::keeper::{Keeper, Open};
+use crate::service::{STALL, Targets};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use weft_net::{Identity, Listener, ServerOptions, Transport};
+use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
+
+const HEARTBEAT: Duration = Duration::from_millis(500);
+/// Longest wait for the last heartbeat at the end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A daemon that listens.
+pub struct Daemon {
+    config: Config,
+    transport: Arc<dyn Transport>,
+    listener: Box<dyn Listener>,
+    address: String,
+}
+
+/// Serves until `shutdown` is true. Errors: the configuration cannot work, the address is taken, or
+/// no target can be opened.
+pub async fn run(
+    config: Config,
+    transport: Arc<dyn Transport>,
+    shutdown: watch::Receiver<bool>,
+) -> Result<()> {
+    Daemon::bind(config, transport).await?.run(shutdown).await
+}
+
+impl Daemon {
+    /// Checks the configuration and binds the address.
+    pub async fn bind(config: Config, transport: Arc<dyn Transport>) -> Result<Self> {
+        config.validate()?;
+        let listen = &config.listen;
+        let fail = |e: std::io::Error| {
+            Error::new(ErrorKind::Io, format!("cannot listen on {listen}: {e}"))
+        };
+        let listener = transport.bind(listen).await.map_err(fail)?;
+        let address = match &config.advertise {
+            Some(address) => address.clone(),
+            None => listener.local_address().map_err(fail)?,
+        };
+        Ok(Self { config, transport, listener, address })
+    }
+
+    /// Where clients reach this daemon.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Serves until `shutdown` is true.
+    pub async fn run(self, mut shutdown: watch::Receiver<bool>) -> Result<()> {
+        let targets = Arc::new(Targets::default());
+        let open: Arc<Mutex<Vec<Open>>> = Arc::default();
+        targets.opening.store(self.config.targets.len(), Ordering::Release);
+        tracing::info!(name = %self.config.name, address = %self.address, "storage daemon listens");
+
+        let options = ServerOptions {
+            identity: Identity { name: self.config.name.clone(), cluster: None },
+            max_payload: layout::MAX_CHUNK as usize,
+            max_in_flight: self.config.max_in_flight as usize,
+            http2: None,
+        };
+        let (stop, stopped) = watch::channel(false);
+        let server = weft_net::serve(self.listener, targets.clone(), options, stopped);
+        let server = tokio::spawn(server);
+
+        let keeper = |target: &Target| -> Result<Keeper> {
+            Ok(Keeper {
+                location: target.location()?,
+                options: target.options(),
+                fabric: self.config.nvmeof.clone(),
+                roots: self.config.roots.clone(),
+                open: open.clone(),
+                targets: targets.clone(),
+            })
+        };
+        let keepers = self.config.targets.iter().map(keeper).collect::<Result<_>>()?;
+        let keepers = keep_all(keepers, open.clone());
+        let membership = Membership {
+            control: Control::new(self.transport, self.config.metadata.clone()),
+            config: self.config,
+            address: self.address,
+            open: open.clone(),
+            targets: targets.clone(),
+            cluster: None,
+            registered: Vec::new(),
+            last_error: None,
+        };
+        let result = tokio::select! {
+            result = keepers => result,
+            () = membership.run(&mut shutdown) => Ok(()),
+        };
+        // A closed channel means that nobody is left to wait for; the server ends by itself then.
+        let _ = stop.send(true);
+        let _ = server.await;
+        let open = std::mem::take(&mut *open.lock());
+        for Open { engine, location } in open {
+            if let Err(e) = engine.close().await {
+                tracing::error!("closing {location}: {e}");
+            }
+        }
+        result
+    }
+}
+
+/// Attaches all targets at once and keeps them. Returns only if none is open and none may come to be
+/// without an admin.
+async fn keep_all(keepers: Vec<Keeper>, open: Arc<Mutex<Vec<Open>>>) -> Result<()> {
+    let mut first_error = None;
+    let mut waiting = false;
+    let mut tasks = JoinSet::new();
+    let mut starts = JoinSet::new();
+    for keeper in keepers {
+        let (started, start) = oneshot::channel();
+        tasks.spawn(keeper.run(started));
+        starts.spawn(start);
+    }
+    while let Some(start) = starts.join_next().await {
+        match start {
+            Ok(Ok(Ok(()))) => waiting = true,
+            Ok(Ok(Err(e))) => {
+                tracing::error!("target cannot be served: {e}");
+                first_error.get_or_insert(e);
+            }
+            Ok(Err(_)) | Err(_) => tracing::error!("the task of a target died"),
+        }
+    }
+    match first_error {
+        Some(e) if !waiting && open.lock().is_empty() => Err(e),
+        _ => std::future::pending().await,
+    }
+}
+
+struct Membership {
+    control: Control,
+    config: Config,
+    address: String,
+    open: Arc<Mutex<Vec<Open>>>,
+    targets: Arc<Targets>,
+    /// Of the targets, as soon as one of them told.
+    cluster: Option<Uuid>,
+    /// Targets that the metadata group knows with this address.
+    registered: Vec<Uuid>,
+    /// To log a lasting trouble once.
+    last_error: Option<String>,
+}
+
+impl Membership {
+    /// Registers and beats until `shutdown`; then says goodbye.
+    async fn run(mut self, shutdown: &mut watch::Receiver<bool>) {
+        let mut ticks = interval(HEARTBEAT);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stopped(shutdown) => break,
+                () = async { ticks.tick().await; self.turn().await } => {}
+            }
+        }
+        // Best effort: silence says the same, later.
+        let _ = timeout(FAREWELL, self.beat(true)).await;
+    }
+
+    async fn turn(&mut self) {
+        let result = match self.register_new().await {
+            Ok(()) => self.beat(false).await,
+            Err(e) => Err(e),
+        };
+        match result {
+            Ok(()) => {
+                if self.last_error.take().is_some() {
+                    tracing::info!("the metadata group hears us again");
+                }
+            }
+            Err(e) => {
+                if e.kind == ErrorKind::NotFound {
+                    self.registered.clear();
+                }
+                if self.last_error.as_ref() != Some(&e.message) {
+                    tracing::warn!("metadata group: {e}");
+                    self.last_error = Some(e.message);
+                }
+            }
+        }
+    }
+
+    async fn register_new(&mut self) -> Result<()> {
+        let new: Vec<_> = (self.open.lock().iter())
+            .filter(|o| !self.registered.contains(&o.engine.uuid()))
+            .map(|o| (o.engine.clone(), o.location.clone()))
+            .collect();
+        let mut result = Ok(());
+        for (engine, location) in new {
+            match self.register(&engine, location).await {
+                Ok(()) => self.registered.push(engine.uuid()),
+                Err(e) => result = Err(e),
+            }
+        }
+        result
+    }
+
+    async fn register(&mut self, engine: &Engine, location: String) -> Result<()> {
+        let cluster = engine.cluster().map(|c| c.0.to_vec()).unwrap_or_default();
+        let info = v1::TargetInfo {
+            id: engine.id().map_or(0, |id| id.0),
+            uuid: engine.uuid().0.to_vec().into(),
+            daemon: self.config.name.clone(),
+            address: self.address.clone(),
+            domain: self.config.domain().to_string(),
+            state: v1::TargetState::Unknown.into(),
+            capacity_bytes: engine.stat().capacity_bytes,
+            full: false,
+            path: location.clone(),
+        };
+        let request = v1::RegisterTargetRequest { cluster: cluster.into(), target: Some(info) };
+        let reply = self.control.call(request).await?;
+        let cluster =
+            Uuid::from_slice(&reply.cluster).filter(|&c| c != Uuid::NIL).ok_or_else(|| {
+                Error::new(ErrorKind::Protocol, "registration was answered without a cluster")
+            })?;
+        let id = TargetId(reply.id);
+        engine.join(cluster, id).await?;
+        self.targets.insert(id, engine.clone());
+        tracing::info!(target = %id, location, "registered");
+        Ok(())
+    }
+
+    async fn beat(&mut self, stopping: bool) -> Result<()> {
+        let engines: Vec<_> = (self.open.lock().iter())
+            .map(|o| o.engine.clone())
+            .filter(|e| e.id().is_some() && self.registered.contains(&e.uuid()))
+            .collect();
+        self.cluster = self.cluster.or_else(|| engines.iter().find_map(Engine::cluster));
+        let Some(cluster) = self.cluster else { return Ok(()) };
+        let failing = |e: &&Engine| e.failure().is_some() || e.stalled() >= STALL;
+        let failed = engines.iter().filter(failing).map(|e| e.stat().target);
+        let request = v1::HeartbeatRequest {
+            cluster: cluster.0.to_vec().into(),
+            daemon: self.config.name.clone(),
+            targets: engines.iter().map(Engine::stat).collect(),
+            failed: failed.chain(self.targets.away()).collect(),
+            stopping,
+        };
+        self.control.call(request).await.map(drop)
+    }
+}
+
+/// Returns when `shutdown` is true or nobody is left who could say so.
+async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|stop| *stop).await;
+}

@@ -1,0 +1,180 @@
+//! Which blocks are free. Kept in memory only; the index says what is used.
+//!
+//! Invariants: free runs neither touch nor overlap; a block is given to one owner at a time.
+
+use super::entry::Extent;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) struct Allocator {
+    /// Start → length of each free run, in blocks.
+    by_start: BTreeMap<u64, u64>,
+    /// (length, start) of each free run.
+    by_length: BTreeSet<(u64, u64)>,
+    free: u64,
+    total: u64,
+    /// Blocks that puts may not take.
+    reserve: u64,
+}
+
+impl Allocator {
+    /// All of `[first, end)` free. A small reserve is held back, so that a full target keeps room to
+    /// be repaired: one in 128, at most 1 GiB.
+    pub fn new(first: u64, end: u64) -> Self {
+        let total = end - first;
+        let mut it = Self {
+            by_start: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+            free: 0,
+            total,
+            reserve: (total / 128).min(1 << 18),
+        };
+        it.insert(first, total);
+        it.free = total;
+        it
+    }
+
+    /// Blocks that chunks can take.
+    pub fn capacity(&self) -> u64 {
+        self.total - self.reserve
+    }
+
+    /// Blocks that chunks took.
+    pub fn used(&self) -> u64 {
+        self.total - self.free
+    }
+
+    /// Takes `blocks`, the first `head` of them in one run: contiguous in the smallest run that
+    /// fits, else in a few of the longest runs. `None` when full or too fragmented.
+    pub fn take(&mut self, blocks: u64, head: u64) -> Option<Vec<Extent>> {
+        if blocks + self.reserve > self.free {
+            return None;
+        }
+        if let Some(&(length, start)) = self.by_length.range((blocks, 0)..).next() {
+            self.cut(start, length, blocks);
+            return Some(vec![Extent { block: start, blocks: blocks as u32 }]);
+        }
+        let longest: Vec<_> = self.by_length.iter().rev().take(Extent::MAX).copied().collect();
+        let enough = longest.iter().map(|r| r.0).sum::<u64>() >= blocks;
+        if !enough || longest.first()?.0 < head {
+            return None;
+        }
+        let mut left = blocks;
+        let mut extents = Vec::new();
+        for (length, start) in longest {
+            let part = length.min(left);
+            self.cut(start, length, part);
+            extents.push(Extent { block: start, blocks: part as u32 });
+            left -= part;
+            if left == 0 {
+                break;
+            }
+        }
+        Some(extents)
+    }
+
+    /// Takes exactly this extent. `false`, and nothing changed, unless all of it is free.
+    pub fn claim(&mut self, extent: Extent) -> bool {
+        let Some((&start, &length)) = self.by_start.range(..=extent.block).next_back() else {
+            return false;
+        };
+        if start + length < extent.end() {
+            return false;
+        }
+        self.remove(start, length);
+        self.insert(start, extent.block - start);
+        self.insert(extent.end(), start + length - extent.end());
+        self.free -= u64::from(extent.blocks);
+        true
+    }
+
+    /// Gives extents back.
+    pub fn give(&mut self, extents: &[Extent]) {
+        for extent in extents {
+            let (mut start, mut end) = (extent.block, extent.end());
+            let before = self.by_start.range(..=start).next_back().map(|(&s, &l)| (s, l));
+            if let Some((s, l)) = before {
+                assert!(s + l <= start, "blocks {extent:?} were freed twice");
+                if s + l == start {
+                    self.remove(s, l);
+                    start = s;
+                }
+            }
+            let after = self.by_start.range(extent.block..).next().map(|(&s, &l)| (s, l));
+            if let Some((s, l)) = after {
+                assert!(s >= end, "blocks {extent:?} were freed twice");
+                if s == end {
+                    self.remove(s, l);
+                    end = s + l;
+                }
+            }
+            self.insert(start, end - start);
+            self.free += u64::from(extent.blocks);
+        }
+    }
+
+    fn cut(&mut self, start: u64, length: u64, blocks: u64) {
+        self.remove(start, length);
+        self.insert(start + blocks, length - blocks);
+        self.free -= blocks;
+    }
+
+    fn insert(&mut self, start: u64, length: u64) {
+        if length > 0 {
+            self.by_start.insert(start, length);
+            self.by_length.insert((length, start));
+        }
+    }
+
+    fn remove(&mut self, start: u64, length: u64) {
+        self.by_start.remove(&start);
+        self.by_length.remove(&(length, start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_block_is_given_twice_or_lost(ops in prop::collection::vec((any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200)) {
+            const FIRST: u64 = 7;
+            const END: u64 = 1007;
+            let mut it = Allocator::new(FIRST, END);
+            let mut held: Vec<Vec<Extent>> = Vec::new();
+            for (take, blocks, which) in ops {
+                if take || held.is_empty() {
+                    match it.take(blocks, 1) {
+                        Some(extents) => {
+                            prop_assert_eq!(extents.iter().map(|e| u64::from(e.blocks)).sum::<u64>(), blocks);
+                            prop_assert!(extents.len() <= Extent::MAX);
+                            held.push(extents);
+                        }
+                        None => prop_assert!(it.by_start.len() > Extent::MAX || it.free < blocks + it.reserve),
+                    }
+                } else {
+                    let extents = held.swap_remove(which.index(held.len()));
+                    it.give(&extents);
+                }
+                let mut owner = vec![0; END as usize];
+                for e in held.iter().flatten() {
+                    (e.block..e.end()).for_each(|b| owner[b as usize] += 1);
+                }
+                for (&s, &l) in &it.by_start {
+                    (s..s + l).for_each(|b| owner[b as usize] += 1);
+                }
+                prop_assert!(owner[..FIRST as usize].iter().all(|&n| n == 0));
+                prop_assert!(owner[FIRST as usize..].iter().all(|&n| n == 1));
+                prop_assert_eq!(it.by_start.len(), it.by_length.len());
+                let mut copy = Allocator::new(FIRST, END);
+                for &e in held.iter().flatten() {
+                    prop_assert!(copy.claim(e));
+                    prop_assert!(!copy.claim(e));
+                }
+                prop_assert_eq!(&copy.by_start, &it.by_start);
+                prop_assert_eq!(copy.used(), it.used());
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Gives freed space back to the drive, a little at a time, before it is used again.
+//!
+//! Invariants: space is discarded only while nobody owns it: it reaches the allocator after the
+//! discard has ended; what waits here is handed over undiscarded when the allocator has run out.
+
+use super::BLOCK;
+use super::alloc::Allocator;
+use super::device::Device;
+use super::entry::Extent;
+use super::worker::Worker;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Most blocks of one discard: 4 MiB, which is also all that can be out of reach of a put.
+const PIECE: u32 = 1024;
+
+#[derive(Default)]
+struct Queue {
+    /// First block → blocks.
+    waiting: BTreeMap<u64, u32>,
+    /// Blocks that are being discarded.
+    under_way: u32,
+    /// Since when.
+    since: Option<Instant>,
+    closed: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    allocator: Arc<Mutex<Allocator>>,
+}
+
+/// The way of freed space back to the allocator.
+pub(super) struct Discard {
+    shared: Arc<Shared>,
+    /// None where the drive has no use for discards.
+    thread: Option<Worker>,
+}
+
+impl Discard {
+    /// Starts a thread if the drive wants discards. Errors: no thread.
+    pub fn start(
+        device: Arc<dyn Device>,
+        allocator: Arc<Mutex<Allocator>>,
+        path: &Path,
+    ) -> std::io::Result<Self> {
+        let shared =
+            Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), allocator });
+        let thread = match device.discard_rate() {
+            0 => None,
+            rate => {
+                let name = path.display().to_string();
+                let discarder = Discarder { device, rate, shared: shared.clone(), name };
+                Some(Worker::start("discard", move || discarder.run())?)
+            }
+        };
+        Ok(Self { shared, thread })
+    }
+
+    /// Takes space that nobody owns or reads any more.
+    pub fn give(&self, extents: &[Extent]) {
+        if self.thread.is_none() {
+            return self.shared.allocator.lock().give(extents);
+        }
+        let mut queue = self.shared.queue.lock();
+        queue.waiting.extend(extents.iter().map(|e| (e.block, e.blocks)));
+        drop(queue);
+        self.shared.changed.notify_one();
+    }
+
+    /// Hands all that waits to the allocator. Answers whether there was anything.
+    pub fn hurry(&self) -> bool {
+        let mut queue = self.shared.queue.lock();
+        let waiting = std::mem::take(&mut queue.waiting);
+        let mut allocator = self.shared.allocator.lock();
+        waiting.iter().for_each(|(&block, &blocks)| allocator.give(&[Extent { block, blocks }]));
+        !waiting.is_empty()
+    }
+
+    /// Blocks that chunks can take, and blocks that chunks took.
+    pub fn space(&self) -> (u64, u64) {
+        let queue = self.shared.queue.lock();
+        let free = queue.waiting.values().sum::<u32>() + queue.under_way;
+        let allocator = self.shared.allocator.lock();
+        (allocator.capacity(), allocator.used() - u64::from(free))
+    }
+}
+
+impl Drop for Discard {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = &self.thread {
+            let since = || self.shared.queue.lock().since;
+            thread.wait(|| since().map_or(Duration::ZERO, |s| s.elapsed()));
+        }
+    }
+}
+
+struct Discarder {
+    device: Arc<dyn Device>,
+    /// Bytes a second.
+    rate: u64,
+    shared: Arc<Shared>,
+    name: String,
+}
+
+impl Discarder {
+    fn run(&self) {
+        let mut useful = true;
+        let mut queue = self.shared.queue.lock();
+        while !queue.closed {
+            let Some(piece) = next(&mut queue.waiting) else {
+                self.shared.changed.wait(&mut queue);
+                continue;
+            };
+            let begun = Instant::now();
+            (queue.under_way, queue.since) = (piece.blocks, Some(begun));
+            MutexGuard::unlocked(&mut queue, || useful = useful && self.discard(piece));
+            (queue.under_way, queue.since) = (0, None);
+            self.shared.allocator.lock().give(&[piece]);
+            let bytes = u64::from(piece.blocks) * BLOCK;
+            let until = begun + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+            while useful
+                && !queue.closed
+                && !self.shared.changed.wait_until(&mut queue, until.into_std()).timed_out()
+            {
+            }
+        }
+    }
+
+    fn discard(&self, piece: Extent) -> bool {
+        let (off, len) = (piece.block * BLOCK, u64::from(piece.blocks) * BLOCK);
+        let result = self.device.discard(off, len);
+        if let Err(e) = &result {
+            tracing::warn!("{}: discard of {len} bytes at {off}: {e}; no more of it", self.name);
+        }
+        result.is_ok()
+    }
+}
+
+/// Takes the lowest run out, with what lies right behind it, up to [`PIECE`].
+fn next(waiting: &mut BTreeMap<u64, u32>) -> Option<Extent> {
+    let (block, blocks) = waiting.pop_first()?;
+    let mut piece = Extent { block, blocks };
+    while piece.blocks < PIECE
+        && let Some(behind) = waiting.remove(&piece.end())
+    {
+        piece.blocks += behind;
+    }
+    if piece.blocks > PIECE {
+        waiting.insert(piece.block + u64::from(PIECE), piece.blocks - PIECE);
+        piece.blocks = PIECE;
+    }
+    Some(piece)
+}

@@ -1,0 +1,314 @@
+//! The index `chunk → place, length, checksums`: RocksDB without a log of its own (the journal on the
+//! target is its log), and a bounded cache of decoded entries in front.
+//!
+//! Invariants: each batch of changes carries the number of its journal record, in one atomic write, so
+//! that what survives a crash says itself from where to replay. An entry in the cache equals the one
+//! in RocksDB.
+
+use super::entry::{Entry, Place, take_u64};
+use quick_cache::{Weighter, sync::Cache};
+use rocksdb::{
+    BlockBasedOptions, Cache as BlockCache, DB, Direction, ErrorKind as Kind, IteratorMode,
+    LogLevel, Options, ReadOptions, ReadTier, WriteBatch, WriteOptions,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, SessionId, Uuid};
+
+/// Uuid of the target. Written last when the index is made, so that a half-made one is noticed.
+const TARGET: &[u8] = b"m/target";
+/// Last journal record that the index holds, and the greatest stamp in it: u64 each, little-endian.
+const APPLIED: &[u8] = b"m/applied";
+const CHUNK: u8 = b'c';
+const BLOCK_CACHE: usize = 32 << 20;
+const ENTRY_CACHE: u64 = 32 << 20;
+
+pub(super) struct Index {
+    db: DB,
+    cache: Cache<ChunkId, Arc<Entry>, Weight>,
+    /// Grows with each delete; tells a lookup that what it read may be stale.
+    deletes: AtomicU64,
+    path: String,
+}
+
+/// How far the index has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Applied {
+    pub record: u64,
+    pub stamp: u64,
+}
+
+/// A change of the index.
+pub(super) enum Change {
+    Put(ChunkId, Arc<Entry>),
+    Delete(ChunkId),
+}
+
+pub(super) enum Opened {
+    Ready(Index, Applied),
+    /// There is none, or only a part: it must be rebuilt.
+    Lost,
+}
+
+#[derive(Clone)]
+struct Weight;
+impl Weighter<ChunkId, Arc<Entry>> for Weight {
+    fn weight(&self, _: &ChunkId, entry: &Arc<Entry>) -> u64 {
+        entry.weight()
+    }
+}
+
+impl Index {
+    /// Opens the index of target `uuid`. Errors: it is another target's, in use, or unreadable.
+    pub fn open(path: &Path, uuid: Uuid) -> Result<Opened> {
+        if !path.join("CURRENT").exists() {
+            return Ok(Opened::Lost);
+        }
+        let index = match DB::open(&options(false), path) {
+            Ok(db) => Self::with(db, path),
+            Err(e) if e.kind() == Kind::Corruption => {
+                tracing::error!("index {} is damaged: {e}", path.display());
+                return Ok(Opened::Lost);
+            }
+            Err(e) => return Err(failed(&path.to_string_lossy(), &e)),
+        };
+        let Some(owner) = index.meta(TARGET)? else { return Ok(Opened::Lost) };
+        if owner != uuid.0 {
+            let owner = Uuid::from_slice(&owner).unwrap_or_default();
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "index {} belongs to target {owner}, not to {uuid}; give each target its own, \
+                     or remove it to have it rebuilt",
+                    path.display()
+                ),
+            ));
+        }
+        let applied = index.meta(APPLIED)?;
+        match applied.as_deref().and_then(decode_applied) {
+            Some(applied) => Ok(Opened::Ready(index, applied)),
+            None => Ok(Opened::Lost),
+        }
+    }
+
+    /// Makes an empty index; what was there is removed. It counts as lost until [`Self::seal`].
+    pub fn create(path: &Path) -> Result<Self> {
+        let name = path.to_string_lossy();
+        Self::remove(path)?;
+        let db = DB::open(&options(true), path).map_err(|e| failed(&name, &e))?;
+        Ok(Self::with(db, path))
+    }
+
+    /// Removes an index, if there is one.
+    pub fn remove(path: &Path) -> Result<()> {
+        if !path.join("CURRENT").exists() {
+            return Ok(());
+        }
+        DB::destroy(&Options::default(), path).map_err(|e| failed(&path.to_string_lossy(), &e))
+    }
+
+    fn with(db: DB, path: &Path) -> Self {
+        Self {
+            db,
+            cache: Cache::with_weighter(64 << 10, ENTRY_CACHE, Weight),
+            deletes: AtomicU64::new(0),
+            path: path.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// Marks a new index as complete, durably.
+    pub fn seal(&self, uuid: Uuid, applied: Applied) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(APPLIED, encode_applied(applied));
+        batch.put(TARGET, uuid.0);
+        self.write(batch)?;
+        self.flush()
+    }
+
+    /// Makes changes visible; durable only after [`Self::flush`].
+    pub fn apply(&self, changes: &[Change], applied: Applied) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        for change in changes {
+            match change {
+                Change::Put(id, entry) => batch.put(key(*id), entry.encode()),
+                Change::Delete(id) => batch.delete(key(*id)),
+            }
+        }
+        batch.put(APPLIED, encode_applied(applied));
+        self.write(batch)?;
+        for change in changes {
+            match change {
+                Change::Put(id, entry) => self.cache.insert(*id, entry.clone()),
+                Change::Delete(id) => {
+                    self.deletes.fetch_add(1, Ordering::SeqCst);
+                    self.cache.remove(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything applied so far durable. Blocks.
+    pub fn flush(&self) -> Result<()> {
+        self.db.flush().map_err(|e| failed(&self.path, &e))
+    }
+
+    /// Looks a chunk up without waiting for the disk: `None` if that is not possible.
+    pub fn get_cached(&self, id: ChunkId) -> Result<Option<Option<Arc<Entry>>>> {
+        if let Some(entry) = self.cache.get(&id) {
+            return Ok(Some(Some(entry)));
+        }
+        let mut tier = ReadOptions::default();
+        tier.set_read_tier(ReadTier::BlockCache);
+        match self.read(id, &tier) {
+            Ok(found) => found.map(Some),
+            Err(e) if e.kind() == Kind::Incomplete => Ok(None),
+            Err(e) => Err(failed(&self.path, &e)),
+        }
+    }
+
+    /// Looks a chunk up. May block on the disk.
+    pub fn get(&self, id: ChunkId) -> Result<Option<Arc<Entry>>> {
+        if let Some(entry) = self.cache.get(&id) {
+            return Ok(Some(entry));
+        }
+        self.read(id, &ReadOptions::default()).map_err(|e| failed(&self.path, &e))?
+    }
+
+    fn read(
+        &self,
+        id: ChunkId,
+        options: &ReadOptions,
+    ) -> Result<Result<Option<Arc<Entry>>>, rocksdb::Error> {
+        let deletes = self.deletes.load(Ordering::SeqCst);
+        let Some(value) = self.db.get_pinned_opt(key(id), options)? else { return Ok(Ok(None)) };
+        let Some(entry) = Entry::decode(&value) else {
+            return Ok(Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "index {}: the entry of chunk {id} is damaged; remove the index to have it rebuilt",
+                    self.path
+                ),
+            )));
+        };
+        let entry = Arc::new(entry);
+        self.cache.insert(id, entry.clone());
+        if self.deletes.load(Ordering::SeqCst) != deletes {
+            self.cache.remove(&id);
+        }
+        Ok(Ok(Some(entry)))
+    }
+
+    /// Calls `each` for all chunks in id order until it fails. Entries that cannot be read are an
+    /// error. Blocks.
+    pub fn each(&self, mut each: impl FnMut(ChunkId, Place) -> Result<()>) -> Result<()> {
+        let mut options = ReadOptions::default();
+        options.fill_cache(false);
+        options.set_readahead_size(2 << 20);
+        let from = [CHUNK];
+        let start = IteratorMode::From(&from, Direction::Forward);
+        for item in self.db.iterator_opt(start, options) {
+            let (key, value) = item.map_err(|e| failed(&self.path, &e))?;
+            let Some(id) = parse_key(&key) else { break };
+            let Some(place) = Entry::decode_place(&mut &value[..]) else {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!("index {}: the entry of chunk {id} is damaged", self.path),
+                ));
+            };
+            each(id, place)?;
+        }
+        Ok(())
+    }
+
+    /// Up to `limit` chunks after `after`, of one session or of all, and whether there are more.
+    /// Blocks.
+    pub fn list(
+        &self,
+        after: Option<ChunkId>,
+        session: Option<SessionId>,
+        limit: usize,
+    ) -> Result<(Vec<(ChunkId, u64)>, bool)> {
+        let first =
+            session.map(|session| ChunkId { segment: SegmentId { session, seq: 0 }, shard: 0 });
+        let from = match after.max(first) {
+            Some(id) => key(id).to_vec(),
+            None => vec![CHUNK],
+        };
+        let mut items = Vec::new();
+        for item in self.db.iterator(IteratorMode::From(&from, Direction::Forward)) {
+            let (key, value) = item.map_err(|e| failed(&self.path, &e))?;
+            let Some(id) = parse_key(&key) else { break };
+            if Some(id) <= after {
+                continue;
+            }
+            if session.is_some_and(|s| s != id.segment.session) {
+                break;
+            }
+            if items.len() == limit {
+                return Ok((items, true));
+            }
+            let length = Entry::decode_place(&mut &value[..]).map_or(0, |p| p.length);
+            items.push((id, length));
+        }
+        Ok((items, false))
+    }
+
+    fn meta(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.db.get(key).map_err(|e| failed(&self.path, &e))
+    }
+
+    fn write(&self, batch: WriteBatch) -> Result<()> {
+        let mut options = WriteOptions::default();
+        options.disable_wal(true);
+        self.db.write_opt(batch, &options).map_err(|e| failed(&self.path, &e))
+    }
+}
+
+fn options(create: bool) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&BlockCache::new_lru_cache(BLOCK_CACHE));
+    table.set_bloom_filter(10.0, false);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    let mut options = Options::default();
+    options.create_if_missing(create);
+    options.set_block_based_table_factory(&table);
+    options.set_write_buffer_size(16 << 20);
+    options.set_max_write_buffer_number(4);
+    options.set_max_background_jobs(2);
+    options.set_max_open_files(256);
+    options.set_keep_log_file_num(2);
+    options.set_log_level(LogLevel::Warn);
+    options.set_bytes_per_sync(1 << 20);
+    options
+}
+
+fn key(id: ChunkId) -> [u8; 1 + ChunkId::LEN] {
+    let mut key = [CHUNK; 1 + ChunkId::LEN];
+    key[1..].copy_from_slice(&id.to_bytes());
+    key
+}
+
+fn parse_key(key: &[u8]) -> Option<ChunkId> {
+    let (&kind, id) = key.split_first()?;
+    (kind == CHUNK).then_some(())?;
+    id.try_into().ok().map(|id| ChunkId::from_bytes(&id))
+}
+
+fn encode_applied(applied: Applied) -> [u8; 16] {
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&applied.record.to_le_bytes());
+    out[8..].copy_from_slice(&applied.stamp.to_le_bytes());
+    out
+}
+
+fn decode_applied(mut bytes: &[u8]) -> Option<Applied> {
+    let (record, stamp) = (take_u64(&mut bytes)?, take_u64(&mut bytes)?);
+    bytes.is_empty().then_some(Applied { record, stamp })
+}
+
+fn failed(path: &str, e: &rocksdb::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("index {path}: {e}"))
+}

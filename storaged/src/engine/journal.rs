@@ -1,0 +1,301 @@
+//! The log of puts and deletes on the target: one record for each group commit, in a ring.
+//!
+//! Invariants: records have consecutive numbers; a record is written only after the one before it is
+//! durable, so that in a crash only the last can be torn; a record is overwritten only after the index
+//! holds its changes durably. A reader takes whole valid records only and orders them by number.
+
+use super::BLOCK;
+use super::device::Device;
+use super::entry::{Place, take, take_chunk, take_u64};
+use super::superblock::Superblock;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use weft_net::AlignedBuf;
+use weft_proto::ChunkId;
+
+const MAGIC: [u8; 8] = *b"WEFTJNL\n";
+const CRC_AT: usize = 32;
+/// Bytes of a record before its changes.
+pub(super) const HEAD: usize = 36;
+/// Most bytes of a record.
+pub(super) const MAX_RECORD: usize = 16 * BLOCK as usize;
+/// Bytes read at once in a scan; holds the longest record several times.
+const SCAN: u64 = 1 << 20;
+
+/// One put or delete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    Put { id: ChunkId, place: Place },
+    Delete { id: ChunkId },
+}
+
+impl Change {
+    const PUT: u8 = 1;
+    const DELETE: u8 = 2;
+    /// Bytes of a delete.
+    pub const DELETE_LEN: usize = 1 + ChunkId::LEN;
+
+    /// Kind u8 (1 put, 2 delete), the chunk id, and for a put its place.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Put { id, place } => {
+                out.push(Self::PUT);
+                out.extend(id.to_bytes());
+                place.encode(out);
+            }
+            Self::Delete { id } => {
+                out.push(Self::DELETE);
+                out.extend(id.to_bytes());
+            }
+        }
+    }
+
+    fn decode(input: &mut &[u8]) -> Option<Self> {
+        let kind = take::<1>(input)?[0];
+        let id = take_chunk(input)?;
+        match kind {
+            Self::PUT => Some(Self::Put { id, place: Place::decode(input)? }),
+            Self::DELETE => Some(Self::Delete { id }),
+            _ => None,
+        }
+    }
+}
+
+/// The changes of one group commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub number: u64,
+    pub changes: Vec<Change>,
+}
+
+/// The blocks of a record. Little-endian, padded with zeros:
+///
+/// ```text
+///   0  8  magic "WEFTJNL\n"
+///   8  8  salt of the target
+///  16  8  record number
+///  24  4  number of changes
+///  28  4  bytes of changes
+///  32  4  CRC-32 of bytes 0..32 and of the changes
+///  36  .  changes
+/// ```
+pub(super) fn encode(salt: u64, number: u64, count: u32, changes: &[u8]) -> AlignedBuf {
+    let mut head = Vec::with_capacity(HEAD);
+    head.extend(MAGIC);
+    head.extend(salt.to_le_bytes());
+    head.extend(number.to_le_bytes());
+    head.extend(count.to_le_bytes());
+    head.extend((changes.len() as u32).to_le_bytes());
+    head.extend(crc(&head, changes).to_le_bytes());
+
+    let len = HEAD + changes.len();
+    let mut buffer = AlignedBuf::take(len.next_multiple_of(BLOCK as usize));
+    let out = buffer.as_mut_slice();
+    out[..HEAD].copy_from_slice(&head);
+    out[HEAD..len].copy_from_slice(changes);
+    out[len..].fill(0);
+    buffer
+}
+
+/// Reads the record that begins here, and how many blocks it takes.
+pub(super) fn decode(salt: u64, bytes: &[u8]) -> Option<(Record, u64)> {
+    let mut input = bytes;
+    if take(&mut input)? != MAGIC || take_u64(&mut input)? != salt {
+        return None;
+    }
+    let number = take_u64(&mut input)?;
+    let count = u32::from_le_bytes(take(&mut input)?) as usize;
+    let len = u32::from_le_bytes(take(&mut input)?) as usize;
+    let stored = u32::from_le_bytes(take(&mut input)?);
+    let mut body = input.get(..len)?;
+    if HEAD + len > MAX_RECORD || crc(&bytes[..CRC_AT], body) != stored {
+        return None;
+    }
+    let blocks = (HEAD + len).div_ceil(BLOCK as usize) as u64;
+    let mut changes = Vec::with_capacity(count.min(len / Change::DELETE_LEN));
+    for _ in 0..count {
+        changes.push(Change::decode(&mut body)?);
+    }
+    body.is_empty().then_some((Record { number, changes }, blocks))
+}
+
+fn crc(head: &[u8], changes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(head);
+    hasher.update(changes);
+    hasher.finalize()
+}
+
+/// All valid records in the journal, by number. Blocks the thread. Errors: the drive's.
+pub(super) fn scan(
+    device: &dyn Device,
+    superblock: &Superblock,
+) -> io::Result<BTreeMap<u64, Record>> {
+    let start = superblock.journal_block * BLOCK;
+    let end = start + superblock.journal_blocks * BLOCK;
+    let mut records = BTreeMap::new();
+    let mut at = start;
+    while at < end {
+        let len = SCAN.min(end - at);
+        let buffer = device.read(at, len as usize).block()?;
+        let bytes = buffer.as_ref();
+        // A record that begins near the end of this piece is read again with the next.
+        let last = if at + len == end { len } else { len - MAX_RECORD as u64 };
+        let mut off = 0;
+        while off < last {
+            match decode(superblock.salt, &bytes[off as usize..]) {
+                Some((record, blocks)) => {
+                    records.insert(record.number, record);
+                    off += blocks * BLOCK;
+                }
+                None => off += BLOCK,
+            }
+        }
+        at += off.min(len);
+    }
+    Ok(records)
+}
+
+/// Which blocks of the journal the next record may take.
+pub(super) struct Ring {
+    blocks: u64,
+    head: u64,
+    /// (number, first block, blocks) of the records that the index does not hold durably yet.
+    live: VecDeque<(u64, u64, u64)>,
+    used: u64,
+}
+
+impl Ring {
+    pub fn new(blocks: u64) -> Self {
+        Self { blocks, head: 0, live: VecDeque::new(), used: 0 }
+    }
+
+    /// Room for record `number`: the first of its blocks within the journal, or `None` until older
+    /// records are released.
+    pub fn reserve(&mut self, number: u64, blocks: u64) -> Option<u64> {
+        let to_end = self.blocks - self.head;
+        let at = match self.live.front() {
+            None if to_end >= blocks => Some(self.head),
+            None => Some(0).filter(|_| self.blocks >= blocks),
+            Some(&(_, oldest, _)) if self.head > oldest => {
+                if to_end >= blocks {
+                    Some(self.head)
+                } else {
+                    Some(0).filter(|_| oldest >= blocks)
+                }
+            }
+            Some(&(_, oldest, _)) => Some(self.head).filter(|_| oldest - self.head >= blocks),
+        }?;
+        self.head = at + blocks;
+        self.live.push_back((number, at, blocks));
+        self.used += blocks;
+        Some(at)
+    }
+
+    /// The index holds everything up to record `number`.
+    pub fn release(&mut self, number: u64) {
+        while let Some(&(n, _, blocks)) = self.live.front()
+            && n <= number
+        {
+            self.live.pop_front();
+            self.used -= blocks;
+        }
+    }
+
+    /// Time to make the index durable.
+    pub fn half_full(&self) -> bool {
+        self.used * 2 > self.blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::Extent;
+    use super::*;
+    use proptest::prelude::*;
+    use weft_proto::{SegmentId, SessionId};
+
+    fn id(seq: u64) -> ChunkId {
+        ChunkId { segment: SegmentId { session: SessionId(1), seq }, shard: 2 }
+    }
+
+    fn bytes_of(changes: &[Change]) -> Vec<u8> {
+        let mut out = Vec::new();
+        changes.iter().for_each(|c| c.encode(&mut out));
+        out
+    }
+
+    #[test]
+    fn the_record_is_this_format() {
+        let changes = [
+            Change::Delete { id: id(5) },
+            Change::Put {
+                id: id(6),
+                place: Place {
+                    stamp: 1,
+                    length: 4096,
+                    extents: vec![Extent { block: 8, blocks: 2 }],
+                },
+            },
+        ];
+        let buffer = encode(0xabcd, 77, 2, &bytes_of(&changes));
+        let bytes = buffer.as_ref();
+        assert_eq!(bytes.len(), 4096);
+        #[rustfmt::skip]
+        assert_eq!(&bytes[..32], [
+            b'W', b'E', b'F', b'T', b'J', b'N', b'L', b'\n',
+            0xcd, 0xab, 0, 0, 0, 0, 0, 0,
+            77, 0, 0, 0, 0, 0, 0, 0,
+            2, 0, 0, 0,  65, 0, 0, 0,
+        ]);
+        #[rustfmt::skip]
+        assert_eq!(&bytes[36..101], [
+            2,  0, 0, 0, 0, 0, 0, 0, 1,  0, 0, 0, 0, 0, 0, 0, 5,  2,
+            1,  0, 0, 0, 0, 0, 0, 0, 1,  0, 0, 0, 0, 0, 0, 0, 6,  2,
+            1, 0, 0, 0, 0, 0, 0, 0,  0, 0x10, 0, 0, 0, 0, 0, 0,  1,
+            8, 0, 0, 0, 0, 0, 0, 0,  2, 0, 0, 0,
+        ]);
+        let (record, blocks) = decode(0xabcd, bytes).unwrap();
+        assert_eq!((record.number, blocks), (77, 1));
+        assert_eq!(record.changes, changes);
+        assert!(decode(0xabce, bytes).is_none(), "another target's salt");
+    }
+
+    proptest! {
+        #[test]
+        fn damage_is_noticed(count in 1usize..300, at: prop::sample::Index, flip in 1u8..=255) {
+            let changes: Vec<_> = (0..count).map(|i| Change::Delete { id: id(i as u64) }).collect();
+            let mut bytes = encode(1, 2, count as u32, &bytes_of(&changes)).as_ref().to_vec();
+            let used = HEAD + count * Change::DELETE_LEN;
+            bytes[at.index(used)] ^= flip;
+            prop_assert!(decode(1, &bytes).is_none());
+            let _ = decode(1, &bytes[..at.index(bytes.len())]);
+        }
+
+        #[test]
+        fn the_ring_never_gives_out_live_blocks(ops in prop::collection::vec((1u64..9, 0u64..3), 1..300)) {
+            let mut ring = Ring::new(32);
+            let mut live: VecDeque<(u64, u64, u64)> = VecDeque::new();
+            let mut number = 0;
+            for (blocks, release) in ops {
+                match ring.reserve(number, blocks) {
+                    Some(at) => {
+                        prop_assert!(at + blocks <= 32);
+                        for &(_, s, l) in &live {
+                            prop_assert!(at + blocks <= s || s + l <= at);
+                        }
+                        live.push_back((number, at, blocks));
+                        number += 1;
+                    }
+                    None => prop_assert!(!live.is_empty()),
+                }
+                for _ in 0..release {
+                    if let Some((n, _, _)) = live.pop_front() {
+                        ring.release(n);
+                    }
+                }
+                prop_assert_eq!(ring.used, live.iter().map(|l| l.2).sum::<u64>());
+            }
+        }
+    }
+}

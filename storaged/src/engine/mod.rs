@@ -1,0 +1,215 @@
+//! The engine of one target: chunks on one drive, behind put, get, delete and list.
+//!
+//! A target is a raw block device or a preallocated file:
+//!
+//! ```text
+//! | superblock | journal | chunks: header, data, header, data ...            | superblock |
+//! ```
+//!
+//! and a RocksDB index `chunk → extents, length, checksums` in a directory beside it. The index has
+//! no write-ahead log of its own: the journal on the target is that log. A put writes header and data
+//! somewhere free, then the committer writes one journal record for all puts and deletes that wait and
+//! flushes once, which makes data and record durable together. Then the index learns of it and the
+//! callers are answered.
+//!
+//! Invariants:
+//! - What was acknowledged is durable: the flush came after the data writes and the journal record.
+//! - The index never knows more than the journal: it is told after the flush, and what it forgets in
+//!   a crash is replayed. Only the last journal record can have data that was not flushed; its chunks
+//!   are verified at start and those that do not match, which nobody was told of, are dropped.
+//! - Space is reused only after the delete is durable, the last read of the chunk has ended, and the
+//!   discard of it, if the drive wants one, has ended, too.
+//! - Nothing waits for a drive that hangs: callers leave at their deadline, and at the end its threads
+//!   are left behind with the memory that the kernel may still use.
+//! - A failed flush or journal write ends all writes to the target until a restart (what the drive
+//!   holds is then unknown); reads go on.
+
+mod alloc;
+mod busy;
+mod commit;
+mod device;
+mod discard;
+mod entry;
+mod file;
+mod header;
+mod index;
+mod journal;
+mod kernel;
+mod ops;
+mod probe;
+mod readers;
+mod rebuild;
+mod signature;
+mod start;
+mod superblock;
+mod uring;
+mod worker;
+
+pub use device::{Device, Done};
+pub use ops::{ListPage, Range};
+pub use signature::{Content, Inspection, inspect};
+pub use start::{DISCARD_RATE, TargetOptions, Tuning};
+pub use superblock::Superblock;
+
+use alloc::Allocator;
+use busy::Busy;
+use commit::Committer;
+use discard::Discard;
+use index::Index;
+use parking_lot::{Mutex, RwLock};
+use readers::Readers;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Semaphore;
+use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
+
+/// Unit of allocation, of checksums and of I/O, in bytes.
+pub const BLOCK: u64 = layout::BLOCK as u64;
+
+/// One open target. Cheap to clone; the drive is released when the last clone is gone.
+#[derive(Clone)]
+pub struct Engine {
+    core: Arc<Core>,
+    committer: Arc<Committer>,
+}
+
+/// What the committer and the operations share.
+struct Core {
+    path: PathBuf,
+    device: Arc<dyn Device>,
+    superblock: RwLock<Superblock>,
+    index: Index,
+    allocator: Arc<Mutex<Allocator>>,
+    /// Where freed space goes.
+    discard: Discard,
+    readers: Readers,
+    busy: Busy,
+    /// Number of the next put; orders chunk headers in a rebuild.
+    stamp: AtomicU64,
+    counters: Counters,
+    /// Why nothing can be written any more.
+    failure: Mutex<Option<String>>,
+    /// Room for data on its way to the device, in blocks.
+    writing: Semaphore,
+}
+
+#[derive(Default)]
+struct Counters {
+    chunks: AtomicU64,
+    read_errors: AtomicU64,
+    write_errors: AtomicU64,
+    checksum_errors: AtomicU64,
+    /// Journal records written.
+    commits: AtomicU64,
+}
+
+impl Core {
+    /// Ends writes to this target until a restart.
+    fn fail(&self, why: String) {
+        let mut failure = self.failure.lock();
+        if failure.is_none() {
+            tracing::error!(target = %self.path.display(), "target takes no more writes: {why}");
+            *failure = Some(why);
+        }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match &*self.failure.lock() {
+            None => Ok(()),
+            Some(why) => Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "{} takes no writes: {why}; check the drive, then restart",
+                    self.path.display()
+                ),
+            )),
+        }
+    }
+}
+
+impl Engine {
+    /// The device or file.
+    pub fn path(&self) -> &Path {
+        &self.core.path
+    }
+
+    /// The target's own identity, made when it was formatted.
+    pub fn uuid(&self) -> Uuid {
+        self.core.superblock.read().uuid
+    }
+
+    /// The cluster that the target joined.
+    pub fn cluster(&self) -> Option<Uuid> {
+        Some(self.core.superblock.read().cluster).filter(|&c| c != Uuid::NIL)
+    }
+
+    /// The id that the cluster gave to this target, once it joined.
+    pub fn id(&self) -> Option<TargetId> {
+        let superblock = self.core.superblock.read();
+        (superblock.cluster != Uuid::NIL).then_some(superblock.target)
+    }
+
+    /// Why the target takes no more writes; `None` while it is well.
+    pub fn failure(&self) -> Option<String> {
+        self.core.failure.lock().clone()
+    }
+
+    /// How long the drive has not answered its oldest request.
+    pub fn stalled(&self) -> std::time::Duration {
+        self.core.device.stalled()
+    }
+
+    /// Space, chunks and error counts.
+    pub fn stat(&self) -> v1::TargetStat {
+        let core = &self.core;
+        let (capacity, used) = core.discard.space();
+        v1::TargetStat {
+            target: self.id().map_or(0, |id| id.0),
+            capacity_bytes: capacity * BLOCK,
+            used_bytes: used * BLOCK,
+            chunks: core.counters.chunks.load(Ordering::Relaxed),
+            read_errors: core.counters.read_errors.load(Ordering::Relaxed),
+            write_errors: core.counters.write_errors.load(Ordering::Relaxed),
+            checksum_errors: core.counters.checksum_errors.load(Ordering::Relaxed),
+            commits: core.counters.commits.load(Ordering::Relaxed),
+            stalled_ms: self.stalled().as_millis() as u64,
+        }
+    }
+
+    /// Writes the membership into both superblocks. Errors: `WrongCluster` if the target already
+    /// belongs to another one; `Io`.
+    pub async fn join(&self, cluster: Uuid, target: TargetId) -> Result<()> {
+        let mut next = self.core.superblock.read().clone();
+        if next.cluster == cluster && next.target == target {
+            return Ok(());
+        }
+        if next.cluster != Uuid::NIL {
+            return Err(Error::new(
+                ErrorKind::WrongCluster,
+                format!(
+                    "{} is target {} of cluster {}; it was asked to become target {target} of cluster {cluster}",
+                    self.core.path.display(),
+                    next.target,
+                    next.cluster
+                ),
+            ));
+        }
+        next.cluster = cluster;
+        next.target = target;
+        next.sequence += 1;
+        superblock::write(&*self.core.device, &next).await.map_err(|e| {
+            Error::new(ErrorKind::Io, format!("superblock of {}: {e}", self.core.path.display()))
+        })?;
+        *self.core.superblock.write() = next;
+        Ok(())
+    }
+
+    /// Ends writes, makes the index durable and marks nothing left to replay. Reads still work.
+    pub async fn close(&self) -> Result<()> {
+        let committer = self.committer.clone();
+        tokio::task::spawn_blocking(move || committer.close())
+            .await
+            .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?
+    }
+}

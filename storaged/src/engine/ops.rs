@@ -1,0 +1,325 @@
+//! What a target does for others: put, get, delete, list, verify.
+//!
+//! Invariant: a put or delete that began runs to its end, even when its caller is gone, so that no
+//! space is lost.
+
+use super::commit::Commit;
+use super::entry::{Entry, Extent, Place};
+use super::{BLOCK, Core, Engine, header};
+use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weft_net::AlignedBuf;
+use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, layout};
+
+/// Most chunks in one journal record of deletes.
+const DELETE_BATCH: usize = 1000;
+
+/// A range of a chunk.
+#[derive(Debug)]
+pub struct Range {
+    /// CRC-32 of each 4096-byte block, as it was put.
+    pub checksums: Vec<u32>,
+    /// The bytes, in pieces; not verified.
+    pub data: Vec<Bytes>,
+}
+
+/// A part of the list of chunks.
+#[derive(Debug)]
+pub struct ListPage {
+    /// Chunks and their lengths in bytes, in id order.
+    pub items: Vec<(ChunkId, u64)>,
+    /// There are chunks after the last item.
+    pub more: bool,
+}
+
+impl Engine {
+    /// Stores a chunk durably. `data` is a multiple of 4096 bytes, with a CRC-32 for each block; it is
+    /// written without a copy if it starts 4096-aligned. The same chunk again is fine. Errors:
+    /// `Corrupt` (checksums do not match the data), `Exists` (with other checksums), `NoSpace`,
+    /// `Invalid`, `Io`.
+    pub async fn put(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        check_payload(id, &data, &checksums)?;
+        self.core.check_writable()?;
+        let engine = self.clone();
+        run_to_end(async move { engine.put_checked(id, data, checksums).await }).await
+    }
+
+    async fn put_checked(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        let core = &self.core;
+        let _hold = core.busy.hold(vec![id]).await;
+        if let Some(entry) = core.lookup(id).await? {
+            return if entry.checksums == checksums {
+                Ok(())
+            } else {
+                Err(core.error(ErrorKind::Exists, id, "is stored with other contents"))
+            };
+        }
+        let length = data.len() as u64;
+        let extents = core.take_space(length).ok_or_else(|| {
+            core.error(ErrorKind::NoSpace, id, "does not fit: the target is full")
+        })?;
+        let stamp = core.stamp.fetch_add(1, Ordering::Relaxed);
+        let entry = Arc::new(Entry { place: Place { stamp, length, extents }, checksums });
+        if let Err(e) = core.write(id, &entry, data).await {
+            core.discard.give(&entry.place.extents);
+            core.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(target = %core.path.display(), chunk = %id, "write: {e}");
+            core.after_error(&e).await;
+            return Err(core.error(ErrorKind::Io, id, &format!("could not be written: {e}")));
+        }
+        self.committer.commit(vec![Commit::Put(id, entry)]).await
+    }
+
+    /// Reads `[off, off + len)` of a chunk, in multiples of 4096 bytes. The data is not verified here:
+    /// the reader does, with the checksums. Errors: `NotFound`, `Invalid`, `Io`.
+    pub async fn get(&self, id: ChunkId, off: u64, len: u64) -> Result<Range> {
+        self.core.get(id, off, len).await
+    }
+
+    /// Deletes chunks durably and answers how many there were.
+    pub async fn delete(&self, mut ids: Vec<ChunkId>) -> Result<u64> {
+        self.core.check_writable()?;
+        ids.sort_unstable();
+        ids.dedup();
+        let engine = self.clone();
+        run_to_end(async move {
+            let mut deleted = 0;
+            for batch in ids.chunks(DELETE_BATCH) {
+                deleted += engine.delete_batch(batch.to_vec()).await?;
+            }
+            Ok(deleted)
+        })
+        .await
+    }
+
+    async fn delete_batch(&self, ids: Vec<ChunkId>) -> Result<u64> {
+        let _hold = self.core.busy.hold(ids.clone()).await;
+        let core = self.core.clone();
+        let find = move || -> Result<Vec<Commit>> {
+            let found = ids.into_iter().map(|id| {
+                let entry = core.index.get(id)?;
+                Ok(entry.map(|entry| Commit::Delete(id, entry)))
+            });
+            found.filter_map(Result::transpose).collect()
+        };
+        let commits = blocking(find).await?;
+        let deleted = commits.len() as u64;
+        if deleted > 0 {
+            self.committer.commit(commits).await?;
+        }
+        Ok(deleted)
+    }
+
+    /// Up to `limit` chunks in id order, after `after`, of one session or of all.
+    pub async fn list(
+        &self,
+        after: Option<ChunkId>,
+        session: Option<SessionId>,
+        limit: usize,
+    ) -> Result<ListPage> {
+        let core = self.core.clone();
+        let (items, more) = blocking(move || core.index.list(after, session, limit)).await?;
+        Ok(ListPage { items, more })
+    }
+
+    /// Reads a range (0 bytes: from `off` to the end), compares it with its checksums, counts and logs
+    /// what does not match. Answers the offset of the first bad block.
+    pub async fn verify(&self, id: ChunkId, off: u64, len: u64) -> Result<Option<u64>> {
+        let core = &self.core;
+        let entry = core.lookup(id).await?.ok_or_else(|| core.missing(id))?;
+        let len = if len == 0 { entry.place.length.saturating_sub(off) } else { len };
+        let range = core.get(id, off, len).await?;
+        let mut sums = &range.checksums[..];
+        let mut at = off;
+        for piece in &range.data {
+            let (own, rest) = sums.split_at(piece.len() / BLOCK as usize);
+            if let Err(block) = weft_erasure::verify_blocks(piece, own) {
+                let bad = at + block as u64 * BLOCK;
+                core.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(
+                    target = %core.path.display(), chunk = %id, offset = bad,
+                    "chunk is corrupt on the drive"
+                );
+                return Ok(Some(bad));
+            }
+            sums = rest;
+            at += piece.len() as u64;
+        }
+        Ok(None)
+    }
+}
+
+/// Blocks of data on their way to the device at a time: enough to keep it busy, and few enough that
+/// not all writers end together and then wait together for one flush.
+pub(super) const WRITING: u32 = 4608;
+
+impl Core {
+    pub(super) async fn lookup(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<Entry>>> {
+        match self.index.get_cached(id)? {
+            Some(found) => Ok(found),
+            None => {
+                let core = self.clone();
+                blocking(move || core.index.get(id)).await
+            }
+        }
+    }
+
+    /// Space for header and data; what waits to be discarded counts when there is no other.
+    fn take_space(&self, length: u64) -> Option<Vec<Extent>> {
+        let head = header::blocks(length);
+        let take = || self.allocator.lock().take(head + length / BLOCK, head);
+        take().or_else(|| if self.discard.hurry() { take() } else { None })
+    }
+
+    async fn get(self: &Arc<Self>, id: ChunkId, off: u64, len: u64) -> Result<Range> {
+        let _reading = Reading::enter(self, id);
+        let entry = self.lookup(id).await?.ok_or_else(|| self.missing(id))?;
+        let length = entry.place.length;
+        let sound = len > 0 && off.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
+        if !sound || off.checked_add(len).is_none_or(|end| end > length) {
+            let what = format!("of {length} bytes has no range of {len} bytes at {off}");
+            return Err(self.error(ErrorKind::Invalid, id, &what));
+        }
+        let reads: Vec<_> = (entry.place.locate(off, len).into_iter())
+            .map(|(at, bytes)| self.device.read(at, bytes as usize))
+            .collect();
+        let mut data = Vec::with_capacity(reads.len());
+        for read in reads {
+            match read.wait().await {
+                Ok(buffer) => data.push(buffer.into()),
+                Err(e) => {
+                    self.after_error(&e).await;
+                    return Err(self.read_failed(id, off, len, &e));
+                }
+            }
+        }
+        let blocks = (off / BLOCK) as usize..((off + len) / BLOCK) as usize;
+        Ok(Range { checksums: entry.checksums[blocks].to_vec(), data })
+    }
+
+    /// Writes header and data into the extents of `entry`.
+    async fn write(&self, id: ChunkId, entry: &Entry, data: Bytes) -> io::Result<()> {
+        let blocks: u32 = entry.place.extents.iter().map(|e| e.blocks).sum();
+        let room = self.writing.acquire_many(blocks.min(WRITING)).await;
+        // It is never closed.
+        let _room = room.map_err(io::Error::other)?;
+        let salt = self.superblock.read().salt;
+        let mut pieces = [Bytes::from(header::encode(salt, id, entry)), aligned(data)];
+        let mut writes = Vec::with_capacity(entry.place.extents.len());
+        for extent in &entry.place.extents {
+            let mut left = extent.blocks as usize * BLOCK as usize;
+            let mut run = Vec::with_capacity(2);
+            for piece in &mut pieces {
+                let part = piece.split_to(left.min(piece.len()));
+                left -= part.len();
+                if !part.is_empty() {
+                    run.push(part);
+                }
+            }
+            writes.push(self.device.write(extent.block * BLOCK, run));
+        }
+        // All must have ended before the space may be given back.
+        let mut result = Ok(());
+        for write in writes {
+            result = result.and(write.wait().await);
+        }
+        result
+    }
+
+    pub(super) fn missing(&self, id: ChunkId) -> Error {
+        self.error(ErrorKind::NotFound, id, "is not here")
+    }
+
+    fn error(&self, kind: ErrorKind, id: ChunkId, what: &str) -> Error {
+        Error::new(kind, format!("chunk {id} {what} ({})", self.path.display()))
+    }
+
+    /// Tells a drive that failed once from one that is gone or takes no writes any more: the latter
+    /// counts as failed, so that the cluster goes round it.
+    async fn after_error(&self, e: &io::Error) {
+        if matches!(e.raw_os_error(), Some(libc::EROFS | libc::EPERM)) {
+            return self.fail(format!("the drive is read-only: {e}"));
+        }
+        if let Err(e) = self.device.read(0, BLOCK as usize).wait().await {
+            self.fail(format!("the drive is gone: its superblock cannot be read: {e}"));
+        }
+    }
+
+    fn read_failed(&self, id: ChunkId, off: u64, len: u64, e: &io::Error) -> Error {
+        self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(target = %self.path.display(), chunk = %id, off, len, "read: {e}");
+        self.error(ErrorKind::Io, id, &format!("could not be read: {e}"))
+    }
+}
+
+/// Keeps the chunk's space from being reused.
+struct Reading<'a> {
+    core: &'a Core,
+    id: ChunkId,
+}
+
+impl<'a> Reading<'a> {
+    fn enter(core: &'a Core, id: ChunkId) -> Self {
+        core.readers.enter(id);
+        Self { core, id }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let free = self.core.readers.leave(self.id);
+        if !free.is_empty() {
+            self.core.discard.give(&free);
+        }
+    }
+}
+
+fn check_payload(id: ChunkId, data: &[u8], checksums: &[u32]) -> Result<()> {
+    let bad = |what: String| Err(Error::new(ErrorKind::Invalid, format!("chunk {id}: {what}")));
+    let len = data.len() as u64;
+    if len == 0 || len > layout::MAX_CHUNK || !len.is_multiple_of(BLOCK) {
+        let max = layout::MAX_CHUNK;
+        return bad(format!("{len} bytes are not a multiple of {BLOCK} from {BLOCK} to {max}"));
+    }
+    if checksums.len() as u64 != len / BLOCK {
+        return bad(format!("{} checksums for {} blocks", checksums.len(), len / BLOCK));
+    }
+    weft_erasure::verify_blocks(data, checksums).map_err(|block| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "chunk {id}: block {block} does not match its checksum; it was damaged on its way"
+            ),
+        )
+    })
+}
+
+/// The same bytes at an address that O_DIRECT takes. Frames arrive so; others are copied.
+fn aligned(data: Bytes) -> Bytes {
+    if data.as_ptr().addr().is_multiple_of(BLOCK as usize) {
+        return data;
+    }
+    static COPIES: AtomicU64 = AtomicU64::new(0);
+    if COPIES.fetch_add(1, Ordering::Relaxed) == 0 {
+        tracing::debug!("payload is not aligned and is copied");
+    }
+    let mut buffer = AlignedBuf::take(data.len());
+    buffer.as_mut_slice().copy_from_slice(&data);
+    buffer.into()
+}
+
+async fn run_to_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    tokio::spawn(work).await.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
+}

@@ -1,0 +1,40 @@
+//! Whether a drive is still there, and how to let go of one that is not.
+
+use super::{BLOCK, Engine, Superblock};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+use weft_proto::{Error, ErrorKind, Result};
+
+/// Between two looks whether the last request has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Engine {
+    /// Reads the superblock from the drive. Errors: `Io` when it cannot be read, or is not that of this
+    /// target any more. Takes as long as the drive does.
+    pub async fn probe(&self) -> Result<()> {
+        let fail = |what: String| {
+            Error::new(ErrorKind::Io, format!("superblock of {}: {what}", self.path().display()))
+        };
+        let read = self.core.device.read(0, BLOCK as usize).wait().await;
+        let block = read.map_err(|e| fail(e.to_string()))?;
+        let found = Superblock::decode(block.as_ref()).map_err(fail)?;
+        match found.uuid == self.uuid() {
+            true => Ok(()),
+            false => Err(fail(format!("it is target {} now", found.uuid))),
+        }
+    }
+
+    /// Closes the target and waits for the end of all requests to it, so that it may be opened again.
+    /// Errors are those of [`Engine::close`].
+    pub async fn retire(self) -> Result<()> {
+        let closed = self.close().await;
+        // Every clone of the engine holds the committer.
+        while Arc::strong_count(&self.committer) > 1 {
+            sleep(LOOK).await;
+        }
+        // The drive's thread is waited for, which blocks.
+        let dropped = tokio::task::spawn_blocking(move || drop(self)).await;
+        closed.and(dropped.map_err(|e| Error::new(ErrorKind::Internal, e.to_string())))
+    }
+}

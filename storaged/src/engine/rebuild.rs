@@ -1,0 +1,197 @@
+//! Rebuilds a lost index from the headers on the target.
+//!
+//! Deletes leave headers behind, so a header does not prove that its chunk is there. A chunk counts
+//! unless a newer one overlaps it. What was deleted and not overwritten since comes back; nobody
+//! refers to it, and the full reconcile (I7) deletes it again. Readers verify checksums as always.
+
+use super::device::Device;
+use super::entry::{Entry, Extent};
+use super::index::{Applied, Change, Index};
+use super::superblock::Superblock;
+use super::{BLOCK, header};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::time::Instant;
+use weft_proto::{ChunkId, Error, ErrorKind, Result};
+
+/// Bytes of one read.
+const PIECE: u64 = 4 << 20;
+/// Reads in flight.
+const AHEAD: usize = 4;
+/// Chunks in one write of the index.
+const BATCH: usize = 1000;
+
+struct Found {
+    stamp: u64,
+    id: ChunkId,
+    extents: Vec<Extent>,
+}
+
+/// Makes a new index in `path` from what lies on the target. `last` is the number of the last journal
+/// record. Blocks for as long as it takes to read the drive.
+pub(super) fn run(
+    device: &dyn Device,
+    superblock: &Superblock,
+    path: &Path,
+    name: &str,
+    last: u64,
+) -> Result<(Index, Applied)> {
+    let index = Index::create(path)?;
+    let mut scan =
+        Scan { device, superblock, index: &index, name, found: Vec::new(), batch: Vec::new() };
+    scan.run()?;
+    let found = std::mem::take(&mut scan.found);
+    let stamp = found.iter().map(|f| f.stamp).max().unwrap_or(0);
+    let total = found.len();
+    let survivors = keep_newest(found);
+    let kept = survivors.len();
+    // The index has the last header seen of each id; put right the ids that lost.
+    scan.settle(survivors)?;
+    let applied = Applied { record: last, stamp };
+    index.seal(superblock.uuid, applied)?;
+    tracing::info!("{name}: index rebuilt: {kept} chunks of {total} headers");
+    Ok((index, applied))
+}
+
+/// Newest first, all that no newer one overlaps or replaces.
+fn keep_newest(mut found: Vec<Found>) -> HashMap<ChunkId, u64> {
+    found.sort_unstable_by_key(|f| std::cmp::Reverse(f.stamp));
+    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut kept = HashMap::new();
+    for f in found {
+        let overlaps = f
+            .extents
+            .iter()
+            .any(|e| taken.range(..e.end()).next_back().is_some_and(|(_, &end)| end > e.block));
+        if !overlaps && !kept.contains_key(&f.id) {
+            kept.insert(f.id, f.extents[0].block);
+            taken.extend(f.extents.iter().map(|e| (e.block, e.end())));
+        }
+    }
+    kept
+}
+
+struct Scan<'a> {
+    device: &'a dyn Device,
+    superblock: &'a Superblock,
+    index: &'a Index,
+    name: &'a str,
+    found: Vec<Found>,
+    batch: Vec<Change>,
+}
+
+impl Scan<'_> {
+    fn run(&mut self) -> Result<()> {
+        let (start, end) = (self.superblock.data_block * BLOCK, self.superblock.data_end * BLOCK);
+        let mut next = start;
+        let mut reads = VecDeque::new();
+        let mut told = Instant::now();
+        loop {
+            while reads.len() < AHEAD && next < end {
+                let len = PIECE.min(end - next);
+                reads.push_back((next, self.device.read(next, len as usize)));
+                next += len;
+            }
+            let Some((at, read)) = reads.pop_front() else { return Ok(()) };
+            match read.block() {
+                Ok(buffer) => self.piece(at, buffer.as_ref())?,
+                Err(e) => self.piece_by_block(at, PIECE.min(end - at), &e)?,
+            }
+            if told.elapsed().as_secs() >= 5 {
+                let percent = (at - start) * 100 / (end - start);
+                tracing::info!(
+                    "{}: rebuilding the index: {percent} %, {} headers",
+                    self.name,
+                    self.found.len()
+                );
+                told = Instant::now();
+            }
+        }
+    }
+
+    fn piece(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let salt = self.superblock.salt;
+        for (i, block) in bytes.chunks_exact(BLOCK as usize).enumerate() {
+            if let Some(blocks) = header::peek_blocks(salt, block) {
+                self.header(at / BLOCK + i as u64, blocks, &bytes[i * BLOCK as usize..])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A part that cannot be read as a whole: what can be read of it.
+    fn piece_by_block(&mut self, at: u64, len: u64, e: &std::io::Error) -> Result<()> {
+        tracing::warn!("{}: reading {len} bytes at {at}: {e}; trying block by block", self.name);
+        for at in (at..at + len).step_by(BLOCK as usize) {
+            if let Ok(buffer) = self.device.read(at, BLOCK as usize).block() {
+                self.piece(at, buffer.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn header(&mut self, at: u64, blocks: u64, bytes: &[u8]) -> Result<()> {
+        let decoded = match bytes.get(..(blocks * BLOCK) as usize) {
+            Some(bytes) => header::decode(self.superblock.salt, at, bytes),
+            None => read_header(self.device, self.superblock, at, blocks).ok().flatten(),
+        };
+        let Some((id, entry)) = decoded else { return Ok(()) };
+        if !entry.place.lies_in(self.superblock.data_block, self.superblock.data_end) {
+            return Ok(());
+        }
+        let Entry { place, .. } = &entry;
+        self.found.push(Found { stamp: place.stamp, id, extents: place.extents.clone() });
+        self.batch.push(Change::Put(id, Arc::new(entry)));
+        if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let batch = std::mem::take(&mut self.batch);
+        self.index.apply(&batch, Applied::default())
+    }
+
+    /// Makes the index hold exactly the survivors, each from the header at its block.
+    fn settle(&mut self, mut survivors: HashMap<ChunkId, u64>) -> Result<()> {
+        self.write()?;
+        let mut wrong = Vec::new();
+        self.index.each(|id, place| {
+            match survivors.remove(&id) {
+                Some(block) if block == place.extents[0].block => {}
+                Some(block) => wrong.push((id, Some((block, place.header_blocks())))),
+                None => wrong.push((id, None)),
+            }
+            Ok(())
+        })?;
+        for (id, newer) in wrong {
+            let change = match newer {
+                None => Change::Delete(id),
+                Some((block, blocks)) => {
+                    match read_header(self.device, self.superblock, block, blocks)? {
+                        Some((found, entry)) if found == id => Change::Put(id, Arc::new(entry)),
+                        _ => Change::Delete(id),
+                    }
+                }
+            };
+            self.index.apply(&[change], Applied::default())?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the header at block `at`. Blocks. Errors: the drive's.
+fn read_header(
+    device: &dyn Device,
+    superblock: &Superblock,
+    at: u64,
+    blocks: u64,
+) -> Result<Option<(ChunkId, Entry)>> {
+    if at.checked_add(blocks).is_none_or(|end| end > superblock.data_end) {
+        return Ok(None);
+    }
+    let buffer = device
+        .read(at * BLOCK, (blocks * BLOCK) as usize)
+        .block()
+        .map_err(|e| Error::new(ErrorKind::Io, format!("header at block {at}: {e}")))?;
+    Ok(header::decode(superblock.salt, at, buffer.as_ref()))
+}

@@ -1,0 +1,396 @@
+//! Brings a target up: superblocks, index, journal replay, free space.
+
+use super::commit::Committer;
+use super::device::{Device, Done};
+use super::entry::{Entry, Place};
+use super::file::{self, TargetFile};
+use super::index::{self, Applied, Index, Opened};
+use super::journal::{self, Change, Record};
+use super::signature::{self, Content};
+use super::uring::Uring;
+use super::{
+    Allocator, BLOCK, Busy, Core, Counters, Discard, Engine, Readers, Superblock, header, rebuild,
+};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Semaphore;
+use weft_net::AlignedBuf;
+use weft_proto::{ChunkId, Error, ErrorKind, Result, Uuid};
+
+/// Distance by which put numbers jump at each start, durably: more than the puts that can be under way
+/// at a crash.
+const STAMP_JUMP: u64 = 1 << 20;
+
+/// Headers read at once in a replay.
+const READS: usize = 64;
+
+/// Which drive a target is.
+#[derive(Clone, Debug)]
+pub struct TargetOptions {
+    /// Block device or file.
+    pub path: PathBuf,
+    /// Bytes of the file to make when `path` does not exist.
+    pub size: Option<u64>,
+    /// Directory of the index; `None`: `<path>.index` (for files only).
+    pub index: Option<PathBuf>,
+    pub tuning: Tuning,
+}
+
+impl TargetOptions {
+    /// With defaults; `size` is for a file that is to be made.
+    pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
+        Self { path: path.into(), size, index: None, tuning: Tuning::default() }
+    }
+}
+
+/// What the engine would otherwise decide from what the kernel says of the drive.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// Whether a put is flushed before it is acknowledged; `None`: unless the kernel knows the drive
+    /// to have no volatile cache. A file is flushed always.
+    pub flush: Option<bool>,
+    /// Bytes a second of freed space to discard, 0: none; `None`: [`DISCARD_RATE`] where the drive
+    /// takes discards, and nothing on a file, which would lose its preallocated blocks.
+    pub discard: Option<u64>,
+}
+
+/// What a drive is given back at most, in bytes a second: discards slow other requests down.
+pub const DISCARD_RATE: u64 = 1 << 30;
+
+impl Engine {
+    /// Opens a target; formats it if it is fresh. Blocks: replays the journal, and reads the whole
+    /// drive when the index is lost. Errors name the path and what to do.
+    pub fn open(options: &TargetOptions) -> Result<Self> {
+        let path = &options.path;
+        let target = file::open(path, options.size)?;
+        let index = index_path(options, &target)?;
+        let superblock = find_superblock(&target, path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let tuning = options.tuning;
+        let device = Uring::new(target, superblock.size, &name, tuning)
+            .map_err(|e| Error::new(ErrorKind::Io, format!("{}: io_uring: {e}", path.display())))?;
+        Self::on_device(Arc::new(device), superblock, path, &index)
+    }
+
+    /// Makes a fresh target of a drive that nobody uses; one that does not exist is made as in
+    /// [`Self::open`]. What it holds must be `Blank`, or exactly `over`, which is destroyed. Blocks.
+    /// Errors: `Exists` when it holds something else; `Busy`; `Io`; `Invalid` when it is too small.
+    pub fn format(options: &TargetOptions, over: &Content) -> Result<Superblock> {
+        let path = &options.path;
+        let target = file::open(path, options.size)?;
+        let index = index_path(options, &target)?;
+        let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
+        check_size(&target, path)?;
+        let found = signature::find(&target).map_err(io)?;
+        if found != Content::Blank && found != *over {
+            let what = format!("{} holds {found}; nothing was changed", path.display());
+            return Err(Error::new(ErrorKind::Exists, what));
+        }
+        signature::wipe(&target).map_err(io)?;
+        Index::remove(&index)?;
+        format(&target, path)
+    }
+
+    /// Brings up a target on any [`Device`], which holds (or is to hold, when it is blank) what
+    /// `superblock` describes. `path` names it in logs and errors; `index_path` is the directory of
+    /// its index. Blocks.
+    pub fn on_device(
+        device: Arc<dyn Device>,
+        superblock: Superblock,
+        path: &Path,
+        index_path: &Path,
+    ) -> Result<Self> {
+        let name = path.display().to_string();
+        let records = journal::scan(&*device, &superblock)
+            .map_err(|e| Error::new(ErrorKind::Io, format!("{name}: reading the journal: {e}")))?;
+        let start = Start { device: &*device, superblock: &superblock, name: &name };
+        let (index, mut applied) = start.index(index_path, &records)?;
+        // Puts that nobody was told of may have left headers with greater numbers than the last known.
+        applied.stamp += STAMP_JUMP;
+        index.apply(&[], applied)?;
+        index.flush()?;
+        let mut allocator = Allocator::new(superblock.data_block, superblock.data_end);
+        let mut chunks = 0;
+        index.each(|id, place| {
+            chunks += 1;
+            if place.extents.iter().all(|&e| allocator.claim(e)) {
+                return Ok(());
+            }
+            Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "{name}: chunk {id} overlaps another or lies outside the target: index {} is \
+                     damaged; remove it to have it rebuilt",
+                    index_path.display()
+                ),
+            ))
+        })?;
+        tracing::info!(
+            "{name}: {chunks} chunks, {} of {} MiB used",
+            (allocator.used() * BLOCK) >> 20,
+            (allocator.capacity() * BLOCK) >> 20
+        );
+        let allocator = Arc::new(Mutex::new(allocator));
+        let thread = |e| Error::new(ErrorKind::Io, format!("{name}: starting a thread: {e}"));
+        let discard = Discard::start(device.clone(), allocator.clone(), path).map_err(thread)?;
+        let core = Arc::new(Core {
+            writing: Semaphore::new(super::ops::WRITING as usize),
+            path: path.to_path_buf(),
+            device,
+            superblock: RwLock::new(superblock),
+            index,
+            allocator,
+            discard,
+            readers: Readers::default(),
+            busy: Busy::default(),
+            stamp: AtomicU64::new(applied.stamp),
+            counters: Counters::default(),
+            failure: Mutex::new(None),
+        });
+        core.counters.chunks.store(chunks, Ordering::Relaxed);
+        let committer = Committer::start(core.clone(), applied.record).map_err(thread)?;
+        Ok(Self { core, committer: Arc::new(committer) })
+    }
+}
+
+fn index_path(options: &TargetOptions, target: &TargetFile) -> Result<PathBuf> {
+    if let Some(index) = &options.index {
+        return Ok(index.clone());
+    }
+    if target.block_device {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{} is a device: name a directory for its index", options.path.display()),
+        ));
+    }
+    let mut name = options.path.clone().into_os_string();
+    name.push(".index");
+    Ok(name.into())
+}
+
+/// The superblock that holds, both copies repaired; a fresh one if the target is blank.
+fn find_superblock(target: &TargetFile, path: &Path) -> Result<Superblock> {
+    let name = path.display();
+    let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{name}: superblock: {e}"));
+    let refuse = |what: String| Err(Error::new(ErrorKind::Invalid, format!("{name}: {what}")));
+    check_size(target, path)?;
+    let read = |at: u64| -> Result<Result<Superblock, String>> {
+        let mut buffer = AlignedBuf::take(BLOCK as usize);
+        target.file.read_exact_at(buffer.as_mut_slice(), at).map_err(io)?;
+        Ok(Superblock::decode(buffer.as_ref()))
+    };
+    let first = read(0)?;
+    let last_at = first.as_ref().map_or(target.size, |s| s.size.min(target.size)) - BLOCK;
+    let last = read(last_at)?;
+    let (holds, repair) = match (first, last) {
+        (Ok(a), _) if a.size > target.size => {
+            return refuse(format!(
+                "it was formatted with {} bytes and has {} now: it was truncated; restore its size or replace the target",
+                a.size, target.size
+            ));
+        }
+        (Ok(a), Ok(b)) if a.uuid != b.uuid => {
+            return refuse(format!(
+                "its superblocks belong to two targets, {} and {}",
+                a.uuid, b.uuid
+            ));
+        }
+        (Ok(a), Ok(b)) if a.sequence == b.sequence => (a, false),
+        (Ok(a), Ok(b)) => (if a.sequence > b.sequence { a } else { b }, true),
+        (Ok(a), Err(_)) => (a, true),
+        (Err(_), Ok(b)) if b.size == target.size => (b, true),
+        (Err(_), Ok(b)) => {
+            return refuse(format!(
+                "its last superblock is for {} bytes and it has {}",
+                b.size, target.size
+            ));
+        }
+        (Err(e), Err(_)) => match signature::find(target).map_err(io)? {
+            Content::Blank => return format(target, path),
+            content => {
+                return refuse(format!(
+                    "{e}, and it is not blank: it is damaged, or holds {content}; if nothing on it is \
+                     needed, `weft target add --force` overwrites it"
+                ));
+            }
+        },
+    };
+    if target.size > holds.size {
+        tracing::warn!("{name} has {} bytes, of which its format uses {}", target.size, holds.size);
+    }
+    if repair {
+        tracing::warn!(
+            "{name}: one superblock was damaged or stale; it is repaired from the other"
+        );
+        store(target, &holds).map_err(io)?;
+    }
+    Ok(holds)
+}
+
+fn check_size(target: &TargetFile, path: &Path) -> Result<()> {
+    if target.size >= Superblock::MIN_SIZE {
+        return Ok(());
+    }
+    let what = format!(
+        "{}: {} bytes are too few: a target has at least {}; if it had more before, it was truncated",
+        path.display(),
+        target.size,
+        Superblock::MIN_SIZE
+    );
+    Err(Error::new(ErrorKind::Invalid, what))
+}
+
+fn format(target: &TargetFile, path: &Path) -> Result<Superblock> {
+    let superblock = Superblock::new(target.size);
+    file::fill(target, superblock.data_block * BLOCK)
+        .and_then(|()| store(target, &superblock))
+        .map_err(|e| Error::new(ErrorKind::Io, format!("formatting {}: {e}", path.display())))?;
+    tracing::info!(
+        "{} formatted as target {}, {} MiB",
+        path.display(),
+        superblock.uuid,
+        superblock.size >> 20
+    );
+    Ok(superblock)
+}
+
+fn store(target: &TargetFile, superblock: &Superblock) -> std::io::Result<()> {
+    let buffer = superblock.encode();
+    target.file.write_all_at(buffer.as_ref(), 0)?;
+    target.file.sync_data()?;
+    target.file.write_all_at(buffer.as_ref(), superblock.size - BLOCK)?;
+    target.file.sync_data()
+}
+
+struct Start<'a> {
+    device: &'a dyn Device,
+    superblock: &'a Superblock,
+    name: &'a str,
+}
+
+impl Start<'_> {
+    /// The index with everything in the journal applied.
+    fn index(&self, path: &Path, records: &BTreeMap<u64, Record>) -> Result<(Index, Applied)> {
+        let last = records.last_key_value().map_or(0, |(&n, _)| n);
+        let lost = match Index::open(path, self.superblock.uuid)? {
+            Opened::Ready(index, applied) => {
+                let next = applied.record + 1;
+                // Without the next record nothing came after, or what came was overwritten since.
+                if last < next || records.contains_key(&next) {
+                    let applied = self.replay(&index, applied, records)?;
+                    return Ok((index, applied));
+                }
+                tracing::error!(
+                    "{}: index {} is older than the journal reaches back",
+                    self.name,
+                    path.display()
+                );
+                true
+            }
+            // Chunks come only after joining, and with a record.
+            Opened::Lost => last > 0 || self.superblock.cluster != Uuid::NIL,
+        };
+        if lost {
+            tracing::warn!(
+                "{}: index {} is lost; it is rebuilt from the target",
+                self.name,
+                path.display()
+            );
+            return rebuild::run(self.device, self.superblock, path, self.name, last);
+        }
+        let index = Index::create(path)?;
+        index.seal(self.superblock.uuid, Applied::default())?;
+        Ok((index, Applied::default()))
+    }
+
+    /// Applies the records after `applied`, in order, up to the first that is missing.
+    fn replay(
+        &self,
+        index: &Index,
+        applied: Applied,
+        records: &BTreeMap<u64, Record>,
+    ) -> Result<Applied> {
+        let mut changes: BTreeMap<ChunkId, Option<(u64, Place)>> = BTreeMap::new();
+        let mut end = applied;
+        for (&number, record) in records.range(applied.record + 1..) {
+            if number != end.record + 1 {
+                break;
+            }
+            end.record = number;
+            for change in &record.changes {
+                match change {
+                    Change::Put { id, place } => {
+                        end.stamp = end.stamp.max(place.stamp);
+                        changes.insert(*id, Some((number, place.clone())));
+                    }
+                    Change::Delete { id } => drop(changes.insert(*id, None)),
+                }
+            }
+        }
+        if end == applied {
+            return Ok(applied);
+        }
+        let (puts, deletes): (Vec<_>, Vec<_>) = changes.into_iter().partition(|c| c.1.is_some());
+        let mut batch: Vec<_> = deletes.into_iter().map(|c| index::Change::Delete(c.0)).collect();
+        let puts: Vec<_> = puts.into_iter().filter_map(|(id, put)| Some((id, put?))).collect();
+        for some in puts.chunks(READS) {
+            let headers: Vec<_> =
+                some.iter().map(|(_, (_, place))| self.read_header(place)).collect();
+            for ((id, (number, place)), header) in some.iter().zip(headers) {
+                let entry = header.and_then(|h| self.check(*id, place, h, *number == end.record));
+                batch.push(match entry {
+                    Some(entry) => index::Change::Put(*id, Arc::new(entry)),
+                    None => {
+                        tracing::warn!("{}: chunk {id} is not whole and is dropped", self.name);
+                        index::Change::Delete(*id)
+                    }
+                });
+            }
+        }
+        index.apply(&batch, end)?;
+        index.flush()?;
+        tracing::info!("{}: replayed {} journal records", self.name, end.record - applied.record);
+        Ok(end)
+    }
+
+    /// Starts to read the header of a chunk; `None` if it cannot lie there.
+    fn read_header(&self, place: &Place) -> Option<Done<AlignedBuf>> {
+        let inside = place.lies_in(self.superblock.data_block, self.superblock.data_end);
+        let (at, len) = (place.extents[0].block * BLOCK, place.header_blocks() * BLOCK);
+        inside.then(|| self.device.read(at, len as usize))
+    }
+
+    /// The chunk from its header, if that is whole; with `data`, only if its data is, too.
+    fn check(
+        &self,
+        id: ChunkId,
+        place: &Place,
+        header: Done<AlignedBuf>,
+        data: bool,
+    ) -> Option<Entry> {
+        let read = header.block().inspect_err(|e| {
+            tracing::error!("{}: header of chunk {id}: {e}", self.name);
+        });
+        let at = place.extents[0].block;
+        let (found, entry) = header::decode(self.superblock.salt, at, read.ok()?.as_ref())?;
+        let same = found == id && entry.place == *place;
+        (same && (!data || self.verify(&entry))).then_some(entry)
+    }
+
+    fn verify(&self, entry: &Entry) -> bool {
+        let mut sums = &entry.checksums[..];
+        for (at, bytes) in entry.place.locate(0, entry.place.length) {
+            let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
+            sums = rest;
+            match self.device.read(at, bytes as usize).block() {
+                Ok(buffer) if weft_erasure::verify_blocks(buffer.as_ref(), own).is_ok() => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+}

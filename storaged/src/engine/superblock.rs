@@ -1,0 +1,189 @@
+//! Who a target is and how it is divided. Two copies, in its first and its last block.
+
+use super::BLOCK;
+use super::device::Device;
+use super::entry::{take, take_u64};
+use std::io;
+use weft_net::AlignedBuf;
+use weft_proto::{TargetId, Uuid};
+
+const MAGIC: [u8; 8] = *b"WEFTTGT\n";
+const VERSION: u32 = 1;
+const CRC_AT: usize = BLOCK as usize - 4;
+
+/// Little-endian, one block, zeros between the last field and the checksum:
+///
+/// ```text
+///    0  8  magic "WEFTTGT\n"
+///    8  4  format version, 1
+///   12  4  target id (0 until joined)
+///   16 16  uuid of the target
+///   32 16  uuid of the cluster (zeros until joined)
+///   48  8  size of the target, bytes
+///   56  8  sequence: the copy with the greater one holds
+///   64  8  salt: a random number in all that belongs to this format of this target
+///   72  8  first block of the journal
+///   80  8  blocks of the journal
+///   88  8  first block for chunks
+///   96  8  end of the blocks for chunks
+/// 4092  4  CRC-32 of bytes 0..4092
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    pub target: TargetId,
+    pub uuid: Uuid,
+    pub cluster: Uuid,
+    pub size: u64,
+    pub sequence: u64,
+    pub salt: u64,
+    pub journal_block: u64,
+    pub journal_blocks: u64,
+    pub data_block: u64,
+    pub data_end: u64,
+}
+
+impl Superblock {
+    /// Smallest target, in bytes.
+    pub const MIN_SIZE: u64 = 16 << 20;
+
+    /// A fresh target of `size` bytes (at least [`Self::MIN_SIZE`]).
+    pub fn new(size: u64) -> Self {
+        let size = size / BLOCK * BLOCK;
+        let journal_blocks = (size / BLOCK / 64).clamp(64, 4096);
+        Self {
+            target: TargetId(0),
+            uuid: Uuid(rand::random()),
+            cluster: Uuid::NIL,
+            size,
+            sequence: 1,
+            salt: rand::random(),
+            journal_block: 1,
+            journal_blocks,
+            data_block: 1 + journal_blocks,
+            data_end: size / BLOCK - 1,
+        }
+    }
+
+    /// The block's bytes.
+    pub fn encode(&self) -> AlignedBuf {
+        let mut bytes = Vec::with_capacity(104);
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(self.target.0.to_le_bytes());
+        bytes.extend(self.uuid.0);
+        bytes.extend(self.cluster.0);
+        for field in [
+            self.size,
+            self.sequence,
+            self.salt,
+            self.journal_block,
+            self.journal_blocks,
+            self.data_block,
+            self.data_end,
+        ] {
+            bytes.extend(field.to_le_bytes());
+        }
+        let mut buffer = AlignedBuf::take(BLOCK as usize);
+        let out = buffer.as_mut_slice();
+        out[..bytes.len()].copy_from_slice(&bytes);
+        out[bytes.len()..].fill(0);
+        let crc = crc32fast::hash(&out[..CRC_AT]);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        buffer
+    }
+
+    /// Reads a copy. The error says what is wrong with it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let mut input = bytes;
+        let short = || "it is too short".to_string();
+        if take(&mut input) != Some(MAGIC) {
+            return Err("it has no Weft superblock".into());
+        }
+        let crc = bytes.get(CRC_AT..BLOCK as usize).ok_or_else(short)?;
+        if crc32fast::hash(&bytes[..CRC_AT]).to_le_bytes() != crc {
+            return Err("the superblock's checksum does not match".into());
+        }
+        let version = u32::from_le_bytes(take(&mut input).ok_or_else(short)?);
+        if version != VERSION {
+            return Err(format!("it has format version {version}, this build knows {VERSION}"));
+        }
+        let target = TargetId(u32::from_le_bytes(take(&mut input).ok_or_else(short)?));
+        let uuid = Uuid(take(&mut input).ok_or_else(short)?);
+        let cluster = Uuid(take(&mut input).ok_or_else(short)?);
+        let mut field = || take_u64(&mut input).ok_or_else(short);
+        let it = Self {
+            target,
+            uuid,
+            cluster,
+            size: field()?,
+            sequence: field()?,
+            salt: field()?,
+            journal_block: field()?,
+            journal_blocks: field()?,
+            data_block: field()?,
+            data_end: field()?,
+        };
+        let blocks = it.size / BLOCK;
+        let sound = it.size.is_multiple_of(BLOCK)
+            && it.journal_block >= 1
+            && (2..=1 << 20).contains(&it.journal_blocks)
+            && it.journal_block.checked_add(it.journal_blocks).is_some_and(|e| e <= it.data_block)
+            && it.data_block < it.data_end
+            && it.data_end < blocks;
+        if sound { Ok(it) } else { Err("the superblock's fields contradict each other".into()) }
+    }
+}
+
+/// Writes both copies, one durable before the other is touched.
+pub(super) async fn write(device: &dyn Device, superblock: &Superblock) -> io::Result<()> {
+    device.commit(0, superblock.encode().into()).wait().await?;
+    device.commit(superblock.size - BLOCK, superblock.encode().into()).wait().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Superblock {
+        Superblock {
+            target: TargetId(3),
+            uuid: Uuid([0x11; 16]),
+            cluster: Uuid([0x22; 16]),
+            sequence: 9,
+            salt: 0x0123_4567_89ab_cdef,
+            ..Superblock::new(64 << 20)
+        }
+    }
+
+    #[test]
+    fn the_superblock_is_this_format() {
+        let it = sample();
+        let bytes = it.encode();
+        let bytes = bytes.as_ref();
+        assert_eq!(&bytes[..16], b"WEFTTGT\n\x01\0\0\0\x03\0\0\0");
+        assert_eq!(&bytes[16..48], [[0x11; 16], [0x22; 16]].concat());
+        #[rustfmt::skip]
+        assert_eq!(&bytes[48..104], [
+            0, 0, 0, 4, 0, 0, 0, 0,
+            9, 0, 0, 0, 0, 0, 0, 0,
+            0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01,
+            1, 0, 0, 0, 0, 0, 0, 0,
+            0, 1, 0, 0, 0, 0, 0, 0,
+            1, 1, 0, 0, 0, 0, 0, 0,
+            0xff, 0x3f, 0, 0, 0, 0, 0, 0,
+        ]);
+        assert!(bytes[104..CRC_AT].iter().all(|&b| b == 0));
+        assert_eq!(Superblock::decode(bytes).unwrap(), it);
+    }
+
+    proptest! {
+        #[test]
+        fn torn_and_garbage_copies_are_refused(at in 0usize..4096, flip in 1u8..=255, cut in 0usize..4096) {
+            let mut bytes = sample().encode().as_ref().to_vec();
+            prop_assert!(Superblock::decode(&bytes[..cut]).is_err());
+            bytes[at] ^= flip;
+            prop_assert!(Superblock::decode(&bytes).is_err());
+        }
+    }
+}

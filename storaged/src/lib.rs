@@ -1,0 +1,20 @@
+//! The storage daemon: keeps chunks on its targets and serves them. It never asks the metadata group
+//! anything in the data path; it registers its targets there and sends heartbeats.
+//!
+//! - [`engine`]: one target: format, allocator, journal, index, I/O.
+//! - [`run`], [`Daemon`]: the process: targets behind the framed chunk service.
+//! - [`Config`]: its file; [`Location`]: where a drive is.
+//! - [`nvmeof`]: drives behind a fabric.
+
+mod config;
+mod control;
+mod daemon;
+pub mod engine;
+mod keeper;
+mod location;
+pub mod nvmeof;
+mod service;
+
+pub use config::{Config, Target};
+pub use daemon::{Daemon, run};
+pub use location::Location;

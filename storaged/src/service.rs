@@ -1,0 +1,170 @@
+//! The chunk service: framed requests to the targets of this daemon.
+
+use crate::engine::Engine;
+use parking_lot::RwLock;
+use prost::Message;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::timeout_at;
+use weft_net::{Incoming, Outgoing, Service};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
+
+/// A drive that has not answered its oldest request for this long counts as failed until it does, and
+/// is given no more.
+pub(crate) const STALL: Duration = Duration::from_secs(10);
+
+const LIST_DEFAULT: u32 = 1000;
+const LIST_MAX: u32 = 10_000;
+
+/// The targets that can be asked.
+#[derive(Default)]
+pub(crate) struct Targets {
+    by_id: RwLock<BTreeMap<TargetId, Slot>>,
+    /// Targets whose start has not ended: a request for an unknown one may be for one of them.
+    pub opening: AtomicUsize,
+}
+
+struct Slot {
+    /// `None` while it is closed.
+    engine: Option<Engine>,
+    /// Why it cannot be used now.
+    away: Option<String>,
+}
+
+impl Targets {
+    /// Serves a target from now on, under the id it has.
+    pub fn insert(&self, id: TargetId, engine: Engine) {
+        self.by_id.write().insert(id, Slot { engine: Some(engine), away: None });
+    }
+
+    /// Refuses requests to a target that stays open, for this reason, or takes them again.
+    pub fn set_away(&self, id: TargetId, why: Option<String>) {
+        if let Some(slot) = self.by_id.write().get_mut(&id) {
+            slot.away = why;
+        }
+    }
+
+    /// Refuses requests to a target that is being closed.
+    pub fn remove(&self, id: TargetId, why: String) {
+        self.by_id.write().insert(id, Slot { engine: None, away: Some(why) });
+    }
+
+    /// Targets that cannot be used now.
+    pub fn away(&self) -> Vec<u32> {
+        self.by_id.read().iter().filter(|(_, s)| s.away.is_some()).map(|(id, _)| id.0).collect()
+    }
+
+    fn find(&self, id: u32) -> Result<Engine> {
+        let found =
+            self.by_id.read().get(&TargetId(id)).map(|s| (s.engine.clone(), s.away.clone()));
+        if let Some((_, Some(why))) = found {
+            let what = format!("target {id} is away: {why}");
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        if let Some((Some(engine), None)) = found {
+            let stalled = engine.stalled();
+            if stalled < STALL {
+                return Ok(engine);
+            }
+            let seconds = stalled.as_secs();
+            let what = format!("the drive of target {id} has not answered for {seconds} s");
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
+        Err(if self.opening.load(Ordering::Acquire) > 0 {
+            Error::new(ErrorKind::Unavailable, format!("target {id} may still be starting"))
+        } else {
+            Error::new(ErrorKind::NotFound, format!("target {id} is not served here"))
+        })
+    }
+}
+
+#[async_trait::async_trait]
+impl Service for Targets {
+    /// Answers no later than the caller waits: what a drive that hangs has not done by then must not
+    /// hold up the connection. A put or delete that began goes on all the same.
+    async fn call(&self, request: Incoming) -> Result<Outgoing> {
+        let Some(deadline) = request.deadline else { return self.answer(request).await };
+        let op = request.op;
+        timeout_at(deadline, self.answer(request)).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::TimedOut, format!("operation {op}: the drive was too slow")))
+        })
+    }
+}
+
+impl Targets {
+    async fn answer(&self, request: Incoming) -> Result<Outgoing> {
+        match request.op {
+            op::PUT => self.put(request).await,
+            op::GET => self.get(&request).await,
+            op::DELETE => self.delete(&request).await,
+            op::LIST => self.list(&request).await,
+            op::TARGET_STAT => {
+                let q: v1::TargetStatRequest = decode(&request)?;
+                Ok(Outgoing::message(&self.find(q.target)?.stat()))
+            }
+            op::VERIFY => self.verify(&request).await,
+            op::REPORT_CORRUPT => self.report_corrupt(&request).await,
+            other => Err(Error::new(
+                ErrorKind::Protocol,
+                format!("a storage daemon does not know operation {other}"),
+            )),
+        }
+    }
+
+    async fn report_corrupt(&self, request: &Incoming) -> Result<Outgoing> {
+        let q: v1::ReportCorruptRequest = decode(request)?;
+        let (chunk, peer) = (chunk(q.chunk)?, &request.peer.name);
+        tracing::warn!(target_id = q.target, %chunk, off = q.off, len = q.len, %peer, "reported as corrupt");
+        self.find(q.target)?.verify(chunk, q.off, q.len).await?;
+        Ok(Outgoing::message(&v1::ReportCorruptReply {}))
+    }
+
+    async fn verify(&self, request: &Incoming) -> Result<Outgoing> {
+        let q: v1::VerifyRequest = decode(request)?;
+        let bad_off = self.find(q.target)?.verify(chunk(q.chunk)?, 0, 0).await?;
+        Ok(Outgoing::message(&v1::VerifyReply { bad_off }))
+    }
+
+    async fn put(&self, request: Incoming) -> Result<Outgoing> {
+        let q: v1::PutRequest = decode(&request)?;
+        let engine = self.find(q.target)?;
+        engine.put(chunk(q.chunk)?, request.payload, q.checksums).await?;
+        Ok(Outgoing::message(&v1::PutReply {}))
+    }
+
+    async fn get(&self, request: &Incoming) -> Result<Outgoing> {
+        let q: v1::GetRequest = decode(request)?;
+        let range = self.find(q.target)?.get(chunk(q.chunk)?, q.off, q.len).await?;
+        Ok(Outgoing::with_payload(&v1::GetReply { checksums: range.checksums }, range.data))
+    }
+
+    async fn delete(&self, request: &Incoming) -> Result<Outgoing> {
+        let q: v1::DeleteRequest = decode(request)?;
+        let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<_>>()?;
+        let deleted = self.find(q.target)?.delete(ids).await?;
+        Ok(Outgoing::message(&v1::DeleteReply { deleted }))
+    }
+
+    async fn list(&self, request: &Incoming) -> Result<Outgoing> {
+        let q: v1::ListRequest = decode(request)?;
+        let after = q.after.map(ChunkId::try_from).transpose()?;
+        let session = Some(SessionId(q.session)).filter(|s| s.0 != 0);
+        let limit = if q.limit == 0 { LIST_DEFAULT } else { q.limit.min(LIST_MAX) };
+        let page = self.find(q.target)?.list(after, session, limit as usize).await?;
+        let items = page
+            .items
+            .into_iter()
+            .map(|(id, length)| v1::list_reply::Item { chunk: Some(id.into()), length });
+        Ok(Outgoing::message(&v1::ListReply { items: items.collect(), more: page.more }))
+    }
+}
+
+fn decode<M: Message + Default>(request: &Incoming) -> Result<M> {
+    M::decode(request.head.clone())
+        .map_err(|e| Error::new(ErrorKind::Protocol, format!("operation {}: {e}", request.op)))
+}
+
+fn chunk(key: Option<v1::ChunkKey>) -> Result<ChunkId> {
+    key.ok_or_else(|| Error::new(ErrorKind::Protocol, "request without a chunk"))?.try_into()
+}

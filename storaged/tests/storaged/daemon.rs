@@ -1,0 +1,380 @@
+//! The whole daemon over TCP, beside a metadata server's control service that notes what it hears.
+
+use crate::support::{data, id};
+use parking_lot::Mutex;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::tempdir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status};
+use v1::control_server::{Control, ControlServer};
+use weft_net::{Body, Identity, Peer, Peers};
+use weft_proto::{ErrorKind, Result, Uuid, op, v1};
+use weft_storaged::nvmeof::Roots;
+use weft_storaged::{Config, Daemon, Target};
+
+const CLUSTER: Uuid = Uuid([7; 16]);
+const SIZE: u64 = 32 << 20;
+
+/// What a leader would remember.
+#[derive(Default)]
+struct Heard {
+    beats: watch::Sender<Vec<v1::HeartbeatRequest>>,
+    /// Where the leader is, when this is another server.
+    leader: Mutex<Option<String>>,
+}
+
+#[derive(Clone, Default)]
+struct Metadata(Arc<Mutex<Vec<v1::TargetInfo>>>, Arc<Heard>);
+
+impl Metadata {
+    fn lead(&self) -> Result<(), Status> {
+        let Some(leader) = self.1.leader.lock().clone() else { return Ok(()) };
+        let mut status = Status::unavailable("not the leader");
+        status.metadata_mut().insert("weft-error", ErrorKind::NotLeader.code().into());
+        status.metadata_mut().insert("weft-leader", leader.parse().unwrap());
+        Err(status)
+    }
+
+    async fn serve(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = tonic::transport::Server::builder()
+            .add_service(ControlServer::new(self.clone()))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        tokio::spawn(server);
+        address
+    }
+
+    async fn wait_for_beat(
+        &self,
+        what: impl Fn(&v1::HeartbeatRequest) -> bool,
+    ) -> v1::HeartbeatRequest {
+        let mut beats = self.1.beats.subscribe();
+        let found = beats.wait_for(|all| all.iter().any(&what));
+        let all = tokio::time::timeout(Duration::from_secs(30), found).await.unwrap().unwrap();
+        all.iter().find(|b| what(b)).unwrap().clone()
+    }
+}
+
+#[tonic::async_trait]
+impl Control for Metadata {
+    async fn status(
+        &self,
+        _: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusReply>, Status> {
+        Ok(Response::new(v1::StatusReply::default()))
+    }
+
+    type WatchMapStream = tokio_stream::Empty<Result<v1::ClusterMap, Status>>;
+    async fn watch_map(
+        &self,
+        _: Request<v1::WatchMapRequest>,
+    ) -> Result<Response<Self::WatchMapStream>, Status> {
+        Ok(Response::new(tokio_stream::empty()))
+    }
+
+    async fn register_target(
+        &self,
+        request: Request<v1::RegisterTargetRequest>,
+    ) -> Result<Response<v1::RegisterTargetReply>, Status> {
+        self.lead()?;
+        let request = request.into_inner();
+        assert!(request.cluster.is_empty() || request.cluster[..] == CLUSTER.0);
+        let given = request.target.unwrap();
+        let mut targets = self.0.lock();
+        let known = targets.iter().position(|t| t.uuid == given.uuid);
+        let id = known.unwrap_or(targets.len()) as u32 + 1;
+        let info = v1::TargetInfo { id, ..given };
+        match known {
+            Some(at) => targets[at] = info,
+            None => targets.push(info),
+        }
+        Ok(Response::new(v1::RegisterTargetReply { id, cluster: CLUSTER.0.to_vec().into() }))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatReply>, Status> {
+        self.lead()?;
+        self.1.beats.send_modify(|all| all.push(request.into_inner()));
+        Ok(Response::new(v1::HeartbeatReply { epoch: 1 }))
+    }
+}
+
+struct Running {
+    address: String,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<Result<()>>,
+}
+
+async fn start(dir: &Path, metadata: Vec<String>, targets: &[&str]) -> Running {
+    let mut config = Config::new("s1", "127.0.0.1:0", metadata);
+    config.domain = Some("rack-a".into());
+    config.targets = (targets.iter()).map(|name| Target::new(dir.join(name), Some(SIZE))).collect();
+    run(config).await
+}
+
+async fn run(config: Config) -> Running {
+    let daemon = Daemon::bind(config, weft_net::tcp()).await.unwrap();
+    let address = daemon.address().to_string();
+    let (stop, stopped) = watch::channel(false);
+    Running { address, stop, task: tokio::spawn(daemon.run(stopped)) }
+}
+
+impl Running {
+    async fn stop(self) -> Result<()> {
+        self.stop.send_replace(true);
+        self.task.await.unwrap()
+    }
+
+    fn peer(&self) -> Arc<Peer> {
+        let identity = Identity { name: "test".into(), cluster: Some(CLUSTER) };
+        Peers::new(weft_net::tcp(), identity).peer(&self.address)
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(10)
+}
+
+async fn put(peer: &Peer, target: u32, seq: u64, blocks: usize) -> Result<()> {
+    let chunk = id(1, seq, 0);
+    let (bytes, checksums) = data(chunk, blocks, 0);
+    let head = v1::PutRequest { target, chunk: Some(chunk.into()), checksums };
+    let body = Body { send: vec![bytes], into: Vec::new() };
+    peer.exchange::<_, v1::PutReply>(op::PUT, &head, body, soon()).await.map(drop)
+}
+
+async fn get(
+    peer: &Peer,
+    target: u32,
+    seq: u64,
+    off: u64,
+    len: u64,
+) -> Result<(Vec<u32>, Vec<u8>)> {
+    let head = v1::GetRequest { target, chunk: Some(id(1, seq, 0).into()), off, len };
+    let answer = peer.exchange::<_, v1::GetReply>(op::GET, &head, Body::default(), soon()).await?;
+    Ok((answer.head.checksums, answer.payload.concat()))
+}
+
+/// Asks until the target is served.
+async fn stat(peer: &Peer, target: u32) -> v1::TargetStat {
+    let until = soon();
+    loop {
+        match peer.call(op::TARGET_STAT, &v1::TargetStatRequest { target }, soon()).await {
+            Ok(stat) => return stat,
+            Err(e) => assert!(Instant::now() < until, "{e}"),
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn serves_registers_and_comes_back() {
+    let dir = tempdir().unwrap();
+    let metadata = Metadata::default();
+    let leader = metadata.serve().await;
+    let follower = Metadata::default();
+    *follower.1.leader.lock() = Some(leader.clone());
+    let dead = "127.0.0.1:1".to_string();
+    let addresses = vec![dead, follower.serve().await];
+
+    let daemon = start(dir.path(), addresses.clone(), &["a", "b"]).await;
+    let beat = metadata.wait_for_beat(|b| b.targets.len() == 2).await;
+    assert_eq!(beat.cluster[..], CLUSTER.0);
+    assert!(!beat.stopping && beat.failed.is_empty());
+    let known = metadata.0.lock().clone();
+    assert!(
+        known
+            .iter()
+            .all(|t| t.address == daemon.address && t.domain == "rack-a" && t.capacity_bytes > 0)
+    );
+
+    let peer = daemon.peer();
+    put(&peer, 1, 5, 33).await.unwrap();
+    put(&peer, 1, 5, 33).await.unwrap();
+    assert_eq!(put(&peer, 1, 5, 34).await.unwrap_err().kind, ErrorKind::Exists);
+    assert_eq!(put(&peer, 9, 5, 1).await.unwrap_err().kind, ErrorKind::NotFound);
+    let (bytes, sums) = data(id(1, 5, 0), 33, 0);
+    let (got_sums, got) = get(&peer, 1, 5, 4096, 8192).await.unwrap();
+    assert_eq!((got_sums, got), (sums[1..3].to_vec(), bytes[4096..12288].to_vec()));
+    for (off, len) in [(1, 4096), (0, 100), (0, 0), (33 * 4096, 4096), (u64::MAX - 4095, 4096)] {
+        assert_eq!(
+            get(&peer, 1, 5, off, len).await.unwrap_err().kind,
+            ErrorKind::Invalid,
+            "{off} {len}"
+        );
+    }
+    assert_eq!(get(&peer, 2, 5, 0, 4096).await.unwrap_err().kind, ErrorKind::NotFound);
+
+    let wrong = v1::PutRequest { target: 1, chunk: Some(id(1, 6, 0).into()), checksums: vec![1] };
+    let body = Body { send: vec![bytes.slice(..4096)], into: Vec::new() };
+    let refused = peer.exchange::<_, v1::PutReply>(op::PUT, &wrong, body, soon()).await;
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Corrupt);
+    assert_eq!(stat(&peer, 1).await.chunks, 1);
+    metadata.wait_for_beat(|b| b.targets.iter().any(|t| t.chunks == 1)).await;
+
+    daemon.stop().await.unwrap();
+    metadata.wait_for_beat(|b| b.stopping).await;
+
+    // Without any metadata server, what is there is served.
+    let daemon = start(dir.path(), vec!["127.0.0.1:1".into()], &["a", "b"]).await;
+    let peer = daemon.peer();
+    stat(&peer, 1).await;
+    let (_, got) = get(&peer, 1, 5, 0, 33 * 4096).await.unwrap();
+    assert!(got == bytes);
+    let list = v1::ListRequest { target: 1, after: None, session: 1, limit: 10 };
+    let listed: v1::ListReply = peer.call(op::LIST, &list, soon()).await.unwrap();
+    assert_eq!(listed.items[0].length, 33 * 4096);
+    let report =
+        v1::ReportCorruptRequest { target: 1, chunk: Some(id(1, 5, 0).into()), off: 0, len: 0 };
+    let _: v1::ReportCorruptReply = peer.call(op::REPORT_CORRUPT, &report, soon()).await.unwrap();
+    assert_eq!(stat(&peer, 1).await.checksum_errors, 0);
+    let delete =
+        v1::DeleteRequest { target: 1, chunks: vec![id(1, 5, 0).into(), id(1, 6, 0).into()] };
+    let deleted: v1::DeleteReply = peer.call(op::DELETE, &delete, soon()).await.unwrap();
+    assert_eq!(deleted.deleted, 1);
+    let unknown = peer.call::<_, v1::PutReply>(99, &delete, soon()).await;
+    assert_eq!(unknown.unwrap_err().kind, ErrorKind::Protocol);
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_bad_target_does_not_stop_the_others() {
+    let dir = tempdir().unwrap();
+    std::fs::write(dir.path().join("bad"), vec![9; SIZE as usize]).unwrap();
+    let metadata = Metadata::default();
+    let leader = metadata.serve().await;
+    let daemon = start(dir.path(), vec![leader.clone()], &["bad", "good"]).await;
+    let beat = metadata.wait_for_beat(|b| !b.targets.is_empty()).await;
+    put(&daemon.peer(), beat.targets[0].target, 1, 1).await.unwrap();
+    daemon.stop().await.unwrap();
+    assert_eq!(std::fs::read(dir.path().join("bad")).unwrap(), vec![9; SIZE as usize]);
+
+    // A clone of a target beside it is refused; with no other target the daemon says why.
+    std::fs::copy(dir.path().join("good"), dir.path().join("clone")).unwrap();
+    let daemon = start(dir.path(), vec![leader.clone()], &["good", "clone"]).await;
+    stat(&daemon.peer(), 1).await;
+    daemon.stop().await.unwrap();
+    let failed = start(dir.path(), vec![leader], &["bad"]).await.task.await.unwrap().unwrap_err();
+    assert!(failed.message.contains("bad") && failed.message.contains("not blank"), "{failed}");
+}
+
+/// A drive keeps its id in another machine, whose daemon rebuilds the index that stayed behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_moves_to_another_host_is_the_same_target() {
+    let (old, new) = (tempdir().unwrap(), tempdir().unwrap());
+    let metadata = Metadata::default();
+    let leader = metadata.serve().await;
+    let daemon = start(old.path(), vec![leader.clone()], &["a", "b"]).await;
+    metadata.wait_for_beat(|b| b.targets.len() == 2).await;
+    let (uuid, target) = {
+        let known = metadata.0.lock();
+        let moved = known.iter().find(|t| t.path.ends_with("/b")).unwrap();
+        (moved.uuid.clone(), moved.id)
+    };
+    put(&daemon.peer(), target, 5, 33).await.unwrap();
+    daemon.stop().await.unwrap();
+
+    std::fs::rename(old.path().join("b"), new.path().join("b")).unwrap();
+    let daemon = start(new.path(), vec![leader], &["b"]).await;
+    let address = daemon.address.clone();
+    let peer = daemon.peer();
+    stat(&peer, target).await;
+    let (_, got) = get(&peer, target, 5, 0, 33 * 4096).await.unwrap();
+    assert!(got == data(id(1, 5, 0), 33, 0).0);
+    metadata.wait_for_beat(|b| b.targets.len() == 1 && b.targets[0].target == target).await;
+    let now = metadata.0.lock().iter().find(|t| t.uuid == uuid).cloned().unwrap();
+    assert_eq!((now.id, now.address), (target, address));
+    daemon.stop().await.unwrap();
+}
+
+/// Writes attributes as the kernel shows them.
+fn show(root: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+/// Asks for the chunk until the answer is as wanted.
+async fn until(peer: &Peer, wanted: impl Fn(&Result<(Vec<u32>, Vec<u8>)>) -> bool) {
+    let patience = Instant::now() + Duration::from_secs(30);
+    loop {
+        let answer = get(peer, 1, 5, 0, 4096).await;
+        if wanted(&answer) {
+            return;
+        }
+        assert!(Instant::now() < patience, "{:?}", answer.map(|a| a.0));
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_behind_a_fabric_goes_and_comes_with_its_path() {
+    let dir = tempdir().unwrap();
+    let device = dir.path().join("dev/nvme7n3");
+    let state = "sys/class/nvme/nvme7/state";
+    show(
+        dir.path(),
+        &[
+            ("dev/nvme7n3", ""),
+            ("sys/class/nvme/nvme7/subsysnqn", "nqn.2025-01.test:box"),
+            ("sys/class/nvme/nvme7/transport", "tcp"),
+            ("sys/class/nvme/nvme7/address", "traddr=127.0.0.1,trsvcid=4420"),
+            (state, "connecting"),
+            ("sys/block/nvme7n3/size", "65536"),
+            ("sys/block/nvme7n3/uuid", "12345678-9abc-def0-1234-56789abcdef0"),
+            ("sys/block/nvme7n3/device/subsysnqn", "nqn.2025-01.test:box"),
+        ],
+    );
+    std::fs::File::options().write(true).open(&device).unwrap().set_len(SIZE).unwrap();
+    let metadata = Metadata::default();
+    let mut config = Config::new("s1", "127.0.0.1:0", vec![metadata.serve().await]);
+    config.roots = Roots::under(dir.path());
+    let location =
+        "nvme-tcp://127.0.0.1:4420/nqn.2025-01.test:box?uuid=12345678-9abc-def0-1234-56789abcdef0";
+    let index = Some(dir.path().join("index"));
+    config.targets = vec![Target { index, ..Target::new(location, None) }];
+    let daemon = run(config).await;
+    let peer = daemon.peer();
+    let away = |r: &Result<_>| matches!(r, Err(e) if e.kind == ErrorKind::Unavailable);
+    until(&peer, away).await; // the daemon waits for the path
+    let failed = |b: &v1::HeartbeatRequest| b.failed == [1];
+
+    show(dir.path(), &[(state, "live")]);
+    let beat = metadata.wait_for_beat(|b| b.targets.len() == 1).await;
+    assert!(beat.failed.is_empty());
+    assert_eq!(metadata.0.lock()[0].path, location);
+    put(&peer, 1, 5, 1).await.unwrap();
+
+    show(dir.path(), &[(state, "connecting")]);
+    until(&peer, away).await;
+    metadata.wait_for_beat(failed).await;
+    show(dir.path(), &[(state, "live")]);
+    until(&peer, Result::is_ok).await;
+
+    // When the path is back, the device does not read as it did: it is opened anew, and repaired.
+    show(dir.path(), &[(state, "connecting")]);
+    until(&peer, away).await;
+    let raw = std::fs::File::options().read(true).write(true).open(&device).unwrap();
+    raw.write_all_at(&[0x55; 4096], 0).unwrap();
+    show(dir.path(), &[(state, "live")]);
+    until(&peer, Result::is_ok).await;
+    let mut first = [0; 8];
+    raw.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(&first, b"WEFTTGT\n", "both superblocks are whole again");
+    put(&peer, 1, 6, 1).await.unwrap();
+    metadata.1.beats.send_modify(Vec::clear);
+    metadata.wait_for_beat(|b| b.failed.is_empty() && b.targets.len() == 1).await;
+    daemon.stop().await.unwrap();
+}

@@ -1,0 +1,566 @@
+//! The engine on real files: against a model, full, damaged, concurrent.
+
+use crate::support::{data, id, open, open_with, options};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use tempfile::tempdir;
+use tokio::runtime::Runtime;
+use weft_proto::{ChunkId, ErrorKind, SessionId, TargetId, Uuid};
+use weft_storaged::engine::{Content, Engine, Superblock, TargetOptions, inspect};
+
+const SIZE: u64 = Superblock::MIN_SIZE;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// What a target should hold: blocks and version of each chunk.
+type Model = BTreeMap<ChunkId, (usize, u64)>;
+
+async fn check_all(engine: &Engine, model: &Model) {
+    let page = engine.list(None, None, 10_000).await.unwrap();
+    let expect: Vec<_> =
+        model.iter().map(|(&id, &(blocks, _))| (id, blocks as u64 * 4096)).collect();
+    assert_eq!(page.items, expect);
+    assert!(!page.more);
+    assert_eq!(engine.stat().chunks, model.len() as u64);
+    for (&id, &(blocks, version)) in model {
+        check(engine, id, blocks, version, 0, blocks).await;
+    }
+}
+
+async fn check(engine: &Engine, id: ChunkId, blocks: usize, version: u64, from: usize, to: usize) {
+    let (bytes, sums) = data(id, blocks, version);
+    let range = engine.get(id, from as u64 * 4096, (to - from) as u64 * 4096).await.unwrap();
+    assert_eq!(range.checksums, sums[from..to]);
+    assert!(range.data.concat() == bytes[from * 4096..to * 4096], "chunk {id} has other bytes");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put {
+        seq: u64,
+        blocks: usize,
+        version: u64,
+    },
+    Get {
+        seq: u64,
+        from: prop::sample::Index,
+        to: prop::sample::Index,
+    },
+    Delete {
+        seqs: Vec<u64>,
+    },
+    List {
+        after: u64,
+        session: bool,
+        limit: usize,
+    },
+    /// `clean`: closed before; else only dropped.
+    Reopen {
+        clean: bool,
+    },
+    /// Closes, removes the index and opens.
+    LoseIndex,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let seq = 0u64..24;
+    let step = prop_oneof![
+        8 => (seq.clone(), 1usize..200, 0u64..2).prop_map(|(seq, blocks, version)| Step::Put { seq, blocks, version }),
+        4 => (seq.clone(), any::<prop::sample::Index>(), any::<prop::sample::Index>()).prop_map(|(seq, from, to)| Step::Get { seq, from, to }),
+        4 => prop::collection::vec(seq.clone(), 1..6).prop_map(|seqs| Step::Delete { seqs }),
+        1 => (seq, any::<bool>(), 1usize..8).prop_map(|(after, session, limit)| Step::List { after, session, limit }),
+        1 => any::<bool>().prop_map(|clean| Step::Reopen { clean }),
+        1 => Just(Step::LoseIndex),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// Chunks of two sessions.
+fn chunk(seq: u64) -> ChunkId {
+    id(1 + seq % 2, seq, (seq % 3) as u8)
+}
+
+async fn step(engine: &mut Engine, model: &mut Model, options: &TargetOptions, step: Step) {
+    match step {
+        Step::Put { seq, blocks, version } => {
+            let id = chunk(seq);
+            let (bytes, sums) = data(id, blocks, version);
+            let result = engine.put(id, bytes, sums).await;
+            match model.get(&id) {
+                Some(have) if *have == (blocks, version) => result.unwrap(),
+                Some(_) => assert_eq!(result.unwrap_err().kind, ErrorKind::Exists),
+                None => match result {
+                    Ok(()) => assert!(model.insert(id, (blocks, version)).is_none()),
+                    Err(e) => {
+                        assert_eq!(e.kind, ErrorKind::NoSpace);
+                        let stat = engine.stat();
+                        let need = (blocks as u64 + 1) * 4096;
+                        assert!(stat.used_bytes + need > stat.capacity_bytes / 2, "{stat:?}");
+                    }
+                },
+            }
+        }
+        Step::Get { seq, from, to } => match model.get(&chunk(seq)) {
+            Some(&(blocks, version)) => {
+                let (a, b) = (from.index(blocks), to.index(blocks));
+                check(engine, chunk(seq), blocks, version, a.min(b), a.max(b) + 1).await;
+                let beyond = engine.get(chunk(seq), blocks as u64 * 4096, 4096).await;
+                assert_eq!(beyond.unwrap_err().kind, ErrorKind::Invalid);
+            }
+            None => {
+                let missing = engine.get(chunk(seq), 0, 4096).await;
+                assert_eq!(missing.unwrap_err().kind, ErrorKind::NotFound);
+            }
+        },
+        Step::Delete { seqs } => {
+            let ids: Vec<_> = seqs.into_iter().map(chunk).collect();
+            let before = model.len();
+            model.retain(|id, _| !ids.contains(id));
+            assert_eq!(engine.delete(ids).await.unwrap(), (before - model.len()) as u64);
+        }
+        Step::List { after, session, limit } => {
+            let after = chunk(after);
+            let session = session.then_some(SessionId(2));
+            let mut expect = model
+                .range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded))
+                .filter(|(id, _)| session.is_none_or(|s| id.segment.session == s))
+                .map(|(&id, &(blocks, _))| (id, blocks as u64 * 4096));
+            let page = engine.list(Some(after), session, limit).await.unwrap();
+            assert_eq!(page.items, expect.by_ref().take(limit).collect::<Vec<_>>());
+            assert_eq!(page.more, expect.next().is_some());
+        }
+        Step::Reopen { clean } => reopen(engine, options, clean, false).await,
+        Step::LoseIndex => {
+            // What was deleted may come back with its header, so delete for real what must be gone.
+            let before: Vec<_> = model.keys().copied().collect();
+            reopen(engine, options, true, true).await;
+            let page = engine.list(None, None, 10_000).await.unwrap();
+            let extra: Vec<_> =
+                page.items.iter().map(|i| i.0).filter(|id| !model.contains_key(id)).collect();
+            assert!(before.iter().all(|id| page.items.iter().any(|i| i.0 == *id)));
+            assert_eq!(engine.delete(extra.clone()).await.unwrap(), extra.len() as u64);
+        }
+    }
+}
+
+async fn reopen(engine: &mut Engine, options: &TargetOptions, clean: bool, lose: bool) {
+    if clean {
+        engine.close().await.unwrap();
+    }
+    // The drive is released when the last engine goes: put another in its place meanwhile.
+    let parking = tempdir().unwrap();
+    drop(std::mem::replace(engine, open(parking.path(), SIZE)));
+    if lose {
+        fs::remove_dir_all(options.path.with_extension("index")).unwrap();
+    }
+    *engine = open_with(options).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+    #[test]
+    fn behaves_as_a_map(steps in steps()) {
+        let dir = tempdir().unwrap();
+        let options = options(dir.path(), SIZE);
+        runtime().block_on(async {
+            let mut engine = open(dir.path(), SIZE);
+            let mut model = Model::new();
+            for s in steps {
+                step(&mut engine, &mut model, &options, s).await;
+            }
+            check_all(&engine, &model).await;
+            reopen(&mut engine, &options, false, false).await;
+            check_all(&engine, &model).await;
+        });
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    runtime().block_on(test);
+}
+
+async fn put(engine: &Engine, id: ChunkId, blocks: usize) {
+    let (bytes, sums) = data(id, blocks, 0);
+    engine.put(id, bytes, sums).await.unwrap();
+}
+
+/// The message and kind of the refusal.
+fn refusal(options: &TargetOptions) -> (ErrorKind, String) {
+    match open_with(options) {
+        Ok(_) => panic!("{} was opened", options.path.display()),
+        Err(e) => {
+            assert!(e.message.contains(options.path.to_str().unwrap()), "{e}");
+            (e.kind, e.message)
+        }
+    }
+}
+
+fn poke(path: &Path, at: u64, bytes: &[u8]) {
+    OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
+}
+
+fn peek(path: &Path, at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    fs::File::open(path).unwrap().read_exact_at(&mut bytes, at).unwrap();
+    bytes
+}
+
+#[test]
+fn a_full_target_refuses_then_takes_again_after_a_delete() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let engine = open(dir.path(), SIZE);
+        let mut stored = Vec::new();
+        for seq in 0.. {
+            let (bytes, sums) = data(id(1, seq, 0), 100, 0);
+            match engine.put(id(1, seq, 0), bytes, sums).await {
+                Ok(()) => stored.push(id(1, seq, 0)),
+                Err(e) => {
+                    assert_eq!(e.kind, ErrorKind::NoSpace);
+                    break;
+                }
+            }
+        }
+        let stat = engine.stat();
+        assert!(stat.used_bytes <= stat.capacity_bytes, "the reserve is kept");
+        assert!(stat.capacity_bytes - stat.used_bytes < 101 * 4096);
+        // Every other chunk goes: what is free is in pieces, and a larger chunk takes several.
+        let every_other: Vec<_> = stored.iter().copied().step_by(2).collect();
+        assert_eq!(engine.delete(every_other.clone()).await.unwrap(), every_other.len() as u64);
+        stored.retain(|id| !every_other.contains(id));
+        put(&engine, id(2, 1, 0), 450).await;
+        check(&engine, id(2, 1, 0), 450, 0, 0, 450).await;
+        check(&engine, id(2, 1, 0), 450, 0, 99, 403).await;
+        for &id in &stored {
+            check(&engine, id, 100, 0, 0, 100).await;
+        }
+        assert_eq!(engine.stat().chunks, stored.len() as u64 + 1);
+        engine.delete(stored).await.unwrap();
+        engine.delete(vec![id(2, 1, 0)]).await.unwrap();
+        assert_eq!((engine.stat().used_bytes, engine.stat().chunks), (0, 0));
+    });
+}
+
+#[test]
+fn many_at_once_and_the_same_at_once() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let engine = open(dir.path(), 4 * SIZE);
+        let tasks: Vec<_> = (0..64u64)
+            .map(|n| {
+                let engine = engine.clone();
+                tokio::spawn(async move {
+                    // Eight tasks share each chunk and agree on its contents; two versions of another.
+                    let shared = id(1, n / 8, 0);
+                    put(&engine, shared, 20).await;
+                    check(&engine, shared, 20, 0, 3, 20).await;
+                    let (bytes, sums) = data(id(2, 0, 0), 5, n % 2);
+                    let result = engine.put(id(2, 0, 0), bytes, sums).await;
+                    let own = id(3, n, 0);
+                    put(&engine, own, 9).await;
+                    check(&engine, own, 9, 0, 0, 9).await;
+                    let gone = engine.delete(vec![own, id(3, (n + 1) % 64, 1)]).await.unwrap();
+                    assert_eq!(gone, 1);
+                    (n % 2, result)
+                })
+            })
+            .collect();
+        let mut winners = std::collections::BTreeSet::new();
+        for task in tasks {
+            match task.await.unwrap() {
+                (version, Ok(())) => {
+                    winners.insert(version);
+                }
+                (_, Err(e)) => assert_eq!(e.kind, ErrorKind::Exists),
+            }
+        }
+        assert_eq!(winners.len(), 1, "one of two versions won");
+        assert_eq!(engine.stat().chunks, 9);
+        // Deletes of one chunk at once free its space once.
+        let deletes: Vec<_> =
+            (0..8)
+                .map(|_| {
+                    tokio::spawn({
+                        let engine = engine.clone();
+                        async move {
+                            engine.delete((0..8).map(|n| id(1, n, 0)).collect()).await.unwrap()
+                        }
+                    })
+                })
+                .collect();
+        let mut deleted = 0;
+        for delete in deletes {
+            deleted += delete.await.unwrap();
+        }
+        assert_eq!(deleted, 8);
+        assert_eq!(engine.stat().used_bytes, 6 * 4096);
+    });
+}
+
+#[test]
+fn reads_during_deletes_and_reuse_never_mix_chunks() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let engine = open(dir.path(), SIZE);
+        let writer = tokio::spawn({
+            let engine = engine.clone();
+            async move {
+                for round in 0..60u64 {
+                    for seq in 0..8 {
+                        put(&engine, id(1, round * 8 + seq, 0), 150).await;
+                    }
+                    engine
+                        .delete((0..8).map(|seq| id(1, round * 8 + seq, 0)).collect())
+                        .await
+                        .unwrap();
+                }
+            }
+        });
+        let mut seen = 0;
+        while !writer.is_finished() {
+            let page = engine.list(None, None, 100).await.unwrap();
+            for (id, _) in page.items {
+                match engine.get(id, 0, 150 * 4096).await {
+                    Ok(range) => {
+                        seen += 1;
+                        assert!(
+                            range.data.concat() == data(id, 150, 0).0,
+                            "chunk {id} shows others' bytes"
+                        );
+                    }
+                    Err(e) => assert_eq!(e.kind, ErrorKind::NotFound),
+                }
+            }
+        }
+        writer.await.unwrap();
+        assert!(seen > 0);
+    });
+}
+
+#[test]
+fn a_flipped_bit_is_reported_and_counted() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let options = options(dir.path(), SIZE);
+        let engine = open(dir.path(), SIZE);
+        put(&engine, id(1, 1, 0), 8).await;
+        // The data lies after the header, in the first blocks for chunks.
+        let (bytes, _) = data(id(1, 1, 0), 8, 0);
+        let file = fs::read(&options.path).unwrap();
+        let at =
+            file.windows(4096).step_by(4096).position(|b| b == &bytes[3 * 4096..4 * 4096]).unwrap()
+                * 4096;
+        assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
+        poke(&options.path, at as u64 + 17, &[file[at + 17] ^ 4]);
+        assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), Some(3 * 4096));
+        assert_eq!(engine.verify(id(1, 1, 0), 0, 3 * 4096).await.unwrap(), None);
+        assert_eq!(engine.stat().checksum_errors, 1);
+        let range = engine.get(id(1, 1, 0), 0, 8 * 4096).await.unwrap();
+        assert_eq!(
+            weft_erasure::verify_blocks(&range.data.concat(), &range.checksums),
+            Err(3),
+            "the reader notices"
+        );
+    });
+}
+
+#[test]
+fn superblocks_are_repaired_from_each_other_or_refused() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let options = options(dir.path(), SIZE);
+        let engine = open(dir.path(), SIZE);
+        put(&engine, id(1, 1, 0), 8).await;
+        let cluster = Uuid([9; 16]);
+        engine.join(cluster, TargetId(4)).await.unwrap();
+        engine.join(cluster, TargetId(4)).await.unwrap();
+        for (cluster, target) in [(Uuid([8; 16]), TargetId(4)), (cluster, TargetId(5))] {
+            assert_eq!(
+                engine.join(cluster, target).await.unwrap_err().kind,
+                ErrorKind::WrongCluster
+            );
+        }
+        assert_eq!(refusal(&options).0, ErrorKind::Busy);
+        let uuid = engine.uuid();
+        drop(engine);
+        let whole = peek(&options.path, 0);
+        let copies = [0, SIZE - 4096];
+        for torn in copies {
+            for at in [0, 100, 511, 4095] {
+                poke(&options.path, torn + at, &[0x5a]);
+                let engine = open_with(&options).unwrap();
+                assert_eq!(
+                    (engine.uuid(), engine.cluster(), engine.id()),
+                    (uuid, Some(cluster), Some(TargetId(4)))
+                );
+                check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
+                drop(engine);
+                copies.iter().for_each(|&at| assert!(peek(&options.path, at) == whole, "repaired"));
+            }
+        }
+        copies.iter().for_each(|&at| poke(&options.path, at, &[0; 4096]));
+        poke(&options.path, 4096, &[1]);
+        assert!(refusal(&options).1.contains("not blank"));
+        copies.iter().for_each(|&at| poke(&options.path, at, &whole));
+
+        let file = OpenOptions::new().write(true).open(&options.path).unwrap();
+        file.set_len(SIZE / 2 + SIZE).unwrap();
+        drop(open_with(&options).unwrap());
+        file.set_len(SIZE - 4096).unwrap();
+        assert!(refusal(&options).1.contains("truncated"));
+        file.set_len(1 << 20).unwrap();
+        assert!(refusal(&options).1.contains("truncated"));
+    });
+}
+
+#[test]
+fn what_is_not_a_target_is_not_touched() {
+    let dir = tempdir().unwrap();
+    let options = options(dir.path(), SIZE);
+    let mut content = vec![0; SIZE as usize];
+    content[777_777] = 1;
+    fs::write(&options.path, &content).unwrap();
+    assert!(refusal(&options).1.contains("not blank"));
+    assert!(fs::read(&options.path).unwrap() == content);
+
+    let missing = TargetOptions::new(dir.path().join("none"), None);
+    let (kind, message) = refusal(&missing);
+    assert!(kind == ErrorKind::NotFound && message.contains("give the target a size"), "{message}");
+    let folder = TargetOptions { path: dir.path().into(), ..options };
+    assert_eq!(refusal(&folder).0, ErrorKind::Invalid);
+    let small = TargetOptions::new(dir.path().join("small"), Some(1 << 20));
+    assert!(refusal(&small).1.contains("too few"));
+}
+
+#[test]
+fn the_index_of_another_target_is_refused_and_a_lost_or_old_one_is_rebuilt() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let options = options(dir.path(), SIZE);
+        let index = options.path.with_extension("index");
+        let engine = open(dir.path(), SIZE);
+        for seq in 0..20 {
+            put(&engine, id(1, seq, 0), 10 + seq as usize).await;
+        }
+        engine.delete(vec![id(1, 3, 0)]).await.unwrap();
+        let before = engine.list(None, None, 100).await.unwrap().items;
+        engine.close().await.unwrap();
+        let used = engine.stat().used_bytes;
+        drop(engine);
+
+        let other = tempdir().unwrap();
+        drop(open(other.path(), SIZE));
+        let stranger =
+            TargetOptions { index: Some(other.path().join("target.index")), ..options.clone() };
+        let refused = open_with(&stranger).err().unwrap();
+        assert!(refused.message.contains("belongs to target"), "{refused}");
+
+        // The header of what was deleted last is still there and may come back: it is garbage, not loss.
+        fs::rename(&index, dir.path().join("old")).unwrap();
+        let engine = open_with(&options).unwrap();
+        engine.delete(vec![id(1, 3, 0)]).await.unwrap();
+        assert_eq!(engine.list(None, None, 100).await.unwrap().items, before);
+        assert_eq!(engine.stat().used_bytes, used);
+        // More than the journal holds, then the old index again: it does not know, and is rebuilt.
+        for seq in 100..200 {
+            put(&engine, id(1, seq, 0), 1).await;
+        }
+        drop(engine);
+        fs::remove_dir_all(&index).unwrap();
+        fs::rename(dir.path().join("old"), &index).unwrap();
+        let engine = open_with(&options).unwrap();
+        for seq in 100..200 {
+            check(&engine, id(1, seq, 0), 1, 0, 0, 1).await;
+        }
+        drop(engine);
+        // Garbage in it.
+        for entry in fs::read_dir(&index).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_string_lossy().starts_with("MANIFEST") {
+                fs::write(path, [0x55; 300]).unwrap();
+            }
+        }
+        let engine = open_with(&options).unwrap();
+        check(&engine, id(1, 7, 0), 17, 0, 0, 17).await;
+    });
+}
+
+/// A drive that put one chunk where another belongs.
+#[test]
+fn a_misplaced_chunk_is_noticed_and_not_taken_for_another() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let options = options(dir.path(), SIZE);
+        let engine = open(dir.path(), SIZE);
+        put(&engine, id(1, 1, 0), 8).await;
+        put(&engine, id(1, 2, 0), 8).await;
+        let image = fs::read(&options.path).unwrap();
+        let (a, b) = (data(id(1, 1, 0), 8, 0).0, data(id(1, 2, 0), 8, 0).0);
+        let at = |bytes: &[u8]| {
+            let first = image.chunks(4096).position(|block| block == &bytes[..4096]).unwrap();
+            (first - 1) as u64 * 4096 // its header
+        };
+        let (from, to) = (at(&a), at(&b));
+        poke(&options.path, to, &image[from as usize..from as usize + 9 * 4096]);
+        assert_eq!(engine.verify(id(1, 2, 0), 0, 0).await.unwrap(), Some(0));
+        assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
+        assert_eq!(engine.stat().checksum_errors, 1);
+        drop(engine);
+
+        fs::remove_dir_all(options.path.with_extension("index")).unwrap();
+        let engine = open_with(&options).unwrap();
+        check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
+        let lost = engine.get(id(1, 2, 0), 0, 4096).await.unwrap_err();
+        assert_eq!(lost.kind, ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn formatting_needs_to_be_told_what_it_destroys() {
+    let dir = tempdir().unwrap();
+    let options = options(dir.path(), SIZE);
+    let mut image = vec![0; SIZE as usize];
+    image[..4].copy_from_slice(b"XFSB");
+    fs::write(&options.path, &image).unwrap();
+    let found = inspect(&options.path).unwrap().content;
+    assert_eq!(found, Content::Known("an XFS filesystem"));
+    let refused = Engine::format(&options, &Content::Blank).unwrap_err();
+    assert!(refused.kind == ErrorKind::Exists && refused.message.contains("XFS"), "{refused}");
+    assert!(fs::read(&options.path).unwrap() == image);
+    let superblock = Engine::format(&options, &found).unwrap();
+    let engine = open_with(&options).unwrap();
+    assert_eq!(engine.uuid(), superblock.uuid);
+    // While it is served, nobody formats it.
+    let found = inspect(&options.path).unwrap().content;
+    assert_eq!(Engine::format(&options, &found).unwrap_err().kind, ErrorKind::Busy);
+}
+
+#[test]
+fn discarded_space_is_given_back_to_the_filesystem_and_used_again() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let mut options = options(dir.path(), SIZE);
+        options.tuning.discard = Some(u64::MAX);
+        let engine = open_with(&options).unwrap();
+        put(&engine, id(1, 1, 0), 8).await;
+        put(&engine, id(1, 2, 0), 2000).await;
+        let blocks = || fs::metadata(&options.path).unwrap().blocks();
+        let before = blocks();
+        engine.delete(vec![id(1, 2, 0)]).await.unwrap();
+        let soon = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+        while blocks() >= before {
+            assert!(tokio::time::Instant::now() < soon, "nothing was discarded");
+            tokio::task::yield_now().await;
+        }
+        for seq in 3..8 {
+            put(&engine, id(1, seq, 0), 500).await;
+            check(&engine, id(1, seq, 0), 500, 0, 0, 500).await;
+        }
+        check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
+    });
+}

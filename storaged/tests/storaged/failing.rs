@@ -1,0 +1,108 @@
+//! A drive that answers with errors, behind the engine.
+
+use crate::power::{Drive, Faults, runtime, start, superblock};
+use crate::support::{data, id};
+use tempfile::tempdir;
+use weft_proto::ErrorKind;
+use weft_storaged::engine::Engine;
+
+async fn put(engine: &Engine, seq: u64, version: u64) -> weft_proto::Result<()> {
+    let (bytes, sums) = data(id(0, seq, 0), 5, version);
+    engine.put(id(0, seq, 0), bytes, sums).await
+}
+
+/// A put that nobody was told of leaves a header; a later put of the same chunk is the one that counts.
+#[test]
+fn headers_of_unacknowledged_puts_do_not_win_a_rebuild() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let index = |n: u32| dir.path().join(n.to_string());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &index(0)).unwrap();
+    runtime().block_on(async {
+        put(&engine, 1, 0).await.unwrap();
+        recorder.fail(Faults { writes: true, ..Faults::default() });
+        for _ in 0..5 {
+            put(&engine, 2, 0).await.unwrap_err();
+        }
+        recorder.fail(Faults { commits: true, ..Faults::default() });
+        put(&engine, 2, 1).await.unwrap_err();
+    });
+    drop(engine);
+
+    let (drive, again) = Drive::new(recorder.contents(), 2, None);
+    let engine = start(drive, &superblock, &index(0)).unwrap();
+    runtime().block_on(async {
+        // Into the gap before the header that was left.
+        engine.delete(vec![id(0, 1, 0)]).await.unwrap();
+        put(&engine, 2, 2).await.unwrap();
+    });
+    drop(engine);
+
+    let (drive, _) = Drive::new(again.contents(), 3, None);
+    let engine = start(drive, &superblock, &index(1)).unwrap();
+    let (bytes, _) = data(id(0, 2, 0), 5, 2);
+    let range = runtime().block_on(engine.get(id(0, 2, 0), 0, bytes.len() as u64)).unwrap();
+    assert!(range.data.concat() == bytes[..], "the chunk is not what was put last");
+}
+
+#[test]
+fn failed_writes_give_space_back_failed_flushes_end_writes_failed_reads_count() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    runtime().block_on(async {
+        recorder.fail(Faults { writes: true, ..Faults::default() });
+        assert_eq!(put(&engine, 1, 0).await.unwrap_err().kind, ErrorKind::Io);
+        let stat = engine.stat();
+        assert_eq!((stat.used_bytes, stat.chunks, stat.write_errors), (0, 0, 1));
+        assert_eq!(engine.failure(), None);
+        recorder.fail(Faults::default());
+        put(&engine, 1, 0).await.unwrap();
+
+        // The data write succeeds, the journal write meets a dead drive.
+        recorder.fail(Faults { commits: true, ..Faults::default() });
+        assert_eq!(put(&engine, 2, 0).await.unwrap_err().kind, ErrorKind::Io);
+        recorder.fail(Faults::default());
+        let refused = put(&engine, 3, 0).await.unwrap_err();
+        assert!(refused.message.contains("takes no writes"), "{refused}");
+        assert!(engine.delete(vec![id(0, 1, 0)]).await.is_err());
+        assert!(engine.failure().is_some());
+        let range = engine.get(id(0, 1, 0), 0, 5 * 4096).await.unwrap();
+        assert!(range.data.concat() == data(id(0, 1, 0), 5, 0).0);
+        recorder.fail(Faults { reads: true, ..Faults::default() });
+        let unread = engine.get(id(0, 1, 0), 0, 5 * 4096).await.unwrap_err();
+        assert_eq!((unread.kind, engine.stat().read_errors), (ErrorKind::Io, 1));
+    });
+}
+
+/// Reads that fail count; when not even the superblock can be read, the target is given up.
+#[test]
+fn a_drive_that_is_gone_takes_its_target_down() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    runtime().block_on(async {
+        put(&engine, 1, 0).await.unwrap();
+        recorder.fail(Faults { reads: true, writes: true, commits: true, errno: libc::ENODEV });
+        let lost = engine.get(id(0, 1, 0), 0, 4096).await.unwrap_err();
+        assert_eq!(lost.kind, ErrorKind::Io);
+        assert!(engine.failure().unwrap().contains("gone"));
+        assert_eq!(engine.stat().read_errors, 1);
+        assert!(put(&engine, 2, 0).await.unwrap_err().message.contains("takes no writes"));
+    });
+}
+
+#[test]
+fn a_drive_that_turned_read_only_is_still_read() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    runtime().block_on(async {
+        put(&engine, 1, 0).await.unwrap();
+        recorder.fail(Faults { writes: true, errno: libc::EROFS, ..Faults::default() });
+        assert_eq!(put(&engine, 2, 0).await.unwrap_err().kind, ErrorKind::Io);
+        assert!(engine.failure().unwrap().contains("read-only"));
+        let range = engine.get(id(0, 1, 0), 0, 5 * 4096).await.unwrap();
+        assert!(range.data.concat() == data(id(0, 1, 0), 5, 0).0);
+    });
+}

@@ -1,0 +1,8 @@
+//! Tests of the storage daemon through its public API.
+
+mod daemon;
+mod engine;
+mod failing;
+mod kill;
+mod power;
+mod support;

@@ -1,0 +1,96 @@
+//! Puts and deletes from a few tasks at once, each with chunks of its own, written down in a trace.
+
+use super::drive::Recorder;
+use super::model::{Content, Known, Model};
+use crate::support::id;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use weft_proto::{ErrorKind, Result};
+use weft_storaged::engine::Engine;
+
+const TASKS: u64 = 6;
+/// Chunks of each task.
+const CHUNKS: u64 = 7;
+
+/// Runs `turns` puts and deletes on a target that holds what `model` knows for sure.
+pub async fn run(engine: &Engine, recorder: &Arc<Recorder>, model: &Model, turns: u64, seed: u64) {
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let mut own = Own {
+                engine: engine.clone(),
+                recorder: recorder.clone(),
+                model: model
+                    .iter()
+                    .filter(|(id, _)| id.segment.session.0 == task)
+                    .map(|(k, v)| (*k, v.clone()))
+                    .collect(),
+                random: StdRng::seed_from_u64(seed ^ task.rotate_left(40)),
+                task,
+            };
+            tokio::spawn(async move {
+                for _ in 0..turns / TASKS {
+                    // A drive that fails ends the work: what was acknowledged must hold all the same.
+                    if own.turn().await.is_err() {
+                        break;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("a task of the workload");
+    }
+}
+
+struct Own {
+    engine: Engine,
+    recorder: Arc<Recorder>,
+    model: Model,
+    random: StdRng,
+    task: u64,
+}
+
+impl Own {
+    /// One put, or one delete of a few.
+    async fn turn(&mut self) -> Result<()> {
+        let chunk = id(self.task, self.random.random_range(0..CHUNKS), 0);
+        let known = self.model.get(&chunk).cloned().unwrap_or(Known::GONE);
+        if known.may_be.is_none() {
+            return self.put(chunk).await;
+        }
+        let mut chunks = vec![chunk];
+        if self.random.random_bool(0.2) {
+            let there = self.model.iter().filter(|(id, k)| **id > chunk && k.may_be.is_some());
+            chunks.extend(there.map(|(id, _)| *id).take(2));
+        }
+        for &chunk in &chunks {
+            let may_be = self.model.get(&chunk).and_then(|k| k.may_be.clone());
+            self.learn(chunk, Known { may_be_missing: true, may_be });
+        }
+        self.engine.delete(chunks.clone()).await?;
+        chunks.into_iter().for_each(|chunk| self.learn(chunk, Known::GONE));
+        Ok(())
+    }
+
+    async fn put(&mut self, chunk: weft_proto::ChunkId) -> Result<()> {
+        let blocks = match self.random.random_range(0..10) {
+            0 => self.random.random_range(30..60),
+            _ => self.random.random_range(1..12),
+        };
+        let content = Content::new(chunk, blocks, self.random.random());
+        let may_be = Some(content.clone());
+        self.learn(chunk, Known { may_be_missing: true, may_be: may_be.clone() });
+        match self.engine.put(chunk, content.bytes, content.sums).await {
+            Ok(()) => self.learn(chunk, Known { may_be_missing: false, may_be }),
+            Err(e) if e.kind == ErrorKind::NoSpace => self.learn(chunk, Known::GONE),
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, chunk: weft_proto::ChunkId, known: Known) {
+        self.model.insert(chunk, known.clone());
+        self.recorder.note(chunk, known);
+    }
+}

@@ -1,0 +1,380 @@
+//! Harness of the end-to-end tests: a real cluster of real processes with a real mount.
+//!
+//! Invariants: every cluster has a directory, ports and a mount of its own, so tests run in
+//! parallel; whatever a test started is stopped and unmounted when it ends, also when it panics or is
+//! killed (a guard process waits for the end of a pipe); a daemon that panicked fails the test.
+
+// Real processes live in real time: conditions are looked at again after a pause.
+#![allow(clippy::disallowed_methods)]
+
+pub mod data;
+pub mod drive;
+pub mod sim;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The `weft` binary that was built with this test: `WEFT_BIN`, or in one of the folders above this
+/// program.
+pub fn weft_binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("WEFT_BIN") {
+        return path.into();
+    }
+    let exe = std::env::current_exe().expect("the path of this test");
+    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join("weft")).find(|p| p.exists());
+    found.unwrap_or_else(|| {
+        panic!("there is no weft above {}: run `cargo build --release` first", exe.display())
+    })
+}
+
+/// Runs `weft` with `args` and returns what it answered, whatever its exit code.
+pub fn weft(args: &[&str]) -> Result<Output> {
+    Command::new(weft_binary())
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("run weft {args:?}"))
+}
+
+/// Runs `weft` and fails with its error output unless it succeeds; returns standard output.
+pub fn weft_ok(args: &[&str]) -> Result<String> {
+    let out = weft(args)?;
+    ensure!(
+        out.status.success(),
+        "weft {} ended with {}: {}",
+        args.join(" "),
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Waits until `probe` answers `Some`, looking every 20 ms; fails with `what` after `limit`.
+pub fn eventually<T>(
+    limit: Duration,
+    what: &str,
+    mut probe: impl FnMut() -> Option<T>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = probe() {
+            return Ok(found);
+        }
+        if start.elapsed() > limit {
+            bail!("not within {limit:?}: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How to start a [`Cluster`].
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub metadata: u32,
+    pub storage: u32,
+    pub profile: &'static str,
+    pub target_size: &'static str,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { metadata: 3, storage: 6, profile: "4+2", target_size: "1GiB" }
+    }
+}
+
+/// A cluster made by `weft dev start`, with its first mount.
+pub struct Cluster {
+    shape: Shape,
+    mount: PathBuf,
+    dir: PathBuf,
+    guard: Option<Child>,
+    // Removed last.
+    _temp: TempDir,
+}
+
+impl Cluster {
+    /// Starts the usual three metadata servers and six storage daemons at 4+2.
+    pub fn start() -> Result<Self> {
+        Self::start_as(Shape::default())
+    }
+
+    pub fn start_as(shape: Shape) -> Result<Self> {
+        let temp = tempfile::Builder::new().prefix("weft-test-").tempdir()?;
+        let (dir, mount) = (temp.path().join("cluster"), temp.path().join("mnt"));
+        fs::create_dir(&mount)?;
+        let guard = guard(&dir, temp.path())?;
+        let cluster = Self { shape, mount, dir, guard: Some(guard), _temp: temp };
+        cluster.start_again()?;
+        Ok(cluster)
+    }
+
+    /// `weft dev start` on the same directory: starts whatever is not running.
+    pub fn start_again(&self) -> Result<()> {
+        let (metadata, storage) = (self.shape.metadata.to_string(), self.shape.storage.to_string());
+        weft_ok(&[
+            "dev",
+            "start",
+            "--dir",
+            path(&self.dir),
+            "--mount",
+            path(&self.mount),
+            "--metadata",
+            &metadata,
+            "--storage",
+            &storage,
+            "--profile",
+            self.shape.profile,
+            "--target-size",
+            self.shape.target_size,
+        ])
+        .map(drop)
+    }
+
+    /// `weft dev stop`.
+    pub fn stop(&self) -> Result<()> {
+        weft_ok(&["dev", "stop", "--dir", path(&self.dir)]).map(drop)
+    }
+
+    /// Where the filesystem is mounted.
+    pub fn mnt(&self) -> &Path {
+        &self.mount
+    }
+
+    /// The cluster's own directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A folder beside the cluster, on the local filesystem, removed with it.
+    pub fn scratch(&self, name: &str) -> Result<PathBuf> {
+        let path = self._temp.path().join(name);
+        fs::create_dir_all(&path)?;
+        Ok(path)
+    }
+
+    pub fn status(&self) -> Result<Value> {
+        let out = weft_ok(&["dev", "status", "--dir", path(&self.dir), "--output", "json"])?;
+        serde_json::from_str(&out).with_context(|| format!("dev status printed {out:?}"))
+    }
+
+    /// Addresses of the metadata servers, as `--cluster` takes them.
+    pub fn address(&self) -> Result<String> {
+        Ok(self.status()?["cluster"].as_str().context("status has no cluster address")?.to_string())
+    }
+
+    /// Mounts the filesystem a second time.
+    pub fn mount_again(&self, name: &str) -> Result<PathBuf> {
+        let mnt = self.scratch(name)?;
+        weft_ok(&["mount", "--cluster", &self.address()?, path(&mnt)])?;
+        Ok(mnt)
+    }
+
+    /// Takes a mount away and puts it back: the client starts with nothing cached.
+    pub fn remount(&self) -> Result<()> {
+        weft_ok(&["umount", path(&self.mount)])?;
+        weft_ok(&["mount", "--cluster", &self.address()?, path(&self.mount)]).map(drop)
+    }
+
+    /// Kills storage daemon `index` with SIGKILL.
+    pub fn kill_storage(&self, index: usize) -> Result<()> {
+        kill_hard(pid(&self.status()?["storage"][index])?)
+    }
+
+    /// Kills the metadata leader with SIGKILL; returns its id.
+    pub fn kill_leader(&self) -> Result<u64> {
+        let leader = eventually(Duration::from_secs(20), "a metadata leader", || {
+            let status = self.status().ok()?;
+            status["metadata"].as_array()?.iter().find(|m| m["leader"] == true).cloned()
+        })?;
+        kill_hard(pid(&leader)?)?;
+        leader["id"].as_u64().context("leader without an id")
+    }
+
+    /// Kills the process that serves a mount, with SIGKILL.
+    pub fn kill_mount(&self, at: &Path) -> Result<()> {
+        let at = at.canonicalize()?;
+        let status = self.status()?;
+        let mounts = status["mounts"].as_array().context("status lists no mounts")?;
+        let mount = mounts.iter().find(|m| m["path"].as_str().map(Path::new) == Some(&at));
+        kill_hard(pid(mount.with_context(|| format!("{} is not in {status}", at.display()))?)?)
+    }
+
+    /// Kills every process of the cluster at once, the mounts' too.
+    pub fn kill_all(&self) -> Result<()> {
+        let status = self.status()?;
+        let pids = ["mounts", "storage", "metadata"]
+            .iter()
+            .flat_map(|kind| status[*kind].as_array().into_iter().flatten())
+            .filter_map(|p| pid(p).ok())
+            .collect::<Vec<_>>();
+        ensure!(pids.len() > 3, "status lists too few processes: {status}");
+        pids.into_iter().try_for_each(kill_hard)
+    }
+
+    /// Files of the targets, in the order of the daemons.
+    pub fn target_paths(&self) -> Result<Vec<PathBuf>> {
+        let status = self.status()?;
+        Ok(status["storage"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .flat_map(|s| s["targets"].as_array().into_iter().flatten())
+            .filter_map(|t| t["path"].as_str().map(PathBuf::from))
+            .collect())
+    }
+
+    /// Puts target `index` behind a drive that can hang. Stops and starts the cluster.
+    pub fn hang_drive(&self, index: usize) -> Result<drive::HangingDrive> {
+        let target = self.target_paths()?.get(index).context("no such target")?.clone();
+        self.stop()?;
+        let backing = target.with_extension("backing");
+        fs::rename(&target, &backing)?;
+        let drive = drive::HangingDrive::mount(&backing, &target.with_extension("mnt"))?;
+        std::os::unix::fs::symlink(drive.path(), &target)?;
+        self.start_again()?;
+        Ok(drive)
+    }
+
+    /// Waits until `count` targets are in `state`.
+    pub fn await_targets(&self, state: &str, count: usize) -> Result<()> {
+        eventually(Duration::from_secs(30), &format!("{count} targets {state}"), || {
+            let status = self.status().ok()?;
+            let found = status["storage"]
+                .as_array()?
+                .iter()
+                .flat_map(|s| s["targets"].as_array().into_iter().flatten())
+                .filter(|t| t["state"].as_str().is_some_and(|s| s.eq_ignore_ascii_case(state)))
+                .count();
+            (found == count).then_some(())
+        })
+    }
+
+    /// Runs `weft fsck`; answers its exit success and its report.
+    pub fn fsck(&self) -> Result<(bool, Value)> {
+        let out = weft(&["fsck", "--cluster", &self.address()?, "--output", "json"])?;
+        let report = serde_json::from_slice(&out.stdout)
+            .with_context(|| format!("fsck printed {:?}", String::from_utf8_lossy(&out.stdout)))?;
+        Ok((out.status.success(), report))
+    }
+
+    /// Waits until fsck finds nothing wrong: what was deleted takes a moment to go.
+    pub fn await_clean(&self) -> Result<()> {
+        let mut last = Value::Null;
+        eventually(Duration::from_secs(60), "a clean fsck", || {
+            let (clean, report) = self.fsck().ok()?;
+            last = report;
+            clean.then_some(())
+        })
+        .with_context(|| format!("last report: {last}"))
+    }
+
+    /// All log text of all daemons.
+    pub fn logs(&self) -> String {
+        let mut all = String::new();
+        for entry in fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten() {
+            all += &String::from_utf8_lossy(&fs::read(entry.path()).unwrap_or_default());
+        }
+        all
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let logs = self.logs();
+        if std::thread::panicking() || std::env::var_os("WEFT_TEST_LOGS").is_some() {
+            for line in logs
+                .lines()
+                .filter(|l| l.contains("WARN") || l.contains("ERROR") || l.contains("panicked"))
+                .take(200)
+            {
+                eprintln!("{line}");
+            }
+        }
+        if let Some(mut guard) = self.guard.take() {
+            drop(guard.stdin.take());
+            let _ = guard.wait();
+        }
+        if !std::thread::panicking() {
+            assert!(!logs.contains("panicked at"), "a daemon panicked; its log says:\n{logs}");
+        }
+    }
+}
+
+/// A process that stops the cluster and removes its mounts once this process is gone or lets go.
+fn guard(dir: &Path, temp: &Path) -> Result<Child> {
+    let script = r#"
+        cat >/dev/null
+        "$WEFT" dev stop --dir "$DIR" >/dev/null 2>&1
+        grep -o " $TEMP[^ ]* fuse" /proc/mounts | while read -r mnt _; do umount -l "$mnt"; done
+        for pid in $("$WEFT" dev status --dir "$DIR" --output json 2>/dev/null | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*$'); do
+            kill -9 "$pid" 2>/dev/null
+        done
+    "#;
+    Command::new("setsid")
+        .args(["sh", "-c", script])
+        .env("WEFT", weft_binary())
+        .env("DIR", dir)
+        .env("TEMP", temp)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("start the guard process")
+}
+
+/// The value of an extended attribute.
+pub fn xattr(of: &Path, name: &str) -> Result<Vec<u8>> {
+    let (file, attribute) = (CString::new(path(of))?, CString::new(name)?);
+    let mut value = vec![0u8; 4096];
+    // SAFETY: the names end with a zero byte and the length is that of the buffer.
+    let len = unsafe {
+        libc::getxattr(file.as_ptr(), attribute.as_ptr(), value.as_mut_ptr().cast(), value.len())
+    };
+    let len = usize::try_from(len).map_err(|_| std::io::Error::last_os_error())?;
+    value.truncate(len);
+    Ok(value)
+}
+
+/// A path as an argument; test paths are always text.
+pub fn path(path: &Path) -> &str {
+    path.to_str().expect("test paths are UTF-8")
+}
+
+fn pid(process: &Value) -> Result<i32> {
+    process["pid"]
+        .as_i64()
+        .and_then(|p| i32::try_from(p).ok())
+        .filter(|&p| p > 1)
+        .with_context(|| format!("no pid in {process}"))
+}
+
+fn kill_hard(pid: i32) -> Result<()> {
+    kill(Pid::from_raw(pid), Signal::SIGKILL).with_context(|| format!("kill {pid}"))
+}
+
+/// Runs a program and fails with its output unless it succeeds.
+pub fn run(program: &str, args: &[&str], dir: &Path) -> Result<String> {
+    let out = Command::new(program)
+        .args(args)
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("run {program}"))?;
+    ensure!(
+        out.status.success(),
+        "{program} {} ended with {}:\n{}{}",
+        args.join(" "),
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}

@@ -1,0 +1,316 @@
+//! What one mount did is what the other sees (I6): every operation on one, every observation on the
+//! other that it could make stale, with both caching all that their leases allow.
+//!
+//! `WEFT_TRIES=1000` repeats each more often than the test suite does.
+
+use anyhow::{Context, Result, ensure};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use weft_tests::Cluster;
+
+/// One row: `act` on one mount after both have looked, then `sees` on the other must hold.
+struct Row {
+    name: &'static str,
+    /// Makes what is looked at, on the first mount.
+    prepare: fn(&Path) -> Result<()>,
+    /// What both mounts do before, so that they have it cached.
+    look: fn(&Path) -> Result<()>,
+    act: fn(&Path, u64) -> Result<()>,
+    sees: fn(&Path, u64) -> Result<()>,
+}
+
+fn nothing(_: &Path) -> Result<()> {
+    Ok(())
+}
+
+fn make_file(dir: &Path) -> Result<()> {
+    Ok(fs::write(dir.join("f"), "old content")?)
+}
+
+fn stat_and_read(dir: &Path) -> Result<()> {
+    let _ = fs::metadata(dir.join("f"));
+    let _ = fs::read(dir.join("f"));
+    let _ = fs::metadata(dir.join("g"));
+    let _ = fs::read_dir(dir)?.count();
+    Ok(())
+}
+
+fn gone(path: PathBuf) -> Result<()> {
+    ensure!(fs::symlink_metadata(&path).is_err(), "{} is still there", path.display());
+    ensure!(File::open(&path).is_err(), "{} can still be opened", path.display());
+    let dir = path.parent().context("a parent")?;
+    let listed = fs::read_dir(dir)?.flatten().any(|e| e.path() == path);
+    ensure!(!listed, "{} is still listed", path.display());
+    Ok(())
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        name: "create -> stat, open, list (was missing)",
+        prepare: nothing,
+        look: stat_and_read,
+        act: |d, i| Ok(fs::write(d.join("g"), i.to_string())?),
+        sees: |d, i| {
+            ensure!(fs::metadata(d.join("g"))?.len() == i.to_string().len() as u64);
+            ensure!(fs::read_dir(d)?.count() == 1);
+            ensure!(fs::read_to_string(d.join("g"))? == i.to_string());
+            Ok(())
+        },
+    },
+    Row {
+        name: "unlink -> stat, open, list",
+        prepare: make_file,
+        look: stat_and_read,
+        act: |d, _| Ok(fs::remove_file(d.join("f"))?),
+        sees: |d, _| gone(d.join("f")),
+    },
+    Row {
+        name: "rename -> both names",
+        prepare: make_file,
+        look: stat_and_read,
+        act: |d, _| Ok(fs::rename(d.join("f"), d.join("g"))?),
+        sees: |d, _| {
+            ensure!(fs::read(d.join("g"))? == b"old content");
+            gone(d.join("f"))
+        },
+    },
+    Row {
+        name: "rename over -> content",
+        prepare: |d| {
+            fs::write(d.join("g"), "another")?;
+            make_file(d)
+        },
+        look: stat_and_read,
+        act: |d, _| Ok(fs::rename(d.join("g"), d.join("f"))?),
+        sees: |d, _| {
+            ensure!(fs::read(d.join("f"))? == b"another");
+            gone(d.join("g"))
+        },
+    },
+    Row {
+        name: "mkdir -> stat, use",
+        prepare: nothing,
+        look: stat_and_read,
+        act: |d, _| Ok(fs::create_dir(d.join("g"))?),
+        sees: |d, _| Ok(fs::write(d.join("g/x"), "in it")?),
+    },
+    Row {
+        name: "rmdir -> stat, list",
+        prepare: |d| Ok(fs::create_dir(d.join("f"))?),
+        look: stat_and_read,
+        act: |d, _| Ok(fs::remove_dir(d.join("f"))?),
+        sees: |d, _| gone(d.join("f")),
+    },
+    Row {
+        name: "symlink -> readlink",
+        prepare: nothing,
+        look: stat_and_read,
+        act: |d, i| Ok(symlink(i.to_string(), d.join("g"))?),
+        sees: |d, i| {
+            ensure!(fs::read_link(d.join("g"))? == Path::new(&i.to_string()));
+            Ok(())
+        },
+    },
+    Row {
+        name: "link -> link count, other name",
+        prepare: make_file,
+        look: stat_and_read,
+        act: |d, _| Ok(fs::hard_link(d.join("f"), d.join("g"))?),
+        sees: |d, _| {
+            ensure!(fs::metadata(d.join("f"))?.nlink() == 2);
+            ensure!(fs::metadata(d.join("g"))?.ino() == fs::metadata(d.join("f"))?.ino());
+            Ok(())
+        },
+    },
+    Row {
+        name: "chmod -> mode",
+        prepare: make_file,
+        look: stat_and_read,
+        act: |d, i| {
+            Ok(fs::set_permissions(d.join("f"), fs::Permissions::from_mode(0o400 + i as u32 % 64))?)
+        },
+        sees: |d, i| {
+            ensure!(fs::metadata(d.join("f"))?.mode() & 0o777 == 0o400 + i as u32 % 64);
+            Ok(())
+        },
+    },
+    Row {
+        name: "truncate -> size, content",
+        prepare: make_file,
+        look: stat_and_read,
+        act: |d, i| Ok(OpenOptions::new().write(true).open(d.join("f"))?.set_len(i % 11)?),
+        sees: |d, i| {
+            ensure!(fs::metadata(d.join("f"))?.len() == i % 11);
+            ensure!(fs::read(d.join("f"))? == b"old content"[..(i % 11) as usize]);
+            Ok(())
+        },
+    },
+    Row {
+        name: "rewrite and close -> size, content",
+        prepare: make_file,
+        look: stat_and_read,
+        act: |d, i| Ok(fs::write(d.join("f"), vec![i as u8; 1 << (i % 18)])?),
+        sees: |d, i| {
+            ensure!(fs::metadata(d.join("f"))?.len() == 1 << (i % 18));
+            ensure!(fs::read(d.join("f"))? == vec![i as u8; 1 << (i % 18)]);
+            Ok(())
+        },
+    },
+];
+
+#[test]
+fn an_operation_on_one_mount_is_seen_on_the_other() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    for (number, row) in ROWS.iter().enumerate() {
+        for i in 0..tries() {
+            let (from, to) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            let name = format!("row{number}-{i}");
+            let (here, there) = (from.join(&name), to.join(&name));
+            fs::create_dir(&here)?;
+            (row.prepare)(&here)?;
+            (row.look)(&here)?;
+            (row.look)(&there)?;
+            (row.act)(&here, i)?;
+            (row.sees)(&there, i).with_context(|| format!("{}, try {i}: stale", row.name))?;
+            (row.sees)(&here, i).or_else(|e| match row.name.starts_with("mkdir") {
+                true => Ok(()),
+                false => Err(e),
+            })?;
+            fs::remove_dir_all(&there)?;
+        }
+        println!("{:48} {} tries, none stale", row.name, tries());
+    }
+    weft_tests::weft_ok(&["umount", weft_tests::path(&b)])?;
+    cluster.await_clean()
+}
+
+/// Descriptors stay open on both mounts: nothing is flushed or looked up again by an open or close.
+#[test]
+fn a_write_is_seen_through_descriptors_that_are_open() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let open = |m: &Path| {
+        let mut how = OpenOptions::new();
+        how.read(true).write(true).create(true).truncate(false).open(m.join("f"))
+    };
+    let both = [open(&a)?, open(&b)?];
+    let readers = [File::open(a.join("f"))?, File::open(b.join("f"))?];
+    let mut size = 0;
+    for i in 0..tries() {
+        let (by, of) = ((i % 2) as usize, 1 - (i % 2) as usize);
+        // Overlapping places, unaligned lengths; page caches hold all of them.
+        let (at, bytes) = (i * 1000 % 50_000, vec![i as u8 | 1; 3000]);
+        both[by].write_all_at(&bytes, at)?;
+        size = size.max(at + 3000);
+        let mut got = vec![0; 3000];
+        for (who, file) in [("reader", &readers[of]), ("writer", &both[of])] {
+            file.read_exact_at(&mut got, at)?;
+            ensure!(got == bytes, "stale content through the other's {who} in try {i}");
+            ensure!(file.metadata()?.len() == size, "stale size in try {i}");
+        }
+        ensure!(fs::metadata([&a, &b][of].join("f"))?.len() == size);
+    }
+    // Appends of both land one after the other.
+    let append = |m: &Path| OpenOptions::new().append(true).create(true).open(m.join("log"));
+    let mut logs = [append(&a)?, append(&b)?];
+    for i in 0..tries() {
+        logs[(i % 2) as usize].write_all(format!("{i}\n").as_bytes())?;
+    }
+    let expected: String = (0..tries()).map(|i| format!("{i}\n")).collect();
+    ensure!(fs::read_to_string(a.join("log"))? == expected, "appends out of order on one mount");
+    ensure!(fs::read_to_string(b.join("log"))? == expected, "appends out of order on the other");
+    drop((both, readers, logs));
+    weft_tests::weft_ok(&["umount", weft_tests::path(&b)])?;
+    cluster.await_clean()
+}
+
+#[test]
+fn what_is_under_a_lease_costs_no_request() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    for d in 0..10 {
+        let dir = m.join(format!("d{d}"));
+        fs::create_dir(&dir)?;
+        for f in 0..20 {
+            fs::write(dir.join(f.to_string()), "x")?;
+        }
+    }
+    cluster.remount()?;
+    let walk = || -> Result<()> {
+        for d in 0..10 {
+            for f in 0..20 {
+                ensure!(fs::metadata(m.join(format!("d{d}/{f}")))?.len() == 1);
+            }
+            ensure!(fs::metadata(m.join(format!("d{d}/none"))).is_err());
+        }
+        Ok(())
+    };
+    walk()?;
+    let before = requests(m)?;
+    for _ in 0..50 {
+        walk()?;
+    }
+    let asked = requests(m)? - before;
+    ensure!(asked == 0, "10,500 stats of a warm tree made {asked} requests");
+    // A small file that was looked up is opened and read without another.
+    let file = m.join("d3/7");
+    ensure!(fs::read(&file)? == b"x");
+    let before = requests(m)?;
+    ensure!(fs::read(&file)? == b"x");
+    ensure!(requests(m)? == before, "opening and reading a file that is known made a request");
+    Ok(())
+}
+
+/// A mount that dies with leases holds the others up for no longer than its session lives.
+#[test]
+fn a_dead_mount_loses_its_leases() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    fs::write(b.join("f"), "committed")?;
+    let mut writer = OpenOptions::new().append(true).open(b.join("f"))?;
+    writer.write_all(b", buffered")?;
+    cluster.kill_mount(&b)?;
+    ensure!(fs::read_to_string(a.join("f"))?.starts_with("committed"));
+    fs::write(a.join("f"), "rewritten")?;
+    fs::remove_file(a.join("f"))?;
+    cluster.await_clean()
+}
+
+/// Leases outlive the leader that granted them, and are as good as before.
+#[test]
+fn leases_outlive_their_leader() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let mut buffered = File::create(a.join("f"))?;
+    for i in 0..4u64 {
+        buffered.write_all(&[i as u8; 1000])?;
+        stat_and_read(&a)?;
+        if i % 2 == 0 {
+            stat_and_read(&b)?;
+        }
+        cluster.kill_leader()?;
+        cluster.start_again()?;
+        ensure!(fs::metadata(b.join("f"))?.len() == (i + 1) * 1000, "stale size in round {i}");
+        ensure!(fs::read(b.join("f"))?[(i * 1000) as usize..] == [i as u8; 1000], "round {i}");
+        fs::write(b.join("g"), i.to_string())?;
+        ensure!(fs::read_to_string(a.join("g"))? == i.to_string(), "stale name in round {i}");
+        fs::remove_file(b.join("g"))?;
+        ensure!(!a.join("g").exists());
+    }
+    weft_tests::weft_ok(&["umount", weft_tests::path(&b)])?;
+    cluster.await_clean()
+}
+
+fn tries() -> u64 {
+    std::env::var("WEFT_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
+}
+
+/// Requests to the metadata group that operations on this mount have made.
+fn requests(mount: &Path) -> Result<u64> {
+    let stats = weft_tests::xattr(mount, "user.weft.stats")?;
+    let stats: serde_json::Value = serde_json::from_slice(&stats)?;
+    stats["metadata_requests"].as_u64().context("a counter of requests")
+}

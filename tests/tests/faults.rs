@@ -1,0 +1,254 @@
+//! Death, damage and want: killed daemons, flipped bytes, a full pool. Names the invariants (design
+//! §2) that each test holds up.
+
+use anyhow::{Context, Result, ensure};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+use weft_tests::{Cluster, Shape, data, eventually};
+
+/// Writes files `name.0`, `name.1`, … each fsynced, until told to stop; answers how many are acknowledged.
+fn write_until(dir: &Path, name: &str, stop: &AtomicBool, done: &AtomicU64) -> Result<u64> {
+    let mut i = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let path = dir.join(format!("{name}.{i}"));
+        let mut file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+        file.write_all(&content(name, i))?;
+        file.sync_all().with_context(|| format!("fsync {}", path.display()))?;
+        drop(file);
+        i += 1;
+        done.store(i, Ordering::Relaxed);
+    }
+    Ok(i)
+}
+
+fn content(name: &str, i: u64) -> Vec<u8> {
+    let seed = name.bytes().fold(i, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
+    // From a few bytes (inline) to a few stripes.
+    data::bytes(seed, 1 << (4 + seed % 18))
+}
+
+fn verify(dir: &Path, name: &str, count: u64) -> Result<()> {
+    for i in 0..count {
+        let path = dir.join(format!("{name}.{i}"));
+        let found = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        ensure!(found == content(name, i), "{} has wrong content", path.display());
+    }
+    Ok(())
+}
+
+/// I1, I2: two of six daemons die while files are written; everything reads back, nothing the
+/// application did failed, and what was written after can lose two more.
+#[test]
+fn two_storage_daemons_die() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let more = |n: u64| {
+        let until = done.load(Ordering::Relaxed) + n;
+        eventually(Duration::from_secs(60), "more files written", || {
+            (done.load(Ordering::Relaxed) >= until).then_some(())
+        })
+    };
+    let count = thread::scope(|s| -> Result<u64> {
+        let writer = s.spawn(|| write_until(m, "a", &stop, &done));
+        let killed = (|| {
+            more(20)?;
+            cluster.kill_storage(1)?;
+            cluster.kill_storage(4)?;
+            more(20)
+        })();
+        stop.store(true, Ordering::Relaxed);
+        let count = writer.join().expect("the writer does not panic")?;
+        killed.map(|()| count)
+    })?;
+    cluster.remount()?;
+    verify(m, "a", count)?;
+
+    // Four live: new data is 2+2 and survives the loss of two of those four.
+    fs::write(m.join("late"), content("late", 3))?;
+    let late = data::bytes(99, 5 << 20);
+    fs::write(m.join("large"), &late)?;
+    cluster.start_again()?;
+    cluster.await_targets("up", 6)?;
+    cluster.kill_storage(0)?;
+    cluster.kill_storage(2)?;
+    cluster.remount()?;
+    ensure!(fs::read(m.join("late"))? == content("late", 3));
+    ensure!(fs::read(m.join("large"))? == late);
+    verify(m, "a", count)?;
+
+    cluster.start_again()?;
+    cluster.await_targets("up", 6)?;
+    cluster.await_clean()
+}
+
+/// I2, I4: the metadata leader dies during writes, twice; no call fails, nothing is lost.
+#[test]
+fn the_metadata_leader_dies() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let count = thread::scope(|s| -> Result<u64> {
+        let writer = s.spawn(|| write_until(m, "a", &stop, &done));
+        let killed = (|| {
+            for _ in 0..2 {
+                let until = done.load(Ordering::Relaxed) + 20;
+                eventually(Duration::from_secs(60), "more files written", || {
+                    (done.load(Ordering::Relaxed) >= until).then_some(())
+                })?;
+                cluster.kill_leader()?;
+                let until = done.load(Ordering::Relaxed) + 5;
+                eventually(Duration::from_secs(60), "writes after the leader died", || {
+                    (done.load(Ordering::Relaxed) >= until).then_some(())
+                })?;
+                cluster.start_again()?;
+            }
+            Ok(())
+        })();
+        stop.store(true, Ordering::Relaxed);
+        let count = writer.join().expect("the writer does not panic")?;
+        killed.map(|()| count)
+    })?;
+    cluster.remount()?;
+    verify(m, "a", count)?;
+    cluster.await_clean()
+}
+
+/// I2: everything is killed at once in mid-write; what was fsynced is there and right after a start.
+#[test]
+fn everything_dies_at_once() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    for round in 0..2 {
+        let names = [format!("r{round}a"), format!("r{round}b")];
+        let stop = AtomicBool::new(false);
+        let done = [AtomicU64::new(0), AtomicU64::new(0)];
+        thread::scope(|s| -> Result<()> {
+            for (name, done) in names.iter().zip(&done) {
+                // Ends with an error when the mount dies: that is the point.
+                s.spawn(|| drop(write_until(m, name, &stop, done)));
+            }
+            let killed = eventually(Duration::from_secs(60), "30 files each", || {
+                done.iter().all(|d| d.load(Ordering::Relaxed) >= 30).then_some(())
+            })
+            .and_then(|()| cluster.kill_all());
+            stop.store(true, Ordering::Relaxed);
+            killed
+        })?;
+        cluster.start_again()?;
+        cluster.await_targets("up", 6)?;
+        for (name, done) in names.iter().zip(&done) {
+            verify(m, name, done.load(Ordering::Relaxed))?;
+        }
+    }
+    cluster.await_clean()
+}
+
+/// Flips one byte on disk where `needle` lies in any target's file; answers how many were flipped.
+fn flip(cluster: &Cluster, needle: &[u8]) -> Result<usize> {
+    let mut flipped = 0;
+    for path in cluster.target_paths()? {
+        let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let mut all = Vec::new();
+        file.read_to_end(&mut all)?;
+        // Chunks start on blocks of 4 KiB; the needle is the start of a block.
+        for at in (0..all.len().saturating_sub(needle.len())).step_by(4096) {
+            if &all[at..at + needle.len()] == needle {
+                file.write_all_at(&[needle[7] ^ 0x10], at as u64 + 7)?;
+                flipped += 1;
+            }
+        }
+        file.sync_all()?;
+    }
+    Ok(flipped)
+}
+
+/// I3: damage up to m is read around, counted and logged; beyond m it is `EIO`, never wrong bytes.
+#[test]
+fn damaged_shards() -> Result<()> {
+    let cluster = Cluster::start_as(Shape { target_size: "128MiB", ..Shape::default() })?;
+    let m = cluster.mnt();
+    let unit = 128 << 10;
+    let content = data::bytes(5, 4 * unit);
+    fs::write(m.join("f"), &content)?;
+
+    ensure!(flip(&cluster, &content[..64])? == 1, "the first shard is found once on disk");
+    cluster.remount()?;
+    ensure!(fs::read(m.join("f"))? == content, "one damaged shard");
+    eventually(Duration::from_secs(10), "the daemon logs and counts the damage", || {
+        let logged = cluster.logs().lines().any(|l| l.contains("corrupt") && l.contains("target="));
+        let status = weft_tests::weft_ok(&[
+            "target",
+            "list",
+            "--cluster",
+            &cluster.address().ok()?,
+            "--output",
+            "json",
+        ])
+        .ok()?;
+        let status: serde_json::Value = serde_json::from_str(&status).ok()?;
+        let counted = status.to_string().contains("\"checksum_errors\":1");
+        (logged && counted).then_some(())
+    })?;
+
+    ensure!(flip(&cluster, &content[unit..unit + 64])? == 1);
+    cluster.remount()?;
+    ensure!(fs::read(m.join("f"))? == content, "two damaged shards");
+
+    ensure!(flip(&cluster, &content[2 * unit..2 * unit + 64])? == 1);
+    cluster.remount()?;
+    let mut buffer = vec![0; 4096];
+    let file = File::open(m.join("f"))?;
+    let error = file.read_exact_at(&mut buffer, 0).expect_err("three damaged shards");
+    ensure!(error.raw_os_error() == Some(libc::EIO), "three damaged shards: {error}");
+    ensure!(buffer == vec![0; 4096], "no bytes are given out with an error");
+    // What is not damaged stays readable.
+    file.read_exact_at(&mut buffer, 3 * unit as u64)?;
+    ensure!(buffer == content[3 * unit..3 * unit + 4096]);
+    Ok(())
+}
+
+/// I8: a full pool is `ENOSPC`; deleting brings the space back.
+#[test]
+fn the_pool_fills_up() -> Result<()> {
+    let cluster = Cluster::start_as(Shape { target_size: "64MiB", ..Shape::default() })?;
+    let m = cluster.mnt();
+    fs::write(m.join("keep"), data::bytes(1, 3 << 20))?;
+    for round in 0..2 {
+        let error = (0..)
+            .find_map(|i| {
+                let write = || {
+                    let mut file = File::create(m.join(format!("fill.{i}")))?;
+                    file.write_all(&data::bytes(i, 8 << 20))?;
+                    file.sync_all()
+                };
+                assert!(i < 100, "800 MiB went into a pool of 256 MiB");
+                write().err()
+            })
+            .context("the pool never filled")?;
+        ensure!(error.kind() == ErrorKind::StorageFull, "round {round}: {error}");
+        for entry in fs::read_dir(m)? {
+            let entry = entry?;
+            if entry.file_name() != "keep" {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        eventually(Duration::from_secs(60), "space after deleting", || {
+            let write = || {
+                let mut file = File::create(m.join("new"))?;
+                file.write_all(&data::bytes(2, 8 << 20))?;
+                file.sync_all()
+            };
+            write().ok()
+        })?;
+        ensure!(fs::read(m.join("new"))? == data::bytes(2, 8 << 20));
+        fs::remove_file(m.join("new"))?;
+    }
+    ensure!(fs::read(m.join("keep"))? == data::bytes(1, 3 << 20));
+    cluster.await_clean()
+}

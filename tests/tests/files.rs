@@ -1,0 +1,234 @@
+//! What programs do with files, on one mount and on two: POSIX calls, real programs, real input.
+
+use anyhow::{Result, ensure};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use weft_tests::{Cluster, data, path, run};
+
+#[test]
+fn calls_do_what_they_do_on_a_local_filesystem() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+
+    // Sparse, overwrite in the middle, truncate down and up: regrown bytes are zeros.
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(m.join("f"))?;
+    file.write_all_at(b"tail", 3 << 20)?;
+    file.write_all_at(&data::bytes(1, 300_000), 1000)?;
+    file.sync_all()?;
+    ensure!(file.metadata()?.len() == (3 << 20) + 4);
+    file.set_len(100_000)?;
+    file.set_len(200_000)?;
+    let mut all = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut all)?;
+    let mut expected = vec![0; 200_000];
+    expected[1000..100_000].copy_from_slice(&data::bytes(1, 300_000)[..99_000]);
+    ensure!(all == expected, "content after truncation");
+
+    // Names.
+    fs::create_dir(m.join("d"))?;
+    fs::rename(m.join("f"), m.join("d/g"))?;
+    fs::hard_link(m.join("d/g"), m.join("h"))?;
+    ensure!(fs::metadata(m.join("h"))?.nlink() == 2);
+    ensure!(fs::metadata(m.join("h"))?.ino() == fs::metadata(m.join("d/g"))?.ino());
+    std::os::unix::fs::symlink("d/g", m.join("s"))?;
+    ensure!(fs::read(m.join("s"))? == expected);
+    let kind = |e: std::io::Result<()>| e.map_err(|e| e.raw_os_error().unwrap_or(0));
+    ensure!(kind(fs::remove_dir(m.join("d"))) == Err(libc::ENOTEMPTY));
+    ensure!(kind(fs::create_dir(m.join("d"))) == Err(libc::EEXIST));
+    ensure!(kind(fs::remove_file(m.join("none"))) == Err(libc::ENOENT));
+    ensure!(kind(fs::create_dir(m.join("x".repeat(256)))) == Err(libc::ENAMETOOLONG));
+    ensure!(kind(fs::rename(m.join("d"), m.join("d/e"))) == Err(libc::EINVAL));
+    fs::create_dir(m.join("x".repeat(255)))?;
+
+    // A file lives on after its last name while it is open.
+    let mut kept = File::open(m.join("h"))?;
+    fs::remove_file(m.join("h"))?;
+    fs::remove_file(m.join("d/g"))?;
+    ensure!(kept.metadata()?.nlink() == 0);
+    all.clear();
+    kept.read_to_end(&mut all)?;
+    ensure!(all == expected, "content of an unlinked open file");
+    drop((kept, file));
+
+    // Appends of two descriptors do not overwrite each other.
+    let append = || OpenOptions::new().append(true).create(true).open(m.join("log"));
+    let (mut a, mut b) = (append()?, append()?);
+    for i in 0..100 {
+        writeln!(if i % 2 == 0 { &mut a } else { &mut b }, "{i}")?;
+    }
+    drop((a, b));
+    let text = fs::read_to_string(m.join("log"))?;
+    ensure!(text == (0..100).map(|i| format!("{i}\n")).collect::<String>(), "appended: {text:?}");
+
+    // Modes, times, exclusive creation, a large directory.
+    fs::set_permissions(m.join("log"), fs::Permissions::from_mode(0o4751))?;
+    ensure!(fs::metadata(m.join("log"))?.mode() & 0o7777 == 0o4751);
+    let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_007, 123_456_789);
+    File::open(m.join("log"))?.set_modified(time)?;
+    ensure!(fs::metadata(m.join("log"))?.modified()? == time);
+    let exclusive = OpenOptions::new().write(true).create_new(true).mode(0o600).open(m.join("log"));
+    ensure!(kind(exclusive.map(drop)) == Err(libc::EEXIST));
+    fs::create_dir(m.join("many"))?;
+    for i in 0..3000 {
+        File::create(m.join(format!("many/{i}")))?;
+    }
+    let mut names = fs::read_dir(m.join("many"))?
+        .map(|e| Ok(e?.file_name().into_string().expect("digits").parse::<u32>()?))
+        .collect::<Result<Vec<_>>>()?;
+    names.sort_unstable();
+    ensure!(names == (0..3000).collect::<Vec<_>>());
+    fs::remove_dir_all(m.join("many"))?;
+
+    cluster.await_clean()
+}
+
+/// What needs a kernel interface of its own: files without a name, times of birth, groups.
+#[test]
+fn files_get_their_name_late_and_their_group_by_the_rules() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+
+    let unnamed = || {
+        OpenOptions::new().read(true).write(true).mode(0o640).custom_flags(libc::O_TMPFILE).open(m)
+    };
+    let mut file = unnamed()?;
+    file.write_all(b"no name yet")?;
+    ensure!(file.metadata()?.nlink() == 0 && fs::read_dir(m)?.count() == 0);
+    let link = |file: &File, name: &str| {
+        let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
+        nix::unistd::linkat(
+            nix::fcntl::AT_FDCWD,
+            fd.as_str(),
+            nix::fcntl::AT_FDCWD,
+            &m.join(name),
+            nix::fcntl::AtFlags::AT_SYMLINK_FOLLOW,
+        )
+    };
+    link(&file, "named")?;
+    drop(file);
+    ensure!(fs::read(m.join("named"))? == b"no name yet");
+    let made = fs::metadata(m.join("named"))?;
+    ensure!(made.nlink() == 1 && made.mode() & 0o7777 == 0o640);
+    ensure!(made.created()? <= made.modified()?, "born after it was written");
+    // One that gets no name leaves nothing; one that lost its name gets none again.
+    drop(unnamed()?);
+    let lost = File::open(m.join("named"))?;
+    fs::remove_file(m.join("named"))?;
+    ensure!(link(&lost, "again") == Err(nix::errno::Errno::ENOENT));
+    drop(lost);
+
+    // Of two directories with the set-group-id bit, one has a group that the user is in beside its
+    // own. The kernel applies the rules, with the attributes that it is told.
+    for (dir, group) in [("mine", 2000), ("theirs", 3000)] {
+        fs::create_dir(m.join(dir))?;
+        std::os::unix::fs::chown(m.join(dir), None, Some(group))?;
+        fs::set_permissions(m.join(dir), fs::Permissions::from_mode(0o2777))?;
+    }
+    let script = "umask 0; for d in mine theirs; do cp /bin/true $d/x; chmod 2755 $d/x; done
+        chgrp 2000 theirs/x; chgrp 4000 mine/x && exit 1; stat -c %g:%a mine/x theirs/x";
+    let user = ["--reuid", "1000", "--regid", "1000", "--groups", "2000", "sh", "-c", script];
+    let shown = run("setpriv", &user, m)?;
+    // Not being in the group, the user may not make programs run in it.
+    ensure!(shown == "2000:2755\n2000:755\n", "groups and modes: {shown}");
+    fs::remove_dir_all(m.join("mine"))?;
+    fs::remove_dir_all(m.join("theirs"))?;
+    cluster.await_clean()
+}
+
+#[test]
+fn two_mounts_see_one_filesystem() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    for i in 0..200u64 {
+        let (from, to) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        // The same name again and again, of sizes from inline to several stripes.
+        let content = data::bytes(i, 1 << (i % 20));
+        fs::write(from.join("f"), &content)?;
+        ensure!(fs::metadata(to.join("f"))?.len() == content.len() as u64, "size in round {i}");
+        ensure!(fs::read(to.join("f"))? == content, "content in round {i}");
+        fs::rename(to.join("f"), to.join(format!("g{}", i % 3)))?;
+        ensure!(!from.join("f").exists() && from.join(format!("g{}", i % 3)).exists());
+    }
+    // What is open on one mount outlives its removal through the other.
+    fs::write(a.join("open"), b"still here")?;
+    let mut open = File::open(a.join("open"))?;
+    fs::remove_file(b.join("open"))?;
+    let mut text = String::new();
+    open.read_to_string(&mut text)?;
+    ensure!(text == "still here");
+    drop(open);
+    // A mount that is killed loses its session; the other goes on.
+    weft_tests::weft_ok(&["umount", path(&b)])?;
+    cluster.await_clean()
+}
+
+#[test]
+fn real_programs_work_in_the_mount() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (m, local) = (cluster.mnt(), cluster.scratch("local")?);
+    let tree = local.join("tree");
+    data::make_tree(&tree, 7, 400, 3 << 20)?;
+    let expected = data::digest_tree(&tree)?;
+    let same = |what: &str, root: &Path| -> Result<()> {
+        ensure!(data::digest_tree(root)? == expected, "{what} changed the tree");
+        Ok(())
+    };
+
+    run("cp", &["-a", path(&tree), path(&m.join("cp"))], m)?;
+    run("tar", &["cf", path(&m.join("t.tar")), "-C", path(&local), "tree"], m)?;
+    run("tar", &["xf", "t.tar"], m)?;
+    run("rsync", &["-a", "--checksum", path(&tree), path(&m.join("rsync"))], m)?;
+    let again = run("rsync", &["-ai", "--checksum", path(&tree), path(&m.join("rsync"))], m)?;
+    ensure!(again.is_empty(), "a second rsync found differences: {again}");
+    cluster.remount()?;
+    same("cp", &m.join("cp"))?;
+    same("tar", &m.join("tree"))?;
+    same("rsync", &m.join("rsync/tree"))?;
+
+    let repo = local.join("repo");
+    run("git", &["init", "-q", path(&repo)], &local)?;
+    run("cp", &["-a", path(&tree), path(&repo)], &local)?;
+    run("git", &["add", "."], &repo)?;
+    let identity = ["-c", "user.name=Weft", "-c", "user.email=weft@localhost"];
+    run("git", &[&identity[..], &["commit", "-qm", "Add a tree"]].concat(), &repo)?;
+    run("git", &["clone", "-q", path(&repo), "clone"], m)?;
+    run("git", &["fsck", "--full", "--strict"], &m.join("clone"))?;
+    let status = run("git", &["status", "--porcelain"], &m.join("clone"))?;
+    ensure!(status.is_empty(), "git sees changes in a fresh clone: {status}");
+
+    sqlite(m, 2000)?;
+    cluster.await_clean()
+}
+
+/// Small transactions from Python's sqlite3, in both journal modes, then an integrity check.
+fn sqlite(dir: &Path, transactions: u32) -> Result<()> {
+    for mode in ["delete", "wal"] {
+        let script = format!(
+            r#"
+import sqlite3
+db = sqlite3.connect("{mode}.db", isolation_level=None)
+db.execute("pragma journal_mode={mode}")
+db.execute("create table t(id integer primary key, v text)")
+for i in range({transactions}):
+    db.execute("begin")
+    db.execute("insert into t values(?, ?)", (i, "x" * (i % 300)))
+    if i % 3 == 0:
+        db.execute("delete from t where id = ?", (i // 2,))
+    db.execute("commit")
+db.close()
+db = sqlite3.connect("{mode}.db")
+assert db.execute("pragma integrity_check").fetchall() == [("ok",)]
+expected = set(range({transactions}))
+for i in range(0, {transactions}, 3):
+    expected.discard(i // 2)
+assert {{row[0] for row in db.execute("select id from t")}} == expected
+"#
+        );
+        run("python3", &["-c", &script], dir)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! The drives as an admin sees them: added, shown, scrubbed, taken away, on a running cluster.
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::HashSet;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+use weft_tests::{Cluster, Shape, data, eventually, path, weft, weft_ok};
+
+#[test]
+fn drives_come_and_are_checked_and_go() -> Result<()> {
+    let cluster = Cluster::start_as(Shape {
+        metadata: 1,
+        storage: 3,
+        profile: "2+1",
+        target_size: "128MiB",
+    })?;
+    let address = cluster.address()?;
+    let config = cluster.dir().join("config/storage-1.toml");
+    let config = path(&config);
+    let new = cluster.scratch("drives")?.join("new");
+    let new = path(&new);
+
+    // What holds something is asked for, and there is nobody to answer.
+    let mut swap = vec![0; 32 << 20];
+    swap[4086..4096].copy_from_slice(b"SWAPSPACE2");
+    fs::write(new, &swap)?;
+    let refused = weft(&["target", "add", new, "--config", config])?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(!refused.status.success() && said.contains("swap space"), "{said}");
+    ensure!(fs::read(new)? == swap, "a refused drive was changed");
+    let said = weft_ok(&["target", "add", new, "--config", config, "--force"])?;
+    ensure!(said.contains("reload"), "{said}");
+    ensure!(weft_ok(&["target", "show", new])?.contains("which no cluster has"));
+
+    // The daemon takes it over, and a second look refuses it.
+    hang_up(&cluster, 0)?;
+    eventually(Duration::from_secs(60), "a fourth target that is up", || {
+        let list = weft_ok(&["target", "list", "--cluster", &address, "--output", "json"]).ok()?;
+        let list: serde_json::Value = serde_json::from_str(&list).ok()?;
+        let up = list.as_array()?.iter().filter(|t| t["state"] == "up").count();
+        (up == 4).then_some(())
+    })?;
+    let busy = weft(&["target", "add", new, "--config", config, "--force"])?;
+    ensure!(String::from_utf8_lossy(&busy.stderr).contains("listed twice"));
+
+    let bytes = data::bytes(7, 8 << 20);
+    fs::write(cluster.mnt().join("f"), &bytes)?;
+    let scrub = ["target", "scrub", "--cluster", &address, "--pace", "4GiB", "--output", "json"];
+    let clean: serde_json::Value = serde_json::from_str(&weft_ok(&scrub)?)?;
+    let read: u64 =
+        clean.as_array().context("a list")?.iter().filter_map(|t| t["bytes"].as_u64()).sum();
+    ensure!(read >= 8 << 20, "scrub read {read} bytes: {clean}");
+
+    // A target with chunks does not go; the damage on it is found.
+    let (victim, its_config, at) = (1..=3)
+        .find_map(|n| {
+            let target = cluster.dir().join(format!("storage-{n}/target"));
+            let at = data_on(&target, &bytes)?;
+            Some((target, cluster.dir().join(format!("config/storage-{n}.toml")), at))
+        })
+        .context("two of four targets hold data, of which one is new")?;
+    let args = ["target", "remove", path(&victim), "--config", path(&its_config)];
+    eventually(Duration::from_secs(30), "a refusal for chunks", || {
+        let kept = weft(&args).ok()?;
+        let said = String::from_utf8_lossy(&kept.stderr).into_owned();
+        (!kept.status.success() && said.contains("chunks")).then_some(())
+    })?;
+    let file = OpenOptions::new().read(true).write(true).open(&victim)?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at)?;
+    file.write_all_at(&[byte[0] ^ 1], at)?;
+    let found = weft(&scrub)?;
+    ensure!(found.status.code() == Some(1), "scrub found nothing");
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout)?;
+    let damaged: u64 =
+        found.as_array().context("a list")?.iter().filter_map(|t| t["damaged"].as_u64()).sum();
+    ensure!(damaged == 1, "{found}");
+    ensure!(fs::read(cluster.mnt().join("f"))? == bytes);
+    Ok(())
+}
+
+/// Tells storage daemon `index` to read its configuration again.
+fn hang_up(cluster: &Cluster, index: usize) -> Result<()> {
+    let pid = cluster.status()?["storage"][index]["pid"].as_i64().context("no pid")?;
+    Ok(kill(Pid::from_raw(pid.try_into()?), Signal::SIGHUP)?)
+}
+
+/// Where a block of the file's data lies on the target.
+fn data_on(target: &Path, bytes: &[u8]) -> Option<u64> {
+    let image = fs::read(target).ok()?;
+    let blocks: HashSet<&[u8]> = bytes.chunks(4096).collect();
+    image.chunks(4096).position(|b| blocks.contains(b)).map(|block| block as u64 * 4096)
+}
