@@ -1,8 +1,10 @@
-//! What this client knows of targets beyond the map: which failed it lately, which are full, and
-//! how long a read takes.
+//! What this client knows of targets beyond the map: which failed it lately, which are full, which
+//! let a read wait, and how long a read takes.
 //!
 //! Soft state: a target that failed is passed over for a while that doubles with each failure and
-//! is trusted again after it. The map has the last word on who is down.
+//! is trusted again after it. The map has the last word on who is down. No read waits for a target
+//! that let another wait and has not answered since, so that a drive that hangs costs one hedge
+//! deadline, and not one for every read.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -13,14 +15,13 @@ use weft_proto::TargetId;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 const FEW_SAMPLES: u32 = 16;
-const MOST_LAGS: u32 = 3;
 const FULL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Default)]
 struct Record {
     failures: u32,
-    /// Reads in a row that did not wait for its answer.
-    lags: u32,
+    /// It let a read wait, and is being probed.
+    late: bool,
     suspect_until: Option<Instant>,
     full_until: Option<Instant>,
 }
@@ -44,23 +45,20 @@ impl Health {
     pub fn succeeded(&self, target: TargetId) {
         if let Some(record) = self.targets.lock().get_mut(&target) {
             record.failures = 0;
-            record.lags = 0;
             record.suspect_until = None;
         }
     }
 
-    /// A read was done before the target answered. One that hangs would make every read wait to be
-    /// hedged, so one that lags again and again counts as failed.
-    pub fn lagged(&self, target: TargetId) {
-        let lags = {
-            let mut targets = self.targets.lock();
-            let record = targets.entry(target).or_default();
-            record.lags = record.lags.saturating_add(1);
-            record.lags
-        };
-        if lags >= MOST_LAGS {
-            self.failed(target);
-        }
+    /// The target let a read wait: no other read does until [`Self::probed`]. Answers whether a probe
+    /// is to be started, which is so once.
+    pub fn lags(&self, target: TargetId) -> bool {
+        let mut targets = self.targets.lock();
+        !std::mem::replace(&mut targets.entry(target).or_default().late, true)
+    }
+
+    /// The probe of a late target has ended, in whatever way; what it found is noted besides.
+    pub fn probed(&self, target: TargetId) {
+        self.targets.lock().entry(target).or_default().late = false;
     }
 
     /// The target had no room.
@@ -71,6 +69,11 @@ impl Health {
     pub fn is_suspect(&self, target: TargetId) -> bool {
         let until = self.targets.lock().get(&target).and_then(|r| r.suspect_until);
         until.is_some_and(|t| t > Instant::now())
+    }
+
+    /// Whether a read may wait for the target.
+    pub fn is_prompt(&self, target: TargetId) -> bool {
+        !self.targets.lock().get(&target).is_some_and(|r| r.late) && !self.is_suspect(target)
     }
 
     pub fn is_full(&self, target: TargetId) -> bool {
@@ -136,13 +139,13 @@ mod tests {
         assert!(health.is_suspect(target), "a second failure counts for longer");
         health.succeeded(target);
         assert!(!health.is_suspect(target));
-        (1..MOST_LAGS).for_each(|_| health.lagged(target));
-        assert!(!health.is_suspect(target));
-        health.lagged(target);
-        assert!(health.is_suspect(target));
+        assert!(health.lags(target), "the first starts a probe");
+        assert!(!health.lags(target));
         health.succeeded(target);
-        health.lagged(target);
-        assert!(!health.is_suspect(target), "an answer in time starts the count again");
+        assert!(!health.is_prompt(target), "an older answer says nothing of the probe");
+        assert!(!health.is_suspect(target), "writes need not go round it");
+        health.probed(target);
+        assert!(health.is_prompt(target));
         health.filled(target);
         assert!(health.is_full(target) && !health.is_suspect(target));
     }

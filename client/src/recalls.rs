@@ -53,13 +53,7 @@ pub(crate) async fn answer(mount: Arc<Mount>, files: Weak<Files>) {
             }
         };
         if recalls.need_declare {
-            let declared = meta.sessions.declarations();
-            meta.sessions.declare_now.notify_one();
-            while meta.sessions.declarations() == declared
-                && meta.sessions.current().id == session.id
-            {
-                sleep(Duration::from_millis(1)).await;
-            }
+            meta.sessions.declare_again().await;
             continue;
         }
         for recall in recalls.recalls {

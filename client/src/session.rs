@@ -83,10 +83,10 @@ pub(crate) struct Sessions {
     current: watch::Sender<Arc<Session>>,
     dead: watch::Sender<SessionId>,
     opens: Mutex<BTreeMap<InodeId, u64>>,
-    declarations: AtomicU64,
+    declarations: watch::Sender<u64>,
     open_seq: AtomicU64,
     /// A new leader waits for the declaration.
-    pub declare_now: Notify,
+    declare_now: Notify,
 }
 
 impl Default for Sessions {
@@ -95,7 +95,7 @@ impl Default for Sessions {
             current: watch::Sender::new(Arc::default()),
             dead: watch::Sender::new(SessionId(0)),
             opens: Mutex::default(),
-            declarations: AtomicU64::new(0),
+            declarations: watch::Sender::new(0),
             open_seq: AtomicU64::new(0),
             declare_now: Notify::new(),
         }
@@ -150,11 +150,19 @@ impl Sessions {
     /// How often all opens were declared: if that happened while an inode was being made, a new
     /// leader may not know that it is open.
     pub fn declarations(&self) -> u64 {
-        self.declarations.load(Ordering::Acquire)
+        *self.declarations.borrow()
+    }
+
+    /// Has everything declared once more; returns when that has begun.
+    pub async fn declare_again(&self) {
+        let mut declarations = self.declarations.subscribe();
+        self.declare_now.notify_one();
+        // Fails only if the sender is gone, which is `self`.
+        let _ = declarations.changed().await;
     }
 
     fn declare_all(&self) -> Vec<v1::OpenOp> {
-        self.declarations.fetch_add(1, Ordering::AcqRel);
+        self.declarations.send_modify(|n| *n += 1);
         let opens = self.opens.lock();
         opens
             .iter()

@@ -132,15 +132,48 @@ async fn too_few_good_shards_are_an_error_and_never_zeros() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_shard_is_raced() {
     let cluster = Cluster::start(6, small_layout("4+2")).await;
-    let (fs, ino, data) = written(&cluster, hasty(&cluster)).await;
+    let (_, ino, data) = written(&cluster, hasty(&cluster)).await;
+    let mut rebuilt = 0;
     for slow in 0..6 {
         cluster.targets.iter().for_each(|t| t.set(Fault::None));
         cluster.targets[slow].set(Fault::Slow(Duration::from_secs(8)));
+        let fs = Filesystem::connect(hasty(&cluster)).await.unwrap();
         let begun = Instant::now();
         assert!(read(&fs, ino, 0, data.len()).await.unwrap() == data);
         assert!(begun.elapsed() < Duration::from_secs(4), "waited for the slow shard");
+        rebuilt += fs.counters().rebuilt_reads;
     }
-    assert_eq!(fs.counters().rebuilt_reads, 4, "four of six hold data");
+    assert_eq!(rebuilt, 4, "four of six hold data");
+}
+
+/// One read waits for a target that hangs; those after it do not ask it, until it answers again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hanging_target_is_waited_for_once() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let options = || Options {
+        // Far above what the others take on a busy machine.
+        hedge_floor: Duration::from_secs(1),
+        target_deadline: Duration::from_secs(120),
+        ..cluster.options()
+    };
+    let (_, ino, data) = written(&cluster, options()).await;
+    let mut asked = Vec::new();
+    for target in &cluster.targets {
+        let fs = Filesystem::connect(options()).await.unwrap();
+        let read = async || assert!(read(&fs, ino, 0, data.len()).await.unwrap() == data);
+        // Enough to know how long reads take.
+        for _ in 0..20 {
+            read().await;
+        }
+        target.set(Fault::Hang);
+        for _ in 0..50 {
+            read().await;
+        }
+        target.set(Fault::None);
+        asked.push(target.hung.load(Ordering::Relaxed));
+    }
+    asked.sort_unstable();
+    assert_eq!(asked, [0, 2, 2], "two of three hold data: one read that waits, and its probe");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -90,6 +90,11 @@ impl AlignedBuf {
         unsafe { std::slice::from_raw_parts_mut(self.block().start.as_ptr(), self.len) }
     }
 
+    /// The start of the memory, for what does not keep to references: I/O by the kernel.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.block().start.as_ptr()
+    }
+
     fn block(&self) -> &Block {
         self.block.as_ref().expect("the block is taken only on drop")
     }

@@ -64,11 +64,9 @@ fn drives_come_and_are_checked_and_go() -> Result<()> {
         })
         .context("two of four targets hold data, of which one is new")?;
     let args = ["target", "remove", path(&victim), "--config", path(&its_config)];
-    eventually(Duration::from_secs(30), "a refusal for chunks", || {
-        let kept = weft(&args).ok()?;
-        let said = String::from_utf8_lossy(&kept.stderr).into_owned();
-        (!kept.status.success() && said.contains("chunks")).then_some(())
-    })?;
+    let kept = weft(&args)?;
+    let said = String::from_utf8_lossy(&kept.stderr).into_owned();
+    ensure!(!kept.status.success() && said.contains("holds chunks"), "{said}");
     let file = OpenOptions::new().read(true).write(true).open(&victim)?;
     let mut byte = [0];
     file.read_exact_at(&mut byte, at)?;

@@ -1,12 +1,20 @@
 //! `weft target remove`: takes a target out of its daemon's configuration.
 
 use super::config::{File, RELOAD};
-use super::list::rows;
+use super::list::{TargetRow, rows};
 use crate::control::leader_status;
 use crate::output::say;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_net::{Identity, Peers};
+use weft_proto::v1::{self, StatusReply};
+use weft_proto::{Uuid, op};
 use weft_storaged::engine::{Content, inspect};
+
+/// Longest wait for the daemon whose target it is.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Take a target out of the configuration of its storage daemon
 ///
@@ -51,21 +59,40 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
         Ok(other) => bail!("{name} holds {other}; --abandon takes it out all the same"),
         Err(e) => bail!("{e}; --abandon takes it out all the same"),
     };
-    let uuid = superblock.uuid.to_string();
-    let known = leader_status(&file.config.metadata).await.map(|reply| {
-        rows(&reply).into_iter().find(|row| row.uuid == uuid).map(|row| (row.id, row.chunks))
-    });
-    match known {
+    let chunks = async {
+        let reply = leader_status(&file.config.metadata).await?;
+        let uuid = superblock.uuid.to_string();
+        match rows(&reply).into_iter().find(|row| row.uuid == uuid) {
+            Some(row) => Ok(Some((row.id, holds_chunks(&reply, &row).await?))),
+            None => anyhow::Ok(None),
+        }
+    };
+    match chunks.await {
         Ok(None) => Ok(format!("{name} never joined the cluster")),
-        Ok(Some((id, 0))) => Ok(format!("target {id} holds no chunks")),
-        Ok(Some((id, chunks))) if args.abandon => {
-            Ok(format!("target {id} goes with its {chunks} chunks, which stay on the drive"))
+        Ok(Some((id, false))) => Ok(format!("target {id} holds no chunks")),
+        Ok(Some((id, true))) if args.abandon => {
+            Ok(format!("target {id} goes with its chunks, which stay on the drive"))
         }
         Err(_) if args.abandon => Ok(format!("{name} goes with what it holds")),
-        Ok(Some((id, chunks))) => bail!(
-            "target {id} holds {chunks} chunks, which nothing copies elsewhere yet; --abandon takes it \
-             out all the same, and they are rebuilt from the other shards whenever they are read"
+        Ok(Some((id, true))) => bail!(
+            "target {id} holds chunks, which nothing copies elsewhere yet; --abandon takes it out all \
+             the same, and they are rebuilt from the other shards whenever they are read"
         ),
         Err(e) => bail!("nobody can say whether it holds chunks ({e:#}); --abandon takes it out"),
     }
+}
+
+/// Whether a target holds chunks, as its daemon says: what the metadata servers know is from the last
+/// heartbeat, and a chunk may have come since.
+async fn holds_chunks(reply: &StatusReply, row: &TargetRow) -> Result<bool> {
+    let cluster = reply.map.as_ref().and_then(|m| Uuid::from_slice(&m.cluster));
+    let peers = Peers::new(weft_net::tcp(), Identity { name: "weft target".into(), cluster });
+    let list = v1::ListRequest { target: row.id, after: None, session: 0, limit: 1 };
+    let until = Instant::now() + PATIENCE;
+    let page: v1::ListReply = peers
+        .peer(&row.address)
+        .call(op::LIST, &list, until)
+        .await
+        .with_context(|| format!("storage daemon {} at {}", row.daemon, row.address))?;
+    Ok(!page.items.is_empty())
 }

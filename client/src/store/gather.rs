@@ -70,8 +70,6 @@ struct Part {
     shard: u8,
     range: Range<u64>,
     state: State,
-    was_late: bool,
-    answered: bool,
     span: Span,
     /// Lengths of the pieces, and for wanted runs their positions in the result.
     pieces: Vec<(usize, usize)>,
@@ -130,8 +128,6 @@ impl<'a> Gather<'a> {
                     shard,
                     range: run.chunk_off..run.chunk_off + len,
                     state: State::Idle,
-                    was_late: false,
-                    answered: false,
                     pieces: vec![(position, piece.len())],
                     span: Span { off: run.chunk_off, pieces: vec![piece] },
                 }),
@@ -152,7 +148,7 @@ impl<'a> Gather<'a> {
     fn is_trusted(&self, shard: u8) -> bool {
         let seat = self.segment.seats.get(usize::from(shard));
         seat.and_then(|&seat| self.map.seat(self.segment.pg, seat))
-            .is_some_and(|t| t.up && !self.store.health.is_suspect(t.id))
+            .is_some_and(|t| t.up && self.store.health.is_prompt(t.id))
     }
 
     /// The whole range, in one buffer.
@@ -161,7 +157,7 @@ impl<'a> Gather<'a> {
         let ask = |shard: u8, off: u64, into: Vec<BytesMut>, extra: bool| async move {
             (shard, extra, store.fetch(segment, shard, off, into, deadline).await)
         };
-        let (begun, mut asked) = (Instant::now(), FuturesUnordered::new());
+        let mut asked = FuturesUnordered::new();
         let mut most = 0;
         for i in 0..self.wanted.len() {
             if self.is_trusted(self.wanted[i].shard) {
@@ -208,14 +204,12 @@ impl<'a> Gather<'a> {
                 }
             }
         }
-        self.note_lags(begun);
         Ok(self.assemble())
     }
 
     fn settle(&mut self, shard: u8, extra: bool, answer: Result<Vec<BytesMut>>) {
         let parts = if extra { &mut self.extra } else { &mut self.wanted };
         let Some(part) = parts.iter_mut().find(|p| p.shard == shard) else { return };
-        part.answered = true;
         match answer {
             Ok(pieces) => {
                 part.state = State::Good;
@@ -228,25 +222,12 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Targets whose answers were not waited for.
-    fn note_lags(&self, begun: Instant) {
-        let parts = self.wanted.iter().chain(&self.extra);
-        for part in parts.filter(|p| p.was_late && !p.answered) {
-            let seat = self.segment.seats.get(usize::from(part.shard)).copied();
-            if let Some(target) = seat.and_then(|seat| self.map.seat(self.segment.pg, seat)) {
-                self.store.health.lagged(target.id);
-                // It took at least this long. If everything is slow, that is no reason to hedge.
-                self.store.health.took(part.range.end - part.range.start, begun.elapsed());
-            }
-        }
-    }
-
+    /// What has not answered by now is slow. Others need not find that out again: no read waits for
+    /// those targets until a probe of each has come back.
     fn mark_late(&mut self) {
-        for part in self.wanted.iter_mut().chain(&mut self.extra) {
-            if part.is_pending() {
-                part.state = State::Late;
-                part.was_late = true;
-            }
+        for part in self.wanted.iter_mut().chain(&mut self.extra).filter(|p| p.is_pending()) {
+            part.state = State::Late;
+            self.store.probe(self.segment, part.shard, part.range.start);
         }
     }
 
@@ -286,15 +267,7 @@ impl<'a> Gather<'a> {
             recruits.push((shard, range.clone()));
             let pieces = vec![(0, (range.end - range.start) as usize)];
             let span = Span { off: range.start, pieces: Vec::new() };
-            self.extra.push(Part {
-                shard,
-                range,
-                state: State::Asked,
-                was_late: false,
-                answered: false,
-                span,
-                pieces,
-            });
+            self.extra.push(Part { shard, range, state: State::Asked, span, pieces });
         }
         recruits
     }

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tracing::info;
+use tracing::{debug, info};
 use weft_net::Body;
 use weft_proto::layout::BLOCK;
 use weft_proto::{Error, ErrorKind, Result, op, v1};
@@ -115,6 +115,26 @@ impl Store {
         }
         self.health.took(len, begun.elapsed());
         Ok(answer.payload)
+    }
+
+    /// Asks a target that let a read wait for one block of what it was asked for, unless that is under
+    /// way: until it has answered or failed, no read waits for it.
+    pub(super) fn probe(self: &Arc<Self>, segment: &Segment, shard: u8, off: u64) {
+        let map = self.map.current();
+        let seat = segment.seats.get(usize::from(shard));
+        let Some(target) = seat.and_then(|&seat| map.seat(segment.pg, seat)) else { return };
+        if !self.health.lags(target.id) {
+            return;
+        }
+        let (store, segment, target) = (self.clone(), segment.clone(), target.id);
+        tokio::spawn(async move {
+            let deadline = Instant::now() + store.target_deadline;
+            let into = vec![BytesMut::zeroed(BLOCK as usize)];
+            if let Err(error) = store.fetch(&segment, shard, off, into, deadline).await {
+                debug!(%target, %error, "a slow target was asked again");
+            }
+            store.health.probed(target);
+        });
     }
 }
 

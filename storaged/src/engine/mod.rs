@@ -61,7 +61,6 @@ use readers::Readers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::Semaphore;
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
 
 /// Unit of allocation, of checksums and of I/O, in bytes.
@@ -90,8 +89,6 @@ struct Core {
     counters: Counters,
     /// Why nothing can be written any more.
     failure: Mutex<Option<String>>,
-    /// Room for data on its way to the device, in blocks.
-    writing: Semaphore,
 }
 
 #[derive(Default)]

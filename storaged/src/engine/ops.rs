@@ -151,10 +151,6 @@ impl Engine {
     }
 }
 
-/// Blocks of data on their way to the device at a time: enough to keep it busy, and few enough that
-/// not all writers end together and then wait together for one flush.
-pub(super) const WRITING: u32 = 4608;
-
 impl Core {
     pub(super) async fn lookup(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<Entry>>> {
         match self.index.get_cached(id)? {
@@ -201,10 +197,6 @@ impl Core {
 
     /// Writes header and data into the extents of `entry`.
     async fn write(&self, id: ChunkId, entry: &Entry, data: Bytes) -> io::Result<()> {
-        let blocks: u32 = entry.place.extents.iter().map(|e| e.blocks).sum();
-        let room = self.writing.acquire_many(blocks.min(WRITING)).await;
-        // It is never closed.
-        let _room = room.map_err(io::Error::other)?;
         let salt = self.superblock.read().salt;
         let mut pieces = [Bytes::from(header::encode(salt, id, entry)), aligned(data)];
         let mut writes = Vec::with_capacity(entry.place.extents.len());

@@ -17,7 +17,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::Semaphore;
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, Uuid};
 
@@ -138,7 +137,6 @@ impl Engine {
         let thread = |e| Error::new(ErrorKind::Io, format!("{name}: starting a thread: {e}"));
         let discard = Discard::start(device.clone(), allocator.clone(), path).map_err(thread)?;
         let core = Arc::new(Core {
-            writing: Semaphore::new(super::ops::WRITING as usize),
             path: path.to_path_buf(),
             device,
             superblock: RwLock::new(superblock),

@@ -1,8 +1,8 @@
 //! A drive through io_uring: one thread owns the ring, everybody else hands it requests.
 //!
-//! Invariants: a request's memory lives in its slot until the kernel has answered; the thread ends
-//! only when the device was dropped and nothing is in flight; requests are submitted in batches, one
-//! system call for all that wait.
+//! Invariants: a request's memory lives in its job until the kernel has answered for every part of it;
+//! the thread ends only when the device was dropped and nothing is in flight; entries are submitted in
+//! batches, one system call for all that wait.
 
 use super::BLOCK;
 use super::device::{Device, Done};
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,16 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weft_net::AlignedBuf;
 
-/// Most requests in flight at the drive; the rest waits in the queue.
+/// Most entries at the drive; the rest waits here.
 const DEPTH: usize = 128;
+/// Most of them of one class, so that neither starves the other.
+const SHARE: usize = DEPTH / 4 * 3;
+/// Most bytes of one entry. A large request is cut, so that others get between its parts.
+const PART: usize = 1 << 20;
+/// Most bytes of data on their way to the drive: enough to keep it busy, and few enough that a journal
+/// record, a flush or a read does not wait behind much. Requests end one after the other, not all at
+/// once, which lets a commit of some run beside the data of the next.
+const WINDOW: usize = 8 << 20;
 const WAKE: u64 = u64::MAX;
 /// The only registered file.
 const DRIVE: types::Fixed = types::Fixed(0);
@@ -49,7 +58,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    requests: VecDeque<Request>,
+    requests: [VecDeque<Request>; 2],
     /// The thread waits in the kernel and must be woken.
     asleep: bool,
     closed: bool,
@@ -61,13 +70,37 @@ enum Request {
     Flush { done: oneshot::Sender<io::Result<()>> },
 }
 
-/// A request at the drive.
-struct Slot {
+/// What goes first: reads, journal records and flushes, for which somebody waits; or data, of which
+/// there may be much.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Urgent,
+    Bulk,
+}
+
+/// A request of which a part is or was at the drive.
+struct Job {
     request: Request,
-    /// Bytes moved so far.
-    moved: usize,
+    class: Class,
+    len: usize,
+    /// Bytes up to which parts were made.
+    issued: usize,
+    /// Entries at the drive.
+    out: usize,
+    /// The flush after a write was made.
+    flushed: bool,
+    error: Option<io::Error>,
+}
+
+/// An entry at the drive.
+#[derive(Default)]
+struct Part {
+    job: usize,
+    /// The bytes of the request that it has yet to move; none: it is a flush.
+    range: Range<usize>,
     iovecs: Vec<libc::iovec>,
-    since: Instant,
+    /// When it was submitted; `None`: the slot is free.
+    since: Option<Instant>,
 }
 
 impl Uring {
@@ -106,7 +139,7 @@ impl Uring {
 
     fn push(&self, request: Request) {
         let mut queue = self.shared.queue.lock();
-        queue.requests.push_back(request);
+        queue.requests[request.class() as usize].push_back(request);
         let wake = std::mem::take(&mut queue.asleep);
         drop(queue);
         if wake {
@@ -186,10 +219,19 @@ impl Shared {
 struct Ring {
     uring: IoUring,
     shared: Arc<Shared>,
-    slots: Vec<Option<Slot>>,
-    free: Vec<usize>,
-    /// Slots whose (next) entry has not been pushed yet.
-    ready: VecDeque<usize>,
+    /// Taken from the queue, with no part at the drive yet.
+    waiting: [VecDeque<Request>; 2],
+    jobs: Vec<Option<Job>>,
+    free_jobs: Vec<usize>,
+    /// The job of each class of which more parts are to be made.
+    current: [Option<usize>; 2],
+    parts: Vec<Part>,
+    free_parts: Vec<usize>,
+    /// Parts that are to be submitted.
+    ready: Vec<usize>,
+    /// Entries of each class at the drive, and bytes of data among them.
+    out: [usize; 2],
+    window: usize,
     /// Kept between turns, so that no turn allocates.
     answers: Vec<(u64, i32)>,
     woken: Box<[u8; 8]>,
@@ -208,10 +250,16 @@ impl Ring {
         Ok(Self {
             uring,
             shared,
-            slots: (0..DEPTH).map(|_| None).collect(),
-            free: (0..DEPTH).rev().collect(),
-            ready: VecDeque::new(),
-            answers: Vec::new(),
+            waiting: Default::default(),
+            jobs: (0..DEPTH).map(|_| None).collect(),
+            free_jobs: (0..DEPTH).rev().collect(),
+            current: [None; 2],
+            parts: (0..DEPTH).map(|_| Part::default()).collect(),
+            free_parts: (0..DEPTH).rev().collect(),
+            ready: Vec::with_capacity(DEPTH),
+            out: [0; 2],
+            window: 0,
+            answers: Vec::with_capacity(DEPTH * 2),
             woken: Box::new([0; 8]),
             wake_armed: false,
         })
@@ -221,12 +269,13 @@ impl Ring {
     fn run(&mut self) -> bool {
         loop {
             let closed = self.take_requests();
-            if closed && self.free.len() == DEPTH {
+            self.make_parts(Class::Urgent);
+            self.make_parts(Class::Bulk);
+            if closed && self.free_parts.len() == DEPTH {
                 return true;
             }
             self.push_entries();
-            let oldest = self.slots.iter().flatten().map(|s| s.since).min();
-            *self.shared.oldest.lock() = oldest;
+            *self.shared.oldest.lock() = self.parts.iter().filter_map(|p| p.since).min();
             match self.uring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(e)
@@ -254,29 +303,66 @@ impl Ring {
         unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
     }
 
-    /// Moves queued requests into free slots. Answers whether the device was dropped.
+    /// Takes over what was queued. Answers whether the device was dropped.
     fn take_requests(&mut self) -> bool {
-        let since = Instant::now();
         let mut queue = self.shared.queue.lock();
-        while !queue.requests.is_empty()
-            && let Some(slot) = self.free.pop()
-        {
-            let request = queue.requests.pop_front().expect("not empty");
-            self.slots[slot] = Some(Slot { request, moved: 0, iovecs: Vec::new(), since });
-            self.ready.push_back(slot);
+        for (mine, theirs) in self.waiting.iter_mut().zip(&mut queue.requests) {
+            mine.append(theirs);
         }
-        queue.asleep = queue.requests.is_empty();
-        queue.closed && queue.requests.is_empty()
+        queue.asleep = true;
+        queue.closed
+    }
+
+    /// Makes parts of the requests of a class, the first first, as far as there is room.
+    fn make_parts(&mut self, class: Class) {
+        let at = class as usize;
+        while self.out[at] < SHARE && (class == Class::Urgent || self.window < WINDOW) {
+            let Some(job) = self.current[at].or_else(|| self.next_job(class)) else { break };
+            // The other class may have them all.
+            let Some(part) = self.free_parts.pop() else { break };
+            let state = self.jobs[job].as_mut().expect("a current job is there");
+            let end = state.len.min(state.issued + PART);
+            self.parts[part].range = state.issued..end;
+            if class == Class::Bulk {
+                self.window += end - state.issued;
+            }
+            state.issued = end;
+            self.current[at] = (end < state.len).then_some(job);
+            self.submit(part, job);
+        }
+    }
+
+    fn next_job(&mut self, class: Class) -> Option<usize> {
+        let at = self.free_jobs.pop()?;
+        let Some(request) = self.waiting[class as usize].pop_front() else {
+            self.free_jobs.push(at);
+            return None;
+        };
+        let len = request.len();
+        self.jobs[at] =
+            Some(Job { request, class, len, issued: 0, out: 0, flushed: false, error: None });
+        Some(at)
+    }
+
+    /// Counts a part as at the drive.
+    fn submit(&mut self, part: usize, job: usize) {
+        let state = self.jobs[job].as_mut().expect("a job has its parts");
+        state.out += 1;
+        self.out[state.class as usize] += 1;
+        self.parts[part].job = job;
+        self.parts[part].since = Some(Instant::now());
+        self.ready.push(part);
     }
 
     fn push_entries(&mut self) {
-        let Self { uring, slots, ready, .. } = self;
+        let Self { uring, jobs, parts, ready, .. } = self;
         let mut submission = uring.submission();
-        for slot in ready.drain(..) {
-            let state = slots[slot].as_mut().expect("a ready slot is filled");
-            let entry = state.entry().user_data(slot as u64);
-            // SAFETY: the memory belongs to the slot, which is kept until the answer. Twice as many
-            // entries as slots: there is room.
+        for at in ready.drain(..) {
+            let part = &mut parts[at];
+            let job = jobs[part.job].as_mut().expect("a part has its job");
+            let entry = job.request.entry(part).user_data(at as u64);
+            // SAFETY: the memory belongs to the job, and the list of it to the part; both are kept
+            // until the answer. Twice as many entries as parts: there is room.
             unsafe { submission.push(&entry) }.expect("the submission queue has room");
         }
         if !self.wake_armed {
@@ -292,22 +378,57 @@ impl Ring {
         let mut answers = std::mem::take(&mut self.answers);
         answers.extend(self.uring.completion().map(|c| (c.user_data(), c.result())));
         for (who, result) in answers.drain(..) {
-            if who == WAKE {
-                self.wake_armed = false;
-                continue;
-            }
-            let slot = who as usize;
-            let state = self.slots[slot].as_mut().expect("answers come for filled slots");
-            match state.advance(result) {
-                None => self.ready.push_back(slot),
-                Some(outcome) => {
-                    let state = self.slots[slot].take().expect("checked above");
-                    self.free.push(slot);
-                    state.request.finish(outcome);
-                }
+            match who {
+                WAKE => self.wake_armed = false,
+                part => self.answered(part as usize, result),
             }
         }
         self.answers = answers;
+    }
+
+    fn answered(&mut self, at: usize, result: i32) {
+        let part = &mut self.parts[at];
+        let flush = part.range.is_empty();
+        let job = self.jobs[part.job].as_mut().expect("a part has its job");
+        let moved = match result {
+            again if matches!(-again, libc::EINTR | libc::EAGAIN) => return self.ready.push(at),
+            error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
+            0 if !flush => Err(io::ErrorKind::UnexpectedEof.into()),
+            moved => Ok(moved as usize),
+        };
+        let left = part.range.len();
+        match moved {
+            Ok(moved) => part.range.start += moved.min(left),
+            Err(error) => {
+                job.error.get_or_insert(error);
+                // No more parts of it.
+                part.range.start = part.range.end;
+                job.issued = job.len;
+                self.current[job.class as usize].take_if(|current| *current == part.job);
+            }
+        }
+        if job.class == Class::Bulk {
+            self.window -= left - part.range.len();
+        }
+        if !part.range.is_empty() {
+            return self.ready.push(at);
+        }
+        self.out[job.class as usize] -= 1;
+        job.out -= 1;
+        part.since = None;
+        let at_job = part.job;
+        if job.out > 0 || job.issued < job.len {
+            return self.free_parts.push(at);
+        }
+        if job.request.flushes() && !job.flushed && job.error.is_none() {
+            job.flushed = true;
+            part.range = 0..0;
+            return self.submit(at, at_job);
+        }
+        self.free_parts.push(at);
+        self.free_jobs.push(at_job);
+        let job = self.jobs[at_job].take().expect("checked above");
+        job.request.finish(job.error.map_or(Ok(()), Err));
     }
 
     /// The ring does not work any more. What is in flight may still be written or read by the
@@ -315,17 +436,74 @@ impl Ring {
     fn abandon(&mut self) {
         let mut queue = self.shared.queue.lock();
         queue.closed = true;
-        queue.requests.clear();
+        queue.requests.iter_mut().for_each(VecDeque::clear);
         drop(queue);
-        for state in self.slots.iter_mut().filter_map(Option::take) {
-            let Slot { request, iovecs, .. } = state;
-            std::mem::forget(iovecs);
-            request.leak();
+        self.waiting.iter_mut().for_each(VecDeque::clear);
+        for part in &mut self.parts {
+            std::mem::forget(std::mem::take(&mut part.iovecs));
         }
+        self.jobs.iter_mut().filter_map(Option::take).for_each(|job| job.request.leak());
     }
 }
 
 impl Request {
+    fn class(&self) -> Class {
+        match self {
+            Self::Write { flush: false, .. } => Class::Bulk,
+            _ => Class::Urgent,
+        }
+    }
+
+    /// Bytes to move.
+    fn len(&self) -> usize {
+        match self {
+            Self::Read { buffer, .. } => buffer.as_ref().len(),
+            Self::Write { pieces, .. } => pieces.iter().map(Bytes::len).sum(),
+            Self::Flush { .. } => 0,
+        }
+    }
+
+    /// A write that is to be flushed after it.
+    fn flushes(&self) -> bool {
+        matches!(self, Self::Write { flush: true, .. })
+    }
+
+    /// The submission for what a part has yet to move.
+    fn entry(&mut self, part: &mut Part) -> squeue::Entry {
+        let (range, iovecs) = (part.range.clone(), &mut part.iovecs);
+        if range.is_empty() {
+            return flush_entry();
+        }
+        match self {
+            Self::Read { off, buffer, .. } => {
+                // Other parts are being filled meanwhile: no reference to them is made here.
+                let start = buffer.as_mut_ptr().wrapping_add(range.start);
+                opcode::Read::new(DRIVE, start, range.len() as u32)
+                    .offset(*off + range.start as u64)
+                    .build()
+            }
+            Self::Write { off, pieces, .. } => {
+                iovecs.clear();
+                let mut at = 0;
+                for piece in pieces.iter() {
+                    let from = range.start.clamp(at, at + piece.len()) - at;
+                    let to = range.end.clamp(at, at + piece.len()) - at;
+                    at += piece.len();
+                    if from < to {
+                        iovecs.push(libc::iovec {
+                            iov_base: piece[from..to].as_ptr().cast_mut().cast(),
+                            iov_len: to - from,
+                        });
+                    }
+                }
+                opcode::Writev::new(DRIVE, iovecs.as_ptr(), iovecs.len() as u32)
+                    .offset(*off + range.start as u64)
+                    .build()
+            }
+            Self::Flush { .. } => flush_entry(),
+        }
+    }
+
     fn finish(self, outcome: io::Result<()>) {
         // Nobody listening any more is fine.
         match self {
@@ -341,68 +519,6 @@ impl Request {
             Self::Flush { .. } => {}
         }
     }
-}
-
-impl Slot {
-    /// The next submission for this request.
-    fn entry(&mut self) -> squeue::Entry {
-        let moved = self.moved;
-        match &mut self.request {
-            Request::Read { off, buffer, .. } => {
-                let rest = &mut buffer.as_mut_slice()[moved..];
-                opcode::Read::new(DRIVE, rest.as_mut_ptr(), rest.len() as u32)
-                    .offset(*off + moved as u64)
-                    .build()
-            }
-            Request::Write { pieces, .. } if moved == total(pieces) => flush_entry(),
-            Request::Write { off, pieces, .. } => {
-                let mut skip = moved;
-                self.iovecs.clear();
-                for piece in pieces.iter() {
-                    let rest = &piece[skip.min(piece.len())..];
-                    skip -= skip.min(piece.len());
-                    if !rest.is_empty() {
-                        self.iovecs.push(libc::iovec {
-                            iov_base: rest.as_ptr().cast_mut().cast(),
-                            iov_len: rest.len(),
-                        });
-                    }
-                }
-                opcode::Writev::new(DRIVE, self.iovecs.as_ptr(), self.iovecs.len() as u32)
-                    .offset(*off + moved as u64)
-                    .build()
-            }
-            Request::Flush { .. } => flush_entry(),
-        }
-    }
-
-    /// Takes the kernel's answer; `None` when there is more to submit.
-    fn advance(&mut self, result: i32) -> Option<io::Result<()>> {
-        if matches!(-result, libc::EINTR | libc::EAGAIN) {
-            return None;
-        }
-        if result < 0 {
-            return Some(Err(io::Error::from_raw_os_error(-result)));
-        }
-        let moved = result as usize;
-        let (len, flush) = match &self.request {
-            Request::Read { buffer, .. } => (buffer.as_ref().len(), false),
-            Request::Write { pieces, flush, .. } => (total(pieces), *flush),
-            Request::Flush { .. } => return Some(Ok(())),
-        };
-        if self.moved == len {
-            return Some(Ok(())); // the flush after a write
-        }
-        if moved == 0 {
-            return Some(Err(io::ErrorKind::UnexpectedEof.into()));
-        }
-        self.moved += moved;
-        (self.moved == len && !flush).then_some(Ok(()))
-    }
-}
-
-fn total(pieces: &[Bytes]) -> usize {
-    pieces.iter().map(Bytes::len).sum()
 }
 
 fn flush_entry() -> squeue::Entry {
