@@ -111,13 +111,12 @@ pub fn run(args: &Args, log: &LogArgs) -> Result<()> {
         None => mounts::default_log(&path)?,
     };
     let _progress = Progress::new(format!("mounting {}", path.display()));
-    let mut arguments = background_arguments(args, &path);
-    arguments.extend(log.log.iter().flat_map(|filter| ["--log".into(), filter.into()]));
+    let arguments = background_arguments(args, log, &path);
     start_background(&arguments, &path, &log_file).map(drop)
 }
 
 /// The command line of the process that serves what `args` ask for.
-fn background_arguments(args: &Args, path: &Path) -> Vec<OsString> {
+fn background_arguments(args: &Args, log: &LogArgs, path: &Path) -> Vec<OsString> {
     let mut out: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--notify".into()];
     let mut option = |name: &str, value: String| out.extend([name.into(), value.into()]);
     option("--cluster", args.cluster.cluster.join(","));
@@ -140,6 +139,9 @@ fn background_arguments(args: &Args, path: &Path) -> Vec<OsString> {
     }
     if let Some(threads) = args.fuse_threads {
         option("--fuse-threads", threads.to_string());
+    }
+    if let Some(filter) = &log.log {
+        option("--log", filter.clone());
     }
     out.extend(args.allow_nonempty.then(|| "--allow-nonempty".into()));
     out.extend(["--".into(), path.into()]);
@@ -323,5 +325,33 @@ async fn take_away(path: PathBuf) {
         Ok(Ok(())) => {}
         Ok(Err(e)) => tracing::warn!("cannot unmount: {e}"),
         Err(e) => tracing::warn!("cannot unmount: {e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cli, Command};
+    use clap::Parser;
+
+    /// What the user chose reaches the process in the background, the filter of the log too.
+    #[test]
+    fn the_background_process_understands_its_command_line() {
+        let given = ["weft", "mount", "--log", "debug", "--cluster", "a:1,b:2", "mnt"];
+        let parse = |args: Vec<OsString>| {
+            let cli = Cli::try_parse_from(args).unwrap_or_else(|e| panic!("{e}"));
+            match cli.command {
+                Command::Mount(args) => (args, cli.log),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (args, log) = parse(given.iter().map(OsString::from).collect());
+        let again = background_arguments(&args, &log, Path::new("-m"));
+        let (background, background_log) =
+            parse(std::iter::once("weft".into()).chain(again).collect());
+        assert_eq!(background_log.log.as_deref(), Some("debug"));
+        assert_eq!(background.mount_point, Path::new("-m"));
+        assert_eq!(background.cluster.cluster, args.cluster.cluster);
+        assert!(background.foreground);
     }
 }

@@ -149,7 +149,7 @@ async fn a_slow_shard_is_raced() {
 /// One read waits for a target that hangs; those after it do not ask it, until it answers again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hanging_target_is_waited_for_once() {
-    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let cluster = Cluster::start(6, small_layout("4+2")).await;
     let options = || Options {
         // Far above what the others take on a busy machine.
         hedge_floor: Duration::from_secs(1),
@@ -160,20 +160,27 @@ async fn a_hanging_target_is_waited_for_once() {
     let mut asked = Vec::new();
     for target in &cluster.targets {
         let fs = Filesystem::connect(options()).await.unwrap();
-        let read = async || assert!(read(&fs, ino, 0, data.len()).await.unwrap() == data);
+        let read = async |off, len| {
+            assert!(read(&fs, ino, off, len).await.unwrap() == data[off..off + len]);
+        };
         // Enough to know how long reads take.
         for _ in 0..20 {
-            read().await;
+            read(0, data.len()).await;
         }
         target.set(Fault::Hang);
-        for _ in 0..50 {
-            read().await;
+        read(0, data.len()).await;
+        // Ranges that want different parts of their shards, and lie in one stripe or two.
+        for off in (0..data.len() - 20_000).step_by(2048) {
+            for len in [1, 4096, 12_288, 20_000] {
+                read(off, len).await;
+            }
         }
         target.set(Fault::None);
         asked.push(target.hung.load(Ordering::Relaxed));
     }
     asked.sort_unstable();
-    assert_eq!(asked, [0, 2, 2], "two of three hold data: one read that waits, and its probe");
+    let once = "four of six hold data: one read that waits, and its probe";
+    assert_eq!(asked, [0, 0, 2, 2, 2, 2], "{once}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -272,13 +272,11 @@ impl<'a> Gather<'a> {
         recruits
     }
 
-    /// Whether the shard could be asked for its share: it does not serve, is not being asked, and
-    /// did not fail.
+    /// Whether the shard could be asked for its share: it does not serve, and neither failed nor is
+    /// slow. It may be asked for something else.
     fn is_free(&self, shard: u8, hull: &Range<u64>) -> bool {
-        let busy = |p: &Part| {
-            p.shard == shard && matches!(p.state, State::Late | State::Failed | State::Asked)
-        };
-        !self.serves(shard, hull, false) && !self.wanted.iter().chain(&self.extra).any(busy)
+        let bad = |p: &Part| p.shard == shard && matches!(p.state, State::Late | State::Failed);
+        !self.serves(shard, hull, false) && !self.wanted.iter().chain(&self.extra).any(bad)
     }
 
     /// Rebuilds what is missing if k shards are good. Answers whether it did.

@@ -127,12 +127,12 @@ impl Store {
             return;
         }
         let (store, segment, target) = (self.clone(), segment.clone(), target.id);
+        debug!(%target, "lets a read wait; no other does before it has answered again");
         tokio::spawn(async move {
             let deadline = Instant::now() + store.target_deadline;
             let into = vec![BytesMut::zeroed(BLOCK as usize)];
-            if let Err(error) = store.fetch(&segment, shard, off, into, deadline).await {
-                debug!(%target, %error, "a slow target was asked again");
-            }
+            let probe = store.fetch(&segment, shard, off, into, deadline).await;
+            debug!(%target, error = probe.err().map(tracing::field::display), "a slow target has answered");
             store.health.probed(target);
         });
     }
