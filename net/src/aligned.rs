@@ -1,12 +1,17 @@
 //! Page-aligned buffers, recycled, so that a payload goes from the socket to O_DIRECT I/O as it is.
+//! They lie in a few large regions, which whoever does the I/O can make known to the kernel once
+//! ([`regions`]), so that it need not look up the pages of every request.
 //!
 //! Invariants: the start is aligned to [`ALIGN`] and the capacity is a multiple of it; every byte is
-//! initialised; at most [`MAX_CACHED`] bytes are kept for reuse.
+//! initialised; at most [`MAX_CACHED`] bytes are kept in the size classes for reuse; a region stays
+//! where it is to the end of the process, and a buffer lies in one region or in none.
 
+use buddy_system_allocator::FrameAllocator;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Alignment in bytes: a page, and the largest logical block of the drives we know.
@@ -15,14 +20,71 @@ const ALIGN: usize = 4096;
 const CLASSES: usize = 15;
 /// Most bytes kept for reuse, in the whole process.
 const MAX_CACHED: usize = 256 << 20;
+/// Most bytes of one buffer in a region; larger ones come from the heap, as do all when the regions
+/// are full.
+const MAX_IN_REGION: usize = 16 << 20;
+/// Most regions.
+const REGIONS: usize = 8;
 
 static POOL: [Mutex<Vec<Block>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
 static CACHED: AtomicUsize = AtomicUsize::new(0);
+static MAPPED: [OnceLock<Region>; REGIONS] = [const { OnceLock::new() }; REGIONS];
+/// What is free in the regions, by page numbers in the address space.
+static FREE: Mutex<FrameAllocator> = Mutex::new(FrameAllocator::new());
+
+/// Memory that buffers lie in. Huge pages are asked for.
+#[derive(Debug)]
+pub struct Region {
+    start: usize,
+}
+
+/// The regions that there are; more may come, in the order in which they are made.
+pub fn regions() -> impl Iterator<Item = &'static Region> {
+    MAPPED.iter().map_while(OnceLock::get)
+}
+
+impl Region {
+    /// Bytes of every region.
+    pub const LEN: usize = 64 << 20;
+
+    pub fn start(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.start)
+    }
+
+    /// Whether it holds the byte at this address.
+    pub fn holds(&self, address: *const u8) -> bool {
+        (self.start..self.start + Self::LEN).contains(&address.addr())
+    }
+
+    /// Memory that is zero. `None`: there is none.
+    fn map() -> Option<Self> {
+        // Twice as much as needed has an aligned region in it; what is around that is given back.
+        let (flags, access) =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping, of which only the parts outside the region are unmapped again.
+        unsafe {
+            let all = libc::mmap(std::ptr::null_mut(), 2 * Self::LEN, access, flags, -1, 0);
+            if all == libc::MAP_FAILED {
+                return None;
+            }
+            let before = all.addr().next_multiple_of(Self::LEN) - all.addr();
+            let start = all.byte_add(before);
+            if before > 0 {
+                libc::munmap(all, before);
+            }
+            libc::munmap(start.byte_add(Self::LEN), Self::LEN - before);
+            // Without huge pages it is only slower.
+            libc::madvise(start, Self::LEN, libc::MADV_HUGEPAGE);
+            Some(Self { start: start.expose_provenance() })
+        }
+    }
+}
 
 /// Owned memory of one class, or of any size above the classes.
 struct Block {
     start: NonNull<u8>,
     layout: Layout,
+    in_region: bool,
 }
 
 // SAFETY: a block is plain memory with one owner.
@@ -33,23 +95,49 @@ unsafe impl Sync for Block {}
 impl Block {
     fn new(capacity: usize) -> Self {
         let layout = Layout::from_size_align(capacity, ALIGN).expect("capacity fits in isize");
+        if let Some(start) = Self::in_region(capacity) {
+            return Self { start, layout, in_region: true };
+        }
         // SAFETY: the size is not zero: `take` rounds up to at least ALIGN.
         let start = unsafe { alloc_zeroed(layout) };
         match NonNull::new(start) {
-            Some(start) => Self { start, layout },
+            Some(start) => Self { start, layout, in_region: false },
             None => handle_alloc_error(layout),
         }
+    }
+
+    fn in_region(capacity: usize) -> Option<NonNull<u8>> {
+        if capacity > MAX_IN_REGION {
+            return None;
+        }
+        let mut free = FREE.lock();
+        let page = match free.alloc(capacity / ALIGN) {
+            Some(page) => page,
+            None => {
+                let next = MAPPED.iter().find(|place| place.get().is_none())?;
+                let region = Region::map()?;
+                let region = next.get_or_init(|| region);
+                let first = region.start / ALIGN;
+                free.add_frame(first, first + Region::LEN / ALIGN);
+                free.alloc(capacity / ALIGN)?
+            }
+        };
+        NonNull::new(std::ptr::with_exposed_provenance_mut(page * ALIGN))
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if self.in_region {
+            let page = self.start.as_ptr().addr() / ALIGN;
+            return FREE.lock().dealloc(page, self.layout.size() / ALIGN);
+        }
         // SAFETY: allocated in `new` with this layout, and owned.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
 
-/// A heap buffer whose start is 4096-aligned; it goes back to a pool when dropped.
+/// A buffer whose start is 4096-aligned; it goes back to a pool when dropped.
 ///
 /// A recycled buffer holds old bytes: fill it before showing it to anyone.
 pub struct AlignedBuf {
@@ -151,6 +239,32 @@ mod tests {
             prop_assert_eq!(bytes.len(), len);
             prop_assert_eq!(bytes.as_ptr(), start);
             prop_assert!(bytes.iter().all(|&b| b == 7));
+        }
+    }
+
+    #[test]
+    fn buffers_in_use_do_not_overlap_and_come_back() {
+        // Over the regions and over what is kept: some come from the heap, and some go back whole.
+        let sizes = [4096, 5000, 1 << 20, 3 << 20, 16 << 20].iter().cycle().take(250);
+        for round in 0..2u8 {
+            let mut all: Vec<AlignedBuf> =
+                sizes.clone().map(|&len| AlignedBuf::take(len)).collect();
+            for (i, buffer) in all.iter_mut().enumerate() {
+                let len = buffer.capacity();
+                buffer.set_len(len);
+                // Every page, and not every byte: that is what may overlap.
+                buffer.as_mut_slice().iter_mut().step_by(ALIGN).for_each(|b| *b = i as u8 ^ round);
+            }
+            for (i, buffer) in all.iter().enumerate() {
+                let mine = |b: &u8| *b == i as u8 ^ round;
+                assert!(buffer.as_ref().iter().step_by(ALIGN).all(mine), "buffer {i} is shared");
+            }
+            let start = |b: &AlignedBuf| b.as_ref().as_ptr();
+            let held = |b: &&AlignedBuf| regions().any(|r| r.holds(start(b)));
+            assert_eq!(regions().count(), REGIONS);
+            let bytes: usize = all.iter().filter(held).map(AlignedBuf::capacity).sum();
+            assert!(bytes > Region::LEN && bytes <= REGIONS * Region::LEN, "{bytes} in regions");
+            assert!(!all.iter().all(|b| held(&b)), "there is no room for all in the regions");
         }
     }
 

@@ -26,7 +26,7 @@ pub mod sim;
 mod tcp;
 mod transport;
 
-pub use aligned::AlignedBuf;
+pub use aligned::{AlignedBuf, Region, regions};
 pub use client::{Answer, Body, Peer, Peers};
 pub use frame::{MAX_HEAD, MAX_PAYLOAD};
 pub use hello::{Identity, PeerInfo};

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a request's memory lives in its job until the kernel has answered for every part of it;
 //! the thread ends only when the device was dropped and nothing is in flight; entries are submitted in
-//! batches, one system call for all that wait.
+//! batches, one system call for all that wait; memory in the regions of [`weft_net::regions`] is
+//! registered with the ring, so that the kernel need not look up the pages of every entry.
 
 use super::BLOCK;
 use super::device::{Device, Done};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weft_net::AlignedBuf;
+use weft_net::{AlignedBuf, Region};
 
 /// Most entries at the drive; the rest waits here.
 const DEPTH: usize = 128;
@@ -33,6 +34,8 @@ const PART: usize = 1 << 20;
 /// record, a flush or a read does not wait behind much. Requests end one after the other, not all at
 /// once, which lets a commit of some run beside the data of the next.
 const WINDOW: usize = 8 << 20;
+/// Room for regions in the table of registered buffers.
+const REGIONS: u32 = 64;
 const WAKE: u64 = u64::MAX;
 /// The only registered file.
 const DRIVE: types::Fixed = types::Fixed(0);
@@ -93,12 +96,11 @@ struct Job {
 }
 
 /// An entry at the drive.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Part {
     job: usize,
     /// The bytes of the request that it has yet to move; none: it is a flush.
     range: Range<usize>,
-    iovecs: Vec<libc::iovec>,
     /// When it was submitted; `None`: the slot is free.
     since: Option<Instant>,
 }
@@ -236,6 +238,8 @@ struct Ring {
     answers: Vec<(u64, i32)>,
     woken: Box<[u8; 8]>,
     wake_armed: bool,
+    /// Regions that are registered, by their index there; `None`: the kernel refused one.
+    registered: Option<Vec<&'static Region>>,
 }
 
 impl Ring {
@@ -247,6 +251,7 @@ impl Ring {
             .build(entries)
             .or_else(|_| IoUring::new(entries))?;
         uring.submitter().register_files(&[file.as_raw_fd()])?;
+        let sparse = uring.submitter().register_buffers_sparse(REGIONS);
         Ok(Self {
             uring,
             shared,
@@ -262,6 +267,7 @@ impl Ring {
             answers: Vec::with_capacity(DEPTH * 2),
             woken: Box::new([0; 8]),
             wake_armed: false,
+            registered: sparse.is_ok().then(Vec::new),
         })
     }
 
@@ -271,6 +277,7 @@ impl Ring {
             let closed = self.take_requests();
             self.make_parts(Class::Urgent);
             self.make_parts(Class::Bulk);
+            self.register();
             if closed && self.free_parts.len() == DEPTH {
                 return true;
             }
@@ -321,7 +328,7 @@ impl Ring {
             // The other class may have them all.
             let Some(part) = self.free_parts.pop() else { break };
             let state = self.jobs[job].as_mut().expect("a current job is there");
-            let end = state.len.min(state.issued + PART);
+            let end = state.request.run_end(state.issued).min(state.issued + PART);
             self.parts[part].range = state.issued..end;
             if class == Class::Bulk {
                 self.window += end - state.issued;
@@ -354,15 +361,38 @@ impl Ring {
         self.ready.push(part);
     }
 
+    /// Makes regions known to the kernel that have come since the last turn.
+    fn register(&mut self) {
+        let Some(known) = &mut self.registered else { return };
+        for region in weft_net::regions().skip(known.len()).take(REGIONS as usize - known.len()) {
+            let memory =
+                libc::iovec { iov_base: region.start().cast(), iov_len: weft_net::Region::LEN };
+            // SAFETY: a region stays where it is for the life of the process.
+            let done = unsafe {
+                self.uring.submitter().register_buffers_update(known.len() as u32, &[memory], None)
+            };
+            if let Err(e) = done {
+                tracing::warn!(
+                    "io_uring: buffers cannot be registered ({e}), which costs speed: raise the limit \
+                     of locked memory (LimitMEMLOCK)"
+                );
+                self.registered = None;
+                return;
+            }
+            known.push(region);
+        }
+    }
+
     fn push_entries(&mut self) {
-        let Self { uring, jobs, parts, ready, .. } = self;
+        let Self { uring, jobs, parts, ready, registered, .. } = self;
+        let known = registered.as_deref().unwrap_or_default();
         let mut submission = uring.submission();
         for at in ready.drain(..) {
-            let part = &mut parts[at];
+            let part = &parts[at];
             let job = jobs[part.job].as_mut().expect("a part has its job");
-            let entry = job.request.entry(part).user_data(at as u64);
-            // SAFETY: the memory belongs to the job, and the list of it to the part; both are kept
-            // until the answer. Twice as many entries as parts: there is room.
+            let entry = job.request.entry(&part.range, known).user_data(at as u64);
+            // SAFETY: the memory belongs to the job, which is kept until the answer. Twice as many
+            // entries as parts: there is room.
             unsafe { submission.push(&entry) }.expect("the submission queue has room");
         }
         if !self.wake_armed {
@@ -439,9 +469,6 @@ impl Ring {
         queue.requests.iter_mut().for_each(VecDeque::clear);
         drop(queue);
         self.waiting.iter_mut().for_each(VecDeque::clear);
-        for part in &mut self.parts {
-            std::mem::forget(std::mem::take(&mut part.iovecs));
-        }
         self.jobs.iter_mut().filter_map(Option::take).for_each(|job| job.request.leak());
     }
 }
@@ -468,39 +495,53 @@ impl Request {
         matches!(self, Self::Write { flush: true, .. })
     }
 
-    /// The submission for what a part has yet to move.
-    fn entry(&mut self, part: &mut Part) -> squeue::Entry {
-        let (range, iovecs) = (part.range.clone(), &mut part.iovecs);
-        if range.is_empty() {
-            return flush_entry();
-        }
+    /// Where the memory ends that goes on without a gap at byte `at`.
+    fn run_end(&self, at: usize) -> usize {
+        let Self::Write { pieces, .. } = self else { return self.len() };
+        let ends = pieces.iter().scan(0, |end, piece| {
+            *end += piece.len();
+            Some(*end)
+        });
+        ends.into_iter().find(|end| *end > at).unwrap_or(at)
+    }
+
+    /// The memory at byte `at`. Other parts of it may be in the kernel's hands: no reference is made.
+    fn memory(&mut self, at: usize) -> *mut u8 {
         match self {
-            Self::Read { off, buffer, .. } => {
-                // Other parts are being filled meanwhile: no reference to them is made here.
-                let start = buffer.as_mut_ptr().wrapping_add(range.start);
-                opcode::Read::new(DRIVE, start, range.len() as u32)
-                    .offset(*off + range.start as u64)
-                    .build()
+            Self::Read { buffer, .. } => buffer.as_mut_ptr().wrapping_add(at),
+            Self::Write { pieces, .. } => {
+                let mut left = at;
+                let holds = |piece: &&Bytes| {
+                    let here = left < piece.len();
+                    left -= if here { 0 } else { piece.len() };
+                    here
+                };
+                let piece = pieces.iter().find(holds);
+                let start = piece.map_or(std::ptr::null(), |piece| piece.as_ptr());
+                start.wrapping_add(left).cast_mut()
             }
-            Self::Write { off, pieces, .. } => {
-                iovecs.clear();
-                let mut at = 0;
-                for piece in pieces.iter() {
-                    let from = range.start.clamp(at, at + piece.len()) - at;
-                    let to = range.end.clamp(at, at + piece.len()) - at;
-                    at += piece.len();
-                    if from < to {
-                        iovecs.push(libc::iovec {
-                            iov_base: piece[from..to].as_ptr().cast_mut().cast(),
-                            iov_len: to - from,
-                        });
-                    }
-                }
-                opcode::Writev::new(DRIVE, iovecs.as_ptr(), iovecs.len() as u32)
-                    .offset(*off + range.start as u64)
-                    .build()
+            Self::Flush { .. } => std::ptr::null_mut(),
+        }
+    }
+
+    /// The submission for these bytes, which lie in one run of memory; for none, a flush.
+    fn entry(&mut self, range: &Range<usize>, known: &[&Region]) -> squeue::Entry {
+        let (off, reads) = match self {
+            Self::Read { off, .. } if !range.is_empty() => (*off, true),
+            Self::Write { off, .. } if !range.is_empty() => (*off, false),
+            _ => return opcode::Fsync::new(DRIVE).flags(types::FsyncFlags::DATASYNC).build(),
+        };
+        let (off, len) = (off + range.start as u64, range.len() as u32);
+        let memory = self.memory(range.start);
+        match (reads, known.iter().position(|region| region.holds(memory))) {
+            (true, Some(at)) => {
+                opcode::ReadFixed::new(DRIVE, memory, len, at as u16).offset(off).build()
             }
-            Self::Flush { .. } => flush_entry(),
+            (false, Some(at)) => {
+                opcode::WriteFixed::new(DRIVE, memory, len, at as u16).offset(off).build()
+            }
+            (true, None) => opcode::Read::new(DRIVE, memory, len).offset(off).build(),
+            (false, None) => opcode::Write::new(DRIVE, memory, len).offset(off).build(),
         }
     }
 
@@ -519,8 +560,4 @@ impl Request {
             Self::Flush { .. } => {}
         }
     }
-}
-
-fn flush_entry() -> squeue::Entry {
-    opcode::Fsync::new(DRIVE).flags(types::FsyncFlags::DATASYNC).build()
 }
