@@ -158,7 +158,8 @@ pub fn check_mount_point(path: &Path, allow_nonempty: bool) -> Result<PathBuf, M
 /// Mounts `fs` at `path`. On return the kernel sends requests there and they are answered. Must be
 /// called inside a runtime, from a thread that may block; requests run on that runtime.
 pub fn mount(fs: Filesystem, path: &Path, options: &Options) -> Result<Mounted, MountError> {
-    let mounted = mount_handler(Arc::new(Adapter::new(fs.clone())), path, options)?;
+    let options = Options { locks: true, ..options.clone() };
+    let mounted = mount_handler(Arc::new(Adapter::new(fs.clone())), path, &options)?;
     fs.set_content_cache(Arc::new(PageCache(mounted.notifier.clone())));
     Ok(mounted)
 }
