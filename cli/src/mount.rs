@@ -18,7 +18,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::sync::watch;
 use weft_client::Filesystem;
-use weft_fuse::{IoUring, Mounted};
+use weft_fuse::{IoUring, MountFlags, Mounted};
 
 /// Mount a cluster; returns when the mount is usable
 ///
@@ -27,6 +27,7 @@ use weft_fuse::{IoUring, Mounted};
 #[command(after_help = "Examples:
   weft mount --cluster 10.0.0.1:7100,10.0.0.2:7100,10.0.0.3:7100 /datasets
   weft umount /datasets
+  weft mount -o suid,dev --cluster 10.0.0.1:7100 /srv/root  # set-user-id programs, device nodes
   weft mount --foreground --cluster 127.0.0.1:7100 /mnt     # for a service manager")]
 pub struct Args {
     #[command(flatten)]
@@ -43,6 +44,10 @@ pub struct Args {
     /// Let other users use the mount [default: yes when root mounts, else no]
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     allow_other: Option<bool>,
+    /// Options that all mounts have: suid, dev, noexec, ro, noatime, and their opposites. By default
+    /// set-user-id bits and device nodes have no effect; only root may give them one
+    #[arg(short, long, value_name = "OPTION,..", value_parser = mount_flags)]
+    options: Option<MountFlags>,
     /// Name of this client in the cluster's list of sessions [default: host:MNT]
     #[arg(long)]
     name: Option<String>,
@@ -81,6 +86,14 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
         "yes" => Ok(true),
         "no" => Ok(false),
         _ => Err("write yes or no".into()),
+    }
+}
+
+fn mount_flags(text: &str) -> Result<MountFlags, String> {
+    let mut flags = MountFlags::default();
+    match text.split(',').find(|option| !flags.set(option)) {
+        Some(unknown) => Err(format!("there is no option {unknown:?}")),
+        None => Ok(flags),
     }
 }
 
@@ -133,6 +146,9 @@ fn background_arguments(args: &Args, log: &LogArgs, path: &Path) -> Vec<OsString
     option("--io-uring", io_uring.into());
     if let Some(allow) = args.allow_other {
         option("--allow-other", if allow { "yes" } else { "no" }.into());
+    }
+    if let Some(flags) = args.options {
+        option("--options", flags.to_string());
     }
     if let Some(name) = &args.name {
         option("--name", name.clone());
@@ -240,6 +256,7 @@ async fn start(args: &Args) -> Result<(Filesystem, Mounted, MountRecord)> {
         allow_nonempty: args.allow_nonempty,
         read_ahead_kib: u32::try_from(args.read_ahead.0 >> 10)?,
         io_uring: args.io_uring,
+        flags: args.options.unwrap_or_default(),
         ..Default::default()
     };
     fuse.allow_other = args.allow_other.unwrap_or(fuse.allow_other);

@@ -8,6 +8,7 @@ use crate::file::File;
 use crate::file::ahead::ReadAhead;
 use crate::file::attr_and_layout;
 use crate::leases::Mode;
+use crate::locks::Locks;
 use crate::mount::Mount;
 use crate::types::{Attr, HandleId, OpenFlags};
 use futures_util::future::join_all;
@@ -84,6 +85,10 @@ impl Files {
             closes: Arc::default(),
             next: AtomicU64::new(1),
         })
+    }
+
+    pub fn locks(&self) -> &Locks {
+        &self.mount.locks
     }
 
     /// The file if it is open here.

@@ -149,7 +149,9 @@ impl Filesystem {
     /// Up to `len` bytes from `off`; fewer only at the end of file. Data written through this mount
     /// is seen at once. Errors: `Io` if bytes cannot be had or verified; never zeros for them (I3).
     pub async fn read(&self, handle: HandleId, off: u64, len: usize) -> Result<ReadData> {
-        let handle = self.files().handle(handle)?;
+        let id = handle;
+        let handle = self.files().handle(id)?;
+        self.locks_hold(handle.file.ino, id)?;
         handle.file.read(off, len, &handle.ahead).await
     }
 
@@ -157,9 +159,11 @@ impl Filesystem {
     /// came in between). With an append handle `off` is ignored. Answers the failure of an earlier
     /// write of the file if this handle was not told yet (I8).
     pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
-        let handle = self.files().handle(handle)?;
+        let id = handle;
+        let handle = self.files().handle(id)?;
+        let permitted = || self.locks_hold(handle.file.ino, id);
         handle.failure()?;
-        let (written, buffered) = handle.file.write(off, data, handle.append).await?;
+        let (written, buffered) = handle.file.write(off, data, handle.append, permitted).await?;
         if handle.sync || !buffered {
             handle.flush().await?;
         }
@@ -175,20 +179,31 @@ impl Filesystem {
     /// first. `None` says
     /// that nothing was taken in. Must be called inside a runtime.
     pub fn write_now(&self, handle: HandleId, off: u64, data: &[u8]) -> Option<Result<usize>> {
-        let handle = self.files().handle(handle).ok().filter(|handle| !handle.sync)?;
-        match handle.failure() {
+        let id = handle;
+        let handle = self.files().handle(id).ok().filter(|handle| !handle.sync)?;
+        match self.locks_hold(handle.file.ino, id).and_then(|()| handle.failure()) {
             Ok(()) => handle.file.write_now(off, data, handle.append).map(Ok),
             Err(error) => Some(Err(error)),
         }
     }
 
-    /// [`Self::flush`] if nothing is to be flushed.
-    pub fn flush_now(&self, handle: HandleId) -> Option<Result<()>> {
+    /// [`Self::close`] if there is nothing to do.
+    pub fn close_now(&self, handle: HandleId, owner: u64) -> Option<Result<()>> {
         let handle = self.files().handle(handle).ok()?;
-        (!handle.file.is_dirty()).then(|| handle.failure())
+        let idle = !handle.file.is_dirty() && !self.has_locks(handle.file.ino, owner);
+        idle.then(|| handle.failure())
     }
 
-    /// What `close(2)` does: everything written to the file is durable and visible to all.
+    /// What `close(2)` does, each time that a process closes the file: everything written to it is
+    /// durable and visible to all, and the owner of locks of fcntl(2) has none any more.
+    pub async fn close(&self, handle: HandleId, owner: u64) -> Result<()> {
+        let handle = self.files().handle(handle)?;
+        let flushed = handle.flush().await;
+        self.unlock_owner(handle.file.ino, owner).await;
+        flushed
+    }
+
+    /// Everything written to the file is durable and visible to all.
     pub async fn flush(&self, handle: HandleId) -> Result<()> {
         self.files().handle(handle)?.flush().await
     }
@@ -200,9 +215,13 @@ impl Filesystem {
         self.files().handle(handle)?.flush().await
     }
 
-    /// The handle is gone. Errors of data that was still buffered are answered here last.
+    /// The handle is gone, and locks that were taken through it alone. Errors of data that was still
+    /// buffered are answered here last.
     pub async fn release(&self, handle: HandleId) -> Result<()> {
-        self.files().release(handle).await
+        let ino = self.files().handle(handle)?.file.ino;
+        let released = self.files().release(handle).await;
+        self.unlock_handle(ino, handle).await;
+        released
     }
 
     /// What became of requests so far.
@@ -225,6 +244,10 @@ impl Filesystem {
     /// The session of this mount; it changes if the cluster declared the old one dead.
     pub fn session(&self) -> SessionId {
         self.meta().sessions.current().id
+    }
+
+    pub(crate) fn mount(&self) -> &Arc<Mount> {
+        &self.inner.mount
     }
 
     pub(crate) fn meta(&self) -> &Meta {

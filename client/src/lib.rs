@@ -22,6 +22,7 @@ mod fsck;
 mod health;
 mod layout_xattr;
 mod leases;
+mod locks;
 mod map;
 mod meta;
 mod mount;
@@ -39,6 +40,6 @@ pub use fsck::{Finding, FsckProgress, FsckReport};
 pub use mount::ContentCache;
 pub use options::Options;
 pub use types::{
-    Attr, Counters, DirEntry, DirPage, FileKind, HandleId, OpenFlags, Opened, ReadData, SetAttr,
-    SetTime, StatFs,
+    Attr, Counters, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind, OpenFlags, Opened,
+    ReadData, SetAttr, SetTime, StatFs,
 };

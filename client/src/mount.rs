@@ -2,6 +2,7 @@
 
 use crate::Options;
 use crate::budget::Budget;
+use crate::locks::Locks;
 use crate::meta::Meta;
 use crate::store::Store;
 use std::pin::Pin;
@@ -27,6 +28,7 @@ pub(crate) struct Mount {
     pub meta: Arc<Meta>,
     pub store: Arc<Store>,
     pub budget: Arc<Budget>,
+    pub locks: Locks,
     /// Room for read-ahead, bytes.
     pub ahead: Arc<Semaphore>,
     /// The version that what the caller caches of an inode is of.
@@ -38,6 +40,7 @@ impl Mount {
     pub fn new(options: Options, meta: Arc<Meta>, store: Arc<Store>) -> Arc<Self> {
         Arc::new(Self {
             budget: Budget::new(options.write_buffer_bytes, options.op_deadline),
+            locks: Locks::default(),
             ahead: Arc::new(Semaphore::new(options.cache_bytes.min(Semaphore::MAX_PERMITS))),
             coherent: quick_cache::sync::Cache::new(COHERENT),
             above: OnceLock::new(),

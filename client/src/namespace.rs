@@ -11,6 +11,9 @@ use weft_proto::{Error, ErrorKind, InodeId, Layout, Result, v1};
 /// A virtual attribute of every inode: the mount's [`crate::Counters`].
 const STATS: &[u8] = b"user.weft.stats";
 
+/// Longest name, in bytes. No longer one exists, which under a lease nobody else is asked.
+const NAME_MAX: usize = 255;
+
 fn other<T>() -> Result<T> {
     Err(Error::new(ErrorKind::Protocol, "a metadata server answered another kind of reply"))
 }
@@ -40,6 +43,10 @@ impl Filesystem {
 
     /// [`Self::lookup`] if a lease answers it.
     pub fn lookup_now(&self, parent: InodeId, name: &[u8]) -> Option<Result<Attr>> {
+        if name.len() > NAME_MAX {
+            let what = format!("a name of {} bytes is over {NAME_MAX}", name.len());
+            return Some(Err(Error::new(ErrorKind::NameTooLong, what)));
+        }
         let known = self.meta().leases.lookup(parent, name)?;
         Some(known.map(|attr| self.files().view(attr)))
     }

@@ -107,6 +107,11 @@ impl Sessions {
         self.current.borrow().clone()
     }
 
+    /// Whether the session is over, as far as is known here.
+    pub fn is_over(&self, id: SessionId) -> bool {
+        *self.dead.borrow() >= id || self.current.borrow().id != id
+    }
+
     /// Waits for the session that replaces `dead`.
     pub async fn replacement(&self, dead: SessionId, deadline: Instant) -> Result<Arc<Session>> {
         self.dead.send_if_modified(|d| {
@@ -212,6 +217,9 @@ pub(crate) async fn keep(
         if *dead.borrow_and_update() >= session.id {
             warn!(session = %session.id, "the cluster declared this mount dead; opening a new session");
             meta.leases.lost();
+            if let Some(files) = files.upgrade() {
+                files.locks().lost_with(session.id);
+            }
             forget_content(&files).await;
             match open(&meta, &client, &chance, meta.deadline()).await {
                 Ok((new, _)) => {

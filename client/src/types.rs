@@ -264,3 +264,25 @@ impl Counters {
         )
     }
 }
+
+/// What a lock allows its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockKind {
+    /// Nothing: to unlock.
+    None,
+    Read,
+    Write,
+}
+
+/// A lock of fcntl(2) or, `flock`, of flock(2), of the bytes from `start` to `end`, that one included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    pub flock: bool,
+    /// Whose it is, of all on this mount: a process, or an open file.
+    pub owner: u64,
+    pub kind: LockKind,
+    pub start: u64,
+    pub end: u64,
+    /// The process that took it; 0 if it runs on another mount.
+    pub pid: u32,
+}

@@ -1,8 +1,8 @@
 //! One arm a FUSE request: call the client, turn its answer into a reply.
 //!
-//! Not here, on purpose: `access` (the kernel checks permissions itself), locks (the kernel keeps
-//! them for this mount), `lseek`, `fallocate` and `copy_file_range` (the kernel falls back to plain
-//! reads and writes): "no such call" is answered once and the kernel does not ask again.
+//! Not here, on purpose: `access` (the kernel checks permissions itself), `lseek`, `fallocate`
+//! and `copy_file_range` (the kernel falls back to plain reads and writes): "no such call" is answered
+//! once and the kernel does not ask again.
 
 use crate::abi::{Errno, Op, Open, Reply, Request};
 use crate::handler::{Handler, Outcome};
@@ -19,8 +19,8 @@ const TTL: Duration = Duration::ZERO;
 /// Entries to fetch at once; a reply of the kernel's usual 32 KiB holds about as many.
 const DIR_PAGE: u32 = 512;
 const DIR_PLUS_PAGE: u32 = 160;
-/// The kernel asks for this before every write. Mounts are `nosuid`, where it has no effect, so it
-/// is neither kept nor looked for.
+/// The kernel asks for this before every write. It is neither kept nor looked for: file capabilities
+/// are refused.
 const CAPABILITY: &[u8] = b"security.capability";
 
 pub struct Adapter {
@@ -143,10 +143,27 @@ impl Handler for Adapter {
                     reply::written(fs.write(HandleId(fh), offset, &data).await)
                 })
             }
-            Op::Flush { fh, .. } => match fs.flush_now(HandleId(fh)) {
-                Some(flushed) => Outcome::Done(reply::empty(flushed)),
-                None => Outcome::working(async move { reply::empty(fs.flush(HandleId(fh)).await) }),
+            Op::Flush { fh, lock_owner } => match fs.close_now(HandleId(fh), lock_owner) {
+                Some(closed) => Outcome::Done(reply::empty(closed)),
+                None => Outcome::working(async move {
+                    reply::empty(fs.close(HandleId(fh), lock_owner).await)
+                }),
             },
+            Op::GetLk(lock) | Op::SetLk(lock) | Op::SetLkW(lock) => {
+                let (fh, lock) = (HandleId(lock.fh), attr::lock_to_client(&lock));
+                let Some(lock) = lock else { return refuse(libc::EINVAL) };
+                match request.op {
+                    Op::GetLk(_) => {
+                        Outcome::working(async move { reply::lock(fs.get_lock(fh, lock).await) })
+                    }
+                    Op::SetLk(_) => {
+                        Outcome::working(async move { reply::empty(fs.set_lock(fh, lock).await) })
+                    }
+                    _ => Outcome::waiting(|signal| async move {
+                        reply::empty(fs.wait_lock(fh, lock, signal.notified()).await)
+                    }),
+                }
+            }
             Op::Fsync { fh, data_only } => {
                 Outcome::working(
                     async move { reply::empty(fs.fsync(HandleId(fh), data_only).await) },

@@ -1,8 +1,8 @@
 //! Getting a connected `/dev/fuse` for a mount point: by mount(2) where this process may, else
 //! through the set-user-id helper of Debian's `fuse3`.
 
-use crate::mount::MountError;
-use nix::mount::{MsFlags, mount};
+use crate::mount::{MountError, MountFlags};
+use nix::mount::mount;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut};
@@ -15,8 +15,13 @@ use std::process::{Command, Stdio};
 const TYPE: &str = "weft";
 
 /// Mounts `source` at `path`, which is absolute and free of links; permissions are checked by the
-/// kernel, set-id bits and device nodes have no effect.
-pub fn attach(path: &Path, source: &str, allow_other: bool) -> Result<OwnedFd, MountError> {
+/// kernel.
+pub fn attach(
+    path: &Path,
+    source: &str,
+    allow_other: bool,
+    flags: MountFlags,
+) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| MountError::Mount { path: path.to_owned(), error };
     let device = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(device) => device,
@@ -24,35 +29,46 @@ pub fn attach(path: &Path, source: &str, allow_other: bool) -> Result<OwnedFd, M
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(MountError::Denied),
         Err(e) => return Err(failed(e)),
     };
-    match by_mount(&device, path, source, allow_other) {
+    match by_mount(&device, path, source, allow_other, flags) {
         Ok(()) => Ok(device.into()),
-        Err(e) if e.raw_os_error() == Some(libc::EPERM) => by_helper(path, source, allow_other)
-            .map_err(|e| match e.kind() {
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+            by_helper(path, source, allow_other, flags).map_err(|e| match e.kind() {
                 io::ErrorKind::PermissionDenied => MountError::Denied,
                 _ => failed(e),
-            }),
+            })
+        }
         Err(e) => Err(failed(e)),
     }
 }
 
-fn by_mount(device: &File, path: &Path, source: &str, allow_other: bool) -> io::Result<()> {
+fn by_mount(
+    device: &File,
+    path: &Path,
+    source: &str,
+    allow_other: bool,
+    flags: MountFlags,
+) -> io::Result<()> {
     let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
     let others = if allow_other { ",allow_other" } else { "" };
     let options = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{others}",
         device.as_raw_fd()
     );
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let kind = format!("fuse.{TYPE}");
-    Ok(mount(Some(source), path, Some(&*kind), flags, Some(&*options))?)
+    Ok(mount(Some(source), path, Some(&*kind), flags.to_kernel(), Some(&*options))?)
 }
 
-fn by_helper(path: &Path, source: &str, allow_other: bool) -> io::Result<OwnedFd> {
+fn by_helper(
+    path: &Path,
+    source: &str,
+    allow_other: bool,
+    flags: MountFlags,
+) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     // A comma would end the option.
     let source = source.replace('\\', "\\\\").replace(',', "\\,");
     let others = if allow_other { ",allow_other" } else { "" };
-    let options = format!("fsname={source},subtype={TYPE},default_permissions{others}");
+    let options = format!("fsname={source},subtype={TYPE},default_permissions{others},{flags}");
     let child = Command::new("fusermount3")
         .args(["-o", &options, "--"])
         .arg(path)

@@ -1,7 +1,7 @@
-//! Attributes and times between the client's form and the kernel's.
+//! Attributes, times and locks between the client's form and the kernel's.
 
 use crate::abi;
-use weft_client::{Attr, FileKind, SetAttr, SetTime};
+use weft_client::{Attr, FileKind, Lock, LockKind, SetAttr, SetTime};
 
 /// Size that `stat` recommends for I/O, in bytes: one FUSE request.
 const IO_SIZE: u32 = abi::MAX_REQUEST;
@@ -53,6 +53,28 @@ pub fn to_client(change: &abi::SetAttr) -> SetAttr {
         atime: change.atime.map(set_time),
         mtime: change.mtime.map(set_time),
     }
+}
+
+/// `None` for a kind of lock that there is not.
+pub fn lock_to_client(lock: &abi::Lock) -> Option<Lock> {
+    let abi::Lock { owner, start, end, pid, flock, .. } = *lock;
+    let kind = match i32::try_from(lock.kind).ok()? {
+        libc::F_UNLCK => LockKind::None,
+        libc::F_RDLCK => LockKind::Read,
+        libc::F_WRLCK => LockKind::Write,
+        _ => return None,
+    };
+    Some(Lock { flock, owner, kind, start, end, pid })
+}
+
+pub fn lock_to_kernel(lock: &Lock) -> abi::Lock {
+    let Lock { flock, owner, start, end, pid, .. } = *lock;
+    let kind = match lock.kind {
+        LockKind::None => libc::F_UNLCK,
+        LockKind::Read => libc::F_RDLCK,
+        LockKind::Write => libc::F_WRLCK,
+    };
+    abi::Lock { fh: 0, owner, start, end, kind: kind as u32, pid, flock }
 }
 
 /// From nanoseconds since 1970, before it too.

@@ -1,7 +1,7 @@
 //! A request that has to wait: who wakes it, where its answer goes, what a signal does to it.
 //!
 //! Invariants: a request is answered exactly once, also when its work panics or is dropped; work
-//! that was begun ends, but for the wait for a lock.
+//! that was begun ends; the wait for a lock is told of signals.
 //!
 //! Nothing is woken when a request begins to wait. The thread that took the request has polled its
 //! work; whoever wakes it then, mostly a thread of the runtime that has just read the answer of a
@@ -17,9 +17,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
+use tokio::sync::Notify;
 
-const SETLKW: u32 = 33;
 const FLUSH: u32 = 25;
 /// How often a waiting request whose caller got a signal looks whether that was killed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -40,12 +39,14 @@ struct Table {
 }
 
 impl Waiting {
-    /// Polls `work`; what it answers, now or later, goes to `route`. Must be called inside `runtime`.
+    /// Polls `work`; what it answers, now or later, goes to `route`. A signal to the caller is passed
+    /// on to `signal`. Must be called inside `runtime`.
     pub fn start(
         self: &Arc<Self>,
         header: &Header,
         route: Route,
         mut work: Work,
+        signal: Option<Arc<Notify>>,
         runtime: &Handle,
     ) {
         let call = Arc::new(Call {
@@ -53,6 +54,7 @@ impl Waiting {
             opcode: header.opcode,
             pid: header.pid,
             route,
+            signal,
             runtime: runtime.clone(),
             waiting: Arc::downgrade(self),
             answered: AtomicBool::new(false),
@@ -101,14 +103,11 @@ impl Waiting {
 /// Where the work is.
 enum Progress {
     /// Being polled by the thread that took the request.
-    Begun {
-        woken: bool,
-    },
+    Begun { woken: bool },
     /// Here, until it is woken.
     Parked(Work),
     /// A task of the runtime.
-    Running(AbortHandle),
-    Over,
+    Running,
 }
 
 /// One request that waits.
@@ -117,6 +116,8 @@ struct Call {
     opcode: u32,
     pid: u32,
     route: Route,
+    /// Hears of signals to the caller.
+    signal: Option<Arc<Notify>>,
     runtime: Handle,
     waiting: Weak<Waiting>,
     answered: AtomicBool,
@@ -126,10 +127,10 @@ struct Call {
 impl Wake for Call {
     fn wake(self: Arc<Self>) {
         let mut progress = self.work.lock();
-        match std::mem::replace(&mut *progress, Progress::Over) {
-            Progress::Parked(work) => *progress = Progress::Running(self.run(work)),
+        match std::mem::replace(&mut *progress, Progress::Running) {
+            Progress::Parked(work) => self.run(work),
             Progress::Begun { .. } => *progress = Progress::Begun { woken: true },
-            other => *progress = other,
+            Progress::Running => {}
         }
     }
 }
@@ -138,24 +139,20 @@ impl Call {
     /// The first poll did not end the work.
     fn park(self: &Arc<Self>, work: Work) {
         let mut progress = self.work.lock();
-        match *progress {
-            Progress::Begun { woken: false } => *progress = Progress::Parked(work),
-            Progress::Begun { woken: true } => *progress = Progress::Running(self.run(work)),
-            // A signal ended it meanwhile.
-            _ => {
-                drop(progress);
-                drop(work);
-            }
+        if let Progress::Begun { woken: false } = *progress {
+            *progress = Progress::Parked(work);
+        } else {
+            *progress = Progress::Running;
+            self.run(work);
         }
     }
 
-    fn run(self: &Arc<Self>, work: Work) -> AbortHandle {
+    fn run(self: &Arc<Self>, work: Work) {
         let owed = Owed(self.clone());
-        let task = self.runtime.spawn(async move {
+        self.runtime.spawn(async move {
             let answer = work.await;
             owed.0.answer(&answer);
         });
-        task.abort_handle()
     }
 
     /// Answers, unless that was done.
@@ -170,8 +167,8 @@ impl Call {
     }
 
     fn interrupt(self: Arc<Self>) {
-        if self.opcode == SETLKW {
-            return self.give_up();
+        if let Some(signal) = &self.signal {
+            signal.notify_one();
         }
         // Programs do not expect any other call on a file to end early; Linux ends it only for one
         // that is killed.
@@ -189,28 +186,6 @@ impl Call {
             }
         });
     }
-
-    /// Drops the work, unless it ends in this moment, and answers that it was interrupted.
-    fn give_up(&self) {
-        let mut progress = self.work.lock();
-        match std::mem::replace(&mut *progress, Progress::Over) {
-            // Its task answers when it is dropped.
-            Progress::Running(task) => {
-                task.abort();
-                *progress = Progress::Running(task);
-            }
-            Progress::Parked(work) => {
-                drop(progress);
-                drop(work);
-                self.answer(&Err(Errno(libc::EINTR)));
-            }
-            Progress::Begun { .. } => {
-                drop(progress);
-                self.answer(&Err(Errno(libc::EINTR)));
-            }
-            Progress::Over => {}
-        }
-    }
 }
 
 /// Makes sure that the kernel gets an answer when a task ends without one.
@@ -218,9 +193,7 @@ struct Owed(Arc<Call>);
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        let interrupted = self.0.opcode == SETLKW && !std::thread::panicking();
-        let errno = if interrupted { libc::EINTR } else { libc::EIO };
-        self.0.answer(&Err(Errno(errno)));
+        self.0.answer(&Err(Errno(libc::EIO)));
     }
 }
 

@@ -2,6 +2,8 @@
 
 use crate::abi::{Answer, Request};
 use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::Notify;
 
 /// The rest of the work of a request that may have to wait.
 pub type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -12,11 +14,22 @@ pub enum Outcome {
     /// Is tried at once on the thread that took the request, and goes on in the runtime only if it
     /// has to wait.
     Working(Work),
+    /// As `Working`; notified when the caller gets a signal, and should then end soon.
+    Waiting(Work, Arc<Notify>),
 }
 
 impl Outcome {
     pub fn working(work: impl Future<Output = Answer> + Send + 'static) -> Self {
         Self::Working(Box::pin(work))
+    }
+
+    /// Work that a signal to the caller should end.
+    pub fn waiting<W>(work: impl FnOnce(Arc<Notify>) -> W) -> Self
+    where
+        W: Future<Output = Answer> + Send + 'static,
+    {
+        let signal = Arc::new(Notify::new());
+        Self::Waiting(Box::pin(work(signal.clone())), signal)
     }
 }
 
@@ -24,8 +37,7 @@ impl Outcome {
 /// answered exactly once.
 ///
 /// A request whose caller was killed is answered without it while its work goes on to the end: what
-/// was begun is never cut off. Waiting for a lock is the exception: a signal drops that work, and
-/// dropping it must give the lock up.
+/// was begun is never cut off. Only waiting for a lock hears of signals, and ends by itself.
 pub trait Handler: Send + Sync + 'static {
     /// The request borrows the channel's buffer, which is used again when this returns.
     fn handle(&self, request: &Request<'_>) -> Outcome;

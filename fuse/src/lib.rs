@@ -24,6 +24,8 @@ mod reply;
 mod session;
 
 pub use handler::{Handler, Outcome, Work};
-pub use mount::{IoUring, MountError, Mounted, Options, check_mount_point, mount, mount_handler};
+pub use mount::{
+    IoUring, MountError, MountFlags, Mounted, Options, check_mount_point, mount, mount_handler,
+};
 pub use mount_table::{MountEntry, SOURCE_PREFIX, mount_at, mounts, resolve_mount_point, unmount};
 pub use notifier::Notifier;

@@ -8,6 +8,8 @@ use crate::handler::Handler;
 use crate::mount_table::{SOURCE_PREFIX, mount_at, resolve_mount_point, unmount};
 use crate::notifier::Notifier;
 use crate::session::Session;
+use nix::mount::MsFlags;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,58 @@ pub enum IoUring {
     Off,
 }
 
+/// What every mount can have, as `mount -o` says it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MountFlags {
+    /// Set-user-id and set-group-id bits have effect.
+    pub suid: bool,
+    /// Device nodes have effect.
+    pub dev: bool,
+    pub noexec: bool,
+    pub read_only: bool,
+    pub noatime: bool,
+}
+
+impl MountFlags {
+    /// Sets one option. Answers whether there is such a one.
+    pub fn set(&mut self, option: &str) -> bool {
+        match option {
+            "suid" | "nosuid" => self.suid = option == "suid",
+            "dev" | "nodev" => self.dev = option == "dev",
+            "exec" | "noexec" => self.noexec = option == "noexec",
+            "ro" | "rw" => self.read_only = option == "ro",
+            "atime" | "noatime" => self.noatime = option == "noatime",
+            _ => return false,
+        }
+        true
+    }
+
+    pub(crate) fn to_kernel(self) -> MsFlags {
+        let mut flags = MsFlags::empty();
+        flags.set(MsFlags::MS_NOSUID, !self.suid);
+        flags.set(MsFlags::MS_NODEV, !self.dev);
+        flags.set(MsFlags::MS_NOEXEC, self.noexec);
+        flags.set(MsFlags::MS_RDONLY, self.read_only);
+        flags.set(MsFlags::MS_NOATIME, self.noatime);
+        flags
+    }
+}
+
+impl fmt::Display for MountFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or = |on: bool, yes, no| if on { yes } else { no };
+        write!(
+            f,
+            "{},{},{},{},{}",
+            or(self.suid, "suid", "nosuid"),
+            or(self.dev, "dev", "nodev"),
+            or(self.noexec, "noexec", "exec"),
+            or(self.read_only, "ro", "rw"),
+            or(self.noatime, "noatime", "atime")
+        )
+    }
+}
+
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -45,6 +99,7 @@ pub struct Options {
     pub locks: bool,
     /// Users other than the one who mounts may use it.
     pub allow_other: bool,
+    pub flags: MountFlags,
     /// Mount over a folder that holds something, which is hidden meanwhile.
     pub allow_nonempty: bool,
     /// How far the kernel reads ahead, KiB; raising it needs root. The client reads far ahead
@@ -63,6 +118,7 @@ impl Default for Options {
             locks: false,
             // SAFETY: geteuid only reads the credentials of this process.
             allow_other: unsafe { libc::geteuid() } == 0,
+            flags: MountFlags::default(),
             allow_nonempty: false,
             read_ahead_kib: 512,
         }
@@ -158,7 +214,8 @@ pub fn check_mount_point(path: &Path, allow_nonempty: bool) -> Result<PathBuf, M
 /// Mounts `fs` at `path`. On return the kernel sends requests there and they are answered. Must be
 /// called inside a runtime, from a thread that may block; requests run on that runtime.
 pub fn mount(fs: Filesystem, path: &Path, options: &Options) -> Result<Mounted, MountError> {
-    let mounted = mount_handler(Arc::new(Adapter::new(fs.clone())), path, options)?;
+    let options = Options { locks: true, ..options.clone() };
+    let mounted = mount_handler(Arc::new(Adapter::new(fs.clone())), path, &options)?;
     fs.set_content_cache(Arc::new(PageCache(mounted.notifier.clone())));
     Ok(mounted)
 }
@@ -183,7 +240,7 @@ pub fn mount_handler(
     let path = check_mount_point(path, options.allow_nonempty)?;
     let rings = prepare_rings(options.io_uring)?;
     let source = format!("{SOURCE_PREFIX}{}", options.cluster);
-    let device = Device::new(attach(&path, &source, options.allow_other)?);
+    let device = Device::new(attach(&path, &source, options.allow_other, options.flags)?);
     let mounted = serve(handler, &device, rings, &path, options);
     match &mounted {
         Ok(_) => raise_read_ahead(&path, options.read_ahead_kib),
@@ -266,6 +323,19 @@ fn raise_read_ahead(path: &Path, kib: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_are_read_as_they_are_shown() {
+        let mut flags = MountFlags::default();
+        assert_eq!(flags.to_kernel(), MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
+        for option in ["suid", "dev", "noexec", "ro", "noatime"] {
+            assert!(flags.set(option));
+        }
+        let mut same = MountFlags::default();
+        assert!(flags.to_string().split(',').all(|option| same.set(option)));
+        assert_eq!(same, flags);
+        assert!(!flags.set("") && !flags.set("sync"));
+    }
 
     #[test]
     fn mount_points_that_cannot_be_are_refused_with_a_reason() {

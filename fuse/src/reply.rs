@@ -1,7 +1,7 @@
 //! Turns what the client answered into replies. Every error becomes its errno here.
 
-use crate::abi::{Answer, Entry, Errno, Listing, Open, Reply, StatFs as Room, open_flag};
-use crate::attr::{bare_directory, to_kernel, type_bits};
+use crate::abi::{Answer, Entry, Errno, Listing, Lock, Open, Reply, StatFs as Room, open_flag};
+use crate::attr::{bare_directory, lock_to_kernel, to_kernel, type_bits};
 use bytes::Bytes;
 use std::time::Duration;
 use weft_client::{Attr, DirPage, Opened, ReadData, StatFs};
@@ -67,16 +67,18 @@ fn open(opened: &Opened, flags: u32) -> Open {
     if opened.keep_cache {
         allowed |= open_flag::KEEP_CACHE;
     }
-    // A handle that cannot write has nothing to flush: its close need not ask.
-    if flags & libc::O_ACCMODE == libc::O_RDONLY {
-        allowed |= open_flag::NOFLUSH;
-    }
     // Where an append lands is known only when it is committed; the page cache would file it under
     // the end of file that the kernel remembers.
     if flags & libc::O_APPEND != 0 {
         allowed |= open_flag::DIRECT_IO;
     }
     Open { fh: opened.handle.0, flags: allowed }
+}
+
+/// What stands against a lock that was asked about; nothing, where it says so itself.
+pub fn lock(result: Result<Option<weft_client::Lock>>) -> Answer {
+    let free = Lock { kind: libc::F_UNLCK as u32, ..Lock::default() };
+    Ok(Reply::Lock(result.map_err(errno)?.map_or(free, |found| lock_to_kernel(&found))))
 }
 
 /// `size` 0 asks for the length only; a value that does not fit is `ERANGE`.

@@ -38,7 +38,10 @@ impl Session {
         let handled = catch_unwind(AssertUnwindSafe(|| match self.handler.handle(request) {
             Outcome::Done(answer) => route.answer(unique, &answer),
             Outcome::Working(work) => {
-                self.waiting.start(&request.header, route, work, &self.runtime)
+                self.waiting.start(&request.header, route, work, None, &self.runtime)
+            }
+            Outcome::Waiting(work, signal) => {
+                self.waiting.start(&request.header, route, work, Some(signal), &self.runtime)
             }
         }));
         if handled.is_err() {

@@ -1,5 +1,5 @@
 //! What the leader does besides answering: it makes the cluster, declares silent sessions dead and
-//! silent targets down, removes inodes without names, and makes placement groups.
+//! silent targets down, says whose turn it is to take a lock, removes inodes without names, and makes placement groups.
 //!
 //! Every duty runs only while this server leads, in tasks that end with the term; whatever they
 //! decide goes through the log, so that a duty cut off in the middle is taken up by the next leader.
@@ -48,6 +48,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>) -> JoinSe
     duties.spawn(async move { make_cluster(&n).await });
     let n = node.clone();
     duties.spawn(async move { keep_sessions(&n).await });
+    let n = node.clone();
+    duties.spawn(async move { give_turns(&n).await });
     let n = node.clone();
     duties.spawn(async move { purge_orphans(&n).await });
     let (n, t) = (node.clone(), targets.clone());
@@ -111,6 +113,26 @@ async fn keep_sessions(node: &Arc<Node>) {
             if propose(node, "declare a session dead", Body::ExpireSession(entry)).await.is_err() {
                 node.sessions.lock().spare(session);
             }
+        }
+    }
+}
+
+/// Tells who waits for a lock when it is its turn.
+async fn give_turns(node: &Node) {
+    let news = node.sessions.lock().locks.news.clone();
+    let mut look = Instant::now() + LOOK;
+    loop {
+        // What comes often, comes together.
+        if tokio::time::timeout_at(look, news.notified()).await.is_err() {
+            look = Instant::now() + LOOK;
+            node.sessions.lock().locks.look_around(Instant::now());
+        }
+        // The state is read under the lock, so that whoever waits now waits for what is held now:
+        // in older answers there could be a circle that never was.
+        let mut held = |ino, flock| node.state.locks_of(ino, flock);
+        if let Err(error) = node.sessions.lock().locks.settle(Instant::now(), &mut held) {
+            tracing::error!("cannot read the locks that others wait for: {error}");
+            return;
         }
     }
 }

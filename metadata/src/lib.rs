@@ -7,6 +7,7 @@
 //! | `replication`, `snapshot` | Raft messages and state snapshots between servers |
 //! | `server`, `control` | the framed service of clients; gRPC for daemons and people |
 //! | `sessions`, `targets` | soft state of the leader: who lives, what is open |
+//! | `lock_waits` | whose turn it is to take a lock; the locks are replicated (`ops/locks`) |
 //! | `leader`, `gc`, `placement` | the leader's duties |
 //! | [`config`], [`env`], `identity`, `run` | settings, seams to the world, start and stop |
 //!
@@ -20,6 +21,7 @@ mod gc;
 mod identity;
 mod leader;
 mod leases;
+mod lock_waits;
 mod node;
 mod ops;
 mod placement;

@@ -13,6 +13,8 @@
 //! | extent | content, end of the extent | [`v1::Extent`] |
 //! | xattr | ino, name | the value |
 //! | orphan | ino | empty |
+//! | lock | ino, sort, session, owner | [`Ranges`]: what one owner holds |
+//! | lock_of | session, key of the lock | empty |
 //! | segment, garbage | session, seq | [`Segment`], [`v1::SegmentInfo`] |
 //! | session, reply, nonce | session / session, number / nonce | [`Session`], [`v1::StoredReply`], [`NonceOwner`] |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
@@ -42,11 +44,13 @@ pub(crate) enum Tag {
     Extent = 0x13,
     Xattr = 0x14,
     Orphan = 0x15,
+    Lock = 0x1a,
     Segment = 0x20,
     Garbage = 0x21,
     Session = 0x30,
     Reply = 0x31,
     Nonce = 0x32,
+    LockOf = 0x3a,
     Target = 0x40,
     Pool = 0x41,
     Group = 0x42,
@@ -93,6 +97,38 @@ pub(crate) fn xattr(ino: InodeId, name: &[u8]) -> Vec<u8> {
 
 pub(crate) fn orphan(ino: InodeId) -> Vec<u8> {
     by_ino(Tag::Orphan, ino, &[])
+}
+
+/// The locks of one owner on an inode, those of flock(2) or those of fcntl(2).
+pub(crate) fn lock(ino: InodeId, flock: bool, session: SessionId, owner: u64) -> Vec<u8> {
+    let (sort, session) = ([u8::from(flock)], session.0.to_be_bytes());
+    by_ino(Tag::Lock, ino, &[&sort[..], &session, &owner.to_be_bytes()].concat())
+}
+
+/// Leads from a session to a lock of its own.
+pub(crate) fn lock_of(session: SessionId, lock: &[u8]) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::LockOf, &[&session.0.to_be_bytes(), lock])
+}
+
+/// All keys that lead from a session to its locks: `[from, to)`.
+pub(crate) fn locks_of(session: SessionId) -> (Vec<u8>, Vec<u8>) {
+    let from = lock_of(session, &[]);
+    let to = after(&from).unwrap_or_default();
+    (from, to)
+}
+
+/// The key of a lock that a key of [`lock_of`] ends with.
+pub(crate) fn lock_in(key: &[u8]) -> StoreResult<&[u8]> {
+    key.get(HEAD + 8..)
+        .filter(|lock| lock.len() == HEAD + 8 + 1 + 8 + 8)
+        .ok_or_else(|| StoreError::corrupt(format!("key {key:02x?} leads to no lock")))
+}
+
+/// Whose a lock is: of flock(2), session, owner.
+pub(crate) fn holder_of(key: &[u8]) -> StoreResult<(bool, SessionId, u64)> {
+    const SORT: usize = HEAD + 8;
+    let flock = key.get(SORT).is_some_and(|&sort| sort != 0);
+    Ok((flock, SessionId(number_at(key, SORT + 1)?), number_at(key, SORT + 9)?))
 }
 
 pub(crate) fn segment(id: SegmentId) -> Vec<u8> {
@@ -289,6 +325,27 @@ pub(crate) struct Session {
 pub(crate) struct NonceOwner {
     #[prost(uint64, tag = "1")]
     pub session: u64,
+}
+
+/// What one owner has locked of one inode: in order, apart, and those of one kind not adjacent.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Ranges {
+    /// Who locked last.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub ranges: Vec<Range>,
+}
+
+/// Bytes that are locked, `end` included.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Range {
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
+    #[prost(bool, tag = "3")]
+    pub write: bool,
 }
 
 /// The next numbers to give out, and how many inodes there are.

@@ -3,6 +3,7 @@
 
 use crate::conflicts;
 use crate::leases::Mode;
+use crate::lock_waits::Turn;
 use crate::node::{Effect, Node};
 use crate::replication;
 use crate::sessions::Declaration;
@@ -103,6 +104,13 @@ impl MetadataService {
             Op::Lease(lease) => self.lease(session, lease, deadline).await,
             Op::ReturnLeases(returned) => self.return_leases(session, returned, deadline).await,
             Op::Recalls(recalls) => self.recalls(session, recalls.seen, deadline).await,
+            Op::GetLock(op) => self.get_lock(session, op.lock.as_ref(), deadline).await,
+            Op::WaitLock(op) => self.wait_lock(session, op, deadline).await,
+            Op::CancelLock(op) => self.cancel_lock(session, op, deadline).await,
+            Op::SetLock(op) => {
+                self.await_turn(session, op, deadline).await?;
+                self.change(request, deadline).await
+            }
             Op::Renew(_) => {
                 let Some(Op::Renew(renew)) = request.op else { return Err(missing()) };
                 self.renew(session, renew, deadline).await
@@ -259,6 +267,83 @@ impl MetadataService {
         }
     }
 
+    /// What stands against a lock now.
+    async fn get_lock(
+        &self,
+        session: SessionId,
+        lock: Option<&v1::Lock>,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        self.node.lead(deadline).await?;
+        self.node.read_barrier().await?;
+        let conflict = self.node.state.lock_conflict(session, lock.ok_or_else(no_lock)?)?;
+        Ok(lock_reply(v1::LockReply { conflict, turn: false }))
+    }
+
+    /// Answers when it is the waiter's turn, or that it is not yet.
+    async fn wait_lock(
+        &self,
+        session: SessionId,
+        op: &v1::WaitLockOp,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        let term = self.node.lead(deadline).await?;
+        let until = deadline.checked_sub(MAIL_SLACK).unwrap_or(deadline);
+        let lock = op.lock.as_ref().ok_or_else(no_lock)?;
+        let mut turn = self.node.sessions.lock().wait_for_lock(session, op.ticket, lock)?;
+        let (mut views, mut shutdown) = (self.node.watch_view(), self.shutdown.clone());
+        let told = tokio::select! {
+            biased;
+            _ = shutdown.wait_for(|&stop| stop) => return Err(self.node.not_leader()),
+            _ = views.wait_for(|v| !v.serving || v.term != term) => {
+                return Err(self.node.not_leader());
+            }
+            told = turn.wait_for(|turn| *turn != Turn::NotYet) => told.map(|turn| *turn),
+            () = tokio::time::sleep_until(until) => Ok(Turn::NotYet),
+        };
+        match told {
+            Ok(Turn::Deadlock) => {
+                let what = "who holds the lock waits for one of who wants it";
+                Err(Error::new(ErrorKind::Deadlock, what))
+            }
+            Ok(turn) => Ok(lock_reply(v1::LockReply { conflict: None, turn: turn == Turn::Now })),
+            // It was forgotten, with its session or for another reason. Let it ask again.
+            Err(_) => Ok(lock_reply(v1::LockReply::default())),
+        }
+    }
+
+    async fn cancel_lock(
+        &self,
+        session: SessionId,
+        op: &v1::CancelLockOp,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        self.node.lead(deadline).await?;
+        self.node.sessions.lock().locks.cancel(session, op.ticket);
+        Ok(empty())
+    }
+
+    /// Waits while it is the turn of another to set a lock that stands against this one. Whether it is
+    /// to be had is decided in the log alone, so that a retry is answered the same (I4).
+    async fn await_turn(
+        &self,
+        session: SessionId,
+        op: &v1::SetLockOp,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.node.lead(deadline).await?;
+        let lock = op.lock.as_ref().ok_or_else(no_lock)?;
+        loop {
+            let ahead = self.node.sessions.lock().locks.in_the_way(session, op.ticket, lock);
+            let Some(mut changed) = ahead else { return Ok(()) };
+            let what = "another client does not take the lock that it waited for";
+            tokio::time::timeout_at(deadline, changed.changed())
+                .await
+                .map_err(|_| Error::new(ErrorKind::TimedOut, what))?
+                .map_err(|_| self.node.not_leader())?;
+        }
+    }
+
     async fn stat_fs(&self, request: &v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
         self.node.lead(deadline).await?;
         self.node.read_barrier().await?;
@@ -345,7 +430,9 @@ impl MetadataService {
         let session = SessionId(request.session);
         let term = self.node.lead(deadline).await?;
         self.node.sessions.lock().touch(Instant::now(), session);
-        if !of_session {
+        // Locks are replicated, and nobody caches anything of them.
+        let of_lock = matches!(request.op, Some(Op::SetLock(_)));
+        if !of_session && !of_lock {
             conflicts::all_declared(&self.node, session, deadline).await?;
         }
         let claim = conflicts::claim(&self.node, term, &request, deadline).await?;
@@ -394,6 +481,14 @@ impl Service for MetadataService {
 fn decode<M: prost::Message + Default>(request: &Incoming) -> Result<M> {
     M::decode(request.head.clone())
         .map_err(|e| Error::new(ErrorKind::Protocol, format!("operation {}: {e}", request.op)))
+}
+
+fn lock_reply(reply: v1::LockReply) -> v1::MetaReply {
+    v1::MetaReply { result: Some(Reply::Lock(reply)), ..Default::default() }
+}
+
+fn no_lock() -> Error {
+    Error::new(ErrorKind::Protocol, "a request about a lock without one")
 }
 
 fn empty() -> v1::MetaReply {

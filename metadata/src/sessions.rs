@@ -1,5 +1,5 @@
 //! What the leader knows about sessions but does not replicate: when each last renewed, which
-//! inodes it has open, and its leases.
+//! inodes it has open, its leases, and the locks that it waits for.
 //!
 //! The table belongs to one term. A new leader starts it with every session of the replicated
 //! state, gives each a full time to live, and learns what is open as the sessions declare it.
@@ -8,10 +8,12 @@
 //! being expired is not renewed (I5).
 
 use crate::leases::Leases;
+use crate::lock_waits::{Turn, Waits};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
-use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// The table of one term.
 #[derive(Default)]
@@ -24,6 +26,7 @@ pub struct Sessions {
     /// Sessions that have not declared what they hold.
     undeclared: usize,
     pub leases: Leases,
+    pub locks: Waits,
 }
 
 /// What a session tells a new leader that it holds.
@@ -103,6 +106,7 @@ impl Sessions {
         if let Some(session) = self.sessions.remove(&id) {
             self.undeclared -= usize::from(!session.declared);
             self.leases.ended(id);
+            self.locks.ended(id);
             for ino in session.opens.into_keys() {
                 self.release(ino);
             }
@@ -187,6 +191,17 @@ impl Sessions {
                 self.open.remove(&ino);
             }
         }
+    }
+
+    /// A session waits for a lock; see [`Waits::wait`].
+    pub fn wait_for_lock(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        lock: &v1::Lock,
+    ) -> Result<watch::Receiver<Turn>> {
+        self.live(id)?;
+        self.locks.wait(id, ticket, lock)
     }
 
     fn live(&mut self, id: SessionId) -> Result<&mut Session> {

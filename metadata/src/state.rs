@@ -145,6 +145,16 @@ impl StateMachine {
         Ok(self.store.view(|s| ops::open_reply(s, ino))?)
     }
 
+    /// A lock of another owner that stands against `lock` of `session`.
+    pub fn lock_conflict(&self, session: SessionId, lock: &v1::Lock) -> Result<Option<v1::Lock>> {
+        Ok(self.store.view(|s| ops::lock_conflict(s, session, lock))?)
+    }
+
+    /// All locks on an inode: those of flock(2), or those of fcntl(2).
+    pub fn locks_of(&self, ino: InodeId, flock: bool) -> Result<Vec<v1::Lock>> {
+        Ok(self.store.view(|s| ops::locks_of(s, ino, flock))?)
+    }
+
     /// The cluster map; [`ErrorKind::Unavailable`] before the cluster is initialised.
     pub fn cluster_map(&self) -> Result<v1::ClusterMap> {
         Ok(self.store.view(ops::cluster_map)?)

@@ -35,8 +35,12 @@ kinds! {
     NotPermitted = 1 => 1,
     /// No such name, inode, chunk or attribute holder.
     NotFound = 2 => 2,
+    /// A signal ended the wait.
+    Interrupted = 4 => 4,
     /// Data could not be read or written, or would be wrong.
     Io = 5 => 5,
+    /// Another holds a lock that stands against this one.
+    WouldBlock = 11 => 11,
     AccessDenied = 13 => 13,
     Busy = 16 => 16,
     Exists = 17 => 17,
@@ -49,7 +53,11 @@ kinds! {
     ReadOnly = 30 => 30,
     TooManyLinks = 31 => 31,
     OutOfRange = 34 => 34,
+    /// To wait for the lock would be to wait for oneself.
+    Deadlock = 35 => 35,
     NameTooLong = 36 => 36,
+    /// No more locks can be had.
+    NoLocks = 37 => 37,
     NotEmpty = 39 => 39,
     NoAttribute = 61 => 61,
     NotSupported = 95 => 95,

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use weft_tests::{Cluster, data, path, run};
+use weft_tests::{Cluster, data, path, run, weft_ok};
 
 #[test]
 fn calls_do_what_they_do_on_a_local_filesystem() -> Result<()> {
@@ -200,7 +200,8 @@ fn real_programs_work_in_the_mount() -> Result<()> {
     let status = run("git", &["status", "--porcelain"], &m.join("clone"))?;
     ensure!(status.is_empty(), "git sees changes in a fresh clone: {status}");
 
-    sqlite(m, 2000)?;
+    // Each takes several locks, and each lock a commit.
+    sqlite(m, 600)?;
     cluster.await_clean()
 }
 
@@ -230,5 +231,38 @@ assert {{row[0] for row in db.execute("select id from t")}} == expected
         );
         run("python3", &["-c", &script], dir)?;
     }
+    Ok(())
+}
+
+#[test]
+fn mounts_have_the_options_that_they_are_given() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let with = |name, options| -> Result<_> {
+        let at = cluster.scratch(name)?;
+        weft_ok(&["mount", "-o", options, "--cluster", &cluster.address()?, path(&at)])?;
+        Ok(at)
+    };
+    let plain = cluster.mnt();
+    let (full, bare) = (with("full", "suid,dev")?, with("bare", "ro,noexec")?);
+    fs::copy("/usr/bin/id", plain.join("id"))?;
+    run("chown", &["daemon", "id"], plain)?;
+    run("chmod", &["4755", "id"], plain)?;
+    run("mknod", &["null", "c", "1", "3"], plain)?;
+    let daemon = run("id", &["-u", "daemon"], plain)?;
+    let me = run("id", &["-u"], plain)?;
+    ensure!(me != daemon);
+    // Whoever runs it is who owns it, where root has said so.
+    for (mount, user) in [(plain, &me), (&full, &daemon)] {
+        let program = mount.join("id");
+        ensure!(run(path(&program), &["-u"], mount)? == *user, "{}", mount.display());
+    }
+    ensure!(run(path(&bare.join("id")), &["-u"], &bare).is_err(), "noexec");
+    let opened = |mount: &Path| {
+        let null = OpenOptions::new().write(true).open(mount.join("null"));
+        null.map(drop).map_err(|error| error.raw_os_error().unwrap_or(0))
+    };
+    ensure!(opened(plain) == Err(libc::EACCES) && opened(&full) == Ok(()));
+    let refused = fs::write(bare.join("new"), "x").map_err(|error| error.raw_os_error());
+    ensure!(refused == Err(Some(libc::EROFS)), "{refused:?}");
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 use super::File;
 use super::dirty::{Batch, BufferNo, Piece, PieceSource};
+use crate::locks::lost_locks;
 use crate::types::{Attr, SetAttr, SetTime};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -135,13 +136,14 @@ impl File {
     /// One commit of what is durable of the buffers below `below`. The caller holds `order`.
     async fn commit(self: &Arc<Self>, below: BufferNo) -> Outcome {
         let session = self.mount.meta.sessions.current();
-        let (batch, append, mtime_ns, expect_version) = {
+        let (batch, append, mtime_ns, expect_version, moved) = {
             let mut state = self.state.lock();
             let batch = state.dirty.batch(below, MOST_PIECES);
             let (append, (session_then, version)) = (state.dirty.append, state.buffered_under);
             // With that session went the lease that kept others from writing.
-            let expect = (session_then != session.id && !append).then_some(version);
-            (batch, append, state.written_ns.unwrap_or(0), expect)
+            let moved = session_then != session.id;
+            let expect = (moved && !append).then_some(version);
+            (batch, append, state.written_ns.unwrap_or(0), expect, moved)
         };
         for segment in &batch.dead {
             self.mount.store.discard(segment.clone());
@@ -149,6 +151,11 @@ impl File {
         let Some(first) = batch.pieces.first().map(|p| p.range.start) else {
             return Outcome::Empty;
         };
+        let locks = &self.mount.locks;
+        if moved && locks.lost_on(&self.mount.meta.sessions, self.ino) {
+            // It may have been written by who was alone then, and is so no more.
+            return self.give_up(&batch, lost_locks(), true);
+        }
         if batch.segments.iter().any(|s| s.id.session != session.id) {
             return self.write_again(&batch.buffers);
         }

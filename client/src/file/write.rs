@@ -14,15 +14,17 @@ const MAX_SIZE: u64 = i64::MAX as u64;
 impl File {
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
     /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error; and
-    /// whether it may stay in the buffer, which another mount's use of the file forbids.
+    /// whether it may stay in the buffer, which another mount's use of the file forbids. `permitted`
+    /// is asked whenever there was something to wait for.
     pub async fn write(
         self: &Arc<Self>,
         off: u64,
         data: &[u8],
         append: bool,
+        permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
         self.writing.fetch_add(1, Ordering::AcqRel);
-        let written = self.take_all_in(off, data, append).await;
+        let written = self.take_all_in(off, data, append, permitted).await;
         self.writing.fetch_sub(1, Ordering::AcqRel);
         written
     }
@@ -32,6 +34,7 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
+        permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
         if off.checked_add(data.len() as u64).is_none_or(|end| end > MAX_SIZE) {
             return Err(Error::new(
@@ -42,7 +45,7 @@ impl File {
         self.prepare_to_write().await?;
         let (mut done, mut buffered) = (0, true);
         for step in data.chunks(STEP) {
-            match self.take_in(off + done as u64, step, append).await {
+            match self.take_in(off + done as u64, step, append, &permitted).await {
                 Ok(stays) => buffered &= stays,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -63,9 +66,16 @@ impl File {
     }
 
     /// Answers whether the bytes may stay in the buffer.
-    async fn take_in(self: &Arc<Self>, off: u64, data: &[u8], append: bool) -> Result<bool> {
+    async fn take_in(
+        self: &Arc<Self>,
+        off: u64,
+        data: &[u8],
+        append: bool,
+        permitted: &impl Fn() -> Result<()>,
+    ) -> Result<bool> {
         loop {
             let permit = self.mount.budget.take(data.len()).await?;
+            permitted()?;
             if let Some(stays) = self.put_in(off, data, append, permit, false) {
                 return Ok(stays);
             }

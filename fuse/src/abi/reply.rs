@@ -55,8 +55,6 @@ pub mod open_flag {
     pub const DIRECT_IO: u32 = 1 << 0;
     /// What is cached of the content is good.
     pub const KEEP_CACHE: u32 = 1 << 1;
-    /// No FLUSH on close.
-    pub const NOFLUSH: u32 = 1 << 5;
 }
 
 /// A file that was opened.

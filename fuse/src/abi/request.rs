@@ -57,7 +57,7 @@ pub struct SetAttr {
 }
 
 /// A byte-range lock, or BSD's of the whole file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Lock {
     pub fh: u64,
     pub owner: u64,

@@ -35,7 +35,7 @@ struct File {
 pub enum Event {
     Began,
     Ended,
-    /// Its work was dropped before it ended.
+    /// It ended without what it waited for.
     Dropped,
 }
 
@@ -79,6 +79,22 @@ impl Memory {
             let mut life = life;
             let _ = life.events.send(Event::Began);
             let _ = gate.wait_for(|open| *open).await;
+            life.ended = true;
+            Ok(Reply::Empty)
+        })
+    }
+
+    /// As [`Self::wait`], unless a signal comes.
+    fn wait_or_hear(&self) -> Outcome {
+        let mut gate = self.gate.subscribe();
+        let life = Life { events: self.events.clone(), ended: false };
+        Outcome::waiting(|signal| async move {
+            let mut life = life;
+            let _ = life.events.send(Event::Began);
+            tokio::select! {
+                _ = gate.wait_for(|open| *open) => {}
+                () = signal.notified() => return Err(Errno(libc::EINTR)),
+            }
             life.ended = true;
             Ok(Reply::Empty)
         })
@@ -139,7 +155,8 @@ impl Handler for Memory {
     fn handle(&self, request: &Request<'_>) -> Outcome {
         let slow = self.tree.lock().names.get(SLOW.as_bytes()) == Some(&request.header.node);
         match request.op {
-            Op::Fsync { .. } | Op::SetLkW(_) if slow => self.wait(),
+            Op::Fsync { .. } if slow => self.wait(),
+            Op::SetLkW(_) if slow => self.wait_or_hear(),
             ref op => Outcome::Done(self.answer(&request.header, op)),
         }
     }

@@ -20,6 +20,12 @@ pub enum Effect {
         client: String,
     },
     SessionEnds(SessionId),
+    /// Locks on the inode are others, or somebody's turn to set one is over.
+    Locks {
+        session: SessionId,
+        ino: InodeId,
+        ticket: u64,
+    },
 }
 
 impl Effect {
@@ -32,12 +38,18 @@ impl Effect {
             Some(Op::TmpFile(made)) => Self::Opens { session, open_seq: made.open_seq },
             Some(Op::OpenSession(open)) => Self::SessionOpens { client: open.client.clone() },
             Some(Op::CloseSession(_)) => Self::SessionEnds(session),
+            Some(Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket })) => {
+                Self::Locks { session, ino: InodeId(lock.ino), ticket: *ticket }
+            }
             _ => Self::Nothing,
         }
     }
 
     /// Takes effect, given what the entry answered.
     pub fn apply(self, sessions: &mut Sessions, reply: &v1::StoredReply) {
+        if let Self::Locks { session, ino, ticket } = self {
+            return sessions.locks.was_set(session, ino, ticket, reply.error == 0);
+        }
         if reply.error != 0 {
             return;
         }

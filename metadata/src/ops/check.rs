@@ -1,12 +1,15 @@
 //! Verifies the namespace against itself at one moment: every invariant that the records of this
 //! state must keep among each other.
 
-use super::{Fault, Query, Reply, content, set_xattr};
-use crate::schema::{self, Dentry, FIRST_COOKIE, Group, HEAD, IndexEntry, Inode, Segment, Tag};
+use super::{Fault, Query, Reply, content, locks, set_xattr};
+use crate::schema::{
+    self, Dentry, FIRST_COOKIE, Group, HEAD, IndexEntry, Inode, Ranges, Segment, Tag,
+};
 use crate::store::{Read, StoreResult};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use v1::FileKind;
 use v1::extent::Source;
+use v1::lock::Kind;
 use weft_proto::{InodeId, SegmentId, v1};
 
 /// Most problems in one answer; more are only counted.
@@ -23,6 +26,7 @@ impl Query for v1::CheckOp {
         check.segments(&extents)?;
         check.owned(Tag::Xattr)?;
         check.owned(Tag::Orphan)?;
+        check.locks()?;
         if check.untold > 0 {
             check.report.problems.push(format!("and {} more problems", check.untold));
         }
@@ -311,6 +315,63 @@ impl Check<'_> {
         })
     }
 
+    /// Locks belong to live sessions, which lead to them, and stand against no other.
+    fn locks(&mut self) -> StoreResult<()> {
+        let state = self.state;
+        let mut last = None;
+        state.records(schema::all(Tag::Lock), |key, held: Ranges| {
+            let (ino, (flock, session, owner)) = (schema::ino_of(key)?, schema::holder_of(key)?);
+            let told = format!("locks of owner {owner:x} of session {session} on inode {ino}");
+            if state.session(session)?.is_none() {
+                self.problem(format!("{told}: there is no such session"));
+            }
+            if state.get(&schema::lock_of(session, key))?.is_none() {
+                self.problem(format!("{told}: the session does not lead to them"));
+            }
+            if held.ranges.is_empty() {
+                self.problem(format!("{told}: are none"));
+            }
+            if last.replace((ino, flock)) != Some((ino, flock)) {
+                self.overlaps(ino, flock)?;
+            }
+            Ok(true)
+        })?;
+        let (from, to) = schema::all(Tag::LockOf);
+        state.scan(&from, &to, &mut |key, _| {
+            if state.get(schema::lock_in(key)?)?.is_none() {
+                self.problem(format!(
+                    "session {}: leads to no lock",
+                    schema::number_at(key, HEAD)?
+                ));
+            }
+            Ok(true)
+        })
+    }
+
+    /// No lock on the inode may stand against another owner's.
+    fn overlaps(&mut self, ino: InodeId, flock: bool) -> StoreResult<()> {
+        let mut all = locks::of_inode(self.state, ino, flock)?;
+        all.sort_by_key(|lock| lock.start);
+        // The last byte that is locked so far, by whom, and the same for writing.
+        let (mut any, mut write): (Option<&v1::Lock>, Option<&v1::Lock>) = (None, None);
+        for lock in &all {
+            let before = if lock.kind() == Kind::Write { any } else { write };
+            let meets = |b: &&v1::Lock| {
+                b.end >= lock.start && (b.session, b.owner) != (lock.session, lock.owner)
+            };
+            if before.is_some_and(|b| meets(&b)) {
+                self.problem(format!("inode {ino}: locks of two owners at byte {}", lock.start));
+            }
+            if any.is_none_or(|a| a.end <= lock.end) {
+                any = Some(lock);
+            }
+            if lock.kind() == Kind::Write && write.is_none_or(|w| w.end <= lock.end) {
+                write = Some(lock);
+            }
+        }
+        Ok(())
+    }
+
     /// Records that belong to an inode: it exists.
     fn owned(&mut self, tag: Tag) -> StoreResult<()> {
         let state = self.state;
@@ -367,6 +428,8 @@ mod tests {
             Op::Create(v1::CreateOp { parent, name: name.into(), ..Default::default() })
         };
         let name = bytes::Bytes::from_static(b"user.x");
+        let kind = Kind::Write.into();
+        let lock = Some(v1::Lock { ino: 4, owner: 9, kind, end: 5, ..Default::default() });
         let ops = [
             mkdir(1, "a"),
             mkdir(2, "b"),
@@ -377,6 +440,7 @@ mod tests {
             part(4, 10, Source::Inline(vec![7; 10].into())),
             Op::SetXattr(v1::SetXattrOp { ino: 4, name, ..Default::default() }),
             Op::Link(v1::LinkOp { ino: 4, parent: 1, name: "link".into() }),
+            Op::SetLock(v1::SetLockOp { lock, ticket: 0 }),
         ];
         let open = Op::OpenSession(v1::OpenSessionOp { client: String::new(), nonce });
         let mut bodies = vec![
@@ -424,6 +488,9 @@ mod tests {
             Tag::Orphan,
             Tag::Segment,
             Tag::Group,
+            Tag::Lock,
+            Tag::LockOf,
+            Tag::Session,
         ];
         for tag in watched {
             let (from, to) = schema::all(tag);
@@ -467,6 +534,25 @@ mod tests {
                 tx.put(schema::inode(InodeId(ino)), &inode);
                 assert!(!problems(&tx).is_empty(), "change {i} of inode {ino}");
             }
+        }
+    }
+
+    #[test]
+    fn locks_that_stand_against_each_other_are_noticed() {
+        let memory = rich();
+        let state = memory.snapshot();
+        for (owner, flock, start, write, good) in [
+            (8, false, 5, false, false),
+            (8, false, 6, true, true),
+            (8, true, 0, true, true),
+            (9, false, 0, true, true),
+        ] {
+            let mut tx = Txn::new(&*state);
+            let id = weft_proto::SessionId(1);
+            let ranges = vec![schema::Range { start, end: locks::LAST, write }];
+            let key = schema::lock(InodeId(4), flock, id, owner);
+            locks::put(&mut tx, key, id, &Ranges { pid: 1, ranges });
+            assert_eq!(problems(&tx).is_empty(), good, "{owner} {flock} {start} {write}");
         }
     }
 

@@ -22,6 +22,7 @@ mod inodes;
 mod link;
 mod list_segments;
 mod list_xattr;
+mod locks;
 mod lookup;
 mod mk_dir;
 mod mk_nod;
@@ -39,6 +40,7 @@ mod segments_freed;
 mod session;
 mod set_attr;
 mod set_layout;
+mod set_lock;
 mod set_pgs;
 mod set_target_state;
 mod set_xattr;
@@ -48,6 +50,7 @@ mod tmp_file;
 mod unlink;
 
 pub(crate) use cluster::cluster_map;
+pub(crate) use locks::{conflict as lock_conflict, of_inode as locks_of};
 pub(crate) use open::open_reply;
 pub use open_session::SESSION_TTL_MS;
 
@@ -178,6 +181,7 @@ fn replicated(op: &Op, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
         Op::SetXattr(op) => run(op, tx, cx),
         Op::RemoveXattr(op) => run(op, tx, cx),
         Op::SetLayout(op) => run(op, tx, cx),
+        Op::SetLock(op) => run(op, tx, cx),
         Op::CommitExtents(op) => run(op, tx, cx),
         _ => refuse(ErrorKind::Protocol, "this request is not a replicated operation"),
     }

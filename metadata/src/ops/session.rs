@@ -3,7 +3,7 @@
 //! A session has at most [`WINDOW`] numbers between the lowest that it has not acknowledged and
 //! the highest, so that what is kept for it is bounded.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, refuse, replicated, run, stored};
+use super::{Context, EMPTY, Fault, Operation, Reply, locks, refuse, replicated, run, stored};
 use crate::schema::{self, Session};
 use crate::store::{Read, StoreResult, Txn};
 use v1::meta_request::Op;
@@ -96,6 +96,7 @@ pub(super) fn end(tx: &mut Txn<'_>, id: SessionId) -> StoreResult<()> {
         Ok(true)
     })?;
     keys.into_iter().for_each(|key| tx.delete(key));
+    locks::end(tx, id)?;
     tx.delete(schema::nonce(&session.nonce));
     tx.delete(schema::session(id));
     Ok(())

@@ -5,6 +5,7 @@ mod commits;
 mod durability;
 mod garbage;
 mod history;
+mod locks;
 mod model;
 mod namespace;
 mod requests;

@@ -1,0 +1,483 @@
+//! Locks of files, as processes on this mount take them; they are kept in the replicated state, for all
+//! clients.
+//!
+//! Invariants:
+//! - what this mount may hold is in the table, so that closing a file on which it holds nothing costs no
+//!   request;
+//! - an owner's locks are released after all that it asked for before has ended, answered or not;
+//! - locks end with the session that took them (I5). Its owner is told: whatever it does with the file
+//!   through that handle fails, until it closes it.
+
+use crate::filesystem::Filesystem;
+use crate::mount::Mount;
+use crate::session::{Session, Sessions};
+use crate::types::{HandleId, Lock, LockKind};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::RwLock;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::{debug, warn};
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+
+/// The last byte that a lock can be of.
+const LAST: u64 = i64::MAX as u64;
+/// A request for a turn waits this long at the leader.
+const WAIT: Duration = Duration::from_secs(10);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Until its session ends a release is tried again.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// Whose locks: of flock(2) or not, and the kernel's name for the owner.
+type Owner = (bool, u64);
+
+/// What one owner has to do with one inode.
+struct Entry {
+    owner: Owner,
+    /// Its locks were taken in this one.
+    session: Arc<Session>,
+    /// It may hold something.
+    held: bool,
+    /// It is not known what it holds.
+    doubtful: bool,
+    /// Handles through which it locked.
+    handles: Vec<HandleId>,
+    /// Requests under way.
+    asking: usize,
+    /// Requests hold it shared, and the release of all alone.
+    gate: Arc<RwLock<()>>,
+}
+
+impl Entry {
+    fn is(&self, gate: &Arc<RwLock<()>>) -> bool {
+        Arc::ptr_eq(&self.gate, gate)
+    }
+
+    fn is_lost(&self, sessions: &Sessions) -> bool {
+        self.doubtful || self.held && sessions.is_over(self.session.id)
+    }
+}
+
+/// All owners of a mount.
+#[derive(Default)]
+pub(crate) struct Locks {
+    table: Mutex<BTreeMap<InodeId, Vec<Entry>>>,
+    /// Entries in the table: mostly none.
+    count: AtomicUsize,
+    ticket: AtomicU64,
+}
+
+pub(crate) fn lost_locks() -> Error {
+    let what = "the cluster declared this mount dead, and its locks are lost; close the file";
+    Error::new(ErrorKind::Io, what)
+}
+
+impl Locks {
+    /// A session is over: says how many lose their locks.
+    pub fn lost_with(&self, session: SessionId) {
+        let table = self.table.lock();
+        let lost = table.values().flatten().filter(|e| e.held && e.session.id == session).count();
+        if lost > 0 {
+            warn!(%session, "{lost} owners have lost their locks; what they do with the files fails");
+        }
+    }
+
+    /// Whether anybody's locks on the inode are lost.
+    pub fn lost_on(&self, sessions: &Sessions, ino: InodeId) -> bool {
+        !self.is_empty()
+            && self.table.lock().get(&ino).into_iter().flatten().any(|e| e.is_lost(sessions))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// The owner is about to ask for something.
+    fn begin(
+        &self,
+        sessions: &Sessions,
+        ino: InodeId,
+        owner: Owner,
+        session: &Arc<Session>,
+    ) -> Result<Arc<RwLock<()>>> {
+        let mut table = self.table.lock();
+        let entries = table.entry(ino).or_default();
+        if let Some(entry) = entries.iter_mut().find(|e| e.owner == owner) {
+            if entry.is_lost(sessions) {
+                return Err(lost_locks());
+            }
+            if !entry.held {
+                entry.session = session.clone();
+            }
+            entry.asking += 1;
+            return Ok(entry.gate.clone());
+        }
+        self.count.fetch_add(1, Ordering::AcqRel);
+        let entry = Entry {
+            owner,
+            session: session.clone(),
+            held: false,
+            doubtful: false,
+            handles: Vec::new(),
+            asking: 1,
+            gate: Arc::default(),
+        };
+        let gate = entry.gate.clone();
+        entries.push(entry);
+        Ok(gate)
+    }
+
+    /// A request of [`Locks::begin`] is over; `change` says what it led to.
+    fn end(&self, ino: InodeId, gate: &Arc<RwLock<()>>, change: impl FnOnce(&mut Entry)) {
+        self.edit(ino, gate, |entry| {
+            entry.asking -= 1;
+            change(entry);
+            entry.held || entry.doubtful || entry.asking > 0
+        });
+    }
+
+    /// Changes an entry; it stays if `change` says so. Answers whether it was there.
+    fn edit(
+        &self,
+        ino: InodeId,
+        gate: &Arc<RwLock<()>>,
+        change: impl FnOnce(&mut Entry) -> bool,
+    ) -> bool {
+        let mut table = self.table.lock();
+        let Some(entries) = table.get_mut(&ino) else { return false };
+        let Some(at) = entries.iter().position(|e| e.is(gate)) else { return false };
+        if !change(&mut entries[at]) {
+            entries.swap_remove(at);
+            self.count.fetch_sub(1, Ordering::AcqRel);
+            if entries.is_empty() {
+                table.remove(&ino);
+            }
+        }
+        true
+    }
+
+    fn find<T>(&self, ino: InodeId, owner: Owner, read: impl FnOnce(&Entry) -> T) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let table = self.table.lock();
+        table.get(&ino)?.iter().find(|e| e.owner == owner).map(read)
+    }
+
+    /// Gates of the owners that locked through this handle and no other; it is forgotten of the rest.
+    fn only_through(&self, ino: InodeId, handle: HandleId) -> Vec<Arc<RwLock<()>>> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut table = self.table.lock();
+        let mut gates = Vec::new();
+        for entry in table.get_mut(&ino).into_iter().flatten() {
+            if entry.handles == [handle] {
+                gates.push(entry.gate.clone());
+            } else {
+                entry.handles.retain(|h| *h != handle);
+            }
+        }
+        gates
+    }
+}
+
+/// Releases all that one owner holds of an inode. Ends when that is done; goes on without being
+/// waited for.
+async fn release(mount: &Arc<Mount>, ino: InodeId, gate: Arc<RwLock<()>>) {
+    let patience = mount.options.op_deadline;
+    let mount = mount.clone();
+    let releasing = tokio::spawn(async move {
+        let _alone = gate.write().await;
+        let mut found = None;
+        mount.locks.edit(ino, &gate, |entry| {
+            let may_hold = entry.held || entry.doubtful;
+            found = may_hold.then(|| (entry.session.clone(), entry.owner));
+            may_hold
+        });
+        let Some((session, (flock, owner))) = found else { return };
+        if !mount.meta.sessions.is_over(session.id) {
+            let kind = LockKind::None;
+            let lock = Lock { flock, owner, kind, start: 0, end: LAST, pid: 0 };
+            let op = Op::SetLock(v1::SetLockOp { lock: Some(to_wire(ino, &lock)), ticket: 0 });
+            let until = Instant::now() + FOR_EVER;
+            match mount.meta.change_in(&session, op, until).await {
+                Err(failed) if failed.error.kind != ErrorKind::SessionExpired => {
+                    warn!(%ino, error = %failed.error, "locks were not released");
+                }
+                _ => {}
+            }
+        }
+        mount.locks.edit(ino, &gate, |_| false);
+    });
+    if timeout(patience, releasing).await.is_err() {
+        warn!(%ino, "locks are not released yet: no metadata leader answers");
+    }
+}
+
+/// A place in the queue at the leader, given up when this is dropped.
+struct Place {
+    mount: Arc<Mount>,
+    ticket: u64,
+    /// The leader has taken it away.
+    over: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Without a runtime the mount is ending, and its session with it.
+        let Some(runtime) = Handle::try_current().ok().filter(|_| !self.over) else { return };
+        let (mount, ticket) = (self.mount.clone(), self.ticket);
+        runtime.spawn(async move {
+            // If it does not get through, the leader forgets who does not ask on.
+            let op = Op::CancelLock(v1::CancelLockOp { ticket });
+            if let Err(error) = mount.meta.ask(op).await {
+                debug!(%error, "a place in the queue for a lock was not given up");
+            }
+        });
+    }
+}
+
+impl Place {
+    /// Waits, however long, until it is this one's turn.
+    async fn turn(&self, ino: InodeId, lock: &Lock) -> Result<()> {
+        let meta = &self.mount.meta;
+        loop {
+            let session = meta.sessions.current();
+            let lock = Some(to_wire(ino, lock));
+            let op = Op::WaitLock(v1::WaitLockOp { lock, ticket: self.ticket });
+            let request =
+                v1::MetaRequest { session: session.id.0, op: Some(op), ..Default::default() };
+            let answer = meta.send(&request, WAIT, Instant::now() + 2 * WAIT).await;
+            match answer.map(|answered| answered.reply.result) {
+                Ok(Some(Reply::Lock(v1::LockReply { turn: true, .. }))) => return Ok(()),
+                Ok(Some(Reply::Lock(_))) => {}
+                Ok(_) => return Err(other()),
+                Err(failed) => match failed.error.kind {
+                    ErrorKind::SessionExpired => {
+                        if meta.sessions.replacement(session.id, meta.deadline()).await.is_err() {
+                            sleep(PAUSE).await;
+                        }
+                    }
+                    ErrorKind::TimedOut | ErrorKind::Unavailable | ErrorKind::NotLeader => {
+                        sleep(PAUSE).await;
+                    }
+                    _ => return Err(failed.error),
+                },
+            }
+        }
+    }
+}
+
+fn other() -> Error {
+    Error::new(ErrorKind::Protocol, "a metadata server answered another kind of reply")
+}
+
+fn to_wire(ino: InodeId, lock: &Lock) -> v1::Lock {
+    let Lock { flock, owner, start, end, pid, .. } = *lock;
+    let kind = match lock.kind {
+        LockKind::None => v1::lock::Kind::None,
+        LockKind::Read => v1::lock::Kind::Read,
+        LockKind::Write => v1::lock::Kind::Write,
+    };
+    v1::Lock { ino: ino.0, flock, owner, kind: kind.into(), start, end, pid, session: 0 }
+}
+
+impl Filesystem {
+    /// Locks, or unlocks, without waiting. Errors: `WouldBlock` if another holds what stands against
+    /// it; `Io` if locks of this owner were lost.
+    pub async fn set_lock(&self, handle: HandleId, lock: Lock) -> Result<()> {
+        let ino = self.files().handle(handle)?.file.ino;
+        let locked = self.try_lock(ino, handle, &lock, 0).await;
+        if !locked.as_ref().is_err_and(|e| e.kind == ErrorKind::WouldBlock) || !lock.flock {
+            return locked;
+        }
+        // What another process on this mount has closed before may be on its way.
+        if self.releases(ino).await {
+            let locked = self.try_lock(ino, handle, &lock, 0).await;
+            if locked.is_ok() {
+                return locked;
+            }
+        }
+        // On Linux flock(2) gives up what it holds before it asks for the other kind.
+        if self.mount().locks.find(ino, (true, lock.owner), |e| e.held) == Some(true) {
+            let none = Lock { kind: LockKind::None, ..lock };
+            self.try_lock(ino, handle, &none, 0).await?;
+        }
+        locked
+    }
+
+    /// Locks as soon as that can be. Errors: as [`Self::set_lock`]; `Interrupted` if `interrupted` ends
+    /// first; `Deadlock`.
+    pub async fn wait_lock(
+        &self,
+        handle: HandleId,
+        lock: Lock,
+        interrupted: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        let ino = self.files().handle(handle)?.file.ino;
+        match self.set_lock(handle, lock).await {
+            Err(error) if error.kind == ErrorKind::WouldBlock => {}
+            answer => return answer,
+        }
+        let mount = self.mount().clone();
+        let ticket = mount.locks.ticket.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut place = Place { mount, ticket, over: false };
+        tokio::pin!(interrupted);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut interrupted => {
+                    return Err(Error::new(ErrorKind::Interrupted, "a signal came"));
+                }
+                turn = place.turn(ino, &lock) => turn?,
+            }
+            // Not to be interrupted: it is answered what happened.
+            match self.try_lock(ino, handle, &lock, ticket).await {
+                Err(error) if error.kind == ErrorKind::WouldBlock => {}
+                answer => {
+                    place.over = answer.is_ok();
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// What stands against a lock.
+    pub async fn get_lock(&self, handle: HandleId, lock: Lock) -> Result<Option<Lock>> {
+        let ino = self.files().handle(handle)?.file.ino;
+        let op = Op::GetLock(v1::GetLockOp { lock: Some(to_wire(ino, &lock)) });
+        let Reply::Lock(reply) = self.meta().ask(op).await? else { return Err(other()) };
+        let session = self.session();
+        Ok(reply.conflict.map(|found| Lock {
+            flock: found.flock,
+            owner: found.owner,
+            kind: match found.kind() {
+                v1::lock::Kind::None => LockKind::None,
+                v1::lock::Kind::Read => LockKind::Read,
+                v1::lock::Kind::Write => LockKind::Write,
+            },
+            start: found.start,
+            end: found.end,
+            pid: if found.session == session.0 { found.pid } else { 0 },
+        }))
+    }
+
+    async fn try_lock(
+        &self,
+        ino: InodeId,
+        handle: HandleId,
+        lock: &Lock,
+        ticket: u64,
+    ) -> Result<()> {
+        let (locks, meta) = (&self.mount().locks, self.meta());
+        let (owner, deadline) = ((lock.flock, lock.owner), meta.deadline());
+        let unlocks = lock.kind == LockKind::None;
+        if unlocks && locks.find(ino, owner, |_| ()).is_none() {
+            return Ok(());
+        }
+        loop {
+            let session = meta.sessions.current();
+            let gate = locks.begin(&meta.sessions, ino, owner, &session)?;
+            let Ok(shared) = timeout_at(deadline, gate.read()).await else {
+                locks.end(ino, &gate, |_| ());
+                return Err(Error::new(ErrorKind::TimedOut, "earlier locks are not released yet"));
+            };
+            // All was released meanwhile, or the session ended.
+            if locks.find(ino, owner, |e| e.is(&gate)) != Some(true)
+                || meta.sessions.is_over(session.id)
+            {
+                locks.end(ino, &gate, |_| ());
+                if meta.sessions.is_over(session.id) {
+                    meta.sessions.replacement(session.id, deadline).await?;
+                }
+                continue;
+            }
+            let op = Op::SetLock(v1::SetLockOp { lock: Some(to_wire(ino, lock)), ticket });
+            let answer = meta.change_in(&session, op, deadline).await;
+            let expired = matches!(&answer, Err(f) if f.error.kind == ErrorKind::SessionExpired);
+            locks.end(ino, &gate, |entry| match &answer {
+                Ok(_) if unlocks => {
+                    let all = lock.start == 0 && lock.end == LAST && entry.asking == 0;
+                    entry.held &= !all;
+                }
+                Ok(_) => {
+                    // If another thread of the owner met the end of the session first.
+                    entry.doubtful |= entry.session.id != session.id;
+                    entry.held = true;
+                    if !entry.handles.contains(&handle) {
+                        entry.handles.push(handle);
+                    }
+                }
+                // What it did went with the session, or will be known.
+                Err(failed) => entry.doubtful |= failed.ambiguous && unsettled(&failed.error),
+            });
+            drop(shared);
+            if !expired {
+                return answer.map(drop).map_err(Error::from);
+            }
+            // What it asked for is not held by anybody: it may be asked for again.
+            meta.sessions.replacement(session.id, deadline).await?;
+        }
+    }
+
+    /// Waits for releases of the inode's locks that are under way. Answers whether there were any.
+    async fn releases(&self, ino: InodeId) -> bool {
+        let gates: Vec<_> = {
+            let table = self.mount().locks.table.lock();
+            let entries = table.get(&ino).into_iter().flatten();
+            entries.filter(|e| e.gate.try_read().is_err()).map(|e| e.gate.clone()).collect()
+        };
+        for gate in &gates {
+            let _ = timeout_at(self.meta().deadline(), gate.read()).await;
+        }
+        !gates.is_empty()
+    }
+
+    /// Fails if locks that were taken through the handle are lost.
+    pub(crate) fn locks_hold(&self, ino: InodeId, handle: HandleId) -> Result<()> {
+        let locks = &self.mount().locks;
+        if locks.is_empty() {
+            return Ok(());
+        }
+        let table = locks.table.lock();
+        let mut of_handle = table.get(&ino).into_iter().flatten();
+        match of_handle.any(|e| e.handles.contains(&handle) && e.is_lost(&self.meta().sessions)) {
+            true => Err(lost_locks()),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the owner may hold locks of fcntl(2) on the inode.
+    pub(crate) fn has_locks(&self, ino: InodeId, owner: u64) -> bool {
+        self.mount().locks.find(ino, (false, owner), |_| ()).is_some()
+    }
+
+    /// Releases what the owner holds by fcntl(2) of the inode.
+    pub(crate) async fn unlock_owner(&self, ino: InodeId, owner: u64) {
+        let gate = self.mount().locks.find(ino, (false, owner), |e| e.gate.clone());
+        if let Some(gate) = gate {
+            release(self.mount(), ino, gate).await;
+        }
+    }
+
+    /// Releases what was locked through this handle alone.
+    pub(crate) async fn unlock_handle(&self, ino: InodeId, handle: HandleId) {
+        for gate in self.mount().locks.only_through(ino, handle) {
+            release(self.mount(), ino, gate).await;
+        }
+    }
+}
+
+/// May the request still take effect?
+fn unsettled(error: &Error) -> bool {
+    use ErrorKind::*;
+    matches!(error.kind, TimedOut | Unavailable | NotLeader | StaleMap | Protocol)
+}

@@ -1,0 +1,434 @@
+//! Locks of fcntl(2) and flock(2) across mounts, taken by processes of their own.
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
+use weft_tests::{Cluster, eventually, path, xattr};
+
+/// Longer than anything takes, a change of the leader or the end of a session included.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A process that locks what it is told to: see `locks.py`.
+struct Agent {
+    child: Child,
+    commands: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Agent {
+    fn start() -> Result<Self> {
+        let mut child = Command::new("python3")
+            .args(["-c", include_str!("locks.py")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start python3")?;
+        let commands = child.stdin.take().context("no input")?;
+        let output = BufReader::new(child.stdout.take().context("no output")?);
+        let (tell, answers) = channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+        });
+        Ok(Self { child, commands, answers })
+    }
+
+    /// One that has opened `file` as `f`.
+    fn with(file: &Path) -> Result<Self> {
+        let mut agent = Self::start()?;
+        agent.must(&format!("open f {}", path(file)), "ok")?;
+        Ok(agent)
+    }
+
+    fn say(&mut self, command: &str) -> Result<()> {
+        writeln!(self.commands, "{command}").with_context(|| format!("say {command:?}"))
+    }
+
+    fn hear(&mut self) -> Result<String> {
+        self.answers.recv_timeout(PATIENCE).context("the process does not answer")
+    }
+
+    fn ask(&mut self, command: &str) -> Result<String> {
+        self.say(command)?;
+        self.hear().with_context(|| command.to_owned())
+    }
+
+    /// Asks, and fails unless the answer is this.
+    fn must(&mut self, command: &str, want: &str) -> Result<()> {
+        let answer = self.ask(command)?;
+        ensure!(answer == want, "{command:?} answered {answer:?}, not {want:?}");
+        Ok(())
+    }
+
+    /// Begins a call that has to wait, and comes back when it does.
+    fn blocks(&mut self, command: &str) -> Result<()> {
+        self.say(command)?;
+        let file = format!("/proc/{}/syscall", self.child.id());
+        let lock = [libc::SYS_fcntl, libc::SYS_flock].map(|number| format!("{number} "));
+        eventually(PATIENCE, "a process that waits for a lock", || {
+            let call = fs::read_to_string(&file).ok()?;
+            lock.iter().any(|number| call.starts_with(number)).then_some(())
+        })?;
+        self.waits()
+    }
+
+    /// Fails if what blocked has ended.
+    fn waits(&self) -> Result<()> {
+        match self.answers.try_recv() {
+            Err(TryRecvError::Empty) => Ok(()),
+            other => anyhow::bail!("it was to wait: {other:?}"),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
+    }
+
+    /// Kills it and waits until it is gone.
+    fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        eventually(PATIENCE, "the end of a killed process", || self.child.try_wait().ok()?)?;
+        Ok(())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        // It may hang in a mount that is gone: whoever takes that away ends it.
+        let _ = self.child.try_wait();
+    }
+}
+
+fn two_mounts() -> Result<(Cluster, [PathBuf; 2])> {
+    let cluster = Cluster::start()?;
+    let mounts = [cluster.mnt().to_owned(), cluster.mount_again("second")?];
+    Ok((cluster, mounts))
+}
+
+/// Runs a python script in several processes at once, each with its number, on alternating mounts.
+fn run_all(script: &str, count: usize, mounts: &[PathBuf; 2]) -> Result<()> {
+    let children: Vec<_> = (0..count)
+        .map(|i| {
+            Command::new("python3")
+                .args(["-c", script, &i.to_string()])
+                .current_dir(&mounts[i % 2])
+                .spawn()
+                .context("start python3")
+        })
+        .collect::<Result<_>>()?;
+    for mut child in children {
+        let status = child.wait()?;
+        ensure!(status.success(), "a process ended with {status}");
+    }
+    Ok(())
+}
+
+#[test]
+fn who_locks_is_alone_on_all_mounts() -> Result<()> {
+    let (cluster, mounts) = two_mounts()?;
+    let (processes, rounds) = (6, 20);
+    for (name, lock, unlock) in [
+        ("posix", "fcntl.lockf(f, fcntl.LOCK_EX)", "fcntl.lockf(f, fcntl.LOCK_UN)"),
+        ("range", "fcntl.lockf(f, fcntl.LOCK_EX, 10, 5)", "fcntl.lockf(f, fcntl.LOCK_UN, 10, 5)"),
+        ("bsd", "fcntl.flock(f, fcntl.LOCK_EX)", "fcntl.flock(f, fcntl.LOCK_UN)"),
+        // Closing the file gives a lock up too.
+        ("close", "fcntl.lockf(f, fcntl.LOCK_EX)", "os.close(f); f = os.open('close', os.O_RDWR)"),
+    ] {
+        fs::write(mounts[0].join(name), "0")?;
+        let script = format!(
+            "import fcntl, os\n\
+             f = os.open('{name}', os.O_RDWR)\n\
+             for _ in range({rounds}):\n    \
+                 {lock}\n    \
+                 n = int(os.pread(f, 20, 0))\n    \
+                 os.pwrite(f, str(n + 1).encode(), 0)\n    \
+                 {unlock}\n"
+        );
+        run_all(&script, processes, &mounts).context(name)?;
+        let sum = fs::read_to_string(mounts[1].join(name))?;
+        ensure!(sum == (processes * rounds).to_string(), "{name}: {sum}");
+    }
+    drop(mounts);
+    cluster.await_clean()
+}
+
+#[test]
+fn databases_are_shared_by_mounts() -> Result<()> {
+    let (_cluster, mounts) = two_mounts()?;
+    let (writers, rows) = (4, 15);
+    let open =
+        "import sqlite3, sys\ndb = sqlite3.connect('db', timeout=300, isolation_level=None)\n";
+    let make =
+        format!("{open}db.execute('create table t(writer, row, primary key (writer, row))')");
+    run_all(&make, 1, &mounts)?;
+    let insert = format!(
+        "{open}\
+         for row in range({rows}):\n    \
+             db.execute('begin immediate')\n    \
+             db.execute('insert into t values (?, ?)', (sys.argv[1], row))\n    \
+             db.execute('commit')\n"
+    );
+    run_all(&insert, writers, &mounts)?;
+    let check = format!(
+        "{open}\
+         assert db.execute('pragma integrity_check').fetchall() == [('ok',)]\n\
+         assert db.execute('select count(*) from t').fetchone() == ({writers} * {rows},)\n"
+    );
+    run_all(&check, 2, &mounts)
+}
+
+#[test]
+fn locks_are_seen_waited_for_and_given_up() -> Result<()> {
+    let (_cluster, [here, there]) = two_mounts()?;
+    let (near, far) = (here.join("file"), there.join("file"));
+    let (mut a, mut b) = (Agent::with(&near)?, Agent::with(&far)?);
+
+    // Ranges: seen by others, split and joined.
+    a.must("try f w 0 100", "ok")?;
+    b.must("get f r 50 10", "w 0 100 0")?;
+    a.must("get f w 0 0", "u")?;
+    b.must("try f r 99 5", "EAGAIN")?;
+    b.must("try f w 100 0", "ok")?;
+    a.must("try f u 40 20", "ok")?;
+    a.must("try f r 0 10", "ok")?;
+    b.must("get f w 0 100", "r 0 10 0")?;
+    b.must("try f r 0 10", "ok")?;
+    b.must("get f r 10 90", "w 10 30 0")?;
+    b.must("try f w 40 20", "ok")?;
+    a.must("get f r 55 0", "w 40 20 0")?;
+    // On one mount there are process ids to tell.
+    let mut c = Agent::with(&near)?;
+    let pid = a.child.id();
+    c.must("get f w 60 1", &format!("w 60 40 {pid}"))?;
+    // Whatever descriptor a process closes, it locks nothing of the file any more.
+    a.must(&format!("open-to-read g {}", path(&near)), "ok")?;
+    a.must("close g", "ok")?;
+    c.must("get f w 60 40", "u")?;
+    b.must("try f u 0 0", "ok")?;
+
+    // Waiting, in order, and the end of a wait.
+    a.must("try f w 0 0", "ok")?;
+    b.blocks("wait f w 0 1")?;
+    c.blocks("wait f w 1 1")?;
+    b.waits()?;
+    a.must("try f u 1 0", "ok")?;
+    ensure!(c.hear()? == "ok");
+    b.waits()?;
+    a.must("close f", "ok")?;
+    ensure!(b.hear()? == "ok");
+
+    // A signal ends a wait, and nothing is locked by it then.
+    c.must("try f u 0 0", "ok")?;
+    c.blocks("wait f w 0 1")?;
+    c.signal(Signal::SIGUSR1)?;
+    ensure!(c.hear()? == "EINTR");
+    b.must("try f u 0 0", "ok")?;
+    b.must("get f w 0 0", "u")?;
+
+    // So does a kill; and what a killed process held, others get.
+    b.must("try f w 0 0", "ok")?;
+    c.blocks("wait f w 0 0")?;
+    c.kill()?;
+    a.must(&format!("open f {}", path(&near)), "ok")?;
+    a.blocks("wait f r 5 1")?;
+    b.kill()?;
+    ensure!(a.hear()? == "ok");
+    a.must("try f w 0 0", "ok")?;
+    Ok(())
+}
+
+#[test]
+fn circles_of_waiters_are_broken() -> Result<()> {
+    let (_cluster, [here, there]) = two_mounts()?;
+    let files = ["x", "y", "z"];
+    let mut agents: Vec<Agent> = Vec::new();
+    for (i, own) in files.iter().enumerate() {
+        let mut agent = Agent::start()?;
+        for file in files {
+            let at = if i % 2 == 0 { &here } else { &there };
+            agent.must(&format!("open {file} {}", path(&at.join(file))), "ok")?;
+        }
+        agent.must(&format!("try {own} w 0 0"), "ok")?;
+        agents.push(agent);
+    }
+    for (i, next) in ["y", "z", "x"].iter().enumerate() {
+        agents[i].say(&format!("wait {next} w 0 1"))?;
+    }
+    // One is told; when it has given up what it held, the others go on.
+    let told = eventually(PATIENCE, "an end of the deadlock", || {
+        agents.iter().position(|agent| agent.answers.try_recv().is_ok_and(|a| a == "EDEADLK"))
+    })?;
+    for other in [(told + 2) % 3, (told + 1) % 3] {
+        let gives = (other + 1) % 3;
+        agents[gives].must(&format!("try {} u 0 0", files[gives]), "ok")?;
+        ensure!(agents[other].hear()? == "ok");
+    }
+    Ok(())
+}
+
+#[test]
+fn locks_of_open_files() -> Result<()> {
+    let (_cluster, [here, there]) = two_mounts()?;
+    let (near, far) = (here.join("file"), there.join("file"));
+    let (mut a, mut b) = (Agent::with(&near)?, Agent::with(&far)?);
+
+    // Shared and not; the two sorts do not meet.
+    a.must("try-flock f r", "ok")?;
+    b.must("try-flock f r", "ok")?;
+    a.must("try f w 0 0", "ok")?;
+    b.must("try-flock f w", "EAGAIN")?;
+    // That attempt gave up what it held, as on Linux.
+    a.must("try-flock f w", "ok")?;
+    b.blocks("wait-flock f r")?;
+    b.signal(Signal::SIGUSR1)?;
+    ensure!(b.hear()? == "EINTR");
+    b.blocks("wait-flock f w")?;
+    a.must("try-flock f u", "ok")?;
+    ensure!(b.hear()? == "ok");
+    // The end of the process ends it.
+    a.blocks("wait-flock f w")?;
+    b.kill()?;
+    ensure!(a.hear()? == "ok");
+
+    // On one mount, an open file that was closed holds nothing when the call has returned.
+    let mut c = Agent::with(&near)?;
+    for _ in 0..20 {
+        c.must("try-flock f w", "EAGAIN")?;
+        a.must("close f", "ok")?;
+        c.must("try-flock f w", "ok")?;
+        c.must("try-flock f u", "ok")?;
+        a.must(&format!("open f {}", path(&near)), "ok")?;
+        a.must("try-flock f w", "ok")?;
+    }
+
+    // Those of fcntl(2) that open files own: by another descriptor of the process too.
+    let mut b = Agent::with(&far)?;
+    a.must(&format!("open g {}", path(&near)), "ok")?;
+    a.must("try-ofd f w 0 10", "ok")?;
+    a.must("try-ofd g w 0 10", "EAGAIN")?;
+    a.must("try-ofd g w 10 10", "ok")?;
+    b.must("try f r 5 1", "EAGAIN")?;
+    b.blocks("wait-ofd f w 5 10")?;
+    a.must("close g", "ok")?;
+    b.waits()?;
+    a.must("close f", "ok")?;
+    ensure!(b.hear()? == "ok");
+    Ok(())
+}
+
+#[test]
+fn who_does_not_lock_pays_nothing() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let file = cluster.mnt().join("file");
+    let mut agent = Agent::with(&file)?;
+    agent.must("write f something", "ok")?;
+    agent.must("sync f", "ok")?;
+    let before = requests(cluster.mnt())?;
+    for _ in 0..100 {
+        agent.must(&format!("open-to-read g {}", path(&file)), "ok")?;
+        agent.must("close g", "ok")?;
+        // Unlocking what was never locked is nothing either.
+        agent.must("try f u 0 0", "ok")?;
+    }
+    agent.must("close f", "ok")?;
+    let asked = requests(cluster.mnt())? - before;
+    // The looks at the counter itself may ask something.
+    ensure!(asked < 10, "200 closes made {asked} requests");
+    Ok(())
+}
+
+/// Metadata requests that a mount has made.
+fn requests(mount: &Path) -> Result<u64> {
+    let stats: serde_json::Value = serde_json::from_slice(&xattr(mount, "user.weft.stats")?)?;
+    stats["metadata_requests"].as_u64().context("no counter of requests")
+}
+
+#[test]
+fn locks_outlive_the_leader() -> Result<()> {
+    let (cluster, [here, there]) = two_mounts()?;
+    let (mut a, mut b) = (Agent::with(&here.join("file"))?, Agent::with(&there.join("file"))?);
+    let mut waiter = Agent::with(&there.join("file"))?;
+    a.must("try f w 0 10", "ok")?;
+    a.must("try-flock f w", "ok")?;
+    waiter.blocks("wait f w 5 1")?;
+    for _ in 0..2 {
+        cluster.kill_leader()?;
+        b.must("try f r 9 1", "EAGAIN")?;
+        b.must("try-flock f r", "EAGAIN")?;
+        b.must("get f w 0 0", "w 0 10 0")?;
+        b.must("try f w 10 1", "ok")?;
+        waiter.waits()?;
+        cluster.start_again()?;
+    }
+    a.must("try f u 0 0", "ok")?;
+    ensure!(waiter.hear()? == "ok");
+    b.must("try f r 5 1", "EAGAIN")?;
+    drop(waiter);
+    b.must("wait f w 0 0", "ok")?;
+    Ok(())
+}
+
+#[test]
+fn locks_end_with_their_mount() -> Result<()> {
+    let (cluster, [here, there]) = two_mounts()?;
+    let third = cluster.mount_again("third")?;
+    let mut near = Agent::with(&here.join("file"))?;
+    // One whose mount is killed, and one whose mount is silent for so long that it is given up.
+    let mut killed = Agent::with(&there.join("file"))?;
+    let mut silent = Agent::with(&third.join("file"))?;
+    killed.must("try f w 0 10", "ok")?;
+    silent.must("write f mine", "ok")?;
+    silent.must("try f w 10 10", "ok")?;
+    silent.must("try-flock f w", "ok")?;
+    near.must("try f r 0 1", "EAGAIN")?;
+    cluster.kill_mount(&there)?;
+    near.must("wait f w 0 10", "ok")?;
+    let pause = Paused::mount(&cluster, &third)?;
+    near.must("wait f w 10 10", "ok")?;
+    near.must("wait-flock f w", "ok")?;
+    near.must("write f ours", "ok")?;
+    drop(pause);
+    // It is told, and may not believe that it is alone, until it opens the file anew.
+    for call in ["write f mine", "try f w 30 1", "try f u 0 0", "try-flock f u", "read f"] {
+        silent.must(call, "EIO").or_else(|_| {
+            // The mount may need a moment to hear of it; a write that came before was refused then.
+            eventually(PATIENCE, "EIO from who lost its locks", || {
+                (silent.ask(call).ok()? == "EIO").then_some(())
+            })
+        })?;
+    }
+    silent.ask("close f")?;
+    near.must("read f", "ours")?;
+    silent.must(&format!("open f {}", path(&third.join("file"))), "ok")?;
+    silent.must("read f", "ours")?;
+    silent.must("try f w 15 1", "EAGAIN")?;
+    silent.must("try f w 30 1", "ok")?;
+    Ok(())
+}
+
+/// A mount's process that stands still until this is dropped.
+struct Paused(Pid);
+
+impl Paused {
+    fn mount(cluster: &Cluster, at: &Path) -> Result<Self> {
+        let status = cluster.status()?;
+        let mounts = status["mounts"].as_array().context("no mounts")?;
+        let mount = mounts.iter().find(|m| m["path"].as_str().map(Path::new) == Some(at));
+        let pid = mount.and_then(|m| m["pid"].as_i64()).context("the mount is not listed")?;
+        let pid = Pid::from_raw(i32::try_from(pid)?);
+        kill(pid, Signal::SIGSTOP)?;
+        Ok(Self(pid))
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
