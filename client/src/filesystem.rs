@@ -9,8 +9,8 @@ use crate::meta::Meta;
 use crate::mount::ContentCache;
 use crate::mount::Mount;
 use crate::store::Store;
-use crate::types::{Counters, HandleId, OpenFlags, Opened, ReadData};
-use crate::{flusher, recalls, session};
+use crate::types::{Allocate, Counters, HandleId, OpenFlags, Opened, ReadData, Seek};
+use crate::{file, flusher, recalls, session};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -203,6 +203,49 @@ impl Filesystem {
     /// The handle is gone. Errors of data that was still buffered are answered here last.
     pub async fn release(&self, handle: HandleId) -> Result<()> {
         self.files().release(handle).await
+    }
+
+    /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least that long
+    /// after it. Errors: `NoSpace` if the cluster has no room for it now. Room is not set aside: what
+    /// others write meanwhile may take it.
+    pub async fn fallocate(
+        &self,
+        handle: HandleId,
+        off: u64,
+        len: u64,
+        what: Allocate,
+        keep_size: bool,
+    ) -> Result<()> {
+        let handle = self.files().handle(handle)?;
+        if what == Allocate::Room {
+            let free = self.stat_fs().await?.free_bytes;
+            if len > free && handle.file.holes(off, len).await? > free {
+                let what = format!("{free} bytes are free in the cluster");
+                return Err(Error::new(ErrorKind::NoSpace, what));
+            }
+        }
+        handle.file.allocate(off, len, what, keep_size).await
+    }
+
+    /// The first offset from `off` on where there is data, or a hole. Errors: `NoData` if `off` is not
+    /// within the file, or no data follows.
+    pub async fn seek(&self, handle: HandleId, off: u64, what: Seek) -> Result<u64> {
+        self.files().handle(handle)?.file.seek(off, what).await
+    }
+
+    /// What `copy_file_range(2)` does: shares what is in the first file with the second, and moves bytes
+    /// only where it cannot. Answers how much was copied, which may be less than `len`; 0 only at the end
+    /// of the source. Errors: `Invalid` if the ranges overlap in one file.
+    pub async fn copy_range(
+        &self,
+        from: HandleId,
+        from_off: u64,
+        to: HandleId,
+        to_off: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let (from, to) = (self.files().handle(from)?, self.files().handle(to)?);
+        file::copy_range(&from, from_off, &to, to_off, len).await
     }
 
     /// What became of requests so far.

@@ -21,6 +21,9 @@ use tokio::task::AbortHandle;
 
 const SETLKW: u32 = 33;
 const FLUSH: u32 = 25;
+/// FALLOCATE and both forms of COPY_FILE_RANGE. The kernel forgets the pages that they replace only when
+/// it is told that they succeeded, so they are answered when they have ended and not before.
+const REPLACE_PAGES: [u32; 3] = [43, 47, 53];
 /// How often a waiting request whose caller got a signal looks whether that was killed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
@@ -172,6 +175,9 @@ impl Call {
     fn interrupt(self: Arc<Self>) {
         if self.opcode == SETLKW {
             return self.give_up();
+        }
+        if REPLACE_PAGES.contains(&self.opcode) {
+            return;
         }
         // Programs do not expect any other call on a file to end early; Linux ends it only for one
         // that is killed.

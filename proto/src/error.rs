@@ -37,6 +37,8 @@ kinds! {
     NotFound = 2 => 2,
     /// Data could not be read or written, or would be wrong.
     Io = 5 => 5,
+    /// There is no data at or behind the offset.
+    NoData = 6 => 6,
     AccessDenied = 13 => 13,
     Busy = 16 => 16,
     Exists = 17 => 17,

@@ -7,6 +7,7 @@ mod garbage;
 mod history;
 mod model;
 mod namespace;
+mod ranges;
 mod requests;
 mod rig;
 mod sessions;
