@@ -9,8 +9,8 @@ use crate::meta::Meta;
 use crate::mount::ContentCache;
 use crate::mount::Mount;
 use crate::store::Store;
-use crate::types::{Counters, HandleId, OpenFlags, Opened, ReadData};
-use crate::{flusher, recalls, session};
+use crate::types::{Allocate, Counters, HandleId, OpenFlags, Opened, ReadData, Seek};
+use crate::{file, flusher, recalls, session};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,8 +155,8 @@ impl Filesystem {
         handle.file.read(off, len, &handle.ahead).await
     }
 
-    /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers how much of it was taken (all, unless an error
-    /// came in between). With an append handle `off` is ignored. Answers the failure of an earlier
+    /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers how much
+    /// of it was taken (all, unless an error came in between). With an append handle `off` is ignored. Answers the failure of an earlier
     /// write of the file if this handle was not told yet (I8).
     pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
         let id = handle;
@@ -222,6 +222,56 @@ impl Filesystem {
         let released = self.files().release(handle).await;
         self.unlock_handle(ino, handle).await;
         released
+    }
+
+    /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least that long
+    /// after it. Errors: `NoSpace` if the cluster has no room for it now. Room is not set aside: what
+    /// others write meanwhile may take it.
+    pub async fn fallocate(
+        &self,
+        handle: HandleId,
+        off: u64,
+        len: u64,
+        what: Allocate,
+        keep_size: bool,
+    ) -> Result<()> {
+        let id = handle;
+        let handle = self.files().handle(id)?;
+        self.locks_hold(handle.file.ino, id)?;
+        if what == Allocate::Room {
+            let free = self.stat_fs().await?.free_bytes;
+            if len > free && handle.file.holes(off, len).await? > free {
+                let what = format!("{free} bytes are free in the cluster");
+                return Err(Error::new(ErrorKind::NoSpace, what));
+            }
+        }
+        handle.file.allocate(off, len, what, keep_size).await
+    }
+
+    /// The first offset from `off` on where there is data, or a hole. Errors: `NoData` if `off` is not
+    /// within the file, or no data follows.
+    pub async fn seek(&self, handle: HandleId, off: u64, what: Seek) -> Result<u64> {
+        self.files().handle(handle)?.file.seek(off, what).await
+    }
+
+    /// What `copy_file_range(2)` does: shares what is in the first file with the second, and moves bytes
+    /// only where it cannot. Answers how much was copied, which may be less than `len`; 0 only at the end
+    /// of the source. Errors: `Invalid` if the ranges overlap in one file.
+    pub async fn copy_range(
+        &self,
+        from: HandleId,
+        from_off: u64,
+        to: HandleId,
+        to_off: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let ids = (from, to);
+        let (from, to) = (self.files().handle(from)?, self.files().handle(to)?);
+        let permitted = || {
+            self.locks_hold(from.file.ino, ids.0)?;
+            self.locks_hold(to.file.ino, ids.1)
+        };
+        file::copy_range((&from, from_off), (&to, to_off), len, permitted).await
     }
 
     /// What became of requests so far.

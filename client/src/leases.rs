@@ -454,7 +454,9 @@ fn touched(op: &Op, reply: &v1::MetaReply) -> BTreeSet<InodeId> {
         | Op::SetXattr(v1::SetXattrOp { ino, .. })
         | Op::RemoveXattr(v1::RemoveXattrOp { ino, .. })
         | Op::SetLayout(v1::SetLayoutOp { ino, .. })
-        | Op::CommitExtents(v1::CommitExtentsOp { ino, .. }) => Some(*ino),
+        | Op::CommitExtents(v1::CommitExtentsOp { ino, .. })
+        | Op::Fallocate(v1::FallocateOp { ino, .. })
+        | Op::CopyRange(v1::CopyRangeOp { to: ino, .. }) => Some(*ino),
         _ => None,
     };
     let dirs = names(op).into_iter().map(|(dir, _)| dir);
@@ -475,6 +477,7 @@ fn attr(reply: &v1::MetaReply) -> Option<Attr> {
     let attr = match &reply.result {
         Some(Reply::Attr(attr)) => Some(*attr),
         Some(Reply::CommitExtents(done)) => done.attr,
+        Some(Reply::CopyRange(done)) => done.attr,
         _ => None,
     };
     attr.and_then(|attr| attr.try_into().ok())

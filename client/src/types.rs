@@ -136,6 +136,23 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
+/// What `fallocate(2)` does with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// There is room for it; the content stays as it is.
+    Room,
+    /// It becomes a hole, which reads as zeros.
+    Hole,
+}
+
+/// What `lseek(2)` looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seek {
+    Data,
+    /// Behind the last byte there is one.
+    Hole,
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OpenFlags {

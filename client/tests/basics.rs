@@ -5,7 +5,7 @@ mod fixture;
 use fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Filesystem, HandleId, OpenFlags, SetAttr, SetTime};
+use weft_client::{Allocate, Filesystem, HandleId, OpenFlags, Seek, SetAttr, SetTime};
 use weft_proto::{ErrorKind, InodeId, Layout};
 
 async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
@@ -304,4 +304,57 @@ async fn more_than_the_write_buffer_can_be_written() {
     }
     fs.shutdown().await.unwrap();
     cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_moves_no_data() {
+    let layout = small_layout("4+2");
+    let cluster = Cluster::start(6, layout).await;
+    let fs = cluster.client().await;
+    let ((from, _), (to, ino)) = (create(&fs, "from").await, create(&fs, "to").await);
+    let data = pattern(5 * layout.segment_len as usize + 99, 1);
+    fs.write(from, 0, &data).await.unwrap();
+    fs.flush(from).await.unwrap();
+    let chunks = || cluster.targets.iter().map(|t| t.chunks.lock().len()).sum::<usize>();
+    let before = chunks();
+    assert_eq!(fs.copy_range(from, 1, to, 10, u64::MAX).await.unwrap(), data.len() as u64 - 1);
+    assert_eq!((chunks(), cluster.metadata.count("copy_range")), (before, 1));
+    assert!(content(&fs, ino).await == [&[0; 10][..], &data[1..]].concat());
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inline_data_that_does_not_fit_is_moved() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let ((from, _), (to, ino)) = (create(&fs, "from").await, create(&fs, "to").await);
+    let (first, second) = (pattern(1500, 1), pattern(1400, 2));
+    for (handle, data) in [(from, &first), (to, &second)] {
+        fs.write(handle, 0, data).await.unwrap();
+        fs.flush(handle).await.unwrap();
+    }
+    assert_eq!(fs.copy_range(from, 0, to, 1400, 1500).await.unwrap(), 1500);
+    assert!(content(&fs, ino).await == [second, first].concat());
+    fs.flush(to).await.unwrap();
+    assert!(content(&cluster.client().await, ino).await.len() == 2900);
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn room_that_is_not_there_is_not_promised() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let (handle, ino) = create(&fs, "f").await;
+    let free = fixture::metadata::FREE;
+    fs.fallocate(handle, 0, free, Allocate::Room, false).await.unwrap();
+    let full = fs.fallocate(handle, 0, free + 1, Allocate::Room, false).await.unwrap_err();
+    assert_eq!(full.kind, ErrorKind::NoSpace);
+    // What is there already needs no room, and a hole needs none.
+    fs.write(handle, 77, &[1]).await.unwrap();
+    fs.fallocate(handle, 0, free + 1, Allocate::Room, false).await.unwrap();
+    fs.fallocate(handle, 0, free + 100, Allocate::Hole, false).await.unwrap();
+    let attr = fs.get_attr(ino, None).await.unwrap();
+    assert_eq!((attr.size, attr.blocks), (free + 100, 0));
+    assert_eq!(fs.seek(handle, 0, Seek::Data).await.unwrap_err().kind, ErrorKind::NoData);
+    assert_eq!(fs.seek(handle, 7, Seek::Hole).await.unwrap(), 7);
 }

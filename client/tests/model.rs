@@ -8,7 +8,7 @@ use fixture::{Cluster, pattern, small_layout};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
-use weft_client::{Filesystem, HandleId, OpenFlags, SetAttr};
+use weft_client::{Allocate, Filesystem, HandleId, OpenFlags, Seek, SetAttr};
 use weft_proto::{ErrorKind, InodeId, Layout};
 
 const SPAN: u64 = 300_000;
@@ -116,6 +116,67 @@ impl Model {
         assert_eq!(attr.size, size);
     }
 
+    async fn allocate(&mut self) {
+        let (off, len) = (self.rng.random_range(0..SPAN), self.rng.random_range(1..60_000));
+        let what = if self.rng.random() { Allocate::Hole } else { Allocate::Room };
+        let keep_size = self.rng.random();
+        self.trace.push(format!("fallocate {what:?} {off}+{len}, keep size: {keep_size}"));
+        let handle = self.handle();
+        self.fs.fallocate(handle, off, len, what, keep_size).await.unwrap();
+        let end = (off + len) as usize;
+        if !keep_size && self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        if what == Allocate::Hole {
+            let size = self.bytes.len();
+            self.bytes[size.min(off as usize)..size.min(end)].fill(0);
+        }
+    }
+
+    /// Within the file; a range that overlaps itself is refused.
+    async fn copy(&mut self) {
+        let (from, to) = (self.rng.random_range(0..SPAN), self.rng.random_range(0..SPAN));
+        let len = self.rng.random_range(1..80_000);
+        self.trace.push(format!("copy {from}+{len} to {to}"));
+        let (source, dest) = (self.handle(), self.handle());
+        let len_now = len.min((self.bytes.len() as u64).saturating_sub(from));
+        let copied = self.fs.copy_range(source, from, dest, to, len).await;
+        if len_now > 0 && from.abs_diff(to) < len_now {
+            assert_eq!(copied.unwrap_err().kind, ErrorKind::Invalid, "{:#?}", self.trace);
+            return;
+        }
+        assert_eq!(copied.unwrap(), len_now, "{:#?}", self.trace);
+        let (from, to, len) = (from as usize, to as usize, len_now as usize);
+        if len > 0 {
+            let data = self.bytes[from..from + len].to_vec();
+            self.bytes.resize(self.bytes.len().max(to + len), 0);
+            self.bytes[to..to + len].copy_from_slice(&data);
+        }
+    }
+
+    /// Holes hold only zeros, and data and holes end where the other begins.
+    async fn seek(&mut self) {
+        let off = self.rng.random_range(0..SPAN);
+        self.trace.push(format!("seek from {off}"));
+        let (handle, size) = (self.handle(), self.bytes.len() as u64);
+        let data = self.fs.seek(handle, off, Seek::Data).await;
+        let hole = self.fs.seek(handle, off, Seek::Hole).await;
+        if off >= size {
+            assert_eq!(data.unwrap_err().kind, ErrorKind::NoData, "{:#?}", self.trace);
+            assert_eq!(hole.unwrap_err().kind, ErrorKind::NoData, "{:#?}", self.trace);
+            return;
+        }
+        let data = match data {
+            Err(error) if error.kind == ErrorKind::NoData => size,
+            data => data.unwrap(),
+        };
+        let hole = hole.unwrap();
+        assert!((data == off) != (hole == off), "{off}: data {data}, hole {hole}");
+        assert!(off <= data && data <= size && off <= hole && hole <= size);
+        let zeros = &self.bytes[off as usize..data as usize];
+        assert!(zeros.iter().all(|b| *b == 0), "{off}..{data} is a hole; {:#?}", self.trace);
+    }
+
     /// After a flush another client sees the same.
     async fn compare(&mut self) {
         self.trace.push("flush and compare".into());
@@ -167,7 +228,7 @@ impl Model {
 
     async fn run(mut self, steps: usize) {
         for _ in 0..steps {
-            match self.rng.random_range(0..22) {
+            match self.rng.random_range(0..28) {
                 0..9 => self.write().await,
                 9..15 => self.read().await,
                 15 => self.truncate().await,
@@ -179,6 +240,9 @@ impl Model {
                     self.trace.push("fsync".into());
                     self.fs.fsync(handle, true).await.unwrap();
                 }
+                20 | 21 => self.allocate().await,
+                22 | 23 => self.copy().await,
+                24 | 25 => self.seek().await,
                 _ if self.faults > 0 => self.shuffle_faults(),
                 _ => {}
             }

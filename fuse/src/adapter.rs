@@ -1,7 +1,6 @@
 //! One arm a FUSE request: call the client, turn its answer into a reply.
 //!
-//! Not here, on purpose: `access` (the kernel checks permissions itself), `lseek`, `fallocate`
-//! and `copy_file_range` (the kernel falls back to plain reads and writes): "no such call" is answered
+//! Not here, on purpose: `access` (the kernel checks permissions itself): "no such call" is answered
 //! once and the kernel does not ask again.
 
 use crate::abi::{Errno, Op, Open, Reply, Request};
@@ -9,7 +8,7 @@ use crate::handler::{Handler, Outcome};
 use crate::{attr, reply};
 use bytes::Bytes;
 use std::time::Duration;
-use weft_client::{FileKind, Filesystem, HandleId, OpenFlags};
+use weft_client::{FileKind, Filesystem, HandleId, OpenFlags, Seek};
 use weft_proto::InodeId;
 
 /// How long the kernel may use names and attributes without asking: not at all. A lease answers it
@@ -22,6 +21,9 @@ const DIR_PLUS_PAGE: u32 = 160;
 /// The kernel asks for this before every write. It is neither kept nor looked for: file capabilities
 /// are refused.
 const CAPABILITY: &[u8] = b"security.capability";
+
+/// Most bytes that the older form of a copy can say it has copied, in whole pages.
+const COPY_32: u64 = 0xffff_f000;
 
 pub struct Adapter {
     fs: Filesystem,
@@ -171,6 +173,34 @@ impl Handler for Adapter {
             }
             Op::Release { fh, .. } => {
                 Outcome::working(async move { reply::empty(fs.release(HandleId(fh)).await) })
+            }
+            Op::Fallocate { fh, offset, len, mode } => {
+                let Some((what, keep_size)) = attr::allocation(mode) else {
+                    return refuse(libc::EOPNOTSUPP);
+                };
+                Outcome::working(async move {
+                    let done = fs.fallocate(HandleId(fh), offset, len, what, keep_size).await;
+                    reply::empty(done)
+                })
+            }
+            Op::Lseek { fh, offset, whence } => {
+                let what = match whence as i32 {
+                    libc::SEEK_DATA => Seek::Data,
+                    libc::SEEK_HOLE => Seek::Hole,
+                    _ => return refuse(libc::EINVAL),
+                };
+                Outcome::working(
+                    async move { reply::offset(fs.seek(HandleId(fh), offset, what).await) },
+                )
+            }
+            Op::CopyFileRange { flags, .. } if flags != 0 => refuse(libc::EINVAL),
+            Op::CopyFileRange { fh, offset, to_fh, to_offset, len, wide, .. } => {
+                let len = if wide { len } else { len.min(COPY_32) };
+                let (from, to) = (HandleId(fh), HandleId(to_fh));
+                Outcome::working(async move {
+                    let copied = fs.copy_range(from, offset, to, to_offset, len).await;
+                    reply::copied(copied, wide)
+                })
             }
             // Directories are read by inode and cookie; there is nothing to open or to keep in a
             // cache. What changes one is durable before it is answered.

@@ -1,7 +1,7 @@
 //! Attributes, times and locks between the client's form and the kernel's.
 
 use crate::abi;
-use weft_client::{Attr, FileKind, Lock, LockKind, SetAttr, SetTime};
+use weft_client::{Allocate, Attr, FileKind, Lock, LockKind, SetAttr, SetTime};
 
 /// Size that `stat` recommends for I/O, in bytes: one FUSE request.
 const IO_SIZE: u32 = abi::MAX_REQUEST;
@@ -17,6 +17,21 @@ pub fn type_bits(kind: FileKind) -> u32 {
         FileKind::Socket => libc::S_IFSOCK,
         FileKind::CharDevice => libc::S_IFCHR,
         FileKind::BlockDevice => libc::S_IFBLK,
+    }
+}
+
+/// What a mode of `fallocate(2)` asks for, and whether the size stays; `None` if that is not known here.
+pub fn allocation(mode: u32) -> Option<(Allocate, bool)> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_KEEP: i32 = ZERO | KEEP;
+    match mode as i32 {
+        0 => Some((Allocate::Room, false)),
+        KEEP => Some((Allocate::Room, true)),
+        ZERO => Some((Allocate::Hole, false)),
+        PUNCH | ZERO_KEEP => Some((Allocate::Hole, true)),
+        _ => None,
     }
 }
 

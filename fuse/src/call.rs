@@ -20,6 +20,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 const FLUSH: u32 = 25;
+/// FALLOCATE and both forms of COPY_FILE_RANGE. The kernel forgets the pages that they replace only when
+/// it is told that they succeeded, so they are answered when they have ended and not before.
+const REPLACE_PAGES: [u32; 3] = [43, 47, 53];
 /// How often a waiting request whose caller got a signal looks whether that was killed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
@@ -169,6 +172,9 @@ impl Call {
     fn interrupt(self: Arc<Self>) {
         if let Some(signal) = &self.signal {
             signal.notify_one();
+        }
+        if REPLACE_PAGES.contains(&self.opcode) {
+            return;
         }
         // Programs do not expect any other call on a file to end early; Linux ends it only for one
         // that is killed.

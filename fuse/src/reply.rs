@@ -50,6 +50,17 @@ pub fn written(result: Result<usize>) -> Answer {
     result.map(|len| Reply::Written(len as u32)).map_err(errno)
 }
 
+/// Where something was found in a file.
+pub fn offset(result: Result<u64>) -> Answer {
+    result.map(Reply::Offset).map_err(errno)
+}
+
+/// How much was copied; in 64 bits if `wide`.
+pub fn copied(result: Result<u64>, wide: bool) -> Answer {
+    let reply = |len| if wide { Reply::Offset(len) } else { Reply::Written(len as u32) };
+    result.map(reply).map_err(errno)
+}
+
 /// `flags` are those of `open(2)`.
 pub fn opened(result: Result<Opened>, flags: u32) -> Answer {
     result.map(|opened| Reply::Open(open(&opened, flags))).map_err(errno)

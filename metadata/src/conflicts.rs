@@ -168,6 +168,10 @@ fn inodes(op: Option<&Op>) -> Vec<InodeId> {
         Some(Op::RemoveXattr(op)) => vec![InodeId(op.ino)],
         Some(Op::SetLayout(op)) => vec![InodeId(op.ino)],
         Some(Op::CommitExtents(op)) => vec![InodeId(op.ino)],
+        Some(Op::Fallocate(op)) => vec![InodeId(op.ino)],
+        // The source is only read, and the client has waited for those who write it: waiting here, two
+        // copies between the same files could wait for each other.
+        Some(Op::CopyRange(op)) => vec![InodeId(op.to)],
         _ => Vec::new(),
     }
 }

@@ -39,6 +39,8 @@ kinds! {
     Interrupted = 4 => 4,
     /// Data could not be read or written, or would be wrong.
     Io = 5 => 5,
+    /// There is no data at or behind the offset.
+    NoData = 6 => 6,
     /// Another holds a lock that stands against this one.
     WouldBlock = 11 => 11,
     AccessDenied = 13 => 13,

@@ -21,6 +21,8 @@ pub const MAX_K: u8 = 20;
 pub const MAX_M: u8 = 4;
 /// Longest segment, in bytes.
 pub const MAX_SEGMENT: u64 = 64 << 20;
+/// Longest file, in bytes.
+pub const MAX_FILE: u64 = 16 << 40;
 /// Longest chunk: a replica of the longest segment, in bytes.
 pub const MAX_CHUNK: u64 = MAX_SEGMENT;
 

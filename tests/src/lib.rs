@@ -9,6 +9,7 @@
 
 pub mod data;
 pub mod drive;
+pub mod fsx;
 pub mod sim;
 
 use anyhow::{Context, Result, bail, ensure};

@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use weft_tests::Cluster;
@@ -158,7 +159,68 @@ const ROWS: &[Row] = &[
             Ok(())
         },
     },
+    Row {
+        name: "punch a hole -> content, blocks",
+        prepare: |d| Ok(fs::write(d.join("f"), vec![7; 100_000])?),
+        look: stat_and_read,
+        act: |d, i| allocate(d, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, i * 1000),
+        sees: |d, i| {
+            let mut expected = vec![7; 100_000];
+            expected[i as usize % 90 * 1000..][..5000].fill(0);
+            ensure!(fs::metadata(d.join("f"))?.blocks() == 95_000u64.div_ceil(512));
+            ensure!(fs::read(d.join("f"))? == expected);
+            Ok(())
+        },
+    },
+    Row {
+        name: "fallocate -> size, content",
+        prepare: make_file,
+        look: stat_and_read,
+        act: |d, i| allocate(d, 0, i * 1000),
+        sees: |d, i| {
+            let mut expected = b"old content".to_vec();
+            expected.resize(i as usize % 90 * 1000 + 5000, 0);
+            ensure!(fs::metadata(d.join("f"))?.len() == expected.len() as u64);
+            ensure!(fs::read(d.join("f"))? == expected);
+            Ok(())
+        },
+    },
+    Row {
+        name: "copy_file_range -> size, content",
+        prepare: |d| {
+            fs::write(d.join("g"), vec![9; 70_000])?;
+            make_file(d)
+        },
+        look: stat_and_read,
+        act: |d, i| {
+            let (from, to) =
+                (File::open(d.join("g"))?, File::options().write(true).open(d.join("f"))?);
+            let (from, mut into) = (from.as_raw_fd(), (i % 11) as libc::off64_t);
+            let none = std::ptr::null_mut();
+            // SAFETY: the offset outlives the call.
+            let copied =
+                unsafe { libc::copy_file_range(from, none, to.as_raw_fd(), &mut into, 70_000, 0) };
+            ensure!(copied == 70_000, "{copied} bytes: {}", std::io::Error::last_os_error());
+            Ok(())
+        },
+        sees: |d, i| {
+            let mut expected = b"old content"[..(i % 11) as usize].to_vec();
+            expected.resize(expected.len() + 70_000, 9);
+            ensure!(fs::metadata(d.join("f"))?.len() == expected.len() as u64);
+            ensure!(fs::read(d.join("f"))? == expected);
+            Ok(())
+        },
+    },
 ];
+
+/// Of 5000 bytes at one of many places.
+fn allocate(dir: &Path, mode: i32, at: u64) -> Result<()> {
+    let file = File::options().write(true).open(dir.join("f"))?;
+    // SAFETY: no memory is passed.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, (at % 90_000) as i64, 5000) };
+    ensure!(done == 0, "fallocate: {}", std::io::Error::last_os_error());
+    Ok(())
+}
 
 #[test]
 fn an_operation_on_one_mount_is_seen_on_the_other() -> Result<()> {

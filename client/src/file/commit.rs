@@ -62,7 +62,7 @@ impl File {
         tokio::spawn(async move { file.commit_durable().await });
     }
 
-    async fn flush_in_order(self: &Arc<Self>) {
+    pub(super) async fn flush_in_order(self: &Arc<Self>) {
         let (launched, below) = {
             let state = &mut *self.state.lock();
             let (limit, inline) = (u64::from(state.layout.inline_limit), state.attr.inline_bytes);
@@ -275,10 +275,7 @@ impl File {
         let mut state = self.state.lock();
         if let Some(size) = change.size {
             state.dirty.cut(size..u64::MAX);
-            let before = state.extents.version();
-            state.extents.resize(attr.data_version, size);
-            self.mount.note_commit(self.ino, before, attr.data_version);
-            state.buffered_under.1 = attr.data_version;
+            state.changed(&self.mount, attr, |e| e.resize(attr.data_version, size));
         }
         state.adopt(attr);
         Ok(state.view())

@@ -491,6 +491,11 @@ impl Dirty {
             .collect()
     }
 
+    /// The first range at or behind `at`.
+    pub fn next_range(&self, at: u64) -> Option<Range<u64>> {
+        self.places.overlapping(at..u64::MAX).next().map(|(range, _)| range)
+    }
+
     /// Whether `[0, size)` is all here.
     pub fn covers(&self, size: u64) -> bool {
         self.places.cover(0..size).iter().all(|(_, place)| place.is_some())

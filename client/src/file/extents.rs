@@ -138,6 +138,41 @@ impl Extents {
         self.known.insert(size..u64::MAX, ());
     }
 
+    /// Takes over that this client made a hole of `range`, which led to `version`.
+    pub fn punch(&mut self, version: u64, range: Range<u64>) {
+        if version != self.version + 1 {
+            return self.move_to(version);
+        }
+        self.version = version;
+        self.map.remove(range.clone());
+        self.known.insert(range, ());
+    }
+
+    /// Takes over that this client made the leader change what is in `range`, which led to `version`.
+    pub fn lose(&mut self, version: u64, range: Range<u64>) {
+        if version != self.version + 1 {
+            return self.move_to(version);
+        }
+        self.version = version;
+        self.map.remove(range.clone());
+        self.known.remove(range);
+    }
+
+    /// How far what is at the start of `range` goes on at least, and whether it is data; or the first part of
+    /// `range` that is not known, if it begins there.
+    pub fn run(&self, range: Range<u64>) -> Result<(u64, bool), Range<u64>> {
+        let known = match self.known.overlapping(range.clone()).next() {
+            Some((known, ())) if known.start == range.start => known,
+            Some((known, ())) => return Err(range.start..known.start),
+            None => return Err(range),
+        };
+        Ok(match self.map.overlapping(known.clone()).next() {
+            Some((data, _)) if data.start == range.start => (data.end, true),
+            Some((data, _)) => (data.start, false),
+            None => (known.end, false),
+        })
+    }
+
     /// What is in `range`, `None` for holes; or the first part of it that is not known.
     pub fn look(&self, range: Range<u64>) -> Result<Plan, Range<u64>> {
         match self.known.cover(range.clone()).into_iter().find(|(_, known)| known.is_none()) {
@@ -188,6 +223,26 @@ mod tests {
         extents.commit(7, &[piece(1..3, "XY")]);
         assert_eq!(extents.look(0..6).unwrap_err(), 0..1);
         assert!(extents.look(1..3).is_ok());
+    }
+
+    #[test]
+    fn runs_of_data_and_holes_are_told_apart() {
+        let mut extents = Extents::default();
+        assert_eq!(extents.run(0..9), Err(0..9));
+        extents.learn(0, 20, reply(3, vec![inline(2, "ab"), inline(8, "c")], false)).unwrap();
+        assert_eq!(extents.run(0..30), Ok((2, false)));
+        assert_eq!(extents.run(2..30), Ok((4, true)));
+        assert_eq!(extents.run(2..3), Ok((3, true)));
+        assert_eq!(extents.run(9..30), Ok((20, false)));
+        assert_eq!(extents.run(20..30), Err(20..30));
+        extents.punch(4, 1..9);
+        assert_eq!(extents.run(1..30), Ok((9, false)));
+        extents.lose(5, 3..6);
+        assert_eq!(extents.run(3..30), Err(3..6));
+        assert_eq!(extents.run(6..30), Ok((9, false)));
+        // Somebody else changed it too.
+        extents.punch(7, 0..30);
+        assert_eq!(extents.run(0..30), Err(0..30));
     }
 
     #[test]

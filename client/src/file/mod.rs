@@ -5,13 +5,17 @@
 //! durable is remembered and told once to each handle (I8).
 
 pub(crate) mod ahead;
+mod allocate;
 mod commit;
+mod copy;
 pub(crate) mod dirty;
 mod extents;
 mod read;
+mod seek;
 mod write;
 
 pub(crate) use commit::set_attr;
+pub(crate) use copy::copy_range;
 
 use crate::mount::Mount;
 use crate::types::Attr;
@@ -94,6 +98,16 @@ impl State {
         if attr.data_version > self.extents.version() {
             self.extents.move_to(attr.data_version);
         }
+    }
+
+    /// Takes over a change of the content that this mount made under `order`; `change` does the same to
+    /// what is known of the extents.
+    fn changed(&mut self, mount: &Mount, attr: Attr, change: impl FnOnce(&mut Extents)) {
+        let before = self.extents.version();
+        change(&mut self.extents);
+        mount.note_commit(attr.ino, before, attr.data_version);
+        self.buffered_under.1 = attr.data_version;
+        self.adopt(attr);
     }
 
     fn fail(&mut self, error: Error) {
@@ -209,6 +223,11 @@ impl File {
         }
         state.adopt(attr);
         Ok(state.view())
+    }
+
+    /// Size with what is not committed yet, as far as is known here.
+    fn size(&self) -> u64 {
+        self.state.lock().size()
     }
 
     /// Size of what is committed, as far as is known here.

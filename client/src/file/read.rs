@@ -105,25 +105,31 @@ impl File {
                     Err(gap) => (gap, state.attr.size),
                 }
             };
-            let len = gap.end.max(size) - gap.start;
-            let op = v1::GetExtentsOp { ino: self.ino.0, off: gap.start, len };
-            let Reply::Extents(reply) = self.mount.meta.ask(Op::GetExtents(op)).await? else {
-                return Err(Error::new(
-                    ErrorKind::Protocol,
-                    "the reply to extents is of another kind",
-                ));
-            };
-            let attr = reply.attr.map(TryInto::try_into).transpose()?;
-            let mut state = self.state.lock();
-            state.extents.learn(gap.start, len, reply)?;
-            if let Some(attr) = attr {
-                state.adopt(attr);
-            }
+            self.learn(gap.start..gap.end.max(size)).await?;
         }
-        Err(Error::new(
-            ErrorKind::Busy,
-            format!("inode {} changes faster than it can be read", self.ino),
-        ))
+        Err(self.too_busy())
+    }
+
+    /// Asks what is in `gap`; the answer may be only about its beginning.
+    pub(super) async fn learn(&self, gap: Range<u64>) -> Result<()> {
+        let len = gap.end - gap.start;
+        let op = v1::GetExtentsOp { ino: self.ino.0, off: gap.start, len };
+        let Reply::Extents(reply) = self.mount.meta.ask(Op::GetExtents(op)).await? else {
+            let what = "the reply to extents is of another kind";
+            return Err(Error::new(ErrorKind::Protocol, what));
+        };
+        let attr = reply.attr.map(TryInto::try_into).transpose()?;
+        let mut state = self.state.lock();
+        state.extents.learn(gap.start, len, reply)?;
+        if let Some(attr) = attr {
+            state.adopt(attr);
+        }
+        Ok(())
+    }
+
+    pub(super) fn too_busy(&self) -> Error {
+        let what = format!("inode {} changes faster than it can be read", self.ino);
+        Error::new(ErrorKind::Busy, what)
     }
 }
 

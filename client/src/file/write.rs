@@ -4,12 +4,11 @@ use super::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::OwnedSemaphorePermit;
+use weft_proto::layout::MAX_FILE;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Bytes that are taken in at a time. An append of up to this length lands in one piece.
 const STEP: usize = 1 << 20;
-/// Longest file.
-const MAX_SIZE: u64 = i64::MAX as u64;
 
 impl File {
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
@@ -36,10 +35,10 @@ impl File {
         append: bool,
         permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
-        if off.checked_add(data.len() as u64).is_none_or(|end| end > MAX_SIZE) {
+        if off.checked_add(data.len() as u64).is_none_or(|end| end > MAX_FILE) {
             return Err(Error::new(
                 ErrorKind::TooLarge,
-                format!("write at {off} ends beyond {MAX_SIZE}"),
+                format!("write at {off} ends beyond {MAX_FILE}"),
             ));
         }
         self.prepare_to_write().await?;
@@ -57,7 +56,7 @@ impl File {
 
     /// [`Self::write`] of one step, if nothing has to be waited for and it may stay in the buffer.
     pub fn write_now(self: &Arc<Self>, off: u64, data: &[u8], append: bool) -> Option<usize> {
-        let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_SIZE);
+        let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_FILE);
         if !fits || data.len() > STEP {
             return None;
         }

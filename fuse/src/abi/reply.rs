@@ -94,7 +94,7 @@ pub enum Reply {
     Written(u32),
     StatFs(StatFs),
     Lock(Lock),
-    /// Where data or a hole was found.
+    /// Where data or a hole was found, or how many bytes were copied.
     Offset(u64),
     Init(InitReply),
 }

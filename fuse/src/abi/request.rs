@@ -206,6 +206,9 @@ pub enum Op<'a> {
         to_fh: u64,
         to_offset: u64,
         len: u64,
+        flags: u64,
+        /// The answer has room for 64 bits.
+        wide: bool,
     },
     Init(Init),
     /// The caller of request `unique` got a signal. Wants no answer.
@@ -342,9 +345,11 @@ fn operation<'a>(
             Op::Fallocate { fh, offset, len, mode }
         }
         46 => Op::Lseek { fh: r.u64()?, offset: r.u64()?, whence: r.u32()? },
-        47 => {
+        47 | 53 => {
             let (fh, offset, to_node, to_fh) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
-            Op::CopyFileRange { fh, offset, to_node, to_fh, to_offset: r.u64()?, len: r.u64()? }
+            let (to_offset, len, flags) = (r.u64()?, r.u64()?, r.u64()?);
+            let wide = opcode == 53;
+            Op::CopyFileRange { fh, offset, to_node, to_fh, to_offset, len, flags, wide }
         }
         50 => Op::SyncFs,
         52 => Op::StatX { fh: handle_if_flagged(&mut r)? },

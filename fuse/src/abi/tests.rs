@@ -64,6 +64,17 @@ fn requests_decode_as_the_kernel_lays_them_out() {
     let lock = [longs(&[1, 2, 3, 4]), words(&[1, 55, 1, 0])].concat();
     let locked = Lock { fh: 1, owner: 2, start: 3, end: 4, kind: 1, pid: 55, flock: true };
     assert_eq!(op(33, &lock, &[]), Op::SetLkW(locked));
+    let allocate = [longs(&[1, 2, 3]), words(&[16, 0])].concat();
+    let allocated = Op::Fallocate { fh: 1, offset: 2, len: 3, mode: 16 };
+    assert_eq!(op(43, &allocate, &[]), allocated);
+    let seek = [longs(&[1, 2]), words(&[3, 0])].concat();
+    assert_eq!(op(46, &seek, &[]), Op::Lseek { fh: 1, offset: 2, whence: 3 });
+    for (opcode, wide) in [(47, false), (53, true)] {
+        let (fh, offset, to_node, to_fh, to_offset, len, flags) = (1, 2, 3, 4, 5, 6, 7);
+        let want = Op::CopyFileRange { fh, offset, to_node, to_fh, to_offset, len, flags, wide };
+        assert_eq!(op(opcode, &longs(&[1, 2, 3, 4, 5, 6, 7]), &[]), want);
+        assert!(decode(&message(opcode, &longs(&[1, 2, 3, 4, 5, 6]), &[])).is_err());
+    }
     assert_eq!(op(4096, &[], b"anything"), Op::Unknown);
 }
 

@@ -9,7 +9,6 @@ use super::{Context, Fault, Operation, Reply, inodes, refuse};
 use crate::schema::{self, Group, Inode, Segment};
 use crate::store::{Read, StoreResult, Txn};
 use std::collections::{BTreeMap, BTreeSet};
-use v1::FileKind;
 use v1::extent::Source;
 use weft_proto::{ErrorKind, Layout, Profile, SegmentId, v1};
 
@@ -26,17 +25,7 @@ impl Operation for v1::CommitExtentsOp {
     type Plan = Plan;
 
     fn check(&self, state: &dyn Read, cx: &Context) -> Result<Plan, Fault> {
-        let file = inodes::existing(state, self.ino)?;
-        match file.kind() {
-            FileKind::Regular => {}
-            FileKind::Directory => {
-                return refuse(ErrorKind::IsDirectory, "data cannot be committed to a directory");
-            }
-            _ => return refuse(ErrorKind::Invalid, "data can only be committed to a file"),
-        }
-        let Some(layout) = file.checked_layout()? else {
-            return refuse(ErrorKind::Internal, format!("file {} has no layout", file.ino()));
-        };
+        let (file, layout) = inodes::file(state, self.ino)?;
         if self.append && self.min_size > 0 {
             return refuse(ErrorKind::Invalid, "an append has no minimum size");
         }

@@ -11,10 +11,9 @@ use crate::store::{Read, StoreError, StoreResult, Txn};
 use bytes::BytesMut;
 use std::collections::BTreeMap;
 use v1::extent::Source;
+pub(super) use weft_proto::layout::MAX_FILE;
 use weft_proto::{InodeId, SegmentId, v1};
 
-/// Longest file, in bytes.
-pub(super) const MAX_FILE: u64 = 16 << 40;
 /// Neighbouring inline extents are joined up to this many bytes, so that small appends neither
 /// pile up nor rewrite much.
 const INLINE_JOIN: usize = 4096;

@@ -6,7 +6,7 @@ use super::{Fault, refuse};
 use crate::schema::{self, FIRST_COOKIE, Inode};
 use crate::store::{Read, StoreResult, Txn};
 use v1::FileKind;
-use weft_proto::{ErrorKind, InodeId, v1};
+use weft_proto::{ErrorKind, InodeId, Layout, v1};
 
 /// Set-group-id bit: of a directory, its children inherit its group.
 pub(super) const SETGID: u32 = 0o2000;
@@ -35,6 +35,25 @@ pub(super) fn directory(state: &dyn Read, ino: u64) -> Result<Inode, Fault> {
         );
     }
     Ok(inode)
+}
+
+/// A file whose content may be changed, and how its data is laid out.
+pub(super) fn file(state: &dyn Read, ino: u64) -> Result<(Inode, Layout), Fault> {
+    let inode = existing(state, ino)?;
+    match inode.kind() {
+        FileKind::Regular => {}
+        FileKind::Directory => {
+            return refuse(
+                ErrorKind::IsDirectory,
+                format!("directory {} has no data", inode.ino()),
+            );
+        }
+        _ => return refuse(ErrorKind::Invalid, format!("inode {} is no file", inode.ino())),
+    }
+    match inode.checked_layout()? {
+        Some(layout) => Ok((inode, layout)),
+        None => refuse(ErrorKind::Internal, format!("file {} has no layout", inode.ino())),
+    }
 }
 
 /// What a caller asks of a new inode.

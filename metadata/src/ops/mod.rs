@@ -12,7 +12,9 @@ mod close_session;
 mod cluster;
 mod commit_extents;
 mod content;
+mod copy_range;
 mod create;
+mod fallocate;
 mod get_attr;
 mod get_extents;
 mod get_layout;
@@ -183,6 +185,8 @@ fn replicated(op: &Op, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
         Op::SetLayout(op) => run(op, tx, cx),
         Op::SetLock(op) => run(op, tx, cx),
         Op::CommitExtents(op) => run(op, tx, cx),
+        Op::Fallocate(op) => run(op, tx, cx),
+        Op::CopyRange(op) => run(op, tx, cx),
         _ => refuse(ErrorKind::Protocol, "this request is not a replicated operation"),
     }
 }

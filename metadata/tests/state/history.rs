@@ -54,7 +54,13 @@ impl World {
     fn operation(&mut self, op: Op) {
         let request = self.rig.next_request(op.clone());
         let got = self.rig.request(request.clone());
-        let want = self.model.run(&op, self.rig.time);
+        let want = match (&op, &got) {
+            (Op::CopyRange(o), Ok(Reply::CopyRange(reply))) => {
+                self.model.copy(o, self.rig.time, Some(reply.copied))
+            }
+            (Op::CopyRange(o), _) => self.model.copy(o, self.rig.time, None),
+            _ => self.model.run(&op, self.rig.time),
+        };
         match (&want, &got) {
             (Err(want), Err(got)) => assert_eq!(want, got, "{op:?}"),
             (Ok(want), Ok(got)) => self.answers(&op, want, got),
@@ -75,6 +81,9 @@ impl World {
             }
             (&Expected::Commit(ino, base), Reply::CommitExtents(got)) => {
                 assert_eq!((attr(ino), base), (got.attr, got.base), "{op:?}");
+            }
+            (&Expected::Copy(ino, copied), Reply::CopyRange(got)) => {
+                assert_eq!((attr(ino), copied), (got.attr, got.copied), "{op:?}");
             }
             _ => panic!("{op:?}\n model: {want:?}\n machine: {got:?}"),
         }

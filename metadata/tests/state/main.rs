@@ -8,6 +8,7 @@ mod history;
 mod locks;
 mod model;
 mod namespace;
+mod ranges;
 mod requests;
 mod rig;
 mod sessions;

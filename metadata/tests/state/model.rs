@@ -54,6 +54,7 @@ pub enum Expected {
     Attr(u64),
     Open(u64),
     Commit(u64, u64),
+    Copy(u64, u64),
 }
 
 type Outcome = Result<Expected, ErrorKind>;
@@ -297,6 +298,7 @@ impl Model {
                 Ok(Expected::Nothing)
             }
             Op::CommitExtents(o) => self.commit(o, now),
+            Op::Fallocate(o) => self.fallocate(o, now),
             other => panic!("the model knows no {other:?}"),
         }
     }
@@ -472,6 +474,90 @@ impl Model {
         node.times[1] = if o.mtime_ns == 0 { now } else { o.mtime_ns };
         self.changed(o.ino, now);
         Ok(Expected::Commit(o.ino, base))
+    }
+
+    fn file(&self, ino: u64) -> Result<&Node, ErrorKind> {
+        let node = self.nodes.get(&ino).ok_or(Stale)?;
+        match node.kind {
+            FileKind::Regular => Ok(node),
+            FileKind::Directory => Err(IsDirectory),
+            _ => Err(Invalid),
+        }
+    }
+
+    fn fallocate(&mut self, o: &v1::FallocateOp, now: i64) -> Outcome {
+        self.file(o.ino)?;
+        if o.len == 0 {
+            return Err(Invalid);
+        }
+        let end = o.off.checked_add(o.len).filter(|end| *end <= MAX_FILE).ok_or(TooLarge)?;
+        let node = self.node(o.ino)?;
+        let (cells, size) = (node.cells.clone(), node.size);
+        if o.hole {
+            let within = |at: u64| (at as usize).min(cells.len());
+            node.cells[within(o.off)..within(end)].fill(Cell::Hole);
+        }
+        if !o.keep_size {
+            node.size = size.max(end);
+        }
+        node.version += u64::from(node.cells != cells || node.size != size);
+        node.times[1] = now;
+        node.times[2] = now;
+        Ok(Expected::Attr(o.ino))
+    }
+
+    /// How much is shared before inline bytes get in the way depends on how they are cut in extents: that
+    /// it was `copied` (`None`: refused for that) is only judged.
+    pub fn copy(&mut self, o: &v1::CopyRangeOp, now: i64, copied: Option<u64>) -> Outcome {
+        let (from, to) = (self.file(o.from)?, self.file(o.to)?);
+        let len = o.len.min(from.size.saturating_sub(o.from_off));
+        if o.to_off.checked_add(len).is_none_or(|end| end > MAX_FILE) {
+            return Err(TooLarge);
+        }
+        if o.from == o.to && len > 0 && o.from_off.abs_diff(o.to_off) < len {
+            return Err(Invalid);
+        }
+        let first = (o.from_off as usize).min(from.cells.len());
+        let source = &from.cells[first..from.cells.len().min(first + len as usize)];
+        let after = |copied: u64| {
+            let mut cells = to.cells.clone();
+            let start = o.to_off as usize;
+            let stop = start + copied as usize;
+            let replaced = start.min(cells.len())..stop.min(cells.len());
+            cells[replaced].fill(Cell::Hole);
+            let source = &source[..source.len().min(copied as usize)];
+            if !source.is_empty() {
+                cells.resize(cells.len().max(start + source.len()), Cell::Hole);
+                cells[start..start + source.len()].copy_from_slice(source);
+            }
+            cells
+        };
+        let is_inline = |cell: &Cell| matches!(cell, Cell::Inline(_));
+        let fits = |copied: u64| {
+            let inline = after(copied).iter().filter(|c| is_inline(c)).count();
+            inline <= to.layout.inline_limit as usize
+        };
+        let done = copied.unwrap_or(0);
+        assert!(done <= len, "{done} bytes of {len} were copied");
+        if done < len {
+            let run = source[done as usize..].iter().take_while(|c| is_inline(c)).count() as u64;
+            let full = (done + 1..=done + run).any(|n| !fits(n));
+            assert!(full, "nothing stands against copying more than {done} bytes");
+        }
+        assert!(fits(done) || !source[..source.len().min(done as usize)].iter().any(is_inline));
+        if copied.is_none() && len > 0 {
+            return Err(InlineFull);
+        }
+        let cells = after(done);
+        if done > 0 {
+            let node = self.node(o.to)?;
+            node.cells = cells;
+            node.size = node.size.max(o.to_off + done);
+            node.version += 1;
+            node.times[1] = now;
+            node.times[2] = now;
+        }
+        Ok(Expected::Copy(o.to, done))
     }
 
     /// Forgets inodes without a name.

@@ -27,6 +27,8 @@ pub enum Step {
     RemoveXattr { ino: Pick, name: Name },
     SetLayout { ino: Pick, inline_limit: u32 },
     Commit { ino: Pick, pieces: Vec<Piece>, append: bool, min_size: u64 },
+    Fallocate { ino: Pick, off: u64, len: u64, keep_size: bool, hole: bool },
+    CopyRange { from: Pick, from_off: u64, to: Pick, to_off: u64, len: u64 },
     Purge,
     Free,
     Retry,
@@ -197,6 +199,13 @@ pub fn resolve(step: &Step, model: &Model, rig: &Rig, next_seq: &mut u64) -> Op 
             let ino = ino.file(model);
             commit(ino, pieces, *append, *min_size, model, rig, next_seq)
         }
+        &Step::Fallocate { ref ino, off, len, keep_size, hole } => {
+            Op::Fallocate(v1::FallocateOp { ino: ino.file(model), off, len, keep_size, hole })
+        }
+        &Step::CopyRange { ref from, from_off, ref to, to_off, len } => {
+            let (from, to) = (from.file(model), to.file(model));
+            Op::CopyRange(v1::CopyRangeOp { from, from_off, to, to_off, len })
+        }
         Step::Purge | Step::Free | Step::Retry => unreachable!("not an operation"),
     }
 }
@@ -308,6 +317,10 @@ fn size() -> impl Strategy<Value = u64> {
     ]
 }
 
+fn length() -> impl Strategy<Value = u64> {
+    prop_oneof![12 => 1u64..1500, 1 => Just(0u64), 1 => Just(16 << 40), 1 => Just(u64::MAX)]
+}
+
 pub fn step() -> impl Strategy<Value = Step> {
     let mode = prop_oneof![Just(0o644u32), Just(0o2755), 0u32..0o10000];
     let flags = prop_oneof![6 => Just(0u32), 1 => Just(1u32), 3 => Just(2u32), 1 => Just(4u32), 1 => 0u32..16];
@@ -333,6 +346,12 @@ pub fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(ino, inline_limit)| Step::SetLayout { ino, inline_limit }),
         14 => (pick(), prop::collection::vec(piece(), 0..5), prop::bool::weighted(0.3), size())
             .prop_map(|(ino, pieces, append, min_size)| Step::Commit { ino, pieces, append, min_size: min_size % 4000 }),
+        6 => (pick(), 0u64..2500, length(), any::<bool>(), prop::bool::weighted(0.7)).prop_map(
+            |(ino, off, len, keep_size, hole)| Step::Fallocate { ino, off, len, keep_size, hole }
+        ),
+        8 => (pick(), 0u64..1500, pick(), 0u64..2500, length()).prop_map(
+            |(from, from_off, to, to_off, len)| Step::CopyRange { from, from_off, to, to_off, len }
+        ),
         1 => Just(Step::Purge),
         1 => Just(Step::Free),
         2 => Just(Step::Retry),

@@ -1,0 +1,112 @@
+//! Copies a range of one file to another by sharing segments; where that cannot be, by moving bytes.
+//!
+//! Invariant: while the destination is held in order, nothing waits for another mount to give up the
+//! source: whoever reads it has waited before.
+
+use super::File;
+use crate::files::Handle;
+use crate::types::Attr;
+use std::sync::Arc;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+
+/// Bytes to move before sharing is tried again: past a piece that lives in metadata, and of a file with
+/// another redundancy.
+const PAST_INLINE: u64 = 64 << 10;
+const PAST_WEAKER: u64 = 4 << 20;
+/// Most bytes that one call moves. Its caller asks for the rest.
+const MOST_MOVED: u64 = 128 << 20;
+
+/// What `copy_file_range(2)` does, from an offset in one file to one in another. Answers how many bytes
+/// were copied. `permitted` is asked whenever there was something to wait for.
+pub(crate) async fn copy_range(
+    (from, from_off): (&Handle, u64),
+    (to, to_off): (&Handle, u64),
+    len: u64,
+    permitted: impl Fn() -> Result<()>,
+) -> Result<u64> {
+    to.failure()?;
+    if from.file.is_dirty() {
+        from.file.flush().await?;
+    }
+    from.file.refresh().await?;
+    // Within one file, the copy may move its end.
+    let len = len.min(from.file.size().saturating_sub(from_off));
+    let (mut done, mut moved) = (0, 0);
+    while done < len && moved < MOST_MOVED {
+        permitted()?;
+        let left = len - done;
+        let (at, into) = (from_off.saturating_add(done), to_off.saturating_add(done));
+        let most = match to.file.share(from.file.ino, at, into, left).await {
+            Ok(0) => break,
+            Ok(shared) => {
+                done += shared;
+                continue;
+            }
+            Err(error) if error.kind == ErrorKind::InlineFull => PAST_INLINE,
+            Err(error) if error.kind == ErrorKind::CrossDevice => PAST_WEAKER,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        };
+        match move_bytes((from, at), (to, into), left.min(most), &permitted).await {
+            Ok(0) => break,
+            Ok(n) => (done, moved) = (done + n, moved + n),
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    if to.sync {
+        to.flush().await?;
+    }
+    Ok(done)
+}
+
+async fn move_bytes(
+    (from, at): (&Handle, u64),
+    (to, into): (&Handle, u64),
+    len: u64,
+    permitted: &impl Fn() -> Result<()>,
+) -> Result<u64> {
+    let data = from.file.read(at, len as usize, &from.ahead).await?;
+    let mut done = 0;
+    for part in data.parts() {
+        let (written, buffered) = to.file.write(into + done, part, false, permitted).await?;
+        if !buffered {
+            to.flush().await?;
+        }
+        done += written as u64;
+        if written < part.len() {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+impl File {
+    /// Makes `len` bytes at `to_off` show what another file, or this one, holds at `from_off`, without
+    /// moving data. Answers how much was done. Errors: `InlineFull` and `CrossDevice` if what comes
+    /// first has to be moved.
+    async fn share(
+        self: &Arc<Self>,
+        from: InodeId,
+        from_off: u64,
+        to_off: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let _order = self.order.lock().await;
+        let mut seen = self.failures();
+        self.flush_in_order().await;
+        self.failure_since(&mut seen)?;
+        let op = v1::CopyRangeOp { from: from.0, from_off, to: self.ino.0, to_off, len };
+        let reply = self.mount.meta.change(Op::CopyRange(op)).await?;
+        let Reply::CopyRange(v1::CopyRangeReply { attr: Some(attr), copied }) = reply else {
+            let what = "the reply to a copy is of another kind";
+            return Err(Error::new(ErrorKind::Protocol, what));
+        };
+        let attr: Attr = attr.try_into()?;
+        let range = to_off..to_off.saturating_add(copied);
+        self.state.lock().changed(&self.mount, attr, |e| e.lose(attr.data_version, range));
+        Ok(copied)
+    }
+}
