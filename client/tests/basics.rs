@@ -307,6 +307,28 @@ async fn more_than_the_write_buffer_can_be_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_came_with_a_name_is_on_what_the_file_holds_now() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (fs, other) = (cluster.client().await, cluster.client().await);
+    cluster.metadata.grant_lookups.store(true, Ordering::Relaxed);
+    for (name, len) in [("inline", 1000), ("segments", 50_000)] {
+        let (writer, ino) = create(&other, name).await;
+        let reader = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+        for round in 0..2 {
+            let data = pattern(len, round);
+            other.write(writer, 0, &data).await.unwrap();
+            other.flush(writer).await.unwrap();
+            // Nothing is ever recalled here: a lease comes with the last round alone.
+            if round == 1 {
+                fs.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap();
+            }
+            let got = fs.read(reader, 0, len).await.unwrap().into_bytes();
+            assert!(got == data, "{name} in round {round}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_moves_no_data() {
     let layout = small_layout("4+2");
     let cluster = Cluster::start(6, layout).await;

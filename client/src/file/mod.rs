@@ -153,6 +153,10 @@ impl File {
     async fn refresh(self: &Arc<Self>) -> Result<()> {
         let leases = &self.mount.meta.leases;
         if leases.mode(self.ino).is_some() {
+            // It may have come with an answer that this file was not told: of a lookup by name.
+            if let Some(attr) = leases.attr(self.ino) {
+                self.told(attr);
+            }
             return Ok(());
         }
         leases.settled(self.ino).await;
