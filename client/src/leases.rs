@@ -289,9 +289,10 @@ impl Leases {
         let table = &mut *self.table.lock();
         let made = made(reply);
         let values = values(table, op, made);
-        let names: Vec<_> = names(op)
+        let names: Vec<_> = op
+            .names()
             .into_iter()
-            .map(|(dir, name)| (dir, name, table.holds_since(start, InodeId(dir))))
+            .map(|(dir, name)| (dir, name, table.holds_since(start, dir)))
             .collect();
         for ino in touched(op, reply) {
             let alone = table.holds_since(start, ino);
@@ -304,8 +305,8 @@ impl Leases {
         let now = Start(table.epoch);
         for ((dir, name, known), value) in names.iter().zip(values) {
             match value {
-                Some(value) if *known => table.learn_name(now, *dir, name, value),
-                _ => table.forget_name(InodeId(*dir), name),
+                Some(value) if *known => table.learn_name(now, dir.0, name, value),
+                _ => table.forget_name(*dir, name),
             }
         }
         if let Some(ino) = made
@@ -325,7 +326,8 @@ impl Leases {
             }
         }
         if matches!(op, Op::Unlink(_) | Op::RmDir(_)) {
-            let gone = reply.touched.iter().filter(|ino| names.iter().all(|(dir, ..)| dir != *ino));
+            let gone =
+                reply.touched.iter().filter(|ino| names.iter().all(|(dir, ..)| dir.0 != **ino));
             gone.for_each(|ino| self.give_back(table, InodeId(*ino)));
         }
         self.shrink(table);
@@ -335,8 +337,8 @@ impl Leases {
     /// relied on.
     pub fn refused(&self, op: &Op) {
         let table = &mut *self.table.lock();
-        for (dir, name) in names(op) {
-            table.forget_name(InodeId(dir), &name);
+        for (dir, name) in op.names() {
+            table.forget_name(dir, &name);
         }
     }
 
@@ -428,39 +430,12 @@ impl Leases {
     }
 }
 
-/// The names that a change makes, takes away or moves.
-fn names(op: &Op) -> Vec<(u64, Bytes)> {
-    match op {
-        Op::Create(op) => vec![(op.parent, op.name.clone())],
-        Op::MkNod(op) => vec![(op.parent, op.name.clone())],
-        Op::MkDir(op) => vec![(op.parent, op.name.clone())],
-        Op::SymLink(op) => vec![(op.parent, op.name.clone())],
-        Op::Link(op) => vec![(op.parent, op.name.clone())],
-        Op::Unlink(op) => vec![(op.parent, op.name.clone())],
-        Op::RmDir(op) => vec![(op.parent, op.name.clone())],
-        Op::Rename(op) => {
-            vec![(op.parent, op.name.clone()), (op.new_parent, op.new_name.clone())]
-        }
-        _ => Vec::new(),
-    }
-}
-
 /// The inodes that a change may have changed: those that it names, and those that the leader found
 /// behind its names.
 fn touched(op: &Op, reply: &v1::MetaReply) -> BTreeSet<InodeId> {
-    let named = match op {
-        Op::Link(v1::LinkOp { ino, .. })
-        | Op::SetAttr(v1::SetAttrOp { ino, .. })
-        | Op::SetXattr(v1::SetXattrOp { ino, .. })
-        | Op::RemoveXattr(v1::RemoveXattrOp { ino, .. })
-        | Op::SetLayout(v1::SetLayoutOp { ino, .. })
-        | Op::CommitExtents(v1::CommitExtentsOp { ino, .. })
-        | Op::Fallocate(v1::FallocateOp { ino, .. })
-        | Op::CopyRange(v1::CopyRangeOp { to: ino, .. }) => Some(*ino),
-        _ => None,
-    };
-    let dirs = names(op).into_iter().map(|(dir, _)| dir);
-    named.into_iter().chain(dirs).chain(reply.touched.iter().copied()).map(InodeId).collect()
+    let dirs = op.names().into_iter().map(|(dir, _)| dir);
+    let found = reply.touched.iter().copied().map(InodeId);
+    op.inode().into_iter().chain(dirs).chain(found).collect()
 }
 
 /// The inode that a change made, or gave a name to.
@@ -483,7 +458,7 @@ fn attr(reply: &v1::MetaReply) -> Option<Attr> {
     attr.and_then(|attr| attr.try_into().ok())
 }
 
-/// What each of a change's [`names`] leads to now, if that is known: nowhere, or to an inode.
+/// What each of a change's [`Op::names`] leads to now, if that is known: nowhere, or to an inode.
 fn values(table: &Table, op: &Op, made: Option<InodeId>) -> Vec<Option<Option<InodeId>>> {
     match op {
         Op::Unlink(_) | Op::RmDir(_) => vec![Some(None)],

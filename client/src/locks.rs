@@ -9,6 +9,7 @@
 //!   through that handle fails, until it closes it.
 
 use crate::filesystem::Filesystem;
+use crate::meta::Failed;
 use crate::mount::Mount;
 use crate::session::{Session, Sessions};
 use crate::types::{HandleId, Lock, LockKind};
@@ -47,7 +48,7 @@ struct Entry {
     held: bool,
     /// It is not known what it holds.
     doubtful: bool,
-    /// Handles through which it locked.
+    /// Handles through which it asked: a caller that was killed may be gone before its answer comes.
     handles: Vec<HandleId>,
     /// Requests under way.
     asking: usize,
@@ -105,33 +106,49 @@ impl Locks {
         sessions: &Sessions,
         ino: InodeId,
         owner: Owner,
-        session: &Arc<Session>,
-    ) -> Result<Arc<RwLock<()>>> {
+        handle: HandleId,
+    ) -> Arc<RwLock<()>> {
         let mut table = self.table.lock();
         let entries = table.entry(ino).or_default();
         if let Some(entry) = entries.iter_mut().find(|e| e.owner == owner) {
-            if entry.is_lost(sessions) {
-                return Err(lost_locks());
-            }
-            if !entry.held {
-                entry.session = session.clone();
+            if !entry.handles.contains(&handle) {
+                entry.handles.push(handle);
             }
             entry.asking += 1;
-            return Ok(entry.gate.clone());
+            return entry.gate.clone();
         }
         self.count.fetch_add(1, Ordering::AcqRel);
-        let entry = Entry {
+        let gate: Arc<RwLock<()>> = Arc::default();
+        entries.push(Entry {
             owner,
-            session: session.clone(),
+            session: sessions.current(),
             held: false,
             doubtful: false,
-            handles: Vec::new(),
+            handles: vec![handle],
             asking: 1,
-            gate: Arc::default(),
-        };
-        let gate = entry.gate.clone();
-        entries.push(entry);
-        Ok(gate)
+            gate: gate.clone(),
+        });
+        gate
+    }
+
+    /// The session to ask in. Fails if the owner has lost what it held.
+    fn session_of(
+        &self,
+        sessions: &Sessions,
+        ino: InodeId,
+        gate: &Arc<RwLock<()>>,
+    ) -> Result<Arc<Session>> {
+        let mut session = Err(lost_locks());
+        self.edit(ino, gate, |entry| {
+            if !entry.is_lost(sessions) {
+                if !entry.held {
+                    entry.session = sessions.current();
+                }
+                session = Ok(entry.session.clone());
+            }
+            true
+        });
+        session
     }
 
     /// A request of [`Locks::begin`] is over; `change` says what it led to.
@@ -171,7 +188,7 @@ impl Locks {
         table.get(&ino)?.iter().find(|e| e.owner == owner).map(read)
     }
 
-    /// Gates of the owners that locked through this handle and no other; it is forgotten of the rest.
+    /// Gates of the owners that asked through this handle and no other; it is forgotten of the rest.
     fn only_through(&self, ino: InodeId, handle: HandleId) -> Vec<Arc<RwLock<()>>> {
         if self.is_empty() {
             return Vec::new();
@@ -276,6 +293,10 @@ impl Place {
     }
 }
 
+fn would_block<T>(answer: &Result<T>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind == ErrorKind::WouldBlock)
+}
+
 fn other() -> Error {
     Error::new(ErrorKind::Protocol, "a metadata server answered another kind of reply")
 }
@@ -295,19 +316,16 @@ impl Filesystem {
     /// it; `Io` if locks of this owner were lost.
     pub async fn set_lock(&self, handle: HandleId, lock: Lock) -> Result<()> {
         let ino = self.files().handle(handle)?.file.ino;
-        let locked = self.try_lock(ino, handle, &lock, 0).await;
-        if !locked.as_ref().is_err_and(|e| e.kind == ErrorKind::WouldBlock) || !lock.flock {
-            return locked;
-        }
+        let mut locked = self.try_lock(ino, handle, &lock, 0).await;
         // What another process on this mount has closed before may be on its way.
-        if self.releases(ino).await {
-            let locked = self.try_lock(ino, handle, &lock, 0).await;
-            if locked.is_ok() {
-                return locked;
-            }
+        if would_block(&locked) && self.releases(ino).await {
+            locked = self.try_lock(ino, handle, &lock, 0).await;
         }
         // On Linux flock(2) gives up what it holds before it asks for the other kind.
-        if self.mount().locks.find(ino, (true, lock.owner), |e| e.held) == Some(true) {
+        if would_block(&locked)
+            && lock.flock
+            && self.mount().locks.find(ino, (true, lock.owner), |e| e.held) == Some(true)
+        {
             let none = Lock { kind: LockKind::None, ..lock };
             self.try_lock(ino, handle, &none, 0).await?;
         }
@@ -323,9 +341,9 @@ impl Filesystem {
         interrupted: impl Future<Output = ()> + Send,
     ) -> Result<()> {
         let ino = self.files().handle(handle)?.file.ino;
-        match self.set_lock(handle, lock).await {
-            Err(error) if error.kind == ErrorKind::WouldBlock => {}
-            answer => return answer,
+        let first = self.set_lock(handle, lock).await;
+        if !would_block(&first) {
+            return first;
         }
         let mount = self.mount().clone();
         let ticket = mount.locks.ticket.fetch_add(1, Ordering::Relaxed) + 1;
@@ -340,12 +358,10 @@ impl Filesystem {
                 turn = place.turn(ino, &lock) => turn?,
             }
             // Not to be interrupted: it is answered what happened.
-            match self.try_lock(ino, handle, &lock, ticket).await {
-                Err(error) if error.kind == ErrorKind::WouldBlock => {}
-                answer => {
-                    place.over = answer.is_ok();
-                    return answer;
-                }
+            let locked = self.try_lock(ino, handle, &lock, ticket).await;
+            if !would_block(&locked) {
+                place.over = locked.is_ok();
+                return locked;
             }
         }
     }
@@ -383,48 +399,61 @@ impl Filesystem {
         if unlocks && locks.find(ino, owner, |_| ()).is_none() {
             return Ok(());
         }
+        // Held until all is over, so that a release waits for it, and comes after it.
+        let (gate, _shared) = loop {
+            let gate = locks.begin(&meta.sessions, ino, owner, handle);
+            let shared = timeout_at(deadline, gate.clone().read_owned()).await;
+            match shared {
+                Ok(shared) if locks.find(ino, owner, |e| e.is(&gate)) == Some(true) => {
+                    break (gate, shared);
+                }
+                // All was released meanwhile.
+                Ok(_) => locks.end(ino, &gate, |_| ()),
+                Err(_) => {
+                    locks.end(ino, &gate, |_| ());
+                    let what = "earlier locks are not released yet";
+                    return Err(Error::new(ErrorKind::TimedOut, what));
+                }
+            }
+        };
+        let op = Op::SetLock(v1::SetLockOp { lock: Some(to_wire(ino, lock)), ticket });
+        let answer = self.ask_for_lock(ino, &gate, op, deadline).await;
+        locks.end(ino, &gate, |entry| match &answer {
+            Ok(_) if unlocks => {
+                let all = lock.start == 0 && lock.end == LAST && entry.asking == 0;
+                entry.held &= !all;
+            }
+            Ok(session) => {
+                // If another thread of the owner met the end of the session first.
+                entry.doubtful |= entry.session.id != *session;
+                entry.held = true;
+            }
+            // What it did will be known, or went with its session.
+            Err(failed) => entry.doubtful |= failed.ambiguous && unsettled(&failed.error),
+        });
+        answer.map(drop).map_err(Error::from)
+    }
+
+    /// Asks in the session of now; in the next one if that ends, with which went whatever was done in
+    /// it. Answers in which.
+    async fn ask_for_lock(
+        &self,
+        ino: InodeId,
+        gate: &Arc<RwLock<()>>,
+        op: Op,
+        deadline: Instant,
+    ) -> Result<SessionId, Failed> {
+        let (locks, meta) = (&self.mount().locks, self.meta());
+        let known = |error| Failed { error, ambiguous: false };
         loop {
-            let session = meta.sessions.current();
-            let gate = locks.begin(&meta.sessions, ino, owner, &session)?;
-            let Ok(shared) = timeout_at(deadline, gate.read()).await else {
-                locks.end(ino, &gate, |_| ());
-                return Err(Error::new(ErrorKind::TimedOut, "earlier locks are not released yet"));
-            };
-            // All was released meanwhile, or the session ended.
-            if locks.find(ino, owner, |e| e.is(&gate)) != Some(true)
-                || meta.sessions.is_over(session.id)
-            {
-                locks.end(ino, &gate, |_| ());
-                if meta.sessions.is_over(session.id) {
-                    meta.sessions.replacement(session.id, deadline).await?;
+            let session = locks.session_of(&meta.sessions, ino, gate).map_err(known)?;
+            match meta.change_in(&session, op.clone(), deadline).await {
+                Ok(_) => return Ok(session.id),
+                Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {
+                    meta.sessions.replacement(session.id, deadline).await.map_err(known)?;
                 }
-                continue;
+                Err(failed) => return Err(failed),
             }
-            let op = Op::SetLock(v1::SetLockOp { lock: Some(to_wire(ino, lock)), ticket });
-            let answer = meta.change_in(&session, op, deadline).await;
-            let expired = matches!(&answer, Err(f) if f.error.kind == ErrorKind::SessionExpired);
-            locks.end(ino, &gate, |entry| match &answer {
-                Ok(_) if unlocks => {
-                    let all = lock.start == 0 && lock.end == LAST && entry.asking == 0;
-                    entry.held &= !all;
-                }
-                Ok(_) => {
-                    // If another thread of the owner met the end of the session first.
-                    entry.doubtful |= entry.session.id != session.id;
-                    entry.held = true;
-                    if !entry.handles.contains(&handle) {
-                        entry.handles.push(handle);
-                    }
-                }
-                // What it did went with the session, or will be known.
-                Err(failed) => entry.doubtful |= failed.ambiguous && unsettled(&failed.error),
-            });
-            drop(shared);
-            if !expired {
-                return answer.map(drop).map_err(Error::from);
-            }
-            // What it asked for is not held by anybody: it may be asked for again.
-            meta.sessions.replacement(session.id, deadline).await?;
         }
     }
 

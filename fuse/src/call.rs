@@ -180,7 +180,8 @@ impl Call {
         // that is killed.
         let runtime = self.runtime.clone();
         runtime.spawn(async move {
-            if self.opcode == FLUSH {
+            // What hears of signals ends by itself.
+            if self.opcode == FLUSH || self.signal.is_some() {
                 tokio::time::sleep(LAST_FLUSH).await;
             }
             while !self.answered.load(Ordering::Acquire) {

@@ -96,7 +96,17 @@ pub async fn must_grant(
 /// Waits until nobody else holds any lease on these: for changes of the leader's own.
 pub async fn changeable(node: &Node, inos: &[InodeId], deadline: Instant) -> Result<()> {
     let what = "a session has not given up its lease yet";
-    let by = SessionId(0);
+    all_back(node, SessionId(0), inos, deadline, what).await
+}
+
+/// Recalls the leases that others than `by` hold on these, and waits until they are back.
+async fn all_back(
+    node: &Node,
+    by: SessionId,
+    inos: &[InodeId],
+    deadline: Instant,
+    what: &str,
+) -> Result<()> {
     when(node, deadline, what, |s| {
         let now = Instant::now();
         // Every one is asked, also after one that is held.
@@ -114,12 +124,13 @@ pub async fn claim(
     deadline: Instant,
 ) -> Result<Claim> {
     let by = SessionId(request.session);
-    let names = names(request.op.as_ref());
+    let mut names = request.op.as_ref().map(Op::names).unwrap_or_default();
+    names.dedup(); // a name that is moved to itself
     let mut claim = Claim { node: node.clone(), term, by, names: Vec::new(), inos: Vec::new() };
     let busy = "another change of the same name has not ended yet";
     when(node, deadline, busy, |s| s.leases.take_names(&names).then_some(())).await?;
     claim.names = names;
-    let mut inos = inodes(request.op.as_ref());
+    let mut inos = Vec::from_iter(request.op.as_ref().and_then(Op::inode));
     for (parent, name) in &claim.names {
         inos.push(*parent);
         inos.extend(node.state.child(*parent, name)?);
@@ -129,49 +140,6 @@ pub async fn claim(
     node.sessions.lock().leases.claim(by, &inos);
     claim.inos = inos;
     let held = "another session has not given up its lease yet";
-    when(node, deadline, held, |s| {
-        let now = Instant::now();
-        let held =
-            claim.inos.iter().filter(|ino| !s.leases.recall(now, by, **ino, Use::Change)).count();
-        (held == 0).then_some(())
-    })
-    .await?;
+    all_back(node, by, &claim.inos, deadline, held).await?;
     Ok(claim)
-}
-
-/// The names that a change makes, takes away or moves.
-fn names(op: Option<&Op>) -> Vec<Name> {
-    let name = |parent: u64, name: &bytes::Bytes| (InodeId(parent), name.clone());
-    match op {
-        Some(Op::Create(op)) => vec![name(op.parent, &op.name)],
-        Some(Op::MkNod(op)) => vec![name(op.parent, &op.name)],
-        Some(Op::MkDir(op)) => vec![name(op.parent, &op.name)],
-        Some(Op::SymLink(op)) => vec![name(op.parent, &op.name)],
-        Some(Op::Link(op)) => vec![name(op.parent, &op.name)],
-        Some(Op::Unlink(op)) => vec![name(op.parent, &op.name)],
-        Some(Op::RmDir(op)) => vec![name(op.parent, &op.name)],
-        Some(Op::Rename(op)) => {
-            let mut both = vec![name(op.parent, &op.name), name(op.new_parent, &op.new_name)];
-            both.dedup();
-            both
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// The inodes that a change names by number.
-fn inodes(op: Option<&Op>) -> Vec<InodeId> {
-    match op {
-        Some(Op::Link(op)) => vec![InodeId(op.ino)],
-        Some(Op::SetAttr(op)) => vec![InodeId(op.ino)],
-        Some(Op::SetXattr(op)) => vec![InodeId(op.ino)],
-        Some(Op::RemoveXattr(op)) => vec![InodeId(op.ino)],
-        Some(Op::SetLayout(op)) => vec![InodeId(op.ino)],
-        Some(Op::CommitExtents(op)) => vec![InodeId(op.ino)],
-        Some(Op::Fallocate(op)) => vec![InodeId(op.ino)],
-        // The source is only read, and the client has waited for those who write it: waiting here, two
-        // copies between the same files could wait for each other.
-        Some(Op::CopyRange(op)) => vec![InodeId(op.to)],
-        _ => Vec::new(),
-    }
 }

@@ -8,6 +8,7 @@ mod error;
 mod ids;
 pub mod layout;
 pub mod op;
+mod touches;
 
 /// Generated messages and gRPC stubs.
 #[allow(missing_docs, clippy::all)]

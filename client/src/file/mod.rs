@@ -17,6 +17,7 @@ mod write;
 pub(crate) use commit::set_attr;
 pub(crate) use copy::copy_range;
 
+use crate::leases::Mode;
 use crate::mount::Mount;
 use crate::types::Attr;
 use dirty::Dirty;
@@ -152,12 +153,18 @@ impl File {
     /// lease, else after the leader was asked.
     async fn refresh(self: &Arc<Self>) -> Result<()> {
         let leases = &self.mount.meta.leases;
-        if leases.mode(self.ino).is_some() {
-            // It may have come with an answer that this file was not told: of a lookup by name.
-            if let Some(attr) = leases.attr(self.ino) {
-                self.told(attr);
+        match leases.mode(self.ino) {
+            // Only this mount has changed it since, and knows how.
+            Some(Mode::Write) => return Ok(()),
+            // It may have come with an answer that this file was not told, that of a lookup by name; then
+            // so did the attributes.
+            Some(Mode::Read) => {
+                if let Some(attr) = leases.attr(self.ino) {
+                    self.told(attr);
+                    return Ok(());
+                }
             }
-            return Ok(());
+            None => {}
         }
         leases.settled(self.ino).await;
         self.settle().await;
