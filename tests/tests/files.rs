@@ -6,6 +6,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 use weft_tests::{Cluster, data, path, run, weft_ok};
 
 #[test]
@@ -27,6 +28,18 @@ fn calls_do_what_they_do_on_a_local_filesystem() -> Result<()> {
     let mut expected = vec![0; 200_000];
     expected[1000..100_000].copy_from_slice(&data::bytes(1, 300_000)[..99_000]);
     ensure!(all == expected, "content after truncation");
+
+    // A program that runs is not written to, nor cut before that is refused.
+    let program = m.join("program");
+    fs::copy("/bin/sleep", &program)?;
+    let mut running = Command::new(&program).arg("600").spawn()?;
+    for options in [OpenOptions::new().write(true).truncate(true), OpenOptions::new().write(true)] {
+        let refused = options.open(&program).map(drop).map_err(|e| e.raw_os_error());
+        ensure!(refused == Err(Some(libc::ETXTBSY)), "{refused:?}");
+    }
+    running.kill()?;
+    running.wait()?;
+    ensure!(fs::read(&program)? == fs::read("/bin/sleep")?, "a program that ran was cut");
 
     // Names.
     fs::create_dir(m.join("d"))?;

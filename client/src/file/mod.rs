@@ -184,13 +184,14 @@ impl File {
     async fn prepare_to_write(self: &Arc<Self>) -> Result<()> {
         let leases = &self.mount.meta.leases;
         let refused = self.refused_until.lock().is_some_and(|until| Instant::now() < until);
-        if leases.may_buffer(self.ino) || refused {
+        // Without any lease, the pages that the caller caches of the write would never be recalled.
+        if leases.may_buffer(self.ino) || (refused && leases.mode(self.ino).is_some()) {
             return Ok(());
         }
         leases.settled(self.ino).await;
         self.settle().await;
-        self.ask_for_lease(true).await?;
-        if !leases.may_buffer(self.ino) {
+        self.ask_for_lease(!refused).await?;
+        if !refused && !leases.may_buffer(self.ino) {
             *self.refused_until.lock() = Some(Instant::now() + REFUSED);
         }
         Ok(())

@@ -32,8 +32,6 @@ pub mod flag {
     pub const POSIX_LOCKS: u64 = 1 << 1;
     /// The same of BSD's locks.
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    /// Open takes `O_TRUNC`; no separate SETATTR.
-    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// Writes longer than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// Listings with attributes, where the kernel finds them useful.
@@ -55,8 +53,9 @@ pub mod flag {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
+// Without `ATOMIC_O_TRUNC`: an open that is to cut would cut before the kernel finds that the file is
+// being executed, and refuses it.
 const ALWAYS: u64 = flag::ASYNC_READ
-    | flag::ATOMIC_O_TRUNC
     | flag::BIG_WRITES
     | flag::ASYNC_DIO
     | flag::PARALLEL_DIROPS
