@@ -33,7 +33,9 @@ fn calls_do_what_they_do_on_a_local_filesystem() -> Result<()> {
     let program = m.join("program");
     fs::copy("/bin/sleep", &program)?;
     let mut running = Command::new(&program).arg("600").spawn()?;
-    for options in [OpenOptions::new().write(true).truncate(true), OpenOptions::new().write(true)] {
+    let mut only_cuts = File::options();
+    only_cuts.read(true).custom_flags(libc::O_TRUNC);
+    for options in [File::options().write(true), &mut only_cuts] {
         let refused = options.open(&program).map(drop).map_err(|e| e.raw_os_error());
         ensure!(refused == Err(Some(libc::ETXTBSY)), "{refused:?}");
     }
