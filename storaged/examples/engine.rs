@@ -1,4 +1,5 @@
-//! The engine beside `fio` on the same drive, in turns, with the same sizes, depths and flushes:
+//! The engine beside `fio` on the same drive, in turns, with the same sizes, depths and flushes, and with
+//! registered buffers in both:
 //!
 //! ```text
 //! cargo run --release -p weft-storaged --example engine -- PATH [GiB [INDEX]]
@@ -140,7 +141,7 @@ impl Bench {
         };
         let mut fio = Command::new("fio");
         fio.args(["--name=floor", "--direct=1", "--ioengine=io_uring", "--output-format=json"])
-            .args(["--norandommap", "--randrepeat=0"])
+            .args(["--norandommap", "--randrepeat=0", "--fixedbufs=1"])
             .arg(format!("--filename={}", path.display()))
             .arg(format!("--offset={offset}"))
             .arg(format!("--size={}", self.chunks * CHUNK as u64))
