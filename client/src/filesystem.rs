@@ -156,8 +156,8 @@ impl Filesystem {
     }
 
     /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers how much
-    /// of it was taken (all, unless an error came in between). With an append handle `off` is ignored. Answers the failure of an earlier
-    /// write of the file if this handle was not told yet (I8).
+    /// of it was taken (all, unless an error came in between). With an append handle `off` is ignored.
+    /// Answers the failure of an earlier write of the file if this handle was not told yet (I8).
     pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
         let id = handle;
         let handle = self.files().handle(id)?;

@@ -311,7 +311,8 @@ async fn a_lease_that_came_with_a_name_is_on_what_the_file_holds_now() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
     let (fs, other) = (cluster.client().await, cluster.client().await);
     cluster.metadata.grant_lookups.store(true, Ordering::Relaxed);
-    for (name, len) in [("inline", 1000), ("segments", 50_000)] {
+    let files = [("inline", 1000, false), ("segments", 50_000, false), ("changed", 50_000, true)];
+    for (name, len, change) in files {
         let (writer, ino) = create(&other, name).await;
         let reader = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
         for round in 0..2 {
@@ -321,6 +322,10 @@ async fn a_lease_that_came_with_a_name_is_on_what_the_file_holds_now() {
             // Nothing is ever recalled here: a lease comes with the last round alone.
             if round == 1 {
                 fs.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap();
+                // After this, the attributes that came with the lease hold no more.
+                if change {
+                    fs.set_xattr(ino, b"user.a", b"b", 0).await.unwrap();
+                }
             }
             let got = fs.read(reader, 0, len).await.unwrap().into_bytes();
             assert!(got == data, "{name} in round {round}");
@@ -379,4 +384,22 @@ async fn room_that_is_not_there_is_not_promised() {
     assert_eq!((attr.size, attr.blocks), (free + 100, 0));
     assert_eq!(fs.seek(handle, 0, Seek::Data).await.unwrap_err().kind, ErrorKind::NoData);
     assert_eq!(fs.seek(handle, 7, Seek::Hole).await.unwrap(), 7);
+}
+
+/// Else the pages that the kernel keeps of what was written would be under no lease, and nobody would
+/// recall them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_writes_without_a_lease_asks_for_one_every_time() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (fs, other) = (cluster.client().await, cluster.client().await);
+    let (_, ino) = create(&other, "f").await;
+    let flags = OpenFlags { write: true, ..OpenFlags::default() };
+    let handle = fs.open(ino, flags).await.unwrap().handle;
+    // None is ever granted here; that one to buffer was refused a moment ago spares no question.
+    let before = cluster.metadata.count("lease");
+    for i in 0..10 {
+        fs.write(handle, i * 10, &[7; 10]).await.unwrap();
+    }
+    assert_eq!(cluster.metadata.count("lease") - before, 10);
+    fs.release(handle).await.unwrap();
 }
