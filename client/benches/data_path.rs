@@ -11,7 +11,7 @@ use fixture::{Cluster, pattern};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_client::{Filesystem, OpenFlags};
+use weft_client::{Creator, Filesystem, OpenFlags};
 use weft_proto::{Geometry, InodeId, Layout, Profile};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -88,7 +88,7 @@ async fn transfers(profile: Profile) {
 
 async fn write(fs: &Filesystem, name: &str, size: usize, block: &[u8]) -> InodeId {
     let opened = fs
-        .create(InodeId::ROOT, name.as_bytes(), 0o644, 0, 0, OpenFlags::default())
+        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
         .await
         .expect("create");
     for off in (0..size as u64).step_by(block.len()) {
@@ -119,7 +119,13 @@ async fn small_files() {
         for i in 0..count {
             let name = format!("{len}-{i}");
             let opened = fs
-                .create(InodeId::ROOT, name.as_bytes(), 0o644, 0, 0, OpenFlags::default())
+                .create(
+                    InodeId::ROOT,
+                    name.as_bytes(),
+                    0o644,
+                    Creator::default(),
+                    OpenFlags::default(),
+                )
                 .await
                 .expect("create");
             fs.write(opened.handle, 0, &data).await.expect("write");

@@ -9,7 +9,7 @@ use crate::meta::Meta;
 use crate::mount::ContentCache;
 use crate::mount::Mount;
 use crate::store::Store;
-use crate::types::{Allocate, Counters, HandleId, OpenFlags, Opened, ReadData, Seek};
+use crate::types::{Allocate, Counters, Creator, HandleId, OpenFlags, Opened, ReadData, Seek};
 use crate::{file, flusher, recalls, session};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -111,14 +111,14 @@ impl Filesystem {
         parent: InodeId,
         name: &[u8],
         mode: u32,
-        uid: u32,
-        gid: u32,
+        by: Creator,
         flags: OpenFlags,
     ) -> Result<Opened> {
+        let Creator { uid, gid, umask } = by;
         let name = Bytes::copy_from_slice(name);
         let (parent, exclusive) = (parent.0, flags.exclusive);
         let op = |open_seq| {
-            Op::Create(v1::CreateOp { parent, name, mode, uid, gid, exclusive, open_seq })
+            Op::Create(v1::CreateOp { parent, name, mode, uid, gid, exclusive, open_seq, umask })
         };
         let (handle, attr, keep_cache) = self.files().create(op, flags).await?;
         Ok(Opened { handle, attr, keep_cache })
@@ -130,12 +130,12 @@ impl Filesystem {
         &self,
         parent: InodeId,
         mode: u32,
-        uid: u32,
-        gid: u32,
+        by: Creator,
         flags: OpenFlags,
     ) -> Result<Opened> {
+        let Creator { uid, gid, umask } = by;
         let parent = parent.0;
-        let op = |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq });
+        let op = |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq, umask });
         let (handle, attr, keep_cache) = self.files().create(op, flags).await?;
         Ok(Opened { handle, attr, keep_cache })
     }

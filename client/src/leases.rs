@@ -20,6 +20,8 @@ use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
+/// The attribute that is an access control list.
+pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// Inodes and names that are kept; above it, half of them are given back.
 const MOST: usize = 200_000;
 /// Marks of recalls and changes are kept for at least this long: longer than any request lives.
@@ -43,6 +45,8 @@ struct Held {
     flushing: bool,
     seq: u64,
     attr: Option<Attr>,
+    /// Its access control list, if it has one and was asked for.
+    access_acl: Option<Bytes>,
     /// What an open would answer.
     content: Option<Arc<v1::OpenReply>>,
     /// Names in a directory; `None`: there is no such name.
@@ -100,6 +104,7 @@ impl Table {
             flushing: false,
             seq: 0,
             attr: None,
+            access_acl: None,
             content: None,
             names: HashMap::new(),
             complete: false,
@@ -158,7 +163,7 @@ impl Table {
         self.inodes.retain(|_, held| held.mode == Mode::Write || held.flushing);
         self.names = 0;
         for held in self.inodes.values_mut() {
-            (held.attr, held.content) = (None, None);
+            (held.attr, held.access_acl, held.content) = (None, None, None);
         }
     }
 }
@@ -246,6 +251,19 @@ impl Leases {
         attr.filter(|_| self.live())
     }
 
+    /// The access control list, if what a lease covers says whether there is one. The kernel asks for it
+    /// to decide who may do something.
+    pub fn access_acl(&self, ino: InodeId) -> Option<Result<Bytes>> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino)?;
+        let acl = match held.attr?.acls {
+            true => Ok(held.access_acl.clone()?),
+            false => Err(Error::new(ErrorKind::NoAttribute, "no access control list")),
+        };
+        drop(table);
+        self.live().then_some(acl)
+    }
+
     /// What an open would answer, and whether writes may be buffered.
     pub fn content(&self, ino: InodeId) -> Option<(Arc<v1::OpenReply>, Mode)> {
         let table = self.table.lock();
@@ -273,6 +291,14 @@ impl Leases {
                 table.learn_name(start, op.parent, &op.name, None);
             }
             (Op::GetAttr(_), Some(Reply::Attr(attr))) => table.learn_attr(start, Some(attr)),
+            (Op::GetXattr(op), Some(Reply::Data(value))) if op.name == ACCESS_ACL => {
+                let ino = InodeId(op.ino);
+                if table.holds_since(start, ino)
+                    && let Some(held) = table.inodes.get_mut(&ino)
+                {
+                    held.access_acl = Some(value.clone());
+                }
+            }
             (Op::GetExtents(_), Some(Reply::Extents(found))) => {
                 table.learn_attr(start, found.attr.as_ref());
             }
@@ -299,7 +325,7 @@ impl Leases {
             table.mark(ino);
             if let Some(held) = table.inodes.get_mut(&ino) {
                 let attr = attr(reply).filter(|attr| alone && attr.ino == ino);
-                (held.attr, held.content) = (attr, None);
+                (held.attr, held.access_acl, held.content) = (attr, None, None);
             }
         }
         let now = Start(table.epoch);

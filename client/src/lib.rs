@@ -40,6 +40,6 @@ pub use fsck::{Finding, FsckProgress, FsckReport};
 pub use mount::ContentCache;
 pub use options::Options;
 pub use types::{
-    Allocate, Attr, Counters, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind, OpenFlags,
-    Opened, ReadData, Seek, SetAttr, SetTime, StatFs,
+    Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,
+    OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs,
 };

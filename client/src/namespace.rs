@@ -1,7 +1,8 @@
 //! Names, attributes and extended attributes: what goes straight to the metadata group.
 
 use crate::filesystem::Filesystem;
-use crate::types::{Attr, DirEntry, DirPage, FileKind, SetAttr, StatFs};
+use crate::leases::ACCESS_ACL;
+use crate::types::{Attr, Creator, DirEntry, DirPage, FileKind, SetAttr, StatFs};
 use crate::{HandleId, file, layout_xattr};
 use bytes::Bytes;
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -10,6 +11,9 @@ use weft_proto::{Error, ErrorKind, InodeId, Layout, Result, v1};
 
 /// A virtual attribute of every inode: the mount's [`crate::Counters`].
 const STATS: &[u8] = b"user.weft.stats";
+
+/// What the attributes begin with that are access control lists.
+const ACLS: &[u8] = b"system.posix_acl_";
 
 /// Longest name, in bytes. No longer one exists, which under a lease nobody else is asked.
 const NAME_MAX: usize = 255;
@@ -76,19 +80,19 @@ impl Filesystem {
     }
 
     /// Makes an inode of any kind but a directory or a symbolic link.
-    #[allow(clippy::too_many_arguments)] // as many as mknod(2) has
     pub async fn mk_nod(
         &self,
         parent: InodeId,
         name: &[u8],
         kind: FileKind,
         mode: u32,
-        uid: u32,
-        gid: u32,
         rdev: u64,
+        by: Creator,
     ) -> Result<Attr> {
+        let (parent, name) = (parent.0, name_of(name));
+        let Creator { uid, gid, umask } = by;
         let kind = kind.to_wire().into();
-        let op = v1::MkNodOp { parent: parent.0, name: name_of(name), kind, mode, uid, gid, rdev };
+        let op = v1::MkNodOp { parent, name, kind, mode, uid, gid, rdev, umask };
         self.attr(self.meta().change(Op::MkNod(op)).await?)
     }
 
@@ -97,10 +101,10 @@ impl Filesystem {
         parent: InodeId,
         name: &[u8],
         mode: u32,
-        uid: u32,
-        gid: u32,
+        by: Creator,
     ) -> Result<Attr> {
-        let op = v1::MkDirOp { parent: parent.0, name: name_of(name), mode, uid, gid };
+        let Creator { uid, gid, umask } = by;
+        let op = v1::MkDirOp { parent: parent.0, name: name_of(name), mode, uid, gid, umask };
         self.attr(self.meta().change(Op::MkDir(op)).await?)
     }
 
@@ -109,9 +113,9 @@ impl Filesystem {
         parent: InodeId,
         name: &[u8],
         target: &[u8],
-        uid: u32,
-        gid: u32,
+        by: Creator,
     ) -> Result<Attr> {
+        let Creator { uid, gid, .. } = by;
         let target = name_of(target);
         let op = v1::SymLinkOp { parent: parent.0, name: name_of(name), target, uid, gid };
         self.attr(self.meta().change(Op::SymLink(op)).await?)
@@ -195,6 +199,11 @@ impl Filesystem {
         if name == layout_xattr::NAME {
             return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());
         }
+        if name == ACCESS_ACL
+            && let Some(known) = self.meta().leases.access_acl(ino)
+        {
+            return known;
+        }
         let op = v1::GetXattrOp { ino: ino.0, name: name_of(name) };
         match self.meta().ask(Op::GetXattr(op)).await? {
             Reply::Data(value) => Ok(value),
@@ -202,20 +211,24 @@ impl Filesystem {
         }
     }
 
-    /// `flags` are those of `setxattr(2)`. Setting `user.weft.layout` sets the layout.
+    /// `flags` are those of `setxattr(2)`. Setting `user.weft.layout` sets the layout; setting an access
+    /// control list sets the mode, and takes the set-group-id bit if `clear_setgid`, as is due if the
+    /// caller is not of the group.
     pub async fn set_xattr(
         &self,
         ino: InodeId,
         name: &[u8],
         value: &[u8],
         flags: u32,
+        clear_setgid: bool,
     ) -> Result<()> {
         check_xattr(name)?;
         if name == layout_xattr::NAME {
             let layout = layout_xattr::parse(value, &self.get_layout(ino).await?)?;
             return self.set_layout(ino, layout).await;
         }
-        let op = v1::SetXattrOp { ino: ino.0, name: name_of(name), value: name_of(value), flags };
+        let (ino, name, value) = (ino.0, name_of(name), name_of(value));
+        let op = v1::SetXattrOp { ino, name, value, flags, clear_setgid };
         self.meta().change(Op::SetXattr(op)).await.map(drop)
     }
 
@@ -280,10 +293,9 @@ impl Filesystem {
     }
 }
 
-/// Attributes of the kernel's own (`system.*`: ACLs) are not kept: a program that is told that they
-/// were set would not set the mode that they stand for.
+/// Of the attributes that mean something to the kernel (`system.*`), access control lists are known.
 fn check_xattr(name: &[u8]) -> Result<()> {
-    if name.starts_with(b"system.") {
+    if name.starts_with(b"system.") && !name.starts_with(ACLS) {
         let what = format!("{} attributes are not supported", String::from_utf8_lossy(name));
         return Err(Error::new(ErrorKind::NotSupported, what));
     }

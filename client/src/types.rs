@@ -91,6 +91,8 @@ pub struct Attr {
     pub data_version: u64,
     /// Bytes of the content that live in metadata.
     pub inline_bytes: u64,
+    /// It has an access control list, or one that its children inherit.
+    pub acls: bool,
 }
 
 impl TryFrom<v1::Attr> for Attr {
@@ -112,8 +114,18 @@ impl TryFrom<v1::Attr> for Attr {
             btime_ns: a.btime_ns,
             data_version: a.data_version,
             inline_bytes: a.inline_bytes,
+            acls: a.acls,
         })
     }
+}
+
+/// Who makes an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Creator {
+    pub uid: u32,
+    pub gid: u32,
+    /// Taken off the mode, unless the directory has an access control list to inherit.
+    pub umask: u32,
 }
 
 /// A time to set.

@@ -5,12 +5,14 @@ mod fixture;
 use fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Allocate, Filesystem, HandleId, OpenFlags, Seek, SetAttr, SetTime};
+use weft_client::{Allocate, Creator, Filesystem, HandleId, OpenFlags, Seek, SetAttr, SetTime};
 use weft_proto::{ErrorKind, InodeId, Layout};
 
 async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
-    let opened =
-        fs.create(InodeId::ROOT, name.as_bytes(), 0o644, 0, 0, OpenFlags::default()).await.unwrap();
+    let opened = fs
+        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
+        .await
+        .unwrap();
     (opened.handle, opened.attr.ino)
 }
 
@@ -324,7 +326,7 @@ async fn a_lease_that_came_with_a_name_is_on_what_the_file_holds_now() {
                 fs.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap();
                 // After this, the attributes that came with the lease hold no more.
                 if change {
-                    fs.set_xattr(ino, b"user.a", b"b", 0).await.unwrap();
+                    fs.set_xattr(ino, b"user.a", b"b", 0, false).await.unwrap();
                 }
             }
             let got = fs.read(reader, 0, len).await.unwrap().into_bytes();

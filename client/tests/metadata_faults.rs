@@ -4,12 +4,14 @@ mod fixture;
 
 use fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
-use weft_client::{Filesystem, Finding, HandleId, OpenFlags, Options};
+use weft_client::{Creator, Filesystem, Finding, HandleId, OpenFlags, Options};
 use weft_proto::{ErrorKind, InodeId};
 
 async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
-    let opened =
-        fs.create(InodeId::ROOT, name.as_bytes(), 0o644, 0, 0, OpenFlags::default()).await.unwrap();
+    let opened = fs
+        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
+        .await
+        .unwrap();
     (opened.handle, opened.attr.ino)
 }
 
@@ -56,7 +58,7 @@ async fn a_change_whose_reply_is_lost_takes_effect_once() {
     let fs = cluster.client().await;
     let flags = OpenFlags { exclusive: true, append: true, ..Default::default() };
     cluster.metadata.lose_replies.store(2, Ordering::SeqCst);
-    let opened = fs.create(InodeId::ROOT, b"f", 0o644, 0, 0, flags).await.unwrap();
+    let opened = fs.create(InodeId::ROOT, b"f", 0o644, Creator::default(), flags).await.unwrap();
     for i in 0..5u8 {
         fs.write(opened.handle, 0, &[i; 10]).await.unwrap();
         cluster.metadata.lose_replies.store(u32::from(i), Ordering::SeqCst);
@@ -116,7 +118,7 @@ async fn an_append_that_may_have_happened_is_not_repeated() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
     let fs = cluster.client().await;
     let append = OpenFlags { append: true, ..Default::default() };
-    let opened = fs.create(InodeId::ROOT, b"log", 0o644, 0, 0, append).await.unwrap();
+    let opened = fs.create(InodeId::ROOT, b"log", 0o644, Creator::default(), append).await.unwrap();
     fs.write(opened.handle, 0, &[1; 10]).await.unwrap();
     fs.fsync(opened.handle, false).await.unwrap();
     fs.write(opened.handle, 0, &[2; 10]).await.unwrap();

@@ -8,7 +8,7 @@ use fixture::{Cluster, pattern, small_layout};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
-use weft_client::{Allocate, Filesystem, HandleId, OpenFlags, Seek, SetAttr};
+use weft_client::{Allocate, Creator, Filesystem, HandleId, OpenFlags, Seek, SetAttr};
 use weft_proto::{ErrorKind, InodeId, Layout};
 
 const SPAN: u64 = 300_000;
@@ -37,8 +37,10 @@ impl Model {
             Filesystem::connect(options.clone()).await.unwrap(),
             Filesystem::connect(options).await.unwrap(),
         );
-        let first =
-            fs.create(InodeId::ROOT, b"f", 0o644, 0, 0, OpenFlags::default()).await.unwrap();
+        let first = fs
+            .create(InodeId::ROOT, b"f", 0o644, Creator::default(), OpenFlags::default())
+            .await
+            .unwrap();
         let second = fs.open(first.attr.ino, OpenFlags::default()).await.unwrap();
         Self {
             cluster,

@@ -8,12 +8,14 @@ use fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_client::{Filesystem, HandleId, OpenFlags, Options};
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options};
 use weft_proto::{ErrorKind, InodeId, v1};
 
 async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
-    let opened =
-        fs.create(InodeId::ROOT, name.as_bytes(), 0o644, 0, 0, OpenFlags::default()).await.unwrap();
+    let opened = fs
+        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
+        .await
+        .unwrap();
     (opened.handle, opened.attr.ino)
 }
 

@@ -8,7 +8,7 @@ use crate::handler::{Handler, Outcome};
 use crate::{attr, reply};
 use bytes::Bytes;
 use std::time::Duration;
-use weft_client::{FileKind, Filesystem, HandleId, OpenFlags, Seek};
+use weft_client::{Creator, FileKind, Filesystem, HandleId, OpenFlags, Seek};
 use weft_proto::InodeId;
 
 /// How long the kernel may use names and attributes without asking: not at all. A lease answers it
@@ -55,8 +55,9 @@ fn permissions(mode: u32) -> u32 {
 impl Handler for Adapter {
     fn handle(&self, request: &Request<'_>) -> Outcome {
         let fs = self.fs.clone();
-        let (node, uid, gid) = (request.header.node, request.header.uid, request.header.gid);
+        let node = request.header.node;
         let ino = InodeId(node);
+        let by = |umask| Creator { uid: request.header.uid, gid: request.header.gid, umask };
         match request.op {
             Op::Lookup { name } => {
                 let name = own(name);
@@ -76,24 +77,24 @@ impl Handler for Adapter {
             }
             Op::ReadLink => Outcome::working(async move { reply::data(fs.read_link(ino).await) }),
             Op::SymLink { name, target } => {
-                let (name, target) = (own(name), own(target));
+                let (name, target, by) = (own(name), own(target), by(0));
                 Outcome::working(async move {
-                    reply::entry(fs.sym_link(ino, &name, &target, uid, gid).await, TTL)
+                    reply::entry(fs.sym_link(ino, &name, &target, by).await, TTL)
                 })
             }
-            Op::MkNod { name, mode, rdev } => {
-                let (name, rdev) = (own(name), rdev.into());
+            Op::MkNod { name, mode, rdev, umask } => {
+                let (name, rdev, by) = (own(name), rdev.into(), by(umask));
                 let Some(kind) = FileKind::from_mode(mode) else { return refuse(libc::EINVAL) };
                 let mode = permissions(mode);
                 Outcome::working(async move {
-                    reply::entry(fs.mk_nod(ino, &name, kind, mode, uid, gid, rdev).await, TTL)
+                    reply::entry(fs.mk_nod(ino, &name, kind, mode, rdev, by).await, TTL)
                 })
             }
-            Op::MkDir { name, mode } => {
-                let (name, mode) = (own(name), permissions(mode));
-                Outcome::working(async move {
-                    reply::entry(fs.mk_dir(ino, &name, mode, uid, gid).await, TTL)
-                })
+            Op::MkDir { name, mode, umask } => {
+                let (name, mode, by) = (own(name), permissions(mode), by(umask));
+                Outcome::working(
+                    async move { reply::entry(fs.mk_dir(ino, &name, mode, by).await, TTL) },
+                )
             }
             Op::Unlink { name } => {
                 let name = own(name);
@@ -117,18 +118,19 @@ impl Handler for Adapter {
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move { reply::opened(fs.open(ino, wanted).await, flags) })
             }
-            Op::Create { name, mode, flags } => {
-                let (name, mode) = (own(name), permissions(mode));
+            Op::Create { name, mode, umask, flags } => {
+                let (name, mode, by) = (own(name), permissions(mode), by(umask));
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
-                    let opened = fs.create(ino, &name, mode, uid, gid, wanted).await;
+                    let opened = fs.create(ino, &name, mode, by, wanted).await;
                     reply::created(opened, flags, TTL)
                 })
             }
-            Op::TmpFile { mode, flags } => {
-                let (mode, wanted) = (permissions(mode), OpenFlags::from_bits(flags as i32));
+            Op::TmpFile { mode, umask, flags } => {
+                let (mode, by) = (permissions(mode), by(umask));
+                let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
-                    let opened = fs.tmp_file(ino, mode, uid, gid, wanted).await;
+                    let opened = fs.tmp_file(ino, mode, by, wanted).await;
                     reply::created(opened, flags, TTL)
                 })
             }
@@ -216,10 +218,10 @@ impl Handler for Adapter {
             }),
             Op::StatFs => Outcome::working(async move { reply::statfs(fs.stat_fs().await) }),
             Op::SetXattr { name: CAPABILITY, .. } => refuse(libc::EOPNOTSUPP),
-            Op::SetXattr { name, value, flags } => {
+            Op::SetXattr { name, value, flags, clear_setgid } => {
                 let (name, value) = (own(name), own(value));
                 Outcome::working(async move {
-                    reply::empty(fs.set_xattr(ino, &name, &value, flags).await)
+                    reply::empty(fs.set_xattr(ino, &name, &value, flags, clear_setgid).await)
                 })
             }
             Op::GetXattr { name: CAPABILITY, .. } => refuse(libc::ENODATA),

@@ -103,7 +103,7 @@ fn main() {
         BATCH,
         (0..dirs).map(|i| {
             let name = format!("dir-{i}").into();
-            Op::MkDir(v1::MkDirOp { parent: 1, name, mode: 0o755, uid: 0, gid: 0 })
+            Op::MkDir(v1::MkDirOp { parent: 1, name, mode: 0o755, ..Default::default() })
         }),
     );
     let parent = |i: u64| 2 + i % dirs;

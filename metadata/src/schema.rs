@@ -236,6 +236,12 @@ pub(crate) struct Inode {
     /// what lost its last name none may.
     #[prost(bool, tag = "14")]
     pub nameless: bool,
+    /// Its access control list and, of a directory, the one that new children inherit, as Linux's
+    /// attributes have them; empty: none.
+    #[prost(bytes = "bytes", tag = "15")]
+    pub access_acl: Bytes,
+    #[prost(bytes = "bytes", tag = "16")]
+    pub default_acl: Bytes,
 }
 
 /// First cookie of a directory: 1 and 2 are for "." and "..", which the client makes.

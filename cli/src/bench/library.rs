@@ -4,7 +4,7 @@ use super::context::{Context, Sample};
 use super::task::{Outcome, check_stamps, noise, stamp};
 use anyhow::{Context as _, Result, ensure};
 use std::time::Instant;
-use weft_client::{Filesystem, HandleId, OpenFlags, Options};
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options};
 use weft_proto::InodeId;
 
 /// Bytes of one call.
@@ -37,9 +37,9 @@ fn transfer(
     let name = format!(".weft-bench-{}.library", std::process::id());
     let (root, flags) = (InodeId::ROOT, OpenFlags { exclusive: true, ..OpenFlags::default() });
     // SAFETY: both only read the credentials of this process.
-    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let by = unsafe { Creator { uid: libc::geteuid(), gid: libc::getegid(), umask: 0 } };
     let opened = runtime
-        .block_on(fs.create(root, name.as_bytes(), 0o600, uid, gid, flags))
+        .block_on(fs.create(root, name.as_bytes(), 0o600, by, flags))
         .context("cannot create a file in the root directory")?;
     let work = || -> Result<Vec<Sample>> {
         let bytes = context.size / REQUEST as u64 * REQUEST as u64;

@@ -6,9 +6,9 @@ use super::{Errno, Malformed};
 /// Major version of the protocol; another cannot be spoken.
 const MAJOR: u32 = 7;
 /// The newest minor version that this code knows, and the oldest whose records have the lengths that
-/// it expects (Linux 5.4).
+/// it expects (Linux 5.13).
 const MINOR: u32 = 45;
-const OLDEST_MINOR: u32 = 31;
+const OLDEST_MINOR: u32 = 33;
 
 /// Longest read or write request, bytes.
 pub const MAX_REQUEST: u32 = 1 << 20;
@@ -22,7 +22,7 @@ const MAX_BACKGROUND: u16 = 64;
 /// - `AUTO_INVAL_DATA`: whether cached data is good is said with each open.
 /// - `WRITEBACK_CACHE`: the client buffers writes itself and knows when they must be seen.
 /// - `HANDLE_KILLPRIV*`: the kernel clears set-id bits by SETATTR.
-/// - `SETXATTR_EXT`, `POSIX_ACL`, `SECURITY_CTX`: there are no ACLs and labels.
+/// - `SECURITY_CTX`: there are no labels.
 /// - `CREATE_SUPP_GROUP`: the kernel has applied the rules about groups before it asks.
 /// - `NO_OPENDIR_SUPPORT`: the kernel would then cache listings, which nothing invalidates.
 pub mod flag {
@@ -34,6 +34,9 @@ pub mod flag {
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     /// Writes longer than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
+    /// The umask comes with what makes an inode, and is not applied yet: what a directory lets inherit
+    /// goes before it.
+    pub const DONT_MASK: u64 = 1 << 6;
     /// Listings with attributes, where the kernel finds them useful.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -41,10 +44,14 @@ pub mod flag {
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// Lookups and listings of one directory at a time.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    /// Access control lists are attributes that the kernel asks for, and obeys.
+    pub const POSIX_ACL: u64 = 1 << 20;
     /// The reply says how many pages a request may have.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The target of a symlink never changes and its inode number is never used again.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    /// Setting an attribute has flags of the kernel's own.
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     /// There are flags above bit 31.
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files opened for direct I/O, as appended ones are.
@@ -57,10 +64,13 @@ pub mod flag {
 // being executed, and refuses it.
 const ALWAYS: u64 = flag::ASYNC_READ
     | flag::BIG_WRITES
+    | flag::DONT_MASK
     | flag::ASYNC_DIO
     | flag::PARALLEL_DIROPS
+    | flag::POSIX_ACL
     | flag::MAX_PAGES
     | flag::CACHE_SYMLINKS
+    | flag::SETXATTR_EXT
     | flag::DIRECT_IO_ALLOW_MMAP;
 
 /// What the kernel offers.

@@ -71,7 +71,7 @@ pub struct Lock {
 }
 
 /// What is asked. `flags` of open and create are those of `open(2)`; modes carry the type where the
-/// call does, and the umask is already applied.
+/// call does, and are given with the umask that is not applied to them yet.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Op<'a> {
     Lookup {
@@ -95,10 +95,12 @@ pub enum Op<'a> {
         name: &'a [u8],
         mode: u32,
         rdev: u32,
+        umask: u32,
     },
     MkDir {
         name: &'a [u8],
         mode: u32,
+        umask: u32,
     },
     Unlink {
         name: &'a [u8],
@@ -123,11 +125,13 @@ pub enum Op<'a> {
     Create {
         name: &'a [u8],
         mode: u32,
+        umask: u32,
         flags: u32,
     },
     /// Makes a file without a name in the directory of the header and opens it.
     TmpFile {
         mode: u32,
+        umask: u32,
         flags: u32,
     },
     Read {
@@ -170,6 +174,8 @@ pub enum Op<'a> {
         name: &'a [u8],
         value: &'a [u8],
         flags: u32,
+        /// With an access control list: the caller is not of the inode's group.
+        clear_setgid: bool,
     },
     GetXattr {
         name: &'a [u8],
@@ -223,8 +229,8 @@ pub enum Op<'a> {
 /// Length of the record that a request of this opcode begins with.
 pub fn operation_len(opcode: u32) -> usize {
     match opcode {
-        2 | 9 | 12 | 13 | 14 | 21 | 22 | 23 | 27 | 34 | 36 | 42 | 50 => 8,
-        3 | 8 | 20 | 30 | 35 | 45 | 51 => 16,
+        2 | 9 | 12 | 13 | 14 | 22 | 23 | 27 | 34 | 36 | 42 | 50 => 8,
+        3 | 8 | 20 | 21 | 30 | 35 | 45 | 51 => 16,
         18 | 25 | 29 | 46 | 52 => 24,
         43 => 32,
         15 | 16 | 28 | 44 => 40,
@@ -287,8 +293,8 @@ fn operation<'a>(
         4 => Op::SetAttr(set_attr(&mut r)?),
         5 => Op::ReadLink,
         6 => Op::SymLink { name: tail.name()?, target: tail.name()? },
-        8 => Op::MkNod { mode: r.u32()?, rdev: r.u32()?, name: tail.name()? },
-        9 => Op::MkDir { mode: r.u32()?, name: tail.name()? },
+        8 => Op::MkNod { mode: r.u32()?, rdev: r.u32()?, umask: r.u32()?, name: tail.name()? },
+        9 => Op::MkDir { mode: r.u32()?, umask: r.u32()?, name: tail.name()? },
         10 => Op::Unlink { name: tail.name()? },
         11 => Op::RmDir { name: tail.name()? },
         12 => {
@@ -301,8 +307,11 @@ fn operation<'a>(
         }
         13 => Op::Link { node: r.u64()?, name: tail.name()? },
         14 => Op::Open { flags: r.u32()? },
-        35 => Op::Create { flags: r.u32()?, mode: r.u32()?, name: tail.name()? },
-        51 => Op::TmpFile { flags: r.u32()?, mode: r.u32()? },
+        35 => {
+            let (flags, mode, umask) = (r.u32()?, r.u32()?, r.u32()?);
+            Op::Create { flags, mode, umask, name: tail.name()? }
+        }
+        51 => Op::TmpFile { flags: r.u32()?, mode: r.u32()?, umask: r.u32()? },
         15 => Op::Read { fh: r.u64()?, offset: r.u64()?, size: r.u32()? },
         16 => {
             let (fh, offset, size) = (r.u64()?, r.u64()?, r.u32()?);
@@ -312,8 +321,10 @@ fn operation<'a>(
         18 => release(&mut r)?,
         20 => Op::Fsync { fh: r.u64()?, data_only: r.u32()? & 1 != 0 },
         21 => {
-            let (size, flags) = (r.u32()?, r.u32()?);
-            Op::SetXattr { flags, name: tail.name()?, value: exactly(tail, size)? }
+            const ACL_KILL_SGID: u32 = 1 << 0;
+            let (size, flags, of_kernel) = (r.u32()?, r.u32()?, r.u32()?);
+            let clear_setgid = of_kernel & ACL_KILL_SGID != 0;
+            Op::SetXattr { flags, clear_setgid, name: tail.name()?, value: exactly(tail, size)? }
         }
         22 => Op::GetXattr { size: r.u32()?, name: tail.name()? },
         23 => Op::ListXattr { size: r.u32()? },

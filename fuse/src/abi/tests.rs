@@ -43,8 +43,10 @@ fn requests_decode_as_the_kernel_lays_them_out() {
     assert_eq!(op(3, &words(&[0, 0, 9, 0]), &[]), Op::GetAttr { fh: None });
     assert_eq!(op(6, &[], b"s\0to/it\0"), Op::SymLink { name: b"s", target: b"to/it" });
     let (mode, rdev) = (0o20644, 0x801);
-    let made = Op::MkNod { name: b"n", mode, rdev };
+    let made = Op::MkNod { name: b"n", mode, rdev, umask: 0o22 };
     assert_eq!(op(8, &words(&[mode, rdev, 0o22, 0]), b"n\0"), made);
+    let made = Op::MkDir { name: b"d", mode, umask: 0o27 };
+    assert_eq!(op(9, &words(&[mode, 0o27]), b"d\0"), made);
     let (name, new_parent, new_name) = (&b"a"[..], 6, &b"b"[..]);
     let renamed = Op::Rename { name, new_parent, new_name, flags: 0 };
     assert_eq!(op(12, &longs(&[6]), b"a\0b\0"), renamed);
@@ -52,12 +54,15 @@ fn requests_decode_as_the_kernel_lays_them_out() {
     assert_eq!(op(45, &[longs(&[6]), words(&[2, 0])].concat(), b"a\0b\0"), exchanged);
     let write = [longs(&[3, 4096]), words(&[5, 0]), longs(&[0]), words(&[0, 0])].concat();
     assert_eq!(op(16, &write, b"bytes"), Op::Write { fh: 3, offset: 4096, data: b"bytes" });
-    let created = Op::Create { name: b"f", mode: 0o100644, flags: 0x42 };
+    let created = Op::Create { name: b"f", mode: 0o100644, umask: 0o22, flags: 0x42 };
     assert_eq!(op(35, &words(&[0x42, 0o100644, 0o22, 0]), b"f\0"), created);
-    let unnamed = Op::TmpFile { mode: 0o100600, flags: 0x410002 };
+    let unnamed = Op::TmpFile { mode: 0o100600, umask: 0o22, flags: 0x410002 };
     assert_eq!(op(51, &words(&[0x410002, 0o100600, 0o22, 0]), b"/\0"), unnamed);
-    let set = Op::SetXattr { name: b"user.a", value: b"\0x", flags: 1 };
-    assert_eq!(op(21, &words(&[2, 1]), b"user.a\0\0x"), set);
+    for clear_setgid in [false, true] {
+        let set = Op::SetXattr { name: b"user.a", value: b"\0x", flags: 1, clear_setgid };
+        let record = words(&[2, 1, u32::from(clear_setgid), 0]);
+        assert_eq!(op(21, &record, b"user.a\0\0x"), set);
+    }
     assert_eq!(op(36, &longs(&[75]), &[]), Op::Interrupt { unique: 75 });
     let release = [longs(&[8]), words(&[0, 2]), longs(&[99])].concat();
     assert_eq!(op(18, &release, &[]), Op::Release { fh: 8, flock_owner: Some(99) });
@@ -131,15 +136,15 @@ fn handshakes_agree_on_what_both_want() {
     assert_eq!(all.max_readahead, 1 << 17);
     assert_ne!(all.flags & flag::OVER_IO_URING, 0);
     assert_eq!(all.flags & (flag::POSIX_LOCKS | flag::DO_READDIRPLUS), 0);
-    let plain = negotiate(&offer(31, flag::MAX_PAGES | flag::BIG_WRITES), wanted).unwrap();
-    assert_eq!((plain.minor, plain.flags), (31, flag::MAX_PAGES | flag::BIG_WRITES));
+    let plain = negotiate(&offer(33, flag::MAX_PAGES | flag::BIG_WRITES), wanted).unwrap();
+    assert_eq!((plain.minor, plain.flags), (33, flag::MAX_PAGES | flag::BIG_WRITES));
     let none = Wanted::default();
     assert_eq!(negotiate(&offer(42, u64::MAX), none).unwrap().flags & flag::OVER_IO_URING, 0);
     assert_eq!(negotiate(&offer(30, u64::MAX), none), Err(Errno(libc::EPROTO)));
     assert!(negotiate(&Init { major: 8, ..offer(45, 0) }, none).is_err());
 
     // As an older kernel and as a newer one send it.
-    let old = words(&[7, 31, 4096, flag::MAX_PAGES as u32]);
+    let old = words(&[7, 33, 4096, flag::MAX_PAGES as u32]);
     let Op::Init(init) = op(26, &[], &old) else { panic!("no handshake") };
     assert_eq!(init.flags, flag::MAX_PAGES);
     let mut new = words(&[7, 45, 4096, flag::INIT_EXT as u32, 1 << 9]);
@@ -257,8 +262,8 @@ proptest! {
         let bytes = message(1, &[], &named);
         prop_assert_eq!(decode(&bytes).unwrap().op, Op::Lookup { name: &name });
         let len = data.len() as u32;
-        let set = message(21, &words(&[len, 0]), &[&named[..], &data].concat());
-        let want = Op::SetXattr { name: &name, value: &data, flags: 0 };
+        let set = message(21, &words(&[len, 0, 0, 0]), &[&named[..], &data].concat());
+        let want = Op::SetXattr { name: &name, value: &data, flags: 0, clear_setgid: false };
         prop_assert_eq!(decode(&set).unwrap().op, want);
     }
 }

@@ -42,6 +42,7 @@ impl Operation for v1::CreateOp {
         let wanted = Wanted {
             kind: FileKind::Regular,
             mode: self.mode,
+            umask: self.umask,
             uid: self.uid,
             gid: self.gid,
             rdev: 0,

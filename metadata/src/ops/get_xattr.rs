@@ -1,5 +1,6 @@
 //! The value of an extended attribute.
 
+use super::acl::Which;
 use super::{Fault, Query, Reply, inodes, refuse};
 use crate::schema;
 use crate::store::Read;
@@ -7,6 +8,13 @@ use weft_proto::{ErrorKind, InodeId, v1};
 
 impl Query for v1::GetXattrOp {
     fn answer(&self, state: &dyn Read) -> Result<Reply, Fault> {
+        if let Some(which) = Which::named(&self.name) {
+            let inode = inodes::existing(state, self.ino)?;
+            return match which.of(&inode) {
+                none if none.is_empty() => refuse(ErrorKind::NoAttribute, "no such list"),
+                list => Ok(Reply::Data(list.clone())),
+            };
+        }
         match state.get(&schema::xattr(InodeId(self.ino), &self.name))? {
             Some(value) => Ok(Reply::Data(value)),
             None => {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an inode whose link count is 0 has an orphan record, and no other inode has one.
 
-use super::{Fault, refuse};
+use super::{Fault, acl, refuse};
 use crate::schema::{self, FIRST_COOKIE, Inode};
 use crate::store::{Read, StoreResult, Txn};
 use v1::FileKind;
@@ -60,13 +60,15 @@ pub(super) fn file(state: &dyn Read, ino: u64) -> Result<(Inode, Layout), Fault>
 pub(super) struct Wanted {
     pub kind: FileKind,
     pub mode: u32,
+    /// Taken off the mode if there is no list to inherit.
+    pub umask: u32,
     pub uid: u32,
     pub gid: u32,
     pub rdev: u64,
 }
 
-/// A new inode in `dir`, not stored yet: group and layout come from the directory as Linux and the
-/// layout rules say. The caller fills in what only its kind has.
+/// A new inode in `dir`, not stored yet: group, lists and layout come from the directory as Linux and
+/// the layout rules say. The caller fills in what only its kind has.
 pub(super) fn make(tx: &mut Txn<'_>, dir: &Inode, wanted: &Wanted, now: i64) -> StoreResult<Inode> {
     let number = tx.edit_counters(|c| {
         c.inodes += 1;
@@ -80,7 +82,7 @@ pub(super) fn make(tx: &mut Txn<'_>, dir: &Inode, wanted: &Wanted, now: i64) -> 
     if inherits && is_dir {
         mode |= SETGID;
     }
-    Ok(Inode {
+    let mut inode = Inode {
         attr: v1::Attr {
             ino: ino.0,
             kind: wanted.kind.into(),
@@ -103,7 +105,9 @@ pub(super) fn make(tx: &mut Txn<'_>, dir: &Inode, wanted: &Wanted, now: i64) -> 
         parent: if is_dir { dir.attr.ino } else { 0 },
         next_cookie: if is_dir { FIRST_COOKIE } else { 0 },
         ..Default::default()
-    })
+    };
+    acl::inherit(dir, &mut inode, wanted.umask)?;
+    Ok(inode)
 }
 
 /// The root directory of a new filesystem.

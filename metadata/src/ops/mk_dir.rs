@@ -27,6 +27,7 @@ impl Operation for v1::MkDirOp {
         let wanted = Wanted {
             kind: FileKind::Directory,
             mode: self.mode,
+            umask: self.umask,
             uid: self.uid,
             gid: self.gid,
             rdev: 0,

@@ -29,6 +29,7 @@ impl Operation for v1::MkNodOp {
         let wanted = Wanted {
             kind,
             mode: self.mode,
+            umask: self.umask,
             uid: self.uid,
             gid: self.gid,
             rdev: if is_device { self.rdev } else { 0 },

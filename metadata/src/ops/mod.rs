@@ -7,6 +7,7 @@
 //!
 //! Permissions are the business of the client's kernel; what is checked here is structure.
 
+mod acl;
 mod check;
 mod close_session;
 mod cluster;

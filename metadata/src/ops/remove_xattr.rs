@@ -1,5 +1,6 @@
 //! Removes an extended attribute.
 
+use super::acl::{self, Which};
 use super::set_xattr::cost;
 use super::{Context, EMPTY, Fault, Operation, Reply, inodes, refuse};
 use crate::schema::{self, Inode};
@@ -12,11 +13,15 @@ impl Operation for v1::RemoveXattrOp {
 
     fn check(&self, state: &dyn Read, cx: &Context) -> Result<Inode, Fault> {
         let mut inode = inodes::existing(state, self.ino)?;
+        inode.attr.ctime_ns = cx.now;
+        if let Some(which) = Which::named(&self.name) {
+            acl::remove(&mut inode, which);
+            return Ok(inode);
+        }
         let Some(value) = state.get(&schema::xattr(inode.ino(), &self.name))? else {
             return refuse(ErrorKind::NoAttribute, "no such attribute");
         };
         inode.xattr_bytes = inode.xattr_bytes.saturating_sub(cost(&self.name, &value));
-        inode.attr.ctime_ns = cx.now;
         Ok(inode)
     }
 

@@ -105,7 +105,7 @@ fn vacate(
         return names::remove(tx, dir, &from.name, source, now);
     }
     let kind = FileKind::CharDevice;
-    let wanted = Wanted { kind, mode: 0, uid: 0, gid: 0, rdev: 0 };
+    let wanted = Wanted { kind, mode: 0, umask: 0, uid: 0, gid: 0, rdev: 0 };
     let node = inodes::make(tx, &from.dir, &wanted, now)?;
     tx.put_inode(&node);
     names::replace(tx, dir, &from.name, source, node.attr.ino, kind, now)

@@ -4,7 +4,7 @@
 use super::content::{self, Edit, MAX_FILE};
 use super::inodes::{self, MODE_MASK, SETGID, Wanted};
 use super::purge_inodes::STEP;
-use super::{Context, Fault, Operation, Reply, refuse};
+use super::{Context, Fault, Operation, Reply, acl, refuse};
 use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
 use v1::FileKind;
@@ -59,7 +59,7 @@ impl Operation for v1::SetAttrOp {
 
     fn apply(&self, plan: Plan, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
         let mut inode = plan.inode;
-        set_owner_and_mode(self, &mut inode);
+        set_owner_and_mode(self, &mut inode)?;
         if let Some(size) = self.size {
             inode = match plan.hand_over {
                 true => truncate_by_orphan(tx, inode, cx)?,
@@ -76,7 +76,7 @@ impl Operation for v1::SetAttrOp {
     }
 }
 
-fn set_owner_and_mode(op: &v1::SetAttrOp, inode: &mut Inode) {
+fn set_owner_and_mode(op: &v1::SetAttrOp, inode: &mut Inode) -> StoreResult<()> {
     let is_dir = inode.is_dir();
     let attr = &mut inode.attr;
     if let Some(mode) = op.mode {
@@ -90,6 +90,7 @@ fn set_owner_and_mode(op: &v1::SetAttrOp, inode: &mut Inode) {
     }
     attr.uid = op.uid.unwrap_or(attr.uid);
     attr.gid = op.gid.unwrap_or(attr.gid);
+    acl::follow_mode(inode)
 }
 
 fn set_times(op: &v1::SetAttrOp, inode: &mut Inode, now: i64) {
@@ -123,6 +124,7 @@ fn truncate_by_orphan(tx: &mut Txn<'_>, mut inode: Inode, cx: &Context) -> Store
     let wanted = Wanted {
         kind: FileKind::Regular,
         mode: 0,
+        umask: 0,
         uid: inode.attr.uid,
         gid: inode.attr.gid,
         rdev: 0,

@@ -1,5 +1,6 @@
 //! Sets an extended attribute, within Linux's limits.
 
+use super::acl::{self, Which};
 use super::{Context, EMPTY, Fault, Operation, Reply, inodes, refuse};
 use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
@@ -42,6 +43,11 @@ impl Operation for v1::SetXattrOp {
             );
         }
         let mut inode = inodes::existing(state, self.ino)?;
+        inode.attr.ctime_ns = cx.now;
+        if let Some(which) = Which::named(name) {
+            acl::set(&mut inode, which, &self.value, self.clear_setgid)?;
+            return Ok(inode);
+        }
         let old = state.get(&schema::xattr(inode.ino(), name))?;
         if old.is_some() && self.flags & CREATE != 0 {
             return refuse(ErrorKind::Exists, "the attribute exists");
@@ -57,13 +63,14 @@ impl Operation for v1::SetXattrOp {
                 format!("attributes of inode {} would exceed {MAX_TOTAL} bytes", inode.ino()),
             );
         }
-        inode.attr.ctime_ns = cx.now;
         Ok(inode)
     }
 
     fn apply(&self, inode: Inode, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
         tx.put_inode(&inode);
-        tx.put_bytes(schema::xattr(inode.ino(), &self.name), self.value.clone());
+        if Which::named(&self.name).is_none() {
+            tx.put_bytes(schema::xattr(inode.ino(), &self.name), self.value.clone());
+        }
         Ok(EMPTY)
     }
 }

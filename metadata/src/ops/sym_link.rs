@@ -30,8 +30,14 @@ impl Operation for v1::SymLinkOp {
     }
 
     fn apply(&self, place: Place, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
-        let wanted =
-            Wanted { kind: FileKind::Symlink, mode: 0o777, uid: self.uid, gid: self.gid, rdev: 0 };
+        let wanted = Wanted {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            umask: 0,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+        };
         let mut link = inodes::make(tx, &place.dir, &wanted, cx.now)?;
         link.attr.size = self.target.len() as u64;
         link.target = self.target.clone();

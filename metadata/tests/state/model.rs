@@ -142,6 +142,7 @@ impl Model {
             btime_ns: n.born,
             data_version: n.version,
             inline_bytes: inline,
+            acls: false,
         })
     }
 
@@ -221,19 +222,25 @@ impl Model {
                     _ => Err(Exists),
                 },
                 _ => {
-                    let owner = (o.mode, o.uid, o.gid);
+                    let owner = (o.mode & !(o.umask & 0o777), o.uid, o.gid);
                     let made = self.make(o.parent, &o.name, FileKind::Regular, owner, now);
                     made.map(Expected::Open)
                 }
             },
             Op::MkNod(o) => {
-                let ino = self.make(o.parent, &o.name, o.kind(), (o.mode, o.uid, o.gid), now)?;
+                let ino = self.make(
+                    o.parent,
+                    &o.name,
+                    o.kind(),
+                    (o.mode & !(o.umask & 0o777), o.uid, o.gid),
+                    now,
+                )?;
                 let device = matches!(o.kind(), FileKind::CharDevice | FileKind::BlockDevice);
                 self.node(ino)?.rdev = if device { o.rdev } else { 0 };
                 Ok(Expected::Attr(ino))
             }
             Op::MkDir(o) => {
-                let owner = (o.mode, o.uid, o.gid);
+                let owner = (o.mode & !(o.umask & 0o777), o.uid, o.gid);
                 self.make(o.parent, &o.name, FileKind::Directory, owner, now).map(Expected::Attr)
             }
             Op::SymLink(o) => {

@@ -13,7 +13,7 @@ fn run(rig: &mut Rig, op: Op) -> Answer {
 
 fn mkdir(rig: &mut Rig, parent: u64, name: &str) -> u64 {
     let name = name.to_string().into();
-    match run(rig, Op::MkDir(v1::MkDirOp { parent, name, mode: 0o755, uid: 0, gid: 0 })) {
+    match run(rig, Op::MkDir(v1::MkDirOp { parent, name, mode: 0o755, ..Default::default() })) {
         Ok(Reply::Attr(attr)) => attr.ino,
         other => panic!("mkdir answered {other:?}"),
     }
@@ -119,7 +119,13 @@ fn attributes_have_limits() {
     let mut rig = Rig::in_memory();
     let set = |name: &str, len: usize, flags| {
         let value = vec![0; len].into();
-        Op::SetXattr(v1::SetXattrOp { ino: 1, name: name.to_string().into(), value, flags })
+        Op::SetXattr(v1::SetXattrOp {
+            ino: 1,
+            name: name.to_string().into(),
+            value,
+            flags,
+            ..Default::default()
+        })
     };
     assert_eq!(run(&mut rig, set("", 1, 0)), Err(ErrorKind::OutOfRange));
     assert_eq!(run(&mut rig, set(&"n".repeat(256), 1, 0)), Err(ErrorKind::OutOfRange));

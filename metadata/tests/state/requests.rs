@@ -120,6 +120,7 @@ pub fn resolve(step: &Step, model: &Model, rig: &Rig, next_seq: &mut u64) -> Op 
             gid: 20,
             exclusive: *exclusive,
             open_seq: 1,
+            umask: 0o027,
         }),
         Step::MkNod { dir, name, kind } => {
             let kinds = [
@@ -137,6 +138,7 @@ pub fn resolve(step: &Step, model: &Model, rig: &Rig, next_seq: &mut u64) -> Op 
                 uid: 11,
                 gid: 21,
                 rdev: 0x0103,
+                umask: 0o077,
             })
         }
         Step::MkDir { dir, name, mode } => Op::MkDir(v1::MkDirOp {
@@ -145,6 +147,7 @@ pub fn resolve(step: &Step, model: &Model, rig: &Rig, next_seq: &mut u64) -> Op 
             mode: *mode,
             uid: 12,
             gid: 22,
+            umask: 0o1022,
         }),
         Step::SymLink { dir, name } => Op::SymLink(v1::SymLinkOp {
             parent: dir.dir(model),
@@ -181,6 +184,7 @@ pub fn resolve(step: &Step, model: &Model, rig: &Rig, next_seq: &mut u64) -> Op 
             name: xattr_name(name),
             value: vec![*len as u8; *len].into(),
             flags: *flags,
+            clear_setgid: false,
         }),
         Step::RemoveXattr { ino, name } => {
             Op::RemoveXattr(v1::RemoveXattrOp { ino: any(ino), name: xattr_name(name) })

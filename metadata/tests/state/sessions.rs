@@ -9,7 +9,7 @@ use weft_proto::{ErrorKind, SessionId, v1};
 
 fn mkdir(name: &str) -> Op {
     let name = name.to_string().into();
-    Op::MkDir(v1::MkDirOp { parent: 1, name, mode: 0o755, uid: 0, gid: 0 })
+    Op::MkDir(v1::MkDirOp { parent: 1, name, mode: 0o755, ..Default::default() })
 }
 
 fn request(session: u64, number: u64, acked_below: u64, op: Op) -> v1::MetaRequest {

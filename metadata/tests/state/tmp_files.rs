@@ -12,7 +12,7 @@ fn run(rig: &mut Rig, op: Op) -> Result<Reply, ErrorKind> {
 }
 
 fn make(rig: &mut Rig, parent: u64) -> Result<v1::Attr, ErrorKind> {
-    let op = v1::TmpFileOp { parent, mode: 0o640, uid: 5, gid: 6, open_seq: 1 };
+    let op = v1::TmpFileOp { parent, mode: 0o640, uid: 5, gid: 6, open_seq: 1, umask: 0o27 };
     match run(rig, Op::TmpFile(op))? {
         Reply::Open(reply) => Ok(reply.attr.expect("attributes")),
         other => panic!("tmpfile answered {other:?}"),
@@ -78,7 +78,7 @@ fn a_file_that_never_got_a_name_goes_when_nobody_has_it_open() {
 fn it_needs_a_directory_and_inherits_from_it() {
     let mut rig = Rig::in_memory();
     let mode = 0o2775;
-    let dir = v1::MkDirOp { parent: 1, name: "d".into(), mode, uid: 0, gid: 42 };
+    let dir = v1::MkDirOp { parent: 1, name: "d".into(), mode, gid: 42, ..Default::default() };
     let Ok(Reply::Attr(dir)) = run(&mut rig, Op::MkDir(dir)) else { panic!("no directory") };
     let made = make(&mut rig, dir.ino).unwrap();
     assert_eq!((made.gid, made.btime_ns), (42, rig.time));

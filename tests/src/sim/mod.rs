@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
-use weft_client::{Filesystem, HandleId, OpenFlags, Opened, Options, SetAttr};
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Opened, Options, SetAttr};
 use weft_metadata::{Clock, Config, Env, Member, run_in};
 use weft_net::sim;
 use weft_proto::{ErrorKind, InodeId, NodeId, SessionId};
@@ -248,7 +248,9 @@ async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result {
 async fn shared(fs: &Filesystem, register: usize) -> Opened {
     let name = format!("r{register}");
     loop {
-        let made = fs.create(InodeId::ROOT, name.as_bytes(), 0, 0, 0, OpenFlags::default()).await;
+        let made = fs
+            .create(InodeId::ROOT, name.as_bytes(), 0, Creator::default(), OpenFlags::default())
+            .await;
         if let Ok(opened) = made {
             return opened;
         }
@@ -399,16 +401,17 @@ fn note(history: &Shared, register: usize, call: Call) -> usize {
 
 async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64) {
     let (start, name) = (now(), format!("user.r{register}"));
-    let end = match fs.set_xattr(InodeId::ROOT, name.as_bytes(), &value.to_be_bytes(), 0).await {
-        Ok(()) => {
-            history.borrow_mut().answered += 1;
-            now()
-        }
-        Err(_) => {
-            history.borrow_mut().unknown += 1;
-            u64::MAX
-        }
-    };
+    let end =
+        match fs.set_xattr(InodeId::ROOT, name.as_bytes(), &value.to_be_bytes(), 0, false).await {
+            Ok(()) => {
+                history.borrow_mut().answered += 1;
+                now()
+            }
+            Err(_) => {
+                history.borrow_mut().unknown += 1;
+                u64::MAX
+            }
+        };
     note(history, register, Call { op: Op::Write(value), start, end });
 }
 
@@ -426,7 +429,7 @@ async fn read(fs: &Filesystem, history: &Shared, register: usize) {
 }
 
 async fn make(fs: &Filesystem, history: &Shared, name: &str) {
-    let made = fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, 0, 0).await;
+    let made = fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, Creator::default()).await;
     let mut history = history.borrow_mut();
     match made {
         Ok(_) => {
