@@ -45,7 +45,8 @@ pub struct Args {
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     allow_other: Option<bool>,
     /// Options that all mounts have: suid, dev, noexec, ro, noatime, and their opposites. By default
-    /// set-user-id bits and device nodes have no effect; only root may give them one
+    /// set-user-id bits and device nodes have no effect, only root may give them one; access times are
+    /// kept as by relatime
     #[arg(short, long, value_name = "OPTION,..", value_parser = mount_flags)]
     options: Option<MountFlags>,
     /// Name of this client in the cluster's list of sessions [default: host:MNT]
@@ -241,6 +242,8 @@ async fn start(args: &Args) -> Result<(Filesystem, Mounted, MountRecord)> {
     options.client_name = args.name.clone().unwrap_or_else(|| format!("{host}:{}", path.display()));
     options.cache_bytes = usize::try_from(args.cache.0)?;
     options.write_buffer_bytes = usize::try_from(args.write_buffer.0)?;
+    let flags = args.options.unwrap_or_default();
+    options.access_times = !flags.noatime && !flags.read_only;
     let limit = Duration::from_secs(args.timeout);
     let cluster = args.cluster.cluster.join(", ");
     let fs = tokio::time::timeout(limit, Filesystem::connect(options))
@@ -256,7 +259,7 @@ async fn start(args: &Args) -> Result<(Filesystem, Mounted, MountRecord)> {
         allow_nonempty: args.allow_nonempty,
         read_ahead_kib: u32::try_from(args.read_ahead.0 >> 10)?,
         io_uring: args.io_uring,
-        flags: args.options.unwrap_or_default(),
+        flags,
         ..Default::default()
     };
     fuse.allow_other = args.allow_other.unwrap_or(fuse.allow_other);

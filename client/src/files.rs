@@ -39,6 +39,7 @@ pub(crate) struct Handle {
     pub file: Arc<File>,
     pub append: bool,
     pub sync: bool,
+    pub no_atime: bool,
     pub ahead: ReadAhead,
     /// Failures of the file that this handle was told.
     told: Mutex<u64>,
@@ -110,7 +111,8 @@ impl Files {
 
     /// Attributes that a server told, as this mount sees them.
     pub fn view(&self, attr: Attr) -> Attr {
-        self.get(attr.ino).map_or(attr, |file| file.told(attr))
+        let attr = self.get(attr.ino).map_or(attr, |file| file.told(attr));
+        self.mount.accesses.view(attr)
     }
 
     /// Opens an inode. Answers whether what the caller has cached is good.
@@ -263,6 +265,7 @@ impl Files {
             file,
             append: flags.append,
             sync: flags.sync,
+            no_atime: flags.no_atime,
             ahead: ReadAhead::default(),
             told,
         };

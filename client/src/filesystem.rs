@@ -9,8 +9,10 @@ use crate::meta::Meta;
 use crate::mount::ContentCache;
 use crate::mount::Mount;
 use crate::store::Store;
-use crate::types::{Allocate, Counters, Creator, HandleId, OpenFlags, Opened, ReadData, Seek};
-use crate::{file, flusher, recalls, session};
+use crate::types::{
+    Allocate, Attr, Counters, Creator, HandleId, OpenFlags, Opened, ReadData, Seek,
+};
+use crate::{accesses, file, flusher, recalls, session};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,6 +69,7 @@ impl Filesystem {
             tokio::spawn(map.clone().follow(options, chance.clone())),
             tokio::spawn(session::keep(meta, Arc::downgrade(&files), name, chance, ttl)),
             tokio::spawn(flusher::run(mount.clone(), Arc::downgrade(&files))),
+            tokio::spawn(accesses::run(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(recalls::answer(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(recalls::return_surplus(mount.clone(), Arc::downgrade(&files))),
         ];
@@ -84,6 +87,7 @@ impl Filesystem {
     /// could not be committed is answered; the session is closed all the same.
     pub async fn shutdown(&self) -> Result<()> {
         let flushed = self.files().flush_all().await;
+        self.tell_accesses().await;
         self.inner.tasks.iter().for_each(AbortHandle::abort);
         self.files().closes_with_session();
         let session = self.meta().sessions.current();
@@ -143,7 +147,12 @@ impl Filesystem {
     /// What `syncfs(2)` does: everything written through this mount is durable and visible to all.
     /// Answers the first failure; each is also told to the handles of its file.
     pub async fn sync(&self) -> Result<()> {
+        self.tell_accesses().await;
         self.files().flush_all().await
+    }
+
+    async fn tell_accesses(&self) {
+        self.inner.mount.accesses.tell(&self.inner.mount, self.files()).await;
     }
 
     /// Up to `len` bytes from `off`; fewer only at the end of file. Data written through this mount
@@ -152,7 +161,21 @@ impl Filesystem {
         let id = handle;
         let handle = self.files().handle(id)?;
         self.locks_hold(handle.file.ino, id)?;
-        handle.file.read(off, len, &handle.ahead).await
+        let data = handle.file.read(off, len, &handle.ahead).await?;
+        if !handle.no_atime && !data.is_empty() {
+            self.note_access(|| Some(handle.file.attr()));
+        }
+        Ok(data)
+    }
+
+    /// What has these attributes, if they are known, is read.
+    pub(crate) fn note_access(&self, attr: impl FnOnce() -> Option<Attr>) {
+        let mount = &self.inner.mount;
+        if mount.options.access_times
+            && let Some(attr) = attr()
+        {
+            mount.accesses.note(&attr, (mount.options.clock)());
+        }
     }
 
     /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers how much

@@ -7,7 +7,8 @@
 //! overtake each other ([`Leases::start`]). When it is not known what became of a change, everything
 //! that could be concerned is forgotten.
 
-use crate::types::Attr;
+use crate::listing::Listing;
+use crate::types::{Attr, DirPage};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -53,6 +54,8 @@ struct Held {
     names: HashMap<Bytes, Option<InodeId>>,
     /// There are no names but these.
     complete: bool,
+    /// The same in the order in which they are read.
+    listing: Option<Listing>,
 }
 
 struct Table {
@@ -108,6 +111,7 @@ impl Table {
             content: None,
             names: HashMap::new(),
             complete: false,
+            listing: None,
         });
         held.mode = held.mode.max(mode);
         held.seq = held.seq.max(grant.seq);
@@ -143,10 +147,31 @@ impl Table {
         }
     }
 
+    fn learn_page(&mut self, start: Start, op: &v1::ReadDirOp, page: &v1::ReadDirReply) {
+        let ino = InodeId(op.ino);
+        if !self.holds_since(start, ino) {
+            return;
+        }
+        for entry in &page.entries {
+            self.learn_attr(start, entry.attr.as_ref());
+            self.learn_name(start, op.ino, &entry.name, Some(InodeId(entry.ino)));
+        }
+        // With attributes, it is a piece of what is known already.
+        if let Some(held) = self.inodes.get_mut(&ino).filter(|_| !op.attrs) {
+            held.listing = match (op.cookie, held.listing.take()) {
+                (0, _) => Listing::begin(page),
+                (_, Some(begun)) => begun.extend(op.cookie, page),
+                (_, None) => None,
+            };
+            held.complete |= held.listing.as_ref().is_some_and(Listing::is_whole);
+        }
+    }
+
     fn forget_name(&mut self, parent: InodeId, name: &Bytes) {
         if let Some(held) = self.inodes.get_mut(&parent) {
             self.names -= usize::from(held.names.remove(name).is_some());
             held.complete = false;
+            held.listing = None;
         }
     }
 
@@ -164,6 +189,8 @@ impl Table {
         self.names = 0;
         for held in self.inodes.values_mut() {
             (held.attr, held.access_acl, held.content) = (None, None, None);
+            (held.complete, held.listing) = (false, None);
+            held.names.clear();
         }
     }
 }
@@ -246,6 +273,22 @@ impl Leases {
         self.live().then_some(found)
     }
 
+    /// A piece of a directory, without attributes.
+    pub fn page(&self, ino: InodeId, cookie: u64, limit: usize) -> Option<DirPage> {
+        let table = self.table.lock();
+        let page = table.inodes.get(&ino)?.listing.as_ref()?.page(cookie, limit)?;
+        drop(table);
+        self.live().then_some(page)
+    }
+
+    /// What to ask in place of a name that is not known, to know those after it too.
+    pub fn ahead(&self, parent: InodeId, name: &[u8]) -> Option<v1::ReadDirOp> {
+        let mut table = self.table.lock();
+        let listing = table.inodes.get_mut(&parent)?.listing.as_mut()?;
+        let (cookie, limit) = listing.ahead(name)?;
+        Some(v1::ReadDirOp { ino: parent.0, cookie, limit, attrs: true })
+    }
+
     pub fn attr(&self, ino: InodeId) -> Option<Attr> {
         let attr = self.table.lock().inodes.get(&ino)?.attr;
         attr.filter(|_| self.live())
@@ -262,6 +305,15 @@ impl Leases {
         };
         drop(table);
         self.live().then_some(acl)
+    }
+
+    /// The group was told of an access.
+    pub fn accessed(&self, ino: InodeId, at: i64) {
+        if let Some(held) = self.table.lock().inodes.get_mut(&ino)
+            && let Some(attr) = &mut held.attr
+        {
+            attr.accessed(at);
+        }
     }
 
     /// What an open would answer, and whether writes may be buffered.
@@ -290,6 +342,7 @@ impl Leases {
             (Op::Lookup(op), Some(Reply::Missing(_))) => {
                 table.learn_name(start, op.parent, &op.name, None);
             }
+            (Op::ReadDir(op), Some(Reply::ReadDir(page))) => table.learn_page(start, op, page),
             (Op::GetAttr(_), Some(Reply::Attr(attr))) => table.learn_attr(start, Some(attr)),
             (Op::GetXattr(op), Some(Reply::Data(value))) if op.name == ACCESS_ACL => {
                 let ino = InodeId(op.ino);
@@ -326,6 +379,7 @@ impl Leases {
             if let Some(held) = table.inodes.get_mut(&ino) {
                 let attr = attr(reply).filter(|attr| alone && attr.ino == ino);
                 (held.attr, held.access_acl, held.content) = (attr, None, None);
+                held.listing = None;
             }
         }
         let now = Start(table.epoch);

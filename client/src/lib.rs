@@ -12,6 +12,7 @@
 //! All time is `tokio::time` and all chance comes from [`Options::seed`], so that a simulation
 //! replays.
 
+mod accesses;
 mod budget;
 mod chance;
 mod file;
@@ -22,6 +23,7 @@ mod fsck;
 mod health;
 mod layout_xattr;
 mod leases;
+mod listing;
 mod locks;
 mod map;
 mod meta;

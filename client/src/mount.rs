@@ -1,6 +1,7 @@
 //! What all files of a mount share.
 
 use crate::Options;
+use crate::accesses::Accesses;
 use crate::budget::Budget;
 use crate::locks::Locks;
 use crate::meta::Meta;
@@ -29,6 +30,7 @@ pub(crate) struct Mount {
     pub store: Arc<Store>,
     pub budget: Arc<Budget>,
     pub locks: Locks,
+    pub accesses: Accesses,
     /// Room for read-ahead, bytes.
     pub ahead: Arc<Semaphore>,
     /// The version that what the caller caches of an inode is of.
@@ -41,6 +43,7 @@ impl Mount {
         Arc::new(Self {
             budget: Budget::new(options.write_buffer_bytes, options.op_deadline),
             locks: Locks::default(),
+            accesses: Accesses::default(),
             ahead: Arc::new(Semaphore::new(options.cache_bytes.min(Semaphore::MAX_PERMITS))),
             coherent: quick_cache::sync::Cache::new(COHERENT),
             above: OnceLock::new(),

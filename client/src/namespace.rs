@@ -32,13 +32,19 @@ impl Filesystem {
         if let Some(known) = self.lookup_now(parent, name) {
             return known;
         }
+        if let Some(ahead) = self.meta().leases.ahead(parent, name)
+            && self.meta().ask(Op::ReadDir(ahead)).await.is_ok()
+            && let Some(known) = self.lookup_now(parent, name)
+        {
+            return known;
+        }
         let op = v1::LookupOp { parent: parent.0, name: name_of(name) };
         match self.meta().ask(Op::Lookup(op)).await? {
             Reply::Missing(_) => Err(Error::new(ErrorKind::NotFound, "no such name")),
             Reply::Attr(attr) | Reply::Open(v1::OpenReply { attr: Some(attr), .. }) => {
                 match self.files().get(InodeId(attr.ino)).filter(|file| file.is_dirty()) {
                     Some(file) => self.get_attr(file.ino, None).await,
-                    None => attr.try_into(),
+                    None => Ok(self.files().view(attr.try_into()?)),
                 }
             }
             _ => other(),
@@ -122,6 +128,7 @@ impl Filesystem {
     }
 
     pub async fn read_link(&self, ino: InodeId) -> Result<Bytes> {
+        self.note_access(|| self.meta().leases.attr(ino));
         match self.meta().ask(Op::ReadLink(v1::ReadLinkOp { ino: ino.0 })).await? {
             Reply::Data(target) => Ok(target),
             _ => other(),
@@ -162,8 +169,8 @@ impl Filesystem {
         self.meta().change(Op::Rename(op)).await.map(drop)
     }
 
-    /// Up to `limit` entries with cookies greater than `cookie` (0: from the start), with their
-    /// attributes if `attrs`.
+    /// Up to `limit` entries with cookies greater than `cookie` (0: from the start); if `attrs`, with the
+    /// attributes of those that no other mount is changing.
     pub async fn read_dir(
         &self,
         ino: InodeId,
@@ -171,6 +178,12 @@ impl Filesystem {
         limit: u32,
         attrs: bool,
     ) -> Result<DirPage> {
+        if cookie == 0 {
+            self.note_access(|| self.meta().leases.attr(ino));
+        }
+        if !attrs && let Some(known) = self.meta().leases.page(ino, cookie, limit as usize) {
+            return Ok(known);
+        }
         let op = v1::ReadDirOp { ino: ino.0, cookie, limit, attrs };
         let Reply::ReadDir(page) = self.meta().ask(Op::ReadDir(op)).await? else { return other() };
         let entries = page.entries.into_iter().map(|entry| {

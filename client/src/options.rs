@@ -28,6 +28,8 @@ pub struct Options {
     pub hedge_floor: Duration,
     /// The wall clock: nanoseconds since 1970, for the times of files.
     pub clock: fn() -> i64,
+    /// Access times are kept, by the rule that Linux calls relatime.
+    pub access_times: bool,
     /// Seed of all random choices, for simulations; `None`: from the operating system.
     pub seed: Option<u64>,
 }
@@ -47,6 +49,7 @@ impl Options {
             read_ahead_bytes: 16 << 20,
             hedge_floor: Duration::from_millis(20),
             clock: wall_clock,
+            access_times: true,
             seed: None,
         }
     }

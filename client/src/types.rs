@@ -178,6 +178,8 @@ pub struct OpenFlags {
     pub sync: bool,
     /// The handle is going to be written to.
     pub write: bool,
+    /// Reads leave the access time as it is.
+    pub no_atime: bool,
 }
 
 impl OpenFlags {
@@ -190,6 +192,7 @@ impl OpenFlags {
             // O_DSYNC; O_SYNC contains it.
             sync: flags & 0o10000 != 0,
             write: flags & 0o3 != 0,
+            no_atime: flags & 0o1_000_000 != 0,
         }
     }
 }

@@ -17,7 +17,6 @@ use weft_proto::InodeId;
 const TTL: Duration = Duration::ZERO;
 /// Entries to fetch at once; a reply of the kernel's usual 32 KiB holds about as many.
 const DIR_PAGE: u32 = 512;
-const DIR_PLUS_PAGE: u32 = 160;
 /// The kernel asks for this before every write. It is neither kept nor looked for: file capabilities
 /// are refused.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -211,10 +210,6 @@ impl Handler for Adapter {
             Op::ReadDir { after, size } => Outcome::working(async move {
                 let page = fs.read_dir(ino, after, DIR_PAGE, false).await;
                 reply::directory(page, node, after, size)
-            }),
-            Op::ReadDirPlus { after, size } => Outcome::working(async move {
-                let page = fs.read_dir(ino, after, DIR_PLUS_PAGE, true).await;
-                reply::directory_plus(page, node, after, size, TTL)
             }),
             Op::StatFs => Outcome::working(async move { reply::statfs(fs.stat_fs().await) }),
             Op::SetXattr { name: CAPABILITY, .. } => refuse(libc::EOPNOTSUPP),

@@ -54,11 +54,6 @@ pub fn to_kernel(a: &Attr) -> abi::Attr {
     }
 }
 
-/// What a listing needs of a directory that it only names.
-pub fn bare_directory(ino: u64) -> abi::Attr {
-    abi::Attr { ino, mode: libc::S_IFDIR, nlink: 1, blksize: IO_SIZE, ..Default::default() }
-}
-
 pub fn to_client(change: &abi::SetAttr) -> SetAttr {
     SetAttr {
         mode: change.mode.map(|mode| mode & 0o7777),

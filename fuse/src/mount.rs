@@ -93,8 +93,6 @@ pub struct Options {
     /// Threads that take requests from the kernel, unless they come over io_uring.
     pub threads: usize,
     pub io_uring: IoUring,
-    /// Listings bring attributes along: worth it where the kernel may keep them for a while.
-    pub readdirplus: bool,
     /// The handler serves locks; else the kernel keeps those of this mount itself.
     pub locks: bool,
     /// Users other than the one who mounts may use it.
@@ -114,7 +112,6 @@ impl Default for Options {
             cluster: String::new(),
             threads: cores.clamp(2, 4),
             io_uring: IoUring::Auto,
-            readdirplus: false,
             locks: false,
             // SAFETY: geteuid only reads the credentials of this process.
             allow_other: unsafe { libc::geteuid() } == 0,
@@ -258,11 +255,7 @@ fn serve(
     options: &Options,
 ) -> Result<Mounted, MountError> {
     let failed = |error| MountError::Mount { path: path.to_owned(), error };
-    let wanted = Wanted {
-        io_uring: rings.is_some(),
-        readdirplus: options.readdirplus,
-        locks: options.locks,
-    };
+    let wanted = Wanted { io_uring: rings.is_some(), locks: options.locks };
     let agreed = device.greet(wanted).map_err(failed)?;
     let over_io_uring = agreed.flags & flag::OVER_IO_URING != 0;
     if options.io_uring == IoUring::On && !over_io_uring {

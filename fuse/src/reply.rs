@@ -1,7 +1,7 @@
 //! Turns what the client answered into replies. Every error becomes its errno here.
 
 use crate::abi::{Answer, Entry, Errno, Listing, Lock, Open, Reply, StatFs as Room, open_flag};
-use crate::attr::{bare_directory, lock_to_kernel, to_kernel, type_bits};
+use crate::attr::{lock_to_kernel, to_kernel, type_bits};
 use bytes::Bytes;
 use std::time::Duration;
 use weft_client::{Attr, DirPage, Opened, ReadData, StatFs};
@@ -131,25 +131,5 @@ pub fn directory(result: Result<DirPage>, ino: u64, after: u64, size: u32) -> An
     let _ = dots(ino, page.parent.0, after)
         .all(|(ino, at, name)| list.add(ino, at, libc::S_IFDIR, name))
         && page.entries.iter().all(|e| list.add(e.ino.0, e.cookie, type_bits(e.kind), &e.name));
-    list.finish()
-}
-
-/// As [`directory`], with attributes that are good for `ttl`.
-pub fn directory_plus(
-    result: Result<DirPage>,
-    ino: u64,
-    after: u64,
-    size: u32,
-    ttl: Duration,
-) -> Answer {
-    let page = result.map_err(errno)?;
-    let mut list = Listing::new(size);
-    let bare = |ino| Entry { attr: bare_directory(ino), ttl: Duration::ZERO };
-    // An inode that went away while the directory was read is no longer listed.
-    let known = page.entries.iter().filter_map(|e| Some((e, e.attr.as_ref().map(to_kernel)?)));
-    let mut known = known.map(|(e, attr)| (Entry { attr, ttl }, e.cookie, &e.name[..]));
-    let _ = dots(ino, page.parent.0, after)
-        .all(|(ino, at, name)| list.add_plus(&bare(ino), at, name))
-        && known.all(|(entry, at, name)| list.add_plus(&entry, at, name));
     list.finish()
 }

@@ -88,8 +88,8 @@ impl MetadataService {
                 reply.grants.extend(grant);
                 Ok(reply)
             }
-            Op::ReadDir(_)
-            | Op::ReadLink(_)
+            Op::ReadDir(op) => self.read_dir(session, op, &request, deadline).await,
+            Op::ReadLink(_)
             | Op::GetXattr(_)
             | Op::ListXattr(_)
             | Op::GetLayout(_)
@@ -187,6 +187,40 @@ impl MetadataService {
             _ => Reply::Open(found),
         };
         Ok(v1::MetaReply { result: Some(result), grants, touched: Vec::new() })
+    }
+
+    /// Answers names, with a lease on the directory; with attributes only of those inodes on which a
+    /// lease could be granted as well. Without a session: what is committed.
+    async fn read_dir(
+        &self,
+        session: SessionId,
+        op: &v1::ReadDirOp,
+        request: &v1::MetaRequest,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        self.may_read(session, None, deadline).await?;
+        if session.0 == 0 {
+            return self.node.state.read(request);
+        }
+        let dir = self.grant(session, InodeId(op.ino), Mode::Read, false);
+        let names = Op::ReadDir(v1::ReadDirOp { attrs: false, ..*op });
+        let names = v1::MetaRequest { op: Some(names), ..Default::default() };
+        let mut reply = self.node.state.read(&names)?;
+        if let Some(Reply::ReadDir(page)) = reply.result.as_mut().filter(|_| op.attrs) {
+            let inos = page.entries.iter().map(|entry| InodeId(entry.ino));
+            let grants: Vec<_> = {
+                let (now, leases) = (Instant::now(), &mut self.node.sessions.lock().leases);
+                inos.map(|ino| leases.grant(now, session, ino, Mode::Read, false)).collect()
+            };
+            for (entry, grant) in page.entries.iter_mut().zip(grants) {
+                if let Some(grant) = grant {
+                    entry.attr = self.node.state.attr(InodeId(entry.ino))?;
+                    reply.grants.push(grant);
+                }
+            }
+        }
+        reply.grants.extend(dir);
+        Ok(reply)
     }
 
     /// Grants a lease on a file to a session that has it open, with what an open answers.

@@ -326,6 +326,63 @@ fn what_is_under_a_lease_costs_no_request() -> Result<()> {
     Ok(())
 }
 
+/// Attributes come many at a time, and are as good as those that were asked for one by one.
+#[test]
+fn who_lists_a_folder_and_looks_at_each_name_asks_seldom() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    let (dir, files) = (m.join("d"), 1000);
+    fs::create_dir(&dir)?;
+    for i in 0..files {
+        File::create(dir.join(i.to_string()))?;
+    }
+    cluster.remount()?;
+    let second = cluster.mount_again("second")?;
+    let other = second.join("d");
+    let walk = || -> Result<Vec<(String, u64)>> {
+        let look = |entry: std::io::Result<fs::DirEntry>| {
+            let entry = entry?;
+            let name = entry.file_name().into_string().ok().context("a name")?;
+            Ok((name, fs::symlink_metadata(entry.path())?.len()))
+        };
+        let mut found = fs::read_dir(&dir)?.map(look).collect::<Result<Vec<_>>>()?;
+        found.sort();
+        Ok(found)
+    };
+    let named = |range: std::ops::Range<u64>, len: fn(u64) -> u64| {
+        let mut all: Vec<_> = range.map(|i| (i.to_string(), len(i))).collect();
+        all.sort();
+        all
+    };
+    let mut before = requests(m)?;
+    let mut asked = || -> Result<u64> {
+        let now = requests(m)?;
+        Ok(now - std::mem::replace(&mut before, now))
+    };
+    ensure!(walk()? == named(0..files, |_| 0));
+    let cold = asked()?;
+    ensure!(cold < 30, "a cold walk over {files} files made {cold} requests");
+    ensure!(walk()?.len() as u64 == files && asked()? == 0, "a warm walk made requests");
+    ensure!(!dir.join("none").exists() && asked()? == 0, "a name that is not listed was asked for");
+    // Whoever changes something is seen, wherever it was learnt from.
+    for i in 0..files {
+        fs::write(other.join(i.to_string()), vec![1; i as usize])?;
+    }
+    ensure!(walk()? == named(0..files, |i| i));
+    fs::write(other.join("1000"), "")?;
+    fs::remove_file(other.join("0"))?;
+    fs::rename(other.join("1"), other.join("1001"))?;
+    fs::rename(other.join("1001"), other.join("1"))?;
+    ensure!(dir.join("1000").exists() && !dir.join("0").exists());
+    ensure!(walk()? == named(1..1001, |i| i % 1000));
+    // So is what was changed here.
+    fs::remove_file(dir.join("1000"))?;
+    fs::write(dir.join("0"), "")?;
+    ensure!(walk()? == named(0..files, |i| i));
+    weft_tests::weft_ok(&["umount", weft_tests::path(&second)])?;
+    cluster.await_clean()
+}
+
 /// A mount that dies with leases holds the others up for no longer than its session lives.
 #[test]
 fn a_dead_mount_loses_its_leases() -> Result<()> {

@@ -254,6 +254,16 @@ impl File {
         state.view()
     }
 
+    /// As this mount sees them.
+    pub fn attr(&self) -> Attr {
+        self.state.lock().view()
+    }
+
+    /// The group was told of an access.
+    pub fn accessed(&self, at: i64) {
+        self.state.lock().attr.accessed(at);
+    }
+
     pub fn set_layout(&self, layout: Layout) {
         self.state.lock().layout = layout;
     }

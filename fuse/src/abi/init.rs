@@ -24,6 +24,7 @@ const MAX_BACKGROUND: u16 = 64;
 /// - `HANDLE_KILLPRIV*`: the kernel clears set-id bits by SETATTR.
 /// - `SECURITY_CTX`: there are no labels.
 /// - `CREATE_SUPP_GROUP`: the kernel has applied the rules about groups before it asks.
+/// - `DO_READDIRPLUS`: attributes in listings help a kernel that may keep them for a while.
 /// - `NO_OPENDIR_SUPPORT`: the kernel would then cache listings, which nothing invalidates.
 pub mod flag {
     /// Several reads of a file at a time.
@@ -37,9 +38,6 @@ pub mod flag {
     /// The umask comes with what makes an inode, and is not applied yet: what a directory lets inherit
     /// goes before it.
     pub const DONT_MASK: u64 = 1 << 6;
-    /// Listings with attributes, where the kernel finds them useful.
-    pub const DO_READDIRPLUS: u64 = 1 << 13;
-    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     /// Parts of a direct read or write at a time.
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// Lookups and listings of one directory at a time.
@@ -96,8 +94,6 @@ impl Init {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Wanted {
     pub io_uring: bool,
-    /// Listings with attributes: worth sending if the kernel may keep them for a while.
-    pub readdirplus: bool,
     /// Locks are asked for; else the kernel keeps those of this mount itself.
     pub locks: bool,
 }
@@ -116,9 +112,6 @@ pub fn negotiate(offer: &Init, wanted: Wanted) -> Result<InitReply, Errno> {
         return Err(Errno(libc::EPROTO));
     }
     let mut flags = ALWAYS;
-    if wanted.readdirplus {
-        flags |= flag::DO_READDIRPLUS | flag::READDIRPLUS_AUTO;
-    }
     if wanted.locks {
         flags |= flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
     }

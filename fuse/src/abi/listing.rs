@@ -1,7 +1,6 @@
 //! Listings of directories: records of names, filled up to the length that the kernel asked for.
 
 use super::bytes::Record;
-use super::reply::{Entry, entry};
 use super::{Answer, Reply};
 
 /// A listing under construction.
@@ -20,20 +19,9 @@ impl Listing {
     /// Adds a name. `cookie` is where to go on after it; `mode` tells the type. Answers whether it
     /// fitted: if not, nothing was added and the kernel asks for it again.
     pub fn add(&mut self, ino: u64, cookie: u64, mode: u32, name: &[u8]) -> bool {
-        self.push(&[], ino, cookie, mode, name)
-    }
-
-    /// As [`Self::add`], with attributes.
-    pub fn add_plus(&mut self, e: &Entry, cookie: u64, name: &[u8]) -> bool {
-        let mut record = Record::new();
-        entry(&mut record, e);
-        self.push(record.as_slice(), e.attr.ino, cookie, e.attr.mode, name)
-    }
-
-    fn push(&mut self, before: &[u8], ino: u64, cookie: u64, mode: u32, name: &[u8]) -> bool {
         let mut record = Record::new();
         // `DT_*` are the bits of the mode that tell the type.
-        record.put(before).u64(ino).u64(cookie).u32(name.len() as u32).u32((mode >> 12) & 0xf);
+        record.u64(ino).u64(cookie).u32(name.len() as u32).u32((mode >> 12) & 0xf);
         let len = record.as_slice().len() + name.len();
         let padded = len.next_multiple_of(8);
         if self.bytes.len() + padded > self.limit {

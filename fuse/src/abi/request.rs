@@ -162,10 +162,6 @@ pub enum Op<'a> {
         after: u64,
         size: u32,
     },
-    ReadDirPlus {
-        after: u64,
-        size: u32,
-    },
     ReleaseDir,
     FsyncDir,
     StatFs,
@@ -233,7 +229,7 @@ pub fn operation_len(opcode: u32) -> usize {
         3 | 8 | 20 | 21 | 30 | 35 | 45 | 51 => 16,
         18 | 25 | 29 | 46 | 52 => 24,
         43 => 32,
-        15 | 16 | 28 | 44 => 40,
+        15 | 16 | 28 => 40,
         31..=33 => 48,
         47 | 53 => 56,
         4 => 88,
@@ -338,10 +334,6 @@ fn operation<'a>(
         28 => {
             let (_, after, size) = (r.u64()?, r.u64()?, r.u32()?);
             Op::ReadDir { after, size }
-        }
-        44 => {
-            let (_, after, size) = (r.u64()?, r.u64()?, r.u32()?);
-            Op::ReadDirPlus { after, size }
         }
         29 => Op::ReleaseDir,
         30 => Op::FsyncDir,

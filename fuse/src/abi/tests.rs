@@ -135,7 +135,7 @@ fn handshakes_agree_on_what_both_want() {
     assert_eq!(all.minor, 45);
     assert_eq!(all.max_readahead, 1 << 17);
     assert_ne!(all.flags & flag::OVER_IO_URING, 0);
-    assert_eq!(all.flags & (flag::POSIX_LOCKS | flag::DO_READDIRPLUS), 0);
+    assert_eq!(all.flags & flag::POSIX_LOCKS, 0);
     let plain = negotiate(&offer(33, flag::MAX_PAGES | flag::BIG_WRITES), wanted).unwrap();
     assert_eq!((plain.minor, plain.flags), (33, flag::MAX_PAGES | flag::BIG_WRITES));
     let none = Wanted::default();
@@ -203,25 +203,12 @@ fn notices_are_laid_out_as_the_kernel_reads_them() {
 
 #[test]
 fn listings_end_where_the_kernel_wants_them_to() {
-    let entry = |ino| Entry {
-        attr: Attr { ino, mode: 0o40755, ..Default::default() },
-        ttl: Duration::ZERO,
-    };
     let mut list = Listing::new(63);
     assert!(list.add(2, 1, 0o100644, b"12345678"));
     assert!(!list.add(3, 2, 0o100644, b"1"), "one byte takes eight");
     let Ok(Reply::Data(data)) = list.finish() else { panic!("no data") };
     let want = [longs(&[2, 1]), words(&[8, 8]), b"12345678".to_vec()].concat();
     assert_eq!(data[0], want);
-    let mut list = Listing::new(160);
-    assert!(list.add_plus(&entry(7), 5, b"d"));
-    assert!(!list.add_plus(&entry(8), 6, b"d"));
-    let Ok(Reply::Data(data)) = list.finish() else { panic!("no data") };
-    assert_eq!(data[0].len(), 160);
-    assert_eq!(
-        data[0][128..],
-        [longs(&[7, 5]), words(&[1, 4]), b"d\0\0\0\0\0\0\0".to_vec()].concat()
-    );
 }
 
 proptest! {

@@ -7,6 +7,7 @@
 //!
 //! Permissions are the business of the client's kernel; what is checked here is structure.
 
+mod accessed;
 mod acl;
 mod check;
 mod close_session;
@@ -188,6 +189,7 @@ fn replicated(op: &Op, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
         Op::CommitExtents(op) => run(op, tx, cx),
         Op::Fallocate(op) => run(op, tx, cx),
         Op::CopyRange(op) => run(op, tx, cx),
+        Op::Accessed(op) => run(op, tx, cx),
         _ => refuse(ErrorKind::Protocol, "this request is not a replicated operation"),
     }
 }

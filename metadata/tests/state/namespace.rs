@@ -155,3 +155,27 @@ fn deep_trees_are_walked() {
     assert_eq!(run(&mut rig, rename(1, at)), Err(ErrorKind::Invalid));
     rig.check();
 }
+
+#[test]
+fn an_access_is_noted_and_changes_nothing_else() {
+    let mut rig = Rig::in_memory();
+    let Ok(Reply::Attr(made)) = mknod(&mut rig, 1, "f".into()) else { panic!() };
+    let accessed = |ino, atime_ns| {
+        let gone = v1::Access { ino: 999, atime_ns };
+        Op::Accessed(v1::AccessedOp { accesses: vec![gone, v1::Access { ino, atime_ns }] })
+    };
+    let later = made.ctime_ns + 5;
+    run(&mut rig, accessed(made.ino, later)).unwrap();
+    let noted = v1::Attr { atime_ns: later, ..made };
+    assert_eq!(rig.attr(made.ino), Ok(noted));
+    run(&mut rig, accessed(made.ino, later - 1)).unwrap();
+    assert_eq!(rig.attr(made.ino), Ok(noted), "times go forward");
+    // A time that was set stays until the next access.
+    let set = v1::SetAttrOp { ino: made.ino, atime_ns: Some(7), ..Default::default() };
+    let Ok(Reply::Attr(set)) = run(&mut rig, Op::SetAttr(set)) else { panic!() };
+    run(&mut rig, accessed(made.ino, set.ctime_ns - 1)).unwrap();
+    assert_eq!(rig.attr(made.ino), Ok(set));
+    let many = vec![v1::Access { ino: made.ino, atime_ns: later }; 5000];
+    let many = Op::Accessed(v1::AccessedOp { accesses: many });
+    assert_eq!(run(&mut rig, many), Err(ErrorKind::Invalid));
+}
