@@ -77,8 +77,17 @@ impl Filesystem {
         Some(self.files().view(self.meta().leases.attr(ino)?))
     }
 
-    /// Changes attributes, in order with what was written here.
-    pub async fn set_attr(&self, ino: InodeId, change: SetAttr) -> Result<Attr> {
+    /// Changes attributes, in order with what was written here. Errors: `Io` if the size is to be changed
+    /// through a handle whose locks were lost.
+    pub async fn set_attr(
+        &self,
+        ino: InodeId,
+        handle: Option<HandleId>,
+        change: SetAttr,
+    ) -> Result<Attr> {
+        if let Some(handle) = handle.filter(|_| change.size.is_some()) {
+            self.locks_hold(ino, handle)?;
+        }
         match self.files().get(ino) {
             Some(file) => file.set_attr(change).await,
             None => file::set_attr(self.meta(), ino, change).await,

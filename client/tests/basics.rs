@@ -131,13 +131,14 @@ async fn attributes_show_what_is_not_committed() {
     assert_eq!(fs.lookup(InodeId::ROOT, b"f").await.unwrap().size, 10_005);
     // A time that is set after a write stays, although the data is committed later.
     let change = SetAttr { mtime: Some(SetTime::At(777)), ..Default::default() };
-    assert_eq!(fs.set_attr(ino, change).await.unwrap().mtime_ns, 777);
+    assert_eq!(fs.set_attr(ino, None, change).await.unwrap().mtime_ns, 777);
     fs.flush(handle).await.unwrap();
     assert_eq!(fs.get_attr(ino, None).await.unwrap().mtime_ns, 777);
     // Cutting drops what lies beyond without writing it.
     fs.write(handle, 20_000, &[2; 5]).await.unwrap();
     let commits = cluster.metadata.count("commit");
-    let cut = fs.set_attr(ino, SetAttr { size: Some(3), ..Default::default() }).await.unwrap();
+    let cut =
+        fs.set_attr(ino, None, SetAttr { size: Some(3), ..Default::default() }).await.unwrap();
     fs.flush(handle).await.unwrap();
     assert_eq!((cut.size, cluster.metadata.count("commit")), (3, commits));
     assert_eq!(content(&fs, ino).await, [0; 3]);

@@ -113,7 +113,7 @@ impl Model {
         let size = self.rng.random_range(0..SPAN);
         self.trace.push(format!("truncate {size}"));
         let change = SetAttr { size: Some(size), ..Default::default() };
-        let attr = self.fs.set_attr(self.ino, change).await.unwrap();
+        let attr = self.fs.set_attr(self.ino, None, change).await.unwrap();
         self.bytes.resize(size as usize, 0);
         assert_eq!(attr.size, size);
     }

@@ -71,8 +71,10 @@ impl Handler for Adapter {
                 Outcome::working(async move { reply::statx(fs.get_attr(ino, fh).await, TTL) })
             }
             Op::SetAttr(change) => {
-                let change = attr::to_client(&change);
-                Outcome::working(async move { reply::attr(fs.set_attr(ino, change).await, TTL) })
+                let (handle, change) = (change.fh.map(HandleId), attr::to_client(&change));
+                Outcome::working(
+                    async move { reply::attr(fs.set_attr(ino, handle, change).await, TTL) },
+                )
             }
             Op::ReadLink => Outcome::working(async move { reply::data(fs.read_link(ino).await) }),
             Op::SymLink { name, target } => {

@@ -64,6 +64,8 @@ def do(verb, *rest):
         return set_lock(OFD_SETLKW, *rest)
     elif verb == "write":
         os.pwrite(files[rest[0]], rest[1].encode(), 0)
+    elif verb == "cut":
+        os.ftruncate(files[rest[0]], 4)
     elif verb == "read":
         return os.pread(files[rest[0]], 100, 0).decode() or "nothing"
     elif verb == "sync":

@@ -439,6 +439,7 @@ fn locks_end_with_their_mount() -> Result<()> {
     let mut silent = Agent::with(&third.join("file"))?;
     killed.must("try f w 0 10", "ok")?;
     silent.must("write f mine", "ok")?;
+    silent.must("cut f", "ok")?;
     silent.must("try f w 10 10", "ok")?;
     silent.must("try-flock f w", "ok")?;
     near.must("try f r 0 1", "EAGAIN")?;
@@ -450,7 +451,8 @@ fn locks_end_with_their_mount() -> Result<()> {
     near.must("write f ours", "ok")?;
     drop(pause);
     // It is told, and may not believe that it is alone, until it opens the file anew.
-    for call in ["write f mine", "try f w 30 1", "try f u 0 0", "try-flock f u", "read f"] {
+    for call in ["write f mine", "try f w 30 1", "try f u 0 0", "try-flock f u", "read f", "cut f"]
+    {
         silent.must(call, "EIO").or_else(|_| {
             // The mount may need a moment to hear of it; a write that came before was refused then.
             eventually(PATIENCE, "EIO from who lost its locks", || {

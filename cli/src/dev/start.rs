@@ -282,7 +282,7 @@ fn give_root_to_user(cluster: &[String]) -> Result<()> {
     let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
     let give = async {
         let fs = Filesystem::connect(options).await?;
-        fs.set_attr(InodeId::ROOT, owner).await?;
+        fs.set_attr(InodeId::ROOT, None, owner).await?;
         fs.shutdown().await
     };
     let given = crate::daemon::runtime(2)?.block_on(give);

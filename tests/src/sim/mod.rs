@@ -275,7 +275,7 @@ async fn set_mode(fs: &Filesystem, history: &Shared, register: usize, value: u64
     };
     let start = now();
     let change = SetAttr { mode: Some(value as u32), ..Default::default() };
-    let end = match fs.set_attr(ino, change).await {
+    let end = match fs.set_attr(ino, None, change).await {
         Ok(_) => {
             history.borrow_mut().answered += 1;
             now()
