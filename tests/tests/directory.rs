@@ -14,10 +14,13 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use weft_client::{FileKind, Filesystem, Options};
+use weft_proto::InodeId;
 use weft_tests::{Cluster, eventually, path};
 
-/// Processes would make names one by one too: the kernel locks the directory.
-const MAKERS: usize = 8;
+/// Names that are made at a time, past the kernel, which would make them one by one.
+const AT_ONCE: u64 = 128;
 
 /// An open directory, read as programs do.
 struct Listing(*mut libc::DIR);
@@ -76,16 +79,29 @@ impl Drop for Listing {
     }
 }
 
-/// Makes names `from` to `to`, of which every tenth will be removed.
-fn make(dir: &Path, from: u64, to: u64) -> Result<()> {
-    for i in from..to {
-        File::create(dir.join(name(i)))?;
+/// Makes all names, of which every tenth will be removed.
+async fn make(cluster: &Cluster, count: u64) -> Result<()> {
+    let servers = cluster.address()?.split(',').map(str::to_owned).collect();
+    let fs = Filesystem::connect(Options::new(servers, weft_net::tcp())).await?;
+    let dir = fs.lookup(InodeId::ROOT, b"d").await?.ino;
+    let mut makers = JoinSet::new();
+    for first in 0..AT_ONCE {
+        let fs = fs.clone();
+        makers.spawn(async move {
+            for i in (first..count).step_by(AT_ONCE as usize) {
+                fs.mk_nod(dir, name(i).as_bytes(), FileKind::Regular, 0o600, 0, 0, 0).await?;
+            }
+            anyhow::Ok(())
+        });
     }
-    Ok(())
+    while let Some(made) = makers.join_next().await {
+        made??;
+    }
+    Ok(fs.shutdown().await?)
 }
 
 fn name(i: u64) -> String {
-    format!("{}{i}", if i % 10 == 0 { "lost" } else { "kept" })
+    format!("{}{i}", if i.is_multiple_of(10) { "lost" } else { "kept" })
 }
 
 #[test]
@@ -98,20 +114,7 @@ fn names_that_stay_are_listed_once_while_others_come_and_go() -> Result<()> {
     let (dir, there) = (cluster.mnt().join("d"), cluster.mount_again("second")?.join("d"));
     fs::create_dir(&dir)?;
     let begun = Instant::now();
-    std::thread::scope(|scope| {
-        let share = count.div_ceil(MAKERS as u64);
-        let starts = (0..count).step_by(share as usize);
-        let makers: Vec<_> = starts
-            .map(|from| (from, (from + share).min(count)))
-            .map(|(from, to)| {
-                scope.spawn({
-                    let dir = &dir;
-                    move || make(dir, from, to)
-                })
-            })
-            .collect();
-        makers.into_iter().try_for_each(|maker| maker.join().expect("a maker panicked"))
-    })?;
+    tokio::runtime::Runtime::new()?.block_on(make(&cluster, count))?;
     println!("{count} names made in {:.1} s", begun.elapsed().as_secs_f64());
 
     let (over, changes) = (AtomicBool::new(false), AtomicU64::new(0));
