@@ -93,10 +93,13 @@ impl MetadataService {
             | Op::GetXattr(_)
             | Op::ListXattr(_)
             | Op::GetLayout(_)
-            | Op::ListSegments(_)
-            | Op::Check(_) => {
+            | Op::ListSegments(_) => {
                 self.may_read(session, None, deadline).await?;
                 self.node.state.read(&request)
+            }
+            Op::Check(_) => {
+                self.may_read(session, None, deadline).await?;
+                self.check(request).await
             }
             Op::StatFs(_) => self.stat_fs(&request, deadline).await,
             Op::Open(open) => self.open(session, open, deadline).await,
@@ -117,6 +120,18 @@ impl MetadataService {
             }
             _ => self.change(request, deadline).await,
         }
+    }
+
+    /// Looks at every record, which takes seconds for a million: beside the event loop, without which this
+    /// server would lose its lead.
+    async fn check(&self, request: v1::MetaRequest) -> Result<v1::MetaReply> {
+        let state = self.node.state.clone();
+        let check = move || state.read(&request);
+        if !self.node.env.threads {
+            return check();
+        }
+        let ended = tokio::task::spawn_blocking(check).await;
+        ended.map_err(|error| Error::new(ErrorKind::Internal, format!("the check: {error}")))?
     }
 
     /// Returns when this server leads, holds all that was acknowledged, knows what all sessions
