@@ -179,7 +179,7 @@ impl MetadataService {
             return match self.node.state.read(request) {
                 Err(e) if e.kind == ErrorKind::NotFound && !grants.is_empty() => {
                     let result = Some(Reply::Missing(v1::Empty {}));
-                    Ok(v1::MetaReply { result, grants, touched: Vec::new() })
+                    Ok(v1::MetaReply { result, grants, ..Default::default() })
                 }
                 answer => answer,
             };
@@ -201,7 +201,7 @@ impl MetadataService {
             Some(attr) if !(small && whole) => Reply::Attr(attr),
             _ => Reply::Open(found),
         };
-        Ok(v1::MetaReply { result: Some(result), grants, touched: Vec::new() })
+        Ok(v1::MetaReply { result: Some(result), grants, ..Default::default() })
     }
 
     /// Grants a lease on a file to a session that has it open, with what an open answers.
@@ -221,7 +221,7 @@ impl MetadataService {
             grants.extend(conflicts::must_grant(&self.node, session, ino, deadline).await?);
         }
         let reply = self.node.state.open_reply(ino)?;
-        Ok(v1::MetaReply { result: Some(Reply::Open(reply)), grants, touched: Vec::new() })
+        Ok(v1::MetaReply { result: Some(Reply::Open(reply)), grants, ..Default::default() })
     }
 
     async fn return_leases(
@@ -392,7 +392,7 @@ impl MetadataService {
         match self.node.state.open_reply(ino) {
             Ok(reply) => {
                 let result = Some(Reply::Open(reply));
-                Ok(v1::MetaReply { result, grants, touched: Vec::new() })
+                Ok(v1::MetaReply { result, grants, ..Default::default() })
             }
             Err(e) => {
                 let _ = self.node.sessions.lock().close(session, ino, open.open_seq);
@@ -454,6 +454,9 @@ impl MetadataService {
         let effect = Effect::of(&request);
         let mut reply = self.node.propose(v1::log_entry::Body::Client(request), effect).await?;
         reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
+        // Of use to a session that keeps its lease, against which no other changes them.
+        let after = |dir| self.node.state.attr(dir).ok().flatten();
+        reply.dirs = claim.dirs().into_iter().filter_map(after).collect();
         drop(claim);
         match &mut reply.result {
             Some(Reply::OpenSession(opened)) => opened.ttl_ms = self.node.config.session_ttl_ms,

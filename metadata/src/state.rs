@@ -140,6 +140,12 @@ impl StateMachine {
         Ok(dentry.map(|d| InodeId(d.ino)))
     }
 
+    /// Attributes of an inode, if it exists.
+    pub fn attr(&self, ino: InodeId) -> Result<Option<v1::Attr>> {
+        let inode = self.store.newest(|s| s.inode(ino))?;
+        Ok(inode.map(|inode| inode.attr))
+    }
+
     /// What an open answers: attributes, effective layout and the first extents.
     pub fn open_reply(&self, ino: InodeId) -> Result<v1::OpenReply> {
         Ok(self.store.view(|s| ops::open_reply(s, ino))?)
