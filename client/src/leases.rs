@@ -377,9 +377,12 @@ impl Leases {
             let alone = table.holds_since(start, ino);
             table.mark(ino);
             if let Some(held) = table.inodes.get_mut(&ino) {
-                let attr = attr(reply).filter(|attr| alone && attr.ino == ino);
-                (held.attr, held.access_acl, held.content) = (attr, None, None);
-                held.listing = None;
+                let attr = attr_of(reply, ino).filter(|_| alone);
+                (held.attr, held.content, held.listing) = (attr, None, None);
+                // Names that come and go in a directory leave its list as it is.
+                if op.inode() == Some(ino) {
+                    held.access_acl = None;
+                }
             }
         }
         let now = Start(table.epoch);
@@ -527,15 +530,16 @@ fn made(reply: &v1::MetaReply) -> Option<InodeId> {
     }
 }
 
-/// Attributes that a change answered.
-fn attr(reply: &v1::MetaReply) -> Option<Attr> {
+/// Attributes of an inode that a change answered.
+fn attr_of(reply: &v1::MetaReply, ino: InodeId) -> Option<Attr> {
     let attr = match &reply.result {
         Some(Reply::Attr(attr)) => Some(*attr),
         Some(Reply::CommitExtents(done)) => done.attr,
         Some(Reply::CopyRange(done)) => done.attr,
         _ => None,
     };
-    attr.and_then(|attr| attr.try_into().ok())
+    let mut all = attr.into_iter().chain(reply.dirs.iter().copied());
+    all.find(|attr| attr.ino == ino.0)?.try_into().ok()
 }
 
 /// What each of a change's [`Op::names`] leads to now, if that is known: nowhere, or to an inode.
@@ -646,6 +650,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_directory_is_known_after_own_changes_that_do_not_overlap() {
+        let l = leases();
+        l.learn(l.start(), &lookup("a"), &found());
+        let (op, mut reply) = unlinked();
+        reply.dirs = vec![v1::Attr { nlink: 5, ..attr(DIR) }];
+        let both = l.start();
+        l.changed(both, &op, &reply);
+        assert_eq!(l.attr(InodeId(DIR)).unwrap().nlink, 5);
+        l.changed(both, &op, &reply);
+        assert!(l.attr(InodeId(DIR)).is_none(), "it is not known which came first");
+    }
+
+    #[tokio::test]
     async fn a_directory_made_here_is_known_whole() {
         let l = leases();
         let op = Op::MkDir(v1::MkDirOp { parent: DIR, name: "d".into(), ..Default::default() });
@@ -655,6 +672,7 @@ mod tests {
             result: Some(Reply::Attr(made)),
             grants: vec![grant(9)],
             touched: vec![DIR],
+            ..Default::default()
         };
         l.changed(l.start(), &op, &reply);
         assert_eq!(l.lookup(InodeId(9), b"x").unwrap().unwrap_err().kind, ErrorKind::NotFound);

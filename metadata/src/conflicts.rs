@@ -7,6 +7,7 @@
 
 use crate::leases::{Mode, Name, Use};
 use crate::node::Node;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 use v1::meta_request::Op;
@@ -19,6 +20,13 @@ pub struct Claim {
     by: SessionId,
     names: Vec<Name>,
     pub inos: Vec<InodeId>,
+}
+
+impl Claim {
+    /// The directories whose names it takes.
+    pub fn dirs(&self) -> BTreeSet<InodeId> {
+        self.names.iter().map(|(dir, _)| *dir).collect()
+    }
 }
 
 impl Drop for Claim {

@@ -93,10 +93,13 @@ impl MetadataService {
             | Op::GetXattr(_)
             | Op::ListXattr(_)
             | Op::GetLayout(_)
-            | Op::ListSegments(_)
-            | Op::Check(_) => {
+            | Op::ListSegments(_) => {
                 self.may_read(session, None, deadline).await?;
                 self.node.state.read(&request)
+            }
+            Op::Check(_) => {
+                self.may_read(session, None, deadline).await?;
+                self.check(request).await
             }
             Op::StatFs(_) => self.stat_fs(&request, deadline).await,
             Op::Open(open) => self.open(session, open, deadline).await,
@@ -117,6 +120,18 @@ impl MetadataService {
             }
             _ => self.change(request, deadline).await,
         }
+    }
+
+    /// Looks at every record, which takes seconds for a million: beside the event loop, without which this
+    /// server would lose its lead.
+    async fn check(&self, request: v1::MetaRequest) -> Result<v1::MetaReply> {
+        let state = self.node.state.clone();
+        let check = move || state.read(&request);
+        if !self.node.env.threads {
+            return check();
+        }
+        let ended = tokio::task::spawn_blocking(check).await;
+        ended.map_err(|error| Error::new(ErrorKind::Internal, format!("the check: {error}")))?
     }
 
     /// Returns when this server leads, holds all that was acknowledged, knows what all sessions
@@ -164,7 +179,7 @@ impl MetadataService {
             return match self.node.state.read(request) {
                 Err(e) if e.kind == ErrorKind::NotFound && !grants.is_empty() => {
                     let result = Some(Reply::Missing(v1::Empty {}));
-                    Ok(v1::MetaReply { result, grants, touched: Vec::new() })
+                    Ok(v1::MetaReply { result, grants, ..Default::default() })
                 }
                 answer => answer,
             };
@@ -186,7 +201,7 @@ impl MetadataService {
             Some(attr) if !(small && whole) => Reply::Attr(attr),
             _ => Reply::Open(found),
         };
-        Ok(v1::MetaReply { result: Some(result), grants, touched: Vec::new() })
+        Ok(v1::MetaReply { result: Some(result), grants, ..Default::default() })
     }
 
     /// Answers names, with a lease on the directory; with attributes only of those inodes on which a
@@ -240,7 +255,7 @@ impl MetadataService {
             grants.extend(conflicts::must_grant(&self.node, session, ino, deadline).await?);
         }
         let reply = self.node.state.open_reply(ino)?;
-        Ok(v1::MetaReply { result: Some(Reply::Open(reply)), grants, touched: Vec::new() })
+        Ok(v1::MetaReply { result: Some(Reply::Open(reply)), grants, ..Default::default() })
     }
 
     async fn return_leases(
@@ -411,7 +426,7 @@ impl MetadataService {
         match self.node.state.open_reply(ino) {
             Ok(reply) => {
                 let result = Some(Reply::Open(reply));
-                Ok(v1::MetaReply { result, grants, touched: Vec::new() })
+                Ok(v1::MetaReply { result, grants, ..Default::default() })
             }
             Err(e) => {
                 let _ = self.node.sessions.lock().close(session, ino, open.open_seq);
@@ -473,6 +488,9 @@ impl MetadataService {
         let effect = Effect::of(&request);
         let mut reply = self.node.propose(v1::log_entry::Body::Client(request), effect).await?;
         reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
+        // Of use to a session that keeps its lease, against which no other changes them.
+        let after = |dir| self.node.state.attr(dir).ok().flatten();
+        reply.dirs = claim.dirs().into_iter().filter_map(after).collect();
         drop(claim);
         match &mut reply.result {
             Some(Reply::OpenSession(opened)) => opened.ttl_ms = self.node.config.session_ttl_ms,

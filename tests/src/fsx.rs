@@ -26,6 +26,8 @@ pub enum HandOver {
     Close,
     /// Open on all; synced on one before the other uses it.
     Fsync,
+    /// Open on all; whoever uses it holds a lock of it.
+    Lock,
     /// Open on all; used by any at any time.
     Nothing,
 }
@@ -101,6 +103,7 @@ impl<'a> World<'a> {
                 world.open()?;
             }
         }
+        world.lock(libc::F_WRLCK)?;
         Ok(world)
     }
 
@@ -115,6 +118,20 @@ impl<'a> World<'a> {
         let pair = Pair { file: open(self.path("file"))?, other: open(self.path("other"))? };
         self.open[self.now] = Some(pair);
         Ok(())
+    }
+
+    /// Locks the file as a process does, or unlocks it, if that is how it is handed over.
+    fn lock(&self, kind: libc::c_int) -> Result<()> {
+        if self.fsx.hand_over != HandOver::Lock {
+            return Ok(());
+        }
+        // SAFETY: a struct of numbers: all of the file, from its start on.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = kind as libc::c_short;
+        let fd = self.pair()?.file.as_raw_fd();
+        // SAFETY: the lock outlives the call.
+        let done = check(unsafe { libc::fcntl(fd, libc::F_SETLKW, &lock) });
+        done.context("lock or unlock the file")
     }
 
     fn pair(&self) -> Result<&Pair> {
@@ -204,6 +221,11 @@ impl<'a> World<'a> {
                 pair.file.sync_data()?;
                 pair.other.sync_data()?;
                 self.now = next;
+            }
+            HandOver::Lock => {
+                self.lock(libc::F_UNLCK)?;
+                self.now = next;
+                self.lock(libc::F_WRLCK)?;
             }
             HandOver::Nothing => {
                 // What a mapping made dirty is the kernel's until then.
@@ -403,7 +425,7 @@ impl<'a> World<'a> {
         self.open[self.now] = None;
         self.open()?;
         self.unsynced = false;
-        Ok(())
+        self.lock(libc::F_WRLCK)
     }
 
     /// Both files, whole, by way of every mount.

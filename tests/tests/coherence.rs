@@ -4,6 +4,7 @@
 //! `WEFT_TRIES=1000` repeats each more often than the test suite does.
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::stat::{Mode, SFlag, mknod};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -381,6 +382,43 @@ fn who_lists_a_folder_and_looks_at_each_name_asks_seldom() -> Result<()> {
     ensure!(walk()? == named(0..files, |i| i));
     weft_tests::weft_ok(&["umount", weft_tests::path(&second)])?;
     cluster.await_clean()
+}
+
+/// A name that is made or moved in a folder that is known costs its own request, and none to look
+/// at the folder again.
+#[test]
+fn a_change_of_a_folder_costs_one_request() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let dir = cluster.mnt().join("d");
+    fs::create_dir(&dir)?;
+    let cost = |what: &str, act: &dyn Fn(&Path) -> std::io::Result<()>| -> Result<()> {
+        // What is there is known.
+        for entry in fs::read_dir(&dir)? {
+            fs::metadata(entry?.path())?;
+        }
+        let before = requests(cluster.mnt())?;
+        for i in 0..50 {
+            act(&dir.join(i.to_string()))?;
+        }
+        let asked = requests(cluster.mnt())? - before;
+        ensure!(asked == 50, "to {what} 50 times took {asked} requests");
+        Ok(())
+    };
+    // Not opened: closes are told some time later, as many as there are then in one request.
+    let make = |name: &Path| mknod(name, SFlag::S_IFREG, Mode::S_IRUSR, 0);
+    cost("make a file", &|name| Ok(make(name)?))?;
+    cost("rename", &|name| fs::rename(name, name.with_extension("new")))?;
+    cost("make a folder", &|name| fs::create_dir(name))?;
+    // What is told then is as it is: another mount, which asks, sees the same.
+    File::create(dir.join("last"))?;
+    let other = cluster.mount_again("second")?.join("d");
+    let told = |dir: &Path| -> Result<_> {
+        let told = fs::metadata(dir)?;
+        Ok((told.nlink(), told.len(), told.mtime(), told.mtime_nsec(), told.ctime_nsec()))
+    };
+    let here = told(&dir)?;
+    ensure!(here == told(&other)?, "{here:?} here, {:?} on the other mount", told(&other)?);
+    Ok(())
 }
 
 /// A mount that dies with leases holds the others up for no longer than its session lives.

@@ -1,11 +1,14 @@
 //! What programs do with files, on one mount and on two: POSIX calls, real programs, real input.
 
 use anyhow::{Result, ensure};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use weft_tests::{Cluster, data, path, run, weft_ok};
 
@@ -48,7 +51,7 @@ fn calls_do_what_they_do_on_a_local_filesystem() -> Result<()> {
     fs::hard_link(m.join("d/g"), m.join("h"))?;
     ensure!(fs::metadata(m.join("h"))?.nlink() == 2);
     ensure!(fs::metadata(m.join("h"))?.ino() == fs::metadata(m.join("d/g"))?.ino());
-    std::os::unix::fs::symlink("d/g", m.join("s"))?;
+    symlink("d/g", m.join("s"))?;
     ensure!(fs::read(m.join("s"))? == expected);
     let kind = |e: std::io::Result<()>| e.map_err(|e| e.raw_os_error().unwrap_or(0));
     ensure!(kind(fs::remove_dir(m.join("d"))) == Err(libc::ENOTEMPTY));
@@ -139,7 +142,7 @@ fn files_get_their_name_late_and_their_group_by_the_rules() -> Result<()> {
     // own. The kernel applies the rules, with the attributes that it is told.
     for (dir, group) in [("mine", 2000), ("theirs", 3000)] {
         fs::create_dir(m.join(dir))?;
-        std::os::unix::fs::chown(m.join(dir), None, Some(group))?;
+        chown(m.join(dir), None, Some(group))?;
         fs::set_permissions(m.join(dir), fs::Permissions::from_mode(0o2777))?;
     }
     let script = "umask 0; for d in mine theirs; do cp /bin/true $d/x; chmod 2755 $d/x; done
@@ -150,6 +153,138 @@ fn files_get_their_name_late_and_their_group_by_the_rules() -> Result<()> {
     ensure!(shown == "2000:2755\n2000:755\n", "groups and modes: {shown}");
     fs::remove_dir_all(m.join("mine"))?;
     fs::remove_dir_all(m.join("theirs"))?;
+    cluster.await_clean()
+}
+
+#[test]
+fn supplementary_groups_count() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    let own = |name: PathBuf, group, mode| -> Result<()> {
+        chown(&name, None, Some(group))?;
+        Ok(fs::set_permissions(name, fs::Permissions::from_mode(mode))?)
+    };
+    for (dir, group) in [("mine", 2000), ("theirs", 3000)].map(|(dir, group)| (m.join(dir), group))
+    {
+        // Where only the group may do anything; and where new files get the group.
+        fs::create_dir_all(dir.join("closed"))?;
+        fs::write(dir.join("closed/f"), "seen")?;
+        own(dir.join("closed/f"), group, 0o060)?;
+        own(dir.join("closed"), group, 0o070)?;
+        fs::create_dir(dir.join("open"))?;
+        own(dir.join("open"), group, 0o2777)?;
+    }
+    fs::create_dir(m.join("own"))?;
+    chown(m.join("own"), Some(1000), Some(1000))?;
+    // A user who is in group 2000 beside its own, and not in 3000.
+    let script = r#"
+import os
+os.setgroups([2000])
+os.setresgid(1000, 1000, 1000)
+os.setresuid(1000, 1000, 1000)
+os.umask(0)
+def refused(call, *args):
+    try:
+        call(*args)
+    except PermissionError:
+        return
+    raise SystemExit(f"{call.__name__}{args} was allowed")
+def mode(name):
+    return oct(os.stat(name).st_mode & 0o7777)[2:]
+
+assert open("mine/closed/f").read() == "seen"
+open("mine/closed/f", "a").write(", written")
+open("mine/closed/made", "w").close()
+os.remove("mine/closed/made")
+refused(open, "theirs/closed/f")
+refused(os.listdir, "theirs/closed")
+refused(os.mkdir, "theirs/closed/made")
+
+open("own/f", "w").close()
+os.chown("own/f", -1, 2000)
+assert os.stat("own/f").st_gid == 2000
+refused(os.chown, "own/f", -1, 3000)
+refused(os.chown, "own/f", 1001, -1)
+
+for folder in ["mine/open", "theirs/open"]:
+    os.mkdir(f"{folder}/d", 0o755)
+    shown = [mode(f"{folder}/d")]
+    for wanted in [0o2755, 0o2745]:
+        os.close(os.open(f"{folder}/f{wanted}", os.O_CREAT | os.O_WRONLY, wanted))
+        os.mknod(f"{folder}/n{wanted}", wanted)
+        shown += [mode(f"{folder}/f{wanted}"), mode(f"{folder}/n{wanted}")]
+    print(*shown, os.stat(f"{folder}/f{wanted}").st_gid)
+"#;
+    let shown = run("python3", &["-c", script], m)?;
+    // Not being in the group, the user may not make programs run in it.
+    let want = "2755 2755 2755 2745 2745 2000\n2755 755 755 2745 2745 3000\n";
+    ensure!(shown == want, "modes and groups:\n{shown}");
+    ensure!(fs::read(m.join("mine/closed/f"))? == b"seen, written");
+    cluster.await_clean()
+}
+
+#[test]
+fn names_are_any_bytes_and_paths_as_long_as_a_path_may_be() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    // Every byte that a name may have, and what is no UTF-8.
+    let bytes: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
+    let names = [&bytes[..], b"\xff", b"\xc3", b"a\xf0\x28\x8c\xbc", b"\n", b" ", b"...", b"\\"];
+    let names = names.map(OsStr::from_bytes);
+    let (files, links) = (m.join("files"), m.join("links"));
+    fs::create_dir(&files)?;
+    fs::create_dir(&links)?;
+    for name in names {
+        fs::write(m.join("new"), name.as_bytes())?;
+        fs::rename(m.join("new"), files.join(name))?;
+        symlink(Path::new("../files").join(name), links.join(name))?;
+    }
+    cluster.remount()?;
+    for dir in [&files, &links] {
+        let listed = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name()));
+        let listed = listed.collect::<Result<BTreeSet<_>>>()?;
+        ensure!(listed == names.map(OsString::from).into(), "{} lists {listed:?}", dir.display());
+        for name in names {
+            ensure!(fs::read(dir.join(name))? == name.as_bytes(), "{} {name:?}", dir.display());
+        }
+    }
+    for name in names {
+        fs::remove_file(files.join(name))?;
+    }
+
+    // A path of 4095 bytes, with the zero behind it as many as may be, and one that is longer.
+    let room = libc::PATH_MAX as usize - 2 - m.as_os_str().len();
+    let mut deep = m.to_path_buf();
+    for _ in 0..room / 201 {
+        deep.push(OsStr::from_bytes(&[b'\xfe'; 200]));
+        fs::create_dir(&deep)?;
+    }
+    let last = "x".repeat(room % 201);
+    let file = deep.join(&last);
+    ensure!(file.as_os_str().len() == libc::PATH_MAX as usize - 1);
+    fs::write(&file, "deep")?;
+    symlink(&file, m.join("there"))?;
+    cluster.remount()?;
+    ensure!(fs::read(&file)? == b"deep" && fs::read(m.join("there"))? == b"deep");
+    ensure!(fs::read_link(m.join("there"))? == file);
+    let longer = fs::metadata(deep.join(last + "x")).map_err(|error| error.raw_os_error());
+    ensure!(longer.is_err_and(|error| error == Some(libc::ENAMETOOLONG)));
+    // Folders may be deeper than a path can say.
+    let deeper = r#"
+import os, sys
+os.chdir(sys.argv[1])
+for _ in range(10):
+    os.mkdir("y" * 250)
+    os.chdir("y" * 250)
+open("f", "w").write("deeper")
+os.rename("f", "g")
+assert open("g").read() == "deeper"
+"#;
+    let deepest = Command::new("python3").args(["-c", deeper]).arg(&deep).status()?;
+    ensure!(deepest.success(), "python3 ended with {deepest}");
+    ensure!(run("find", &[".", "-name", "g"], m)?.len() > libc::PATH_MAX as usize);
+    run("sh", &["-c", "rm -r *"], m)?;
+    ensure!(fs::read_dir(m)?.count() == 0);
     cluster.await_clean()
 }
 

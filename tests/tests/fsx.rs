@@ -2,7 +2,8 @@
 //! layout ([`weft_tests::fsx`]).
 //!
 //! `WEFT_FSX_OPS=100000` runs longer than the test suite does, `WEFT_FSX_SEED` other operations than the
-//! last time; a run without it prints the seed that it took.
+//! last time; a run without it prints the seed that it took. `WEFT_FSX_WAYS=Fsync,Lock` hands over in these
+//! ways only.
 
 // How long a run took is told.
 #![allow(clippy::disallowed_methods)]
@@ -29,12 +30,22 @@ const LAYOUTS: [(&str, &[&str], u64); 3] = [
 ];
 
 /// How many mounts, and how the file goes from one to another.
-const WAYS: [(usize, HandOver); 4] =
-    [(1, HandOver::Nothing), (2, HandOver::Close), (2, HandOver::Fsync), (2, HandOver::Nothing)];
+const WAYS: [(usize, HandOver); 5] = [
+    (1, HandOver::Nothing),
+    (2, HandOver::Close),
+    (2, HandOver::Fsync),
+    (2, HandOver::Lock),
+    (2, HandOver::Nothing),
+];
 
 fn run(mounts: &[PathBuf], layout: usize, seed: u64, operations: u64) -> Result<()> {
     let (name, arguments, longest) = LAYOUTS[layout];
+    let only = std::env::var("WEFT_FSX_WAYS").ok();
     for (way, (count, hand_over)) in WAYS.into_iter().enumerate() {
+        let called = format!("{hand_over:?}");
+        if only.as_ref().is_some_and(|only| !only.split(',').any(|one| one == called)) {
+            continue;
+        }
         let folder = format!("{name}{way}");
         fs::create_dir(mounts[0].join(&folder))?;
         let top = mounts[0].join(&folder);
@@ -44,9 +55,9 @@ fn run(mounts: &[PathBuf], layout: usize, seed: u64, operations: u64) -> Result<
         let most = (longest / 4).min(70_000);
         let begun = Instant::now();
         let fsx = Fsx { folders, hand_over, seed, operations, longest, most };
-        fsx.run().with_context(|| format!("{name} on {count} mounts, {hand_over:?}"))?;
+        fsx.run().with_context(|| format!("{name} on {count} mounts, {called}"))?;
         let took = begun.elapsed().as_secs_f64();
-        println!("{name}: {operations} on {count} mounts ({hand_over:?}) in {took:.1} s");
+        println!("{name}: {operations} on {count} mounts ({called}) in {took:.1} s");
     }
     Ok(())
 }

@@ -155,6 +155,61 @@ fn room_and_holes_are_made_as_on_a_local_filesystem() -> Result<()> {
 }
 
 #[test]
+fn the_longest_file_has_data_at_both_ends() -> Result<()> {
+    const LONGEST: i64 = 16 << 40;
+    const LAST: i64 = LONGEST - 4096;
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    let (head, tail) = (data::bytes(6, 5000), data::bytes(7, 4096));
+    let file = open(&m.join("f"))?;
+    file.write_all_at(&head, 0)?;
+    // What fits is written.
+    let more = [&tail[..], b"x"].concat();
+    ensure!(file.write_at(&more, LAST as u64)? == tail.len());
+    let whole = || -> Result<()> {
+        let file = File::open(m.join("f"))?;
+        let shown = file.metadata()?;
+        ensure!(shown.len() == LONGEST as u64 && shown.blocks() <= 32, "{shown:?}");
+        ensure!(seek(&file, 0, libc::SEEK_HOLE) == Ok(5000));
+        ensure!(seek(&file, 5000, libc::SEEK_DATA) == Ok(LAST));
+        ensure!(seek(&file, LONGEST / 2, libc::SEEK_HOLE) == Ok(LONGEST / 2));
+        ensure!(seek(&file, LAST, libc::SEEK_HOLE) == Ok(LONGEST));
+        let mut bytes = vec![1; 8192];
+        file.read_exact_at(&mut bytes, LAST as u64 - 4096)?;
+        ensure!(bytes[..4096] == [0; 4096] && bytes[4096..] == tail, "the end");
+        file.read_exact_at(&mut bytes, LONGEST as u64 / 2 - 5)?;
+        ensure!(bytes == [0; 8192], "the middle");
+        file.read_exact_at(&mut bytes, 0)?;
+        ensure!(bytes[..5000] == head && bytes[5000..] == [0; 3192], "the start");
+        ensure!(file.read_at(&mut bytes, LONGEST as u64)? == 0, "behind the end");
+        Ok(())
+    };
+    whole()?;
+    drop(file);
+    cluster.remount()?;
+    whole()?;
+
+    let file = open(&m.join("f"))?;
+    let too_big = |failed: std::io::Error| failed.raw_os_error() == Some(libc::EFBIG);
+    for at in [LONGEST, LONGEST + 1, i64::MAX - 1] {
+        ensure!(file.write_at(b"x", at as u64).is_err_and(too_big), "a byte at {at}");
+        ensure!(file.set_len(at as u64 + 1).is_err_and(too_big), "cut behind {at}");
+    }
+    whole()?;
+    // Shorter, in the hole and in the last page; and as long as before.
+    for len in [LONGEST - 5, LONGEST / 2, 3000] {
+        file.set_len(len as u64)?;
+        ensure!(file.metadata()?.len() == len as u64);
+    }
+    file.set_len(LONGEST as u64)?;
+    ensure!(seek(&file, 3000, libc::SEEK_DATA) == Err(libc::ENXIO), "what was cut came back");
+    drop(file);
+    fs::remove_file(m.join("f"))?;
+    await_segments(&cluster, 0)?;
+    cluster.await_clean()
+}
+
+#[test]
 fn copies_share_segments_until_the_last_of_them_is_gone() -> Result<()> {
     let cluster = Cluster::start()?;
     let m = cluster.mnt();

@@ -12,9 +12,9 @@ const STEP: usize = 1 << 20;
 
 impl File {
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
-    /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error; and
-    /// whether it may stay in the buffer, which another mount's use of the file forbids. `permitted`
-    /// is asked whenever there was something to wait for.
+    /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or the
+    /// file would be too long; and whether it may stay in the buffer, which another mount's use of
+    /// the file forbids. `permitted` is asked whenever there was something to wait for.
     pub async fn write(
         self: &Arc<Self>,
         off: u64,
@@ -35,12 +35,13 @@ impl File {
         append: bool,
         permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
-        if off.checked_add(data.len() as u64).is_none_or(|end| end > MAX_FILE) {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                format!("write at {off} ends beyond {MAX_FILE}"),
-            ));
+        // As on local filesystems, what fits is written, and the next write fails.
+        let room = MAX_FILE.saturating_sub(off);
+        if room == 0 && !data.is_empty() {
+            let what = format!("write at {off}, and files end at {MAX_FILE} at the latest");
+            return Err(Error::new(ErrorKind::TooLarge, what));
         }
+        let data = &data[..data.len().min(room as usize)];
         self.prepare_to_write().await?;
         let (mut done, mut buffered) = (0, true);
         for step in data.chunks(STEP) {

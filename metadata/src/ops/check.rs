@@ -26,6 +26,7 @@ impl Query for v1::CheckOp {
         check.segments(&extents)?;
         check.owned(Tag::Xattr)?;
         check.owned(Tag::Orphan)?;
+        check.owned(Tag::Lock)?;
         check.locks()?;
         if check.untold > 0 {
             check.report.problems.push(format!("and {} more problems", check.untold));
@@ -554,6 +555,17 @@ mod tests {
             locks::put(&mut tx, key, id, &Ranges { pid: 1, ranges });
             assert_eq!(problems(&tx).is_empty(), good, "{owner} {flock} {start} {write}");
         }
+    }
+
+    #[test]
+    fn records_of_no_inode_are_noticed() {
+        let memory = rich();
+        let state = memory.snapshot();
+        let (none, id) = (InodeId(0x63), weft_proto::SessionId(1));
+        let ranges = vec![schema::Range { start: 0, end: 5, write: true }];
+        let mut tx = Txn::new(&*state);
+        locks::put(&mut tx, schema::lock(none, false, id, 9), id, &Ranges { pid: 1, ranges });
+        assert_eq!(problems(&tx), ["Lock record of inode 63, which does not exist"]);
     }
 
     #[test]
