@@ -341,6 +341,10 @@ impl Draw<'_> {
         }
         let (read, write) = self.pick(&[(true, false), (false, true), (true, true), (true, true)]);
         let create = self.one_in(2);
+        // An open directory does not outlive its removal: nobody tells the servers of it.
+        if !write && !create && self.tree.is_directory(&path, true) {
+            return Op::List { path };
+        }
         let how = How {
             read,
             write,
@@ -389,7 +393,7 @@ impl Draw<'_> {
 
     fn remove(&mut self) -> Op {
         let path = self.known();
-        if self.tree.is_directory(&path) != self.one_in(8) {
+        if self.tree.is_directory(&path, false) != self.one_in(8) {
             Op::RmDir { path }
         } else {
             Op::Unlink { path }

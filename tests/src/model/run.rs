@@ -163,7 +163,7 @@ impl<'a> World<'a> {
         // What is in a directory comes after it.
         paths.reverse();
         for path in paths {
-            let directory = self.tree.is_directory(&path);
+            let directory = self.tree.is_directory(&path, false);
             let op = if directory { Op::RmDir { path } } else { Op::Unlink { path } };
             self.apply(self.model.operations, 0, &op)?;
         }

@@ -241,8 +241,8 @@ impl Tree {
         names.filter(|(_, id)| self[*id].is_directory()).map(|(path, _)| path).collect()
     }
 
-    pub fn is_directory(&self, path: &str) -> bool {
-        self.find(path, false).is_ok_and(|id| self[id].is_directory())
+    pub fn is_directory(&self, path: &str, follow: bool) -> bool {
+        self.find(path, follow).is_ok_and(|id| self[id].is_directory())
     }
 
     pub fn is_fifo(&self, path: &str) -> bool {
