@@ -73,6 +73,8 @@ fn mounts_do_as_the_model_says() -> Result<()> {
     cluster.await_clean()
 }
 
+const FAULTY_MOUNT: &str = env!("CARGO_BIN_EXE_faulty-mount");
+
 /// On two mounts, of which the second has a fault: the same operations pass without it.
 #[test]
 fn planted_faults_are_found() -> Result<()> {
@@ -83,7 +85,7 @@ fn planted_faults_are_found() -> Result<()> {
         let name = format!("{fault:?}");
         make_folder(cluster.mnt(), &name)?;
         let at = cluster.scratch(&name)?;
-        let faulty = FaultyMount::mount(&cluster.address()?, &at, fault)?;
+        let faulty = FaultyMount::start(FAULTY_MOUNT, &cluster.address()?, &at, fault)?;
         let folders = vec![cluster.mnt().join(&name), at.join(&name)];
         let found = Model { folders, seed, operations: OPERATIONS, coarse_clock: false }.run();
         drop(faulty);

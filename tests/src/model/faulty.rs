@@ -1,18 +1,22 @@
-//! A mount of this process with a fault between the kernel and the client, which has none itself: by it
-//! the model test is tested.
+//! A mount with a fault between the kernel and the client, which has none itself: by it the model test
+//! is tested.
 //!
-//! What the fault is in is remembered here, of what went by on this mount alone.
+//! It is served by a process of its own, `faulty-mount`, as a process that is killed cannot end while it
+//! waits for its own mount. What the fault is in is remembered there, of what went by on this mount alone.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use std::collections::{HashMap, HashSet};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::pin::Pin;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 use weft_client::{ContentCache, Filesystem, OpenFlags};
 use weft_fuse::abi::{Answer, Attr, Entry, Errno, Op, Reply, Request};
-use weft_fuse::{Adapter, Handler, Mounted, Notifier, Outcome};
+use weft_fuse::{Adapter, Handler, Notifier, Outcome};
 use weft_proto::InodeId;
 
 /// How long an end may take that was not clean.
@@ -42,44 +46,57 @@ impl Fault {
     ];
 }
 
-/// Unmounted when dropped.
-pub struct FaultyMount {
-    mounted: Mounted,
-    fs: Filesystem,
-    runtime: Option<Runtime>,
-}
+/// A process that serves a mount until its input ends, which it does with this one; stopped when dropped.
+pub struct FaultyMount(Child);
 
 impl FaultyMount {
-    /// Mounts `cluster` in an empty folder; without a fault, as any client does.
-    pub fn mount(cluster: &str, at: &Path, fault: Option<Fault>) -> Result<Self> {
-        let runtime = Runtime::new().context("start a runtime")?;
-        let addresses = cluster.split(',').map(str::to_owned).collect();
-        let options = weft_client::Options::new(addresses, weft_net::tcp());
-        let fs = runtime.block_on(Filesystem::connect(options)).context("connect")?;
-        let options =
-            weft_fuse::Options { cluster: cluster.into(), locks: true, ..Default::default() };
-        let inner = Adapter::new(fs.clone());
-        let faulty = Faulty { inner, fs: fs.clone(), fault, told: Arc::default() };
-        let mounted = {
-            let _inside = runtime.enter();
-            weft_fuse::mount_handler(Arc::new(faulty), at, &options)?
-        };
-        if fault != Some(Fault::StaleData) {
-            fs.set_content_cache(Arc::new(Pages(mounted.notifier().clone())));
-        }
-        Ok(Self { mounted, fs, runtime: Some(runtime) })
+    /// Has `program` mount `cluster` in an empty folder; without a fault, as any client does.
+    pub fn start(program: &str, cluster: &str, at: &Path, fault: Option<Fault>) -> Result<Self> {
+        let fault = fault.map(|fault| format!("{fault:?}")).unwrap_or_default();
+        let mut child = Command::new(program)
+            .args([cluster, crate::path(at), &fault])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("run {program}"))?;
+        let said = child.stdout.take().map(BufReader::new).context("no output")?.lines().next();
+        let mount = Self(child);
+        ensure!(said.is_some(), "{program} did not mount {}", at.display());
+        Ok(mount)
     }
 }
 
 impl Drop for FaultyMount {
     fn drop(&mut self) {
-        let _ = self.mounted.unmount(true);
-        if let Some(runtime) = self.runtime.take() {
-            let end = async { tokio::time::timeout(PATIENCE, self.fs.shutdown()).await };
-            let _ = runtime.block_on(end);
-            runtime.shutdown_timeout(PATIENCE);
-        }
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
+}
+
+/// Mounts, says so, and serves until the input ends: what the process does.
+pub fn serve(cluster: &str, at: &Path, fault: &str) -> Result<()> {
+    let fault = match Fault::ALL.into_iter().find(|known| format!("{known:?}") == fault) {
+        None if !fault.is_empty() => bail!("{fault} is not known"),
+        found => found,
+    };
+    let runtime = Runtime::new().context("start a runtime")?;
+    let addresses = cluster.split(',').map(str::to_owned).collect();
+    let options = weft_client::Options::new(addresses, weft_net::tcp());
+    let fs = runtime.block_on(Filesystem::connect(options)).context("connect")?;
+    let options = weft_fuse::Options { cluster: cluster.into(), locks: true, ..Default::default() };
+    let inner = Adapter::new(fs.clone());
+    let faulty = Faulty { inner, fs: fs.clone(), fault, told: Arc::default() };
+    let _inside = runtime.enter();
+    let mounted = weft_fuse::mount_handler(Arc::new(faulty), at, &options)?;
+    if fault != Some(Fault::StaleData) {
+        fs.set_content_cache(Arc::new(Pages(mounted.notifier().clone())));
+    }
+    println!("mounted");
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    // Whoever began us may have died with files open.
+    mounted.unmount(true)?;
+    let shutdown = runtime.block_on(async { timeout(PATIENCE, fs.shutdown()).await });
+    Ok(shutdown.context("shut down")??)
 }
 
 /// The kernel's cached pages.
@@ -226,7 +243,7 @@ impl Faulty {
         let Op::SetAttr(change) = request.op else { return self.inner.handle(request) };
         let Some(len) = change.size else { return self.inner.handle(request) };
         let (fs, told) = (self.fs.clone(), self.told.clone());
-        let cut = self.answer(request, |_, answer| answer);
+        let truncate = self.inner.handle(request);
         Outcome::working(async move {
             let size = fs.get_attr(InodeId(ino), None).await.map_or(0, |attr| attr.size);
             if len < size
@@ -234,7 +251,7 @@ impl Faulty {
             {
                 lock(&told).cut.insert(ino, (len, bytes));
             }
-            let answer = match cut {
+            let answer = match truncate {
                 Outcome::Done(answer) => answer,
                 Outcome::Working(work) | Outcome::Waiting(work, _) => work.await,
             };

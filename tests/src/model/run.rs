@@ -138,7 +138,8 @@ impl<'a> World<'a> {
         self.seen.retain(|id, _| self.tree.node(*id).is_some());
         let mut looks = vec![(on, touched.into_keys().collect())];
         if self.alone.is_none() {
-            let other = (on + self.rng.random_range(0..self.mounts())) % self.mounts();
+            let others = 1.min(self.mounts() - 1)..self.mounts();
+            let other = (on + self.rng.random_range(others)) % self.mounts();
             looks.push((other, std::mem::take(&mut self.unshared)));
             if self.rng.random() {
                 looks.reverse();
@@ -177,18 +178,19 @@ impl<'a> World<'a> {
         self.look(on, &all)
     }
 
-    /// At inodes, by all their names and all that is open on that mount.
+    /// At inodes, by what is open on that mount and by all their names. To open anything here would have
+    /// the kernel look at its cache again: that comes last.
     fn look(&mut self, on: usize, ids: &BTreeSet<Id>) -> Result<()> {
-        for (path, id) in self.tree.names().into_iter().filter(|(_, id)| ids.contains(id)) {
-            self.look_at_name(on, &path)?;
-            self.look_inside(on, &path, id)
-                .with_context(|| format!("what is in {path:?} by way of mount {on}"))?;
-        }
         for (slot, handle) in self.tree.handles().collect::<Vec<_>>() {
             if slot / SLOTS == on && ids.contains(&handle.node) {
                 self.look_at_open(slot, handle.node, handle.read)
                     .with_context(|| format!("slot {slot} of mount {on}"))?;
             }
+        }
+        for (path, id) in self.tree.names().into_iter().filter(|(_, id)| ids.contains(id)) {
+            self.look_at_name(on, &path)?;
+            self.look_inside(on, &path, id)
+                .with_context(|| format!("what is in {path:?} by way of mount {on}"))?;
         }
         Ok(())
     }
