@@ -24,6 +24,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// Most bytes that the older form of a copy can say it has copied, in whole pages.
 const COPY_32: u64 = 0xffff_f000;
 
+/// Answers with what a client's operations answer.
 pub struct Adapter {
     fs: Filesystem,
 }

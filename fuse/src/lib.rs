@@ -23,6 +23,7 @@ mod notifier;
 mod reply;
 mod session;
 
+pub use adapter::Adapter;
 pub use handler::{Handler, Outcome, Work};
 pub use mount::{
     IoUring, MountError, MountFlags, Mounted, Options, check_mount_point, mount, mount_handler,

@@ -450,7 +450,7 @@ fn within(bytes: &[u8], off: u64, len: u64) -> &[u8] {
     &bytes[at(off)..at(off + len)]
 }
 
-fn same(got: &[u8], want: &[u8], off: u64) -> Result<()> {
+pub(crate) fn same(got: &[u8], want: &[u8], off: u64) -> Result<()> {
     if got == want {
         return Ok(());
     }
@@ -472,7 +472,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Up to `len` bytes from `off`; fewer only at the end of file.
-fn read(file: &File, off: u64, len: u64) -> Result<Vec<u8>> {
+pub(crate) fn read(file: &File, off: u64, len: u64) -> io::Result<Vec<u8>> {
     let (mut data, mut done) = (vec![0; len as usize], 0);
     while done < data.len() {
         match file.read_at(&mut data[done..], off + done as u64)? {
@@ -485,7 +485,13 @@ fn read(file: &File, off: u64, len: u64) -> Result<Vec<u8>> {
 }
 
 /// As much as one call after the other copies.
-fn copy(from: &File, from_off: u64, to: &File, to_off: u64, len: u64) -> io::Result<u64> {
+pub(crate) fn copy(
+    from: &File,
+    from_off: u64,
+    to: &File,
+    to_off: u64,
+    len: u64,
+) -> io::Result<u64> {
     let (mut at, mut into) = (from_off as libc::off64_t, to_off as libc::off64_t);
     let mut left = len as usize;
     while left > 0 {

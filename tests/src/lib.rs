@@ -10,6 +10,7 @@
 pub mod data;
 pub mod drive;
 pub mod fsx;
+pub mod model;
 pub mod sim;
 
 use anyhow::{Context, Result, bail, ensure};

@@ -275,6 +275,8 @@ impl File {
         let mut state = self.state.lock();
         if let Some(size) = change.size {
             state.dirty.cut(size..u64::MAX);
+            // What stays is committed later, and was written before.
+            state.written_ns = state.written_ns.map(|written| written.max(attr.mtime_ns));
             state.changed(&self.mount, attr, |e| e.resize(attr.data_version, size));
         }
         state.adopt(attr);

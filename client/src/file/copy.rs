@@ -106,7 +106,12 @@ impl File {
         };
         let attr: Attr = attr.try_into()?;
         let range = to_off..to_off.saturating_add(copied);
-        self.state.lock().changed(&self.mount, attr, |e| e.lose(attr.data_version, range));
+        let mut state = self.state.lock();
+        match copied {
+            // The version is not of our doing.
+            0 => state.adopt(attr),
+            _ => state.changed(&self.mount, attr, |e| e.lose(attr.data_version, range)),
+        }
         Ok(copied)
     }
 }

@@ -81,7 +81,9 @@ impl State {
         if !self.dirty.is_empty() {
             attr.size = attr.size.max(self.dirty.end());
             attr.blocks += self.dirty.live().div_ceil(512);
+            // As the commit will set them.
             attr.mtime_ns = self.written_ns.unwrap_or(attr.mtime_ns);
+            attr.ctime_ns = attr.ctime_ns.max(self.written_ns.unwrap_or(0));
         }
         attr
     }

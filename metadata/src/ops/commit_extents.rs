@@ -48,7 +48,12 @@ impl Operation for v1::CommitExtentsOp {
         let grows = self.min_size > file.attr.size;
         file.attr.data_version += u64::from(grows || !self.extents.is_empty());
         file.attr.mtime_ns = if self.mtime_ns == 0 { cx.now } else { self.mtime_ns };
-        file.attr.ctime_ns = cx.now;
+        // What the writer shows since it wrote, so that a commit behind a reader's back changes no time.
+        // Its clock may be behind ours.
+        file.attr.ctime_ns = match self.mtime_ns {
+            0 => cx.now,
+            written => file.attr.ctime_ns.max(written),
+        };
         let mut edit = Edit::new(file);
         for e in &self.extents {
             edit.insert(tx, v1::Extent { file_off: base + e.file_off, ..e.clone() })?;
