@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use weft_client::{FileKind, Filesystem, Options};
+use weft_client::{Creator, FileKind, Filesystem, Options};
 use weft_proto::InodeId;
 use weft_tests::{Cluster, eventually, path};
 
@@ -89,7 +89,8 @@ async fn make(cluster: &Cluster, count: u64) -> Result<()> {
         let fs = fs.clone();
         makers.spawn(async move {
             for i in (first..count).step_by(AT_ONCE as usize) {
-                fs.mk_nod(dir, name(i).as_bytes(), FileKind::Regular, 0o600, 0, 0, 0).await?;
+                let by = Creator::default();
+                fs.mk_nod(dir, name(i).as_bytes(), FileKind::Regular, 0o600, 0, by).await?;
             }
             anyhow::Ok(())
         });
