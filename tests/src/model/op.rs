@@ -241,7 +241,7 @@ struct Draw<'a> {
 
 impl Draw<'_> {
     fn op(&mut self) -> Op {
-        if self.tree.len() > CROWD && self.one_in(2) {
+        if self.tree.inodes() > CROWD && self.one_in(2) {
             return self.remove();
         }
         match self.rng.random_range(0..100) {
