@@ -200,7 +200,7 @@ pub(crate) struct Leases {
     /// Nanoseconds after `origin` until which the session lives for certain.
     until: AtomicU64,
     table: Mutex<Table>,
-    /// What was given up without having been recalled, and the leader was not told yet.
+    /// What is given up without having been recalled, and the leader was not told yet.
     surplus: Mutex<Vec<(InodeId, u64)>>,
     pub surplus_grew: Notify,
     /// Inodes whose recall was carried out and is being answered.
@@ -411,7 +411,12 @@ impl Leases {
         if matches!(op, Op::Unlink(_) | Op::RmDir(_)) {
             let gone =
                 reply.touched.iter().filter(|ino| names.iter().all(|(dir, ..)| dir.0 != **ino));
-            gone.for_each(|ino| self.give_back(table, InodeId(*ino)));
+            // It may be open here and have been written to: it is held until that was looked after.
+            for ino in gone.map(|ino| InodeId(*ino)) {
+                if let Some(held) = table.inodes.get(&ino) {
+                    self.give_up_later(ino, held.seq);
+                }
+            }
         }
         self.shrink(table);
     }
@@ -490,7 +495,7 @@ impl Leases {
         }
     }
 
-    /// Leases that were given up without a recall since the last call.
+    /// Leases that are to be given up without a recall since the last call.
     pub fn take_surplus(&self) -> Vec<(InodeId, u64)> {
         std::mem::take(&mut *self.surplus.lock())
     }
@@ -498,9 +503,13 @@ impl Leases {
     fn give_back(&self, table: &mut Table, ino: InodeId) {
         if let Some(held) = table.drop_lease(ino) {
             table.mark(ino);
-            self.surplus.lock().push((ino, held.seq));
-            self.surplus_grew.notify_one();
+            self.give_up_later(ino, held.seq);
         }
+    }
+
+    fn give_up_later(&self, ino: InodeId, seq: u64) {
+        self.surplus.lock().push((ino, seq));
+        self.surplus_grew.notify_one();
     }
 
     fn shrink(&self, table: &mut Table) {

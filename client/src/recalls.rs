@@ -6,6 +6,7 @@
 
 use crate::files::Files;
 use crate::mount::Mount;
+use futures_util::future::join_all;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -67,6 +68,12 @@ pub(crate) async fn answer(mount: Arc<Mount>, files: Weak<Files>) {
 /// Carries one recall out.
 async fn give_up(mount: &Mount, files: &Weak<Files>, recall: Recall) {
     let Some(files) = files.upgrade() else { return };
+    let item = let_go(mount, &files, recall).await;
+    return_items(mount, vec![item]).await;
+}
+
+/// Does what has to be done before a lease is given back. Answers what the leader is to be told.
+async fn let_go(mount: &Mount, files: &Files, recall: Recall) -> Item {
     let (ino, leases) = (InodeId(recall.ino), &mount.meta.leases);
     let buffered = leases.stop_buffering(ino);
     let file = files.get(ino);
@@ -84,14 +91,8 @@ async fn give_up(mount: &Mount, files: &Weak<Files>, recall: Recall) {
         }
     }
     leases.answering(ino);
-    let item = Item {
-        ino: ino.0,
-        seq: recall.seq,
-        keep_read: recall.keep_read,
-        open_seq: files.tell_open(ino),
-    };
-    return_items(mount, vec![item]).await;
-    leases.answered(ino);
+    let Recall { ino: number, seq, keep_read, .. } = recall;
+    Item { ino: number, seq, keep_read, open_seq: files.tell_open(ino) }
 }
 
 /// Gives back what is not wanted any more, for ever.
@@ -102,17 +103,19 @@ pub(crate) async fn return_surplus(mount: Arc<Mount>, files: Weak<Files>) {
         let Some(files) = files.upgrade() else { return };
         let surplus = mount.meta.leases.take_surplus();
         let items = surplus.into_iter().map(|(ino, seq)| {
-            let open_seq = files.tell_open(ino);
-            Item { ino: ino.0, seq, keep_read: false, open_seq }
+            let recall = Recall { ino: ino.0, seq, ..Default::default() };
+            let_go(&mount, &files, recall)
         });
-        return_items(&mount, items.collect()).await;
+        return_items(&mount, join_all(items).await).await;
     }
 }
 
 /// If it does not get through, the leader asks again, or the session has ended and all with it.
 async fn return_items(mount: &Mount, items: Vec<Item>) {
+    let inos: Vec<_> = items.iter().map(|item| InodeId(item.ino)).collect();
     let op = Op::ReturnLeases(v1::ReturnLeasesOp { items });
     if let Err(error) = mount.meta.ask(op).await {
         debug!(%error, "leases were not returned");
     }
+    inos.into_iter().for_each(|ino| mount.meta.leases.answered(ino));
 }

@@ -303,6 +303,34 @@ fn a_write_is_seen_through_descriptors_that_are_open() -> Result<()> {
     cluster.await_clean()
 }
 
+/// A mount that takes a name away needs the lease no more, but for what is open and was written there.
+#[test]
+fn what_lost_a_name_is_seen_through_descriptors_and_other_names() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    for i in 0..tries() {
+        fs::write(a.join("f"), [i as u8; 5000])?;
+        fs::hard_link(a.join("f"), a.join("g"))?;
+        let open = |m: &Path| OpenOptions::new().read(true).write(true).open(m.join("f"));
+        let (here, there) = (open(&a)?, open(&b)?);
+        let mut got = [0; 5000];
+        there.read_exact_at(&mut got, 0)?;
+        // Written there, and not committed yet.
+        there.write_all_at(b"first", 0)?;
+        fs::remove_file(b.join("f"))?;
+        ensure!(fs::read(a.join("g"))?.starts_with(b"first"), "not committed in try {i}");
+        there.read_exact_at(&mut got, 0)?;
+        fs::remove_file(b.join("g"))?;
+        // The last lease on it is given up a moment after this mount took away its last name.
+        there.read_exact_at(&mut got, 0)?;
+        here.write_all_at(b"other", 0)?;
+        there.read_exact_at(&mut got, 0)?;
+        ensure!(got.starts_with(b"other"), "stale content through a descriptor in try {i}");
+    }
+    weft_tests::weft_ok(&["umount", weft_tests::path(&b)])?;
+    cluster.await_clean()
+}
+
 #[test]
 fn what_is_under_a_lease_costs_no_request() -> Result<()> {
     let cluster = Cluster::start()?;

@@ -17,10 +17,6 @@ impl Content {
         self.len
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Up to `len` bytes; fewer only at the end.
     pub fn read(&self, off: u64, len: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -64,7 +60,7 @@ impl Content {
     pub fn places(&self) -> Vec<Range<u64>> {
         const SHORT: u64 = 512 << 10;
         let near = |at: u64| at.saturating_sub(PAGE)..(at + 2 * PAGE);
-        let mut places = vec![0..SHORT];
+        let mut places = vec![Range { start: 0, end: SHORT }];
         for page in self.pages.range(SHORT / PAGE..).map(|(page, _)| page * PAGE) {
             match places.last_mut() {
                 Some(last) if last.contains(&page) => last.end = page + 2 * PAGE,

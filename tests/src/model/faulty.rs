@@ -257,12 +257,13 @@ impl Faulty {
             };
             let again = lock(&told).cut.remove(&ino).filter(|_| answer.is_ok());
             match again {
-                Some((from, mut bytes)) if from < len => {
+                // Whoever wrote behind it has filled the gap.
+                Some((from, mut bytes)) if from < len && from == size => {
                     bytes.truncate(usize::try_from(len - from).unwrap_or(usize::MAX));
                     write(&fs, ino, from, &bytes).await;
                 }
-                Some(kept) => drop(lock(&told).cut.insert(ino, kept)),
-                None => {}
+                Some(kept) if kept.0 == len => drop(lock(&told).cut.insert(ino, kept)),
+                _ => {}
             }
             answer
         })

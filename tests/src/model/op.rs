@@ -241,7 +241,7 @@ struct Draw<'a> {
 
 impl Draw<'_> {
     fn op(&mut self) -> Op {
-        if self.tree.len() > CROWD && self.one_in(2) {
+        if self.tree.inodes() > CROWD && self.one_in(2) {
             return self.remove();
         }
         match self.rng.random_range(0..100) {
@@ -370,7 +370,10 @@ impl Draw<'_> {
                 let len = self.len();
                 Op::Write { slot, off, data: self.data(len) }
             }
-            20..26 => Op::SetLen { slot, len: if self.one_in(3) { end / 2 } else { off } },
+            20..26 => {
+                let (half, twice) = (end / 2, end.min(FAR) * 2);
+                Op::SetLen { slot, len: self.pick(&[half, twice, off]) }
+            }
             26..30 => {
                 use Allocate::*;
                 let what = self.pick(&[Room, RoomKeepingSize, Punch, Punch, Zero, ZeroKeepingSize]);

@@ -174,13 +174,8 @@ impl Tree {
 
     // What there is.
 
-    /// Inodes.
-    pub fn len(&self) -> usize {
+    pub fn inodes(&self) -> usize {
         self.nodes.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
     }
 
     pub fn node(&self, id: Id) -> Option<&Node> {
