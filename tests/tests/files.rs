@@ -415,3 +415,26 @@ fn mounts_have_the_options_that_they_are_given() -> Result<()> {
     ensure!(refused == Err(Some(libc::EROFS)), "{refused:?}");
     Ok(())
 }
+
+/// What is not committed yet has the times that it will have then.
+#[test]
+fn a_commit_changes_no_times() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let mut file = File::create(cluster.mnt().join("f"))?;
+    let times = |file: &File| -> Result<_> {
+        let m = file.metadata()?;
+        Ok(((m.mtime(), m.mtime_nsec()), (m.ctime(), m.ctime_nsec())))
+    };
+    let created = times(&file)?;
+    file.write_all(&[1; 5000])?;
+    let written = times(&file)?;
+    ensure!(written.0 > created.0 && written.1 > created.1, "{created:?}, {written:?} written");
+    // What was written before stays buffered.
+    file.set_len(9000)?;
+    let grown = times(&file)?;
+    ensure!(grown.0 > written.0 && grown.1 > written.1, "{written:?}, {grown:?} grown");
+    file.sync_all()?;
+    let committed = times(&file)?;
+    ensure!(committed == grown, "{grown:?}, {committed:?} committed");
+    Ok(())
+}
