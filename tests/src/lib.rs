@@ -310,7 +310,8 @@ impl Drop for Cluster {
     }
 }
 
-/// A process that stops the cluster and removes its mounts once this process is gone or lets go.
+/// A process that stops the cluster and removes its mounts and files once this process is gone or
+/// lets go.
 fn guard(dir: &Path, temp: &Path) -> Result<Child> {
     let script = r#"
         cat >/dev/null
@@ -319,6 +320,7 @@ fn guard(dir: &Path, temp: &Path) -> Result<Child> {
         for pid in $("$WEFT" dev status --dir "$DIR" --output json 2>/dev/null | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*$'); do
             kill -9 "$pid" 2>/dev/null
         done
+        rm -rf --one-file-system "$TEMP"
     "#;
     Command::new("setsid")
         .args(["sh", "-c", script])

@@ -14,6 +14,9 @@ use weft_proto::{ErrorKind, Layout, Profile, SegmentId, v1};
 
 /// Most extents in one commit.
 const MAX_EXTENTS: usize = 16_384;
+/// A writer whose clock is further from ours than this does not set the change time, which tells others
+/// what changed since they looked. Nanoseconds.
+const SKEW: u64 = 60_000_000_000;
 
 pub(crate) struct Plan {
     file: Inode,
@@ -49,11 +52,8 @@ impl Operation for v1::CommitExtentsOp {
         file.attr.data_version += u64::from(grows || !self.extents.is_empty());
         file.attr.mtime_ns = if self.mtime_ns == 0 { cx.now } else { self.mtime_ns };
         // What the writer shows since it wrote, so that a commit behind a reader's back changes no time.
-        // Its clock may be behind ours.
-        file.attr.ctime_ns = match self.mtime_ns {
-            0 => cx.now,
-            written => file.attr.ctime_ns.max(written),
-        };
+        let believed = self.mtime_ns != 0 && cx.now.abs_diff(self.mtime_ns) < SKEW;
+        file.attr.ctime_ns = if believed { file.attr.ctime_ns.max(self.mtime_ns) } else { cx.now };
         let mut edit = Edit::new(file);
         for e in &self.extents {
             edit.insert(tx, v1::Extent { file_off: base + e.file_off, ..e.clone() })?;

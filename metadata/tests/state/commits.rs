@@ -248,3 +248,25 @@ fn extents_come_in_bounded_answers() {
     let open = rig.machine.open_reply(InodeId(ino)).unwrap().extents.unwrap();
     assert!(open.truncated && open.extents.len() == open.segments.len());
 }
+
+#[test]
+fn the_change_time_is_that_of_the_write_unless_its_clock_is_wrong() {
+    let mut rig = Rig::in_memory();
+    rig.time = 1 << 50;
+    let ino = create(&mut rig, "f");
+    let mut written = |at: i64| {
+        let extents = vec![inline(0, 5, 5)];
+        let op = v1::CommitExtentsOp { ino, extents, mtime_ns: at, ..Default::default() };
+        run(&mut rig, Op::CommitExtents(op)).unwrap();
+        let attr = rig.attr(ino).unwrap();
+        assert_eq!(attr.mtime_ns, at);
+        (attr.ctime_ns, rig.time)
+    };
+    let (minute, now) = (60_000_000_000, 1 << 50);
+    assert_eq!(written(now + minute / 2).0, now + minute / 2);
+    assert_eq!(written(now - minute / 2).0, now + minute / 2, "it goes forward");
+    for wrong in [now - 2 * minute, now + 2 * minute, i64::MIN] {
+        let (changed, now) = written(wrong);
+        assert_eq!(changed, now);
+    }
+}

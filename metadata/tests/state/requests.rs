@@ -201,7 +201,9 @@ pub fn resolve(step: &Step, model: &Model, rig: &Rig, next_seq: &mut u64) -> Op 
         }
         Step::Commit { ino, pieces, append, min_size } => {
             let ino = ino.file(model);
-            commit(ino, pieces, *append, *min_size, model, rig, next_seq)
+            // The model keeps every byte before the last that was written.
+            let append = *append && model.attr(ino).is_ok_and(|attr| attr.size < 1 << 20);
+            commit(ino, pieces, append, *min_size, model, rig, next_seq)
         }
         &Step::Fallocate { ref ino, off, len, keep_size, hole } => {
             Op::Fallocate(v1::FallocateOp { ino: ino.file(model), off, len, keep_size, hole })
