@@ -16,11 +16,16 @@ use crate::{accesses, file, flusher, recalls, session};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::task::AbortHandle;
-use tracing::{info, warn};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
 use weft_net::{Identity, Peers};
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, v1};
+
+/// A sync or an unmount waits so long at most for access times to be told.
+const ACCESSES: Duration = Duration::from_secs(2);
 
 struct Inner {
     mount: Arc<Mount>,
@@ -151,8 +156,12 @@ impl Filesystem {
         self.files().flush_all().await
     }
 
+    /// Without a cluster that answers, nobody waits long for what is no promise.
     async fn tell_accesses(&self) {
-        self.inner.mount.accesses.tell(&self.inner.mount, self.files()).await;
+        let telling = self.inner.mount.accesses.tell(&self.inner.mount, self.files());
+        if timeout(ACCESSES, telling).await.is_err() {
+            debug!("access times are not told: no metadata leader answers");
+        }
     }
 
     /// Up to `len` bytes from `off`; fewer only at the end of file. Data written through this mount
