@@ -35,7 +35,7 @@ pub(crate) struct Accesses {
 }
 
 /// Whether an access now is to be noted: it is the first since a change, or the first in a day.
-pub(crate) fn is_due(attr: &Attr, now: i64) -> bool {
+fn is_due(attr: &Attr, now: i64) -> bool {
     attr.atime_ns <= attr.mtime_ns.max(attr.ctime_ns) || now - attr.atime_ns >= DAY
 }
 

@@ -16,6 +16,8 @@ struct Listed {
     ino: InodeId,
     kind: FileKind,
     cookie: u64,
+    /// Its attributes were asked for ahead.
+    asked: bool,
 }
 
 /// Names from the start of a directory on, without a gap.
@@ -46,7 +48,7 @@ impl Listing {
         for entry in &page.entries {
             let kind = FileKind::from_wire(entry.kind()).ok()?;
             let (name, ino) = (entry.name.clone(), InodeId(entry.ino));
-            self.names.push(Listed { name, ino, kind, cookie: entry.cookie });
+            self.names.push(Listed { name, ino, kind, cookie: entry.cookie, asked: false });
         }
         self.end = page.end;
         Some(self)
@@ -79,15 +81,20 @@ impl Listing {
     }
 
     /// A name is going to be asked for. Answers after which cookie, and how many names, to ask instead:
-    /// who looked up two of a listing will look up more.
+    /// who looked up two of a listing will look up more. Once a name: what could not be had ahead, because
+    /// another mount writes it, is asked for alone from then on.
     pub fn ahead(&mut self, name: &[u8]) -> Option<(u64, u32)> {
-        let (behind, rest) = self.names.split_at(self.next.min(self.names.len()));
+        let (behind, rest) = self.names.split_at(self.next);
         let found = rest.iter().chain(behind).position(|listed| listed.name == name)?;
         let at = (behind.len() + found) % self.names.len();
-        self.misses += 1;
+        if self.names[at].asked {
+            return None;
+        }
+        self.misses = self.misses.saturating_add(1);
         let doublings = self.misses.checked_sub(2)?;
         let count = AHEAD.checked_shl(doublings).map_or(AHEAD_MOST, |n| n.clamp(AHEAD, AHEAD_MOST));
-        self.next = at + count as usize;
+        self.next = self.names.len().min(at + count as usize);
+        self.names[at..self.next].iter_mut().for_each(|listed| listed.asked = true);
         Some((at.checked_sub(1).map_or(0, |before| self.names[before].cookie), count))
     }
 }
@@ -145,10 +152,13 @@ mod tests {
         assert_eq!(listing.ahead(b"4"), Some((3, 16)));
         assert_eq!(listing.ahead(b"20"), Some((19, 32)));
         assert_eq!(listing.ahead(b"3"), Some((0, 64)));
-        for _ in 0..100 {
-            listing.ahead(b"1002");
+        for name in [b"4".as_slice(), b"19", b"66"] {
+            assert_eq!(listing.ahead(name), None, "it was asked for");
         }
+        assert_eq!(listing.ahead(b"67"), Some((66, 128)));
+        assert_eq!(listing.ahead(b"195"), Some((194, 256)));
         assert_eq!(listing.ahead(b"900"), Some((899, 256)));
+        assert_eq!(listing.ahead(b"1002"), None, "it was asked for");
         assert_eq!(listing.ahead(b"none"), None);
         let mut empty = Listing::begin(&page(3..3, true)).unwrap();
         assert_eq!(empty.ahead(b"3"), None);
