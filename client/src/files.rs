@@ -305,8 +305,7 @@ impl Files {
         }
     }
 
-    /// Tells the leader, behind the caller's back. If it does not get through, the inode counts as
-    /// open until the leader changes or the session ends.
+    /// Tells the leader, behind the caller's back, as often as it takes.
     fn close(&self, ino: InodeId, open_seq: u64) {
         self.mount.meta.sessions.withdraw(ino, open_seq);
         let mut closes = self.closes.lock();
@@ -319,8 +318,9 @@ impl Files {
             sleep(GATHER).await;
             let gathered = std::mem::take(&mut *closes.lock());
             join_all(gathered.into_iter().map(async |op| {
-                if let Err(error) = meta.ask(Op::Close(op)).await {
-                    debug!(ino = op.ino, %error, "close did not get through");
+                while let Err(error) = meta.ask(Op::Close(op)).await {
+                    debug!(ino = op.ino, %error, "close did not get through; trying on");
+                    sleep(SOON).await;
                 }
             }))
             .await;

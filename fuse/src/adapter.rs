@@ -238,4 +238,14 @@ impl Handler for Adapter {
             _ => refuse(libc::ENOSYS),
         }
     }
+
+    fn unwanted(&self, reply: &Reply) {
+        if let Reply::Open(open) | Reply::Created(_, open) = reply {
+            let (fs, handle) = (self.fs.clone(), HandleId(open.fh));
+            tokio::spawn(async move {
+                // Nothing was written by it.
+                let _ = fs.release(handle).await;
+            });
+        }
+    }
 }

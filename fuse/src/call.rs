@@ -9,7 +9,7 @@
 
 use crate::abi::{Answer, Errno, Header};
 use crate::channel::Route;
-use crate::handler::Work;
+use crate::handler::{Handler, Work};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,8 +32,10 @@ const LAST_FLUSH: Duration = Duration::from_secs(2);
 const EARLY: usize = 256;
 
 /// The requests of a mount that wait.
-#[derive(Default)]
-pub struct Waiting(Mutex<Table>);
+pub struct Waiting {
+    handler: Arc<dyn Handler>,
+    table: Mutex<Table>,
+}
 
 #[derive(Default)]
 struct Table {
@@ -42,6 +44,10 @@ struct Table {
 }
 
 impl Waiting {
+    pub fn new(handler: Arc<dyn Handler>) -> Self {
+        Self { handler, table: Mutex::default() }
+    }
+
     /// Polls `work`; what it answers, now or later, goes to `route`. A signal to the caller is passed
     /// on to `signal`. Must be called inside `runtime`.
     pub fn start(
@@ -75,7 +81,7 @@ impl Waiting {
     }
 
     fn enter(&self, call: &Arc<Call>) {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         table.calls.insert(call.unique, call.clone());
         if let Some(at) = table.early.iter().position(|unique| *unique == call.unique) {
             table.early.remove(at);
@@ -87,7 +93,7 @@ impl Waiting {
     /// The caller of a request got a signal. The request may be answered already, or not be entered
     /// yet: another thread took it.
     pub fn interrupt(&self, unique: u64) {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         match table.calls.get(&unique).cloned() {
             Some(call) => {
                 drop(table);
@@ -160,13 +166,16 @@ impl Call {
 
     /// Answers, unless that was done.
     fn answer(&self, answer: &Answer) {
-        if self.answered.swap(true, Ordering::AcqRel) {
-            return;
+        let waiting = self.waiting.upgrade();
+        if !self.answered.swap(true, Ordering::AcqRel) {
+            if let Some(waiting) = waiting {
+                waiting.table.lock().calls.remove(&self.unique);
+            }
+            return self.route.answer(self.unique, answer);
         }
-        if let Some(waiting) = self.waiting.upgrade() {
-            waiting.0.lock().calls.remove(&self.unique);
+        if let (Ok(reply), Some(waiting)) = (answer, waiting) {
+            waiting.handler.unwanted(reply);
         }
-        self.route.answer(self.unique, answer);
     }
 
     fn interrupt(self: Arc<Self>) {

@@ -1,6 +1,6 @@
 //! What answers requests, whichever channel they came by.
 
-use crate::abi::{Answer, Request};
+use crate::abi::{Answer, Reply, Request};
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -41,4 +41,8 @@ impl Outcome {
 pub trait Handler: Send + Sync + 'static {
     /// The request borrows the channel's buffer, which is used again when this returns.
     fn handle(&self, request: &Request<'_>) -> Outcome;
+
+    /// The caller was killed before its request had this reply: the kernel does not hear of it, and will
+    /// never close what was opened.
+    fn unwanted(&self, reply: &Reply);
 }

@@ -17,7 +17,8 @@ pub struct Session {
 
 impl Session {
     pub fn new(handler: Arc<dyn Handler>, runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { handler, runtime, waiting: Arc::default() })
+        let waiting = Arc::new(Waiting::new(handler.clone()));
+        Arc::new(Self { handler, runtime, waiting })
     }
 
     /// The runtime in which requests are handled; threads enter it once.

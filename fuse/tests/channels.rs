@@ -4,7 +4,7 @@
 
 mod memory;
 
-use memory::{BAD, BORN, Event, Memory, SLOW};
+use memory::{BAD, BORN, Event, Memory, SLOW, SLOW_TO_OPEN};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::ffi::CString;
@@ -261,6 +261,17 @@ fn a_killed_process_does_not_wait_and_its_fsync_ends_all_the_same() {
         kill_when_stuck(rig, Command::new("sync").arg(rig.path(SLOW)));
         rig.memory.open_gate();
         rig.await_event(Event::Ended);
+    });
+}
+
+#[test]
+fn what_a_killed_process_was_opening_is_not_left_open() {
+    on_each(Duration::ZERO, |rig| {
+        rig.memory.put(SLOW_TO_OPEN, b"");
+        kill_when_stuck(rig, Command::new("cat").arg(rig.path(SLOW_TO_OPEN)));
+        rig.memory.open_gate();
+        rig.await_event(Event::Ended);
+        rig.await_event(Event::Unwanted);
     });
 }
 

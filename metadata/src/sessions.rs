@@ -9,11 +9,14 @@
 
 use crate::leases::Leases;
 use crate::lock_waits::{Turn, Waits};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Closes of a session that are remembered.
+const CLOSES: usize = 4096;
 
 /// The table of one term.
 #[derive(Default)]
@@ -43,8 +46,33 @@ struct Session {
     expiring: bool,
     /// The newest open of each inode.
     opens: HashMap<InodeId, u64>,
-    /// Until the session has declared: closes whose opens may still arrive in the declaration.
-    closed: HashMap<InodeId, u64>,
+    closed: Closed,
+}
+
+/// The last closes of a session. A request that says that something is open, the declaration among them,
+/// may arrive after the close: what is as old as that, or older, opens nothing.
+#[derive(Default)]
+struct Closed {
+    newest: HashMap<InodeId, u64>,
+    order: VecDeque<(InodeId, u64)>,
+}
+
+impl Closed {
+    fn note(&mut self, ino: InodeId, seq: u64) {
+        let newest = self.newest.entry(ino).or_default();
+        *newest = seq.max(*newest);
+        self.order.push_back((ino, seq));
+        if self.order.len() > CLOSES
+            && let Some((ino, seq)) = self.order.pop_front()
+            && self.newest.get(&ino) == Some(&seq)
+        {
+            self.newest.remove(&ino);
+        }
+    }
+
+    fn overtook(&self, ino: InodeId, seq: u64) -> bool {
+        self.newest.get(&ino).is_some_and(|&newest| seq <= newest)
+    }
 }
 
 /// A session as shown to people.
@@ -74,7 +102,7 @@ impl Sessions {
             declared,
             expiring: false,
             opens: HashMap::new(),
-            closed: HashMap::new(),
+            closed: Closed::default(),
         };
         self.sessions.insert(id, session);
         self.undeclared += usize::from(!declared);
@@ -125,16 +153,13 @@ impl Sessions {
         session.renewed = now;
         if let Some(declaration) = declaration {
             let first = !std::mem::replace(&mut session.declared, true);
-            let closed = std::mem::take(&mut session.closed);
             if first {
                 self.undeclared -= 1;
                 self.leases.declared(id, &declaration.write_leases);
                 self.leases.note_change();
             }
             for (ino, seq) in declaration.opens {
-                if closed.get(&ino).is_none_or(|&newest| seq > newest)
-                    && !self.purging.contains(&ino)
-                {
+                if !self.purging.contains(&ino) {
                     self.insert(id, ino, seq);
                 }
             }
@@ -161,6 +186,9 @@ impl Sessions {
 
     fn insert(&mut self, id: SessionId, ino: InodeId, seq: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.closed.overtook(ino, seq) {
+            return;
+        }
         match session.opens.get_mut(&ino) {
             Some(newest) => *newest = seq.max(*newest),
             None => {
@@ -173,10 +201,7 @@ impl Sessions {
     /// Ends an open, if `seq` is the session's newest of this inode.
     pub fn close(&mut self, id: SessionId, ino: InodeId, seq: u64) -> Result<()> {
         let session = self.live(id)?;
-        if !session.declared {
-            let newest = session.closed.entry(ino).or_default();
-            *newest = seq.max(*newest);
-        }
+        session.closed.note(ino, seq);
         if session.opens.get(&ino).is_some_and(|&newest| seq >= newest) {
             session.opens.remove(&ino);
             self.release(ino);
@@ -341,6 +366,29 @@ mod tests {
         t.close(A, INO, 5).unwrap();
         t.renew(now, A, opens(&[(INO, 5)])).unwrap();
         assert_eq!(t.begin_purge(&[INO]), [INO]);
+    }
+
+    #[test]
+    fn a_close_is_not_undone_by_an_open_that_it_overtook() {
+        let (mut t, now) = table();
+        for s in [A, B] {
+            t.renew(now, s, opens(&[])).unwrap();
+        }
+        t.close(A, INO, 5).unwrap();
+        t.open(A, INO, 5).unwrap();
+        assert_eq!(t.not_open(&[INO]), [INO]);
+        t.open(A, INO, 6).unwrap();
+        t.open(B, INO, 5).unwrap();
+        t.close(A, INO, 6).unwrap();
+        assert!(t.not_open(&[INO]).is_empty(), "the other session has it open");
+    }
+
+    #[test]
+    fn only_the_last_closes_are_remembered() {
+        let mut closed = Closed::default();
+        (0..=CLOSES as u64).for_each(|n| closed.note(InodeId(n), n));
+        assert!(!closed.overtook(InodeId(0), 0) && closed.overtook(InodeId(1), 1));
+        assert_eq!((closed.newest.len(), closed.order.len()), (CLOSES, CLOSES));
     }
 
     #[test]

@@ -209,6 +209,21 @@ impl Cluster {
         kill_hard(pid(mount.with_context(|| format!("{} is not in {status}", at.display()))?)?)
     }
 
+    /// Has the process that serves a mount stand still.
+    pub fn pause_mount(&self, at: &Path) -> Result<Paused> {
+        let at = at.canonicalize()?;
+        let status = self.status()?;
+        let mounts = status["mounts"].as_array().context("status lists no mounts")?;
+        let mount = mounts.iter().find(|m| m["path"].as_str().map(Path::new) == Some(&at));
+        Paused::all([mount.with_context(|| format!("{} is not in {status}", at.display()))?])
+    }
+
+    /// Has the metadata group stand still.
+    pub fn pause_metadata(&self) -> Result<Paused> {
+        let status = self.status()?;
+        Paused::all(status["metadata"].as_array().context("status lists no metadata servers")?)
+    }
+
     /// Kills every process of the cluster at once, the mounts' too.
     pub fn kill_all(&self) -> Result<()> {
         let status = self.status()?;
@@ -347,6 +362,12 @@ pub fn xattr(of: &Path, name: &str) -> Result<Vec<u8>> {
     Ok(value)
 }
 
+/// Requests to the metadata group that operations on this mount have made.
+pub fn requests(mount: &Path) -> Result<u64> {
+    let stats: Value = serde_json::from_slice(&xattr(mount, "user.weft.stats")?)?;
+    stats["metadata_requests"].as_u64().context("no counter of requests")
+}
+
 /// A path as an argument; test paths are always text.
 pub fn path(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")
@@ -358,6 +379,29 @@ fn pid(process: &Value) -> Result<i32> {
         .and_then(|p| i32::try_from(p).ok())
         .filter(|&p| p > 1)
         .with_context(|| format!("no pid in {process}"))
+}
+
+/// Processes that stand still until this is dropped.
+pub struct Paused(Vec<Pid>);
+
+impl Paused {
+    fn all<'a>(processes: impl IntoIterator<Item = &'a Value>) -> Result<Self> {
+        let mut paused = Self(Vec::new());
+        for process in processes {
+            let pid = Pid::from_raw(pid(process)?);
+            kill(pid, Signal::SIGSTOP)?;
+            paused.0.push(pid);
+        }
+        Ok(paused)
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _ = kill(*pid, Signal::SIGCONT);
+        }
+    }
 }
 
 fn kill_hard(pid: i32) -> Result<()> {

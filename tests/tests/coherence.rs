@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use weft_tests::Cluster;
+use weft_tests::{Cluster, requests};
 
 /// One row: `act` on one mount after both have looked, then `sees` on the other must hold.
 struct Row {
@@ -501,11 +501,4 @@ fn leases_outlive_their_leader() -> Result<()> {
 
 fn tries() -> u64 {
     std::env::var("WEFT_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
-}
-
-/// Requests to the metadata group that operations on this mount have made.
-fn requests(mount: &Path) -> Result<u64> {
-    let stats = weft_tests::xattr(mount, "user.weft.stats")?;
-    let stats: serde_json::Value = serde_json::from_slice(&stats)?;
-    stats["metadata_requests"].as_u64().context("a counter of requests")
 }

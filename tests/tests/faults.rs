@@ -2,14 +2,16 @@
 //! §2) that each test holds up.
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
-use weft_tests::{Cluster, Shape, data, eventually};
+use weft_tests::{Cluster, Shape, data, eventually, requests, weft_ok};
 
 /// Writes files `name.0`, `name.1`, … each fsynced, until told to stop; answers how many are acknowledged.
 fn write_until(dir: &Path, name: &str, stop: &AtomicBool, done: &AtomicU64) -> Result<u64> {
@@ -145,6 +147,50 @@ fn everything_dies_at_once() -> Result<()> {
         for (name, done) in names.iter().zip(&done) {
             verify(m, name, done.load(Ordering::Relaxed))?;
         }
+    }
+    cluster.await_clean()
+}
+
+/// Nobody would ever close it.
+#[test]
+fn what_a_killed_process_was_opening_is_not_left_open() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let there = cluster.mount_again("there")?;
+    let opens = || -> Option<Vec<u64>> {
+        let status =
+            weft_ok(&["status", "--cluster", &cluster.address().ok()?, "--output", "json"]);
+        let status: Value = serde_json::from_str(&status.ok()?).ok()?;
+        status["sessions"].as_array()?.iter().map(|s| s["opens"].as_u64()).collect()
+    };
+    fs::write(there.join("old"), "old")?;
+    for name in ["old", "new"] {
+        let file = cluster.mnt().join(name);
+        // The open has to be the first that is asked of the group.
+        eventually(Duration::from_secs(60), "a lease on the name", || {
+            let before = requests(cluster.mnt()).ok()?;
+            let found = file.exists() == (name == "old");
+            (found && requests(cluster.mnt()).ok()? == before).then_some(())
+        })?;
+        let paused = cluster.pause_metadata()?;
+        let mut child = Command::new("dd")
+            .args(["if=/dev/null", "conv=notrunc", &format!("of={}", file.display())])
+            .stderr(Stdio::null())
+            .spawn()?;
+        let stuck = eventually(Duration::from_secs(60), "a request that waits", || {
+            let at = fs::read_to_string(format!("/proc/{}/wchan", child.id())).ok()?;
+            at.contains("request_wait_answer").then_some(())
+        });
+        child.kill()?;
+        child.wait()?;
+        drop(paused);
+        stuck?;
+        eventually(Duration::from_secs(60), "the file", || file.exists().then_some(()))?;
+        let mut last = None;
+        eventually(Duration::from_secs(60), "nothing is open", || {
+            last = opens();
+            (last.as_deref() == Some(&[0, 0])).then_some(())
+        })
+        .with_context(|| format!("{name}: {last:?}"))?;
     }
     cluster.await_clean()
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
-use weft_tests::{Cluster, eventually, path, xattr};
+use weft_tests::{Cluster, eventually, path, requests};
 
 /// Longer than anything takes, a change of the leader or the end of a session included.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -398,12 +398,6 @@ fn who_does_not_lock_pays_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Metadata requests that a mount has made.
-fn requests(mount: &Path) -> Result<u64> {
-    let stats: serde_json::Value = serde_json::from_slice(&xattr(mount, "user.weft.stats")?)?;
-    stats["metadata_requests"].as_u64().context("no counter of requests")
-}
-
 #[test]
 fn locks_outlive_the_leader() -> Result<()> {
     let (cluster, [here, there]) = two_mounts()?;
@@ -445,7 +439,7 @@ fn locks_end_with_their_mount() -> Result<()> {
     near.must("try f r 0 1", "EAGAIN")?;
     cluster.kill_mount(&there)?;
     near.must("wait f w 0 10", "ok")?;
-    let pause = Paused::mount(&cluster, &third)?;
+    let pause = cluster.pause_mount(&third)?;
     near.must("wait f w 10 10", "ok")?;
     near.must("wait-flock f w", "ok")?;
     near.must("write f ours", "ok")?;
@@ -467,25 +461,4 @@ fn locks_end_with_their_mount() -> Result<()> {
     silent.must("try f w 15 1", "EAGAIN")?;
     silent.must("try f w 30 1", "ok")?;
     Ok(())
-}
-
-/// A mount's process that stands still until this is dropped.
-struct Paused(Pid);
-
-impl Paused {
-    fn mount(cluster: &Cluster, at: &Path) -> Result<Self> {
-        let status = cluster.status()?;
-        let mounts = status["mounts"].as_array().context("no mounts")?;
-        let mount = mounts.iter().find(|m| m["path"].as_str().map(Path::new) == Some(at));
-        let pid = mount.and_then(|m| m["pid"].as_i64()).context("the mount is not listed")?;
-        let pid = Pid::from_raw(i32::try_from(pid)?);
-        kill(pid, Signal::SIGSTOP)?;
-        Ok(Self(pid))
-    }
-}
-
-impl Drop for Paused {
-    fn drop(&mut self) {
-        let _ = kill(self.0, Signal::SIGCONT);
-    }
 }

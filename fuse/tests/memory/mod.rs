@@ -15,6 +15,8 @@ const ROOT: u64 = 1;
 pub const BORN: Time = Time { seconds: 1_234_567, ns: 89 };
 /// Its fsync and its locks wait until the gate is open.
 pub const SLOW: &str = "slow";
+/// Its open waits until the gate is open.
+pub const SLOW_TO_OPEN: &str = "slow to open";
 /// Whoever looks it up makes the handler panic.
 pub const BAD: &str = "bad";
 
@@ -37,6 +39,8 @@ pub enum Event {
     Ended,
     /// It ended without what it waited for.
     Dropped,
+    /// Nobody was there to hear that a file was opened.
+    Unwanted,
 }
 
 pub struct Memory {
@@ -71,7 +75,7 @@ impl Memory {
     }
 
     /// Waits for the gate, on a thread of the runtime.
-    fn wait(&self) -> Outcome {
+    fn wait(&self, reply: Reply) -> Outcome {
         let mut gate = self.gate.subscribe();
         let life = Life { events: self.events.clone(), ended: false };
         Outcome::working(async move {
@@ -80,7 +84,7 @@ impl Memory {
             let _ = life.events.send(Event::Began);
             let _ = gate.wait_for(|open| *open).await;
             life.ended = true;
-            Ok(Reply::Empty)
+            Ok(reply)
         })
     }
 
@@ -153,11 +157,20 @@ const OPEN: Open = Open { fh: 0, flags: 0 };
 
 impl Handler for Memory {
     fn handle(&self, request: &Request<'_>) -> Outcome {
-        let slow = self.tree.lock().names.get(SLOW.as_bytes()) == Some(&request.header.node);
+        let is =
+            |name: &str| self.tree.lock().names.get(name.as_bytes()) == Some(&request.header.node);
+        let slow = is(SLOW);
         match request.op {
-            Op::Fsync { .. } if slow => self.wait(),
+            Op::Open { .. } if is(SLOW_TO_OPEN) => self.wait(Reply::Open(OPEN)),
+            Op::Fsync { .. } if slow => self.wait(Reply::Empty),
             Op::SetLkW(_) if slow => self.wait_or_hear(),
             ref op => Outcome::Done(self.answer(&request.header, op)),
+        }
+    }
+
+    fn unwanted(&self, reply: &Reply) {
+        if matches!(reply, Reply::Open(_)) {
+            let _ = self.events.send(Event::Unwanted);
         }
     }
 }

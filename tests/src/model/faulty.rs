@@ -144,6 +144,10 @@ impl Handler for Faulty {
             Some(Fault::StaleData) | None => self.inner.handle(request),
         }
     }
+
+    fn unwanted(&self, reply: &Reply) {
+        self.inner.unwanted(reply);
+    }
 }
 
 impl Faulty {

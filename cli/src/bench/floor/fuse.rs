@@ -147,4 +147,6 @@ impl Handler for Empty {
     fn handle(&self, request: &Request<'_>) -> Outcome {
         Outcome::Done(self.answer(request.header.node, &request.op))
     }
+
+    fn unwanted(&self, _: &Reply) {}
 }
