@@ -73,7 +73,7 @@ pub(crate) struct Files {
     table: Mutex<BTreeMap<InodeId, Entry>>,
     handles: RwLock<HashMap<HandleId, Arc<Handle>>>,
     /// Closes that the leader was not told yet.
-    closes: Arc<Mutex<Vec<v1::CloseOp>>>,
+    closes: Arc<Mutex<Vec<v1::close_op::Item>>>,
     next: AtomicU64,
 }
 
@@ -309,21 +309,19 @@ impl Files {
     fn close(&self, ino: InodeId, open_seq: u64) {
         self.mount.meta.sessions.withdraw(ino, open_seq);
         let mut closes = self.closes.lock();
-        closes.push(v1::CloseOp { ino: ino.0, open_seq });
+        closes.push(v1::close_op::Item { ino: ino.0, open_seq });
         if closes.len() > 1 {
             return;
         }
         let (meta, closes) = (self.mount.meta.clone(), self.closes.clone());
         tokio::spawn(async move {
             sleep(GATHER).await;
-            let gathered = std::mem::take(&mut *closes.lock());
-            join_all(gathered.into_iter().map(async |op| {
-                while let Err(error) = meta.ask(Op::Close(op)).await {
-                    debug!(ino = op.ino, %error, "close did not get through; trying on");
-                    sleep(SOON).await;
-                }
-            }))
-            .await;
+            let items = std::mem::take(&mut *closes.lock());
+            let op = Op::Close(v1::CloseOp { items });
+            while let Err(error) = meta.ask(op.clone()).await {
+                debug!(%error, "closes did not get through; trying on");
+                sleep(SOON).await;
+            }
         });
     }
 

@@ -249,6 +249,7 @@ impl Filesystem {
             let layout = layout_xattr::parse(value, &self.get_layout(ino).await?)?;
             return self.set_layout(ino, layout).await;
         }
+        self.settle_mode(ino, name).await?;
         let (ino, name, value) = (ino.0, name_of(name), name_of(value));
         let op = v1::SetXattrOp { ino, name, value, flags, clear_setgid };
         self.meta().change(Op::SetXattr(op)).await.map(drop)
@@ -269,8 +270,17 @@ impl Filesystem {
             let what = "a layout can be changed and not removed";
             return Err(Error::new(ErrorKind::NotPermitted, what));
         }
+        self.settle_mode(ino, name).await?;
         let op = v1::RemoveXattrOp { ino: ino.0, name: name_of(name) };
         self.meta().change(Op::RemoveXattr(op)).await.map(drop)
+    }
+
+    /// An access control list and the mode change each other: in the order of the calls.
+    async fn settle_mode(&self, ino: InodeId, xattr: &[u8]) -> Result<()> {
+        match self.files().get(ino).filter(|file| xattr.starts_with(ACLS) && file.has_waiting()) {
+            Some(file) => file.flush().await,
+            None => Ok(()),
+        }
     }
 
     pub async fn stat_fs(&self) -> Result<StatFs> {

@@ -442,7 +442,10 @@ impl MetadataService {
         deadline: Instant,
     ) -> Result<v1::MetaReply> {
         self.node.lead(deadline).await?;
-        self.node.sessions.lock().close(session, InodeId(close.ino), close.open_seq)?;
+        let mut sessions = self.node.sessions.lock();
+        for item in &close.items {
+            sessions.close(session, InodeId(item.ino), item.open_seq)?;
+        }
         Ok(empty())
     }
 

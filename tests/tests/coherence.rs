@@ -5,11 +5,12 @@
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::stat::{Mode, SFlag, mknod};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 use weft_tests::{Cluster, requests};
 
 /// One row: `act` on one mount after both have looked, then `sees` on the other must hold.
@@ -457,6 +458,51 @@ fn a_change_of_a_folder_costs_one_request() -> Result<()> {
     let here = told(&dir)?;
     ensure!(here == told(&other)?, "{here:?} here, {:?} on the other mount", told(&other)?);
     Ok(())
+}
+
+/// What is set of a file while written data waits, as by who unpacks an archive, goes with the data; and is
+/// seen before on every mount.
+#[test]
+fn attributes_go_with_the_data() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (here, there) = (cluster.mnt().join("d"), cluster.mount_again("second")?.join("d"));
+    fs::create_dir(&here)?;
+    let unpack = |i: u32| -> Result<File> {
+        let mut file = File::create(here.join(i.to_string()))?;
+        file.write_all(&vec![7; 1 + i as usize * 1000])?;
+        let time = |seconds| UNIX_EPOCH + Duration::new(seconds, i);
+        file.set_times(FileTimes::new().set_accessed(time(1)).set_modified(time(2)))?;
+        fchown(&file, Some(1000 + i), Some(2000 + i))?;
+        file.set_permissions(fs::Permissions::from_mode(0o4711))?;
+        fchown(&file, None, Some(3000))?;
+        Ok(file)
+    };
+    let before = requests(&here)?;
+    (0..100).try_for_each(|i| unpack(i).map(drop))?;
+    let asked = requests(&here)? - before;
+    ensure!(asked < 240, "to unpack 100 files took {asked} requests");
+
+    let told = |dir: &Path, i: u32| -> Result<_> {
+        let told = fs::metadata(dir.join(i.to_string()))?;
+        let times = [told.atime(), told.mtime(), told.atime_nsec(), told.mtime_nsec()];
+        let owner = (told.mode() & 0o7777, told.uid(), told.gid());
+        Ok((owner, told.len(), times, (told.ctime(), told.ctime_nsec())))
+    };
+    for i in 100..120 {
+        let mut file = unpack(i)?;
+        let (owner, len, times, changed) = told(&here, i)?;
+        let nanos = i64::from(i);
+        ensure!(owner == (0o711, 1000 + i, 3000) && times == [1, 2, nanos, nanos]);
+        let all = (owner, len, times, changed);
+        ensure!(all == told(&there, i)?, "{all:?} here, {:?} on the other mount", told(&there, i)?);
+        ensure!(all == told(&here, i)?, "{all:?} before, {:?} after it was told", told(&here, i)?);
+        // A later write has the last word about the time.
+        file.write_all(b"more")?;
+        ensure!(told(&here, i)?.2[1] > 2 && told(&there, i)? == told(&here, i)?);
+        drop(file);
+        ensure!(told(&here, i)?.0 == owner && told(&there, i)? == told(&here, i)?);
+    }
+    cluster.await_clean()
 }
 
 /// A mount that dies with leases holds the others up for no longer than its session lives.

@@ -4,13 +4,14 @@
 //! in the session that wrote the segment (I5); bytes stay in memory until the commit is answered, so
 //! that a lost session costs a rewrite and not the data; what is given up is told (I8).
 
-use super::File;
 use super::dirty::{Batch, BufferNo, Piece, PieceSource};
+use super::{File, Waiting};
 use crate::locks::lost_locks;
 use crate::types::{Attr, SetAttr, SetTime};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::{debug, warn};
+use weft_proto::mode::mode_after;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
@@ -136,20 +137,23 @@ impl File {
     /// One commit of what is durable of the buffers below `below`. The caller holds `order`.
     async fn commit(self: &Arc<Self>, below: BufferNo) -> Outcome {
         let session = self.mount.meta.sessions.current();
-        let (batch, append, mtime_ns, expect_version, moved) = {
+        let (batch, append, waiting, expect_version, moved) = {
             let mut state = self.state.lock();
             let batch = state.dirty.batch(below, MOST_PIECES);
             let (append, (session_then, version)) = (state.dirty.append, state.buffered_under);
             // With that session went the lease that kept others from writing.
             let moved = session_then != session.id;
             let expect = (moved && !append).then_some(version);
-            (batch, append, state.written_ns.unwrap_or(0), expect, moved)
+            (batch, append, state.waiting, expect, moved)
         };
         for segment in &batch.dead {
             self.mount.store.discard(segment.clone());
         }
-        let Some(first) = batch.pieces.first().map(|p| p.range.start) else {
-            return Outcome::Empty;
+        let first = match batch.pieces.first() {
+            Some(piece) => piece.range.start,
+            // The data that they waited for was given up.
+            None if waiting.is_more() => 0,
+            None => return Outcome::Empty,
         };
         let locks = &self.mount.locks;
         if moved && locks.lost_on(&self.mount.meta.sessions, self.ino) {
@@ -160,7 +164,7 @@ impl File {
             return self.write_again(&batch.buffers);
         }
         let base = if append { first } else { 0 };
-        let mut op = commit_op(self.ino, &batch, append, base, mtime_ns);
+        let mut op = commit_op(self.ino, &batch, append, base, &waiting);
         op.expect_version = expect_version;
         let deadline = self.mount.meta.deadline();
         match self.mount.meta.change_in(&session, Op::CommitExtents(op), deadline).await {
@@ -198,9 +202,7 @@ impl File {
         self.mount.note_commit(self.ino, before, attr.data_version);
         state.adopt(attr);
         state.buffered_under.1 = attr.data_version;
-        if state.dirty.is_empty() {
-            state.written_ns = None;
-        }
+        state.went_along();
         debug!(ino = %self.ino, pieces = pieces.len(), segments = batch.segments.len(), "committed");
         Outcome::Committed
     }
@@ -253,6 +255,7 @@ impl File {
         warn!(ino = %self.ino, %error, "written data is lost; the writer will be told");
         let mut state = self.state.lock();
         state.dirty.forget(&batch.buffers);
+        state.went_along();
         state.fail(error);
         drop(state);
         if !ambiguous {
@@ -262,12 +265,19 @@ impl File {
     }
 
     /// Changes attributes in order with what was written: a new size cuts what lies beyond, a new
-    /// time is not overwritten by data that was written before.
+    /// time is not overwritten by data that was written before. What is no size waits with the data.
     pub async fn set_attr(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
         let _order = self.order.lock().await;
-        let append = self.state.lock().dirty.append;
+        if let Some(attr) = self.keep(&change) {
+            return Ok(attr);
+        }
+        let (append, more) = {
+            let state = self.state.lock();
+            (state.dirty.append, state.waiting.is_more())
+        };
         let mut seen = self.failures();
-        if change.mtime.is_some() || change.atime.is_some() || (append && change.size.is_some()) {
+        let timed = change.mtime.is_some() || change.atime.is_some();
+        if timed || more || (append && change.size.is_some()) {
             self.flush_in_order().await;
         }
         self.failure_since(&mut seen)?;
@@ -276,11 +286,44 @@ impl File {
         if let Some(size) = change.size {
             state.dirty.cut(size..u64::MAX);
             // What stays is committed later, and was written before.
-            state.written_ns = state.written_ns.map(|written| written.max(attr.mtime_ns));
+            let waiting = &mut state.waiting;
+            waiting.mtime_ns = waiting.mtime_ns.map(|written| written.max(attr.mtime_ns));
             state.changed(&self.mount, attr, |e| e.resize(attr.data_version, size));
         }
         state.adopt(attr);
         Ok(state.view())
+    }
+
+    /// Changes attributes here, for the commit of data that waits under a lease to write. `None`, with
+    /// nothing changed, where there is none, and where only the group can say what the change does.
+    fn keep(&self, change: &SetAttr) -> Option<Attr> {
+        let state = &mut *self.state.lock();
+        let owner = [change.uid, change.gid];
+        let simple = change.size.is_none() && !owner.contains(&Some(u32::MAX));
+        // A mode changes the list, and an owner nothing of it; who has a list is rare.
+        let listed = state.attr.acls && (change.mode.is_some() || owner != [None, None]);
+        let waits = !state.dirty.is_empty() && !state.dirty.append;
+        // As in `put_in`: nothing that is kept is missed by a recall.
+        if !simple || listed || !waits || !self.mount.meta.leases.may_buffer(self.ino) {
+            return None;
+        }
+        let now = (self.mount.options.clock)();
+        let time = |time: SetTime| match time {
+            SetTime::At(ns) => ns,
+            SetTime::Now => now,
+        };
+        let waiting = &mut state.waiting;
+        let chowned = owner != [None, None];
+        if change.mode.is_some() || chowned {
+            let mode = waiting.mode.unwrap_or(state.attr.mode);
+            waiting.mode = Some(mode_after(mode, false, change.mode, chowned));
+        }
+        waiting.uid = change.uid.or(waiting.uid);
+        waiting.gid = change.gid.or(waiting.gid);
+        waiting.atime_ns = change.atime.map(time).or(waiting.atime_ns);
+        waiting.mtime_ns = change.mtime.map(time).or(waiting.mtime_ns);
+        waiting.changed_ns = waiting.changed_ns.max(Some(now));
+        Some(state.view())
     }
 }
 
@@ -319,7 +362,7 @@ fn commit_op(
     batch: &Batch,
     append: bool,
     base: u64,
-    mtime_ns: i64,
+    waiting: &Waiting,
 ) -> v1::CommitExtentsOp {
     let extents = batch.pieces.iter().map(|piece| {
         let source = match &piece.source {
@@ -341,7 +384,9 @@ fn commit_op(
         segments: batch.segments.iter().map(|s| s.to_wire()).collect(),
         append,
         min_size: 0,
-        mtime_ns,
+        mtime_ns: waiting.mtime_ns.unwrap_or(0),
         expect_version: None,
+        attr: waiting.op(ino),
+        changed_ns: waiting.changed_ns.unwrap_or(0),
     }
 }

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use weft_proto::mode::mode_after;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Layout, Result, SessionId, v1};
@@ -56,14 +57,57 @@ struct State {
     layout: Layout,
     extents: Extents,
     dirty: Dirty,
-    /// Time of the newest write that is not committed.
-    written_ns: Option<i64>,
+    /// What is not committed yet of the attributes.
+    waiting: Waiting,
     /// The session in which the oldest write that is not committed was made, and the version of the
     /// content that it was made on.
     buffered_under: (SessionId, u64),
     /// Failures so far, and the last.
     failures: u64,
     failure: Option<Error>,
+}
+
+/// Attributes that go with the next commit: those that writes change, and others that were changed while
+/// written data waited.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    /// Of the newest write, unless it was set after.
+    mtime_ns: Option<i64>,
+    /// When the newest change was made.
+    changed_ns: Option<i64>,
+    mode: Option<u32>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    atime_ns: Option<i64>,
+}
+
+impl Waiting {
+    fn written(&mut self, now: i64) {
+        self.mtime_ns = Some(now);
+        self.changed_ns = Some(now);
+    }
+
+    /// Whether there is more than what writes change.
+    fn is_more(&self) -> bool {
+        [self.mode, self.uid, self.gid].iter().any(Option::is_some) || self.atime_ns.is_some()
+    }
+
+    /// `attr` as the commit will make it.
+    fn view(&self, attr: &mut Attr) {
+        let chowned = self.uid.is_some() || self.gid.is_some();
+        attr.mode = mode_after(attr.mode, false, self.mode, chowned);
+        attr.uid = self.uid.unwrap_or(attr.uid);
+        attr.gid = self.gid.unwrap_or(attr.gid);
+        attr.atime_ns = self.atime_ns.unwrap_or(attr.atime_ns);
+        attr.mtime_ns = self.mtime_ns.unwrap_or(attr.mtime_ns);
+        attr.ctime_ns = attr.ctime_ns.max(self.changed_ns.unwrap_or(0));
+    }
+
+    fn op(&self, ino: InodeId) -> Option<v1::SetAttrOp> {
+        let Self { mode, uid, gid, atime_ns, .. } = *self;
+        let op = v1::SetAttrOp { ino: ino.0, mode, uid, gid, atime_ns, ..Default::default() };
+        self.is_more().then_some(op)
+    }
 }
 
 /// The parts of an open's answer that must be there.
@@ -78,18 +122,30 @@ impl State {
     /// Attributes with what is not committed yet.
     fn view(&self) -> Attr {
         let mut attr = self.attr;
-        if !self.dirty.is_empty() {
+        if self.is_dirty() {
             attr.size = attr.size.max(self.dirty.end());
             attr.blocks += self.dirty.live().div_ceil(512);
-            // As the commit will set them.
-            attr.mtime_ns = self.written_ns.unwrap_or(attr.mtime_ns);
-            attr.ctime_ns = attr.ctime_ns.max(self.written_ns.unwrap_or(0));
+            self.waiting.view(&mut attr);
         }
         attr
     }
 
+    fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty() || self.waiting.is_more()
+    }
+
     fn size(&self) -> u64 {
         self.attr.size.max(self.dirty.end())
+    }
+
+    /// What waited went with a commit, or was given up with it; what is still dirty was written since, or
+    /// is on its way.
+    fn went_along(&mut self) {
+        let Waiting { mtime_ns, changed_ns, .. } = self.waiting;
+        self.waiting = match self.dirty.is_empty() {
+            true => Waiting::default(),
+            false => Waiting { mtime_ns, changed_ns, ..Waiting::default() },
+        };
     }
 
     /// Takes attributes that a server told, unless those of a newer content are known: answers may
@@ -135,7 +191,7 @@ impl File {
             layout,
             extents: Extents::default(),
             dirty: Dirty::default(),
-            written_ns: None,
+            waiting: Waiting::default(),
             buffered_under: (SessionId(0), 0),
             failures: 0,
             failure: None,
@@ -281,7 +337,12 @@ impl File {
     }
 
     pub fn is_dirty(&self) -> bool {
-        !self.state.lock().dirty.is_empty()
+        self.state.lock().is_dirty()
+    }
+
+    /// Whether attributes wait for a commit that a change elsewhere must not overtake.
+    pub fn has_waiting(&self) -> bool {
+        self.state.lock().waiting.is_more()
     }
 
     pub fn has_durable(&self) -> bool {

@@ -109,7 +109,7 @@ impl File {
                 state.buffered_under = (session, state.attr.data_version);
             }
             state.dirty.append = append;
-            state.written_ns = Some((self.mount.options.clock)());
+            state.waiting.written((self.mount.options.clock)());
             let segment_len = state.layout.segment_len;
             let mut off = if append { state.size() } else { off };
             let (mut rest, mut full) = (data, Vec::new());

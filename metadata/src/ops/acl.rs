@@ -12,6 +12,7 @@ use crate::schema::Inode;
 use crate::store::{StoreError, StoreResult};
 use bytes::{BufMut, Bytes};
 use v1::FileKind;
+use weft_proto::mode::SETGID;
 use weft_proto::{Error, ErrorKind, v1};
 
 /// Version of the attribute's format, and the lengths of its head and of an entry.
@@ -23,7 +24,6 @@ const MAX_ENTRIES: usize = (4096 - HEAD) / ENTRY;
 /// The id of an entry that names nobody.
 const NOBODY: u32 = u32::MAX;
 const RWX: u32 = 0o7;
-const SETGID: u32 = super::inodes::SETGID;
 
 /// The list that decides, or the one that new children of a directory inherit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

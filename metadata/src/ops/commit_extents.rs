@@ -5,7 +5,7 @@
 //! that the file's layout asks for (I1).
 
 use super::content::{self, Edit, MAX_FILE, end};
-use super::{Context, Fault, Operation, Reply, inodes, refuse};
+use super::{Context, Fault, Operation, Reply, inodes, refuse, set_attr};
 use crate::schema::{self, Group, Inode, Segment};
 use crate::store::{Read, StoreResult, Txn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +38,9 @@ impl Operation for v1::CommitExtentsOp {
                 format!("file {} was changed after this data was buffered", file.ino()),
             );
         }
+        if let Some(attr) = &self.attr {
+            check_attr(attr, self.ino)?;
+        }
         let base = if self.append { file.attr.size } else { 0 };
         check_ranges(&self.extents, base, self.min_size)?;
         let new = check_new_segments(state, &self.segments, cx)?;
@@ -51,9 +54,14 @@ impl Operation for v1::CommitExtentsOp {
         let grows = self.min_size > file.attr.size;
         file.attr.data_version += u64::from(grows || !self.extents.is_empty());
         file.attr.mtime_ns = if self.mtime_ns == 0 { cx.now } else { self.mtime_ns };
-        // What the writer shows since it wrote, so that a commit behind a reader's back changes no time.
-        let believed = self.mtime_ns != 0 && cx.now.abs_diff(self.mtime_ns) < SKEW;
-        file.attr.ctime_ns = if believed { file.attr.ctime_ns.max(self.mtime_ns) } else { cx.now };
+        // What the writer shows since then, so that a commit behind a reader's back changes no time.
+        let changed = self.changed_ns;
+        let believed = changed != 0 && cx.now.abs_diff(changed) < SKEW;
+        file.attr.ctime_ns = if believed { file.attr.ctime_ns.max(changed) } else { cx.now };
+        if let Some(attr) = &self.attr {
+            set_attr::set_owner_and_mode(attr, &mut file)?;
+            file.attr.atime_ns = attr.atime_ns.unwrap_or(file.attr.atime_ns);
+        }
         let mut edit = Edit::new(file);
         for e in &self.extents {
             edit.insert(tx, v1::Extent { file_off: base + e.file_off, ..e.clone() })?;
@@ -62,6 +70,16 @@ impl Operation for v1::CommitExtentsOp {
         let file = edit.finish(tx, &self.segments)?;
         Ok(Reply::CommitExtents(v1::CommitExtentsReply { attr: Some(file.attr), base }))
     }
+}
+
+/// Size and modification time are those of what is committed.
+fn check_attr(attr: &v1::SetAttrOp, ino: u64) -> Result<(), Fault> {
+    let v1::SetAttrOp { mode, uid, gid, atime_ns, .. } = *attr;
+    if *attr != (v1::SetAttrOp { ino, mode, uid, gid, atime_ns, ..Default::default() }) {
+        let what = "a commit changes owner, mode and access time of its own file only";
+        return refuse(ErrorKind::Invalid, what);
+    }
+    set_attr::check_owner(attr)
 }
 
 /// Extents must be in order, apart, not empty, and within the longest file.

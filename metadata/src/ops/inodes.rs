@@ -6,12 +6,9 @@ use super::{Fault, acl, refuse};
 use crate::schema::{self, FIRST_COOKIE, Inode};
 use crate::store::{Read, StoreResult, Txn};
 use v1::FileKind;
+use weft_proto::mode::{MODE_MASK, SETGID};
 use weft_proto::{ErrorKind, InodeId, Layout, v1};
 
-/// Set-group-id bit: of a directory, its children inherit its group.
-pub(super) const SETGID: u32 = 0o2000;
-/// Permission bits with set-user-id, set-group-id and sticky.
-pub(super) const MODE_MASK: u32 = 0o7777;
 /// Most names of one file.
 pub(super) const MAX_LINKS: u32 = 65_000;
 /// What `stat` answers as the size of a directory.

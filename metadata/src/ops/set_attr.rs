@@ -2,16 +2,15 @@
 //! time is done here too, for callers that have no kernel in front of them.
 
 use super::content::{self, Edit, MAX_FILE};
-use super::inodes::{self, MODE_MASK, SETGID, Wanted};
+use super::inodes::{self, Wanted};
 use super::purge_inodes::STEP;
 use super::{Context, Fault, Operation, Reply, acl, refuse};
 use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
 use v1::FileKind;
+use weft_proto::mode::mode_after;
 use weft_proto::{ErrorKind, InodeId, v1};
 
-const SETUID: u32 = 0o4000;
-const GROUP_EXEC: u32 = 0o010;
 /// Stands for "no user" in Linux's calls and cannot own anything.
 const NOBODY: u32 = u32::MAX;
 
@@ -26,9 +25,7 @@ impl Operation for v1::SetAttrOp {
 
     fn check(&self, state: &dyn Read, _: &Context) -> Result<Plan, Fault> {
         let inode = inodes::existing(state, self.ino)?;
-        if self.uid == Some(NOBODY) || self.gid == Some(NOBODY) {
-            return refuse(ErrorKind::Invalid, "user or group id out of range");
-        }
+        check_owner(self)?;
         let mut hand_over = false;
         if let Some(size) = self.size {
             match inode.kind() {
@@ -76,18 +73,17 @@ impl Operation for v1::SetAttrOp {
     }
 }
 
-fn set_owner_and_mode(op: &v1::SetAttrOp, inode: &mut Inode) -> StoreResult<()> {
+pub(super) fn check_owner(op: &v1::SetAttrOp) -> Result<(), Fault> {
+    if op.uid == Some(NOBODY) || op.gid == Some(NOBODY) {
+        return refuse(ErrorKind::Invalid, "user or group id out of range");
+    }
+    Ok(())
+}
+
+pub(super) fn set_owner_and_mode(op: &v1::SetAttrOp, inode: &mut Inode) -> StoreResult<()> {
     let is_dir = inode.is_dir();
     let attr = &mut inode.attr;
-    if let Some(mode) = op.mode {
-        attr.mode = mode & MODE_MASK;
-    } else if (op.uid.is_some() || op.gid.is_some()) && !is_dir {
-        // A change of owner takes the set-id bits; without group execution SETGID means locking.
-        attr.mode &= !SETUID;
-        if attr.mode & GROUP_EXEC != 0 {
-            attr.mode &= !SETGID;
-        }
-    }
+    attr.mode = mode_after(attr.mode, is_dir, op.mode, op.uid.is_some() || op.gid.is_some());
     attr.uid = op.uid.unwrap_or(attr.uid);
     attr.gid = op.gid.unwrap_or(attr.gid);
     acl::follow_mode(inode)

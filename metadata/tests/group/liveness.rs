@@ -54,7 +54,7 @@ async fn an_open_inode_outlives_its_name_and_its_leader() {
     client.read(get.clone()).await.unwrap();
 
     let begin = Instant::now();
-    client.read(Op::Close(v1::CloseOp { ino: attr.ino, open_seq })).await.unwrap();
+    client.read(Op::Close(close(attr.ino, open_seq))).await.unwrap();
     while client.read(get.clone()).await.is_ok() {
         assert!(begin.elapsed() < PATIENCE);
         sleep(Duration::from_millis(20)).await;

@@ -299,6 +299,10 @@ pub fn create(name: &str, open_seq: u64) -> Op {
     })
 }
 
+pub fn close(ino: u64, open_seq: u64) -> v1::CloseOp {
+    v1::CloseOp { items: vec![v1::close_op::Item { ino, open_seq }] }
+}
+
 pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

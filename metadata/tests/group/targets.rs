@@ -259,7 +259,7 @@ async fn chunks_of_removed_files_and_of_dead_sessions_are_deleted() {
         let ino = write_file(&mut client, &chunks, &map, &name, seq).await;
         client.unlink(&name).await.unwrap();
         let open_seq = client.number - 2;
-        client.read(Op::Close(v1::CloseOp { ino, open_seq })).await.unwrap();
+        client.read(Op::Close(close(ino, open_seq))).await.unwrap();
     }
     // What the session has not committed is its own while it lives.
     let mine =

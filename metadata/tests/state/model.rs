@@ -478,11 +478,16 @@ impl Model {
         node.version += u64::from(!o.extents.is_empty() || o.min_size > node.size);
         node.cells = cells;
         node.size = size.max(o.min_size);
+        node.times[1] = if o.mtime_ns == 0 { now } else { o.mtime_ns };
         // The clocks of histories are close to each other.
-        (node.times[1], node.times[2]) = match o.mtime_ns {
-            0 => (now, now),
-            written => (written, node.times[2].max(written)),
+        let changed = match o.changed_ns {
+            0 => now,
+            changed => node.times[2].max(changed),
         };
+        if let Some(attr) = &o.attr {
+            self.set_attr(attr, now)?;
+        }
+        self.node(o.ino)?.times[2] = changed;
         Ok(Expected::Commit(o.ino, base))
     }
 

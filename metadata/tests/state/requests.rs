@@ -285,6 +285,8 @@ fn commit(
     }
     let min_size = if append { 0 } else { min_size };
     let mtime_ns = if at % 3 == 0 { 77 } else { 0 };
+    let changed_ns = if at % 5 == 0 { 99 } else { 0 };
+    let attr = (at % 2 == 0).then(|| set_attr(ino, at as u8 & 0b1111, at as u32 * 977));
     Op::CommitExtents(v1::CommitExtentsOp {
         ino,
         extents,
@@ -292,7 +294,9 @@ fn commit(
         append,
         min_size,
         mtime_ns,
-        expect_version: None,
+        changed_ns,
+        attr,
+        ..Default::default()
     })
 }
 

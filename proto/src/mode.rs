@@ -1,0 +1,34 @@
+//! What a change of mode or owner leaves of the mode: the same for the state, and for a client that shows
+//! the change before it is committed.
+
+/// Permission bits with set-user-id, set-group-id and sticky.
+pub const MODE_MASK: u32 = 0o7777;
+/// Set-group-id bit: of a directory, its children inherit its group.
+pub const SETGID: u32 = 0o2000;
+const SETUID: u32 = 0o4000;
+const GROUP_EXEC: u32 = 0o010;
+
+/// The mode after it was `set`, or after the owner or the group was: that takes the set-id bits of what is
+/// no directory, as on Linux; without group execution SETGID means locking, and stays.
+pub fn mode_after(mode: u32, is_dir: bool, set: Option<u32>, chowned: bool) -> u32 {
+    match set {
+        Some(set) => set & MODE_MASK,
+        None if !chowned || is_dir => mode,
+        None if mode & GROUP_EXEC != 0 => mode & !(SETUID | SETGID),
+        None => mode & !SETUID,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_owner_gets_no_set_id_bits() {
+        let mode_of = |mode| mode_after(mode, false, None, true);
+        assert_eq!([mode_of(0o6755), mode_of(0o6745), mode_of(0o1644)], [0o755, 0o2745, 0o1644]);
+        assert_eq!(mode_after(0o6755, true, None, true), 0o6755);
+        assert_eq!(mode_after(0o755, false, Some(0o106_755), true), 0o6755);
+        assert_eq!(mode_after(0o6755, false, None, false), 0o6755);
+    }
+}
