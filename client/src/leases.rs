@@ -41,6 +41,8 @@ pub(crate) struct Start(u64);
 
 struct Held {
     mode: Mode,
+    /// With the right to write: locks may be taken without asking.
+    locks: bool,
     /// What was buffered is being committed because the right to write was recalled. Until that is
     /// done, nobody else may be told that there is nothing: a new leader learns of this lease too.
     flushing: bool,
@@ -104,6 +106,7 @@ impl Table {
         let mode = if grant.write { Mode::Write } else { Mode::Read };
         let held = self.inodes.entry(ino).or_insert_with(|| Held {
             mode,
+            locks: false,
             flushing: false,
             seq: 0,
             attr: None,
@@ -114,6 +117,7 @@ impl Table {
             listing: None,
         });
         held.mode = held.mode.max(mode);
+        held.locks |= grant.locks;
         held.seq = held.seq.max(grant.seq);
     }
 
@@ -258,6 +262,13 @@ impl Leases {
     /// Whether writes may be buffered.
     pub fn may_buffer(&self, ino: InodeId) -> bool {
         self.mode(ino) == Some(Mode::Write)
+    }
+
+    /// Whether locks of the file may be taken without asking.
+    pub fn may_lock(&self, ino: InodeId) -> bool {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino);
+        held.is_some_and(|held| held.mode == Mode::Write && held.locks) && self.live()
     }
 
     /// The attributes that a name leads to, if that is known.
@@ -449,13 +460,13 @@ impl Leases {
         table.inodes.keys().copied().collect()
     }
 
-    /// First step of a recall: from now on nothing more is buffered. Answers whether something may
-    /// be.
+    /// First step of a recall: from now on nothing more is buffered, nor locked without asking. Answers
+    /// whether something may be buffered.
     pub fn stop_buffering(&self, ino: InodeId) -> bool {
         let mut table = self.table.lock();
         let Some(held) = table.inodes.get_mut(&ino) else { return false };
         held.flushing |= held.mode == Mode::Write;
-        held.mode = Mode::Read;
+        (held.mode, held.locks) = (Mode::Read, false);
         held.flushing
     }
 
@@ -583,7 +594,7 @@ mod tests {
     }
 
     fn grant(ino: u64) -> v1::Grant {
-        v1::Grant { ino, seq: ino, write: false }
+        v1::Grant { ino, seq: ino, ..Default::default() }
     }
 
     fn found() -> v1::MetaReply {

@@ -1,7 +1,10 @@
-//! Locks of files, as processes on this mount take them; they are kept in the replicated state, for all
-//! clients.
+//! Locks of files, as processes on this mount take them. They are kept in the replicated state, for all
+//! clients; but those of a file that only this mount may write, and of which nobody else holds or wants a
+//! lock, are known here alone, and cost no request, until the leader recalls that right.
 //!
 //! Invariants:
+//! - locks that the leader does not know are taken only while the right to lasts, and are told before it is
+//!   given back ([`tell`]), and before the leader is asked for any lock of that file;
 //! - what this mount may hold is in the table, so that closing a file on which it holds nothing costs no
 //!   request;
 //! - an owner's locks are released after all that it asked for before has ended, answered or not;
@@ -9,7 +12,7 @@
 //!   through that handle fails, until it closes it.
 
 use crate::filesystem::Filesystem;
-use crate::meta::Failed;
+use crate::meta::{Failed, Meta};
 use crate::mount::Mount;
 use crate::session::{Session, Sessions};
 use crate::types::{HandleId, Lock, LockKind};
@@ -23,12 +26,11 @@ use tokio::runtime::Handle;
 use tokio::sync::RwLock;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, warn};
+use weft_proto::locks::{LAST, MAX_RANGES, Range, Ranges};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
-/// The last byte that a lock can be of.
-const LAST: u64 = i64::MAX as u64;
 /// A request for a turn waits this long at the leader.
 const WAIT: Duration = Duration::from_secs(10);
 /// Pause after a failure.
@@ -46,6 +48,10 @@ struct Entry {
     session: Arc<Session>,
     /// It may hold something.
     held: bool,
+    /// What the leader does not know of that.
+    here: Ranges,
+    /// The leader may know some of it.
+    told: bool,
     /// It is not known what it holds.
     doubtful: bool,
     /// Handles through which it asked: a caller that was killed may be gone before its answer comes.
@@ -66,10 +72,34 @@ impl Entry {
     }
 }
 
+/// All owners of an inode.
+#[derive(Default)]
+struct OfInode {
+    entries: Vec<Entry>,
+    /// The leader is asked for every lock, and knows those that are held, or is being told.
+    told: bool,
+    /// Held by who tells it.
+    telling: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl OfInode {
+    /// What another owner holds that stands against `lock`.
+    fn against(&self, sessions: &Sessions, lock: &Lock) -> Option<Lock> {
+        let wanted = to_wire(InodeId(0), lock);
+        self.entries.iter().find_map(|e| {
+            let other = e.owner.0 == lock.flock && e.owner.1 != lock.owner && !e.is_lost(sessions);
+            let range = e.here.against(&wanted).filter(|_| other && lock.kind != LockKind::None)?;
+            let kind = if range.write { LockKind::Write } else { LockKind::Read };
+            let Range { start, end, .. } = range;
+            Some(Lock { flock: lock.flock, owner: e.owner.1, kind, start, end, pid: e.here.pid })
+        })
+    }
+}
+
 /// All owners of a mount.
 #[derive(Default)]
 pub(crate) struct Locks {
-    table: Mutex<BTreeMap<InodeId, Vec<Entry>>>,
+    table: Mutex<BTreeMap<InodeId, OfInode>>,
     /// Entries in the table: mostly none.
     count: AtomicUsize,
     ticket: AtomicU64,
@@ -84,7 +114,8 @@ impl Locks {
     /// A session is over: says how many lose their locks.
     pub fn lost_with(&self, session: SessionId) {
         let table = self.table.lock();
-        let lost = table.values().flatten().filter(|e| e.held && e.session.id == session).count();
+        let entries = table.values().flat_map(|of| &of.entries);
+        let lost = entries.filter(|e| e.held && e.session.id == session).count();
         if lost > 0 {
             warn!(%session, "{lost} owners have lost their locks; what they do with the files fails");
         }
@@ -93,7 +124,11 @@ impl Locks {
     /// Whether anybody's locks on the inode are lost.
     pub fn lost_on(&self, sessions: &Sessions, ino: InodeId) -> bool {
         !self.is_empty()
-            && self.table.lock().get(&ino).into_iter().flatten().any(|e| e.is_lost(sessions))
+            && self
+                .table
+                .lock()
+                .get(&ino)
+                .is_some_and(|of| of.entries.iter().any(|e| e.is_lost(sessions)))
     }
 
     fn is_empty(&self) -> bool {
@@ -109,7 +144,7 @@ impl Locks {
         handle: HandleId,
     ) -> Arc<RwLock<()>> {
         let mut table = self.table.lock();
-        let entries = table.entry(ino).or_default();
+        let entries = &mut table.entry(ino).or_default().entries;
         if let Some(entry) = entries.iter_mut().find(|e| e.owner == owner) {
             if !entry.handles.contains(&handle) {
                 entry.handles.push(handle);
@@ -123,6 +158,8 @@ impl Locks {
             owner,
             session: sessions.current(),
             held: false,
+            here: Ranges::default(),
+            told: false,
             doubtful: false,
             handles: vec![handle],
             asking: 1,
@@ -145,6 +182,7 @@ impl Locks {
                     entry.session = sessions.current();
                 }
                 session = Ok(entry.session.clone());
+                entry.told = true;
             }
             true
         });
@@ -168,7 +206,7 @@ impl Locks {
         change: impl FnOnce(&mut Entry) -> bool,
     ) -> bool {
         let mut table = self.table.lock();
-        let Some(entries) = table.get_mut(&ino) else { return false };
+        let Some(OfInode { entries, .. }) = table.get_mut(&ino) else { return false };
         let Some(at) = entries.iter().position(|e| e.is(gate)) else { return false };
         if !change(&mut entries[at]) {
             entries.swap_remove(at);
@@ -185,7 +223,7 @@ impl Locks {
             return None;
         }
         let table = self.table.lock();
-        table.get(&ino)?.iter().find(|e| e.owner == owner).map(read)
+        table.get(&ino)?.entries.iter().find(|e| e.owner == owner).map(read)
     }
 
     /// Gates of the owners that asked through this handle and no other; it is forgotten of the rest.
@@ -195,7 +233,7 @@ impl Locks {
         }
         let mut table = self.table.lock();
         let mut gates = Vec::new();
-        for entry in table.get_mut(&ino).into_iter().flatten() {
+        for entry in table.get_mut(&ino).into_iter().flat_map(|of| &mut of.entries) {
             if entry.handles == [handle] {
                 gates.push(entry.gate.clone());
             } else {
@@ -204,11 +242,125 @@ impl Locks {
         }
         gates
     }
+
+    /// Locks without asking, for an owner that [`Self::begin`] entered. `None`: the leader has to be asked,
+    /// about this and from now on.
+    fn lock_here(
+        &self,
+        meta: &Meta,
+        ino: InodeId,
+        gate: &Arc<RwLock<()>>,
+        lock: &Lock,
+    ) -> Option<Result<()>> {
+        let mut table = self.table.lock();
+        let of = table.get_mut(&ino)?;
+        // A recall first takes the right away and then tells what it finds under this same lock.
+        of.told |= !meta.leases.may_lock(ino);
+        if of.told {
+            return None;
+        }
+        if of.against(&meta.sessions, lock).is_some() {
+            let what = "another process holds a lock";
+            return Some(Err(Error::new(ErrorKind::WouldBlock, what)));
+        }
+        let entry = of.entries.iter_mut().find(|e| e.is(gate))?;
+        if entry.is_lost(&meta.sessions) {
+            return Some(Err(lost_locks()));
+        }
+        let mut here = entry.here.clone();
+        here.set(lock.start, lock.end, lock.kind.write());
+        if here.ranges.len() > MAX_RANGES.max(entry.here.ranges.len()) {
+            let what = format!("over {MAX_RANGES} ranges of one file are locked by one owner");
+            return Some(Err(Error::new(ErrorKind::NoLocks, what)));
+        }
+        here.pid = lock.pid;
+        if !entry.held {
+            entry.session = meta.sessions.current();
+        }
+        (entry.held, entry.here) = (!here.ranges.is_empty(), here);
+        Some(Ok(()))
+    }
+
+    /// What stands against a lock, if the leader need not be asked.
+    fn conflict_here(&self, meta: &Meta, ino: InodeId, lock: &Lock) -> Option<Option<Lock>> {
+        let table = self.table.lock();
+        let of = table.get(&ino);
+        let knows = meta.leases.may_lock(ino) && !of.is_some_and(|of| of.told);
+        knows.then(|| of.and_then(|of| of.against(&meta.sessions, lock)))
+    }
+
+    /// From now on the leader is asked for the locks of the inode. Answers the gates of the owners that it
+    /// does not know yet.
+    fn untold(&self, ino: InodeId) -> Vec<Arc<RwLock<()>>> {
+        let mut table = self.table.lock();
+        let Some(of) = table.get_mut(&ino) else { return Vec::new() };
+        of.told = true;
+        let untold = of.entries.iter_mut().filter(|e| !e.here.ranges.is_empty());
+        untold
+            .map(|entry| {
+                entry.told = true;
+                entry.gate.clone()
+            })
+            .collect()
+    }
+
+    /// Releases what only this mount knows of. Answers whether that was all.
+    fn release_here(&self, ino: InodeId, gate: &Arc<RwLock<()>>) -> bool {
+        let mut all = false;
+        self.edit(ino, gate, |entry| {
+            all = !entry.told && entry.asking == 0;
+            !all
+        });
+        all
+    }
+}
+
+/// Tells the leader which locks of the inode it does not know. When this returns it knows them, or their
+/// owners will be told that they have lost them.
+pub(crate) async fn tell(mount: &Mount, ino: InodeId) {
+    let locks = &mount.locks;
+    if locks.is_empty() {
+        return;
+    }
+    let telling = locks.table.lock().get(&ino).map(|of| of.telling.clone());
+    let Some(telling) = telling else { return };
+    let _one_at_a_time = telling.lock().await;
+    for gate in locks.untold(ino) {
+        // A release waits for this, and comes after it.
+        let _shared = gate.read().await;
+        let mut found = None;
+        locks.edit(ino, &gate, |e| {
+            found = Some((e.session.clone(), e.owner, e.here.clone()));
+            true
+        });
+        let Some((session, (flock, owner), here)) = found else { continue };
+        let mut told = Ok(());
+        for Range { start, end, write } in here.ranges {
+            let kind = if write { LockKind::Write } else { LockKind::Read };
+            let lock = to_wire(ino, &Lock { flock, owner, kind, start, end, pid: here.pid });
+            let op = Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket: 0, held: true });
+            told = mount.meta.change_in(&session, op, mount.meta.deadline()).await.map(drop);
+            if told.is_err() {
+                break;
+            }
+        }
+        locks.edit(ino, &gate, |entry| {
+            entry.here = Ranges::default();
+            if let Err(failed) = told {
+                warn!(%ino, error = %failed.error, "locks could not be told, and are lost");
+                entry.doubtful = true;
+            }
+            true
+        });
+    }
 }
 
 /// Releases all that one owner holds of an inode. Ends when that is done; goes on without being
 /// waited for.
 async fn release(mount: &Arc<Mount>, ino: InodeId, gate: Arc<RwLock<()>>) {
+    if mount.locks.release_here(ino, &gate) {
+        return;
+    }
     let patience = mount.options.op_deadline;
     let mount = mount.clone();
     let releasing = tokio::spawn(async move {
@@ -223,7 +375,8 @@ async fn release(mount: &Arc<Mount>, ino: InodeId, gate: Arc<RwLock<()>>) {
         if !mount.meta.sessions.is_over(session.id) {
             let kind = LockKind::None;
             let lock = Lock { flock, owner, kind, start: 0, end: LAST, pid: 0 };
-            let op = Op::SetLock(v1::SetLockOp { lock: Some(to_wire(ino, &lock)), ticket: 0 });
+            let lock = Some(to_wire(ino, &lock));
+            let op = Op::SetLock(v1::SetLockOp { lock, ..Default::default() });
             let until = Instant::now() + FOR_EVER;
             match mount.meta.change_in(&session, op, until).await {
                 Err(failed) if failed.error.kind != ErrorKind::SessionExpired => {
@@ -347,6 +500,7 @@ impl Filesystem {
         }
         let mount = self.mount().clone();
         let ticket = mount.locks.ticket.fetch_add(1, Ordering::Relaxed) + 1;
+        tell(&mount, ino).await;
         let mut place = Place { mount, ticket, over: false };
         tokio::pin!(interrupted);
         loop {
@@ -369,6 +523,10 @@ impl Filesystem {
     /// What stands against a lock.
     pub async fn get_lock(&self, handle: HandleId, lock: Lock) -> Result<Option<Lock>> {
         let ino = self.files().handle(handle)?.file.ino;
+        if let Some(known) = self.mount().locks.conflict_here(self.meta(), ino, &lock) {
+            return Ok(known);
+        }
+        tell(self.mount(), ino).await;
         let op = Op::GetLock(v1::GetLockOp { lock: Some(to_wire(ino, &lock)) });
         let Reply::Lock(reply) = self.meta().ask(op).await? else { return Err(other()) };
         let session = self.session();
@@ -402,6 +560,11 @@ impl Filesystem {
         // Held until all is over, so that a release waits for it, and comes after it.
         let (gate, _shared) = loop {
             let gate = locks.begin(&meta.sessions, ino, owner, handle);
+            if let Some(locked) = locks.lock_here(meta, ino, &gate, lock) {
+                locks.end(ino, &gate, |_| ());
+                return locked;
+            }
+            tell(self.mount(), ino).await;
             let shared = timeout_at(deadline, gate.clone().read_owned()).await;
             match shared {
                 Ok(shared) if locks.find(ino, owner, |e| e.is(&gate)) == Some(true) => {
@@ -416,7 +579,7 @@ impl Filesystem {
                 }
             }
         };
-        let op = Op::SetLock(v1::SetLockOp { lock: Some(to_wire(ino, lock)), ticket });
+        let op = Op::SetLock(v1::SetLockOp { lock: Some(to_wire(ino, lock)), ticket, held: false });
         let answer = self.ask_for_lock(ino, &gate, op, deadline).await;
         locks.end(ino, &gate, |entry| match &answer {
             Ok(_) if unlocks => {
@@ -461,7 +624,7 @@ impl Filesystem {
     async fn releases(&self, ino: InodeId) -> bool {
         let gates: Vec<_> = {
             let table = self.mount().locks.table.lock();
-            let entries = table.get(&ino).into_iter().flatten();
+            let entries = table.get(&ino).into_iter().flat_map(|of| &of.entries);
             entries.filter(|e| e.gate.try_read().is_err()).map(|e| e.gate.clone()).collect()
         };
         for gate in &gates {
@@ -477,7 +640,7 @@ impl Filesystem {
             return Ok(());
         }
         let table = locks.table.lock();
-        let mut of_handle = table.get(&ino).into_iter().flatten();
+        let mut of_handle = table.get(&ino).into_iter().flat_map(|of| &of.entries);
         match of_handle.any(|e| e.handles.contains(&handle) && e.is_lost(&self.meta().sessions)) {
             true => Err(lost_locks()),
             false => Ok(()),

@@ -1,10 +1,11 @@
 //! Gives leases back: those that the leader recalls, and those that this mount has no use for.
 //!
 //! Invariant (I6): a recall is answered after everything that was buffered under the lease is
-//! committed or its failure noted, and after nothing that was cached under it is used any more, here
+//! committed or its failure noted, and what was locked under it is told; and after nothing that was cached under it is used any more, here
 //! or above ([`crate::ContentCache`]).
 
 use crate::files::Files;
+use crate::locks;
 use crate::mount::Mount;
 use futures_util::future::join_all;
 use std::sync::{Arc, Weak};
@@ -83,6 +84,7 @@ async fn let_go(mount: &Mount, files: &Files, recall: Recall) -> Item {
         // A failure is noted for the file's handles.
         let _ = file.flush().await;
     }
+    locks::tell(mount, ino).await;
     leases.flushed(ino);
     if !recall.keep_read {
         leases.drop_lease(ino);

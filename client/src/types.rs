@@ -306,6 +306,17 @@ pub enum LockKind {
     Write,
 }
 
+impl LockKind {
+    /// Whether it is for writing; `None`: to unlock.
+    pub(crate) fn write(self) -> Option<bool> {
+        match self {
+            Self::None => None,
+            Self::Read => Some(false),
+            Self::Write => Some(true),
+        }
+    }
+}
+
 /// A lock of fcntl(2) or, `flock`, of flock(2), of the bytes from `start` to `end`, that one included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {

@@ -55,6 +55,8 @@ struct Lease {
     holders: Vec<Holder>,
     /// Sessions that are changing the inode, one entry a change.
     claims: Vec<SessionId>,
+    /// Sessions that are locking it, one entry a request: another that may write would lock without asking.
+    locking: Vec<SessionId>,
     cool_until: Option<Instant>,
 }
 
@@ -62,6 +64,7 @@ impl Lease {
     fn is_idle(&self, now: Instant) -> bool {
         self.holders.is_empty()
             && self.claims.is_empty()
+            && self.locking.is_empty()
             && self.cool_until.is_none_or(|until| until <= now)
     }
 }
@@ -183,16 +186,17 @@ impl Leases {
         if let Some(lease) = self.inodes.get(&ino) {
             let cool = must || lease.cool_until.is_none_or(|until| until <= now);
             let claimed = lease.claims.iter().any(|c| *c != to);
+            let locking = mode == Mode::Write && lease.locking.iter().any(|l| *l != to);
             let barred = lease.holders.iter().any(|h| match h.session == to {
                 true => h.recall.is_some(),
                 false => mode == Mode::Write || h.mode == Mode::Write,
             });
-            if !cool || claimed || barred {
+            if !cool || claimed || locking || barred {
                 return None;
             }
         }
         let (seq, mode) = self.insert(to, ino, mode)?;
-        Some(v1::Grant { ino: ino.0, seq, write: mode == Mode::Write })
+        Some(v1::Grant { ino: ino.0, seq, write: mode == Mode::Write, locks: false })
     }
 
     /// Whether a session has to answer a recall of this inode, or is not known.
@@ -298,6 +302,22 @@ impl Leases {
         }
     }
 
+    /// `by` is about to lock: nobody else is granted a lease to write until [`Leases::locked`].
+    pub fn begin_lock(&mut self, by: SessionId, ino: InodeId) {
+        self.inodes.entry(ino).or_default().locking.push(by);
+    }
+
+    /// Ends what [`Leases::begin_lock`] began.
+    pub fn locked(&mut self, by: SessionId, ino: InodeId) {
+        let Some(lease) = self.inodes.get_mut(&ino) else { return };
+        if let Some(at) = lease.locking.iter().position(|l| *l == by) {
+            lease.locking.swap_remove(at);
+        }
+        if lease.is_idle(Instant::now()) {
+            self.inodes.remove(&ino);
+        }
+    }
+
     /// Ends a claim.
     pub fn unclaim(&mut self, by: SessionId, inos: &[InodeId]) {
         let now = Instant::now();
@@ -386,6 +406,20 @@ mod tests {
         assert!(!l.recall(now, C, INO, Use::Change));
         l.returned(A, INO, stronger, false);
         assert!(l.recall(now, C, INO, Use::Change));
+    }
+
+    #[test]
+    fn who_locks_keeps_others_from_the_right_to_write() {
+        let (mut l, now) = table();
+        l.begin_lock(A, INO);
+        assert!(l.grant(now, B, INO, Mode::Write, false).is_none());
+        assert!(l.grant(now, C, INO, Mode::Read, false).is_some());
+        l.locked(A, INO);
+        let (seq, _) = (l.inodes[&INO].holders[0].seq, ());
+        l.returned(C, INO, seq, false);
+        assert!(l.inodes.is_empty());
+        l.begin_lock(A, INO);
+        assert!(l.grant(now, A, INO, Mode::Write, false).is_some());
     }
 
     #[test]

@@ -130,6 +130,11 @@ impl Waits {
         Ok(turn)
     }
 
+    /// Whether another session waits for a lock of this inode.
+    pub fn others_wait(&self, session: SessionId, ino: InodeId) -> bool {
+        self.queues.get(&ino).into_iter().flatten().any(|w| w.session != session)
+    }
+
     /// A waiter wants nothing any more.
     pub fn cancel(&mut self, session: SessionId, ticket: u64) {
         let of = |w: &Waiter| (w.session, w.ticket) == (session, ticket);

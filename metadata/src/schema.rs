@@ -13,7 +13,7 @@
 //! | extent | content, end of the extent | [`v1::Extent`] |
 //! | xattr | ino, name | the value |
 //! | orphan | ino | empty |
-//! | lock | ino, sort, session, owner | [`Ranges`]: what one owner holds |
+//! | lock | ino, sort, session, owner | [`weft_proto::locks::Ranges`]: what one owner holds |
 //! | lock_of | session, key of the lock | empty |
 //! | segment, garbage | session, seq | [`Segment`], [`v1::SegmentInfo`] |
 //! | session, reply, nonce | session / session, number / nonce | [`Session`], [`v1::StoredReply`], [`NonceOwner`] |
@@ -331,27 +331,6 @@ pub(crate) struct Session {
 pub(crate) struct NonceOwner {
     #[prost(uint64, tag = "1")]
     pub session: u64,
-}
-
-/// What one owner has locked of one inode: in order, apart, and those of one kind not adjacent.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Ranges {
-    /// Who locked last.
-    #[prost(uint32, tag = "1")]
-    pub pid: u32,
-    #[prost(message, repeated, tag = "2")]
-    pub ranges: Vec<Range>,
-}
-
-/// Bytes that are locked, `end` included.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub(crate) struct Range {
-    #[prost(uint64, tag = "1")]
-    pub start: u64,
-    #[prost(uint64, tag = "2")]
-    pub end: u64,
-    #[prost(bool, tag = "3")]
-    pub write: bool,
 }
 
 /// The next numbers to give out, and how many inodes there are.

@@ -111,7 +111,7 @@ impl MetadataService {
             Op::WaitLock(op) => self.wait_lock(session, op, deadline).await,
             Op::CancelLock(op) => self.cancel_lock(session, op, deadline).await,
             Op::SetLock(op) => {
-                self.await_turn(session, op, deadline).await?;
+                let _locking = self.may_lock(session, op, deadline).await?;
                 self.change(request, deadline).await
             }
             Op::Renew(_) => {
@@ -249,7 +249,7 @@ impl MetadataService {
         self.may_read(session, Some(ino), deadline).await?;
         let mut grants = Vec::new();
         if op.write {
-            grants.extend(self.grant(session, ino, Mode::Write, false));
+            grants.extend(self.grant_to_write(session, ino)?);
         }
         if grants.is_empty() {
             grants.extend(conflicts::must_grant(&self.node, session, ino, deadline).await?);
@@ -316,6 +316,15 @@ impl MetadataService {
         }
     }
 
+    /// Grants the right to write, and with it that to lock without asking if nobody else holds or wants a
+    /// lock. The state is read after the grant, which is refused while another locks.
+    fn grant_to_write(&self, to: SessionId, ino: InodeId) -> Result<Option<v1::Grant>> {
+        let Some(mut grant) = self.grant(to, ino, Mode::Write, false) else { return Ok(None) };
+        let wanted = self.node.sessions.lock().locks.others_wait(to, ino);
+        grant.locks = !wanted && !self.node.state.others_hold_locks(to, ino)?;
+        Ok(Some(grant))
+    }
+
     /// What stands against a lock now.
     async fn get_lock(
         &self,
@@ -323,9 +332,9 @@ impl MetadataService {
         lock: Option<&v1::Lock>,
         deadline: Instant,
     ) -> Result<v1::MetaReply> {
-        self.node.lead(deadline).await?;
-        self.node.read_barrier().await?;
-        let conflict = self.node.state.lock_conflict(session, lock.ok_or_else(no_lock)?)?;
+        let lock = lock.ok_or_else(no_lock)?;
+        self.may_read(session, Some(InodeId(lock.ino)), deadline).await?;
+        let conflict = self.node.state.lock_conflict(session, lock)?;
         Ok(lock_reply(v1::LockReply { conflict, turn: false }))
     }
 
@@ -339,6 +348,10 @@ impl MetadataService {
         let term = self.node.lead(deadline).await?;
         let until = deadline.checked_sub(MAIL_SLACK).unwrap_or(deadline);
         let lock = op.lock.as_ref().ok_or_else(no_lock)?;
+        // Who locked without asking tells it now. Who locks so after this loses the right to when the
+        // lock is set.
+        conflicts::all_declared(&self.node, session, deadline).await?;
+        conflicts::readable(&self.node, session, InodeId(lock.ino), deadline).await?;
         let mut turn = self.node.sessions.lock().wait_for_lock(session, op.ticket, lock)?;
         let (mut views, mut shutdown) = (self.node.watch_view(), self.shutdown.clone());
         let told = tokio::select! {
@@ -372,25 +385,43 @@ impl MetadataService {
         Ok(empty())
     }
 
-    /// Waits while it is the turn of another to set a lock that stands against this one. Whether it is
+    /// Waits while it is the turn of another to set a lock that stands against this one, and until nobody
+    /// else locks without asking, which goes on for as long as what this answers lives. Whether the lock is
     /// to be had is decided in the log alone, so that a retry is answered the same (I4).
-    async fn await_turn(
+    async fn may_lock(
         &self,
         session: SessionId,
         op: &v1::SetLockOp,
         deadline: Instant,
-    ) -> Result<()> {
-        self.node.lead(deadline).await?;
+    ) -> Result<Option<Locking>> {
+        let term = self.node.lead(deadline).await?;
         let lock = op.lock.as_ref().ok_or_else(no_lock)?;
-        loop {
-            let ahead = self.node.sessions.lock().locks.in_the_way(session, op.ticket, lock);
-            let Some(mut changed) = ahead else { return Ok(()) };
+        while let Some(mut changed) = self.turn_of_another(session, op, lock) {
             let what = "another client does not take the lock that it waited for";
             tokio::time::timeout_at(deadline, changed.changed())
                 .await
                 .map_err(|_| Error::new(ErrorKind::TimedOut, what))?
                 .map_err(|_| self.node.not_leader())?;
         }
+        if lock.kind() == v1::lock::Kind::None {
+            return Ok(None);
+        }
+        let locking = Locking::begin(&self.node, term, session, InodeId(lock.ino));
+        conflicts::all_declared(&self.node, session, deadline).await?;
+        conflicts::readable(&self.node, session, locking.ino, deadline).await?;
+        Ok(Some(locking))
+    }
+
+    fn turn_of_another(
+        &self,
+        session: SessionId,
+        op: &v1::SetLockOp,
+        lock: &v1::Lock,
+    ) -> Option<watch::Receiver<u64>> {
+        if op.held {
+            return None;
+        }
+        self.node.sessions.lock().locks.in_the_way(session, op.ticket, lock)
     }
 
     async fn stat_fs(&self, request: &v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
@@ -418,7 +449,7 @@ impl MetadataService {
         self.node.sessions.lock().open(session, ino, open.open_seq)?;
         let mut grants = Vec::new();
         if open.write {
-            grants.extend(self.grant(session, ino, Mode::Write, false));
+            grants.extend(self.grant_to_write(session, ino)?);
         }
         if grants.is_empty() {
             grants.extend(conflicts::must_grant(&self.node, session, ino, deadline).await?);
@@ -482,7 +513,7 @@ impl MetadataService {
         let session = SessionId(request.session);
         let term = self.node.lead(deadline).await?;
         self.node.sessions.lock().touch(Instant::now(), session);
-        // Locks are replicated, and nobody caches anything of them.
+        // Nobody caches anything of them; who locks without asking was asked before.
         let of_lock = matches!(request.op, Some(Op::SetLock(_)));
         if !of_session && !of_lock {
             conflicts::all_declared(&self.node, session, deadline).await?;
@@ -499,7 +530,7 @@ impl MetadataService {
             Some(Reply::OpenSession(opened)) => opened.ttl_ms = self.node.config.session_ttl_ms,
             // What was just made is nobody else's yet.
             Some(Reply::Open(v1::OpenReply { attr: Some(attr), .. })) => {
-                reply.grants.extend(self.grant(session, InodeId(attr.ino), Mode::Write, false));
+                reply.grants.extend(self.grant_to_write(session, InodeId(attr.ino))?);
             }
             Some(Reply::Attr(attr)) if attr.kind == v1::FileKind::Directory as i32 => {
                 reply.grants.extend(self.grant(session, InodeId(attr.ino), Mode::Read, false));
@@ -512,6 +543,31 @@ impl MetadataService {
     async fn piece(&self, request: Incoming) -> Result<Outgoing> {
         let (piece, bytes) = self.snapshots.piece(decode(&request)?).await?;
         Ok(Outgoing::with_payload(&piece, vec![bytes]))
+    }
+}
+
+/// A lock is being set: nobody else is granted the right to write, and to lock without asking, until this is
+/// dropped.
+struct Locking {
+    node: Arc<Node>,
+    term: u64,
+    by: SessionId,
+    ino: InodeId,
+}
+
+impl Locking {
+    fn begin(node: &Arc<Node>, term: u64, by: SessionId, ino: InodeId) -> Self {
+        node.sessions.lock().leases.begin_lock(by, ino);
+        Self { node: node.clone(), term, by, ino }
+    }
+}
+
+impl Drop for Locking {
+    fn drop(&mut self) {
+        let mut sessions = self.node.sessions.lock();
+        if self.node.view().term == self.term {
+            sessions.leases.locked(self.by, self.ino);
+        }
     }
 }
 

@@ -155,6 +155,11 @@ impl StateMachine {
         Ok(self.store.view(|s| ops::lock_conflict(s, session, lock))?)
     }
 
+    /// Whether another session holds any lock on the inode.
+    pub fn others_hold_locks(&self, session: SessionId, ino: InodeId) -> Result<bool> {
+        Ok(self.store.newest(|s| ops::others_hold(s, session, ino))?)
+    }
+
     /// All locks on an inode: those of flock(2), or those of fcntl(2).
     pub fn locks_of(&self, ino: InodeId, flock: bool) -> Result<Vec<v1::Lock>> {
         Ok(self.store.view(|s| ops::locks_of(s, ino, flock))?)

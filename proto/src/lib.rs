@@ -7,6 +7,7 @@ mod convert;
 mod error;
 mod ids;
 pub mod layout;
+pub mod locks;
 pub mod mode;
 pub mod op;
 mod touches;

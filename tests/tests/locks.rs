@@ -398,6 +398,65 @@ fn who_does_not_lock_pays_nothing() -> Result<()> {
     Ok(())
 }
 
+/// Who alone may write a file locks it without asking; whoever comes finds the locks that are held.
+#[test]
+fn locks_of_who_is_alone_cost_nothing_and_are_found() -> Result<()> {
+    let (cluster, [here, there]) = two_mounts()?;
+    let near = here.join("file");
+    let (mut a, mut b) = (Agent::with(&near)?, Agent::with(&near)?);
+    a.must("write f something", "ok")?;
+    a.must("sync f", "ok")?;
+    let before = requests(cluster.mnt())?;
+    let alone = |a: &mut Agent, b: &mut Agent| -> Result<()> {
+        a.must("try f r 10 10", "ok")?;
+        b.must("try f w 15 1", "EAGAIN")?;
+        b.must("try-ofd f r 12 1", "ok")?;
+        a.must("try f w 10 10", "EAGAIN")?;
+        let pid = a.child.id();
+        b.must("get f w 19 5", &format!("r 10 10 {pid}"))?;
+        b.must("try-ofd f u 0 0", "ok")?;
+        a.must("wait f w 0 0", "ok")?;
+        b.must("get f r 5 1", &format!("w 0 0 {pid}"))?;
+        a.must("try f u 0 0", "ok")?;
+        a.must("try-flock f w", "ok")?;
+        b.must("try-flock f r", "EAGAIN")?;
+        a.must("try-flock f u", "ok")
+    };
+    for _ in 0..20 {
+        alone(&mut a, &mut b)?;
+    }
+    // What a descriptor held is free when it is closed.
+    b.must("try f w 0 0", "ok")?;
+    b.must("close f", "ok")?;
+    a.must("try f w 3 1", "ok")?;
+    let asked = requests(cluster.mnt())? - before;
+    // The looks at the counter itself may ask something, and the close.
+    ensure!(asked < 10, "locks of who is alone made {asked} requests");
+
+    // From another mount they are found, waited for, and held against all others.
+    b.must(&format!("open f {}", path(&near)), "ok")?;
+    a.must("try-flock f w", "ok")?;
+    b.must("try-ofd f r 10 10", "ok")?;
+    let mut c = Agent::with(&there.join("file"))?;
+    c.must("get f w 2 5", "w 3 1 0")?;
+    c.must("try f w 10 1", "EAGAIN")?;
+    c.must("try-flock f r", "EAGAIN")?;
+    c.must("try f w 0 3", "ok")?;
+    a.must("try f r 0 1", "EAGAIN")?;
+    c.blocks("wait f r 3 1")?;
+    b.blocks("wait f r 0 1")?;
+    c.waits()?;
+    b.waits()?;
+    a.must("try f u 0 0", "ok")?;
+    ensure!(c.hear()? == "ok");
+    c.must("try f u 0 0", "ok")?;
+    ensure!(b.hear()? == "ok");
+    for file in [&near, &there.join("file")] {
+        drop(Agent::with(file)?);
+    }
+    Ok(())
+}
+
 #[test]
 fn locks_outlive_the_leader() -> Result<()> {
     let (cluster, [here, there]) = two_mounts()?;

@@ -38,7 +38,7 @@ impl Effect {
             Some(Op::TmpFile(made)) => Self::Opens { session, open_seq: made.open_seq },
             Some(Op::OpenSession(open)) => Self::SessionOpens { client: open.client.clone() },
             Some(Op::CloseSession(_)) => Self::SessionEnds(session),
-            Some(Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket })) => {
+            Some(Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket, .. })) => {
                 Self::Locks { session, ino: InodeId(lock.ino), ticket: *ticket }
             }
             _ => Self::Nothing,

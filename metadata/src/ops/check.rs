@@ -2,14 +2,13 @@
 //! state must keep among each other.
 
 use super::{Fault, Query, Reply, content, locks, set_xattr};
-use crate::schema::{
-    self, Dentry, FIRST_COOKIE, Group, HEAD, IndexEntry, Inode, Ranges, Segment, Tag,
-};
+use crate::schema::{self, Dentry, FIRST_COOKIE, Group, HEAD, IndexEntry, Inode, Segment, Tag};
 use crate::store::{Read, StoreResult};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use v1::FileKind;
 use v1::extent::Source;
 use v1::lock::Kind;
+use weft_proto::locks::Ranges;
 use weft_proto::{InodeId, SegmentId, v1};
 
 /// Most problems in one answer; more are only counted.
@@ -393,6 +392,7 @@ mod tests {
     use crate::store::{Memory, Txn};
     use v1::log_entry::Body;
     use v1::meta_request::Op;
+    use weft_proto::locks::{LAST, Range};
 
     /// A filesystem with at least one record of every sort.
     fn rich() -> Memory {
@@ -441,7 +441,7 @@ mod tests {
             part(4, 10, Source::Inline(vec![7; 10].into())),
             Op::SetXattr(v1::SetXattrOp { ino: 4, name, ..Default::default() }),
             Op::Link(v1::LinkOp { ino: 4, parent: 1, name: "link".into() }),
-            Op::SetLock(v1::SetLockOp { lock, ticket: 0 }),
+            Op::SetLock(v1::SetLockOp { lock, ..Default::default() }),
         ];
         let open = Op::OpenSession(v1::OpenSessionOp { client: String::new(), nonce });
         let mut bodies = vec![
@@ -550,7 +550,7 @@ mod tests {
         ] {
             let mut tx = Txn::new(&*state);
             let id = weft_proto::SessionId(1);
-            let ranges = vec![schema::Range { start, end: locks::LAST, write }];
+            let ranges = vec![Range { start, end: LAST, write }];
             let key = schema::lock(InodeId(4), flock, id, owner);
             locks::put(&mut tx, key, id, &Ranges { pid: 1, ranges });
             assert_eq!(problems(&tx).is_empty(), good, "{owner} {flock} {start} {write}");
@@ -562,7 +562,7 @@ mod tests {
         let memory = rich();
         let state = memory.snapshot();
         let (none, id) = (InodeId(0x63), weft_proto::SessionId(1));
-        let ranges = vec![schema::Range { start: 0, end: 5, write: true }];
+        let ranges = vec![Range { start: 0, end: 5, write: true }];
         let mut tx = Txn::new(&*state);
         locks::put(&mut tx, schema::lock(none, false, id, 9), id, &Ranges { pid: 1, ranges });
         assert_eq!(problems(&tx), ["Lock record of inode 63, which does not exist"]);

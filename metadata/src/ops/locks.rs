@@ -6,13 +6,11 @@
 //! that a session takes its locks with it when it ends (I5).
 
 use super::Fault;
-use crate::schema::{self, Range, Ranges};
+use crate::schema;
 use crate::store::{Read, StoreResult, Txn, after};
 use v1::lock::Kind;
+use weft_proto::locks::{LAST, Range, Ranges};
 use weft_proto::{Error, ErrorKind, InodeId, SessionId, v1};
-
-/// The last byte that can be locked: files end there at the latest.
-pub(crate) const LAST: u64 = i64::MAX as u64;
 
 /// Refuses a lock that no kernel asks for.
 pub(super) fn check(lock: &v1::Lock) -> Result<(), Fault> {
@@ -22,40 +20,6 @@ pub(super) fn check(lock: &v1::Lock) -> Result<(), Fault> {
         return Err(Error::new(ErrorKind::Invalid, "not a lock of a range of bytes").into());
     }
     Ok(())
-}
-
-impl Ranges {
-    /// Makes `[start, end]` what `write` says: locked for writing, for reading, or (`None`) not.
-    pub(crate) fn set(&mut self, start: u64, end: u64, write: Option<bool>) {
-        let mut ranges = Vec::with_capacity(self.ranges.len() + 2);
-        for r in &self.ranges {
-            if r.start < start {
-                ranges.push(Range { end: r.end.min(start - 1), ..*r });
-            }
-        }
-        ranges.extend(write.map(|write| Range { start, end, write }));
-        for r in &self.ranges {
-            if r.end > end {
-                ranges.push(Range { start: r.start.max(end + 1), ..*r });
-            }
-        }
-        // Neighbours of one kind are one.
-        ranges.dedup_by(|next, last| {
-            let joined = last.write == next.write && last.end + 1 == next.start;
-            if joined {
-                last.end = next.end;
-            }
-            joined
-        });
-        self.ranges = ranges;
-    }
-
-    /// The first range that stands against another owner's lock.
-    fn against(&self, lock: &v1::Lock) -> Option<Range> {
-        let write = lock.kind() == Kind::Write;
-        let meets = |r: &&Range| r.start <= lock.end && lock.start <= r.end && (write || r.write);
-        self.ranges.iter().find(meets).copied()
-    }
 }
 
 /// All that is locked of an inode, of one sort.
@@ -96,6 +60,18 @@ fn shown(of: &v1::Lock, session: SessionId, owner: u64, pid: u32, r: Range) -> v
     let kind = if r.write { Kind::Write } else { Kind::Read }.into();
     let (start, end, session) = (r.start, r.end, session.0);
     v1::Lock { ino: of.ino, flock: of.flock, owner, kind, start, end, pid, session }
+}
+
+/// Whether another session holds any lock on the inode.
+pub(crate) fn others_hold(state: &dyn Read, session: SessionId, ino: InodeId) -> StoreResult<bool> {
+    let mut others = false;
+    for flock in [false, true] {
+        holders(state, ino, flock, |holder, _, _| {
+            others |= holder != session;
+            !others
+        })?;
+    }
+    Ok(others)
 }
 
 /// All locks on an inode of one sort.
@@ -139,47 +115,6 @@ pub(super) fn end(tx: &mut Txn<'_>, session: SessionId) -> StoreResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    /// Bytes that the model keeps apart; the last stands for all up to [`LAST`].
-    const BYTES: u64 = 24;
-
-    fn end_of(byte: u64) -> u64 {
-        if byte == BYTES - 1 { LAST } else { byte }
-    }
-
-    proptest! {
-        /// Against an array of bytes: what is set is what is there, in the fewest ranges.
-        #[test]
-        fn ranges_are_those_of_a_byte_array(
-            steps in proptest::collection::vec((0..BYTES, 0..BYTES, 0u8..3), 1..40),
-        ) {
-            let mut held = Ranges::default();
-            let mut model = [None; BYTES as usize];
-            for (a, b, kind) in steps {
-                let (start, end) = (a.min(b), a.max(b));
-                let write = [None, Some(false), Some(true)][usize::from(kind)];
-                held.set(start, end_of(end), write);
-                model[start as usize..=end as usize].fill(write);
-                let mut want: Vec<Range> = Vec::new();
-                for (byte, write) in model.iter().enumerate() {
-                    let (start, Some(write)) = (byte as u64, *write) else { continue };
-                    match want.last_mut().filter(|r| r.write == write && r.end + 1 == start) {
-                        Some(last) => last.end = end_of(start),
-                        None => want.push(Range { start, end: end_of(start), write }),
-                    }
-                }
-                prop_assert_eq!(&held.ranges, &want);
-                for kind in [Kind::Read, Kind::Write] {
-                    let lock = v1::Lock { kind: kind.into(), start, end, ..Default::default() };
-                    let stands = model[start as usize..=end as usize].iter().any(|held| {
-                        held.is_some_and(|write| write || kind == Kind::Write)
-                    });
-                    prop_assert_eq!(held.against(&lock).is_some(), stands);
-                }
-            }
-        }
-    }
 
     #[test]
     fn what_no_kernel_asks_for_is_refused() {

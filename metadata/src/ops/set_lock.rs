@@ -2,13 +2,11 @@
 //! wants to, asks for its turn first ([`crate::lock_waits`]).
 
 use super::{Context, EMPTY, Fault, Operation, Reply, inodes, locks, refuse};
-use crate::schema::{self, Ranges};
+use crate::schema;
 use crate::store::{Read, StoreResult, Txn};
 use v1::lock::Kind;
+use weft_proto::locks::{MAX_RANGES, Ranges};
 use weft_proto::{Error, ErrorKind, InodeId, v1};
-
-/// Most ranges that one owner may hold of one file.
-const MAX_RANGES: usize = 4096;
 
 impl Operation for v1::SetLockOp {
     /// Where the owner's locks lie, and what they are after this.

@@ -103,7 +103,8 @@ fn play(steps: Vec<Step>) {
                     assert_eq!(model[&at].get(&(found.session, found.owner)), Some(&write));
                 }
                 number += 1;
-                let op = Some(Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket: 0 }));
+                let op =
+                    Some(Op::SetLock(v1::SetLockOp { lock: Some(lock), ..Default::default() }));
                 let request = v1::MetaRequest { session, number, acked_below: 0, op };
                 let answer = rig.request(request.clone()).map(drop);
                 assert_eq!(answer, if blocked { Err(ErrorKind::WouldBlock) } else { Ok(()) });
@@ -181,7 +182,8 @@ fn only_what_exists_is_locked_and_ranges_are_bounded() {
     let ino = create(&mut rig, "file");
     let mut set = |ino, kind: Kind, start, end| {
         let lock = v1::Lock { ino, owner: 1, kind: kind.into(), start, end, ..Default::default() };
-        let request = rig.next_request(Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket: 0 }));
+        let request =
+            rig.next_request(Op::SetLock(v1::SetLockOp { lock: Some(lock), ..Default::default() }));
         rig.request(request).map(drop)
     };
     assert_eq!(set(999, Kind::Read, 0, LAST), Err(ErrorKind::Stale));
