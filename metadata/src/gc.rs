@@ -36,8 +36,19 @@ pub async fn collect(node: &Arc<Node>, peers: &Arc<Peers>) {
     let mut after = None;
     // Targets that failed, and until when they are left alone.
     let mut resting: HashMap<TargetId, Instant> = HashMap::new();
+    // What was put on the list before this is gone.
+    let mut done = None;
     loop {
+        let put = node.state.discarded();
+        if done == Some(put) {
+            sleep(IDLE).await;
+            continue;
+        }
         let Ok(garbage) = node.state.garbage(after, BATCH) else { return };
+        if garbage.is_empty() && after.is_none() {
+            done = Some(put);
+            continue;
+        }
         let last = garbage.last().and_then(|s| s.segment_id().ok());
         resting.retain(|_, until| *until > Instant::now());
         let freed = delete(node, peers, &garbage, &mut resting).await;

@@ -140,8 +140,19 @@ async fn give_turns(node: &Node) {
 /// Removes inodes that have no name and that nobody has open.
 async fn purge_orphans(node: &Arc<Node>) {
     let mut after = InodeId(0);
+    // What was put on the list before this is gone.
+    let mut done = None;
     loop {
+        let put = node.state.orphaned();
+        if done == Some(put) {
+            sleep(LOOK).await;
+            continue;
+        }
         let Ok(orphans) = node.state.orphans(after, PURGE_BATCH) else { return };
+        if orphans.is_empty() && after == InodeId(0) {
+            done = Some(put);
+            continue;
+        }
         // Creates and opens that the scan may have seen the end of are in the table only when the
         // event loop has dealt with their entries.
         if node.settled(node.state.applied()).await.is_err() {
@@ -160,7 +171,9 @@ async fn purge_orphans(node: &Arc<Node>) {
             let purged = propose(node, "remove orphans", Body::PurgeInodes(entry)).await;
             node.sessions.lock().end_purge(&free);
             if purged.is_ok() {
-                // A large one is removed in bounded steps: look again at the same place.
+                // A large one is removed in bounded steps: look again at the same place, and not from
+                // the start, where there is much that was removed.
+                after = orphans.first().map_or(after, |first| InodeId(first.0.saturating_sub(1)));
                 continue;
             }
         }

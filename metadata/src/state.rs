@@ -11,8 +11,8 @@
 
 use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
-use crate::schema;
-use crate::store::{Memory, Read, Store, StoreError, StoreResult, Txn};
+use crate::schema::{self, Tag};
+use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +28,9 @@ pub struct StateMachine {
     applied: AtomicU64,
     /// Held by whoever changes the store.
     writer: Mutex<()>,
+    /// Counts batches of entries that put something on the list of orphans, and on that of garbage.
+    orphaned: AtomicU64,
+    discarded: AtomicU64,
 }
 
 impl StateMachine {
@@ -43,16 +46,22 @@ impl StateMachine {
 
     /// A state that lives in memory only, for tests and simulation.
     pub fn open_in_memory() -> Self {
-        Self {
-            store: Store::Memory(Memory::default()),
-            applied: AtomicU64::new(0),
-            writer: Mutex::new(()),
-        }
+        Self::at(Store::Memory(Memory::default()), 0)
     }
 
     fn over(store: Store) -> Result<Self> {
         let applied = store.newest(accept)?;
-        Ok(Self { store, applied: AtomicU64::new(applied), writer: Mutex::new(()) })
+        Ok(Self::at(store, applied))
+    }
+
+    fn at(store: Store, applied: u64) -> Self {
+        Self {
+            store,
+            applied: AtomicU64::new(applied),
+            writer: Mutex::new(()),
+            orphaned: AtomicU64::new(0),
+            discarded: AtomicU64::new(0),
+        }
     }
 
     /// Raft index of the last entry that was applied; 0: none.
@@ -83,9 +92,25 @@ impl StateMachine {
             tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
             Ok((tx.into_changes(), replies))
         })?;
+        let lists = [(Tag::Orphan, &self.orphaned), (Tag::Garbage, &self.discarded)];
+        let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
         self.store.write(changes)?;
         self.applied.store(last, Ordering::Release);
+        for count in grown.into_iter().flatten() {
+            count.fetch_add(1, Ordering::Release);
+        }
         Ok(replies)
+    }
+
+    /// Grows with the list of orphans. Who has seen that empty need not look again before: a look passes
+    /// over all that was taken off the list since the store was last compacted.
+    pub fn orphaned(&self) -> u64 {
+        self.orphaned.load(Ordering::Acquire)
+    }
+
+    /// As [`Self::orphaned`], of the list of garbage.
+    pub fn discarded(&self) -> u64 {
+        self.discarded.load(Ordering::Acquire)
     }
 
     /// Records that entries up to `index` that change no state (empty ones, changes of the Raft
@@ -172,7 +197,7 @@ impl StateMachine {
 
     /// Every live session with the name its client gave.
     pub fn sessions(&self) -> Result<Vec<(SessionId, String)>> {
-        self.list(schema::all(schema::Tag::Session), usize::MAX, |key, s: schema::Session| {
+        self.list(schema::all(Tag::Session), usize::MAX, |key, s: schema::Session| {
             Ok((SessionId(schema::number_at(key, schema::HEAD)?), s.client))
         })
     }
@@ -183,14 +208,14 @@ impl StateMachine {
 
     /// Inodes without a name, after `after`, in order: to be purged once nobody has them open.
     pub fn orphans(&self, after: InodeId, limit: usize) -> Result<Vec<InodeId>> {
-        let (_, to) = schema::all(schema::Tag::Orphan);
+        let (_, to) = schema::all(Tag::Orphan);
         let from = schema::orphan(InodeId(after.0.saturating_add(1)));
         self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
     }
 
     /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.
     pub fn garbage(&self, after: Option<SegmentId>, limit: usize) -> Result<Vec<v1::SegmentInfo>> {
-        let (mut from, to) = schema::all(schema::Tag::Garbage);
+        let (mut from, to) = schema::all(Tag::Garbage);
         if let Some(after) = after {
             from = schema::garbage(after);
             from.push(0);
@@ -269,4 +294,10 @@ fn accept(store: &dyn Read) -> StoreResult<u64> {
             ),
         ))),
     }
+}
+
+/// Whether a record with this tag is among what is written.
+fn puts(changes: &Changes, tag: Tag) -> bool {
+    let (from, to) = schema::all(tag);
+    changes.range(from..to).any(|(_, value)| value.is_some())
 }

@@ -89,7 +89,8 @@ fn forget_replies(tx: &mut Txn<'_>, id: SessionId, session: &Session, acked: u64
 /// Ends a session: nothing that it sends takes effect from now on.
 pub(super) fn end(tx: &mut Txn<'_>, id: SessionId) -> StoreResult<()> {
     let Some(session) = tx.state().session(id)? else { return Ok(()) };
-    let (from, to) = schema::replies(id);
+    // Those below are forgotten.
+    let (from, to) = (schema::reply(id, session.acked_below), schema::replies(id).1);
     let mut keys = Vec::new();
     tx.scan(&from, &to, &mut |key, _| {
         keys.push(key.to_vec());

@@ -169,6 +169,18 @@ fn a_huge_orphan_is_purged_in_steps() {
 }
 
 #[test]
+fn whoever_cleans_up_is_told_that_there_is_more() {
+    let mut rig = Rig::in_memory();
+    let told = |rig: &Rig| (rig.machine.orphaned(), rig.machine.discarded());
+    scattered(&mut rig, "f", 1, 1);
+    assert_eq!(told(&rig), (0, 0));
+    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "f".into() })).unwrap();
+    assert_eq!(told(&rig), (1, 0));
+    purge_all(&mut rig);
+    assert_eq!(told(&rig), (1, 1));
+}
+
+#[test]
 fn truncation_of_very_many_extents_hands_them_to_an_orphan() {
     let mut rig = Rig::in_memory();
     let ino = scattered(&mut rig, "f", 3000, 1);
