@@ -1,8 +1,7 @@
-//! The files that are open on this mount, and their handles.
+//! The files and directories that are open on this mount, and their handles.
 //!
 //! Invariants: an inode has at most one [`File`]; while a handle exists, or data of the file is not
-//! committed, the inode is declared open, so that it outlives its last name; a close takes effect
-//! only if no newer open was declared.
+//! committed, the inode is open ([`crate::opens`]), so that it outlives its last name.
 
 use crate::file::File;
 use crate::file::ahead::ReadAhead;
@@ -16,20 +15,13 @@ use futures_util::stream::{self, StreamExt};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::sleep;
-use tracing::debug;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// Files that are flushed at a time when all are.
 const TOGETHER: usize = 64;
-/// Closes are gathered for this long: nobody waits for them, and one burst wakes everyone on its
-/// way once.
-const GATHER: Duration = Duration::from_millis(20);
-
 /// A declaration waits so long for what is cached above to be forgotten: it may be that a read there
 /// waits for a leader that waits for the declaration.
 const SOON: Duration = Duration::from_secs(1);
@@ -61,20 +53,18 @@ impl Handle {
 struct Entry {
     file: Arc<File>,
     handles: u32,
-    /// Of the newest open.
-    open_seq: u64,
-    /// The leader knows that the inode is open. Under a lease it need not: it asks before it removes
-    /// the inode.
-    told: bool,
+}
+
+fn not_open(id: HandleId) -> Error {
+    Error::new(ErrorKind::Invalid, format!("handle {} is not open", id.0))
 }
 
 pub(crate) struct Files {
     mount: Arc<Mount>,
     table: Mutex<BTreeMap<InodeId, Entry>>,
+    /// Named by the numbers of their opens, as directories are.
     handles: RwLock<HashMap<HandleId, Arc<Handle>>>,
-    /// Closes that the leader was not told yet.
-    closes: Arc<Mutex<Vec<v1::close_op::Item>>>,
-    next: AtomicU64,
+    directories: Mutex<HashMap<HandleId, InodeId>>,
 }
 
 impl Files {
@@ -83,8 +73,7 @@ impl Files {
             mount,
             table: Mutex::default(),
             handles: RwLock::default(),
-            closes: Arc::default(),
-            next: AtomicU64::new(1),
+            directories: Mutex::default(),
         })
     }
 
@@ -102,11 +91,7 @@ impl Files {
     }
 
     pub fn handle(&self, id: HandleId) -> Result<Arc<Handle>> {
-        self.handles
-            .read()
-            .get(&id)
-            .cloned()
-            .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("handle {} is not open", id.0)))
+        self.handles.read().get(&id).cloned().ok_or_else(|| not_open(id))
     }
 
     /// Attributes that a server told, as this mount sees them.
@@ -117,61 +102,49 @@ impl Files {
 
     /// Opens an inode. Answers whether what the caller has cached is good.
     pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<(HandleId, Attr, bool)> {
-        if let Some(opened) = self.open_now(ino, flags) {
-            return opened;
-        }
-        let sessions = &self.mount.meta.sessions;
-        let open_seq = sessions.next_open();
-        sessions.declare(ino, open_seq);
-        let op = Op::Open(v1::OpenOp { ino: ino.0, open_seq, write: flags.write });
-        let opened = match self.mount.meta.ask(op).await {
-            Ok(Reply::Open(reply)) => self.enter(&reply, open_seq, flags, true),
-            Ok(_) => {
-                Err(Error::new(ErrorKind::Protocol, "the reply to an open is of another kind"))
+        let opens = &self.mount.opens;
+        let number = opens.begin(ino);
+        let entered = match self.known(ino, flags) {
+            Some(content) => self.enter(&content, number, flags),
+            None => {
+                let told = opens.declare(ino, flags.write).await;
+                told.and_then(|reply| self.enter(&reply, number, flags))
             }
-            Err(error) => Err(error),
         };
-        match opened {
+        match entered {
             Ok((id, attr, keep)) => self.cut_if_asked(id, attr, keep, flags).await,
             Err(error) => {
-                self.close(ino, open_seq);
+                opens.end(ino);
                 Err(error)
             }
         }
     }
 
-    /// [`Self::open`] if a lease answers it.
-    pub fn open_now(
-        &self,
-        ino: InodeId,
-        flags: OpenFlags,
-    ) -> Option<Result<(HandleId, Attr, bool)>> {
+    /// What an open answers, if a lease says so.
+    fn known(&self, ino: InodeId, flags: OpenFlags) -> Option<Arc<v1::OpenReply>> {
         let (content, mode) = self.mount.meta.leases.content(ino)?;
-        if flags.truncate || (flags.write && mode != Mode::Write) {
-            return None;
-        }
-        let sessions = &self.mount.meta.sessions;
-        let open_seq = sessions.next_open();
-        sessions.declare(ino, open_seq);
-        let opened = self.enter(&content, open_seq, flags, false);
-        // A recall that came in between did not see this open: it must be told.
-        if opened.is_ok() && self.mount.meta.leases.mode(ino).is_none() {
-            let op = Op::Open(v1::OpenOp { ino: ino.0, open_seq, write: false });
-            let meta = self.mount.meta.clone();
-            self.tell_open(ino);
-            tokio::spawn(async move { meta.ask(op).await.map(drop) });
-        }
-        Some(opened)
+        let enough = !flags.truncate && (!flags.write || mode == Mode::Write);
+        enough.then_some(content)
     }
 
-    /// The leader is about to be told that the inode is open. Answers the number of the newest open,
-    /// or 0 if it is not open.
-    pub fn tell_open(&self, ino: InodeId) -> u64 {
-        let mut table = self.table.lock();
-        table.get_mut(&ino).map_or(0, |entry| {
-            entry.told = true;
-            entry.open_seq
-        })
+    /// Opens a directory. It has no state here: it is only kept.
+    pub async fn open_dir(&self, ino: InodeId) -> Result<HandleId> {
+        let opens = &self.mount.opens;
+        let id = HandleId(opens.begin(ino));
+        if self.mount.meta.leases.mode(ino).is_none()
+            && let Err(error) = opens.declare(ino, false).await
+        {
+            opens.end(ino);
+            return Err(error);
+        }
+        self.directories.lock().insert(id, ino);
+        Ok(id)
+    }
+
+    pub fn release_dir(&self, id: HandleId) -> Result<()> {
+        let ino = self.directories.lock().remove(&id).ok_or_else(|| not_open(id))?;
+        self.mount.opens.end(ino);
+        Ok(())
     }
 
     /// All leases to read are gone: what is cached above may be old.
@@ -187,10 +160,14 @@ impl Files {
         op: impl FnOnce(u64) -> Op,
         flags: OpenFlags,
     ) -> Result<(HandleId, Attr, bool)> {
-        let sessions = &self.mount.meta.sessions;
-        let (open_seq, declared) = (sessions.next_open(), sessions.declarations());
-        let (id, attr, keep) = match self.mount.meta.change(op(open_seq)).await? {
-            Reply::Open(reply) => self.enter(&reply, open_seq, flags, true)?,
+        let opens = &self.mount.opens;
+        let (number, declared) = (opens.number(), opens.declarations());
+        let (id, attr, keep) = match self.mount.meta.change(op(number)).await? {
+            Reply::Open(reply) => {
+                let (made, _) = attr_and_layout(&reply)?;
+                opens.made(made.ino, number);
+                self.enter(&reply, number, flags).inspect_err(|_| opens.end(made.ino))?
+            }
             _ => {
                 return Err(Error::new(
                     ErrorKind::Protocol,
@@ -198,13 +175,11 @@ impl Files {
                 ));
             }
         };
-        sessions.declare(attr.ino, open_seq);
-        if sessions.declarations() != declared {
-            let op = Op::Open(v1::OpenOp { ino: attr.ino.0, open_seq, write: false });
-            if let Err(error) = self.mount.meta.ask(op).await {
-                self.forget(id);
-                return Err(error);
-            }
+        if opens.declarations() != declared
+            && let Err(error) = opens.declare(attr.ino, false).await
+        {
+            self.forget(id);
+            return Err(error);
         }
         self.cut_if_asked(id, attr, keep, flags).await
     }
@@ -230,13 +205,12 @@ impl Files {
         }
     }
 
-    /// Takes an answered open into the table and makes a handle.
+    /// Takes an answered open into the table and makes a handle, which ends the open when it is gone.
     fn enter(
         &self,
         reply: &v1::OpenReply,
-        open_seq: u64,
+        number: u64,
         flags: OpenFlags,
-        told: bool,
     ) -> Result<(HandleId, Attr, bool)> {
         let (attr, layout) = attr_and_layout(reply)?;
         let file = {
@@ -244,12 +218,8 @@ impl Files {
             let entry = table.entry(attr.ino).or_insert_with(|| Entry {
                 file: Arc::new(File::new(self.mount.clone(), attr, layout)),
                 handles: 0,
-                open_seq,
-                told,
             });
             entry.handles += 1;
-            entry.told |= told;
-            entry.open_seq = entry.open_seq.max(open_seq);
             entry.file.clone()
         };
         let view = match file.opened(attr, layout, reply.extents.clone()) {
@@ -269,7 +239,7 @@ impl Files {
             ahead: ReadAhead::default(),
             told,
         };
-        let id = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
+        let id = HandleId(number);
         self.handles.write().insert(id, Arc::new(handle));
         Ok((id, view, keep))
     }
@@ -286,6 +256,7 @@ impl Files {
         let handle = self.handles.write().remove(&id);
         if let Some(handle) = handle {
             self.leave(handle.file.ino);
+            self.mount.opens.end(handle.file.ino);
         }
     }
 
@@ -295,39 +266,8 @@ impl Files {
         let Some(entry) = table.get_mut(&ino) else { return };
         entry.handles -= 1;
         if entry.handles == 0 {
-            let (open_seq, told) = (entry.open_seq, entry.told);
             table.remove(&ino);
-            drop(table);
-            match told {
-                true => self.close(ino, open_seq),
-                false => self.mount.meta.sessions.withdraw(ino, open_seq),
-            }
         }
-    }
-
-    /// Tells the leader, behind the caller's back, as often as it takes.
-    fn close(&self, ino: InodeId, open_seq: u64) {
-        self.mount.meta.sessions.withdraw(ino, open_seq);
-        let mut closes = self.closes.lock();
-        closes.push(v1::close_op::Item { ino: ino.0, open_seq });
-        if closes.len() > 1 {
-            return;
-        }
-        let (meta, closes) = (self.mount.meta.clone(), self.closes.clone());
-        tokio::spawn(async move {
-            sleep(GATHER).await;
-            let items = std::mem::take(&mut *closes.lock());
-            let op = Op::Close(v1::CloseOp { items });
-            while let Err(error) = meta.ask(op.clone()).await {
-                debug!(%error, "closes did not get through; trying on");
-                sleep(SOON).await;
-            }
-        });
-    }
-
-    /// The end of the session closes what is open in it: nothing is left to tell.
-    pub fn closes_with_session(&self) {
-        self.closes.lock().clear();
     }
 
     /// Commits everything of all files, many at a time. Answers the first failure.

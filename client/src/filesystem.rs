@@ -67,12 +67,12 @@ impl Filesystem {
             peers.set_cluster(cluster);
         }
         let store = Store::new(&options, peers, map.clone(), chance.clone(), meta.sessions.clone());
-        let mount = Mount::new(options.clone(), meta.clone(), store);
+        let mount = Mount::new(options.clone(), meta, store);
         let files = Files::new(mount.clone());
         let name = options.client_name.clone();
         let tasks = [
             tokio::spawn(map.clone().follow(options, chance.clone())),
-            tokio::spawn(session::keep(meta, Arc::downgrade(&files), name, chance, ttl)),
+            tokio::spawn(session::keep(mount.clone(), Arc::downgrade(&files), name, chance, ttl)),
             tokio::spawn(flusher::run(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(accesses::run(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(recalls::answer(mount.clone(), Arc::downgrade(&files))),
@@ -94,7 +94,7 @@ impl Filesystem {
         let flushed = self.files().flush_all().await;
         self.tell_accesses().await;
         self.inner.tasks.iter().for_each(AbortHandle::abort);
-        self.files().closes_with_session();
+        self.inner.mount.opens.end_with_session();
         let session = self.meta().sessions.current();
         let op = Op::CloseSession(v1::CloseSessionOp {});
         let closed = self.meta().change_in(&session, op, self.meta().deadline()).await;
@@ -147,6 +147,12 @@ impl Filesystem {
         let op = |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq, umask });
         let (handle, attr, keep_cache) = self.files().create(op, flags).await?;
         Ok(Opened { handle, attr, keep_cache })
+    }
+
+    /// Opens a directory: until [`Self::release`] it outlives its removal, after which it has no names and
+    /// takes none (`NotFound`). To list it, it need not be open. Errors: `Stale` if it is gone.
+    pub async fn open_dir(&self, ino: InodeId) -> Result<HandleId> {
+        self.files().open_dir(ino).await
     }
 
     /// What `syncfs(2)` does: everything written through this mount is durable and visible to all.
@@ -247,10 +253,13 @@ impl Filesystem {
         self.files().handle(handle)?.flush().await
     }
 
-    /// The handle is gone, and locks that were taken through it alone. Errors of data that was still
-    /// buffered are answered here last.
+    /// The handle of a file or directory is gone, and locks that were taken through it alone. Errors of
+    /// data that was still buffered are answered here last.
     pub async fn release(&self, handle: HandleId) -> Result<()> {
-        let ino = self.files().handle(handle)?.file.ino;
+        let ino = match self.files().handle(handle) {
+            Ok(open) => open.file.ino,
+            Err(_) => return self.files().release_dir(handle),
+        };
         let released = self.files().release(handle).await;
         self.unlock_handle(ino, handle).await;
         released

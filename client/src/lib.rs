@@ -29,6 +29,7 @@ mod map;
 mod meta;
 mod mount;
 mod namespace;
+mod opens;
 mod options;
 mod place;
 mod ranges;

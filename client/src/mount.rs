@@ -5,6 +5,7 @@ use crate::accesses::Accesses;
 use crate::budget::Budget;
 use crate::locks::Locks;
 use crate::meta::Meta;
+use crate::opens::Opens;
 use crate::store::Store;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -29,6 +30,7 @@ pub(crate) struct Mount {
     pub meta: Arc<Meta>,
     pub store: Arc<Store>,
     pub budget: Arc<Budget>,
+    pub opens: Opens,
     pub locks: Locks,
     pub accesses: Accesses,
     /// Room for read-ahead, bytes.
@@ -42,6 +44,7 @@ impl Mount {
     pub fn new(options: Options, meta: Arc<Meta>, store: Arc<Store>) -> Arc<Self> {
         Arc::new(Self {
             budget: Budget::new(options.write_buffer_bytes, options.op_deadline),
+            opens: Opens::new(meta.clone()),
             locks: Locks::default(),
             accesses: Accesses::default(),
             ahead: Arc::new(Semaphore::new(options.cache_bytes.min(Semaphore::MAX_PERMITS))),

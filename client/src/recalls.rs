@@ -55,7 +55,7 @@ pub(crate) async fn answer(mount: Arc<Mount>, files: Weak<Files>) {
             }
         };
         if recalls.need_declare {
-            meta.sessions.declare_again().await;
+            mount.opens.declare_again().await;
             continue;
         }
         for recall in recalls.recalls {
@@ -94,7 +94,7 @@ async fn let_go(mount: &Mount, files: &Files, recall: Recall) -> Item {
     }
     leases.answering(ino);
     let Recall { ino: number, seq, keep_read, .. } = recall;
-    Item { ino: number, seq, keep_read, open_seq: files.tell_open(ino) }
+    Item { ino: number, seq, keep_read, open_seq: mount.opens.tell(ino) }
 }
 
 /// Gives back what is not wanted any more, for ever.

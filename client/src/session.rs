@@ -1,4 +1,4 @@
-//! Sessions of this mount: request numbers, segment ids, opens, renewal.
+//! Sessions of this mount: request numbers, segment ids, renewal.
 //!
 //! Invariants: numbers and segment ids are unique within a session; `acked_below` never passes a
 //! request that may still be sent again. One task renews; when the cluster has declared the session
@@ -7,12 +7,13 @@
 use crate::chance::Chance;
 use crate::files::Files;
 use crate::meta::Meta;
+use crate::mount::Mount;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, warn};
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -78,27 +79,15 @@ impl Drop for Number<'_> {
     }
 }
 
-/// The session that this mount has now, and what it has open.
+/// The session that this mount has now.
 pub(crate) struct Sessions {
     current: watch::Sender<Arc<Session>>,
     dead: watch::Sender<SessionId>,
-    opens: Mutex<BTreeMap<InodeId, u64>>,
-    declarations: watch::Sender<u64>,
-    open_seq: AtomicU64,
-    /// A new leader waits for the declaration.
-    declare_now: Notify,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self {
-            current: watch::Sender::new(Arc::default()),
-            dead: watch::Sender::new(SessionId(0)),
-            opens: Mutex::default(),
-            declarations: watch::Sender::new(0),
-            open_seq: AtomicU64::new(0),
-            declare_now: Notify::new(),
-        }
+        Self { current: watch::Sender::new(Arc::default()), dead: watch::Sender::new(SessionId(0)) }
     }
 }
 
@@ -131,49 +120,6 @@ impl Sessions {
             )),
         }
     }
-
-    /// The next number of an open; grows over all sessions of the mount.
-    pub fn next_open(&self) -> u64 {
-        self.open_seq.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// From now on the inode is declared open.
-    pub fn declare(&self, ino: InodeId, open_seq: u64) {
-        let mut opens = self.opens.lock();
-        let newest = opens.entry(ino).or_default();
-        *newest = open_seq.max(*newest);
-    }
-
-    /// The inode is not open any more, unless it was opened again after `open_seq`.
-    pub fn withdraw(&self, ino: InodeId, open_seq: u64) {
-        let mut opens = self.opens.lock();
-        if opens.get(&ino).is_some_and(|&newest| newest <= open_seq) {
-            opens.remove(&ino);
-        }
-    }
-
-    /// How often all opens were declared: if that happened while an inode was being made, a new
-    /// leader may not know that it is open.
-    pub fn declarations(&self) -> u64 {
-        *self.declarations.borrow()
-    }
-
-    /// Has everything declared once more; returns when that has begun.
-    pub async fn declare_again(&self) {
-        let mut declarations = self.declarations.subscribe();
-        self.declare_now.notify_one();
-        // Fails only if the sender is gone, which is `self`.
-        let _ = declarations.changed().await;
-    }
-
-    fn declare_all(&self) -> Vec<v1::OpenOp> {
-        self.declarations.send_modify(|n| *n += 1);
-        let opens = self.opens.lock();
-        opens
-            .iter()
-            .map(|(ino, &open_seq)| v1::OpenOp { ino: ino.0, open_seq, write: false })
-            .collect()
-    }
 }
 
 /// Opens a session and makes it the current one. Answers its time to live and the cluster.
@@ -203,12 +149,13 @@ pub(crate) async fn open(
 
 /// Keeps the mount's session alive for ever.
 pub(crate) async fn keep(
-    meta: Arc<Meta>,
+    mount: Arc<Mount>,
     files: Weak<Files>,
     client: String,
     chance: Arc<Chance>,
     mut ttl: Duration,
 ) {
+    let meta = mount.meta.clone();
     let sessions = meta.sessions.clone();
     let mut dead = sessions.dead.subscribe();
     let mut declares = false;
@@ -243,7 +190,7 @@ pub(crate) async fn keep(
             false => Vec::new(),
         };
         let sent = Instant::now();
-        match renew(&meta, &session, declares, write_leases, ttl).await {
+        match renew(&mount, &session, declares, write_leases, ttl).await {
             Ok(reply) => {
                 meta.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
                 ttl = Duration::from_millis(reply.ttl_ms.max(1));
@@ -263,7 +210,7 @@ pub(crate) async fn keep(
         tokio::select! {
             biased;
             _ = dead.changed() => {}
-            () = sessions.declare_now.notified() => declares = true,
+            () = mount.opens.declare_now.notified() => declares = true,
             () = sleep(pause) => {}
         }
     }
@@ -277,18 +224,18 @@ async fn forget_content(files: &Weak<Files>) {
 }
 
 async fn renew(
-    meta: &Meta,
+    mount: &Mount,
     session: &Session,
     declares: bool,
     write_leases: Vec<InodeId>,
     ttl: Duration,
 ) -> Result<v1::RenewReply> {
-    let opens = if declares { meta.sessions.declare_all() } else { Vec::new() };
+    let opens = if declares { mount.opens.declare_all() } else { Vec::new() };
     let write_leases = write_leases.into_iter().map(|ino| ino.0).collect();
     let op = Op::Renew(v1::RenewOp { declares, opens, write_leases });
     let request = v1::MetaRequest { session: session.id.0, op: Some(op), ..Default::default() };
     let attempt = (ttl / 4).max(Duration::from_millis(200));
-    match meta.send(&request, attempt, Instant::now() + ttl).await?.result()? {
+    match mount.meta.send(&request, attempt, Instant::now() + ttl).await?.result()? {
         Reply::Renew(reply) => Ok(reply),
         _ => Err(Error::new(ErrorKind::Protocol, "the reply to a renewal is of another kind")),
     }
@@ -312,18 +259,5 @@ mod tests {
         assert_eq!((later.get(), later.acked_below()), (4, 4));
         assert_eq!(session.next_segment(), SegmentId { session: SessionId(7), seq: 1 });
         assert_eq!(session.next_segment().seq, 2);
-    }
-
-    #[test]
-    fn a_late_close_does_not_withdraw_a_newer_open() {
-        let sessions = Sessions::default();
-        let ino = InodeId(5);
-        let (old, new) = (sessions.next_open(), sessions.next_open());
-        sessions.declare(ino, new);
-        sessions.declare(ino, old);
-        sessions.withdraw(ino, old);
-        assert_eq!(sessions.declare_all(), [v1::OpenOp { ino: 5, open_seq: new, write: false }]);
-        sessions.withdraw(ino, new);
-        assert!(sessions.declare_all().is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
-/// Names an open file of this mount; never reused.
+/// Names an open file or directory of this mount; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HandleId(pub u64);
 

@@ -3,7 +3,7 @@
 //! Not here, on purpose: `access` (the kernel checks permissions itself): "no such call" is answered
 //! once and the kernel does not ask again.
 
-use crate::abi::{Errno, Op, Open, Reply, Request};
+use crate::abi::{Errno, Op, Reply, Request};
 use crate::handler::{Handler, Outcome};
 use crate::{attr, reply};
 use bytes::Bytes;
@@ -175,7 +175,7 @@ impl Handler for Adapter {
                     async move { reply::empty(fs.fsync(HandleId(fh), data_only).await) },
                 )
             }
-            Op::Release { fh, .. } => {
+            Op::Release { fh, .. } | Op::ReleaseDir { fh } => {
                 Outcome::working(async move { reply::empty(fs.release(HandleId(fh)).await) })
             }
             Op::Fallocate { fh, offset, len, mode } => {
@@ -206,10 +206,12 @@ impl Handler for Adapter {
                     reply::copied(copied, wide)
                 })
             }
-            // Directories are read by inode and cookie; there is nothing to open or to keep in a
-            // cache. What changes one is durable before it is answered.
-            Op::OpenDir => done(Reply::Open(Open { fh: 0, flags: 0 })),
-            Op::ReleaseDir | Op::FsyncDir => done(Reply::Empty),
+            // An open keeps a directory; it is read by inode and cookie, and nothing of it is cached.
+            Op::OpenDir => {
+                Outcome::working(async move { reply::opened_dir(fs.open_dir(ino).await) })
+            }
+            // What changes a directory is durable before it is answered.
+            Op::FsyncDir => done(Reply::Empty),
             Op::ReadDir { after, size } => Outcome::working(async move {
                 let page = fs.read_dir(ino, after, DIR_PAGE, false).await;
                 reply::directory(page, node, after, size)

@@ -4,7 +4,7 @@ use crate::abi::{Answer, Entry, Errno, Listing, Lock, Open, Reply, StatFs as Roo
 use crate::attr::{lock_to_kernel, to_kernel, type_bits};
 use bytes::Bytes;
 use std::time::Duration;
-use weft_client::{Attr, DirPage, Opened, ReadData, StatFs};
+use weft_client::{Attr, DirPage, HandleId, Opened, ReadData, StatFs};
 use weft_proto::{Error, Result};
 
 /// Unit of `statfs`, bytes.
@@ -64,6 +64,10 @@ pub fn copied(result: Result<u64>, wide: bool) -> Answer {
 /// `flags` are those of `open(2)`.
 pub fn opened(result: Result<Opened>, flags: u32) -> Answer {
     result.map(|opened| Reply::Open(open(&opened, flags))).map_err(errno)
+}
+
+pub fn opened_dir(result: Result<HandleId>) -> Answer {
+    result.map(|handle| Reply::Open(Open { fh: handle.0, flags: 0 })).map_err(errno)
 }
 
 pub fn created(result: Result<Opened>, flags: u32, ttl: Duration) -> Answer {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
-/// Names and inodes that a change takes, until it is dropped.
+/// Names and inodes that a change takes, until this is dropped.
 pub struct Claim {
     node: Arc<Node>,
     term: u64,
@@ -26,6 +26,21 @@ impl Claim {
     /// The directories whose names it takes.
     pub fn dirs(&self) -> BTreeSet<InodeId> {
         self.names.iter().map(|(dir, _)| *dir).collect()
+    }
+
+    /// Takes these inodes: recalls the leases that others hold on them, and waits until they are back.
+    async fn take(&mut self, inos: Vec<InodeId>, deadline: Instant) -> Result<()> {
+        self.node.sessions.lock().leases.claim(self.by, &inos);
+        self.inos = inos;
+        let what = "another session has not given up its lease yet";
+        when(&self.node, deadline, what, |s| {
+            let now = Instant::now();
+            // Every one is asked, also after one that is held.
+            let held =
+                self.inos.iter().filter(|ino| !s.leases.recall(now, self.by, **ino, Use::Change));
+            (held.count() == 0).then_some(())
+        })
+        .await
     }
 }
 
@@ -101,27 +116,17 @@ pub async fn must_grant(
     .await
 }
 
-/// Waits until nobody else holds any lease on these: for changes of the leader's own.
-pub async fn changeable(node: &Node, inos: &[InodeId], deadline: Instant) -> Result<()> {
-    let what = "a session has not given up its lease yet";
-    all_back(node, SessionId(0), inos, deadline, what).await
-}
-
-/// Recalls the leases that others than `by` hold on these, and waits until they are back.
-async fn all_back(
-    node: &Node,
-    by: SessionId,
-    inos: &[InodeId],
+/// Takes inodes for a change of the leader's own.
+pub async fn claim_own(
+    node: &Arc<Node>,
+    term: u64,
+    inos: Vec<InodeId>,
     deadline: Instant,
-    what: &str,
-) -> Result<()> {
-    when(node, deadline, what, |s| {
-        let now = Instant::now();
-        // Every one is asked, also after one that is held.
-        let held = inos.iter().filter(|ino| !s.leases.recall(now, by, **ino, Use::Change)).count();
-        (held == 0).then_some(())
-    })
-    .await
+) -> Result<Claim> {
+    let mut claim =
+        Claim { node: node.clone(), term, by: SessionId(0), names: Vec::new(), inos: Vec::new() };
+    claim.take(inos, deadline).await?;
+    Ok(claim)
 }
 
 /// Takes what a client's change touches.
@@ -145,9 +150,6 @@ pub async fn claim(
     }
     inos.sort_unstable();
     inos.dedup();
-    node.sessions.lock().leases.claim(by, &inos);
-    claim.inos = inos;
-    let held = "another session has not given up its lease yet";
-    all_back(node, by, &claim.inos, deadline, held).await?;
+    claim.take(inos, deadline).await?;
     Ok(claim)
 }

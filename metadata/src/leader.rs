@@ -32,7 +32,7 @@ pub async fn run(node: Arc<Node>, targets: Arc<Targets>, peers: Arc<Peers>) {
     let mut views = node.watch_view();
     loop {
         let Ok(view) = views.wait_for(|v| v.ready).await.map(|v| *v) else { return };
-        let mut duties = start(&node, &targets, &peers);
+        let mut duties = start(&node, &targets, &peers, view.term);
         let over = views.wait_for(|v| !v.ready || v.term != view.term).await.is_err();
         duties.shutdown().await;
         if over {
@@ -41,7 +41,7 @@ pub async fn run(node: Arc<Node>, targets: Arc<Targets>, peers: Arc<Peers>) {
     }
 }
 
-fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>) -> JoinSet<()> {
+fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64) -> JoinSet<()> {
     let since = Instant::now();
     let mut duties = JoinSet::new();
     let n = node.clone();
@@ -51,7 +51,7 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>) -> JoinSe
     let n = node.clone();
     duties.spawn(async move { give_turns(&n).await });
     let n = node.clone();
-    duties.spawn(async move { purge_orphans(&n).await });
+    duties.spawn(async move { purge_orphans(&n, term).await });
     let (n, t) = (node.clone(), targets.clone());
     duties.spawn(async move { keep_targets(&n, &t, since).await });
     let n = node.clone();
@@ -138,7 +138,7 @@ async fn give_turns(node: &Node) {
 }
 
 /// Removes inodes that have no name and that nobody has open.
-async fn purge_orphans(node: &Arc<Node>) {
+async fn purge_orphans(node: &Arc<Node>, term: u64) {
     let mut after = InodeId(0);
     // What was put on the list before this is gone.
     let mut done = None;
@@ -160,12 +160,13 @@ async fn purge_orphans(node: &Arc<Node>) {
         }
         // A session that opened one under a lease, without asking, says so when that is recalled.
         let closed = node.sessions.lock().not_open(&orphans);
+        // None is granted a lease until they are gone: under it, one could be opened without asking.
         let patience = Instant::now() + node.config.session_ttl();
-        if conflicts::changeable(node, &closed, patience).await.is_err() {
+        let Ok(claim) = conflicts::claim_own(node, term, closed, patience).await else {
             sleep(LOOK).await;
             continue;
-        }
-        let free = node.sessions.lock().begin_purge(&closed);
+        };
+        let free = node.sessions.lock().begin_purge(&claim.inos);
         if !free.is_empty() {
             let entry = v1::PurgeInodesEntry { inos: free.iter().map(|i| i.0).collect() };
             let purged = propose(node, "remove orphans", Body::PurgeInodes(entry)).await;
@@ -177,6 +178,7 @@ async fn purge_orphans(node: &Arc<Node>) {
                 continue;
             }
         }
+        drop(claim);
         after = match orphans.last() {
             Some(&last) if orphans.len() == PURGE_BATCH => last,
             _ => {

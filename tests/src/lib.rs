@@ -274,6 +274,25 @@ impl Cluster {
         })
     }
 
+    /// How many inodes each session has open, as far as the metadata leader knows.
+    pub fn opens(&self) -> Result<Vec<u64>> {
+        let status = weft_ok(&["status", "--cluster", &self.address()?, "--output", "json"])?;
+        let status: Value = serde_json::from_str(&status)?;
+        let sessions = status["sessions"].as_array().context("status lists no sessions")?;
+        let opens = sessions.iter().map(|session| session["opens"].as_u64());
+        opens.collect::<Option<_>>().with_context(|| format!("no opens in {status}"))
+    }
+
+    /// Waits until each session has so many inodes open.
+    pub fn await_opens(&self, wanted: &[u64]) -> Result<()> {
+        let mut last = None;
+        eventually(Duration::from_secs(60), &format!("{wanted:?} inodes are open"), || {
+            last = self.opens().ok();
+            (last.as_deref() == Some(wanted)).then_some(())
+        })
+        .with_context(|| format!("the last were {last:?}"))
+    }
+
     /// Runs `weft fsck`; answers its exit success and its report.
     pub fn fsck(&self) -> Result<(bool, Value)> {
         let out = weft(&["fsck", "--cluster", &self.address()?, "--output", "json"])?;

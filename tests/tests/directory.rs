@@ -1,4 +1,5 @@
-//! A directory of very many names, listed while another mount makes and removes some of them.
+//! Open directories: one of very many names, listed while another mount makes and removes some of them,
+//! and those that are removed.
 //!
 //! `WEFT_DIR_ENTRIES=1000000` makes it larger than the test suite does.
 
@@ -6,18 +7,24 @@
 #![allow(clippy::disallowed_methods)]
 
 use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat, mknodat};
+use nix::unistd::{linkat, symlinkat};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use weft_client::{Creator, FileKind, Filesystem, Options};
 use weft_proto::InodeId;
-use weft_tests::{Cluster, eventually, path};
+use weft_tests::{Cluster, eventually, path, requests};
 
 /// Names that are made at a time, past the kernel, which would make them one by one.
 const AT_ONCE: u64 = 128;
@@ -205,4 +212,144 @@ fn list(dir: &Path, count: u64, changes: &AtomicU64, over: &AtomicBool) -> Resul
     let want = order.len() - after.unwrap_or(order.len());
     ensure!(rest == want, "{rest} names instead of {want} from place {place} on");
     Ok(())
+}
+
+/// What an open directory answers that was removed: attributes can be looked at and changed, there are
+/// no names, and none can be made.
+fn check_removed(dir: &File, other: &Path) -> Result<()> {
+    let attr = dir.metadata()?;
+    ensure!(attr.is_dir() && attr.nlink() == 0, "{attr:?}");
+    dir.set_permissions(fs::Permissions::from_mode(0o751))?;
+    let time = std::time::UNIX_EPOCH + Duration::new(1_000_000_007, 123_456_789);
+    dir.set_modified(time)?;
+    let attr = dir.metadata()?;
+    ensure!(attr.mode() & 0o7777 == 0o751 && attr.modified()? == time, "{attr:?}");
+    // SAFETY: the names end with a zero byte and the lengths are those of the values.
+    let (set, got) = unsafe {
+        let (fd, name, mut value) = (dir.as_raw_fd(), c"user.a".as_ptr(), [0u8; 8]);
+        let set = libc::fsetxattr(fd, name, c"value".as_ptr().cast(), 5, 0);
+        let got = libc::fgetxattr(fd, name, value.as_mut_ptr().cast(), value.len());
+        (set, usize::try_from(got).map(|len| value[..len].to_vec()))
+    };
+    ensure!(set == 0 && got.as_deref() == Ok(b"value"), "{set}, {got:?}");
+    ensure!(entries(dir) == Err(Errno::ENOENT), "{:?}", entries(dir));
+
+    let create = OFlag::O_CREAT | OFlag::O_WRONLY;
+    let unnamed = OFlag::O_TMPFILE | OFlag::O_WRONLY;
+    let (here, mode) = (AtFlags::empty(), Mode::S_IRWXU);
+    let device = |kind| mknodat(dir, "x", kind, mode, 0);
+    let made = [
+        ("stat", fstatat(dir, "x", here).map(drop)),
+        ("create", openat(dir, "x", create, mode).map(drop)),
+        ("tmpfile", openat(dir, ".", unnamed, mode).map(drop)),
+        ("mkdir", mkdirat(dir, "x", mode)),
+        ("mknod", device(SFlag::S_IFREG)),
+        ("mkfifo", device(SFlag::S_IFIFO)),
+        ("symlink", symlinkat("x", dir, "x")),
+        ("link", linkat(AT_FDCWD, other, dir, "x", here)),
+        ("rename", renameat(AT_FDCWD, other, dir, "x")),
+    ];
+    for (what, answer) in made {
+        ensure!(answer == Err(Errno::ENOENT), "{what} answered {answer:?}");
+    }
+    Ok(())
+}
+
+/// The bytes of the first names, as the kernel answers them: the C library takes `ENOENT` for the end.
+fn entries(dir: &File) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0u8; 4096];
+    // SAFETY: the length is that of the buffer.
+    let len = unsafe {
+        libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), bytes.as_mut_ptr(), bytes.len())
+    };
+    bytes.truncate(usize::try_from(Errno::result(len)?).map_err(|_| Errno::EOVERFLOW)?);
+    Ok(bytes)
+}
+
+#[test]
+fn an_open_directory_outlives_its_removal() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let other = a.join("file");
+    fs::write(&other, "content")?;
+    type Remove = fn(&Path) -> std::io::Result<()>;
+    let removals: [(&str, Remove); 2] = [
+        ("rmdir", |dir| fs::remove_dir(dir)),
+        ("rename over it", |dir| {
+            fs::create_dir(dir.with_file_name("new"))?;
+            fs::rename(dir.with_file_name("new"), dir)?;
+            fs::remove_dir(dir)
+        }),
+    ];
+    // Without a lease, which nobody is granted for a moment after another mount's change, the open is
+    // told; with one, the leader asks.
+    for leased in [true, false] {
+        for (by, mount) in [("this mount", &a), ("another mount", &b)] {
+            for (how, remove) in removals {
+                let case = || format!("{how} by {by}, opened with a lease: {leased}");
+                let (here, there) = (a.join("d"), mount.join("d"));
+                fs::create_dir(&here)?;
+                if !leased {
+                    fs::write(b.join("d/x"), "")?;
+                    fs::remove_file(b.join("d/x"))?;
+                }
+                let open = [File::open(&here)?, File::open(&here)?];
+                remove(&there).with_context(case)?;
+                open.iter().try_for_each(|dir| check_removed(dir, &other)).with_context(case)?;
+                let [first, last] = open;
+                drop(first);
+                await_orphans(&cluster, 1).with_context(case)?;
+                check_removed(&last, &other).with_context(case)?;
+                ensure!(!here.exists() && !there.exists());
+                drop(last);
+                await_orphans(&cluster, 0).with_context(case)?;
+                cluster.await_opens(&[0, 0]).with_context(case)?;
+            }
+        }
+    }
+    cluster.await_clean()
+}
+
+/// Waits until so many inodes have no name, and nothing is wrong.
+fn await_orphans(cluster: &Cluster, count: u64) -> Result<()> {
+    eventually(Duration::from_secs(60), &format!("{count} inodes without a name"), || {
+        let (clean, report) = cluster.fsck().ok()?;
+        (clean && report["orphans"] == count).then_some(())
+    })
+}
+
+#[test]
+fn a_removed_directory_goes_with_the_mount_that_has_it_open() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let second = cluster.mount_again("second")?;
+    fs::create_dir(second.join("d"))?;
+    fs::write(second.join("f"), "content")?;
+    let open = File::open(second.join("d"))?;
+    fs::remove_dir(cluster.mnt().join("d"))?;
+    check_removed(&open, &second.join("f"))?;
+    cluster.kill_mount(&second)?;
+    await_orphans(&cluster, 0)?;
+    cluster.await_opens(&[0])?;
+    cluster.await_clean()
+}
+
+#[test]
+fn opening_a_directory_under_a_lease_costs_no_request() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let dir = cluster.mnt().join("d");
+    fs::create_dir(&dir)?;
+    fs::write(dir.join("f"), "")?;
+    cluster.remount()?;
+    let list = || -> Result<()> {
+        let mut listing = Listing::open(&dir)?;
+        let mut names = Vec::from_iter(std::iter::from_fn(|| listing.next().transpose()));
+        ensure!(names.len() == 3 && names.drain(..).all(|name| name.is_ok()));
+        Ok(())
+    };
+    list()?;
+    let before = requests(cluster.mnt())?;
+    (0..100).try_for_each(|_| list())?;
+    let asked = requests(cluster.mnt())? - before;
+    ensure!(asked == 0, "to open, list and close a directory 100 times took {asked} requests");
+    cluster.await_opens(&[0])
 }

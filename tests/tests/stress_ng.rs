@@ -122,8 +122,7 @@ fn held(cluster: &Cluster) -> Result<Value> {
     ensure!(clean, "{all}");
     let status = weft_ok(&["status", "--cluster", &cluster.address()?, "--output", "json"])?;
     let status: Value = serde_json::from_str(&status)?;
-    let sessions = status["sessions"].as_array().context("no sessions")?;
-    all["opens"] = sessions.iter().map(|session| session["opens"].clone()).collect();
+    all["opens"] = cluster.opens()?.into();
     all["garbage_segments"] = status["garbage_segments"].clone();
     Ok(all)
 }

@@ -162,7 +162,9 @@ pub enum Op<'a> {
         after: u64,
         size: u32,
     },
-    ReleaseDir,
+    ReleaseDir {
+        fh: u64,
+    },
     FsyncDir,
     StatFs,
     SyncFs,
@@ -335,7 +337,7 @@ fn operation<'a>(
             let (_, after, size) = (r.u64()?, r.u64()?, r.u32()?);
             Op::ReadDir { after, size }
         }
-        29 => Op::ReleaseDir,
+        29 => Op::ReleaseDir { fh: r.u64()? },
         30 => Op::FsyncDir,
         31 => Op::GetLk(lock(&mut r)?),
         32 => Op::SetLk(lock(&mut r)?),

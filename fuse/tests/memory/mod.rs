@@ -144,7 +144,7 @@ impl Memory {
             Op::Read { offset, size, .. } => tree.read(node, offset as usize, size as usize),
             Op::Write { offset, data, .. } => tree.write(node, offset as usize, data),
             Op::ReadDir { after, size } => Ok(tree.list(after, size)?),
-            Op::Flush { .. } | Op::Release { .. } | Op::Fsync { .. } | Op::ReleaseDir => {
+            Op::Flush { .. } | Op::Release { .. } | Op::Fsync { .. } | Op::ReleaseDir { .. } => {
                 Ok(Reply::Empty)
             }
             Op::SetLk(_) => Ok(Reply::Empty),

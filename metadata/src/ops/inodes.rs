@@ -34,6 +34,15 @@ pub(super) fn directory(state: &dyn Read, ino: u64) -> Result<Inode, Fault> {
     Ok(inode)
 }
 
+/// The directory, if it has not been removed: nothing is in one that was, or can be made there.
+pub(super) fn named_directory(state: &dyn Read, ino: u64) -> Result<Inode, Fault> {
+    let dir = directory(state, ino)?;
+    if dir.attr.nlink == 0 {
+        return refuse(ErrorKind::NotFound, format!("directory {} was removed", dir.ino()));
+    }
+    Ok(dir)
+}
+
 /// A file whose content may be changed, and how its data is laid out.
 pub(super) fn file(state: &dyn Read, ino: u64) -> Result<(Inode, Layout), Fault> {
     let inode = existing(state, ino)?;

@@ -42,14 +42,8 @@ pub(super) fn valid(name: &[u8]) -> Result<(), Fault> {
 impl Place {
     /// Looks the name up in a directory that has not been removed.
     pub(super) fn find(state: &dyn Read, parent: u64, name: &Bytes) -> Result<Self, Fault> {
-        let dir = inodes::directory(state, parent)?;
+        let dir = inodes::named_directory(state, parent)?;
         valid(name)?;
-        if dir.attr.nlink == 0 {
-            return refuse(
-                ErrorKind::NotFound,
-                format!("directory {} was removed", InodeId(parent)),
-            );
-        }
         let found = state.dentry(dir.ino(), name)?;
         Ok(Self { dir, name: name.clone(), found })
     }

@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 1 << 20;
 
 impl Query for v1::ReadDirOp {
     fn answer(&self, state: &dyn Read) -> Result<Reply, Fault> {
-        let dir = inodes::directory(state, self.ino)?;
+        let dir = inodes::named_directory(state, self.ino)?;
         let limit =
             if self.limit == 0 { MAX_ENTRIES } else { self.limit.min(MAX_ENTRIES) } as usize;
         let mut reply = v1::ReadDirReply { entries: Vec::new(), end: true, parent: dir.parent };

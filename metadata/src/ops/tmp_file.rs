@@ -12,7 +12,7 @@ impl Operation for v1::TmpFileOp {
     type Plan = Inode;
 
     fn check(&self, state: &dyn Read, _: &Context) -> Result<Inode, Fault> {
-        inodes::directory(state, self.parent)
+        inodes::named_directory(state, self.parent)
     }
 
     fn apply(&self, dir: Inode, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {

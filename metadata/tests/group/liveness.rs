@@ -3,8 +3,9 @@
 use crate::support::*;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
+use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
-use weft_proto::{ErrorKind, v1};
+use weft_proto::{ErrorKind, op, v1};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_session_dies_and_a_renewed_one_lives() {
@@ -61,4 +62,74 @@ async fn an_open_inode_outlives_its_name_and_its_leader() {
     }
     let open = Op::Open(v1::OpenOp { ino: attr.ino, open_seq: open_seq + 1, write: false });
     assert!(client.read(open).await.is_err());
+}
+
+/// Takes a lease to read and keeps it. Answers its number.
+async fn hold(client: &Client, ino: u64) -> u64 {
+    let op = Some(Op::GetAttr(v1::GetAttrOp { ino }));
+    let request = v1::MetaRequest { session: client.session, op, ..Default::default() };
+    let peer = client.peers.peer(&client.leader);
+    let reply: v1::MetaReply =
+        peer.call(op::META, &request, Instant::now() + PATIENCE).await.unwrap();
+    assert_eq!(reply.grants.len(), 1);
+    reply.grants[0].seq
+}
+
+/// Waits until the lease is recalled.
+async fn recalled(client: &mut Client, ino: u64) -> u64 {
+    loop {
+        let recalls = client.read(Op::Recalls(v1::RecallsOp { seen: 0 })).await.unwrap();
+        let Reply::Recalls(recalls) = recalls else { panic!("{recalls:?}") };
+        if let Some(recall) = recalls.recalls.iter().find(|recall| recall.ino == ino) {
+            return recall.seq;
+        }
+    }
+}
+
+async fn give_back(client: &mut Client, ino: u64, seq: u64) {
+    let item = v1::return_leases_op::Item { ino, seq, ..Default::default() };
+    client.read(Op::ReturnLeases(v1::ReturnLeasesOp { items: vec![item] })).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_another_changes_is_opened_at_once() {
+    let group = Group::start(3, |_| {}).await;
+    let (mut holder, mut changer, mut opener) = (group.client(), group.client(), group.client());
+    for client in [&mut holder, &mut changer, &mut opener] {
+        client.open_session().await;
+    }
+    let mkdir = |parent| Op::MkDir(v1::MkDirOp { parent, name: "d".into(), ..Default::default() });
+    let Reply::Attr(dir) = holder.write(mkdir(1)).await.unwrap() else { panic!("no attributes") };
+    hold(&holder, dir.ino).await;
+    let changing = tokio::spawn(async move { changer.write(mkdir(dir.ino)).await });
+    let seq = recalled(&mut holder, dir.ino).await;
+    let op = Some(Op::Open(v1::OpenOp { ino: dir.ino, open_seq: 1, write: false }));
+    let open = v1::MetaRequest { session: opener.session, op, ..Default::default() };
+    opener.ask(&opener.leader, &open, Duration::from_secs(2)).await.unwrap();
+    assert!(!changing.is_finished());
+    give_back(&mut holder, dir.ino, seq).await;
+    changing.await.unwrap().unwrap();
+}
+
+/// Under a lease it could be opened without asking.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_is_granted_on_what_is_about_to_be_removed() {
+    let group = Group::start(3, |_| {}).await;
+    let (mut maker, mut holder, mut late) = (group.client(), group.client(), group.client());
+    for client in [&mut maker, &mut holder, &mut late] {
+        client.open_session().await;
+    }
+    let ino = maker.create("x").await.unwrap().ino;
+    let open_seq = maker.number;
+    maker.unlink("x").await.unwrap();
+    hold(&holder, ino).await;
+    maker.read(Op::Close(close(ino, open_seq))).await.unwrap();
+    let seq = recalled(&mut holder, ino).await;
+    let op = Op::Lease(v1::LeaseOp { ino, write: false });
+    let request =
+        v1::MetaRequest { session: late.session, op: Some(op.clone()), ..Default::default() };
+    let waits = late.ask(&late.leader, &request, Duration::from_secs(1)).await;
+    assert_eq!(waits.unwrap_err().kind, ErrorKind::TimedOut);
+    give_back(&mut holder, ino, seq).await;
+    assert_eq!(late.read(op).await.unwrap_err().kind, ErrorKind::Stale);
 }

@@ -130,6 +130,11 @@ impl World {
     }
 
     fn compare_directory(&mut self, ino: u64) {
+        if self.model.links(ino) == 0 {
+            let op = Op::ReadDir(v1::ReadDirOp { ino, ..Default::default() });
+            assert_eq!(self.rig.read(op), Err(ErrorKind::NotFound), "{ino} was removed");
+            return;
+        }
         let children = self.model.nodes[&ino].children.clone();
         let (entries, parent) = self.rig.read_dir(ino, 3);
         assert_eq!(parent, self.model.nodes[&ino].parent, "parent of {ino}");

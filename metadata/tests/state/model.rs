@@ -162,14 +162,14 @@ impl Model {
         if node.kind != FileKind::Directory {
             return Err(NotDirectory);
         }
+        if self.links(dir) == 0 {
+            return Err(NotFound);
+        }
         if name.len() > 255 {
             return Err(NameTooLong);
         }
         if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
             return Err(Invalid);
-        }
-        if self.links(dir) == 0 {
-            return Err(NotFound);
         }
         Ok(node.children.get(name).copied())
     }

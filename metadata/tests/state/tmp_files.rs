@@ -84,4 +84,6 @@ fn it_needs_a_directory_and_inherits_from_it() {
     assert_eq!((made.gid, made.btime_ns), (42, rig.time));
     assert_eq!(make(&mut rig, made.ino), Err(ErrorKind::NotDirectory));
     assert_eq!(make(&mut rig, 999), Err(ErrorKind::Stale));
+    run(&mut rig, Op::RmDir(v1::RmDirOp { parent: 1, name: "d".into() })).unwrap();
+    assert_eq!(make(&mut rig, dir.ino), Err(ErrorKind::NotFound));
 }

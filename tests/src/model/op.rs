@@ -62,6 +62,9 @@ pub enum Op {
     Sync {
         slot: usize,
     },
+    ListOpen {
+        slot: usize,
+    },
     Truncate {
         path: String,
         len: u64,
@@ -222,7 +225,8 @@ impl Op {
             | Self::SetLen { .. }
             | Self::Allocate { .. }
             | Self::Copy { .. }
-            | Self::Sync { .. } => vec![],
+            | Self::Sync { .. }
+            | Self::ListOpen { .. } => vec![],
         }
     }
 }
@@ -341,10 +345,6 @@ impl Draw<'_> {
         }
         let (read, write) = self.pick(&[(true, false), (false, true), (true, true), (true, true)]);
         let create = self.one_in(2);
-        // An open directory does not outlive its removal: nobody tells the servers of it.
-        if !write && !create && self.tree.is_directory(&path, true) {
-            return Op::List { path };
-        }
         let how = How {
             read,
             write,
@@ -358,8 +358,9 @@ impl Draw<'_> {
 
     fn on_slot(&mut self) -> Op {
         let slot = self.rng.random_range(self.slots.clone());
-        if self.tree.handle(slot).is_none() {
-            return self.open();
+        let Some(open) = self.tree.handle(slot) else { return self.open() };
+        if self.tree[open.node].is_directory() && self.one_in(2) {
+            return Op::ListOpen { slot };
         }
         let end = self.tree.end(slot);
         let near = end + self.rng.random_range(0..100);

@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, OpenOptionsExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -97,22 +98,7 @@ impl Real {
 
     /// The names in a directory, with the number and kind that the listing tells.
     pub fn list(&self, on: usize, path: &str) -> Result<BTreeMap<String, (u64, Kind)>> {
-        let mut names = BTreeMap::new();
-        for entry in fs::read_dir(self.path(on, path)).map_err(errno)? {
-            let entry = entry.map_err(errno)?;
-            let kind = entry.file_type().map_err(errno)?;
-            let kind = match () {
-                () if kind.is_dir() => Kind::Directory,
-                () if kind.is_file() => Kind::File,
-                () if kind.is_symlink() => Kind::Link,
-                () => Kind::Fifo,
-            };
-            let name = entry.file_name().into_string().map_err(|_| Errno::EILSEQ)?;
-            if names.insert(name, (entry.ino(), kind)).is_some() {
-                return Err(Errno::EEXIST);
-            }
-        }
-        Ok(names)
+        list(&self.path(on, path))
     }
 
     pub fn read_link(&self, on: usize, path: &str) -> Result<String> {
@@ -178,6 +164,11 @@ impl Real {
             Op::Sync { slot } => self.file(*slot)?.sync_all().map_err(errno)?,
             Op::Truncate { path, len } => {
                 unistd::truncate(&self.path(on, path), offset(*len)?)?;
+            }
+            Op::ListOpen { slot } => {
+                // One more open, of what may have no name any more.
+                let open = format!("/proc/self/fd/{}", self.file(*slot)?.as_raw_fd());
+                return Ok(Answer::Names(list(Path::new(&open))?.into_keys().collect()));
             }
             Op::MkDir { path, mode } => {
                 let made = fs::DirBuilder::new().mode(*mode).create(self.path(on, path));
@@ -290,6 +281,25 @@ impl Real {
         let names = names.split_terminator('\0').filter(|name| name.starts_with("user."));
         Ok(names.map(str::to_owned).collect())
     }
+}
+
+fn list(path: &Path) -> Result<BTreeMap<String, (u64, Kind)>> {
+    let mut names = BTreeMap::new();
+    for entry in fs::read_dir(path).map_err(errno)? {
+        let entry = entry.map_err(errno)?;
+        let kind = entry.file_type().map_err(errno)?;
+        let kind = match () {
+            () if kind.is_dir() => Kind::Directory,
+            () if kind.is_file() => Kind::File,
+            () if kind.is_symlink() => Kind::Link,
+            () => Kind::Fifo,
+        };
+        let name = entry.file_name().into_string().map_err(|_| Errno::EILSEQ)?;
+        if names.insert(name, (entry.ino(), kind)).is_some() {
+            return Err(Errno::EEXIST);
+        }
+    }
+    Ok(names)
 }
 
 fn c_string(text: &str) -> Result<CString> {

@@ -118,7 +118,7 @@ pub struct Node {
 }
 
 impl Node {
-    fn is_directory(&self) -> bool {
+    pub fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
     }
 
@@ -339,6 +339,10 @@ impl Tree {
                 return self.copy(*from, *off, *to, *to_off, *len);
             }
             Op::Sync { slot } => drop(self.opened(*slot)?),
+            Op::ListOpen { slot } => {
+                let id = self.opened(*slot)?.node;
+                return Ok(Answer::Names(self.entries(id)?.keys().cloned().collect()));
+            }
             Op::Truncate { path, len } => {
                 let id = self.existing(path, true)?;
                 match self[id].body {

@@ -1,0 +1,249 @@
+//! What is open on this mount, and what the metadata leader knows of it: an inode that is open outlives
+//! its last name.
+//!
+//! The leader is told of an open, unless this mount has a lease on the inode: it is then asked, by a
+//! recall, before the inode is removed.
+//!
+//! Invariants: an inode is in the table from before its lease is looked at, or anybody is asked, until
+//! its last close, so that no answer to a recall and no declaration misses it; what the leader may have
+//! been told to be open, it is told to be closed; a close takes effect only if no newer open was
+//! declared.
+
+use crate::meta::Meta;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+use tracing::debug;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+
+/// Closes are gathered for this long: nobody waits for them, and one burst wakes everyone on its
+/// way once.
+const GATHER: Duration = Duration::from_millis(20);
+/// Pause before a close that did not get through is told again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Open inodes.
+#[derive(Default)]
+struct Table(BTreeMap<InodeId, Open>);
+
+struct Open {
+    /// Handles, and opens under way.
+    count: u32,
+    /// The number of the newest open.
+    newest: u64,
+    /// The leader may know of it.
+    told: bool,
+}
+
+impl Table {
+    fn begin(&mut self, ino: InodeId, number: u64) {
+        let open = self.0.entry(ino).or_insert(Open { count: 0, newest: 0, told: false });
+        open.count += 1;
+        open.newest = open.newest.max(number);
+    }
+
+    /// The leader is about to be told of it: the number of the newest open, or 0 if it is not open.
+    fn tell(&mut self, ino: InodeId) -> u64 {
+        self.0.get_mut(&ino).map_or(0, |open| {
+            open.told = true;
+            open.newest
+        })
+    }
+
+    fn tell_all(&mut self) -> Vec<v1::OpenOp> {
+        let tell = |(ino, open): (&InodeId, &mut Open)| {
+            open.told = true;
+            v1::OpenOp { ino: ino.0, open_seq: open.newest, write: false }
+        };
+        self.0.iter_mut().map(tell).collect()
+    }
+
+    /// Answers what the leader is to be told.
+    fn end(&mut self, ino: InodeId) -> Option<v1::close_op::Item> {
+        let open = self.0.get_mut(&ino)?;
+        open.count -= 1;
+        if open.count > 0 {
+            return None;
+        }
+        let close = v1::close_op::Item { ino: ino.0, open_seq: open.newest };
+        self.0.remove(&ino)?.told.then_some(close)
+    }
+}
+
+pub(crate) struct Opens {
+    meta: Arc<Meta>,
+    table: Mutex<Table>,
+    /// Numbers of opens; they grow over all sessions of the mount.
+    last: AtomicU64,
+    /// Closes that the leader was not told yet.
+    closes: Arc<Mutex<Vec<v1::close_op::Item>>>,
+    declarations: watch::Sender<u64>,
+    /// A new leader waits for the declaration.
+    pub declare_now: Notify,
+}
+
+impl Opens {
+    pub fn new(meta: Arc<Meta>) -> Self {
+        Self {
+            meta,
+            table: Mutex::default(),
+            last: AtomicU64::new(0),
+            closes: Arc::default(),
+            declarations: watch::Sender::new(0),
+            declare_now: Notify::new(),
+        }
+    }
+
+    /// A number for an open.
+    pub fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The inode is open, or about to be, until [`Self::end`]. Answers the number of this open.
+    pub fn begin(&self, ino: InodeId) -> u64 {
+        let number = self.number();
+        self.table.lock().begin(ino, number);
+        number
+    }
+
+    /// The inode was opened under this number by what made it, and the leader knows.
+    pub fn made(&self, ino: InodeId, number: u64) {
+        let mut table = self.table.lock();
+        table.begin(ino, number);
+        table.tell(ino);
+    }
+
+    /// The leader is about to be told whether the inode is open. Answers the number of the newest open,
+    /// or 0 if it is not.
+    pub fn tell(&self, ino: InodeId) -> u64 {
+        self.table.lock().tell(ino)
+    }
+
+    /// Tells the leader that the inode is open, and asks for a lease. Errors: `Stale` if it is gone.
+    pub async fn declare(&self, ino: InodeId, write: bool) -> Result<v1::OpenReply> {
+        let op = v1::OpenOp { ino: ino.0, open_seq: self.tell(ino), write };
+        match self.meta.ask(Op::Open(op)).await? {
+            Reply::Open(reply) => Ok(reply),
+            _ => {
+                let what = "the reply to an open is of another kind";
+                Err(Error::new(ErrorKind::Protocol, what))
+            }
+        }
+    }
+
+    /// One open less. After the last, the leader is told behind the caller's back, as often as it takes.
+    pub fn end(&self, ino: InodeId) {
+        let Some(close) = self.table.lock().end(ino) else { return };
+        let mut closes = self.closes.lock();
+        closes.push(close);
+        if closes.len() > 1 {
+            return;
+        }
+        let (meta, closes) = (self.meta.clone(), self.closes.clone());
+        tokio::spawn(async move {
+            sleep(GATHER).await;
+            let items = std::mem::take(&mut *closes.lock());
+            let op = Op::Close(v1::CloseOp { items });
+            while let Err(error) = meta.ask(op.clone()).await {
+                debug!(%error, "closes did not get through; trying on");
+                sleep(AGAIN).await;
+            }
+        });
+    }
+
+    /// The end of the session closes what is open in it: nothing is left to tell.
+    pub fn end_with_session(&self) {
+        self.closes.lock().clear();
+    }
+
+    /// How often all opens were declared: if that happened while an inode was being made, a new
+    /// leader may not know that it is open.
+    pub fn declarations(&self) -> u64 {
+        *self.declarations.borrow()
+    }
+
+    /// Has everything declared once more; returns when that has begun.
+    pub async fn declare_again(&self) {
+        let mut declarations = self.declarations.subscribe();
+        self.declare_now.notify_one();
+        // Fails only if the sender is gone, which is `self`.
+        let _ = declarations.changed().await;
+    }
+
+    /// What a new leader is to be told.
+    pub fn declare_all(&self) -> Vec<v1::OpenOp> {
+        self.declarations.send_modify(|n| *n += 1);
+        self.table.lock().tell_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INO: InodeId = InodeId(5);
+
+    fn open(open_seq: u64) -> v1::OpenOp {
+        v1::OpenOp { ino: INO.0, open_seq, write: false }
+    }
+
+    fn close(open_seq: u64) -> v1::close_op::Item {
+        v1::close_op::Item { ino: INO.0, open_seq }
+    }
+
+    #[test]
+    fn the_last_close_is_of_the_newest_open() {
+        let mut table = Table::default();
+        table.begin(INO, 2);
+        table.begin(INO, 1);
+        assert_eq!(table.tell(INO), 2);
+        assert_eq!(table.end(INO), None, "it is open still");
+        assert_eq!(table.end(INO), Some(close(2)));
+        assert_eq!((table.end(INO), table.tell(INO)), (None, 0));
+    }
+
+    #[test]
+    fn what_the_leader_never_heard_of_is_not_closed_there() {
+        let mut table = Table::default();
+        table.begin(INO, 1);
+        assert_eq!(table.end(INO), None);
+        assert!(table.tell_all().is_empty());
+    }
+
+    /// It was under a lease, and nobody asked.
+    #[test]
+    fn what_was_declared_to_a_new_leader_is_closed_there() {
+        let mut table = Table::default();
+        table.begin(INO, 1);
+        assert_eq!(table.tell_all(), [open(1)]);
+        assert_eq!(table.end(INO), Some(close(1)));
+    }
+
+    /// A recall comes after the lease was looked at, and is answered before the open is.
+    #[test]
+    fn an_open_under_way_is_in_the_answer_to_a_recall() {
+        let mut table = Table::default();
+        table.begin(INO, 1);
+        assert_eq!(table.tell(INO), 1);
+        // It failed.
+        assert_eq!(table.end(INO), Some(close(1)));
+    }
+
+    /// The leader may have heard of the one that failed: the close has to name it.
+    #[test]
+    fn an_open_that_fails_closes_nothing_that_is_open() {
+        let mut table = Table::default();
+        table.begin(INO, 1);
+        table.begin(INO, 2);
+        assert_eq!(table.tell(INO), 2);
+        assert_eq!(table.end(INO), None);
+        assert_eq!(table.tell_all(), [open(2)]);
+        assert_eq!(table.end(INO), Some(close(2)));
+    }
+}
