@@ -15,7 +15,7 @@ pub mod sim;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, syncfs};
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
@@ -379,6 +379,11 @@ pub fn xattr(of: &Path, name: &str) -> Result<Vec<u8>> {
     let len = usize::try_from(len).map_err(|_| std::io::Error::last_os_error())?;
     value.truncate(len);
     Ok(value)
+}
+
+/// What was read through a mount is told now, and not while requests are counted.
+pub fn tell_accesses(mount: &Path) -> Result<()> {
+    Ok(syncfs(fs::File::open(mount)?)?)
 }
 
 /// Requests to the metadata group that operations on this mount have made.

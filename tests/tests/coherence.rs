@@ -5,14 +5,13 @@
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::stat::{Mode, SFlag, mknod};
-use nix::unistd::syncfs;
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
-use weft_tests::{Cluster, requests};
+use weft_tests::{Cluster, requests, tell_accesses};
 
 /// One row: `act` on one mount after both have looked, then `sees` on the other must hold.
 struct Row {
@@ -485,7 +484,8 @@ fn attributes_go_with_the_data() -> Result<()> {
     let before = requests(&here)?;
     (0..100).try_for_each(|i| unpack(i).map(drop))?;
     let asked = requests(&here)? - before;
-    ensure!(asked < 240, "to unpack 100 files took {asked} requests");
+    // Two each, and at most one that tells a close.
+    ensure!(asked < 320, "to unpack 100 files took {asked} requests");
 
     let told = |dir: &Path, i: u32| -> Result<_> {
         let told = fs::metadata(dir.join(i.to_string()))?;
@@ -548,11 +548,6 @@ fn leases_outlive_their_leader() -> Result<()> {
     }
     weft_tests::weft_ok(&["umount", weft_tests::path(&b)])?;
     cluster.await_clean()
-}
-
-/// What was read is told now, and not while requests are counted.
-fn tell_accesses(mount: &Path) -> Result<()> {
-    Ok(syncfs(File::open(mount)?)?)
 }
 
 fn tries() -> u64 {
