@@ -44,9 +44,10 @@ pub struct Args {
     /// Let other users use the mount [default: yes when root mounts, else no]
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     allow_other: Option<bool>,
-    /// Options that all mounts have: suid, dev, noexec, ro, noatime, and their opposites. By default
-    /// set-user-id bits and device nodes have no effect, only root may give them one; access times are
-    /// kept as by relatime
+    /// Options that all mounts have: suid, dev, noexec, ro, noatime, dirsync, and their opposites. By
+    /// default set-user-id bits and device nodes have no effect, only root may give them one; access times
+    /// are kept as by relatime; that an empty file was made is durable a moment later, or when it or its
+    /// folder is synced
     #[arg(short, long, value_name = "OPTION,..", value_parser = mount_flags)]
     options: Option<MountFlags>,
     /// Name of this client in the cluster's list of sessions [default: host:MNT]
@@ -244,6 +245,7 @@ async fn start(args: &Args) -> Result<(Filesystem, Mounted, MountRecord)> {
     options.write_buffer_bytes = usize::try_from(args.write_buffer.0)?;
     let flags = args.options.unwrap_or_default();
     options.access_times = !flags.noatime && !flags.read_only;
+    options.dir_sync = flags.dirsync;
     let limit = Duration::from_secs(args.timeout);
     let cluster = args.cluster.cluster.join(", ");
     let fs = tokio::time::timeout(limit, Filesystem::connect(options))

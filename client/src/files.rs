@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
+use weft_proto::v1::make_files_op;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
@@ -49,6 +50,9 @@ impl Handle {
         self.failure().and(flushed)
     }
 }
+
+/// A handle, the attributes of its file, and whether what is cached above of the content is good.
+type Entered = (HandleId, Attr, bool);
 
 struct Entry {
     file: Arc<File>,
@@ -96,12 +100,13 @@ impl Files {
 
     /// Attributes that a server told, as this mount sees them.
     pub fn view(&self, attr: Attr) -> Attr {
+        let attr = self.mount.meta.leases.newest(attr);
         let attr = self.get(attr.ino).map_or(attr, |file| file.told(attr));
         self.mount.accesses.view(attr)
     }
 
     /// Opens an inode. Answers whether what the caller has cached is good.
-    pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<(HandleId, Attr, bool)> {
+    pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<Entered> {
         let opens = &self.mount.opens;
         let number = opens.begin(ino);
         let entered = match self.known(ino, flags) {
@@ -154,12 +159,17 @@ impl Files {
         join_all(files.map(|file| async move { file.forget_above(SOON).await })).await;
     }
 
+    /// Makes a file and opens it, if a lease allows to do that without asking: `file` but for its number.
+    pub fn make(&self, file: make_files_op::File, flags: OpenFlags) -> Option<Result<Entered>> {
+        let opens = &self.mount.opens;
+        let mut begun = (InodeId(0), 0);
+        let reply = self.mount.meta.make(file, |ino| begun = (ino, opens.begin(ino)))?;
+        let (ino, number) = begun;
+        Some(self.enter(&reply, number, flags).inspect_err(|_| opens.end(ino)))
+    }
+
     /// Makes a file, by the operation that `op` gives for the number of its open, and opens it.
-    pub async fn create(
-        &self,
-        op: impl FnOnce(u64) -> Op,
-        flags: OpenFlags,
-    ) -> Result<(HandleId, Attr, bool)> {
+    pub async fn create(&self, op: impl FnOnce(u64) -> Op, flags: OpenFlags) -> Result<Entered> {
         let opens = &self.mount.opens;
         let (number, declared) = (opens.number(), opens.declarations());
         let (id, attr, keep) = match self.mount.meta.change(op(number)).await? {
@@ -190,7 +200,7 @@ impl Files {
         attr: Attr,
         keep: bool,
         flags: OpenFlags,
-    ) -> Result<(HandleId, Attr, bool)> {
+    ) -> Result<Entered> {
         if !flags.truncate || attr.size == 0 {
             return Ok((id, attr, keep));
         }
@@ -206,12 +216,7 @@ impl Files {
     }
 
     /// Takes an answered open into the table and makes a handle, which ends the open when it is gone.
-    fn enter(
-        &self,
-        reply: &v1::OpenReply,
-        number: u64,
-        flags: OpenFlags,
-    ) -> Result<(HandleId, Attr, bool)> {
+    fn enter(&self, reply: &v1::OpenReply, number: u64, flags: OpenFlags) -> Result<Entered> {
         let (attr, layout) = attr_and_layout(reply)?;
         let file = {
             let mut table = self.table.lock();
@@ -247,7 +252,10 @@ impl Files {
     /// The handle is gone; the last one of a file commits what is left and closes it.
     pub async fn release(&self, id: HandleId) -> Result<()> {
         let handle = self.handle(id)?;
-        let result = if handle.file.is_dirty() { handle.flush().await } else { handle.failure() };
+        let result = match handle.file.is_closed() {
+            true => handle.failure(),
+            false => handle.flush().await,
+        };
         self.forget(id);
         result
     }
@@ -267,6 +275,7 @@ impl Files {
         entry.handles -= 1;
         if entry.handles == 0 {
             table.remove(&ino);
+            self.mount.meta.creates.left(ino);
         }
     }
 
@@ -279,6 +288,7 @@ impl Files {
         while let Some(flushed) = flushes.next().await {
             first = first.and(flushed);
         }
-        first
+        // And files that were made and closed.
+        first.and(self.mount.meta.settle_all().await)
     }
 }

@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::types::{
     Allocate, Attr, Counters, Creator, HandleId, OpenFlags, Opened, ReadData, Seek,
 };
-use crate::{accesses, file, flusher, recalls, session};
+use crate::{accesses, creates, file, flusher, recalls, session};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 use weft_net::{Identity, Peers};
+use weft_proto::v1::make_files_op::File;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, v1};
 
@@ -74,6 +75,7 @@ impl Filesystem {
             tokio::spawn(map.clone().follow(options, chance.clone())),
             tokio::spawn(session::keep(mount.clone(), Arc::downgrade(&files), name, chance, ttl)),
             tokio::spawn(flusher::run(mount.clone(), Arc::downgrade(&files))),
+            tokio::spawn(creates::tell_behind(mount.clone())),
             tokio::spawn(accesses::run(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(recalls::answer(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(recalls::return_surplus(mount.clone(), Arc::downgrade(&files))),
@@ -126,10 +128,22 @@ impl Filesystem {
         let Creator { uid, gid, umask } = by;
         let name = Bytes::copy_from_slice(name);
         let (parent, exclusive) = (parent.0, flags.exclusive);
-        let op = |open_seq| {
-            Op::Create(v1::CreateOp { parent, name, mode, uid, gid, exclusive, open_seq, umask })
+        let made_ns = (self.inner.mount.options.clock)();
+        let of = name.clone();
+        let file = File { parent, name: of, mode, uid, gid, umask, made_ns, ..File::default() };
+        let alone = (!self.inner.mount.options.dir_sync).then(|| self.files().make(file, flags));
+        let made = match alone.flatten() {
+            Some(made) => made,
+            None => {
+                let op = |open_seq| {
+                    let op =
+                        v1::CreateOp { parent, name, mode, uid, gid, exclusive, open_seq, umask };
+                    Op::Create(op)
+                };
+                self.files().create(op, flags).await
+            }
         };
-        let (handle, attr, keep_cache) = self.files().create(op, flags).await?;
+        let (handle, attr, keep_cache) = made?;
         Ok(Opened { handle, attr, keep_cache })
     }
 
@@ -147,6 +161,12 @@ impl Filesystem {
         let op = |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq, umask });
         let (handle, attr, keep_cache) = self.files().create(op, flags).await?;
         Ok(Opened { handle, attr, keep_cache })
+    }
+
+    /// What `fsync(2)` of a directory does: what was made, moved or removed in it through this mount is
+    /// durable.
+    pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
+        self.meta().settle(&[ino]).await
     }
 
     /// Opens a directory: until [`Self::release`] it outlives its removal, after which it has no names and
@@ -228,7 +248,7 @@ impl Filesystem {
     /// [`Self::close`] if there is nothing to do.
     pub fn close_now(&self, handle: HandleId, owner: u64) -> Option<Result<()>> {
         let handle = self.files().handle(handle).ok()?;
-        let idle = !handle.file.is_dirty() && !self.has_locks(handle.file.ino, owner);
+        let idle = !self.has_locks(handle.file.ino, owner) && handle.file.is_closed();
         idle.then(|| handle.failure())
     }
 

@@ -17,14 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use weft_proto::mode::{SETGID, mode_of_new};
+use weft_proto::v1::make_files_op;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// The attribute that is an access control list.
 pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-/// Inodes and names that are kept; above it, half of them are given back.
+/// Inodes that are kept, and names in all directories; above it, half of them are given back.
 const MOST: usize = 200_000;
+const MOST_NAMES: usize = 800_000;
 /// Marks of recalls and changes are kept for at least this long: longer than any request lives.
 const MARKS: Duration = Duration::from_secs(700);
 
@@ -52,12 +55,32 @@ struct Held {
     access_acl: Option<Bytes>,
     /// What an open would answer.
     content: Option<Arc<v1::OpenReply>>,
+    /// Of files that are made in a directory, with the right to write it.
+    layout: Option<v1::LayoutInfo>,
     /// Names in a directory; `None`: there is no such name.
     names: HashMap<Bytes, Option<InodeId>>,
     /// There are no names but these.
     complete: bool,
     /// The same in the order in which they are read.
     listing: Option<Listing>,
+}
+
+impl Held {
+    fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            locks: false,
+            flushing: false,
+            seq: 0,
+            attr: None,
+            access_acl: None,
+            content: None,
+            layout: None,
+            names: HashMap::new(),
+            complete: false,
+            listing: None,
+        }
+    }
 }
 
 struct Table {
@@ -72,6 +95,8 @@ struct Table {
     inodes: HashMap<InodeId, Held>,
     /// Names in all directories.
     names: usize,
+    /// Half of it is being given back.
+    shrinking: bool,
 }
 
 impl Table {
@@ -104,20 +129,10 @@ impl Table {
             return;
         }
         let mode = if grant.write { Mode::Write } else { Mode::Read };
-        let held = self.inodes.entry(ino).or_insert_with(|| Held {
-            mode,
-            locks: false,
-            flushing: false,
-            seq: 0,
-            attr: None,
-            access_acl: None,
-            content: None,
-            names: HashMap::new(),
-            complete: false,
-            listing: None,
-        });
+        let held = self.inodes.entry(ino).or_insert_with(|| Held::new(mode));
         held.mode = held.mode.max(mode);
         held.locks |= grant.locks;
+        held.layout = grant.layout.or(held.layout);
         held.seq = held.seq.max(grant.seq);
     }
 
@@ -125,6 +140,8 @@ impl Table {
         let Some(attr) = attr.and_then(|a| Attr::try_from(*a).ok()) else { return };
         if self.holds_since(start, attr.ino)
             && let Some(held) = self.inodes.get_mut(&attr.ino)
+            // Of what only this mount changes it knows more.
+            && (held.mode == Mode::Read || held.attr.is_none())
         {
             held.attr = Some(attr);
         }
@@ -193,7 +210,7 @@ impl Table {
         self.names = 0;
         for held in self.inodes.values_mut() {
             (held.attr, held.access_acl, held.content) = (None, None, None);
-            (held.complete, held.listing) = (false, None);
+            (held.layout, held.complete, held.listing) = (None, false, None);
             held.names.clear();
         }
     }
@@ -222,6 +239,7 @@ impl Default for Leases {
             floor: 0,
             inodes: HashMap::new(),
             names: 0,
+            shrinking: false,
         };
         Self {
             origin,
@@ -305,6 +323,13 @@ impl Leases {
         attr.filter(|_| self.live())
     }
 
+    /// Attributes that a server told, or those of what only this mount changes, which it knows better.
+    pub fn newest(&self, told: Attr) -> Attr {
+        let table = self.table.lock();
+        let own = table.inodes.get(&told.ino).filter(|held| held.mode == Mode::Write);
+        own.and_then(|held| held.attr).filter(|_| self.live()).unwrap_or(told)
+    }
+
     /// The access control list, if what a lease covers says whether there is one. The kernel asks for it
     /// to decide who may do something.
     pub fn access_acl(&self, ino: InodeId) -> Option<Result<Bytes>> {
@@ -376,6 +401,9 @@ impl Leases {
 
     /// Takes in what a change of this mount answered.
     pub fn changed(&self, start: Start, op: &Op, reply: &v1::MetaReply) {
+        if let Op::MakeFiles(op) = op {
+            return self.told(start, op, reply);
+        }
         let table = &mut *self.table.lock();
         let made = made(reply);
         let values = values(table, op, made);
@@ -386,6 +414,9 @@ impl Leases {
             .collect();
         for ino in touched(op, reply) {
             let alone = table.holds_since(start, ino);
+            for grant in reply.grants.iter().filter(|grant| alone && grant.ino == ino.0) {
+                table.hold(start, grant);
+            }
             table.mark(ino);
             if let Some(held) = table.inodes.get_mut(&ino) {
                 let attr = attr_of(reply, ino).filter(|_| alone);
@@ -393,6 +424,9 @@ impl Leases {
                 // Names that come and go in a directory leave its list as it is.
                 if op.inode() == Some(ino) {
                     held.access_acl = None;
+                }
+                if matches!(op, Op::SetLayout(_)) {
+                    held.layout = None;
                 }
             }
         }
@@ -406,11 +440,12 @@ impl Leases {
         if let Some(ino) = made
             && !reply.touched.contains(&ino.0)
         {
-            // Nobody can have recalled this before `start`: it did not exist.
-            reply.grants.iter().for_each(|grant| table.hold(now, grant));
+            for grant in reply.grants.iter().filter(|grant| grant.ino == ino.0) {
+                table.hold(start, grant);
+            }
             match &reply.result {
-                Some(Reply::Open(found)) => table.learn_content(now, found),
-                Some(Reply::Attr(attr)) => table.learn_attr(now, Some(attr)),
+                Some(Reply::Open(found)) => table.learn_content(start, found),
+                Some(Reply::Attr(attr)) => table.learn_attr(start, Some(attr)),
                 _ => {}
             }
             if matches!(op, Op::MkDir(_))
@@ -432,11 +467,84 @@ impl Leases {
         self.shrink(table);
     }
 
+    /// Makes a file in a directory, if it may be written, its name is free, and all is known that the file
+    /// inherits. The times are set here, so that those of the directory grow. Answers what an open would.
+    pub fn make(&self, file: &mut make_files_op::File) -> Option<v1::OpenReply> {
+        let table = &mut *self.table.lock();
+        let (parent, ino) = (InodeId(file.parent), InodeId(file.ino));
+        let dir = table.inodes.get_mut(&parent).filter(|dir| dir.mode == Mode::Write)?;
+        let free = match dir.names.get(&file.name) {
+            Some(known) => known.is_none(),
+            None => dir.complete,
+        };
+        let layout = dir.layout.filter(|_| free && self.live())?;
+        // A list that is inherited is the group's to make something of.
+        let above = dir.attr.as_mut().filter(|dir| dir.nlink > 0 && !dir.acls)?;
+        let now = file.made_ns.max(above.ctime_ns.saturating_add(1));
+        (above.mtime_ns, above.ctime_ns, file.made_ns) = (now, now, now);
+        let attr = v1::Attr {
+            ino: file.ino,
+            kind: v1::FileKind::Regular.into(),
+            mode: mode_of_new(file.mode, file.umask),
+            nlink: 1,
+            uid: file.uid,
+            gid: if above.mode & SETGID != 0 { above.gid } else { file.gid },
+            atime_ns: now,
+            mtime_ns: now,
+            ctime_ns: now,
+            btime_ns: now,
+            ..Default::default()
+        };
+        dir.listing = None;
+        let fresh = dir.names.insert(file.name.clone(), Some(ino)).is_none();
+        table.names += usize::from(fresh);
+        table.mark(parent);
+        let extents = Some(v1::ExtentsReply { attr: Some(attr), ..Default::default() });
+        let reply = v1::OpenReply { attr: Some(attr), layout: Some(layout), extents };
+        table.inodes.insert(ino, Held { locks: true, ..Held::new(Mode::Write) });
+        table.learn_content(Start(table.epoch), &reply);
+        self.shrink(table);
+        Some(reply)
+    }
+
+    /// The group was told of files that were made here.
+    fn told(&self, start: Start, op: &v1::MakeFilesOp, reply: &v1::MetaReply) {
+        let Some(Reply::MakeFiles(made)) = &reply.result else { return };
+        let table = &mut *self.table.lock();
+        for (file, made) in op.files.iter().zip(&made.files) {
+            let ino = InodeId(file.ino);
+            let alone = table.holds_since(start, ino);
+            for grant in reply.grants.iter().filter(|grant| grant.ino == file.ino) {
+                table.hold(start, grant);
+            }
+            if file.content.is_some()
+                && let Some(held) = table.inodes.get_mut(&ino)
+            {
+                let attr = made.attr.filter(|_| alone).and_then(|attr| attr.try_into().ok());
+                // Who asks about it asks after this: no older answer is under way.
+                (held.attr, held.content) = (attr, None);
+            }
+        }
+    }
+
+    /// A file that was made here could not be made by the group.
+    pub fn not_made(&self, file: &make_files_op::File) {
+        let table = &mut *self.table.lock();
+        table.forget_name(InodeId(file.parent), &file.name);
+        table.mark(InodeId(file.ino));
+        if table.drop_lease(InodeId(file.ino)).is_some() {
+            // Whatever the leader has entered.
+            self.give_up_later(InodeId(file.ino), u64::MAX);
+        }
+    }
+
     /// A change of this mount was refused: nothing happened, but what is known of its names is not
     /// relied on.
     pub fn refused(&self, op: &Op) {
         let table = &mut *self.table.lock();
-        for (dir, name) in op.names() {
+        // A file that was made here is here still.
+        let names = if matches!(op, Op::MakeFiles(_)) { Vec::new() } else { op.names() };
+        for (dir, name) in names {
             table.forget_name(dir, &name);
         }
     }
@@ -460,10 +568,11 @@ impl Leases {
         table.inodes.keys().copied().collect()
     }
 
-    /// First step of a recall: from now on nothing more is buffered, nor locked without asking. Answers
-    /// whether something may be buffered.
+    /// First step of a recall: from now on nothing more is buffered, nor locked without asking; also not by
+    /// a grant that is on its way still. Answers whether something may be buffered.
     pub fn stop_buffering(&self, ino: InodeId) -> bool {
         let mut table = self.table.lock();
+        table.mark(ino);
         let Some(held) = table.inodes.get_mut(&ino) else { return false };
         held.flushing |= held.mode == Mode::Write;
         (held.mode, held.locks) = (Mode::Read, false);
@@ -524,12 +633,33 @@ impl Leases {
     }
 
     fn shrink(&self, table: &mut Table) {
-        if table.inodes.len() + table.names <= MOST {
+        let (inodes, names) = (table.inodes.len() > MOST, table.names > MOST_NAMES);
+        if table.shrinking || !(inodes || names) {
             return;
         }
-        let reads = table.inodes.iter().filter(|(_, held)| held.mode == Mode::Read);
-        let half: Vec<InodeId> = reads.map(|(ino, _)| *ino).step_by(2).collect();
-        half.into_iter().for_each(|ino| self.give_back(table, ino));
+        // Few directories lead to many inodes: they stay if it is not their names that are too many. What
+        // is on its way to the group stays too.
+        let surplus = |(_, held): &(&InodeId, &Held)| {
+            let dir = held.complete || !held.names.is_empty();
+            held.seq > 0 && (if dir { names } else { inodes })
+        };
+        let half = table.inodes.iter().filter(surplus).step_by(2);
+        let half: Vec<_> = half.map(|(ino, held)| (*ino, held.mode, held.seq)).collect();
+        for (ino, mode, seq) in half {
+            match mode {
+                Mode::Read => self.give_back(table, ino),
+                // It may have been written to: it is held until that was looked after.
+                Mode::Write => {
+                    table.shrinking = true;
+                    self.give_up_later(ino, seq);
+                }
+            }
+        }
+    }
+
+    /// What was to be given back is.
+    pub fn shrunk(&self) {
+        self.table.lock().shrinking = false;
     }
 }
 
@@ -615,6 +745,118 @@ mod tests {
         let op = Op::Unlink(v1::UnlinkOp { parent: DIR, name: "a".into() });
         let result = Some(Reply::Empty(v1::Empty {}));
         (op, v1::MetaReply { result, touched: vec![DIR, INO], ..Default::default() })
+    }
+
+    fn write_grant(ino: u64) -> v1::Grant {
+        v1::Grant {
+            write: true,
+            locks: true,
+            layout: Some(v1::LayoutInfo::default()),
+            ..grant(ino)
+        }
+    }
+
+    fn opened(ino: u64) -> Option<Reply> {
+        let (attr, layout) = (Some(attr(ino)), Some(v1::LayoutInfo::default()));
+        Some(Reply::Open(v1::OpenReply { attr, layout, extents: None }))
+    }
+
+    /// The leader has sent the answer first, and has had its lease back since.
+    #[tokio::test]
+    async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
+        let l = leases();
+        let create =
+            Op::Create(v1::CreateOp { parent: DIR, name: "a".into(), ..Default::default() });
+        let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true });
+        let grants = vec![write_grant(DIR), write_grant(INO)];
+        let reply =
+            v1::MetaReply { result: opened(INO), grants, touched: vec![DIR], ..Default::default() };
+        let (start, inos) = (l.start(), [DIR, INO].map(InodeId));
+        inos.into_iter().for_each(|ino| assert!(!l.stop_buffering(ino)));
+        l.changed(start, &create, &reply);
+        l.learn(start, &lease, &reply);
+        assert_eq!(inos.map(|ino| l.mode(ino)), [None; 2]);
+        // Of one that comes after, it is.
+        l.changed(l.start(), &create, &reply);
+        assert_eq!(inos.map(|ino| l.mode(ino)), [Some(Mode::Write); 2]);
+    }
+
+    fn file(ino: u64, name: &'static str) -> make_files_op::File {
+        make_files_op::File {
+            ino,
+            parent: DIR,
+            name: name.into(),
+            made_ns: 5,
+            ..Default::default()
+        }
+    }
+
+    /// A directory that this mount may write and whose attributes it knows.
+    fn directory(l: &Leases, change: impl FnOnce(&mut v1::Attr)) {
+        let op = Op::MkDir(v1::MkDirOp { parent: 9, name: "dir".into(), ..Default::default() });
+        let kind = v1::FileKind::Directory.into();
+        let mut dir = v1::Attr { kind, nlink: 2, ctime_ns: 9, ..attr(DIR) };
+        change(&mut dir);
+        let (result, grants) = (Some(Reply::Attr(dir)), vec![write_grant(DIR)]);
+        l.changed(l.start(), &op, &v1::MetaReply { result, grants, ..Default::default() });
+    }
+
+    #[tokio::test]
+    async fn a_file_is_made_where_nobody_else_can() {
+        let l = leases();
+        assert!(l.make(&mut file(7, "a")).is_none(), "without a lease");
+        directory(&l, |_| ());
+        let mut a = file(7, "a");
+        let made = l.make(&mut a).unwrap().attr.unwrap();
+        assert_eq!((made.ino, made.ctime_ns, a.made_ns), (7, 10, 10), "after all before");
+        assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap().ino, InodeId(7));
+        assert_eq!(l.attr(InodeId(DIR)).unwrap().mtime_ns, 10);
+        assert!(l.may_buffer(InodeId(7)) && l.may_lock(InodeId(7)));
+        assert!(l.make(&mut file(8, "a")).is_none(), "the name is taken");
+        // An answer that was asked for before knows less.
+        let asked = l.start();
+        l.make(&mut file(8, "b")).unwrap();
+        let op = Op::Lookup(v1::LookupOp { parent: DIR, name: "b".into() });
+        let missing = Some(Reply::Missing(v1::Empty {}));
+        l.learn(asked, &op, &v1::MetaReply { result: missing, ..Default::default() });
+        assert!(!matches!(l.lookup(InodeId(DIR), b"b"), Some(Err(_))));
+        l.stop_buffering(InodeId(DIR));
+        assert!(l.make(&mut file(9, "c")).is_none(), "it is being given back");
+        // What a list or a removed directory make of a file is not for this mount to say.
+        for change in [|dir: &mut v1::Attr| dir.acls = true, |dir: &mut v1::Attr| dir.nlink = 0] {
+            let l = leases();
+            directory(&l, change);
+            assert!(l.make(&mut file(7, "a")).is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_not_made_leaves_no_lease() {
+        let l = leases();
+        directory(&l, |_| ());
+        l.make(&mut file(7, "a")).unwrap();
+        l.not_made(&file(7, "a"));
+        assert!(l.lookup(InodeId(DIR), b"a").is_none() && l.mode(InodeId(7)).is_none());
+        assert_eq!(l.take_surplus(), [(InodeId(7), u64::MAX)]);
+    }
+
+    /// Also what may be written, which has to be looked after first.
+    #[tokio::test]
+    async fn half_of_too_much_is_given_back() {
+        let l = leases();
+        directory(&l, |_| ());
+        for ino in 0..=MOST as u64 {
+            let op = Op::Create(v1::CreateOp { parent: 9, name: "x".into(), ..Default::default() });
+            let grants = vec![write_grant(100 + ino)];
+            let reply = v1::MetaReply { result: opened(100 + ino), grants, ..Default::default() };
+            l.changed(l.start(), &op, &reply);
+        }
+        let surplus = l.take_surplus();
+        assert!(surplus.len().abs_diff(MOST / 2) < 2, "{}", surplus.len());
+        assert!(surplus.iter().all(|(ino, _)| ino.0 != DIR), "it leads to others");
+        surplus.iter().for_each(|(ino, _)| l.drop_lease(*ino));
+        l.shrunk();
+        assert_eq!(l.take_surplus(), []);
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@
 mod accesses;
 mod budget;
 mod chance;
+mod creates;
 mod file;
 mod files;
 mod filesystem;

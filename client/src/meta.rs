@@ -6,6 +6,7 @@
 
 use crate::Options;
 use crate::chance::Chance;
+use crate::creates::Creates;
 use crate::leases::Leases;
 use crate::map::MapWatch;
 use crate::session::{Session, Sessions};
@@ -51,6 +52,7 @@ pub(crate) struct Meta {
     op_deadline: Duration,
     pub sessions: Arc<Sessions>,
     pub leases: Leases,
+    pub creates: Creates,
     /// Requests that operations had to make; what keeps the session alive is not counted.
     pub requests: AtomicU64,
 }
@@ -83,6 +85,7 @@ impl Meta {
             op_deadline: options.op_deadline,
             sessions: Arc::default(),
             leases: Leases::default(),
+            creates: Creates::default(),
             requests: AtomicU64::new(0),
         }
     }
@@ -95,6 +98,7 @@ impl Meta {
     /// A request that changes nothing that is replicated.
     pub async fn ask(&self, op: Op) -> Result<Reply> {
         let deadline = self.deadline();
+        self.settle_for(&op).await?;
         self.requests.fetch_add(1, Ordering::Relaxed);
         loop {
             let session = self.sessions.current();
@@ -148,6 +152,18 @@ impl Meta {
 
     /// As [`Self::change`], in this session or not at all.
     pub async fn change_in(
+        &self,
+        session: &Arc<Session>,
+        op: Op,
+        deadline: Instant,
+    ) -> Result<Reply, Failed> {
+        let settled = self.settle_for(&op).await;
+        settled.map_err(|error| Failed { error, ambiguous: false })?;
+        self.change_at_once(session, op, deadline).await
+    }
+
+    /// As [`Self::change_in`], whatever the group has not heard of yet.
+    pub async fn change_at_once(
         &self,
         session: &Arc<Session>,
         op: Op,

@@ -30,6 +30,9 @@ pub struct Options {
     pub clock: fn() -> i64,
     /// Access times are kept, by the rule that Linux calls relatime.
     pub access_times: bool,
+    /// A new file is durable before its create is answered; else when it was written and closed, when it or
+    /// its directory is synced, or a moment later.
+    pub dir_sync: bool,
     /// Seed of all random choices, for simulations; `None`: from the operating system.
     pub seed: Option<u64>,
 }
@@ -50,6 +53,7 @@ impl Options {
             hedge_floor: Duration::from_millis(20),
             clock: wall_clock,
             access_times: true,
+            dir_sync: false,
             seed: None,
         }
     }

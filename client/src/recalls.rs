@@ -22,6 +22,8 @@ use weft_proto::{ErrorKind, InodeId, v1};
 const WAIT: Duration = Duration::from_secs(10);
 /// Leases that are given up unasked are gathered for this long: nobody waits for them.
 const GATHER: Duration = Duration::from_millis(20);
+/// Leases in one request.
+const TOGETHER: usize = 4096;
 /// A recall waits so long for what is cached above to be forgotten. Only mappings that two mounts
 /// write to at once can wait for each other.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -78,6 +80,10 @@ async fn let_go(mount: &Mount, files: &Files, recall: Recall) -> Item {
     let (ino, leases) = (InodeId(recall.ino), &mount.meta.leases);
     let buffered = leases.stop_buffering(ino);
     let file = files.get(ino);
+    // Whoever wants to see the directory sees what was made in it.
+    if let Err(error) = mount.meta.settle(&[ino]).await {
+        debug!(%ino, %error, "what was made here is not told yet");
+    }
     // What was written without a lease to write is on its way already, and must not be waited for:
     // its commit may be waiting for another mount that waits for this one.
     if let Some(file) = file.as_ref().filter(|file| buffered && file.is_dirty()) {
@@ -103,12 +109,14 @@ pub(crate) async fn return_surplus(mount: Arc<Mount>, files: Weak<Files>) {
         mount.meta.leases.surplus_grew.notified().await;
         sleep(GATHER).await;
         let Some(files) = files.upgrade() else { return };
-        let surplus = mount.meta.leases.take_surplus();
-        let items = surplus.into_iter().map(|(ino, seq)| {
-            let recall = Recall { ino: ino.0, seq, ..Default::default() };
-            let_go(&mount, &files, recall)
-        });
-        return_items(&mount, join_all(items).await).await;
+        for surplus in mount.meta.leases.take_surplus().chunks(TOGETHER) {
+            let items = surplus.iter().map(|(ino, seq)| {
+                let recall = Recall { ino: ino.0, seq: *seq, ..Default::default() };
+                let_go(&mount, &files, recall)
+            });
+            return_items(&mount, join_all(items).await).await;
+        }
+        mount.meta.leases.shrunk();
     }
 }
 

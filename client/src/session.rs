@@ -164,6 +164,7 @@ pub(crate) async fn keep(
         if *dead.borrow_and_update() >= session.id {
             warn!(session = %session.id, "the cluster declared this mount dead; opening a new session");
             meta.leases.lost();
+            meta.creates.lost();
             if let Some(files) = files.upgrade() {
                 files.locks().lost_with(session.id);
             }

@@ -210,8 +210,7 @@ impl Handler for Adapter {
             Op::OpenDir => {
                 Outcome::working(async move { reply::opened_dir(fs.open_dir(ino).await) })
             }
-            // What changes a directory is durable before it is answered.
-            Op::FsyncDir => done(Reply::Empty),
+            Op::FsyncDir => Outcome::working(async move { reply::empty(fs.sync_dir(ino).await) }),
             Op::ReadDir { after, size } => Outcome::working(async move {
                 let page = fs.read_dir(ino, after, DIR_PAGE, false).await;
                 reply::directory(page, node, after, size)

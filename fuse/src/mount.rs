@@ -43,6 +43,8 @@ pub struct MountFlags {
     pub noexec: bool,
     pub read_only: bool,
     pub noatime: bool,
+    /// A change of a directory is durable before it is answered.
+    pub dirsync: bool,
 }
 
 impl MountFlags {
@@ -54,6 +56,7 @@ impl MountFlags {
             "exec" | "noexec" => self.noexec = option == "noexec",
             "ro" | "rw" => self.read_only = option == "ro",
             "atime" | "noatime" => self.noatime = option == "noatime",
+            "async" | "dirsync" => self.dirsync = option == "dirsync",
             _ => return false,
         }
         true
@@ -66,6 +69,7 @@ impl MountFlags {
         flags.set(MsFlags::MS_NOEXEC, self.noexec);
         flags.set(MsFlags::MS_RDONLY, self.read_only);
         flags.set(MsFlags::MS_NOATIME, self.noatime);
+        flags.set(MsFlags::MS_DIRSYNC, self.dirsync);
         flags
     }
 }
@@ -75,12 +79,13 @@ impl fmt::Display for MountFlags {
         let or = |on: bool, yes, no| if on { yes } else { no };
         write!(
             f,
-            "{},{},{},{},{}",
+            "{},{},{},{},{},{}",
             or(self.suid, "suid", "nosuid"),
             or(self.dev, "dev", "nodev"),
             or(self.noexec, "noexec", "exec"),
             or(self.read_only, "ro", "rw"),
-            or(self.noatime, "noatime", "atime")
+            or(self.noatime, "noatime", "atime"),
+            or(self.dirsync, "dirsync", "async")
         )
     }
 }
@@ -321,7 +326,7 @@ mod tests {
     fn flags_are_read_as_they_are_shown() {
         let mut flags = MountFlags::default();
         assert_eq!(flags.to_kernel(), MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
-        for option in ["suid", "dev", "noexec", "ro", "noatime"] {
+        for option in ["suid", "dev", "noexec", "ro", "noatime", "dirsync"] {
             assert!(flags.set(option));
         }
         let mut same = MountFlags::default();

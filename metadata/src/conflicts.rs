@@ -140,6 +140,13 @@ pub async fn claim(
     let mut names = request.op.as_ref().map(Op::names).unwrap_or_default();
     names.dedup(); // a name that is moved to itself
     let mut claim = Claim { node: node.clone(), term, by, names: Vec::new(), inos: Vec::new() };
+    if let Some(Op::MakeFiles(_)) = request.op {
+        let leases = &node.sessions.lock().leases;
+        // Whoever has taken one of these names waits for the lease, and so for this.
+        if names.iter().all(|(dir, _)| leases.writes(by, *dir)) {
+            return Ok(claim);
+        }
+    }
     let busy = "another change of the same name has not ended yet";
     when(node, deadline, busy, |s| s.leases.take_names(&names).then_some(())).await?;
     claim.names = names;

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_proto::{InodeId, SessionId, v1};
 
-/// After a recall nothing is granted for this long, unless it has to be: inodes that several
-/// sessions change are cheaper without leases.
+/// After a recall nothing is granted for this long, unless it has to be, but for reading to readers: inodes
+/// that several sessions change are cheaper without leases.
 const COOL: Duration = Duration::from_millis(200);
 /// Most leases of one session; beyond it nothing is granted, which costs speed only.
 const MOST: usize = 1 << 18;
@@ -57,7 +57,8 @@ struct Lease {
     claims: Vec<SessionId>,
     /// Sessions that are locking it, one entry a request: another that may write would lock without asking.
     locking: Vec<SessionId>,
-    cool_until: Option<Instant>,
+    /// Until then nothing is granted to write, or at all.
+    cool: [Option<Instant>; 2],
 }
 
 impl Lease {
@@ -65,7 +66,13 @@ impl Lease {
         self.holders.is_empty()
             && self.claims.is_empty()
             && self.locking.is_empty()
-            && self.cool_until.is_none_or(|until| until <= now)
+            && self.is_cool(now, Mode::Write)
+    }
+
+    fn is_cool(&self, now: Instant, mode: Mode) -> bool {
+        let [write, all] = self.cool;
+        let over = |until: Option<Instant>| until.is_none_or(|until| until <= now);
+        over(all) && (mode == Mode::Read || over(write))
     }
 }
 
@@ -184,7 +191,7 @@ impl Leases {
             return None;
         }
         if let Some(lease) = self.inodes.get(&ino) {
-            let cool = must || lease.cool_until.is_none_or(|until| until <= now);
+            let cool = must || lease.is_cool(now, mode);
             let claimed = lease.claims.iter().any(|c| *c != to);
             let locking = mode == Mode::Write && lease.locking.iter().any(|l| *l != to);
             let barred = lease.holders.iter().any(|h| match h.session == to {
@@ -196,7 +203,20 @@ impl Leases {
             }
         }
         let (seq, mode) = self.insert(to, ino, mode)?;
-        Some(v1::Grant { ino: ino.0, seq, write: mode == Mode::Write, locks: false })
+        let write = mode == Mode::Write;
+        Some(v1::Grant { ino: ino.0, seq, write, locks: false, layout: None })
+    }
+
+    /// Whether the session holds a lease to write this inode, or is just giving it back.
+    pub fn writes(&self, session: SessionId, ino: InodeId) -> bool {
+        let holders = self.inodes.get(&ino).map_or(&[][..], |lease| &lease.holders);
+        holders.iter().any(|h| h.session == session && h.mode == Mode::Write)
+    }
+
+    /// A session is making an inode on its own, which nobody else can know of: it holds that to write.
+    pub fn enter_made(&mut self, to: SessionId, ino: InodeId) -> Option<v1::Grant> {
+        let (seq, _) = self.insert(to, ino, Mode::Write)?;
+        Some(v1::Grant { ino: ino.0, seq, write: true, locks: true, layout: None })
     }
 
     /// Whether a session has to answer a recall of this inode, or is not known.
@@ -227,7 +247,7 @@ impl Leases {
             self.seq += 1;
             let seq = self.seq;
             holder.recall = Some(Recall { seq, keep_read, since: now });
-            lease.cool_until = Some(now + COOL);
+            lease.cool[usize::from(!keep_read)] = Some(now + COOL);
             if let Some(party) = self.parties.get_mut(&holder.session) {
                 let recall = v1::recalls_reply::Recall { ino: ino.0, seq, keep_read };
                 party.recalls.insert(seq, recall);
@@ -406,6 +426,19 @@ mod tests {
         assert!(!l.recall(now, C, INO, Use::Change));
         l.returned(A, INO, stronger, false);
         assert!(l.recall(now, C, INO, Use::Change));
+    }
+
+    #[test]
+    fn after_a_reader_there_are_readers_and_for_a_while_no_writer() {
+        let (mut l, now) = table();
+        l.grant(now, A, INO, Mode::Write, false).unwrap();
+        assert!(!l.recall(now, B, INO, Use::Read));
+        let (seq, _) = recalls(&l, A)[0];
+        l.returned(A, INO, seq, true);
+        let seq = l.grant(now, B, INO, Mode::Read, false).unwrap().seq;
+        l.returned(B, INO, seq, false);
+        assert!(l.grant(now, A, INO, Mode::Write, false).is_none());
+        assert!(l.grant(now + COOL, A, INO, Mode::Write, false).is_some());
     }
 
     #[test]

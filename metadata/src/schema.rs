@@ -17,6 +17,7 @@
 //! | lock_of | session, key of the lock | empty |
 //! | segment, garbage | session, seq | [`Segment`], [`v1::SegmentInfo`] |
 //! | session, reply, nonce | session / session, number / nonce | [`Session`], [`v1::StoredReply`], [`NonceOwner`] |
+//! | reserved | session | [`Reserved`] |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
 //!
 //! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
@@ -50,6 +51,7 @@ pub(crate) enum Tag {
     Session = 0x30,
     Reply = 0x31,
     Nonce = 0x32,
+    Reserved = 0x33,
     LockOf = 0x3a,
     Target = 0x40,
     Pool = 0x41,
@@ -145,6 +147,16 @@ pub(crate) fn session(id: SessionId) -> Vec<u8> {
 
 pub(crate) fn reply(id: SessionId, number: u64) -> Vec<u8> {
     key(ROOT_SHARD, Tag::Reply, &[&id.0.to_be_bytes(), &number.to_be_bytes()])
+}
+
+/// What was set aside for a session.
+pub(crate) fn reserved(id: SessionId) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Reserved, &[&id.0.to_be_bytes()])
+}
+
+/// Whose such a key is.
+pub(crate) fn reserved_of(key: &[u8]) -> StoreResult<SessionId> {
+    number_at(key, HEAD).map(SessionId)
 }
 
 pub(crate) fn nonce(nonce: &[u8]) -> Vec<u8> {
@@ -325,6 +337,21 @@ pub(crate) struct Session {
     /// The highest number that was applied.
     #[prost(uint64, tag = "4")]
     pub highest: u64,
+}
+
+/// Numbers of inodes that were set aside for a session, in the order in which they were.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Reserved {
+    #[prost(message, repeated, tag = "1")]
+    pub ranges: Vec<Numbers>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Numbers {
+    #[prost(uint64, tag = "1")]
+    pub first: u64,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

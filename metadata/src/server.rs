@@ -135,7 +135,7 @@ impl MetadataService {
     }
 
     /// Returns when this server leads, holds all that was acknowledged, knows what all sessions
-    /// hold, and nobody else buffers writes of `ino`. Without a session nobody is asked to flush:
+    /// hold, and nobody else buffers writes of `ino` or makes files in it on its own. Without a session nobody is asked to flush:
     /// checks and listings want the committed state.
     async fn may_read(
         &self,
@@ -168,11 +168,11 @@ impl MetadataService {
         request: &v1::MetaRequest,
         deadline: Instant,
     ) -> Result<v1::MetaReply> {
-        self.may_read(session, None, deadline).await?;
+        let parent = InodeId(op.parent);
+        self.may_read(session, Some(parent), deadline).await?;
         if session.0 == 0 {
             return self.node.state.read(request);
         }
-        let parent = InodeId(op.parent);
         let mut grants = Vec::from_iter(self.grant(session, parent, Mode::Read, false));
         let Some(child) = self.node.state.child(parent, &op.name)? else {
             // Says what is wrong, or that the name is missing.
@@ -213,7 +213,7 @@ impl MetadataService {
         request: &v1::MetaRequest,
         deadline: Instant,
     ) -> Result<v1::MetaReply> {
-        self.may_read(session, None, deadline).await?;
+        self.may_read(session, Some(InodeId(op.ino)), deadline).await?;
         if session.0 == 0 {
             return self.node.state.read(request);
         }
@@ -530,29 +530,92 @@ impl MetadataService {
         }
         let claim = conflicts::claim(&self.node, term, &request, deadline).await?;
         let effect = Effect::of(&request);
+        let makes = Makes::of(request.op.as_ref());
+        let entered = match &request.op {
+            Some(Op::MakeFiles(op)) => self.enter_made(session, op),
+            _ => Vec::new(),
+        };
         let mut reply = self.node.propose(v1::log_entry::Body::Client(request), effect).await?;
         reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
+        reply.grants = entered;
+        self.grant_made(session, makes, &mut reply)?;
         // Of use to a session that keeps its lease, against which no other changes them.
         let after = |dir| self.node.state.attr(dir).ok().flatten();
         reply.dirs = claim.dirs().into_iter().filter_map(after).collect();
         drop(claim);
-        match &mut reply.result {
-            Some(Reply::OpenSession(opened)) => opened.ttl_ms = self.node.config.session_ttl_ms,
-            // What was just made is nobody else's yet.
-            Some(Reply::Open(v1::OpenReply { attr: Some(attr), .. })) => {
-                reply.grants.extend(self.grant_to_write(session, InodeId(attr.ino))?);
-            }
-            Some(Reply::Attr(attr)) if attr.kind == v1::FileKind::Directory as i32 => {
-                reply.grants.extend(self.grant(session, InodeId(attr.ino), Mode::Read, false));
-            }
-            _ => {}
+        if let Some(Reply::OpenSession(opened)) = &mut reply.result {
+            opened.ttl_ms = self.node.config.session_ttl_ms;
         }
         Ok(reply)
+    }
+
+    /// Grants leases on what was just made: it is nobody else's yet. And on the directory, if nobody else uses
+    /// it; that is still claimed. What another session has changed since, is not for this one to use.
+    fn grant_made(&self, to: SessionId, makes: Makes, reply: &mut v1::MetaReply) -> Result<()> {
+        let made = match &reply.result {
+            Some(Reply::Open(v1::OpenReply { attr: Some(attr), .. })) => *attr,
+            Some(Reply::Attr(attr)) => *attr,
+            _ => return Ok(()),
+        };
+        let ino = InodeId(made.ino);
+        let mut grants = Vec::new();
+        match makes {
+            Makes::File(dir) => {
+                grants.extend(self.grant_to_write(to, ino)?);
+                // Not if it was there already, and is opened only.
+                if let Some(dir) = dir.filter(|_| !reply.touched.contains(&made.ino)) {
+                    reply.grants.extend(self.grant_to_make(to, dir)?);
+                }
+            }
+            Makes::Directory => grants.extend(self.grant_to_make(to, ino)?),
+            Makes::Nothing if made.kind == v1::FileKind::Directory as i32 => {
+                reply.grants.extend(self.grant(to, ino, Mode::Read, false));
+            }
+            Makes::Nothing => {}
+        }
+        if !grants.is_empty() && self.node.state.attr(ino)? == Some(made) {
+            reply.grants.append(&mut grants);
+        }
+        Ok(())
+    }
+
+    /// Grants the right to make files in a directory without asking.
+    fn grant_to_make(&self, to: SessionId, dir: InodeId) -> Result<Option<v1::Grant>> {
+        let Some(mut grant) = self.grant(to, dir, Mode::Write, false) else { return Ok(None) };
+        grant.layout = self.node.state.layout(dir)?;
+        Ok(Some(grant))
+    }
+
+    /// The session holds what it made already, and shall do so here before anybody can see it.
+    fn enter_made(&self, session: SessionId, op: &v1::MakeFilesOp) -> Vec<v1::Grant> {
+        let leases = &mut self.node.sessions.lock().leases;
+        op.files.iter().filter_map(|file| leases.enter_made(session, InodeId(file.ino))).collect()
     }
 
     async fn piece(&self, request: Incoming) -> Result<Outgoing> {
         let (piece, bytes) = self.snapshots.piece(decode(&request)?).await?;
         Ok(Outgoing::with_payload(&piece, vec![bytes]))
+    }
+}
+
+/// What a change makes.
+#[derive(Clone, Copy)]
+enum Makes {
+    /// A file that is open then, in this directory if it gets a name.
+    File(Option<InodeId>),
+    Directory,
+    /// Nothing that its session is granted a lease on.
+    Nothing,
+}
+
+impl Makes {
+    fn of(op: Option<&Op>) -> Self {
+        match op {
+            Some(Op::Create(op)) => Self::File(Some(InodeId(op.parent))),
+            Some(Op::TmpFile(_)) => Self::File(None),
+            Some(Op::MkDir(_)) => Self::Directory,
+            _ => Self::Nothing,
+        }
     }
 }
 

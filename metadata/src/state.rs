@@ -170,6 +170,11 @@ impl StateMachine {
         Ok(self.store.newest(|s| s.inode(ino))?.map(|inode| inode.attr))
     }
 
+    /// How files made in a directory are laid out.
+    pub fn layout(&self, dir: InodeId) -> Result<Option<v1::LayoutInfo>> {
+        Ok(self.store.newest(|s| s.inode(dir))?.and_then(|inode| inode.layout))
+    }
+
     /// What an open answers: attributes, effective layout and the first extents.
     pub fn open_reply(&self, ino: InodeId) -> Result<v1::OpenReply> {
         Ok(self.store.view(|s| ops::open_reply(s, ino))?)

@@ -8,6 +8,13 @@ pub const SETGID: u32 = 0o2000;
 const SETUID: u32 = 0o4000;
 const GROUP_EXEC: u32 = 0o010;
 
+const PERMISSIONS: u32 = 0o777;
+
+/// The mode of a new file that inherits no access control list.
+pub fn mode_of_new(mode: u32, umask: u32) -> u32 {
+    mode & MODE_MASK & !(umask & PERMISSIONS)
+}
+
 /// The mode after it was `set`, or after the owner or the group was: that takes the set-id bits of what is
 /// no directory, as on Linux; without group execution SETGID means locking, and stays.
 pub fn mode_after(mode: u32, is_dir: bool, set: Option<u32>, chowned: bool) -> u32 {
@@ -22,6 +29,11 @@ pub fn mode_after(mode: u32, is_dir: bool, set: Option<u32>, chowned: bool) -> u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_umask_takes_permissions_only() {
+        assert_eq!([mode_of_new(0o106_777, 0o7022), mode_of_new(0o640, 0)], [0o6755, 0o640]);
+    }
 
     #[test]
     fn a_new_owner_gets_no_set_id_bits() {

@@ -2,6 +2,8 @@
 //! change, and for the client, which changes what it has cached after it.
 
 use crate::InodeId;
+use crate::v1::Lock;
+use crate::v1::make_files_op::File;
 use crate::v1::meta_request::Op;
 use bytes::Bytes;
 
@@ -19,6 +21,10 @@ impl Op {
             Self::Rename(op) => {
                 let (old, new) = ((op.parent, &op.name), (op.new_parent, &op.new_name));
                 return [old, new].map(|(dir, name)| (InodeId(dir), name.clone())).into();
+            }
+            Self::MakeFiles(op) => {
+                let name = |file: &File| (InodeId(file.parent), file.name.clone());
+                return op.files.iter().map(name).collect();
             }
             _ => return Vec::new(),
         };
@@ -41,5 +47,33 @@ impl Op {
             _ => return None,
         };
         Some(InodeId(ino))
+    }
+
+    /// The inodes that a request is about, the directories of its names among them.
+    pub fn concerns(&self) -> Vec<InodeId> {
+        let lock = |lock: &Option<Lock>| lock.map_or(0, |lock| lock.ino);
+        let ino = match self {
+            Self::Lookup(op) => op.parent,
+            Self::TmpFile(op) => op.parent,
+            Self::GetAttr(op) => op.ino,
+            Self::ReadDir(op) => op.ino,
+            Self::ReadLink(op) => op.ino,
+            Self::GetXattr(op) => op.ino,
+            Self::ListXattr(op) => op.ino,
+            Self::GetExtents(op) => op.ino,
+            Self::GetLayout(op) => op.ino,
+            Self::Open(op) => op.ino,
+            Self::Lease(op) => op.ino,
+            Self::GetLock(op) => lock(&op.lock),
+            Self::SetLock(op) => lock(&op.lock),
+            Self::WaitLock(op) => lock(&op.lock),
+            Self::CopyRange(op) => return vec![InodeId(op.from), InodeId(op.to)],
+            Self::Accessed(op) => return op.accesses.iter().map(|a| InodeId(a.ino)).collect(),
+            _ => {
+                let dirs = self.names().into_iter().map(|(dir, _)| dir);
+                return dirs.chain(self.inode()).collect();
+            }
+        };
+        vec![InodeId(ino)]
     }
 }

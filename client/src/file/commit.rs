@@ -141,18 +141,25 @@ impl File {
             let mut state = self.state.lock();
             let batch = state.dirty.batch(below, MOST_PIECES);
             let (append, (session_then, version)) = (state.dirty.append, state.buffered_under);
+            let mut waiting = state.waiting;
+            if batch.pieces.is_empty() {
+                // Nothing was written: that time stays.
+                waiting.mtime_ns.get_or_insert(state.attr.mtime_ns);
+            }
             // With that session went the lease that kept others from writing.
             let moved = session_then != session.id;
             let expect = (moved && !append).then_some(version);
-            (batch, append, state.waiting, expect, moved)
+            (batch, append, waiting, expect, moved)
         };
         for segment in &batch.dead {
             self.mount.store.discard(segment.clone());
         }
+        let meta = &self.mount.meta;
         let first = match batch.pieces.first() {
             Some(piece) => piece.range.start,
-            // The data that they waited for was given up.
+            // The data that they waited for was given up, or they are of a new file.
             None if waiting.is_more() => 0,
+            None if meta.creates.has(self.ino) => return self.make_empty().await,
             None => return Outcome::Empty,
         };
         let locks = &self.mount.locks;
@@ -163,11 +170,20 @@ impl File {
         if batch.segments.iter().any(|s| s.id.session != session.id) {
             return self.write_again(&batch.buffers);
         }
+        if meta.creates.has(self.ino) {
+            let op = commit_op(self.ino, &batch, false, 0, &waiting);
+            match meta.make_with(op, session.id).await {
+                Some(Ok(attr)) => return self.committed(batch, attr, None),
+                Some(Err(f)) => {
+                    return self.refused(batch, false, session.id, f.error, f.ambiguous).await;
+                }
+                None => {}
+            }
+        }
         let base = if append { first } else { 0 };
         let mut op = commit_op(self.ino, &batch, append, base, &waiting);
         op.expect_version = expect_version;
-        let deadline = self.mount.meta.deadline();
-        match self.mount.meta.change_in(&session, Op::CommitExtents(op), deadline).await {
+        match meta.change_in(&session, Op::CommitExtents(op), meta.deadline()).await {
             Ok(Reply::CommitExtents(v1::CommitExtentsReply { attr: Some(attr), base: landed })) => {
                 match Attr::try_from(attr) {
                     Ok(attr) => self.committed(batch, attr, append.then_some((base, landed))),
@@ -182,6 +198,17 @@ impl File {
                 self.refused(batch, append, session.id, failed.error, failed.ambiguous).await
             }
         }
+    }
+
+    /// The group is told of a new file that nothing was written to yet.
+    async fn make_empty(&self) -> Outcome {
+        let meta = &self.mount.meta;
+        let Err(error) = meta.settle(&[self.ino]).await else { return Outcome::Empty };
+        warn!(ino = %self.ino, %error, "a new file is not made; whoever has it open will be told");
+        self.state.lock().fail(error);
+        // Unless it is tried again.
+        meta.creates.forget_failed(self.ino);
+        Outcome::Failed
     }
 
     fn committed(&self, batch: Batch, attr: Attr, appended: Option<(u64, u64)>) -> Outcome {
@@ -258,6 +285,7 @@ impl File {
         state.went_along();
         state.fail(error);
         drop(state);
+        self.mount.meta.creates.forget_failed(self.ino);
         if !ambiguous {
             batch.segments.iter().for_each(|s| self.mount.store.discard(s.clone()));
         }
@@ -294,15 +322,18 @@ impl File {
         Ok(state.view())
     }
 
-    /// Changes attributes here, for the commit of data that waits under a lease to write. `None`, with
-    /// nothing changed, where there is none, and where only the group can say what the change does.
+    /// Changes attributes here, for the commit of data that waits under a lease to write, or of a new file.
+    /// `None`, with nothing changed, where there is none, and where only the group can say what the change
+    /// does.
     fn keep(&self, change: &SetAttr) -> Option<Attr> {
+        let is_new = self.mount.meta.creates.has(self.ino);
         let state = &mut *self.state.lock();
         let owner = [change.uid, change.gid];
         let simple = change.size.is_none() && !owner.contains(&Some(u32::MAX));
         // A mode changes the list, and an owner nothing of it; who has a list is rare.
         let listed = state.attr.acls && (change.mode.is_some() || owner != [None, None]);
-        let waits = !state.dirty.is_empty() && !state.dirty.append;
+        let is_more = change.mode.is_some() || owner != [None, None] || change.atime.is_some();
+        let waits = (!state.dirty.is_empty() || is_new && is_more) && !state.dirty.append;
         // As in `put_in`: nothing that is kept is missed by a recall.
         if !simple || listed || !waits || !self.mount.meta.leases.may_buffer(self.ino) {
             return None;

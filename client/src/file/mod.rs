@@ -336,8 +336,14 @@ impl File {
         self.state.lock().failure_since(seen)
     }
 
+    /// Whether there is something that the metadata group does not know, if only that the file was made.
     pub fn is_dirty(&self) -> bool {
-        self.state.lock().is_dirty()
+        self.mount.meta.creates.has(self.ino) || self.state.lock().is_dirty()
+    }
+
+    /// Whether a close has nothing to wait for. That an empty file was made, the group is told behind it.
+    pub fn is_closed(&self) -> bool {
+        !self.state.lock().is_dirty() && self.mount.meta.creates.closed(self.ino)
     }
 
     /// Whether attributes wait for a commit that a change elsewhere must not overtake.
@@ -353,8 +359,9 @@ impl File {
         self.state.lock().dirty.is_flying(dirty::BufferNo::MAX)
     }
 
-    /// When the oldest data that is not committed was written.
+    /// When the oldest was made or written that is not committed.
     pub fn oldest(&self) -> Option<Instant> {
-        self.state.lock().dirty.oldest()
+        let made = self.mount.meta.creates.made_at(self.ino);
+        made.or_else(|| self.state.lock().dirty.oldest())
     }
 }

@@ -1,6 +1,7 @@
 //! Ends the session of the client that asks.
 
 use super::{Context, EMPTY, Fault, Operation, Reply, session};
+use crate::schema;
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::v1;
 
@@ -13,6 +14,7 @@ impl Operation for v1::CloseSessionOp {
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
         session::end(tx, cx.session)?;
+        tx.delete(schema::reserved(cx.session));
         Ok(EMPTY)
     }
 }

@@ -29,47 +29,79 @@ impl Operation for v1::CommitExtentsOp {
 
     fn check(&self, state: &dyn Read, cx: &Context) -> Result<Plan, Fault> {
         let (file, layout) = inodes::file(state, self.ino)?;
-        if self.append && self.min_size > 0 {
-            return refuse(ErrorKind::Invalid, "an append has no minimum size");
-        }
-        if self.expect_version.is_some_and(|v| v != file.attr.data_version) {
-            return refuse(
-                ErrorKind::Stale,
-                format!("file {} was changed after this data was buffered", file.ino()),
-            );
-        }
-        if let Some(attr) = &self.attr {
-            check_attr(attr, self.ino)?;
-        }
-        let base = if self.append { file.attr.size } else { 0 };
-        check_ranges(&self.extents, base, self.min_size)?;
-        let new = check_new_segments(state, &self.segments, cx)?;
-        check_sources(state, &self.extents, &new, &layout)?;
-        check_inline(state, &file, &self.extents, base, &layout)?;
+        let base = check_on(self, state, cx, &file, &layout)?;
         Ok(Plan { file, base })
     }
 
-    fn apply(&self, plan: Plan, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
-        let Plan { mut file, base } = plan;
-        let grows = self.min_size > file.attr.size;
-        file.attr.data_version += u64::from(grows || !self.extents.is_empty());
-        file.attr.mtime_ns = if self.mtime_ns == 0 { cx.now } else { self.mtime_ns };
-        // What the writer shows since then, so that a commit behind a reader's back changes no time.
-        let changed = self.changed_ns;
-        let believed = changed != 0 && cx.now.abs_diff(changed) < SKEW;
-        file.attr.ctime_ns = if believed { file.attr.ctime_ns.max(changed) } else { cx.now };
-        if let Some(attr) = &self.attr {
-            set_attr::set_owner_and_mode(attr, &mut file)?;
-            file.attr.atime_ns = attr.atime_ns.unwrap_or(file.attr.atime_ns);
-        }
-        let mut edit = Edit::new(file);
-        for e in &self.extents {
-            edit.insert(tx, v1::Extent { file_off: base + e.file_off, ..e.clone() })?;
-        }
-        edit.file.attr.size = edit.file.attr.size.max(self.min_size);
-        let file = edit.finish(tx, &self.segments)?;
+    fn apply(
+        &self,
+        Plan { file, base }: Plan,
+        tx: &mut Txn<'_>,
+        cx: &Context,
+    ) -> StoreResult<Reply> {
+        let file = apply_on(self, tx, cx, file, base)?;
         Ok(Reply::CommitExtents(v1::CommitExtentsReply { attr: Some(file.attr), base }))
     }
+}
+
+/// Checks a commit on this file, which may be one that is being made. Answers what the offsets of the
+/// extents are relative to.
+pub(super) fn check_on(
+    op: &v1::CommitExtentsOp,
+    state: &dyn Read,
+    cx: &Context,
+    file: &Inode,
+    layout: &Layout,
+) -> Result<u64, Fault> {
+    if op.append && op.min_size > 0 {
+        return refuse(ErrorKind::Invalid, "an append has no minimum size");
+    }
+    if op.expect_version.is_some_and(|v| v != file.attr.data_version) {
+        return refuse(
+            ErrorKind::Stale,
+            format!("file {} was changed after this data was buffered", file.ino()),
+        );
+    }
+    if let Some(attr) = &op.attr {
+        check_attr(attr, op.ino)?;
+    }
+    let base = if op.append { file.attr.size } else { 0 };
+    check_ranges(&op.extents, base, op.min_size)?;
+    let new = check_new_segments(state, &op.segments, cx)?;
+    check_sources(state, &op.extents, &new, layout)?;
+    check_inline(state, file, &op.extents, base, layout)?;
+    Ok(base)
+}
+
+/// Carries out what [`check_on`] accepted, and stores the file.
+pub(super) fn apply_on(
+    op: &v1::CommitExtentsOp,
+    tx: &mut Txn<'_>,
+    cx: &Context,
+    mut file: Inode,
+    base: u64,
+) -> StoreResult<Inode> {
+    let grows = op.min_size > file.attr.size;
+    file.attr.data_version += u64::from(grows || !op.extents.is_empty());
+    file.attr.mtime_ns = if op.mtime_ns == 0 { cx.now } else { op.mtime_ns };
+    // What the writer shows since then, so that a commit behind a reader's back changes no time.
+    let changed = believed(op.changed_ns, cx.now);
+    file.attr.ctime_ns = changed.map_or(cx.now, |changed| changed.max(file.attr.ctime_ns));
+    if let Some(attr) = &op.attr {
+        set_attr::set_owner_and_mode(attr, &mut file)?;
+        file.attr.atime_ns = attr.atime_ns.unwrap_or(file.attr.atime_ns);
+    }
+    let mut edit = Edit::new(file);
+    for e in &op.extents {
+        edit.insert(tx, v1::Extent { file_off: base + e.file_off, ..e.clone() })?;
+    }
+    edit.file.attr.size = edit.file.attr.size.max(op.min_size);
+    edit.finish(tx, &op.segments)
+}
+
+/// When a client did something, if it says so and its clock is about right.
+pub(super) fn believed(done: i64, now: i64) -> Option<i64> {
+    (done != 0 && now.abs_diff(done) < SKEW).then_some(done)
 }
 
 /// Size and modification time are those of what is committed.

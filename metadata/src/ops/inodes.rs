@@ -73,15 +73,19 @@ pub(super) struct Wanted {
     pub rdev: u64,
 }
 
-/// A new inode in `dir`, not stored yet: group, lists and layout come from the directory as Linux and
-/// the layout rules say. The caller fills in what only its kind has.
+/// A new inode in `dir`, not stored yet; see [`describe`].
 pub(super) fn make(tx: &mut Txn<'_>, dir: &Inode, wanted: &Wanted, now: i64) -> StoreResult<Inode> {
     let number = tx.edit_counters(|c| {
         c.inodes += 1;
         c.next_inode += 1;
         c.next_inode - 1
     })?;
-    let ino = InodeId::new(dir.ino().shard(), number);
+    describe(dir, wanted, InodeId::new(dir.ino().shard(), number), now)
+}
+
+/// What a new inode in `dir` is like: group, lists and layout come from the directory as Linux and
+/// the layout rules say. The caller fills in what only its kind has.
+pub(super) fn describe(dir: &Inode, wanted: &Wanted, ino: InodeId, now: i64) -> StoreResult<Inode> {
     let is_dir = wanted.kind == FileKind::Directory;
     let inherits = dir.attr.mode & SETGID != 0;
     let mut mode = wanted.mode & MODE_MASK;

@@ -28,6 +28,7 @@ mod list_segments;
 mod list_xattr;
 mod locks;
 mod lookup;
+mod make_files;
 mod mk_dir;
 mod mk_nod;
 mod names;
@@ -39,6 +40,7 @@ mod read_link;
 mod register_target;
 mod remove_xattr;
 mod rename;
+mod reserve_inodes;
 mod rm_dir;
 mod segments_freed;
 mod session;
@@ -190,6 +192,9 @@ fn replicated(op: &Op, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
         Op::Fallocate(op) => run(op, tx, cx),
         Op::CopyRange(op) => run(op, tx, cx),
         Op::Accessed(op) => run(op, tx, cx),
+        Op::ReserveInodes(op) => run(op, tx, cx),
+        // Each file by itself.
+        Op::MakeFiles(op) => Ok(make_files::run(op, tx, cx)?),
         _ => refuse(ErrorKind::Protocol, "this request is not a replicated operation"),
     }
 }

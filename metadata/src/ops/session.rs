@@ -3,7 +3,9 @@
 //! A session has at most [`WINDOW`] numbers between the lowest that it has not acknowledged and
 //! the highest, so that what is kept for it is bounded.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, locks, refuse, replicated, run, stored};
+use super::{
+    Context, EMPTY, Fault, Operation, Reply, locks, refuse, replicated, reserve_inodes, run, stored,
+};
 use crate::schema::{self, Session};
 use crate::store::{Read, StoreResult, Txn};
 use v1::meta_request::Op;
@@ -113,6 +115,7 @@ impl Operation for v1::ExpireSessionEntry {
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
         end(tx, SessionId(self.session))?;
+        reserve_inodes::forget_oldest(tx)?;
         Ok(EMPTY)
     }
 }

@@ -6,6 +6,7 @@ mod durability;
 mod garbage;
 mod history;
 mod locks;
+mod made;
 mod model;
 mod namespace;
 mod ranges;

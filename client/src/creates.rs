@@ -1,0 +1,518 @@
+//! Files that were made on this mount and that the metadata group has not heard of yet.
+//!
+//! Under a lease to write a directory a file is made here, if its name is known to be free: nobody else
+//! makes one there, or looks, without recalling the lease. The group is told with the first commit of the
+//! file, so that create, write and close are one commit; or before, when somebody wants to know; or, if it
+//! was closed with nothing written to it, behind its caller's back. What is to be told goes together.
+//!
+//! Invariants: a request about such a file or its directory is sent after the group was told
+//! ([`Meta::settle`]), and so is the answer to a recall; nothing is made twice: a file keeps its number,
+//! by which the group knows it, also in the session after the one that it was made in; one that cannot be
+//! made is told to its handles (I8); whoever makes files waits when many are not told yet.
+
+use crate::meta::{Failed, Meta};
+use crate::mount::Mount;
+use crate::types::Attr;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{debug, warn};
+use v1::make_files_op::File;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Files that wait; who makes more waits for the group.
+const MOST: usize = 1024;
+/// What nobody waits for is gathered for this long: one burst wakes everyone on its way once.
+const GATHER: Duration = Duration::from_millis(5);
+/// Pause before what did not get through is told again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Files in one request, and about how many bytes of content.
+const TOGETHER: usize = 128;
+const TOGETHER_BYTES: usize = 1 << 20;
+/// Numbers to ask for, and how few are left when more are asked for.
+const NUMBERS: u32 = 4096;
+const FEW: u64 = 1024;
+
+type Told = Result<Attr, Failed>;
+
+struct Made {
+    file: File,
+    session: SessionId,
+    at: Instant,
+    stage: Stage,
+    /// It has no handles any more.
+    left: bool,
+}
+
+enum Stage {
+    /// Nobody else knows of it.
+    Here,
+    /// In the queue, or on its way.
+    Leaving,
+    /// It could not be made, which its handles have to be told.
+    Failed(Error),
+}
+
+/// A file that somebody wants to be told.
+struct Wanted {
+    ino: InodeId,
+    content: Option<Content>,
+    told: oneshot::Sender<Told>,
+}
+
+/// The first content of a file, and the session that its segments are of.
+struct Content(v1::CommitExtentsOp, SessionId);
+
+#[derive(Default)]
+struct Table {
+    files: BTreeMap<InodeId, Made>,
+    queue: VecDeque<Wanted>,
+    numbers: VecDeque<Range<u64>>,
+    reserving: bool,
+    /// Sessions that have ended.
+    ended: u64,
+}
+
+impl Made {
+    fn fail(&mut self, ino: InodeId, error: Error) {
+        if self.left {
+            warn!(%ino, %error, "a new file that was closed already is lost");
+        }
+        self.stage = Stage::Failed(error);
+    }
+}
+
+impl Table {
+    fn next(&self) -> Option<InodeId> {
+        self.numbers.front().map(|range| InodeId(range.start))
+    }
+
+    fn take(&mut self) {
+        if let Some(range) = self.numbers.front_mut() {
+            range.start += 1;
+            if range.is_empty() {
+                self.numbers.pop_front();
+            }
+        }
+    }
+
+    /// Has a file told, if that is not under way.
+    fn want(&mut self, ino: InodeId, content: Option<Content>) -> Option<Answer> {
+        let made = self.files.get_mut(&ino)?;
+        if !matches!(made.stage, Stage::Here) {
+            return None;
+        }
+        made.stage = Stage::Leaving;
+        let (told, answer) = oneshot::channel();
+        self.queue.push_back(Wanted { ino, content, told });
+        Some(answer)
+    }
+
+    /// Files that the group has not heard of: these, and those in these directories, or all. Answers the
+    /// failure of one of these themselves.
+    fn concerned(&self, inos: Option<&[InodeId]>) -> Result<Vec<InodeId>> {
+        let mut concerned = Vec::new();
+        for (ino, made) in &self.files {
+            let parent = InodeId(made.file.parent);
+            let named = inos.is_some_and(|inos| inos.contains(ino));
+            match &made.stage {
+                Stage::Failed(error) if named => return Err(error.clone()),
+                Stage::Failed(_) => {}
+                _ if named || inos.is_none_or(|inos| inos.contains(&parent)) => {
+                    concerned.push(*ino);
+                }
+                _ => {}
+            }
+        }
+        Ok(concerned)
+    }
+
+    /// What goes in the next request.
+    fn batch(&mut self, session: SessionId) -> (Vec<Wanted>, Vec<File>) {
+        let (mut batch, mut files, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while batch.len() < TOGETHER && bytes < TOGETHER_BYTES {
+            let Some(wanted) = self.queue.pop_front() else { break };
+            let Some(made) = self.files.get_mut(&wanted.ino) else { continue };
+            let content = match &wanted.content {
+                // It has to be written again.
+                Some(Content(_, of)) if *of != session => {
+                    made.stage = Stage::Here;
+                    let error = ErrorKind::SessionExpired.into();
+                    let _ = wanted.told.send(Err(Failed { error, ambiguous: false }));
+                    continue;
+                }
+                content => content.as_ref().map(|Content(op, _)| op.clone()),
+            };
+            bytes += content.as_ref().map_or(0, prost::Message::encoded_len);
+            let session = if made.session == session { 0 } else { made.session.0 };
+            files.push(File { content, session, ..made.file.clone() });
+            batch.push(wanted);
+        }
+        (batch, files)
+    }
+}
+
+type Answer = oneshot::Receiver<Told>;
+
+#[derive(Default)]
+pub(crate) struct Creates {
+    /// Files in the table.
+    count: AtomicUsize,
+    table: Mutex<Table>,
+    /// Held by who tells.
+    turn: tokio::sync::Mutex<()>,
+    /// Something is in the queue that nobody waits for.
+    behind: Notify,
+}
+
+impl Creates {
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether the group has not heard of this file, or its handles of its failure.
+    pub fn has(&self, ino: InodeId) -> bool {
+        !self.is_empty() && self.table.lock().files.contains_key(&ino)
+    }
+
+    /// When the file was made, if the group has not heard of it.
+    pub fn made_at(&self, ino: InodeId) -> Option<Instant> {
+        if self.is_empty() {
+            return None;
+        }
+        self.table.lock().files.get(&ino).map(|made| made.at)
+    }
+
+    /// The handles were told if the file could not be made.
+    pub fn forget_failed(&self, ino: InodeId) {
+        let mut table = self.table.lock();
+        if table.files.get(&ino).is_some_and(|made| matches!(made.stage, Stage::Failed(_))) {
+            table.files.remove(&ino);
+            self.counted(&table);
+        }
+    }
+
+    /// A file was closed with nothing written to it: it is told soon, if it was not. Answers whether there is
+    /// nothing to tell its handles.
+    pub fn closed(&self, ino: InodeId) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let table = &mut *self.table.lock();
+        self.want_behind(table, ino);
+        !table.files.get(&ino).is_some_and(|made| matches!(made.stage, Stage::Failed(_)))
+    }
+
+    /// The last handle of a file is gone.
+    pub fn left(&self, ino: InodeId) {
+        if self.is_empty() {
+            return;
+        }
+        let table = &mut *self.table.lock();
+        let Some(made) = table.files.get_mut(&ino) else { return };
+        made.left = true;
+        match made.stage {
+            Stage::Failed(_) => {
+                table.files.remove(&ino);
+                self.counted(table);
+            }
+            Stage::Here => self.want_behind(table, ino),
+            Stage::Leaving => {}
+        }
+    }
+
+    /// Has files without handles told that could not be; answers whether there are any.
+    fn again(&self) -> bool {
+        let table = &mut *self.table.lock();
+        let late = |(ino, made): (&InodeId, &Made)| {
+            (made.left && matches!(made.stage, Stage::Here)).then_some(*ino)
+        };
+        let late: Vec<_> = table.files.iter().filter_map(late).collect();
+        late.iter().for_each(|ino| self.want_behind(table, *ino));
+        !late.is_empty()
+    }
+
+    /// Nobody waits for the answer.
+    fn want_behind(&self, table: &mut Table, ino: InodeId) {
+        if table.want(ino, None).is_some() {
+            self.behind.notify_one();
+        }
+    }
+
+    fn counted(&self, table: &Table) {
+        self.count.store(table.files.len(), Ordering::Release);
+    }
+
+    /// It is not known whether the group has heard of this file.
+    fn back(&self, table: &mut Table, ino: InodeId) {
+        if let Some(made) = table.files.get_mut(&ino)
+            && matches!(made.stage, Stage::Leaving)
+        {
+            made.stage = Stage::Here;
+            if made.left {
+                self.behind.notify_one();
+            }
+        }
+    }
+
+    /// The session has ended, and with it what was set aside for it.
+    pub fn lost(&self) {
+        let mut table = self.table.lock();
+        table.numbers.clear();
+        table.ended += 1;
+    }
+}
+
+fn lost() -> Error {
+    let what = "the cluster declared this mount dead while it was told of a new file; whether it was made is \
+                not known: check and repeat it";
+    Error::new(ErrorKind::Io, what)
+}
+
+/// Puts files back that were on their way when whoever told them gave up.
+struct OnTheWay<'a> {
+    creates: &'a Creates,
+    batch: Vec<Wanted>,
+}
+
+impl Drop for OnTheWay<'_> {
+    fn drop(&mut self) {
+        if !self.batch.is_empty() {
+            let table = &mut *self.creates.table.lock();
+            self.batch.iter().for_each(|wanted| self.creates.back(table, wanted.ino));
+            self.creates.counted(table);
+        }
+    }
+}
+
+impl Meta {
+    /// Makes a file here, if a lease allows that: `file` but for its number. `open` is called with that
+    /// before anybody else can see the file. Answers what an open would.
+    pub fn make(
+        self: &Arc<Self>,
+        mut file: File,
+        open: impl FnOnce(InodeId),
+    ) -> Option<v1::OpenReply> {
+        let mut table = self.creates.table.lock();
+        let left: u64 = table.numbers.iter().map(|range| range.end - range.start).sum();
+        if left < FEW && !table.reserving && self.leases.may_buffer(InodeId(file.parent)) {
+            table.reserving = true;
+            tokio::spawn(self.clone().reserve(table.ended));
+        }
+        let ino = table.next().filter(|_| table.files.len() < MOST)?;
+        file.ino = ino.0;
+        let reply = self.leases.make(&mut file)?;
+        table.take();
+        open(ino);
+        let (session, at) = (self.sessions.current().id, Instant::now());
+        table.files.insert(ino, Made { file, session, at, stage: Stage::Here, left: false });
+        self.creates.counted(&table);
+        Some(reply)
+    }
+
+    async fn reserve(self: Arc<Self>, ended: u64) {
+        let op = Op::ReserveInodes(v1::ReserveInodesOp { count: NUMBERS });
+        let answer = self.change(op).await;
+        let mut table = self.creates.table.lock();
+        table.reserving = false;
+        match answer {
+            Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first })) if table.ended == ended => {
+                table.numbers.push_back(first..first.saturating_add(NUMBERS.into()));
+            }
+            Ok(_) => {}
+            Err(error) => debug!(%error, "no numbers for new files; the group makes them"),
+        }
+    }
+
+    /// Commits the first content of a file, which was written in this session, with the file itself; `None`
+    /// if the group knows of the file or is being told.
+    pub async fn make_with(&self, op: v1::CommitExtentsOp, session: SessionId) -> Option<Told> {
+        let ino = InodeId(op.ino);
+        let content = Some(Content(op, session));
+        let answer = self.creates.table.lock().want(ino, content)?;
+        Some(self.told(answer).await)
+    }
+
+    /// Returns when the group knows of everything that a request is about, or why it does not.
+    pub async fn settle_for(&self, op: &Op) -> Result<()> {
+        match op {
+            _ if self.creates.is_empty() => Ok(()),
+            // Nothing may be in a directory that goes, which is named by its name.
+            Op::RmDir(_) | Op::Rename(_) => self.settle_all().await,
+            op => self.settle(&op.concerns()).await,
+        }
+    }
+
+    /// Returns when the group knows of these inodes and of what was made in them, or why it does not.
+    pub async fn settle(&self, inos: &[InodeId]) -> Result<()> {
+        match inos.is_empty() || self.creates.is_empty() {
+            true => Ok(()),
+            false => self.settle_those(Some(inos)).await,
+        }
+    }
+
+    /// [`Self::settle`] for all that was made.
+    pub async fn settle_all(&self) -> Result<()> {
+        match self.creates.is_empty() {
+            true => Ok(()),
+            false => self.settle_those(None).await,
+        }
+    }
+
+    /// Everything, if `inos` is `None`.
+    async fn settle_those(&self, inos: Option<&[InodeId]>) -> Result<()> {
+        let deadline = self.deadline();
+        // More may be made meanwhile.
+        let mut concerned = self.creates.table.lock().concerned(inos)?;
+        while !concerned.is_empty() {
+            {
+                let table = &mut *self.creates.table.lock();
+                concerned.iter().for_each(|ino| drop(table.want(*ino, None)));
+            }
+            // When it is this one's turn, they were told, or are in the queue.
+            let Ok(_turn) = timeout_at(deadline, self.creates.turn.lock()).await else {
+                let what = "the metadata group has not answered yet what was made here";
+                return Err(Error::new(ErrorKind::TimedOut, what));
+            };
+            match self.tell_queue().await {
+                Err(error) if passes(&error) || Instant::now() >= deadline => return Err(error),
+                // A file that is refused is its own handles' failure.
+                _ => {}
+            }
+            let still = self.creates.table.lock().concerned(inos)?;
+            concerned.retain(|ino| still.contains(ino));
+        }
+        Ok(())
+    }
+
+    /// Waits until what was wanted is told; tells what is in the queue when it is nobody else's turn.
+    async fn told(&self, mut answer: Answer) -> Told {
+        loop {
+            let _turn = tokio::select! {
+                biased;
+                told = &mut answer => return told.unwrap_or_else(|_| Err(given_up())),
+                turn = self.creates.turn.lock() => turn,
+            };
+            match answer.try_recv() {
+                Ok(told) => return told,
+                Err(oneshot::error::TryRecvError::Closed) => return Err(given_up()),
+                Err(oneshot::error::TryRecvError::Empty) => drop(self.tell_queue().await),
+            }
+        }
+    }
+
+    /// One request for what is in the queue, by whoever has the turn. Answers why the group was not told.
+    async fn tell_queue(&self) -> Result<()> {
+        let session = self.sessions.current();
+        let (mut leaving, files) = {
+            let (batch, files) = self.creates.table.lock().batch(session.id);
+            if batch.is_empty() {
+                return Ok(());
+            }
+            (OnTheWay { creates: &self.creates, batch }, files)
+        };
+        let (op, deadline) = (Op::MakeFiles(v1::MakeFilesOp { files }), self.deadline());
+        let answer = match self.change_at_once(&session, op, deadline).await {
+            Ok(Reply::MakeFiles(reply)) if reply.files.len() == leaving.batch.len() => {
+                Ok(reply.files)
+            }
+            Ok(_) => {
+                let error = Error::new(ErrorKind::Protocol, "the reply to new files is another's");
+                Err(Failed { error, ambiguous: true })
+            }
+            Err(failed) => {
+                if failed.error.kind == ErrorKind::SessionExpired {
+                    // They are told in the next one.
+                    let _ = self.sessions.replacement(session.id, deadline).await;
+                }
+                Err(failed)
+            }
+        };
+        let mut table = self.creates.table.lock();
+        let batch = std::mem::take(&mut leaving.batch);
+        let outcome = match answer {
+            Ok(files) => {
+                for (wanted, made) in batch.into_iter().zip(files) {
+                    self.was_told(&mut table, wanted, made);
+                }
+                Ok(())
+            }
+            Err(Failed { mut error, ambiguous }) => {
+                // They may have been made, and be gone again.
+                let over = ambiguous && error.kind == ErrorKind::SessionExpired;
+                if over {
+                    error = lost();
+                }
+                for Wanted { ino, told, .. } in batch {
+                    match over {
+                        true => self.failed(&mut table, ino, &error),
+                        false => self.creates.back(&mut table, ino),
+                    }
+                    let _ = told.send(Err(Failed { error: error.clone(), ambiguous }));
+                }
+                Err(error)
+            }
+        };
+        self.creates.counted(&table);
+        outcome
+    }
+
+    fn was_told(&self, table: &mut Table, wanted: Wanted, made: v1::make_files_reply::Made) {
+        let Wanted { ino, content, told } = wanted;
+        let answer = match made.attr {
+            Some(attr) => Attr::try_from(attr),
+            None => Err(Error::new(ErrorKind::from_code(made.error), made.message)),
+        };
+        match &answer {
+            Ok(_) => drop(table.files.remove(&ino)),
+            // It may be the content that is refused.
+            Err(_) if content.is_some() => self.creates.back(table, ino),
+            Err(error) => self.failed(table, ino, error),
+        }
+        let _ = told.send(answer.map_err(|error| Failed { error, ambiguous: false }));
+    }
+
+    fn failed(&self, table: &mut Table, ino: InodeId, error: &Error) {
+        if let Some(made) = table.files.get_mut(&ino) {
+            made.fail(ino, error.clone());
+            self.leases.not_made(&made.file);
+            if made.left {
+                table.files.remove(&ino);
+            }
+        }
+    }
+}
+
+/// Tells what nobody waits for, for ever.
+pub(crate) async fn tell_behind(mount: Arc<Mount>) {
+    let (meta, creates) = (&mount.meta, &mount.meta.creates);
+    loop {
+        creates.behind.notified().await;
+        sleep(GATHER).await;
+        while !creates.table.lock().queue.is_empty() {
+            let _turn = creates.turn.lock().await;
+            let _ = meta.tell_queue().await;
+        }
+        // What did not get through.
+        if creates.again() {
+            sleep(AGAIN).await;
+        }
+    }
+}
+
+/// Whether it may be told later.
+fn passes(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable)
+}
+
+fn given_up() -> Failed {
+    let what = "whoever told the metadata group of this file has given up";
+    Failed { error: Error::new(ErrorKind::TimedOut, what), ambiguous: true }
+}

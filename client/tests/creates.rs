@@ -1,0 +1,144 @@
+//! Files that a client makes on its own, told to a metadata group that loses replies, refuses, is away, and
+//! declares sessions dead.
+
+mod fixture;
+
+use fixture::{Cluster, pattern, small_layout};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options};
+use weft_proto::{ErrorKind, InodeId};
+
+/// Looks whether there is such a file, as a kernel does, and makes it.
+async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
+    let found = fs.lookup(InodeId::ROOT, name.as_bytes()).await;
+    assert_eq!(found.err().map(|e| e.kind), Some(ErrorKind::NotFound));
+    let flags = OpenFlags { exclusive: true, ..Default::default() };
+    let by = Creator::default();
+    let opened = fs.create(InodeId::ROOT, name.as_bytes(), 0o644, by, flags).await.unwrap();
+    (opened.handle, opened.attr.ino)
+}
+
+/// A client that has the right to make files, and numbers for them.
+async fn client(options: impl FnOnce(&mut Options)) -> (Cluster, Filesystem) {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    cluster.metadata.let_make.store(true, Ordering::Relaxed);
+    let mut with = cluster.options();
+    options(&mut with);
+    let fs = Filesystem::connect(with).await.unwrap();
+    for i in 0.. {
+        let before = cluster.metadata.count("create");
+        let (handle, _) = create(&fs, &format!("warm{i}")).await;
+        let alone = cluster.metadata.count("create") == before;
+        fs.release(handle).await.unwrap();
+        if alone {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    fs.sync().await.unwrap();
+    (cluster, fs)
+}
+
+async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
+    let fs = Filesystem::connect(cluster.options()).await.unwrap();
+    let ino = fs.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap().ino;
+    let opened = fs.open(ino, OpenFlags::default()).await.unwrap();
+    let data = fs.read(opened.handle, 0, 1 << 20).await.unwrap().into_bytes();
+    fs.release(opened.handle).await.unwrap();
+    fs.shutdown().await.unwrap();
+    data.to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_whose_making_is_answered_late_is_made_once() {
+    for len in [0, 10, 20_000] {
+        let (cluster, fs) = client(|_| ()).await;
+        let before = cluster.metadata.count("make");
+        let (handle, _) = create(&fs, "f").await;
+        let data = pattern(len, 1);
+        fs.write(handle, 0, &data).await.unwrap();
+        cluster.metadata.lose_replies.store(2, Ordering::SeqCst);
+        fs.fsync(handle, false).await.unwrap();
+        fs.release(handle).await.unwrap();
+        assert!(content(&cluster, "f").await == data);
+        // Two tries were lost.
+        assert_eq!(cluster.metadata.count("make") - before, 3);
+        assert_eq!(cluster.metadata.count("commit"), 0);
+        cluster.assert_no_violations();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_content_reaches_the_writer_and_the_file_is_made() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, _) = create(&fs, "f").await;
+    fs.write(handle, 0, b"abc").await.unwrap();
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
+    let refused = fs.close(handle, 0).await;
+    assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::NoSpace));
+    assert_eq!(fs.close(handle, 0).await, Ok(()), "once");
+    fs.release(handle).await.unwrap();
+    fs.sync().await.unwrap();
+    assert_eq!(content(&cluster, "f").await, b"");
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_cannot_be_made_is_told_to_its_handles() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, ino) = create(&fs, "f").await;
+    // As if the lease had not held: somebody else's.
+    cluster.metadata.state.lock().names.insert(b"f".to_vec(), 7_000_000);
+    assert_eq!(fs.fsync(handle, false).await.map_err(|e| e.kind), Err(ErrorKind::Exists));
+    assert_eq!(fs.fsync(handle, false).await, Ok(()), "once");
+    assert_eq!(fs.get_attr(ino, None).await.map_err(|e| e.kind), Err(ErrorKind::NotFound));
+    fs.release(handle).await.unwrap();
+    // Another, which was closed before anybody knew.
+    let (handle, _) = create(&fs, "g").await;
+    cluster.metadata.state.lock().names.insert(b"g".to_vec(), 7_000_001);
+    fs.release(handle).await.unwrap();
+    fs.sync().await.unwrap();
+    fs.shutdown().await.unwrap();
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_wait_for_a_group_that_is_away() {
+    let (cluster, fs) = client(|options| options.op_deadline = Duration::from_millis(300)).await;
+    let (open, _) = create(&fs, "open").await;
+    let (closed, _) = create(&fs, "closed").await;
+    fs.write(open, 0, b"abc").await.unwrap();
+    cluster.metadata.leader.store(99, Ordering::SeqCst);
+    fs.release(closed).await.unwrap();
+    assert_eq!(fs.fsync(open, false).await.map_err(|e| e.kind), Err(ErrorKind::TimedOut));
+    cluster.metadata.leader.store(1, Ordering::SeqCst);
+    fs.fsync(open, false).await.unwrap();
+    fs.release(open).await.unwrap();
+    fs.sync().await.unwrap();
+    assert_eq!(content(&cluster, "open").await, b"abc");
+    assert_eq!(content(&cluster, "closed").await, b"");
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_made_in_the_session_after_their_own() {
+    let (cluster, fs) = client(|_| ()).await;
+    let data = pattern(20_000, 1);
+    let (empty, ino) = create(&fs, "empty").await;
+    let (small, _) = create(&fs, "small").await;
+    let (large, _) = create(&fs, "large").await;
+    fs.write(small, 0, b"abc").await.unwrap();
+    fs.write(large, 0, &data).await.unwrap();
+    let before = fs.session();
+    cluster.metadata.expire_sessions();
+    for handle in [empty, small, large] {
+        fs.fsync(handle, false).await.unwrap();
+        fs.release(handle).await.unwrap();
+    }
+    assert_ne!(fs.session(), before);
+    assert_eq!(fs.lookup(InodeId::ROOT, b"empty").await.unwrap().ino, ino);
+    assert_eq!(content(&cluster, "small").await, b"abc");
+    assert!(content(&cluster, "large").await == data);
+    cluster.assert_no_violations();
+}

@@ -1,0 +1,105 @@
+//! Makes files that a session has made on its own, with their first content: one commit for create, write
+//! and close.
+//!
+//! What the session shows of them already is what they become: their numbers, times, owner and mode.
+
+use super::commit_extents::{self, believed};
+use super::inodes::{self, Wanted};
+use super::names::{self, Place};
+use super::{Context, Fault, Reply, refuse};
+use crate::schema::{self, Inode, Reserved};
+use crate::store::{Read, Txn};
+use v1::FileKind;
+use v1::make_files_op::File;
+use v1::make_files_reply::Made;
+use weft_proto::{ErrorKind, InodeId, SessionId, v1};
+
+/// Makes each file or refuses it.
+pub(super) fn run(op: &v1::MakeFilesOp, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
+    let mut files = Vec::with_capacity(op.files.len());
+    for file in &op.files {
+        let made = match make(file, tx, cx) {
+            Ok(attr) => Made { attr: Some(attr), ..Default::default() },
+            Err(Fault::Refused(e)) => Made { error: e.kind.code(), message: e.message, attr: None },
+            Err(fault) => return Err(fault),
+        };
+        files.push(made);
+    }
+    Ok(Reply::MakeFiles(v1::MakeFilesReply { files }))
+}
+
+struct Plan {
+    file: Inode,
+    /// Where it is to get its name; `None` if it was made before.
+    place: Option<Place>,
+    /// What the offsets of the content are relative to.
+    base: u64,
+}
+
+fn make(op: &File, tx: &mut Txn<'_>, cx: &Context) -> Result<v1::Attr, Fault> {
+    let made = believed(op.made_ns, cx.now).unwrap_or(cx.now);
+    let Plan { mut file, place, base } = check(op, tx.state(), cx, made)?;
+    if let Some(Place { dir, name, .. }) = place {
+        tx.edit_counters(|c| c.inodes += 1)?;
+        // Files may be told in another order than they were made in.
+        let changed = made.max(dir.attr.ctime_ns);
+        names::add(tx, dir, &name, file.ino(), FileKind::Regular, changed);
+        tx.put_inode(&file);
+    }
+    if let Some(content) = &op.content {
+        file = commit_extents::apply_on(content, tx, cx, file, base)?;
+    }
+    Ok(file.attr)
+}
+
+fn check(op: &File, state: &dyn Read, cx: &Context, made: i64) -> Result<Plan, Fault> {
+    let place = Place::find(state, op.parent, &op.name)?;
+    let (file, place) = match &place.found {
+        Some(found) if found.ino == op.ino => (inodes::existing(state, op.ino)?, None),
+        Some(_) => return refuse(ErrorKind::Exists, format!("{place} exists")),
+        None => (describe(op, state, cx, &place, made)?, Some(place)),
+    };
+    let mut base = 0;
+    if let Some(content) = &op.content {
+        let Some(layout) = file.checked_layout()?.filter(|_| file.kind() == FileKind::Regular)
+        else {
+            return refuse(ErrorKind::Invalid, format!("inode {} is no file", file.ino()));
+        };
+        if content.ino != op.ino {
+            return refuse(ErrorKind::Invalid, "a file is made with the content of another");
+        }
+        base = commit_extents::check_on(content, state, cx, &file, &layout)?;
+    }
+    Ok(Plan { file, place, base })
+}
+
+/// The file as it begins.
+fn describe(
+    op: &File,
+    state: &dyn Read,
+    cx: &Context,
+    place: &Place,
+    made: i64,
+) -> Result<Inode, Fault> {
+    let ino = InodeId(op.ino);
+    let owner = if op.session == 0 { cx.session } else { SessionId(op.session) };
+    let reserved: Reserved = state.load(&schema::reserved(owner))?.unwrap_or_default();
+    // Nobody uses the numbers of another that lives.
+    let foreign = owner != cx.session && state.session(owner)?.is_some();
+    if foreign || !reserved.holds(op.ino) || ino.shard() != place.dir.ino().shard() {
+        let what = format!("inode number {ino} was not set aside for session {}", cx.session);
+        return refuse(ErrorKind::Invalid, what);
+    }
+    if state.inode(ino)?.is_some() {
+        return refuse(ErrorKind::Exists, format!("inode {ino} exists under another name"));
+    }
+    let wanted = Wanted {
+        kind: FileKind::Regular,
+        mode: op.mode,
+        umask: op.umask,
+        uid: op.uid,
+        gid: op.gid,
+        rdev: 0,
+    };
+    Ok(inodes::describe(&place.dir, &wanted, ino, made)?)
+}

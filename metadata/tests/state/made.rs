@@ -1,0 +1,186 @@
+//! Files that sessions make on their own: with numbers that were set aside for them, and with content.
+
+use crate::rig::{Answer, Rig};
+use v1::extent::Source;
+use v1::log_entry::Body;
+use v1::make_files_op::File;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_proto::{ErrorKind, v1};
+
+fn run(rig: &mut Rig, op: Op) -> Answer {
+    let request = rig.next_request(op);
+    rig.request(request)
+}
+
+fn reserve(rig: &mut Rig, count: u32) -> Result<u64, ErrorKind> {
+    match run(rig, Op::ReserveInodes(v1::ReserveInodesOp { count }))? {
+        Reply::ReserveInodes(reply) => Ok(reply.first),
+        other => panic!("reserve answered {other:?}"),
+    }
+}
+
+fn make(rig: &mut Rig, files: &[File]) -> Vec<Result<v1::Attr, ErrorKind>> {
+    match run(rig, Op::MakeFiles(v1::MakeFilesOp { files: files.to_vec() })).unwrap() {
+        Reply::MakeFiles(reply) => {
+            let made = reply.files.into_iter().map(|made| match made.error {
+                0 => Ok(made.attr.expect("attributes")),
+                code => Err(ErrorKind::from_code(code)),
+            });
+            made.collect()
+        }
+        other => panic!("make answered {other:?}"),
+    }
+}
+
+fn file(ino: u64, name: &str) -> File {
+    let name = name.to_string().into();
+    File { ino, parent: 1, name, mode: 0o666, umask: 0o22, uid: 5, gid: 6, ..Default::default() }
+}
+
+fn content(ino: u64, bytes: &'static [u8]) -> Option<v1::CommitExtentsOp> {
+    let source = Some(Source::Inline(bytes.into()));
+    let extents = vec![v1::Extent { file_off: 0, len: bytes.len() as u64, source }];
+    Some(v1::CommitExtentsOp { ino, extents, mtime_ns: 77, ..Default::default() })
+}
+
+fn mk_dir(rig: &mut Rig, name: &str, mode: u32, gid: u32) -> u64 {
+    let name = name.to_string().into();
+    let op = v1::MkDirOp { parent: 1, name, mode, gid, ..Default::default() };
+    match run(rig, Op::MkDir(op)) {
+        Ok(Reply::Attr(attr)) => attr.ino,
+        other => panic!("mkdir answered {other:?}"),
+    }
+}
+
+fn names(rig: &Rig, dir: u64) -> Vec<(u64, String)> {
+    let name = |e: v1::DirEntry| (e.ino, String::from_utf8_lossy(&e.name).into_owned());
+    rig.read_dir(dir, 100).0.into_iter().map(name).collect()
+}
+
+fn is_whole(rig: &Rig) {
+    match rig.read(Op::Check(v1::CheckOp::default())) {
+        Ok(Reply::Check(report)) => assert_eq!(report.problems, Vec::<String>::new()),
+        other => panic!("check answered {other:?}"),
+    }
+}
+
+#[test]
+fn files_become_what_their_session_showed() {
+    let mut rig = Rig::in_memory();
+    let dir = mk_dir(&mut rig, "d", 0o2775, 9);
+    let first = reserve(&mut rig, 10).unwrap();
+    let before = rig.attr(dir).unwrap();
+    let made_ns = before.ctime_ns + 1000;
+    let empty = File { parent: dir, made_ns, ..file(first, "empty") };
+    let content = content(first + 1, b"abc");
+    let small = File { parent: dir, made_ns: made_ns - 1, content, ..file(first + 1, "small") };
+    let made = make(&mut rig, &[empty, small]);
+    let [empty, small] = [0, 1].map(|at: usize| made[at].unwrap());
+    assert_eq!((empty.ino, empty.mode, empty.uid, empty.nlink), (first, 0o644, 5, 1));
+    assert_eq!(empty.gid, 9, "of the directory");
+    assert_eq!([empty.atime_ns, empty.mtime_ns, empty.ctime_ns, empty.btime_ns], [made_ns; 4]);
+    assert_eq!((empty.size, empty.data_version), (0, 0));
+    assert_eq!((small.size, small.data_version, small.mtime_ns), (3, 1, 77));
+    assert_eq!([rig.attr(first), rig.attr(first + 1)], [Ok(empty), Ok(small)]);
+    // Told in the other order, they make the directory's times no older.
+    let after = rig.attr(dir).unwrap();
+    assert_eq!((after.mtime_ns, after.ctime_ns, after.nlink), (made_ns, made_ns, 2));
+    assert_eq!(names(&rig, dir), [(first, "empty".into()), (first + 1, "small".into())]);
+    is_whole(&rig);
+    // Other numbers are given to others.
+    assert!(mk_dir(&mut rig, "e", 0o755, 0) >= first + 10);
+}
+
+#[test]
+fn what_is_told_twice_is_made_once() {
+    let mut rig = Rig::in_memory();
+    let first = reserve(&mut rig, 2).unwrap();
+    make(&mut rig, &[file(first, "f")])[0].unwrap();
+    // The answer was lost, and the content has come since.
+    let again = File { content: content(first, b"abc"), ..file(first, "f") };
+    assert_eq!(make(&mut rig, &[again])[0].unwrap().size, 3);
+    assert_eq!(names(&rig, 1), [(first, "f".into())]);
+    // A number has one name.
+    assert_eq!(make(&mut rig, &[file(first, "g")]), [Err(ErrorKind::Exists)]);
+    is_whole(&rig);
+}
+
+#[test]
+fn each_file_is_refused_by_itself_and_leaves_nothing() {
+    let mut rig = Rig::in_memory();
+    let first = reserve(&mut rig, 10).unwrap();
+    let session = rig.session;
+    let (other, taken) = (rig.open_session(2), mk_dir(&mut rig, "taken", 0o755, 0));
+    let foreign = content(first + 1, b"abc");
+    let long = v1::CommitExtentsOp { min_size: u64::MAX, ..content(first + 1, b"abc").unwrap() };
+    let of = |ino, change: &dyn Fn(&mut File)| {
+        let mut file = file(ino, "f");
+        change(&mut file);
+        file
+    };
+    let cases: Vec<(&str, ErrorKind, File)> = vec![
+        ("not set aside", ErrorKind::Invalid, file(first + 10, "f")),
+        ("before those", ErrorKind::Invalid, file(first - 1, "f")),
+        ("another's", ErrorKind::Invalid, of(first, &|f| f.session = other)),
+        ("another shard's", ErrorKind::Invalid, file(first | 1 << 60, "f")),
+        ("taken", ErrorKind::Exists, file(first, "taken")),
+        ("no name", ErrorKind::Invalid, file(first, "..")),
+        ("no directory", ErrorKind::Stale, of(first, &|f| f.parent = 999)),
+        ("content of another", ErrorKind::Invalid, of(first, &|f| f.content = foreign.clone())),
+        ("bad content", ErrorKind::TooLarge, of(first + 1, &|f| f.content = Some(long.clone()))),
+        (
+            "content of a directory",
+            ErrorKind::Invalid,
+            File { content: content(taken, b"abc"), ..file(taken, "taken") },
+        ),
+    ];
+    for (what, kind, bad) in &cases {
+        let made = make(&mut rig, &[bad.clone(), file(first + 5, "good")]);
+        assert_eq!(made[0].as_ref().err(), Some(kind), "{what}");
+        assert!(made[1].is_ok(), "{what}");
+        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "good".into() })).unwrap();
+        rig.entry(Body::PurgeInodes(v1::PurgeInodesEntry { inos: vec![first + 5] })).unwrap();
+        assert_eq!(names(&rig, 1), [(taken, "taken".into())], "{what}");
+        is_whole(&rig);
+    }
+    assert_eq!(reserve(&mut rig, 0), Err(ErrorKind::Invalid));
+    assert_eq!(reserve(&mut rig, u32::MAX), Err(ErrorKind::Invalid));
+    assert_eq!(rig.session, session);
+}
+
+/// A file waits while its session dies, and is made in the next one of its client.
+#[test]
+fn numbers_outlive_a_session_that_was_declared_dead() {
+    let mut rig = Rig::in_memory();
+    let first = reserve(&mut rig, 10).unwrap();
+    let dead = rig.session;
+    let next = rig.open_session(2);
+    rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session: dead })).unwrap();
+    (rig.session, rig.number) = (next, 0);
+    assert_eq!(make(&mut rig, &[file(first, "f")]), [Err(ErrorKind::Invalid)]);
+    let made = make(&mut rig, &[File { session: dead, ..file(first, "f") }]);
+    assert_eq!(made[0].unwrap().ino, first);
+    // But not for ever.
+    for nonce in 3..=67 {
+        let session = rig.open_session(nonce);
+        (rig.session, rig.number) = (session, 0);
+        reserve(&mut rig, 1).unwrap();
+        rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session })).unwrap();
+    }
+    (rig.session, rig.number) = (next, 2);
+    let late = File { session: dead, ..file(first + 1, "g") };
+    assert_eq!(make(&mut rig, &[late]), [Err(ErrorKind::Invalid)]);
+    is_whole(&rig);
+}
+
+#[test]
+fn who_closes_its_session_needs_no_numbers() {
+    let mut rig = Rig::in_memory();
+    let first = reserve(&mut rig, 10).unwrap();
+    let (closed, next) = (rig.session, rig.open_session(2));
+    run(&mut rig, Op::CloseSession(v1::CloseSessionOp {})).unwrap();
+    (rig.session, rig.number) = (next, 0);
+    let late = File { session: closed, ..file(first, "f") };
+    assert_eq!(make(&mut rig, &[late]), [Err(ErrorKind::Invalid)]);
+}
