@@ -34,13 +34,14 @@ const GATHER: Duration = Duration::from_millis(5);
 /// Pause before what did not get through is told again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Files in one request, and about how many bytes of content.
-const TOGETHER: usize = 128;
+const TOGETHER: usize = 256;
 const TOGETHER_BYTES: usize = 1 << 20;
 /// Numbers to ask for, and how few are left when more are asked for.
 const NUMBERS: u32 = 4096;
 const FEW: u64 = 1024;
 
-type Told = Result<Attr, Failed>;
+/// What became of it, with its attributes if there was content to change them.
+type Told = Result<Option<Attr>, Failed>;
 
 struct Made {
     file: File,
@@ -466,9 +467,9 @@ impl Meta {
 
     fn was_told(&self, table: &mut Table, wanted: Wanted, made: v1::make_files_reply::Made) {
         let Wanted { ino, content, told } = wanted;
-        let answer = match made.attr {
-            Some(attr) => Attr::try_from(attr),
-            None => Err(Error::new(ErrorKind::from_code(made.error), made.message)),
+        let answer = match made.error {
+            0 => made.attr.map(Attr::try_from).transpose(),
+            code => Err(Error::new(ErrorKind::from_code(code), made.message)),
         };
         match &answer {
             Ok(_) => drop(table.files.remove(&ino)),
@@ -496,9 +497,12 @@ pub(crate) async fn tell_behind(mount: Arc<Mount>) {
     loop {
         creates.behind.notified().await;
         sleep(GATHER).await;
-        while !creates.table.lock().queue.is_empty() {
+        {
             let _turn = creates.turn.lock().await;
             let _ = meta.tell_queue().await;
+        }
+        if !creates.table.lock().queue.is_empty() {
+            creates.behind.notify_one();
         }
         // What did not get through.
         if creates.again() {

@@ -173,7 +173,11 @@ impl File {
         if meta.creates.has(self.ino) {
             let op = commit_op(self.ino, &batch, false, 0, &waiting);
             match meta.make_with(op, session.id).await {
-                Some(Ok(attr)) => return self.committed(batch, attr, None),
+                Some(Ok(Some(attr))) => return self.committed(batch, attr, None),
+                Some(Ok(None)) => {
+                    let what = "a file was made without attributes";
+                    return self.give_up(&batch, Error::new(ErrorKind::Protocol, what), true);
+                }
                 Some(Err(f)) => {
                     return self.refused(batch, false, session.id, f.error, f.ambiguous).await;
                 }

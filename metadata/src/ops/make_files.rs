@@ -14,12 +14,19 @@ use v1::make_files_op::File;
 use v1::make_files_reply::Made;
 use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
+/// Most files in one request.
+const MOST: usize = 4096;
+
 /// Makes each file or refuses it.
 pub(super) fn run(op: &v1::MakeFilesOp, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
+    if op.files.len() > MOST {
+        let what = format!("{} files in one request, over {MOST}", op.files.len());
+        return refuse(ErrorKind::Invalid, what);
+    }
     let mut files = Vec::with_capacity(op.files.len());
     for file in &op.files {
         let made = match make(file, tx, cx) {
-            Ok(attr) => Made { attr: Some(attr), ..Default::default() },
+            Ok(attr) => Made { attr: file.content.is_some().then_some(attr), ..Default::default() },
             Err(Fault::Refused(e)) => Made { error: e.kind.code(), message: e.message, attr: None },
             Err(fault) => return Err(fault),
         };

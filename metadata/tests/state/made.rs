@@ -20,17 +20,21 @@ fn reserve(rig: &mut Rig, count: u32) -> Result<u64, ErrorKind> {
     }
 }
 
+/// What became of each file, and how it is then.
 fn make(rig: &mut Rig, files: &[File]) -> Vec<Result<v1::Attr, ErrorKind>> {
-    match run(rig, Op::MakeFiles(v1::MakeFilesOp { files: files.to_vec() })).unwrap() {
-        Reply::MakeFiles(reply) => {
-            let made = reply.files.into_iter().map(|made| match made.error {
-                0 => Ok(made.attr.expect("attributes")),
-                code => Err(ErrorKind::from_code(code)),
-            });
-            made.collect()
-        }
+    let reply = match run(rig, Op::MakeFiles(v1::MakeFilesOp { files: files.to_vec() })).unwrap() {
+        Reply::MakeFiles(reply) => reply,
         other => panic!("make answered {other:?}"),
-    }
+    };
+    let made = files.iter().zip(reply.files).map(|(file, made)| match made.error {
+        0 => {
+            let attr = rig.attr(file.ino);
+            assert_eq!(made.attr, file.content.is_some().then(|| attr.expect("a file")));
+            attr
+        }
+        code => Err(ErrorKind::from_code(code)),
+    });
+    made.collect()
 }
 
 fn file(ino: u64, name: &str) -> File {
@@ -144,6 +148,8 @@ fn each_file_is_refused_by_itself_and_leaves_nothing() {
         assert_eq!(names(&rig, 1), [(taken, "taken".into())], "{what}");
         is_whole(&rig);
     }
+    let many = v1::MakeFilesOp { files: vec![file(first, "f"); 5000] };
+    assert_eq!(run(&mut rig, Op::MakeFiles(many)), Err(ErrorKind::Invalid));
     assert_eq!(reserve(&mut rig, 0), Err(ErrorKind::Invalid));
     assert_eq!(reserve(&mut rig, u32::MAX), Err(ErrorKind::Invalid));
     assert_eq!(rig.session, session);
