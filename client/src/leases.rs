@@ -140,8 +140,8 @@ impl Table {
         let Some(attr) = attr.and_then(|a| Attr::try_from(*a).ok()) else { return };
         if self.holds_since(start, attr.ino)
             && let Some(held) = self.inodes.get_mut(&attr.ino)
-            // Of what only this mount changes it knows more.
-            && (held.mode == Mode::Read || held.attr.is_none())
+            // Of a directory in which only this mount makes files it knows more.
+            && !(attr.is_dir() && held.mode == Mode::Write && held.attr.is_some())
         {
             held.attr = Some(attr);
         }
@@ -323,8 +323,12 @@ impl Leases {
         attr.filter(|_| self.live())
     }
 
-    /// Attributes that a server told, or those of what only this mount changes, which it knows better.
+    /// Attributes that a server told, or those of a directory in which only this mount makes files, which it
+    /// knows better.
     pub fn newest(&self, told: Attr) -> Attr {
+        if !told.is_dir() {
+            return told;
+        }
         let table = self.table.lock();
         let own = table.inodes.get(&told.ino).filter(|held| held.mode == Mode::Write);
         own.and_then(|held| held.attr).filter(|_| self.live()).unwrap_or(told)
@@ -813,6 +817,14 @@ mod tests {
         assert_eq!(l.attr(InodeId(DIR)).unwrap().mtime_ns, 10);
         assert!(l.may_buffer(InodeId(7)) && l.may_lock(InodeId(7)));
         assert!(l.make(&mut file(8, "a")).is_none(), "the name is taken");
+        // The group has not heard of it, and shows the directory as it was.
+        let kind = v1::FileKind::Directory.into();
+        let old = v1::Attr { kind, nlink: 2, ctime_ns: 9, ..attr(DIR) };
+        let op = Op::Lookup(v1::LookupOp { parent: 9, name: "dir".into() });
+        let reply = v1::MetaReply { result: Some(Reply::Attr(old)), ..Default::default() };
+        l.learn(l.start(), &op, &reply);
+        assert_eq!(l.attr(InodeId(DIR)).unwrap().mtime_ns, 10);
+        assert_eq!(l.newest(old.try_into().unwrap()).mtime_ns, 10);
         // An answer that was asked for before knows less.
         let asked = l.start();
         l.make(&mut file(8, "b")).unwrap();

@@ -95,6 +95,12 @@ pub struct Attr {
     pub acls: bool,
 }
 
+impl Attr {
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
 impl TryFrom<v1::Attr> for Attr {
     type Error = Error;
     fn try_from(a: v1::Attr) -> Result<Self> {

@@ -213,8 +213,12 @@ impl Leases {
         holders.iter().any(|h| h.session == session && h.mode == Mode::Write)
     }
 
-    /// A session is making an inode on its own, which nobody else can know of: it holds that to write.
+    /// A session is making an inode on its own, which nobody else can know of: it holds that to write. Not
+    /// if somebody does, for then the session is mistaken.
     pub fn enter_made(&mut self, to: SessionId, ino: InodeId) -> Option<v1::Grant> {
+        if self.inodes.get(&ino).is_some_and(|l| l.holders.iter().any(|h| h.session != to)) {
+            return None;
+        }
         let (seq, _) = self.insert(to, ino, Mode::Write)?;
         Some(v1::Grant { ino: ino.0, seq, write: true, locks: true, layout: None })
     }
@@ -439,6 +443,18 @@ mod tests {
         l.returned(B, INO, seq, false);
         assert!(l.grant(now, A, INO, Mode::Write, false).is_none());
         assert!(l.grant(now + COOL, A, INO, Mode::Write, false).is_some());
+    }
+
+    #[test]
+    fn who_makes_an_inode_holds_it_unless_another_does() {
+        let (mut l, now) = table();
+        assert!(l.enter_made(A, INO).is_some_and(|grant| grant.write) && l.writes(A, INO));
+        assert!(l.enter_made(A, INO).is_some(), "it may ask twice");
+        assert!(l.enter_made(B, INO).is_none() && !l.writes(B, INO));
+        assert!(!l.recall(now, B, INO, Use::Read));
+        assert!(l.writes(A, INO), "until it has given it back");
+        l.returned(A, INO, u64::MAX, true);
+        assert!(!l.writes(A, INO));
     }
 
     #[test]
