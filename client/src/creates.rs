@@ -135,7 +135,8 @@ impl Table {
         Ok(concerned)
     }
 
-    /// What goes in the next request.
+    /// What goes in the next request. Files of an earlier session go apart: without a lease on their
+    /// directory they wait for whoever changes it, who may wait for others to be told.
     fn batch(&mut self, session: SessionId) -> (Vec<Wanted>, Vec<File>) {
         let (mut batch, mut files, mut bytes) = (Vec::new(), Vec::new(), 0);
         while batch.len() < TOGETHER && bytes < TOGETHER_BYTES {
@@ -151,9 +152,13 @@ impl Table {
                 }
                 content => content.as_ref().map(|Content(op, _)| op.clone()),
             };
+            let of = if made.session == session { 0 } else { made.session.0 };
+            if files.first().is_some_and(|first: &File| first.session != of) {
+                self.queue.push_front(wanted);
+                break;
+            }
             bytes += content.as_ref().map_or(0, prost::Message::encoded_len);
-            let session = if made.session == session { 0 } else { made.session.0 };
-            files.push(File { content, session, ..made.file.clone() });
+            files.push(File { content, session: of, ..made.file.clone() });
             batch.push(wanted);
         }
         (batch, files)

@@ -135,8 +135,8 @@ impl MetadataService {
     }
 
     /// Returns when this server leads, holds all that was acknowledged, knows what all sessions
-    /// hold, and nobody else buffers writes of `ino` or makes files in it on its own. Without a session nobody is asked to flush:
-    /// checks and listings want the committed state.
+    /// hold, and nobody else buffers writes of `ino` or makes files in it on its own. Without a session
+    /// nobody is asked to flush: checks and listings want the committed state.
     async fn may_read(
         &self,
         session: SessionId,
