@@ -504,7 +504,9 @@ pub(crate) async fn tell_behind(mount: Arc<Mount>) {
         sleep(GATHER).await;
         {
             let _turn = creates.turn.lock().await;
-            let _ = meta.tell_queue().await;
+            if let Err(error) = meta.tell_queue().await {
+                debug!(%error, "new files are not told; trying on");
+            }
         }
         if !creates.table.lock().queue.is_empty() {
             creates.behind.notify_one();

@@ -12,7 +12,7 @@ use crate::schema::Inode;
 use crate::store::{StoreError, StoreResult};
 use bytes::{BufMut, Bytes};
 use v1::FileKind;
-use weft_proto::mode::SETGID;
+use weft_proto::mode::{SETGID, mode_of_new};
 use weft_proto::{Error, ErrorKind, v1};
 
 /// Version of the attribute's format, and the lengths of its head and of an entry.
@@ -262,7 +262,7 @@ pub(super) fn inherit(dir: &Inode, child: &mut Inode, umask: u32) -> StoreResult
         return Ok(());
     }
     let Some(mut acl) = Acl::stored(&dir.default_acl)? else {
-        child.attr.mode &= !(umask & BITS);
+        child.attr.mode = mode_of_new(child.attr.mode, umask);
         return Ok(());
     };
     acl.restrict(child.attr.mode);
