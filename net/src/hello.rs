@@ -1,5 +1,6 @@
 //! The first exchange on a connection: who speaks, which versions, which cluster.
 
+use crate::way::Way;
 use weft_proto::{Error, ErrorKind, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, Result, Uuid, v1};
 
 /// How this process presents itself.
@@ -31,6 +32,7 @@ impl Identity {
             cluster: self.cluster.map(|c| c.0.to_vec().into()).unwrap_or_default(),
             software: concat!("weft ", env!("CARGO_PKG_VERSION")).into(),
             name: self.name.clone(),
+            way: Way::Common.code(),
         }
     }
 

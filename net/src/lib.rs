@@ -25,6 +25,7 @@ mod server;
 pub mod sim;
 mod tcp;
 mod transport;
+mod way;
 
 pub use aligned::{AlignedBuf, Region, regions};
 pub use client::{Answer, Body, Peer, Peers};
@@ -33,3 +34,4 @@ pub use hello::{Identity, PeerInfo};
 pub use server::{Incoming, Outgoing, ServerOptions, Service, serve};
 pub use tcp::tcp;
 pub use transport::{BoxStream, Listener, ReadHalf, Stream, Transport, WriteHalf};
+pub use way::Way;

@@ -10,6 +10,7 @@ use crate::hello::Identity;
 use crate::queue::{Head, SendQueue};
 use crate::reader::{FrameReader, Progress};
 use crate::transport::{BoxStream, ReadHalf};
+use crate::way::Way;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use prost::Message;
@@ -74,10 +75,12 @@ impl Connection {
         stream: BoxStream,
         address: &str,
         identity: &Identity,
+        way: Way,
         deadline: Instant,
     ) -> Result<Self> {
         let connection = Self::open(stream, address);
-        let raw = connection.call(op::HELLO, &identity.hello(), Body::default(), deadline).await?;
+        let hello = v1::Hello { way: way.code(), ..identity.hello() };
+        let raw = connection.call(op::HELLO, &hello, Body::default(), deadline).await?;
         let hello = decode::<v1::Hello>(raw.head, address)?;
         identity.check(&hello, address)?;
         Ok(connection)
@@ -124,6 +127,13 @@ impl Connection {
     /// False once calls cannot succeed any more.
     pub fn is_alive(&self) -> bool {
         !self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// How often bytes moved either way; `None` while a call is in flight.
+    pub fn moved(&self) -> Option<u64> {
+        let (sent, heard) = (&self.shared.sent, &self.shared.heard);
+        let idle = self.shared.active.load(Ordering::Relaxed) == 0 && self.shared.queue.is_idle();
+        idle.then(|| sent.load(Ordering::Relaxed) + heard.load(Ordering::Relaxed))
     }
 
     /// Queues a request that wants no answer. False: it is too large, or the connection has ended.

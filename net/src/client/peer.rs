@@ -1,4 +1,4 @@
-//! The addresses that this process calls, and one connection to each.
+//! The addresses that this process calls, and one connection to each for every [`Way`].
 //!
 //! Invariant: at most one attempt to connect per peer runs at a time, and it belongs to no caller:
 //! dropping a call does not spoil it for the others.
@@ -7,13 +7,14 @@ use super::connection::{Connection, Raw, decode};
 use super::{Answer, Body};
 use crate::hello::Identity;
 use crate::transport::Transport;
+use crate::way::Way;
 use parking_lot::Mutex;
 use prost::Message;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use weft_proto::{Error, ErrorKind, Result, Uuid};
 
 /// A host that answers at all answers a connect within this.
@@ -22,11 +23,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// A connection that carried nothing at so many looks is closed, long before the peer does so: a request
+/// never meets a peer that just closes.
+const LOOK: Duration = Duration::from_secs(60);
+const IDLE: u32 = 5;
 
 /// All peers of a process, by address.
 pub struct Peers {
     network: Arc<Network>,
-    peers: Mutex<HashMap<String, Arc<Peer>>>,
+    peers: Mutex<HashMap<String, HashMap<Way, Arc<Peer>>>>,
 }
 
 struct Network {
@@ -47,16 +52,22 @@ impl Peers {
 
     /// The peer at `address` (`host:port`); nothing is connected yet.
     pub fn peer(&self, address: &str) -> Arc<Peer> {
+        self.peer_on(address, Way::Common)
+    }
+
+    /// As [`Self::peer`], over a connection that only what goes this way shares.
+    pub fn peer_on(&self, address: &str, way: Way) -> Arc<Peer> {
         let mut peers = self.peers.lock();
-        if let Some(peer) = peers.get(address) {
+        if let Some(peer) = peers.get(address).and_then(|ways| ways.get(&way)) {
             return peer.clone();
         }
         let peer = Arc::new(Peer {
             address: address.into(),
+            way,
             network: self.network.clone(),
             link: Arc::default(),
         });
-        peers.insert(address.into(), peer.clone());
+        peers.entry(address.into()).or_default().insert(way, peer.clone());
         peer
     }
 }
@@ -64,6 +75,7 @@ impl Peers {
 /// One process that answers requests. Connects when called, and again after a loss.
 pub struct Peer {
     address: String,
+    way: Way,
     network: Arc<Network>,
     link: Arc<Mutex<Link>>,
 }
@@ -182,20 +194,50 @@ impl Peer {
         let not_before = link.not_before;
         let (address, network, link) =
             (self.address.clone(), self.network.clone(), self.link.clone());
+        let (way, home) = (self.way, Arc::downgrade(&self.link));
         let running = Running { link, finished: false };
         tokio::spawn(async move {
             if let Some(at) = not_before {
                 sleep_until(at).await;
             }
-            let outcome = network.connect(&address).await.map(Arc::new);
+            let outcome = network.connect(&address, way).await.map(Arc::new);
             running.finish(&outcome);
+            let connection = outcome.as_ref().ok().map(Arc::downgrade);
             done.send_replace(Some(outcome));
+            drop(done);
+            if let Some(connection) = connection {
+                close_idle(&home, &connection).await;
+            }
         });
         attempt
     }
 
     fn unavailable(&self, why: &str) -> Error {
         Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.address))
+    }
+}
+
+/// Returns when the connection has ended, or has been idle for long and is let go. Who has it in hand
+/// just then uses it first.
+async fn close_idle(link: &Weak<Mutex<Link>>, connection: &Weak<Connection>) {
+    let (mut before, mut idle) = (None, 0);
+    loop {
+        sleep(LOOK).await;
+        let Some(connection) = connection.upgrade().filter(|c| c.is_alive()) else { return };
+        let now = connection.moved();
+        idle = if now.is_some() && now == before { idle + 1 } else { 0 };
+        before = now;
+        if idle < IDLE {
+            continue;
+        }
+        let Some(link) = link.upgrade() else { return };
+        let mut link = link.lock();
+        if connection.moved() == now
+            && link.connection.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, &connection))
+        {
+            link.connection = None;
+            return;
+        }
     }
 }
 
@@ -237,7 +279,7 @@ impl Drop for Running {
 }
 
 impl Network {
-    async fn connect(&self, address: &str) -> Result<Connection> {
+    async fn connect(&self, address: &str, way: Way) -> Result<Connection> {
         let unavailable = |why: String| {
             Error::new(ErrorKind::Unavailable, format!("{address}: cannot connect: {why}"))
         };
@@ -248,7 +290,7 @@ impl Network {
         };
         let identity = self.identity.lock().clone();
         let deadline = Instant::now() + HELLO_TIMEOUT;
-        match Connection::start(stream, address, &identity, deadline).await {
+        match Connection::start(stream, address, &identity, way, deadline).await {
             Err(e) if e.kind == ErrorKind::TimedOut => {
                 Err(unavailable(format!("no hello in {HELLO_TIMEOUT:?}")))
             }
