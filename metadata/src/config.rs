@@ -59,6 +59,9 @@ pub struct Config {
     /// How often the chunks of dead sessions are looked for on the targets.
     #[serde(default = "default_sweep_ms")]
     pub sweep_ms: u64,
+    /// Most connections at once, of clients (a mount has up to four), daemons and other servers.
+    #[serde(default = "default_max_connections")]
+    pub max_connections: u64,
 }
 
 fn default_profile() -> String {
@@ -88,6 +91,9 @@ fn default_full_percent() -> u64 {
 fn default_sweep_ms() -> u64 {
     30_000
 }
+fn default_max_connections() -> u64 {
+    16_384
+}
 
 impl Config {
     /// Settings with every default, for a server of the given group.
@@ -106,6 +112,7 @@ impl Config {
             placement_settle_ms: default_placement_settle_ms(),
             full_percent: default_full_percent(),
             sweep_ms: default_sweep_ms(),
+            max_connections: default_max_connections(),
         }
     }
 
@@ -165,6 +172,7 @@ impl Config {
             ("target_down_ms", self.target_down_ms, 100),
             ("placement_settle_ms", self.placement_settle_ms, 1),
             ("sweep_ms", self.sweep_ms, 100),
+            ("max_connections", self.max_connections, 16),
         ] {
             if value < min || value > 1 << 40 {
                 return bad(format!("{field}: {value} is not at least {min}"));
@@ -231,6 +239,7 @@ mod tests {
             ("listen", "lisen = 1\nlisten", "lisen"),
             ("listen", "full_percent = 5\nlisten", "full_percent"),
             ("listen", "sweep_ms = 0\nlisten", "sweep_ms"),
+            ("listen", "max_connections = 9\nlisten", "max_connections"),
         ] {
             let e = Config::parse(&GOOD.replacen(from, to, 1)).unwrap_err();
             assert!(

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use weft_net::{Listener, Peers, ServerOptions, Transport};
+use weft_net::{Listener, Peers, ServerOptions, Transport, Way};
 use weft_proto::{Error, ErrorKind, Result, Uuid};
 
 /// Batches of Raft messages that wait for the event loop.
@@ -26,6 +26,8 @@ const INBOX: usize = 64;
 const MAX_PAYLOAD: usize = 4096;
 /// Bytes held for one connection; pieces of snapshots are the largest answers.
 const MAX_IN_FLIGHT: usize = 8 << 20;
+/// Bytes held for all connections together.
+const MAX_MEMORY: usize = 256 << 20;
 
 /// Runs a metadata server in the real world, until `shutdown` becomes true. An error means that it
 /// could not start, or could not go on: its disk failed, or its data is another's.
@@ -87,7 +89,8 @@ impl Server {
             let link = Link::start(
                 config.id,
                 member.id,
-                peers.peer(&member.address),
+                // What clients wait for must not wait for the memory that they hold.
+                peers.peer_on(&member.address, Way::Freeing),
                 config.election_timeout(),
                 move || known.lock().clone(),
                 lost_tx.clone(),
@@ -110,6 +113,7 @@ impl Server {
             snapshots: snapshots.clone(),
             shutdown: shutdown.clone(),
         };
+        let max_connections = config.max_connections as usize;
         let (node, driver) = Driver::open(config, env, state, wiring)?;
         let targets = Arc::new(Targets::default());
         let (http2_tx, http2) = mpsc::channel(16);
@@ -117,6 +121,8 @@ impl Server {
             identity: me,
             max_payload: MAX_PAYLOAD,
             max_in_flight: MAX_IN_FLIGHT,
+            max_memory: MAX_MEMORY,
+            max_connections,
             http2: Some(http2_tx),
         };
         let service = Arc::new(MetadataService::new(

@@ -105,10 +105,9 @@ async fn main() -> Result<()> {
     let listener = transport.bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_address().expect("bound");
     let options = ServerOptions {
-        identity: Identity { name: "server".into(), cluster: None },
         max_payload: 2 * PIECE,
         max_in_flight: 64 * PIECE,
-        http2: None,
+        ..ServerOptions::new(Identity { name: "server".into(), cluster: None })
     };
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let store = Arc::new(Store(vec![5; PIECE].into()));

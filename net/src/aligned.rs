@@ -147,9 +147,14 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
+    /// Bytes of memory that a buffer of `len` bytes takes.
+    pub(crate) fn footprint(len: usize) -> usize {
+        len.max(ALIGN).checked_next_power_of_two().unwrap_or(len)
+    }
+
     /// A buffer of `len` bytes with unspecified (initialised) contents.
     pub fn take(len: usize) -> Self {
-        let capacity = len.max(ALIGN).checked_next_power_of_two().unwrap_or(len);
+        let capacity = Self::footprint(len);
         let recycled = class(capacity).and_then(|c| POOL[c].lock().pop());
         let block = match recycled {
             Some(block) => {

@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 
+/// Most bytes that are read ahead; it begins with the least, and grows when a read fills the buffer: most
+/// of many connections carry little.
 const BUFFER: usize = 64 << 10;
+const LEAST: usize = 4 << 10;
 /// After a payload of this many bytes the next one is probably as large: then read only about a
 /// header and a head ahead, because what lands in the buffer must be copied out again.
 const BULK: usize = 16 << 10;
@@ -23,7 +26,7 @@ pub(crate) type Progress = Arc<AtomicU64>;
 
 pub(crate) struct FrameReader<R> {
     io: R,
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     start: usize,
     end: usize,
     bulk: bool,
@@ -35,7 +38,7 @@ pub(crate) struct FrameReader<R> {
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// `first` are bytes that were read already.
     pub fn new(io: R, first: &[u8], progress: Progress) -> Self {
-        let mut buffer = vec![0; BUFFER].into_boxed_slice();
+        let mut buffer = vec![0; LEAST];
         buffer[..first.len()].copy_from_slice(first);
         Self {
             io,
@@ -66,7 +69,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         if len == 0 {
             return Ok(Bytes::new());
         }
-        if len > BUFFER {
+        if len > self.buffer.len() {
             return Ok(self.payload(len).await?.freeze());
         }
         while self.buffered() < len {
@@ -147,11 +150,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             (self.start, self.end) = (0, self.end - self.start);
         }
         let ahead = if std::mem::take(&mut self.bulk) { BULK_AHEAD } else { BUFFER };
-        let limit = BUFFER.min(self.end + ahead);
+        let limit = self.buffer.len().min(self.end + ahead);
         let n = self.io.read(&mut self.buffer[self.end..limit]).await?;
         self.progress.fetch_add(1, Ordering::Relaxed);
         self.filled_at = Instant::now();
         self.end += n;
+        if self.end == self.buffer.len() && self.end < BUFFER {
+            self.buffer.resize(BUFFER, 0);
+        }
         Ok(n)
     }
 

@@ -1,5 +1,7 @@
 //! The answering side: accepts connections, tells framed ones from HTTP/2, and runs a [`Service`].
 
+mod budget;
+mod door;
 mod listen;
 mod session;
 mod sniff;
@@ -22,6 +24,12 @@ pub trait Service: Send + Sync + 'static {
     /// Answers one request. It runs on although the caller has gone: what was begun is ended. An
     /// unknown operation should be answered with `Protocol`; a panic is answered with `Internal`.
     async fn call(&self, request: Incoming) -> Result<Outgoing>;
+
+    /// How many bytes the answer to a request without payload will have, as far as can be told: it is
+    /// served only once there is memory for them.
+    fn weigh(&self, _op: u16, _head: &Bytes) -> usize {
+        0
+    }
 }
 
 /// A request.
@@ -68,7 +76,27 @@ pub struct ServerOptions {
     /// Payload bytes of one connection that are held at once, of requests being served and of answers
     /// not yet written. Above it, the connection is not read. One request always fits.
     pub max_in_flight: usize,
+    /// Bytes of requests and answers that are held at once, of all connections together. Beyond a little
+    /// that each may always hold, a connection that finds none left waits; see [`crate::Way`] too.
+    pub max_memory: usize,
+    /// Most connections at once. Idle ones make room for others, and so do those of the host that has
+    /// most; who finds no place is told so.
+    pub max_connections: usize,
     /// Takes connections that start with the HTTP/2 preface, with the preface still to be read.
     /// Without it they are closed.
     pub http2: Option<mpsc::Sender<BoxStream>>,
+}
+
+impl ServerOptions {
+    /// Limits for a few peers that ask for little, and no HTTP/2.
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            max_payload: 1 << 20,
+            max_in_flight: 64 << 20,
+            max_memory: 256 << 20,
+            max_connections: 1024,
+            http2: None,
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::*;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use weft_net::{Body, Outgoing, Peers, tcp};
+use weft_net::{Body, Incoming, Outgoing, Peers, ServerOptions, Service, Way, tcp};
 use weft_proto::{Error, ErrorKind, op};
 
 /// Sizes around every threshold in the code, and in between.
@@ -355,4 +355,186 @@ async fn a_request_over_the_limit_is_refused_and_others_go_on() {
     let refused = peer.call::<_, Bytes>(ECHO, &huge, soon()).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Invalid);
     assert_eq!(ask(&peer, ECHO, b"").await.unwrap(), before, "the same connection");
+}
+
+#[tokio::test]
+async fn a_full_window_holds_up_only_its_own_way() {
+    let (service, mut held) = holding();
+    let options = ServerOptions { max_in_flight: 4096, ..options() };
+    let server = Server::start(service, options).await;
+    let peers = Peers::new(tcp(), identity("client", None));
+    let common = peers.peer(&server.address);
+    let mut calls = JoinSet::new();
+    for _ in 0..3 {
+        let common = common.clone();
+        calls.spawn(async move { put(&common, ECHO, bytes(4096, 0), vec![]).await.unwrap() });
+    }
+    let first = held.recv().await.unwrap();
+    for way in [Way::Freeing, Way::Prompt] {
+        let peer = peers.peer_on(&server.address, way);
+        assert!(Arc::ptr_eq(&peer, &peers.peer_on(&server.address, way)));
+        let call = tokio::spawn(async move { ask(&peer, OTHER, b"on its own way").await });
+        let Held { request, answer } = held.recv().await.unwrap();
+        assert_eq!(request.op, OTHER);
+        answer.send(Ok(Outgoing::default())).unwrap();
+        call.await.unwrap().unwrap();
+    }
+    first.answer.send(Ok(Outgoing::default())).unwrap();
+    for _ in 0..2 {
+        held.recv().await.unwrap().answer.send(Ok(Outgoing::default())).unwrap();
+    }
+    calls.join_all().await;
+}
+
+const MIB: usize = 1 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_connections_together_hold_no_more_than_the_server_has() {
+    let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let service = Handle::new({
+        let (now, peak) = (now.clone(), peak.clone());
+        move |request| {
+            let (now, peak) = (now.clone(), peak.clone());
+            async move {
+                peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                // Others get the time to come in, too.
+                for _ in 0..100 {
+                    tokio::task::yield_now().await;
+                }
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(Outgoing { head: request.head, payload: vec![] })
+            }
+        }
+    });
+    // A quarter is kept back; of the rest, one host gets half: 6 MiB.
+    let options = ServerOptions { max_memory: 16 * MIB, ..options() };
+    let server = Server::start(service, options).await;
+    let mut calls = JoinSet::new();
+    for connection in 0..32u8 {
+        let peer = peer(&server.address);
+        for _ in 0..8 {
+            let peer = peer.clone();
+            calls.spawn(async move {
+                put(&peer, ECHO, bytes(MIB, connection), vec![]).await.unwrap();
+            });
+        }
+    }
+    calls.join_all().await;
+    let peak = peak.load(Ordering::SeqCst);
+    assert!((1..=7).contains(&peak), "{peak} requests of 1 MiB at once");
+}
+
+#[tokio::test]
+async fn requests_that_wait_for_memory_do_not_stop_one_that_frees_it() {
+    let (service, mut held) = holding();
+    let options = ServerOptions { max_memory: 8 * MIB, ..options() };
+    let server = Server::start(service, options).await;
+    // All memory of one kind is held by requests that wait for a small one and for a large one.
+    let mut calls = JoinSet::new();
+    let mut waiting = Vec::new();
+    for _ in 0..12 {
+        let peer = peer(&server.address);
+        calls.spawn(async move { put(&peer, ECHO, bytes(MIB, 0), vec![]).await.unwrap() });
+    }
+    while waiting.len() < 3 {
+        waiting.push(held.recv().await.unwrap());
+    }
+    let small = peer(&server.address);
+    let call = tokio::spawn(async move { put(&small, OTHER, bytes(40_000, 0), vec![]).await });
+    let Held { request, answer } = held.recv().await.unwrap();
+    assert_eq!(request.op, OTHER, "every connection has a little memory of its own");
+    answer.send(Ok(Outgoing::default())).unwrap();
+    call.await.unwrap().unwrap();
+    let peers = Peers::new(tcp(), identity("client", None));
+    let freeing = peers.peer_on(&server.address, Way::Freeing);
+    let call = tokio::spawn(async move { put(&freeing, OTHER, bytes(2 * MIB, 0), vec![]).await });
+    let Held { request, answer } = held.recv().await.unwrap();
+    assert_eq!((request.op, request.payload.len()), (OTHER, 2 * MIB), "memory is kept back");
+    answer.send(Ok(Outgoing::default())).unwrap();
+    call.await.unwrap().unwrap();
+    // What frees memory lets all others in.
+    waiting.into_iter().for_each(|held| held.answer.send(Ok(Outgoing::default())).unwrap());
+    for _ in 0..9 {
+        held.recv().await.unwrap().answer.send(Ok(Outgoing::default())).unwrap();
+    }
+    calls.join_all().await;
+}
+
+/// Answers with as many MiB as the request asks for.
+struct Reads {
+    now: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+#[async_trait::async_trait]
+impl Service for Reads {
+    async fn call(&self, request: Incoming) -> weft_proto::Result<Outgoing> {
+        let len = usize::from(request.head[request.head.len() - 1]) * MIB;
+        let now = self.now.fetch_add(len, Ordering::SeqCst) + len;
+        self.peak.fetch_max(now, Ordering::SeqCst);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        self.now.fetch_sub(len, Ordering::SeqCst);
+        Ok(Outgoing { head: Bytes::new(), payload: vec![vec![0; len].into()] })
+    }
+
+    fn weigh(&self, _: u16, head: &Bytes) -> usize {
+        usize::from(head[head.len() - 1]) * MIB
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_weighed_before_they_are_made() {
+    let reads = Arc::new(Reads { now: AtomicUsize::new(0), peak: AtomicUsize::new(0) });
+    let options = ServerOptions { max_memory: 32 * MIB, ..options() };
+    let server = Server::start(reads.clone(), options).await;
+    let peers: Vec<_> = (0..4).map(|_| peer(&server.address)).collect();
+    let mut calls = JoinSet::new();
+    for call in 0..64u8 {
+        let peer = peers[usize::from(call % 4)].clone();
+        let mebibytes = 1 + call % 5;
+        calls.spawn(async move {
+            let head = Bytes::copy_from_slice(&[mebibytes]);
+            let answer =
+                peer.exchange::<_, Bytes>(ECHO, &head, Body::default(), soon()).await.unwrap();
+            assert_eq!(answer.payload.concat().len(), usize::from(mebibytes) * MIB);
+        });
+    }
+    calls.join_all().await;
+    // Of 24 MiB, one host gets half, and never more than one answer above that.
+    let peak = reads.peak.load(Ordering::SeqCst);
+    assert!(peak <= 12 * MIB + MIB, "{} MiB were being read at once", peak / MIB);
+}
+
+#[tokio::test]
+async fn who_finds_no_place_is_told_so_and_gets_one_when_there_is() {
+    let (service, mut held) = holding();
+    let options = ServerOptions { max_connections: 2, ..options() };
+    let server = Server::start(service, options).await;
+    let mut calls = JoinSet::new();
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let peer = peer(&server.address);
+        calls.spawn(async move { ask(&peer, ECHO, b"").await.unwrap() });
+        waiting.push(held.recv().await.unwrap());
+    }
+    let third = peer(&server.address);
+    let refused = ask(&third, ECHO, b"").await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Unavailable);
+    assert!(refused.message.contains("all 2 connections are taken"), "{refused}");
+    assert!(refused.message.contains("max_connections"), "{refused}");
+    // The others are served all the same.
+    waiting.into_iter().for_each(|held| held.answer.send(Ok(Outgoing::default())).unwrap());
+    calls.join_all().await;
+    let call = tokio::spawn(async move {
+        loop {
+            match ask(&third, ECHO, b"").await {
+                Err(error) => assert_eq!(error.kind, ErrorKind::Unavailable, "{error}"),
+                Ok(answer) => return answer,
+            }
+        }
+    });
+    held.recv().await.unwrap().answer.send(Ok(Outgoing::default())).unwrap();
+    call.await.unwrap();
 }

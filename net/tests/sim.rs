@@ -8,7 +8,7 @@ use std::time::Duration;
 use support::{ECHO, Handle, OTHER, echo, identity, options};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use weft_net::{Body, Outgoing, Peer, Peers, ServerOptions, Service, serve, sim};
+use weft_net::{Body, Outgoing, Peer, Peers, ServerOptions, Service, Way, serve, sim};
 use weft_proto::ErrorKind;
 
 async fn run_server(
@@ -30,7 +30,7 @@ fn after(seconds: u64) -> Instant {
 }
 
 fn simulation() -> turmoil::Sim<'static> {
-    turmoil::Builder::new().simulation_duration(Duration::from_secs(300)).rng_seed(7).build()
+    turmoil::Builder::new().simulation_duration(Duration::from_secs(3000)).rng_seed(7).build()
 }
 
 #[test]
@@ -153,4 +153,27 @@ fn a_crashed_host_fails_calls_and_comes_back() {
         }
     }
     assert!(bounced);
+}
+
+#[test]
+fn an_idle_connection_is_let_go_by_the_caller_and_made_again() {
+    let mut sim = simulation();
+    sim.host("server", || {
+        let whoami =
+            Handle::new(|request| async move { Ok(Outgoing::message(&request.peer.address)) });
+        run_server(whoami, options())
+    });
+    sim.client("client", async {
+        let peers = Peers::new(sim::transport(), identity("client", None));
+        let (idle, used) = (peers.peer("server:7000"), peers.peer_on("server:7000", Way::Prompt));
+        let who = async |peer: &Peer| peer.call::<_, String>(ECHO, &0u64, after(10)).await;
+        let first = [who(&idle).await?, who(&used).await?];
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            assert_eq!(who(&used).await?, first[1], "a connection that is used stays");
+        }
+        assert_ne!(who(&idle).await?, first[0]);
+        Ok(())
+    });
+    sim.run().unwrap();
 }

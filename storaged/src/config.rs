@@ -7,6 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 use weft_proto::{Error, ErrorKind, Result};
 
+/// A few of the largest requests at once.
+const MIN_MEMORY: u64 = 4 * weft_proto::layout::MAX_CHUNK;
+
 /// What a storage daemon needs to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,6 +29,12 @@ pub struct Config {
     /// Most payload bytes that one connection may have in flight.
     #[serde(default = "default_in_flight", deserialize_with = "bytes")]
     pub max_in_flight: u64,
+    /// Most bytes of requests and answers that the daemon holds at once, of all connections together.
+    #[serde(default = "default_memory", deserialize_with = "bytes")]
+    pub max_memory: u64,
+    /// Most connections at once.
+    #[serde(default = "default_connections")]
+    pub max_connections: usize,
     /// How drives behind a fabric are connected.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nvmeof: Options,
@@ -70,6 +79,8 @@ impl Config {
             metadata,
             domain: None,
             max_in_flight: default_in_flight(),
+            max_memory: default_memory(),
+            max_connections: default_connections(),
             nvmeof: Options::default(),
             targets: Vec::new(),
             roots: Roots::default(),
@@ -92,6 +103,12 @@ impl Config {
         }
         if self.targets.is_empty() {
             return bad("the storage daemon has no [[targets]]".into());
+        }
+        if self.max_memory < MIN_MEMORY {
+            return bad(format!("max_memory: {} is not at least {MIN_MEMORY}", self.max_memory));
+        }
+        if self.max_connections < 16 {
+            return bad(format!("max_connections: {} is not at least 16", self.max_connections));
         }
         self.nvmeof.validate()?;
         for (i, target) in self.targets.iter().enumerate() {
@@ -133,6 +150,14 @@ fn is_default(options: &Options) -> bool {
 
 fn default_in_flight() -> u64 {
     256 << 20
+}
+
+fn default_memory() -> u64 {
+    1 << 30
+}
+
+fn default_connections() -> usize {
+    16_384
 }
 
 #[derive(Deserialize)]

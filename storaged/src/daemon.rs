@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use weft_net::{Identity, Listener, ServerOptions, Transport};
+use weft_net::{Identity, Listener, ServerOptions, Service, Transport};
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
 
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -63,22 +63,10 @@ impl Daemon {
     }
 
     /// Serves until `shutdown` is true.
-    pub async fn run(self, mut shutdown: watch::Receiver<bool>) -> Result<()> {
+    pub async fn run(self, shutdown: watch::Receiver<bool>) -> Result<()> {
         let targets = Arc::new(Targets::default());
-        let open: Arc<Mutex<Vec<Open>>> = Arc::default();
         targets.opening.store(self.config.targets.len(), Ordering::Release);
-        tracing::info!(name = %self.config.name, address = %self.address, "storage daemon listens");
-
-        let options = ServerOptions {
-            identity: Identity { name: self.config.name.clone(), cluster: None },
-            max_payload: layout::MAX_CHUNK as usize,
-            max_in_flight: self.config.max_in_flight as usize,
-            http2: None,
-        };
-        let (stop, stopped) = watch::channel(false);
-        let server = weft_net::serve(self.listener, targets.clone(), options, stopped);
-        let server = tokio::spawn(server);
-
+        let open: Arc<Mutex<Vec<Open>>> = Arc::default();
         let keeper = |target: &Target| -> Result<Keeper> {
             Ok(Keeper {
                 location: target.location()?,
@@ -91,6 +79,49 @@ impl Daemon {
         };
         let keepers = self.config.targets.iter().map(keeper).collect::<Result<_>>()?;
         let keepers = keep_all(keepers, open.clone());
+        let service = targets.clone();
+        self.serve(targets, open, service, keepers, shutdown).await
+    }
+
+    /// As [`Self::run`], for targets that the caller has opened, each with where its drive is. `around`
+    /// makes of the chunk service what is served: a simulation decides when its threads run.
+    pub async fn run_open(
+        self,
+        engines: Vec<(Engine, String)>,
+        around: impl FnOnce(Arc<dyn Service>) -> Arc<dyn Service>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Result<()> {
+        let targets = Arc::new(Targets::default());
+        let mut open = Vec::new();
+        for (engine, location) in engines {
+            if let Some(id) = engine.id() {
+                targets.insert(id, engine.clone());
+            }
+            open.push(Open { engine, location });
+        }
+        let service = around(targets.clone());
+        let open = Arc::new(Mutex::new(open));
+        self.serve(targets, open, service, std::future::pending(), shutdown).await
+    }
+
+    async fn serve(
+        self,
+        targets: Arc<Targets>,
+        open: Arc<Mutex<Vec<Open>>>,
+        service: Arc<dyn Service>,
+        keepers: impl Future<Output = Result<()>>,
+        mut shutdown: watch::Receiver<bool>,
+    ) -> Result<()> {
+        tracing::info!(name = %self.config.name, address = %self.address, "storage daemon listens");
+        let options = ServerOptions {
+            max_payload: layout::MAX_CHUNK as usize,
+            max_in_flight: self.config.max_in_flight as usize,
+            max_memory: self.config.max_memory as usize,
+            max_connections: self.config.max_connections,
+            ..ServerOptions::new(Identity { name: self.config.name.clone(), cluster: None })
+        };
+        let (stop, stopped) = watch::channel(false);
+        let server = tokio::spawn(weft_net::serve(self.listener, service, options, stopped));
         let membership = Membership {
             control: Control::new(self.transport, self.config.metadata.clone()),
             config: self.config,

@@ -1,6 +1,7 @@
 //! The chunk service: framed requests to the targets of this daemon.
 
 use crate::engine::Engine;
+use bytes::Bytes;
 use parking_lot::RwLock;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -89,6 +90,13 @@ impl Service for Targets {
         timeout_at(deadline, self.answer(request)).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::TimedOut, format!("operation {op}: the drive was too slow")))
         })
+    }
+
+    fn weigh(&self, op: u16, head: &Bytes) -> usize {
+        match op {
+            op::GET => v1::GetRequest::decode(head.clone()).map_or(0, |q| q.len as usize),
+            _ => 0,
+        }
     }
 }
 

@@ -26,10 +26,8 @@ impl Daemon {
         let address = listener.local_address().unwrap();
         let (stop, stopped) = watch::channel(false);
         let options = ServerOptions {
-            identity: weft_net::Identity { name: "daemon".into(), cluster: None },
             max_payload: 4096,
-            max_in_flight: 1 << 20,
-            http2: None,
+            ..ServerOptions::new(weft_net::Identity { name: "daemon".into(), cluster: None })
         };
         let service = Arc::new(Daemon { chunks: chunks.clone() });
         tokio::spawn(weft_net::serve(listener, service, options, stopped));

@@ -1,19 +1,31 @@
 //! Accepts connections until told to stop.
 
+use super::budget::Budget;
+use super::door::{Door, Seat};
 use super::session::{self, Context};
-use super::sniff::{Speaks, sniff};
+use super::sniff::{Seated, Speaks, sniff};
 use super::{ServerOptions, Service};
 use crate::transport::{BoxStream, Listener};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use weft_proto::{Error, ErrorKind};
 
 /// A connection that has not said what it wants by then is closed.
 const FIRST_BYTES: Duration = Duration::from_secs(5);
 /// Pause after a failed accept (mostly: no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time for a peer to hear that there is no place for it.
+const REFUSAL: Duration = Duration::from_secs(1);
+/// How often it is looked for idle connections.
+const LOOK: Duration = Duration::from_secs(10);
+/// So many newcomers at a time are told that there is no place for them; others are just closed.
+const REFUSALS: usize = 64;
+/// Of the memory for requests and answers, a quarter is kept back for [`crate::Way::Freeing`], and no more
+/// than this.
+const KEPT_BACK: usize = 64 << 20;
 
 /// Serves until `shutdown` becomes true, then stops to read, lets the requests in flight finish (a
 /// few seconds at most), and returns. Dropping the future cuts everything off at once.
@@ -23,7 +35,18 @@ pub async fn serve(
     options: ServerOptions,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let context = Arc::new(Context { service, options, shutdown: shutdown.clone() });
+    let kept_back = KEPT_BACK.min(options.max_memory / 4);
+    let context = Arc::new(Context {
+        service,
+        common: Budget::new(options.max_memory - kept_back),
+        kept_back: Budget::new(kept_back),
+        options,
+        shutdown: shutdown.clone(),
+    });
+    let door = Door::new(context.options.max_connections);
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sessions = JoinSet::new();
     loop {
         tokio::select! {
@@ -35,14 +58,26 @@ pub async fn serve(
                 }
             }
             accepted = listener.accept() => match accepted {
-                Ok((stream, address)) => {
-                    sessions.spawn(admit(context.clone(), stream, address));
-                }
+                Ok((stream, address)) => match door.enter(host(&address)) {
+                    Ok(seat) => drop(sessions.spawn(admit(context.clone(), stream, address, seat))),
+                    Err(why) => {
+                        tracing::warn!(%address, "refusing a connection: {why}");
+                        if let Ok(permit) = refusals.clone().try_acquire_owned() {
+                            let context = context.clone();
+                            sessions.spawn(async move {
+                                refuse(&context, stream, why).await;
+                                drop(permit);
+                            });
+                        }
+                    }
+                },
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    let room = door.make_room();
+                    tracing::warn!(%error, room, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
+            _ = looks.tick() => door.look(),
         }
     }
     drop(listener);
@@ -56,16 +91,23 @@ pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     }
 }
 
-async fn admit(context: Arc<Context>, stream: BoxStream, address: String) {
+/// The host of `host:port`.
+pub(super) fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+async fn admit(context: Arc<Context>, stream: BoxStream, address: String, seat: Seat) {
     let mut shutdown = context.shutdown.clone();
     let speaks = tokio::select! {
         biased;
         speaks = timeout(FIRST_BYTES, sniff(stream)) => speaks,
+        () = seat.lost() => return,
         () = stopped(&mut shutdown) => return,
     };
     match speaks {
-        Ok(Ok(Speaks::Frames(stream))) => session::run(context, stream, address).await,
+        Ok(Ok(Speaks::Frames(stream))) => session::run(context, stream, address, seat).await,
         Ok(Ok(Speaks::Http2(stream))) => {
+            let stream = Box::new(Seated::new(stream, seat));
             hand_over(context.options.http2.as_ref(), stream, &address)
         }
         Ok(Ok(Speaks::Unknown(first))) => {
@@ -82,4 +124,17 @@ fn hand_over(http2: Option<&mpsc::Sender<BoxStream>>, stream: BoxStream, address
         Some(Err(error)) => tracing::warn!(%address, %error, "cannot take an HTTP/2 connection"),
         None => tracing::warn!(%address, "HTTP/2 is not served on this port, closing"),
     }
+}
+
+/// Answers the hello of a peer that there is no place for; what speaks otherwise is just closed.
+async fn refuse(context: &Context, stream: BoxStream, why: String) {
+    let refusal = async {
+        if let Ok(Speaks::Frames(stream)) = sniff(stream).await {
+            let name = &context.options.identity.name;
+            let what = format!("{name}: {why}");
+            session::refuse(stream, Error::new(ErrorKind::Unavailable, what)).await;
+        }
+    };
+    // Who does not listen learns nothing.
+    let _ = timeout(REFUSAL, refusal).await;
 }

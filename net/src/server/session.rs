@@ -3,8 +3,10 @@
 //! Invariants: every request is answered once, while the connection lives; no more than the window
 //! is held; nothing a peer sends can harm another connection.
 
-use super::listen::stopped;
-use super::window::Window;
+use super::budget::Budget;
+use super::door::Seat;
+use super::listen::{host, stopped};
+use super::window::{OWN, Window};
 use super::{Incoming, Outgoing, ServerOptions, Service};
 use crate::aligned::AlignedBuf;
 use crate::frame::{Broken, Header, Kind, MAGIC, MAX_HEAD, MAX_PAYLOAD};
@@ -12,6 +14,7 @@ use crate::hello::PeerInfo;
 use crate::queue::{Head, SendQueue};
 use crate::reader::{FrameReader, Progress};
 use crate::transport::{BoxStream, ReadHalf};
+use crate::way::Way;
 use bytes::Bytes;
 use prost::Message;
 use std::future::Future;
@@ -26,8 +29,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use weft_proto::{Error, ErrorKind, Result, op, v1};
 
-/// Time for the peer's hello.
+/// Time for the peer's hello, and its length at most.
 const HELLO: Duration = Duration::from_secs(5);
+const HELLO_LEN: u32 = 4 << 10;
 /// While the window is full, the peer is told this often that we live: we do not read its pings.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// How long requests in flight may take to finish after a shutdown.
@@ -39,13 +43,16 @@ const STALLED: Duration = Duration::from_secs(60);
 pub(super) struct Context {
     pub service: Arc<dyn Service>,
     pub options: ServerOptions,
+    /// Memory for requests and their answers.
+    pub common: Arc<Budget>,
+    pub kept_back: Arc<Budget>,
     pub shutdown: watch::Receiver<bool>,
 }
 
 struct Session {
     context: Arc<Context>,
     queue: SendQueue,
-    window: Window,
+    window: Arc<Window>,
     /// Reads and writes that moved bytes.
     heard: Progress,
     sent: Progress,
@@ -54,16 +61,17 @@ struct Session {
 }
 
 /// Serves a connection whose magic has been read, to its end.
-pub(super) async fn run(context: Arc<Context>, stream: BoxStream, address: String) {
+pub(super) async fn run(context: Arc<Context>, stream: BoxStream, address: String, seat: Seat) {
     let mut shutdown = context.shutdown.clone();
     let session = Arc::new(Session {
         queue: SendQueue::default(),
-        window: Window::new(context.options.max_in_flight),
+        window: Arc::new(Window::new(context.options.max_in_flight)),
         heard: Progress::default(),
         sent: Progress::default(),
         receiving: AtomicBool::new(false),
         context,
     });
+    seat.works_through(&session.window);
     let (read, write) = stream.split();
     let mut tasks = JoinSet::new();
     tasks.spawn({
@@ -86,6 +94,10 @@ pub(super) async fn run(context: Arc<Context>, stream: BoxStream, address: Strin
         biased;
         // Whichever direction ends first takes the other with it.
         Some(ended) = tasks.join_next() => log_end(ended, &address),
+        () = seat.lost() => {
+            tracing::debug!(%address, "idle for long, or in the way of others: closing");
+            reader.abort();
+        }
         () = session.stall() => tracing::warn!(%address, "stands still inside a frame, closing"),
         () = stopped(&mut shutdown) => {
             reader.abort();
@@ -129,17 +141,20 @@ impl Session {
         address: &str,
     ) -> Result<PeerInfo, Broken> {
         let header = frames.header().await?;
-        if header.kind != Kind::Request || header.op != op::HELLO || header.payload_len != 0 {
-            return Err(Broken::Garbage("the first request is not a hello".into()));
-        }
+        check_hello(&header)?;
         let head = frames.head(header.head_len as usize).await?;
         self.window.enter(0).await;
         let identity = &self.context.options.identity;
         let checked = v1::Hello::decode(head)
             .map_err(|e| Error::new(ErrorKind::Protocol, format!("malformed hello: {e}")))
-            .and_then(|hello| identity.check(&hello, address));
+            .and_then(|hello| Ok((identity.check(&hello, address)?, Way::from_code(hello.way))));
         match checked {
-            Ok(peer) => {
+            Ok((peer, way)) => {
+                let budget = match way {
+                    Way::Common => &self.context.common,
+                    Way::Freeing | Way::Prompt => &self.context.kept_back,
+                };
+                self.window.draw_on(budget.account(host(address)));
                 self.answer(&header, Ok(Outgoing::message(&identity.hello())), 0);
                 Ok(peer)
             }
@@ -166,11 +181,12 @@ impl Session {
         if len > MAX_PAYLOAD {
             return Err(Broken::Garbage(format!("a request with a payload of {len} bytes")));
         }
-        let held = header.head_len as usize + len;
+        let max = self.context.options.max_payload;
+        let room = if len > 0 && len <= max { AlignedBuf::footprint(len) } else { 0 };
+        let mut held = header.head_len as usize + room;
         self.enter(held).await;
         self.receiving.store(true, Ordering::Relaxed);
         let head = frames.head(header.head_len as usize).await?;
-        let max = self.context.options.max_payload;
         if len > max {
             frames.discard(len).await?;
             self.receiving.store(false, Ordering::Relaxed);
@@ -196,6 +212,9 @@ impl Session {
             op => {
                 let deadline = (header.deadline_ms != 0)
                     .then(|| came_at + Duration::from_millis(header.deadline_ms.into()));
+                if len == 0 && head.len() <= OWN {
+                    held += self.weigh(op, &head, held).await;
+                }
                 let request = Incoming { op, head, payload, peer: peer.clone(), deadline };
                 tokio::spawn(self.clone().serve(*header, request, held));
             }
@@ -203,15 +222,29 @@ impl Session {
         Ok(())
     }
 
+    /// Takes room for the answer to a request that holds `held` bytes; it holds none while it waits.
+    /// Answers how much.
+    async fn weigh(&self, op: u16, head: &Bytes, held: usize) -> usize {
+        let answer = self.context.service.weigh(op, head).min(MAX_PAYLOAD);
+        if answer > 0 {
+            self.window.served(held, 0);
+            self.window.left(1, 0);
+            self.enter(held + answer).await;
+        }
+        answer
+    }
+
     /// Waits for room in the window, with signs of life.
     async fn enter(&self, bytes: usize) {
         if self.window.try_enter(bytes) {
             return;
         }
+        let entered = self.window.enter(bytes);
+        tokio::pin!(entered);
         loop {
             tokio::select! {
                 biased;
-                () = self.window.enter(bytes) => return,
+                () = &mut entered => return,
                 () = sleep(ALIVE_EVERY) => self.say_alive(),
             }
         }
@@ -274,11 +307,7 @@ impl Session {
             Err(error) => {
                 self.window.served(held, 0);
                 header.kind = Kind::Failure;
-                let head = v1::ErrorHead {
-                    code: error.kind.code(),
-                    message: error.message,
-                    hint: error.hint,
-                };
+                let head = error_head(error);
                 self.queue.push(header, Head::Message(&head), Vec::new(), Some(0))
             }
         };
@@ -312,6 +341,34 @@ impl Session {
             tracing::warn!(%address, "requests did not finish in {DRAIN:?}, closing");
         }
     }
+}
+
+fn check_hello(header: &Header) -> Result<(), Broken> {
+    let right = header.kind == Kind::Request && header.op == op::HELLO && header.payload_len == 0;
+    if right && header.head_len <= HELLO_LEN {
+        return Ok(());
+    }
+    Err(Broken::Garbage("the first request is not a hello".into()))
+}
+
+/// Answers the hello of a connection whose magic has been read with an error.
+pub(super) async fn refuse(stream: BoxStream, error: Error) {
+    let (read, write) = stream.split();
+    let (mut frames, queue) =
+        (FrameReader::new(read, &MAGIC, Progress::default()), SendQueue::default());
+    let Ok(hello) = frames.header().await else { return };
+    if check_hello(&hello).is_err() || frames.head(hello.head_len as usize).await.is_err() {
+        return;
+    }
+    let head = error_head(error);
+    let header = Header { kind: Kind::Failure, deadline_ms: 0, ..hello };
+    queue.push(header, Head::Message(&head), Vec::new(), None);
+    queue.close();
+    let _ = queue.write_to(write, &Progress::default(), || false, |_| {}).await;
+}
+
+fn error_head(error: Error) -> v1::ErrorHead {
+    v1::ErrorHead { code: error.kind.code(), message: error.message, hint: error.hint }
 }
 
 /// Runs a future; `None` if it panicked.

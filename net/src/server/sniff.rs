@@ -1,5 +1,6 @@
-//! Tells by its first bytes what a connection speaks.
+//! Tells by its first bytes what a connection speaks; what others serve keeps its place meanwhile.
 
+use super::door::Seat;
 use crate::frame::MAGIC;
 use crate::transport::{BoxStream, ReadHalf, Stream, WriteHalf};
 use std::io;
@@ -41,6 +42,36 @@ pub(super) async fn sniff(mut stream: BoxStream) -> io::Result<Speaks> {
 struct Replayed {
     first: &'static [u8],
     inner: BoxStream,
+}
+
+/// A stream that somebody else serves. It ends when its place is lost, and leaves it when dropped.
+pub(super) struct Seated {
+    inner: BoxStream,
+    lost: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ended: bool,
+    _seat: Seat,
+}
+
+impl Seated {
+    pub fn new(inner: BoxStream, seat: Seat) -> Self {
+        Self { inner, lost: Box::pin(seat.loss()), ended: false, _seat: seat }
+    }
+}
+
+impl Stream for Seated {}
+
+impl AsyncRead for Seated {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.ended = self.ended || self.lost.as_mut().poll(cx).is_ready();
+        if self.ended {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
 }
 
 /// The reading half of a [`Replayed`].
@@ -93,6 +124,36 @@ impl AsyncRead for ReplayedRead {
 }
 
 impl AsyncWrite for Replayed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+impl AsyncWrite for Seated {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,17 +1,28 @@
 //! How much one connection may have in flight. Above that it is not read: TCP then holds the peer
 //! back.
+//!
+//! A little memory is each connection's own, so that small requests never wait for those of others;
+//! what it holds beyond that, it draws on what all connections share ([`super::budget`]).
 
+use super::budget::Account;
 use parking_lot::Mutex;
 use std::future::poll_fn;
+use std::sync::OnceLock;
 use std::task::{Poll, Waker};
 
 /// Most requests of one connection that are served at once.
 const MAX_REQUESTS: usize = 4096;
+/// Bytes that every connection may hold without drawing on what is shared.
+pub(super) const OWN: usize = 64 << 10;
 
 #[derive(Default)]
 struct Used {
     requests: usize,
     bytes: usize,
+    /// Of these bytes, those that are drawn on the account.
+    drawn: usize,
+    /// Requests so far.
+    entered: u64,
     /// The reader, if it waits for room.
     reader: Option<Waker>,
 }
@@ -19,29 +30,60 @@ struct Used {
 pub(super) struct Window {
     max_bytes: usize,
     used: Mutex<Used>,
+    /// Known after the hello, which is small.
+    account: OnceLock<Account>,
 }
 
 impl Window {
     pub fn new(max_bytes: usize) -> Self {
-        Self { max_bytes, used: Mutex::default() }
+        Self { max_bytes, used: Mutex::default(), account: OnceLock::new() }
+    }
+
+    /// From now on what is held beyond the connection's own is drawn on this. To be called once.
+    pub fn draw_on(&self, account: Account) {
+        let _ = self.account.set(account);
     }
 
     /// Takes room for a request if there is; a request larger than the window gets it alone.
     pub fn try_enter(&self, bytes: usize) -> bool {
-        self.used.lock().enter(bytes, self.max_bytes)
+        let mut used = self.used.lock();
+        if !used.has_room(bytes, self.max_bytes) {
+            return false;
+        }
+        let (lacks, account) = (used.lacks(bytes), self.account.get());
+        if lacks > 0 && account.is_some_and(|account| !account.try_take(lacks)) {
+            return false;
+        }
+        used.drawn += lacks;
+        self.enter_now(&mut used, bytes);
+        true
     }
 
-    /// Waits for room for a request and takes it. For one task at a time.
+    /// Waits for room for a request and takes it. For one task at a time; who gives up has taken nothing.
     pub async fn enter(&self, bytes: usize) {
-        poll_fn(|cx| {
+        let lacks = poll_fn(|cx| {
             let mut used = self.used.lock();
-            if used.enter(bytes, self.max_bytes) {
-                return Poll::Ready(());
+            if used.has_room(bytes, self.max_bytes) {
+                return Poll::Ready(used.lacks(bytes));
             }
             used.reader = Some(cx.waker().clone());
             Poll::Pending
         })
-        .await
+        .await;
+        if let Some(account) = self.account.get().filter(|_| lacks > 0) {
+            account.take(lacks).await;
+        }
+        // Answers may have come and gone meanwhile.
+        let mut used = self.used.lock();
+        used.drawn += lacks;
+        self.enter_now(&mut used, bytes);
+    }
+
+    fn enter_now(&self, used: &mut Used, bytes: usize) {
+        used.requests += 1;
+        used.entered += 1;
+        used.bytes += bytes;
+        self.balance(used);
     }
 
     /// A request of `bytes` was served; now its answer of `answer` bytes is held.
@@ -62,31 +104,58 @@ impl Window {
         self.used.lock().requests
     }
 
+    /// Requests so far.
+    pub fn entered(&self) -> u64 {
+        self.used.lock().entered
+    }
+
     fn change(&self, change: impl FnOnce(&mut Used)) {
         let mut used = self.used.lock();
         change(&mut used);
+        self.balance(&mut used);
         let reader = used.reader.take();
         drop(used);
         if let Some(reader) = reader {
             reader.wake();
         }
     }
+
+    /// Draws what is held, no more and no less.
+    fn balance(&self, used: &mut Used) {
+        let held = used.bytes.saturating_sub(OWN);
+        let drawn = std::mem::replace(&mut used.drawn, held);
+        let Some(account) = self.account.get() else { return };
+        if held < drawn {
+            account.give(drawn - held);
+        } else if held > drawn {
+            account.overdraw(held - drawn);
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(account) = self.account.get() {
+            account.give(self.used.get_mut().drawn);
+        }
+    }
 }
 
 impl Used {
-    fn enter(&mut self, bytes: usize, max_bytes: usize) -> bool {
-        let fits = self.requests < MAX_REQUESTS
-            && (self.bytes == 0 || self.bytes.saturating_add(bytes) <= max_bytes);
-        if fits {
-            self.requests += 1;
-            self.bytes += bytes;
-        }
-        fits
+    fn has_room(&self, bytes: usize, max_bytes: usize) -> bool {
+        self.requests < MAX_REQUESTS
+            && (self.bytes == 0 || self.bytes.saturating_add(bytes) <= max_bytes)
+    }
+
+    /// What must be drawn for `bytes` more.
+    fn lacks(&self, bytes: usize) -> usize {
+        (self.bytes + bytes).saturating_sub(OWN).saturating_sub(self.drawn)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::Budget;
     use super::*;
     use std::sync::Arc;
 
@@ -119,5 +188,40 @@ mod tests {
         assert!(!waiting.is_finished());
         window.served(10, 0);
         waiting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_what_is_not_its_own_is_drawn_and_all_of_it_is_given_back() {
+        let budget = Budget::new(4 * OWN);
+        let window = |host| {
+            let window = Window::new(usize::MAX);
+            window.draw_on(budget.account(host));
+            window
+        };
+        let (hog, other) = (window("hog"), window("other"));
+        assert!(hog.try_enter(OWN) && budget.used() == 0);
+        assert!(hog.try_enter(2 * OWN) && budget.used() == 2 * OWN);
+        assert!(!hog.try_enter(1), "it leaves as much as it holds");
+        // An answer is there already, whether there is room for it or not.
+        hog.served(OWN, 3 * OWN);
+        assert_eq!(budget.used(), 4 * OWN);
+        assert!(other.try_enter(OWN) && !other.try_enter(1), "its own, and no more");
+        {
+            let mut waiting = std::pin::pin!(other.enter(2 * OWN));
+            assert!(futures_poll(waiting.as_mut()).await.is_none());
+            hog.left(1, 3 * OWN);
+            waiting.await;
+        }
+        assert_eq!(budget.used(), OWN + 2 * OWN);
+        drop((hog, other));
+        assert_eq!(budget.used(), 0, "whatever a lost connection held");
+    }
+
+    async fn futures_poll(mut future: std::pin::Pin<&mut impl Future<Output = ()>>) -> Option<()> {
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Some(())),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await
     }
 }

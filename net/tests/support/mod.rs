@@ -56,12 +56,7 @@ pub fn identity(name: &str, cluster: Option<u8>) -> Identity {
 }
 
 pub fn options() -> ServerOptions {
-    ServerOptions {
-        identity: identity("server", None),
-        max_payload: 16 << 20,
-        max_in_flight: 64 << 20,
-        http2: None,
-    }
+    ServerOptions { max_payload: 16 << 20, ..ServerOptions::new(identity("server", None)) }
 }
 
 /// A server on a free port; killed when dropped.

@@ -59,12 +59,7 @@ async fn start(payload: Bytes) -> Result<Arc<Peer>> {
     let listener = tcp().bind("127.0.0.1:0").await?;
     let address = listener.local_address()?;
     let identity = Identity { name: "bench".into(), cluster: None };
-    let options = ServerOptions {
-        identity: identity.clone(),
-        max_payload: PAYLOAD,
-        max_in_flight: 64 << 20,
-        http2: None,
-    };
+    let options = ServerOptions { max_payload: PAYLOAD, ..ServerOptions::new(identity.clone()) };
     let (_, shutdown) = tokio::sync::watch::channel(false);
     tokio::spawn(serve(listener, Arc::new(Floor { payload }), options, shutdown));
     let peer = Peers::new(tcp(), identity).peer(&address);
