@@ -282,6 +282,12 @@ impl Leases {
         self.mode(ino) == Some(Mode::Write)
     }
 
+    /// Whether what is committed of the inode was buffered under the right to write it, or may have been.
+    pub fn writes(&self, ino: InodeId) -> bool {
+        let table = self.table.lock();
+        table.inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write || held.flushing)
+    }
+
     /// Whether locks of the file may be taken without asking.
     pub fn may_lock(&self, ino: InodeId) -> bool {
         let table = self.table.lock();

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
-use weft_net::Peers;
+use weft_net::{Peers, Way};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, Result, op, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, op, v1};
 
 /// One server gets this long to answer before another is asked.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -204,12 +204,13 @@ impl Meta {
         attempt: Duration,
         deadline: Instant,
     ) -> Result<Answered, Failed> {
+        let way = self.way(request.op.as_ref());
         let mut ambiguous = false;
         let mut hints = 0;
         for turn in 0.. {
             let server = self.server();
             let until = deadline.min(Instant::now() + attempt);
-            let call = self.peers.peer(&server);
+            let call = self.peers.peer_on(&server, way);
             let answer = call.call::<_, v1::MetaReply>(op::META, request, until).await;
             let error = match answer {
                 Ok(reply) => {
@@ -245,6 +246,24 @@ impl Meta {
         unreachable!("turns do not end")
     }
 
+    /// What a request goes with. Those that may wait for other mounts must hold up neither what those wait
+    /// for nor the session's signs of life: the leader takes only so much of one kind at a time.
+    fn way(&self, op: Option<&Op>) -> Way {
+        match op {
+            Some(Op::Renew(_) | Op::Recalls(_) | Op::ReturnLeases(_) | Op::CancelLock(_)) => {
+                Way::Prompt
+            }
+            Some(Op::MakeFiles(_) | Op::Close(_)) => Way::Freeing,
+            // Told, or given back.
+            Some(Op::SetLock(op)) if op.held || op.lock.as_ref().is_none_or(unlocks) => {
+                Way::Freeing
+            }
+            // Others wait for it, and nobody else uses the file.
+            Some(Op::CommitExtents(op)) if self.leases.writes(InodeId(op.ino)) => Way::Freeing,
+            _ => Way::Common,
+        }
+    }
+
     /// The server to ask now.
     fn server(&self) -> String {
         let mut servers = self.servers.lock();
@@ -273,4 +292,8 @@ impl Meta {
         }
         false
     }
+}
+
+fn unlocks(lock: &v1::Lock) -> bool {
+    lock.kind() == v1::lock::Kind::None
 }

@@ -176,3 +176,35 @@ async fn data_that_cannot_be_committed_now_is_committed_later() {
     assert!(content(&cluster.client().await, ino, data.len()).await == data);
     cluster.assert_no_violations();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_wait_do_not_shut_out_the_sessions_renewal() {
+    // Room for seven commits of a small file.
+    let cluster = Cluster::start_with(3, small_layout("2+1"), 16 << 10).await;
+    let fs = cluster.client().await;
+    cluster.metadata.hold_commits.send_replace(true);
+    let mut syncs = tokio::task::JoinSet::new();
+    for file in 0..20 {
+        let (handle, _) = create(&fs, &format!("f{file}")).await;
+        fs.write(handle, 0, &[7; 2000]).await.unwrap();
+        let fs = fs.clone();
+        syncs.spawn(async move { fs.fsync(handle, false).await });
+    }
+    while cluster.metadata.held.load(Ordering::SeqCst) < 7 {
+        tokio::task::yield_now().await;
+    }
+    let before = cluster.metadata.count("renew");
+    let renewed = async {
+        while cluster.metadata.count("renew") < before + 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    // Only a renewal that waits behind the commits takes so long.
+    let renewed = tokio::time::timeout(std::time::Duration::from_secs(15), renewed).await;
+    cluster.metadata.hold_commits.send_replace(false);
+    assert!(renewed.is_ok(), "no renewal came through");
+    while let Some(synced) = syncs.join_next().await {
+        synced.unwrap().unwrap();
+    }
+    cluster.assert_no_violations();
+}
