@@ -28,6 +28,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
 /// when it is gone; longer only if the cluster does not answer.
 const LAST_FLUSH: Duration = Duration::from_secs(2);
+/// The kernel's flag of a thread that ends.
+const PF_EXITING: u32 = 4;
 /// Signals that were heard before their request was entered.
 const EARLY: usize = 256;
 
@@ -41,6 +43,10 @@ pub struct Waiting {
 struct Table {
     calls: HashMap<u64, Arc<Call>>,
     early: VecDeque<u64>,
+    /// Somebody looks after closes that wait.
+    closes_watched: bool,
+    /// Nobody waits any more.
+    over: bool,
 }
 
 impl Waiting {
@@ -80,13 +86,46 @@ impl Waiting {
         }
     }
 
-    fn enter(&self, call: &Arc<Call>) {
+    /// Answers `EIO` to all that wait, and to all that would from now on: the mount ends.
+    pub fn abandon(&self) {
         let mut table = self.table.lock();
+        table.over = true;
+        let calls: Vec<_> = table.calls.values().cloned().collect();
+        drop(table);
+        calls.iter().for_each(|call| call.answer(&Err(Errno(libc::EIO))));
+    }
+
+    fn enter(self: &Arc<Self>, call: &Arc<Call>) {
+        let mut table = self.table.lock();
+        if table.over {
+            drop(table);
+            return call.answer(&Err(Errno(libc::EIO)));
+        }
         table.calls.insert(call.unique, call.clone());
+        if call.opcode == FLUSH && !std::mem::replace(&mut table.closes_watched, true) {
+            call.runtime.spawn(self.clone().watch_closes());
+        }
         if let Some(at) = table.early.iter().position(|unique| *unique == call.unique) {
             table.early.remove(at);
             drop(table);
             call.clone().interrupt();
+        }
+    }
+
+    /// The kernel tells of no signal while a process ends, and has it wait for its closes all the same.
+    /// Looks whether those that wait for long are of such a one, as long as closes wait.
+    async fn watch_closes(self: Arc<Self>) {
+        let mut seen: Vec<Arc<Call>> = Vec::new();
+        loop {
+            tokio::time::sleep(LAST_FLUSH).await;
+            let waiting = seen.iter().filter(|call| !call.answered.load(Ordering::Acquire));
+            waiting.filter(|call| is_killed(call.pid)).for_each(|call| call.let_go());
+            let mut table = self.table.lock();
+            seen = table.calls.values().filter(|call| call.opcode == FLUSH).cloned().collect();
+            if seen.is_empty() {
+                table.closes_watched = false;
+                return;
+            }
         }
     }
 
@@ -178,6 +217,11 @@ impl Call {
         }
     }
 
+    fn let_go(&self) {
+        tracing::debug!(opcode = self.opcode, "a killed caller does not wait");
+        self.answer(&Err(Errno(libc::EINTR)));
+    }
+
     fn interrupt(self: Arc<Self>) {
         if let Some(signal) = &self.signal {
             signal.notify_one();
@@ -195,8 +239,7 @@ impl Call {
             }
             while !self.answered.load(Ordering::Acquire) {
                 if is_killed(self.pid) {
-                    tracing::debug!(opcode = self.opcode, "a killed caller does not wait");
-                    return self.answer(&Err(Errno(libc::EINTR)));
+                    return self.let_go();
                 }
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
@@ -213,12 +256,15 @@ impl Drop for Owed {
     }
 }
 
-/// Is the thread gone, or does SIGKILL wait for it? Linux turns every signal that ends a process
-/// without a core into that.
+/// Is the thread gone, does it end, or does SIGKILL wait for it? Linux turns every signal that ends a
+/// process without a core into that.
 fn is_killed(pid: u32) -> bool {
     if pid == 0 {
         // Of a namespace that this process does not see.
         return false;
+    }
+    if std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_ending(&stat)) {
+        return true;
     }
     match std::fs::read_to_string(format!("/proc/{pid}/status")) {
         Ok(status) => status.lines().any(|line| {
@@ -228,5 +274,26 @@ fn is_killed(pid: u32) -> bool {
                 .is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
         }),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether `/proc/PID/stat` is of a thread that ends: its flags follow the name, which may hold anything,
+/// and six numbers.
+fn is_ending(stat: &str) -> bool {
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let flags = after_name.split_whitespace().nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_ending;
+
+    #[test]
+    fn who_ends_is_told_by_its_flags_whatever_its_name() {
+        let stat = |flags: u32| format!("7 (a) b (c) D 1 7 7 0 -1 {flags} 0 0 0");
+        assert!(is_ending(&stat(0x40_0004)));
+        assert!(!is_ending(&stat(0x40_0100)));
+        assert!(!is_ending("") && !is_ending("7 (a"));
     }
 }

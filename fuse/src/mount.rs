@@ -158,12 +158,18 @@ pub enum MountError {
 }
 
 /// A mounted filesystem. Dropping it leaves it mounted until the process ends.
-#[derive(Debug)]
 pub struct Mounted {
     path: PathBuf,
+    session: Arc<Session>,
     threads: Threads,
     notifier: Notifier,
     over_io_uring: bool,
+}
+
+impl fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mounted").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl Mounted {
@@ -180,6 +186,13 @@ impl Mounted {
     /// Do requests come over io_uring?
     pub fn over_io_uring(&self) -> bool {
         self.over_io_uring
+    }
+
+    /// Lets go of whoever waits for an answer, at the end: what is called then, and whatever comes later, is
+    /// answered `EIO`.
+    pub fn abandon(&self) -> impl FnOnce() + Send + 'static {
+        let session = self.session.clone();
+        move || session.abandon()
     }
 
     /// Takes the mount away; see [`unmount`].
@@ -272,7 +285,7 @@ fn serve(
     let notifier = Notifier::start(device.clone()).map_err(failed)?;
     let channel = if over_io_uring { "io_uring" } else { "/dev/fuse" };
     tracing::info!("FUSE 7.{} over {channel}, flags {:#x}", agreed.minor, agreed.flags);
-    Ok(Mounted { path: path.to_owned(), threads, notifier, over_io_uring })
+    Ok(Mounted { path: path.to_owned(), session, threads, notifier, over_io_uring })
 }
 
 /// Makes what io_uring needs before the kernel is told that it will be used.

@@ -26,6 +26,11 @@ impl Session {
         &self.runtime
     }
 
+    /// Answers everybody who waits with an error, from now on.
+    pub fn abandon(&self) {
+        self.waiting.abandon();
+    }
+
     /// Serves one request. Does not block.
     pub fn serve(&self, request: &Request<'_>, route: Route) {
         let unique = request.header.unique;

@@ -4,7 +4,7 @@
 
 mod memory;
 
-use memory::{BAD, BORN, Event, Memory, SLOW, SLOW_TO_OPEN};
+use memory::{BAD, BORN, Event, Memory, SLOW, SLOW_TO_CLOSE, SLOW_TO_OPEN};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::ffi::CString;
@@ -261,6 +261,41 @@ fn a_killed_process_does_not_wait_and_its_fsync_ends_all_the_same() {
         kill_when_stuck(rig, Command::new("sync").arg(rig.path(SLOW)));
         rig.memory.open_gate();
         rig.await_event(Event::Ended);
+    });
+}
+
+/// The kernel closes its files when it is dead to every signal, and waits for the answer.
+#[test]
+fn a_process_that_ends_does_not_wait_for_its_closes_for_ever() {
+    on_each(Duration::ZERO, |rig| {
+        rig.memory.put(SLOW_TO_CLOSE, b"");
+        for (end, status) in [("kill -9 $$", Err(libc::SIGKILL)), ("exit 7", Ok(7))] {
+            let path = rig.path(SLOW_TO_CLOSE);
+            let opens = format!("exec 3<'{}'; {end}", path.display());
+            let mut child = Reaped(Command::new("sh").args(["-c", &opens]).spawn().unwrap());
+            rig.await_event(Event::Began);
+            let ended = rig.await_end(&mut child.0);
+            assert_eq!(ended.code().ok_or(ended.signal().unwrap_or(0)), status);
+        }
+        rig.memory.open_gate();
+        rig.await_event(Event::Ended);
+        rig.await_event(Event::Ended);
+    });
+}
+
+#[test]
+fn whoever_waits_is_let_go_at_the_end() {
+    on_each(Duration::ZERO, |rig| {
+        rig.memory.put(SLOW, b"");
+        let file = File::open(rig.path(SLOW)).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| file.sync_all().map_err(|e| e.raw_os_error()));
+            rig.await_event(Event::Began);
+            rig.mounted.as_ref().expect("mounted").abandon()();
+            assert_eq!(waiting.join().unwrap(), Err(Some(libc::EIO)));
+        });
+        // And so is who comes later.
+        assert_eq!(file.sync_all().map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
     });
 }
 

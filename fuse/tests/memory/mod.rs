@@ -17,6 +17,8 @@ pub const BORN: Time = Time { seconds: 1_234_567, ns: 89 };
 pub const SLOW: &str = "slow";
 /// Its open waits until the gate is open.
 pub const SLOW_TO_OPEN: &str = "slow to open";
+/// Its close waits until the gate is open.
+pub const SLOW_TO_CLOSE: &str = "slow to close";
 /// Whoever looks it up makes the handler panic.
 pub const BAD: &str = "bad";
 
@@ -162,6 +164,7 @@ impl Handler for Memory {
         let slow = is(SLOW);
         match request.op {
             Op::Open { .. } if is(SLOW_TO_OPEN) => self.wait(Reply::Open(OPEN)),
+            Op::Flush { .. } if is(SLOW_TO_CLOSE) => self.wait(Reply::Empty),
             Op::Fsync { .. } if slow => self.wait(Reply::Empty),
             Op::SetLkW(_) if slow => self.wait_or_hear(),
             ref op => Outcome::Done(self.answer(&request.header, op)),
