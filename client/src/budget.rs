@@ -67,6 +67,11 @@ impl Budget {
         }
     }
 
+    /// Nobody waits any more.
+    pub fn end(&self) {
+        self.room.close();
+    }
+
     pub fn is_short(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }

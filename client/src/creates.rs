@@ -12,6 +12,7 @@
 
 use crate::meta::{Failed, Meta};
 use crate::mount::Mount;
+use crate::to_the_end::to_the_end;
 use crate::types::Attr;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, warn};
 use v1::make_files_op::File;
@@ -173,7 +174,7 @@ pub(crate) struct Creates {
     count: AtomicUsize,
     table: Mutex<Table>,
     /// Held by who tells.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// Something is in the queue that nobody waits for.
     behind: Notify,
 }
@@ -186,6 +187,13 @@ impl Creates {
     /// Whether the group has not heard of this file, or its handles of its failure.
     pub fn has(&self, ino: InodeId) -> bool {
         !self.is_empty() && self.table.lock().files.contains_key(&ino)
+    }
+
+    /// Whether there is something that the group has not heard of in what [`Meta::settle`] of this inode is
+    /// about.
+    pub fn untold(&self, ino: InodeId) -> bool {
+        !self.is_empty()
+            && self.table.lock().concerned(Some(&[ino])).is_ok_and(|inos| !inos.is_empty())
     }
 
     /// When the file was made, if the group has not heard of it.
@@ -314,7 +322,12 @@ impl Meta {
         }
         let ino = table.next().filter(|_| table.files.len() < MOST)?;
         file.ino = ino.0;
-        let reply = self.leases.make(&mut file)?;
+        // Counted before the lease is looked at: whoever takes that away looks here next.
+        self.creates.count.store(table.files.len() + 1, Ordering::Release);
+        let Some(reply) = self.leases.make(&mut file) else {
+            self.creates.counted(&table);
+            return None;
+        };
         table.take();
         open(ino);
         let (session, at) = (self.sessions.current().id, Instant::now());
@@ -339,7 +352,11 @@ impl Meta {
 
     /// Commits the first content of a file, which was written in this session, with the file itself; `None`
     /// if the group knows of the file or is being told.
-    pub async fn make_with(&self, op: v1::CommitExtentsOp, session: SessionId) -> Option<Told> {
+    pub async fn make_with(
+        self: &Arc<Self>,
+        op: v1::CommitExtentsOp,
+        session: SessionId,
+    ) -> Option<Told> {
         let ino = InodeId(op.ino);
         let content = Some(Content(op, session));
         let answer = self.creates.table.lock().want(ino, content)?;
@@ -347,7 +364,7 @@ impl Meta {
     }
 
     /// Returns when the group knows of everything that a request is about, or why it does not.
-    pub async fn settle_for(&self, op: &Op) -> Result<()> {
+    pub async fn settle_for(self: &Arc<Self>, op: &Op) -> Result<()> {
         match op {
             _ if self.creates.is_empty() => Ok(()),
             // Nothing may be in a directory that goes, which is named by its name.
@@ -357,7 +374,7 @@ impl Meta {
     }
 
     /// Returns when the group knows of these inodes and of what was made in them, or why it does not.
-    pub async fn settle(&self, inos: &[InodeId]) -> Result<()> {
+    pub async fn settle(self: &Arc<Self>, inos: &[InodeId]) -> Result<()> {
         match inos.is_empty() || self.creates.is_empty() {
             true => Ok(()),
             false => self.settle_those(Some(inos)).await,
@@ -365,7 +382,7 @@ impl Meta {
     }
 
     /// [`Self::settle`] for all that was made.
-    pub async fn settle_all(&self) -> Result<()> {
+    pub async fn settle_all(self: &Arc<Self>) -> Result<()> {
         match self.creates.is_empty() {
             true => Ok(()),
             false => self.settle_those(None).await,
@@ -373,7 +390,7 @@ impl Meta {
     }
 
     /// Everything, if `inos` is `None`.
-    async fn settle_those(&self, inos: Option<&[InodeId]>) -> Result<()> {
+    async fn settle_those(self: &Arc<Self>, inos: Option<&[InodeId]>) -> Result<()> {
         let deadline = self.deadline();
         // More may be made meanwhile.
         let mut concerned = self.creates.table.lock().concerned(inos)?;
@@ -383,11 +400,12 @@ impl Meta {
                 concerned.iter().for_each(|ino| drop(table.want(*ino, None)));
             }
             // When it is this one's turn, they were told, or are in the queue.
-            let Ok(_turn) = timeout_at(deadline, self.creates.turn.lock()).await else {
+            let turn = self.creates.turn.clone().lock_owned();
+            let Ok(turn) = timeout_at(deadline, turn).await else {
                 let what = "the metadata group has not answered yet what was made here";
                 return Err(Error::new(ErrorKind::TimedOut, what));
             };
-            match self.tell_queue().await {
+            match self.tell_queue(turn).await {
                 Err(error) if passes(&error) || Instant::now() >= deadline => return Err(error),
                 // A file that is refused is its own handles' failure.
                 _ => {}
@@ -399,23 +417,33 @@ impl Meta {
     }
 
     /// Waits until what was wanted is told; tells what is in the queue when it is nobody else's turn.
-    async fn told(&self, mut answer: Answer) -> Told {
+    async fn told(self: &Arc<Self>, mut answer: Answer) -> Told {
         loop {
-            let _turn = tokio::select! {
+            let turn = tokio::select! {
                 biased;
                 told = &mut answer => return told.unwrap_or_else(|_| Err(given_up())),
-                turn = self.creates.turn.lock() => turn,
+                turn = self.creates.turn.clone().lock_owned() => turn,
             };
             match answer.try_recv() {
                 Ok(told) => return told,
                 Err(oneshot::error::TryRecvError::Closed) => return Err(given_up()),
-                Err(oneshot::error::TryRecvError::Empty) => drop(self.tell_queue().await),
+                Err(oneshot::error::TryRecvError::Empty) => drop(self.tell_queue(turn).await),
             }
         }
     }
 
     /// One request for what is in the queue, by whoever has the turn. Answers why the group was not told.
-    async fn tell_queue(&self) -> Result<()> {
+    /// Others wait for what it is told: it is not the caller's to give up.
+    async fn tell_queue(self: &Arc<Self>, turn: OwnedMutexGuard<()>) -> Result<()> {
+        let meta = self.clone();
+        to_the_end(async move {
+            let _turn = turn;
+            meta.tell_some().await
+        })
+        .await
+    }
+
+    async fn tell_some(self: &Arc<Self>) -> Result<()> {
         let session = self.sessions.current();
         let (mut leaving, files) = {
             let (batch, files) = self.creates.table.lock().batch(session.id);
@@ -503,8 +531,8 @@ pub(crate) async fn tell_behind(mount: Arc<Mount>) {
         creates.behind.notified().await;
         sleep(GATHER).await;
         {
-            let _turn = creates.turn.lock().await;
-            if let Err(error) = meta.tell_queue().await {
+            let turn = creates.turn.clone().lock_owned().await;
+            if let Err(error) = meta.tell_queue(turn).await {
                 debug!(%error, "new files are not told; trying on");
             }
         }
@@ -526,4 +554,57 @@ fn passes(error: &Error) -> bool {
 fn given_up() -> Failed {
     let what = "whoever told the metadata group of this file has given up";
     Failed { error: Error::new(ErrorKind::TimedOut, what), ambiguous: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::chance::Chance;
+    use crate::map::MapWatch;
+    use weft_net::{Identity, Peers, tcp};
+
+    /// A mount that may make files in the root, and has numbers for them.
+    fn alone() -> Arc<Meta> {
+        let options = Options::new(Vec::new(), tcp());
+        let peers = Peers::new(tcp(), Identity { name: String::new(), cluster: None });
+        let chance = Arc::new(Chance::new(Some(1)));
+        let meta = Arc::new(Meta::new(&options, peers, MapWatch::new(), chance));
+        meta.leases.renewed(Instant::now(), Duration::from_secs(600));
+        meta.creates.table.lock().numbers.push_back(100..100 + 2 * FEW);
+        let root = InodeId::ROOT.0;
+        let attr = v1::Attr {
+            ino: root,
+            kind: v1::FileKind::Directory.into(),
+            nlink: 2,
+            ..Default::default()
+        };
+        let layout = Some(v1::LayoutInfo::default());
+        let grant = v1::Grant { ino: root, seq: 1, write: true, layout, ..Default::default() };
+        let learn = |op, result| {
+            let reply =
+                v1::MetaReply { result: Some(result), grants: vec![grant], ..Default::default() };
+            meta.leases.learn(meta.leases.start(), &op, &reply);
+        };
+        learn(Op::GetAttr(v1::GetAttrOp { ino: root }), Reply::Attr(attr));
+        let missing = v1::LookupOp { parent: root, name: "f".into() };
+        learn(Op::Lookup(missing), Reply::Missing(v1::Empty {}));
+        meta
+    }
+
+    /// The lease was good when it was looked at, and the recall does not see the file in the table yet.
+    #[tokio::test]
+    async fn a_recall_waits_for_a_file_that_is_being_made() {
+        let meta = alone();
+        let file = File { parent: InodeId::ROOT.0, name: "f".into(), ..Default::default() };
+        let made = meta.make(file.clone(), |_| {
+            assert!(meta.leases.stop_buffering(InodeId::ROOT));
+            assert!(!meta.creates.is_empty(), "there is nothing to tell");
+        });
+        assert!(made.is_some() && meta.creates.untold(InodeId::ROOT));
+        // After the recall nothing is made, nor counted.
+        let meta = alone();
+        assert!(meta.leases.stop_buffering(InodeId::ROOT));
+        assert!(meta.make(file, |_| ()).is_none() && meta.creates.is_empty());
+    }
 }

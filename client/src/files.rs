@@ -15,6 +15,7 @@ use futures_util::stream::{self, StreamExt};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weft_proto::v1::make_files_op;
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -33,6 +34,8 @@ pub(crate) struct Handle {
     pub append: bool,
     pub sync: bool,
     pub no_atime: bool,
+    /// It is open for writing, or was written through all the same.
+    writes: AtomicBool,
     pub ahead: ReadAhead,
     /// Failures of the file that this handle was told.
     told: Mutex<u64>,
@@ -44,6 +47,16 @@ impl Handle {
         self.file.failure_since(&mut self.told.lock())
     }
 
+    /// Something is written through it.
+    pub fn writes(&self) {
+        self.writes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its close has nothing to wait for. What is written through others is theirs to wait for.
+    pub fn is_closed(&self) -> bool {
+        self.file.is_closed() || !(self.writes.load(Ordering::Relaxed) || self.file.is_new())
+    }
+
     /// Flushes, and answers a failure of this flush or an earlier one.
     pub async fn flush(&self) -> Result<()> {
         let flushed = self.file.flush().await;
@@ -52,7 +65,7 @@ impl Handle {
 }
 
 /// A handle, the attributes of its file, and whether what is cached above of the content is good.
-type Entered = (HandleId, Attr, bool);
+pub(crate) type Entered = (HandleId, Attr, bool);
 
 struct Entry {
     file: Arc<File>,
@@ -92,6 +105,11 @@ impl Files {
 
     pub fn all(&self) -> Vec<Arc<File>> {
         self.table.lock().values().map(|entry| entry.file.clone()).collect()
+    }
+
+    /// What was read ahead and is not read on is not kept.
+    pub fn rest(&self) {
+        self.handles.read().values().for_each(|handle| handle.ahead.rest());
     }
 
     pub fn handle(&self, id: HandleId) -> Result<Arc<Handle>> {
@@ -241,6 +259,7 @@ impl Files {
             append: flags.append,
             sync: flags.sync,
             no_atime: flags.no_atime,
+            writes: AtomicBool::new(flags.write),
             ahead: ReadAhead::default(),
             told,
         };
@@ -252,12 +271,27 @@ impl Files {
     /// The handle is gone; the last one of a file commits what is left and closes it.
     pub async fn release(&self, id: HandleId) -> Result<()> {
         let handle = self.handle(id)?;
+        if handle.is_closed() && self.forget_if_others_stay(id, &handle) {
+            return handle.failure();
+        }
         let result = match handle.file.is_closed() {
             true => handle.failure(),
             false => handle.flush().await,
         };
         self.forget(id);
         result
+    }
+
+    /// Forgets a handle, unless it is the last of its file.
+    fn forget_if_others_stay(&self, id: HandleId, handle: &Handle) -> bool {
+        let ino = handle.file.ino;
+        match self.table.lock().get_mut(&ino) {
+            Some(entry) if entry.handles > 1 => entry.handles -= 1,
+            _ => return false,
+        }
+        self.handles.write().remove(&id);
+        self.mount.opens.end(ino);
+        true
     }
 
     fn forget(&self, id: HandleId) {

@@ -3,16 +3,18 @@
 
 use crate::Options;
 use crate::chance::Chance;
-use crate::files::Files;
+use crate::files::{Entered, Files};
 use crate::map::MapWatch;
 use crate::meta::Meta;
 use crate::mount::ContentCache;
 use crate::mount::Mount;
+use crate::options::after;
 use crate::store::Store;
+use crate::to_the_end::{handing_over, to_the_end};
 use crate::types::{
     Allocate, Attr, Counters, Creator, HandleId, OpenFlags, Opened, ReadData, Seek,
 };
-use crate::{accesses, creates, file, flusher, recalls, session};
+use crate::{accesses, creates, file, flusher, locks, recalls, session};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +30,11 @@ use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, v1};
 /// A sync or an unmount waits so long at most for access times to be told.
 const ACCESSES: Duration = Duration::from_secs(2);
 
+/// How long to look for a cluster that answers at all, and to tell it that the session ends, which it does
+/// by itself else.
+const CONNECT: Duration = Duration::from_secs(60);
+const CLOSE: Duration = Duration::from_secs(10);
+
 struct Inner {
     mount: Arc<Mount>,
     files: Arc<Files>,
@@ -37,10 +44,12 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
+        self.mount.end();
     }
 }
 
-/// One mounted filesystem; clones share it. Every operation ends within [`Options::op_deadline`],
+/// One mounted filesystem; clones share it. A call that is dropped before it ends goes on as far as it has to:
+/// what was begun is never cut off, and what nobody is there to take is closed. Every operation ends within [`Options::op_deadline`],
 /// a large transfer within that for each of its parts.
 ///
 /// Dropping the last clone without [`Filesystem::shutdown`] loses what was not flushed, as a crash
@@ -62,7 +71,7 @@ impl Filesystem {
         let peers = Peers::new(options.transport.clone(), identity);
         let map = MapWatch::new();
         let meta = Arc::new(Meta::new(&options, peers.clone(), map.clone(), chance.clone()));
-        let deadline = meta.deadline();
+        let deadline = after(options.op_deadline.min(CONNECT));
         let (ttl, cluster) = session::open(&meta, &options.client_name, &chance, deadline).await?;
         if let Some(cluster) = cluster {
             peers.set_cluster(cluster);
@@ -91,7 +100,8 @@ impl Filesystem {
     }
 
     /// Commits everything that was written and closes the session. The first error of a file that
-    /// could not be committed is answered; the session is closed all the same.
+    /// could not be committed is answered; the session is closed all the same, and no call waits for the
+    /// cluster any more.
     pub async fn shutdown(&self) -> Result<()> {
         let flushed = self.files().flush_all().await;
         self.tell_accesses().await;
@@ -99,7 +109,9 @@ impl Filesystem {
         self.inner.mount.opens.end_with_session();
         let session = self.meta().sessions.current();
         let op = Op::CloseSession(v1::CloseSessionOp {});
-        let closed = self.meta().change_in(&session, op, self.meta().deadline()).await;
+        let deadline = after(self.inner.mount.options.op_deadline.min(CLOSE));
+        let closed = self.meta().change_in(&session, op, deadline).await;
+        self.inner.mount.end();
         match closed {
             Ok(_) => {}
             Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {}
@@ -112,7 +124,23 @@ impl Filesystem {
 
     /// Opens a file. Errors: `NotFound`.
     pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<Opened> {
-        let (handle, attr, keep_cache) = self.files().open(ino, flags).await?;
+        let files = self.inner.files.clone();
+        self.opened(async move { files.open(ino, flags).await }).await
+    }
+
+    /// What was opened, unless the caller is gone by then.
+    async fn opened(
+        &self,
+        open: impl Future<Output = Result<Entered>> + Send + 'static,
+    ) -> Result<Opened> {
+        let files = self.inner.files.clone();
+        let unwanted = move |opened: Result<Entered>| async move {
+            if let Ok((handle, ..)) = opened {
+                // Nothing was written by it.
+                let _ = files.release(handle).await;
+            }
+        };
+        let (handle, attr, keep_cache) = handing_over(open, unwanted).await?;
         Ok(Opened { handle, attr, keep_cache })
     }
 
@@ -132,19 +160,16 @@ impl Filesystem {
         let of = name.clone();
         let file = File { parent, name: of, mode, uid, gid, umask, made_ns, ..File::default() };
         let alone = (!self.inner.mount.options.dir_sync).then(|| self.files().make(file, flags));
-        let made = match alone.flatten() {
-            Some(made) => made,
-            None => {
-                let op = |open_seq| {
-                    let op =
-                        v1::CreateOp { parent, name, mode, uid, gid, exclusive, open_seq, umask };
-                    Op::Create(op)
-                };
-                self.files().create(op, flags).await
-            }
+        if let Some(made) = alone.flatten() {
+            let (handle, attr, keep_cache) = made?;
+            return Ok(Opened { handle, attr, keep_cache });
+        }
+        let op = move |open_seq| {
+            let op = v1::CreateOp { parent, name, mode, uid, gid, exclusive, open_seq, umask };
+            Op::Create(op)
         };
-        let (handle, attr, keep_cache) = made?;
-        Ok(Opened { handle, attr, keep_cache })
+        let files = self.inner.files.clone();
+        self.opened(async move { files.create(op, flags).await }).await
     }
 
     /// Makes a regular file without a name and opens it. It inherits from `parent`, which
@@ -158,9 +183,10 @@ impl Filesystem {
     ) -> Result<Opened> {
         let Creator { uid, gid, umask } = by;
         let parent = parent.0;
-        let op = |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq, umask });
-        let (handle, attr, keep_cache) = self.files().create(op, flags).await?;
-        Ok(Opened { handle, attr, keep_cache })
+        let op =
+            move |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq, umask });
+        let files = self.inner.files.clone();
+        self.opened(async move { files.create(op, flags).await }).await
     }
 
     /// What `fsync(2)` of a directory does: what was made, moved or removed in it through this mount is
@@ -172,7 +198,14 @@ impl Filesystem {
     /// Opens a directory: until [`Self::release`] it outlives its removal, after which it has no names and
     /// takes none (`NotFound`). To list it, it need not be open. Errors: `Stale` if it is gone.
     pub async fn open_dir(&self, ino: InodeId) -> Result<HandleId> {
-        self.files().open_dir(ino).await
+        let files = self.inner.files.clone();
+        let open = async move { (files.open_dir(ino).await, files) };
+        let unwanted = |(opened, files): (Result<HandleId>, Arc<Files>)| async move {
+            if let Ok(handle) = opened {
+                let _ = files.release_dir(handle);
+            }
+        };
+        handing_over(open, unwanted).await.0
     }
 
     /// What `syncfs(2)` does: everything written through this mount is durable and visible to all.
@@ -221,6 +254,7 @@ impl Filesystem {
         let handle = self.files().handle(id)?;
         let permitted = || self.locks_hold(handle.file.ino, id);
         handle.failure()?;
+        handle.writes();
         let (written, buffered) = handle.file.write(off, data, handle.append, permitted).await?;
         if handle.sync || !buffered {
             handle.flush().await?;
@@ -239,6 +273,7 @@ impl Filesystem {
     pub fn write_now(&self, handle: HandleId, off: u64, data: &[u8]) -> Option<Result<usize>> {
         let id = handle;
         let handle = self.files().handle(id).ok().filter(|handle| !handle.sync)?;
+        handle.writes();
         match self.locks_hold(handle.file.ino, id).and_then(|()| handle.failure()) {
             Ok(()) => handle.file.write_now(off, data, handle.append).map(Ok),
             Err(error) => Some(Err(error)),
@@ -248,17 +283,24 @@ impl Filesystem {
     /// [`Self::close`] if there is nothing to do.
     pub fn close_now(&self, handle: HandleId, owner: u64) -> Option<Result<()>> {
         let handle = self.files().handle(handle).ok()?;
-        let idle = !self.has_locks(handle.file.ino, owner) && handle.file.is_closed();
+        let idle = !self.has_locks(handle.file.ino, owner) && handle.is_closed();
         idle.then(|| handle.failure())
     }
 
     /// What `close(2)` does, each time that a process closes the file: everything written to it is
-    /// durable and visible to all, and the owner of locks of fcntl(2) has none any more.
+    /// durable and visible to all, if this handle can write, and the owner of locks of fcntl(2) has none
+    /// any more.
     pub async fn close(&self, handle: HandleId, owner: u64) -> Result<()> {
-        let handle = self.files().handle(handle)?;
-        let flushed = handle.flush().await;
-        self.unlock_owner(handle.file.ino, owner).await;
-        flushed
+        let (mount, handle) = (self.inner.mount.clone(), self.files().handle(handle)?);
+        to_the_end(async move {
+            let flushed = match handle.is_closed() {
+                true => handle.failure(),
+                false => handle.flush().await,
+            };
+            locks::unlock_owner(&mount, handle.file.ino, owner).await;
+            flushed
+        })
+        .await
     }
 
     /// Everything written to the file is durable and visible to all.
@@ -280,9 +322,13 @@ impl Filesystem {
             Ok(open) => open.file.ino,
             Err(_) => return self.files().release_dir(handle),
         };
-        let released = self.files().release(handle).await;
-        self.unlock_handle(ino, handle).await;
-        released
+        let (mount, files) = (self.inner.mount.clone(), self.inner.files.clone());
+        to_the_end(async move {
+            let released = files.release(handle).await;
+            locks::unlock_handle(&mount, ino, handle).await;
+            released
+        })
+        .await
     }
 
     /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least that long
@@ -328,6 +374,7 @@ impl Filesystem {
     ) -> Result<u64> {
         let ids = (from, to);
         let (from, to) = (self.files().handle(from)?, self.files().handle(to)?);
+        to.writes();
         let permitted = || {
             self.locks_hold(from.file.ino, ids.0)?;
             self.locks_hold(to.file.ino, ids.1)
@@ -361,7 +408,7 @@ impl Filesystem {
         &self.inner.mount
     }
 
-    pub(crate) fn meta(&self) -> &Meta {
+    pub(crate) fn meta(&self) -> &Arc<Meta> {
         &self.inner.mount.meta
     }
 

@@ -1,4 +1,5 @@
-//! Commits written data on its own: when it is old, and when writers wait for room.
+//! Commits written data on its own: when it is old, and when writers wait for room. Drops what was read ahead
+//! of who reads no more.
 //!
 //! Invariant: a file that cannot make progress holds up no other: nothing is waited for here.
 
@@ -12,11 +13,15 @@ use tokio::time::{Instant, sleep_until};
 /// How often to look again while writers wait.
 const PRESSED: Duration = Duration::from_millis(20);
 
+/// Who has not read on for this long, or twice it, does so later.
+const RESTS: Duration = Duration::from_secs(10);
+
 /// Runs until the mount is gone.
 pub(crate) async fn run(mount: Arc<Mount>, files: Weak<Files>) {
     let age = mount.options.flush_age;
     let pause = (age / 5).max(Duration::from_millis(10));
     let mut tick = Instant::now() + pause;
+    let mut rest = Instant::now() + RESTS;
     loop {
         tokio::select! {
             biased;
@@ -24,8 +29,12 @@ pub(crate) async fn run(mount: Arc<Mount>, files: Weak<Files>) {
             () = sleep_until(tick) => {}
         }
         let Some(files) = files.upgrade() else { return };
-        let files = files.all();
         let now = Instant::now();
+        if now >= rest {
+            files.rest();
+            rest = now + RESTS;
+        }
+        let files = files.all();
         if mount.budget.is_short() {
             make_room(&files);
             tick = now + PRESSED;

@@ -11,12 +11,14 @@ use crate::store::Segment;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, TargetId, op, v1};
 
 const PAGE: u32 = 4096;
+/// A target that does not list a page in this time is not asked on.
+const LIST: Duration = Duration::from_secs(60);
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// Something that is not as it should be.
@@ -167,7 +169,7 @@ impl Filesystem {
                 session: 0,
                 limit: PAGE,
             };
-            let deadline = self.meta().deadline();
+            let deadline = Instant::now() + LIST;
             let page: v1::ListReply = peer.call(op::LIST, &request, deadline).await?;
             count += page.items.len() as u64;
             let more = page.more && !page.items.is_empty();

@@ -11,7 +11,7 @@ use crate::listing::Listing;
 use crate::types::{Attr, DirPage};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -38,12 +38,18 @@ pub(crate) enum Mode {
     Write,
 }
 
+/// One grant of the right to write an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Right(u64);
+
 /// When a request was sent, as [`Leases`] counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Start(u64);
 
 struct Held {
     mode: Mode,
+    /// With the right to write: when it was granted, as the table counts.
+    since: u64,
     /// With the right to write: locks may be taken without asking.
     locks: bool,
     /// What was buffered is being committed because the right to write was recalled. Until that is
@@ -69,6 +75,7 @@ impl Held {
     fn new(mode: Mode) -> Self {
         Self {
             mode,
+            since: 0,
             locks: false,
             flushing: false,
             seq: 0,
@@ -128,9 +135,10 @@ impl Table {
         if !self.holds_since(start, ino) {
             return;
         }
-        let mode = if grant.write { Mode::Write } else { Mode::Read };
-        let held = self.inodes.entry(ino).or_insert_with(|| Held::new(mode));
-        held.mode = held.mode.max(mode);
+        let held = self.inodes.entry(ino).or_insert_with(|| Held::new(Mode::Read));
+        if grant.write && held.mode == Mode::Read {
+            (held.mode, held.since) = (Mode::Write, self.epoch);
+        }
         held.locks |= grant.locks;
         held.layout = grant.layout.or(held.layout);
         held.seq = held.seq.max(grant.seq);
@@ -224,8 +232,27 @@ pub(crate) struct Leases {
     /// What is given up without having been recalled, and the leader was not told yet.
     surplus: Mutex<Vec<(InodeId, u64)>>,
     pub surplus_grew: Notify,
-    /// Inodes whose recall was carried out and is being answered.
-    returning: watch::Sender<HashSet<InodeId>>,
+    /// Inodes whose recall was carried out, and how many answers to one are under way.
+    returning: watch::Sender<HashMap<InodeId, usize>>,
+}
+
+/// An answer to a recall, under way until this is dropped.
+pub(crate) struct Answering<'a> {
+    leases: &'a Leases,
+    ino: InodeId,
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.leases.returning.send_modify(|returning| {
+            if let Some(answers) = returning.get_mut(&self.ino) {
+                *answers -= 1;
+                if *answers == 0 {
+                    returning.remove(&self.ino);
+                }
+            }
+        });
+    }
 }
 
 impl Default for Leases {
@@ -286,6 +313,20 @@ impl Leases {
     pub fn writes(&self, ino: InodeId) -> bool {
         let table = self.table.lock();
         table.inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write || held.flushing)
+    }
+
+    /// The right under which writes may be buffered now.
+    pub fn right_to_write(&self, ino: InodeId) -> Option<Right> {
+        let table = self.table.lock();
+        let right = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write);
+        right.map(|held| Right(held.since)).filter(|_| self.live())
+    }
+
+    /// Whether nobody else may write what was buffered under this right: it was not given back.
+    pub fn keeps(&self, ino: InodeId, right: Right) -> bool {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write || held.flushing);
+        held.is_some_and(|held| held.since == right.0)
     }
 
     /// Whether locks of the file may be taken without asking.
@@ -511,7 +552,8 @@ impl Leases {
         table.mark(parent);
         let extents = Some(v1::ExtentsReply { attr: Some(attr), ..Default::default() });
         let reply = v1::OpenReply { attr: Some(attr), layout: Some(layout), extents };
-        table.inodes.insert(ino, Held { locks: true, ..Held::new(Mode::Write) });
+        let since = table.epoch;
+        table.inodes.insert(ino, Held { locks: true, since, ..Held::new(Mode::Write) });
         table.learn_content(Start(table.epoch), &reply);
         self.shrink(table);
         Some(reply)
@@ -603,25 +645,18 @@ impl Leases {
         table.drop_lease(ino);
     }
 
-    /// An answer to a recall is under way; until [`Self::answered`], who wants a new lease waits.
-    pub fn answering(&self, ino: InodeId) {
-        self.returning.send_modify(|r| {
-            r.insert(ino);
-        });
-    }
-
-    pub fn answered(&self, ino: InodeId) {
-        self.returning.send_modify(|r| {
-            r.remove(&ino);
-        });
+    /// An answer to a recall is under way; while it is, who wants a new lease waits.
+    pub fn answering(&self, ino: InodeId) -> Answering<'_> {
+        self.returning.send_modify(|returning| *returning.entry(ino).or_default() += 1);
+        Answering { leases: self, ino }
     }
 
     /// Waits until no answer to a recall of this inode is under way.
     pub async fn settled(&self, ino: InodeId) {
-        if self.returning.borrow().contains(&ino) {
+        if self.returning.borrow().contains_key(&ino) {
             let mut returning = self.returning.subscribe();
             // The sender lives as long as `self`.
-            let _ = returning.wait_for(|r| !r.contains(&ino)).await;
+            let _ = returning.wait_for(|r| !r.contains_key(&ino)).await;
         }
     }
 

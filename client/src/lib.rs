@@ -32,11 +32,13 @@ mod mount;
 mod namespace;
 mod opens;
 mod options;
+mod outage;
 mod place;
 mod ranges;
 mod recalls;
 mod session;
 mod store;
+mod to_the_end;
 mod types;
 
 pub use filesystem::Filesystem;

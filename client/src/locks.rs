@@ -14,7 +14,9 @@
 use crate::filesystem::Filesystem;
 use crate::meta::{Failed, Meta};
 use crate::mount::Mount;
+use crate::options::{FOR_EVER, after};
 use crate::session::{Session, Sessions};
+use crate::to_the_end::to_the_end;
 use crate::types::{HandleId, Lock, LockKind};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -35,8 +37,8 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 const WAIT: Duration = Duration::from_secs(10);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Until its session ends a release is tried again.
-const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// What nobody waits for is tried this long.
+const BEHIND: Duration = Duration::from_secs(60);
 
 /// Whose locks: of flock(2) or not, and the kernel's name for the owner.
 type Owner = (bool, u64);
@@ -273,7 +275,9 @@ impl Locks {
             let what = format!("over {MAX_RANGES} ranges of one file are locked by one owner");
             return Some(Err(Error::new(ErrorKind::NoLocks, what)));
         }
-        here.pid = lock.pid;
+        if lock.kind != LockKind::None {
+            here.pid = lock.pid;
+        }
         if !entry.held {
             entry.session = meta.sessions.current();
         }
@@ -317,11 +321,15 @@ impl Locks {
 
 /// Tells the leader which locks of the inode it does not know. When this returns it knows them, or their
 /// owners will be told that they have lost them.
-pub(crate) async fn tell(mount: &Mount, ino: InodeId) {
-    let locks = &mount.locks;
-    if locks.is_empty() {
-        return;
+pub(crate) async fn tell(mount: &Arc<Mount>, ino: InodeId) {
+    if !mount.locks.is_empty() {
+        let mount = mount.clone();
+        to_the_end(async move { tell_all(&mount, ino).await }).await;
     }
+}
+
+async fn tell_all(mount: &Mount, ino: InodeId) {
+    let locks = &mount.locks;
     let telling = locks.table.lock().get(&ino).map(|of| of.telling.clone());
     let Some(telling) = telling else { return };
     let _one_at_a_time = telling.lock().await;
@@ -377,7 +385,8 @@ async fn release(mount: &Arc<Mount>, ino: InodeId, gate: Arc<RwLock<()>>) {
             let lock = Lock { flock, owner, kind, start: 0, end: LAST, pid: 0 };
             let lock = Some(to_wire(ino, &lock));
             let op = Op::SetLock(v1::SetLockOp { lock, ..Default::default() });
-            let until = Instant::now() + FOR_EVER;
+            // Until its session ends.
+            let until = after(FOR_EVER);
             match mount.meta.change_in(&session, op, until).await {
                 Err(failed) if failed.error.kind != ErrorKind::SessionExpired => {
                     warn!(%ino, error = %failed.error, "locks were not released");
@@ -408,7 +417,8 @@ impl Drop for Place {
         runtime.spawn(async move {
             // If it does not get through, the leader forgets who does not ask on.
             let op = Op::CancelLock(v1::CancelLockOp { ticket });
-            if let Err(error) = mount.meta.ask(op).await {
+            let asked = timeout(BEHIND, mount.meta.ask(op)).await;
+            if let Err(error) = asked.unwrap_or(Err(ErrorKind::TimedOut.into())) {
                 debug!(%error, "a place in the queue for a lock was not given up");
             }
         });
@@ -464,94 +474,26 @@ fn to_wire(ino: InodeId, lock: &Lock) -> v1::Lock {
     v1::Lock { ino: ino.0, flock, owner, kind: kind.into(), start, end, pid, session: 0 }
 }
 
-impl Filesystem {
-    /// Locks, or unlocks, without waiting. Errors: `WouldBlock` if another holds what stands against
-    /// it; `Io` if locks of this owner were lost.
-    pub async fn set_lock(&self, handle: HandleId, lock: Lock) -> Result<()> {
-        let ino = self.files().handle(handle)?.file.ino;
-        let mut locked = self.try_lock(ino, handle, &lock, 0).await;
-        // What another process on this mount has closed before may be on its way.
-        if would_block(&locked) && self.releases(ino).await {
-            locked = self.try_lock(ino, handle, &lock, 0).await;
-        }
-        // On Linux flock(2) gives up what it holds before it asks for the other kind.
-        if would_block(&locked)
-            && lock.flock
-            && self.mount().locks.find(ino, (true, lock.owner), |e| e.held) == Some(true)
-        {
-            let none = Lock { kind: LockKind::None, ..lock };
-            self.try_lock(ino, handle, &none, 0).await?;
-        }
-        locked
-    }
-
-    /// Locks as soon as that can be. Errors: as [`Self::set_lock`]; `Interrupted` if `interrupted` ends
-    /// first; `Deadlock`.
-    pub async fn wait_lock(
-        &self,
-        handle: HandleId,
-        lock: Lock,
-        interrupted: impl Future<Output = ()> + Send,
-    ) -> Result<()> {
-        let ino = self.files().handle(handle)?.file.ino;
-        let first = self.set_lock(handle, lock).await;
-        if !would_block(&first) {
-            return first;
-        }
-        let mount = self.mount().clone();
-        let ticket = mount.locks.ticket.fetch_add(1, Ordering::Relaxed) + 1;
-        tell(&mount, ino).await;
-        let mut place = Place { mount, ticket, over: false };
-        tokio::pin!(interrupted);
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut interrupted => {
-                    return Err(Error::new(ErrorKind::Interrupted, "a signal came"));
-                }
-                turn = place.turn(ino, &lock) => turn?,
-            }
-            // Not to be interrupted: it is answered what happened.
-            let locked = self.try_lock(ino, handle, &lock, ticket).await;
-            if !would_block(&locked) {
-                place.over = locked.is_ok();
-                return locked;
-            }
-        }
-    }
-
-    /// What stands against a lock.
-    pub async fn get_lock(&self, handle: HandleId, lock: Lock) -> Result<Option<Lock>> {
-        let ino = self.files().handle(handle)?.file.ino;
-        if let Some(known) = self.mount().locks.conflict_here(self.meta(), ino, &lock) {
-            return Ok(known);
-        }
-        tell(self.mount(), ino).await;
-        let op = Op::GetLock(v1::GetLockOp { lock: Some(to_wire(ino, &lock)) });
-        let Reply::Lock(reply) = self.meta().ask(op).await? else { return Err(other()) };
-        let session = self.session();
-        Ok(reply.conflict.map(|found| Lock {
-            flock: found.flock,
-            owner: found.owner,
-            kind: match found.kind() {
-                v1::lock::Kind::None => LockKind::None,
-                v1::lock::Kind::Read => LockKind::Read,
-                v1::lock::Kind::Write => LockKind::Write,
-            },
-            start: found.start,
-            end: found.end,
-            pid: if found.session == session.0 { found.pid } else { 0 },
-        }))
-    }
-
+impl Mount {
     async fn try_lock(
-        &self,
+        self: &Arc<Self>,
         ino: InodeId,
         handle: HandleId,
         lock: &Lock,
         ticket: u64,
     ) -> Result<()> {
-        let (locks, meta) = (&self.mount().locks, self.meta());
+        let (mount, lock) = (self.clone(), *lock);
+        to_the_end(async move { mount.lock_once(ino, handle, &lock, ticket).await }).await
+    }
+
+    async fn lock_once(
+        self: &Arc<Self>,
+        ino: InodeId,
+        handle: HandleId,
+        lock: &Lock,
+        ticket: u64,
+    ) -> Result<()> {
+        let (locks, meta) = (&self.locks, &self.meta);
         let (owner, deadline) = ((lock.flock, lock.owner), meta.deadline());
         let unlocks = lock.kind == LockKind::None;
         if unlocks && locks.find(ino, owner, |_| ()).is_none() {
@@ -564,7 +506,7 @@ impl Filesystem {
                 locks.end(ino, &gate, |_| ());
                 return locked;
             }
-            tell(self.mount(), ino).await;
+            tell(self, ino).await;
             let shared = timeout_at(deadline, gate.clone().read_owned()).await;
             match shared {
                 Ok(shared) if locks.find(ino, owner, |e| e.is(&gate)) == Some(true) => {
@@ -606,7 +548,7 @@ impl Filesystem {
         op: Op,
         deadline: Instant,
     ) -> Result<SessionId, Failed> {
-        let (locks, meta) = (&self.mount().locks, self.meta());
+        let (locks, meta) = (&self.locks, &self.meta);
         let known = |error| Failed { error, ambiguous: false };
         loop {
             let session = locks.session_of(&meta.sessions, ino, gate).map_err(known)?;
@@ -623,14 +565,95 @@ impl Filesystem {
     /// Waits for releases of the inode's locks that are under way. Answers whether there were any.
     async fn releases(&self, ino: InodeId) -> bool {
         let gates: Vec<_> = {
-            let table = self.mount().locks.table.lock();
+            let table = self.locks.table.lock();
             let entries = table.get(&ino).into_iter().flat_map(|of| &of.entries);
             entries.filter(|e| e.gate.try_read().is_err()).map(|e| e.gate.clone()).collect()
         };
         for gate in &gates {
-            let _ = timeout_at(self.meta().deadline(), gate.read()).await;
+            let _ = timeout_at(self.meta.deadline(), gate.read()).await;
         }
         !gates.is_empty()
+    }
+}
+
+impl Filesystem {
+    /// Locks, or unlocks, without waiting. Errors: `WouldBlock` if another holds what stands against
+    /// it; `Io` if locks of this owner were lost.
+    pub async fn set_lock(&self, handle: HandleId, lock: Lock) -> Result<()> {
+        let ino = self.files().handle(handle)?.file.ino;
+        let mut locked = self.mount().try_lock(ino, handle, &lock, 0).await;
+        // What another process on this mount has closed before may be on its way.
+        if would_block(&locked) && self.mount().releases(ino).await {
+            locked = self.mount().try_lock(ino, handle, &lock, 0).await;
+        }
+        // On Linux flock(2) gives up what it holds before it asks for the other kind.
+        if would_block(&locked)
+            && lock.flock
+            && self.mount().locks.find(ino, (true, lock.owner), |e| e.held) == Some(true)
+        {
+            let none = Lock { kind: LockKind::None, ..lock };
+            self.mount().try_lock(ino, handle, &none, 0).await?;
+        }
+        locked
+    }
+
+    /// Locks as soon as that can be. Errors: as [`Self::set_lock`]; `Interrupted` if `interrupted` ends
+    /// first; `Deadlock`.
+    pub async fn wait_lock(
+        &self,
+        handle: HandleId,
+        lock: Lock,
+        interrupted: impl Future<Output = ()> + Send,
+    ) -> Result<()> {
+        let ino = self.files().handle(handle)?.file.ino;
+        let first = self.set_lock(handle, lock).await;
+        if !would_block(&first) {
+            return first;
+        }
+        let mount = self.mount().clone();
+        let ticket = mount.locks.ticket.fetch_add(1, Ordering::Relaxed) + 1;
+        tell(&mount, ino).await;
+        let mut place = Place { mount, ticket, over: false };
+        tokio::pin!(interrupted);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut interrupted => {
+                    return Err(Error::new(ErrorKind::Interrupted, "a signal came"));
+                }
+                turn = place.turn(ino, &lock) => turn?,
+            }
+            // Not to be interrupted: it is answered what happened.
+            let locked = self.mount().try_lock(ino, handle, &lock, ticket).await;
+            if !would_block(&locked) {
+                place.over = locked.is_ok();
+                return locked;
+            }
+        }
+    }
+
+    /// What stands against a lock.
+    pub async fn get_lock(&self, handle: HandleId, lock: Lock) -> Result<Option<Lock>> {
+        let ino = self.files().handle(handle)?.file.ino;
+        if let Some(known) = self.mount().locks.conflict_here(self.meta(), ino, &lock) {
+            return Ok(known);
+        }
+        tell(self.mount(), ino).await;
+        let op = Op::GetLock(v1::GetLockOp { lock: Some(to_wire(ino, &lock)) });
+        let Reply::Lock(reply) = self.meta().ask(op).await? else { return Err(other()) };
+        let session = self.session();
+        Ok(reply.conflict.map(|found| Lock {
+            flock: found.flock,
+            owner: found.owner,
+            kind: match found.kind() {
+                v1::lock::Kind::None => LockKind::None,
+                v1::lock::Kind::Read => LockKind::Read,
+                v1::lock::Kind::Write => LockKind::Write,
+            },
+            start: found.start,
+            end: found.end,
+            pid: if found.session == session.0 { found.pid } else { 0 },
+        }))
     }
 
     /// Fails if locks that were taken through the handle are lost.
@@ -651,20 +674,20 @@ impl Filesystem {
     pub(crate) fn has_locks(&self, ino: InodeId, owner: u64) -> bool {
         self.mount().locks.find(ino, (false, owner), |_| ()).is_some()
     }
+}
 
-    /// Releases what the owner holds by fcntl(2) of the inode.
-    pub(crate) async fn unlock_owner(&self, ino: InodeId, owner: u64) {
-        let gate = self.mount().locks.find(ino, (false, owner), |e| e.gate.clone());
-        if let Some(gate) = gate {
-            release(self.mount(), ino, gate).await;
-        }
+/// Releases what the owner holds by fcntl(2) of the inode.
+pub(crate) async fn unlock_owner(mount: &Arc<Mount>, ino: InodeId, owner: u64) {
+    let gate = mount.locks.find(ino, (false, owner), |e| e.gate.clone());
+    if let Some(gate) = gate {
+        release(mount, ino, gate).await;
     }
+}
 
-    /// Releases what was locked through this handle alone.
-    pub(crate) async fn unlock_handle(&self, ino: InodeId, handle: HandleId) {
-        for gate in self.mount().locks.only_through(ino, handle) {
-            release(self.mount(), ino, gate).await;
-        }
+/// Releases what was locked through this handle alone.
+pub(crate) async fn unlock_handle(mount: &Arc<Mount>, ino: InodeId, handle: HandleId) {
+    for gate in mount.locks.only_through(ino, handle) {
+        release(mount, ino, gate).await;
     }
 }
 

@@ -2,14 +2,18 @@
 //!
 //! Invariants: a request that changes something carries its session and a number that no other
 //! request of the session has, the same on every retry (I4); when its session dies while it is
-//! unknown whether the request took effect, the caller gets an error and never a second effect.
+//! unknown whether the request took effect, the caller gets an error and never a second effect; a change
+//! that was sent is followed to its end, and what it did is known here, also if its caller is gone.
 
 use crate::Options;
 use crate::chance::Chance;
 use crate::creates::Creates;
 use crate::leases::Leases;
 use crate::map::MapWatch;
+use crate::options::after;
+use crate::outage::Outage;
 use crate::session::{Session, Sessions};
+use crate::to_the_end::to_the_end;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +27,8 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, op, v1};
 
 /// One server gets this long to answer before another is asked.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// For what works long there.
+const LONG_ATTEMPT: Duration = Duration::from_secs(600);
 
 /// Who was last seen to lead, and whom to try next.
 struct Servers {
@@ -50,6 +56,7 @@ pub(crate) struct Meta {
     chance: Arc<Chance>,
     servers: Mutex<Servers>,
     op_deadline: Duration,
+    outage: Outage,
     pub sessions: Arc<Sessions>,
     pub leases: Leases,
     pub creates: Creates,
@@ -83,6 +90,7 @@ impl Meta {
             chance,
             servers: Mutex::new(Servers { list: options.metadata.clone(), leader: None, next: 0 }),
             op_deadline: options.op_deadline,
+            outage: Outage::default(),
             sessions: Arc::default(),
             leases: Leases::default(),
             creates: Creates::default(),
@@ -92,11 +100,11 @@ impl Meta {
 
     /// When an operation that starts now fails.
     pub fn deadline(&self) -> Instant {
-        Instant::now() + self.op_deadline
+        after(self.op_deadline)
     }
 
     /// A request that changes nothing that is replicated.
-    pub async fn ask(&self, op: Op) -> Result<Reply> {
+    pub async fn ask(self: &Arc<Self>, op: Op) -> Result<Reply> {
         let deadline = self.deadline();
         self.settle_for(&op).await?;
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -125,12 +133,12 @@ impl Meta {
     pub async fn ask_patiently(&self, op: Op) -> Result<Reply> {
         let session = self.sessions.current().id.0;
         let request = v1::MetaRequest { session, op: Some(op), ..Default::default() };
-        let long = self.op_deadline * 10;
-        self.send(&request, long, Instant::now() + long).await?.result()
+        let deadline = after(self.op_deadline.saturating_mul(10));
+        self.send(&request, LONG_ATTEMPT, deadline).await?.result()
     }
 
     /// A request that changes something, once (I4).
-    pub async fn change(&self, op: Op) -> Result<Reply> {
+    pub async fn change(self: &Arc<Self>, op: Op) -> Result<Reply> {
         let deadline = self.deadline();
         loop {
             let session = self.sessions.current();
@@ -152,7 +160,7 @@ impl Meta {
 
     /// As [`Self::change`], in this session or not at all.
     pub async fn change_in(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         op: Op,
         deadline: Instant,
@@ -164,8 +172,18 @@ impl Meta {
 
     /// As [`Self::change_in`], whatever the group has not heard of yet.
     pub async fn change_at_once(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
+        op: Op,
+        deadline: Instant,
+    ) -> Result<Reply, Failed> {
+        let (meta, session) = (self.clone(), session.clone());
+        to_the_end(async move { meta.change_once(&session, op, deadline).await }).await
+    }
+
+    async fn change_once(
+        &self,
+        session: &Session,
         op: Op,
         deadline: Instant,
     ) -> Result<Reply, Failed> {
@@ -207,6 +225,7 @@ impl Meta {
         let way = self.way(request.op.as_ref());
         let mut ambiguous = false;
         let mut hints = 0;
+        let begun = Instant::now();
         for turn in 0.. {
             let server = self.server();
             let until = deadline.min(Instant::now() + attempt);
@@ -214,6 +233,7 @@ impl Meta {
             let answer = call.call::<_, v1::MetaReply>(op::META, request, until).await;
             let error = match answer {
                 Ok(reply) => {
+                    self.outage.over("the metadata leader answers again");
                     self.servers.lock().leader = Some(server);
                     return Ok(Answered { reply, repeated: ambiguous });
                 }
@@ -234,11 +254,10 @@ impl Meta {
             let wait = if hinted && hints < 3 { Duration::ZERO } else { self.chance.backoff(turn) };
             hints += u32::from(hinted);
             let next = Instant::now() + wait;
-            if next >= deadline {
-                let message = format!(
-                    "no metadata leader answered within {:?}; {server} said last: {error}",
-                    self.op_deadline
-                );
+            let what = || format!("no metadata leader answers; {server} said last: {error}");
+            self.outage.waits(begun, what);
+            if next >= deadline || self.sessions.have_ended() {
+                let message = format!("{}, after {:?}", what(), begun.elapsed());
                 return Err(Failed { error: Error::new(ErrorKind::TimedOut, message), ambiguous });
             }
             sleep_until(next).await;

@@ -56,6 +56,12 @@ impl Mount {
         })
     }
 
+    /// The mount is gone: whoever waits for the cluster ends.
+    pub fn end(&self) {
+        self.meta.sessions.end();
+        self.budget.end();
+    }
+
     /// Tells what caches content above this library. Only the first is taken.
     pub fn set_content_cache(&self, above: Arc<dyn ContentCache>) {
         let _ = self.above.set(above);

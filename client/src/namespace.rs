@@ -2,6 +2,7 @@
 
 use crate::filesystem::Filesystem;
 use crate::leases::ACCESS_ACL;
+use crate::to_the_end::to_the_end;
 use crate::types::{Attr, Creator, DirEntry, DirPage, FileKind, SetAttr, StatFs};
 use crate::{HandleId, file, layout_xattr};
 use bytes::Bytes;
@@ -305,16 +306,19 @@ impl Filesystem {
     /// Sets how new data will be laid out; what is written already stays where it is.
     pub async fn set_layout(&self, ino: InodeId, layout: Layout) -> Result<()> {
         layout.validate()?;
-        let file = self.files().get(ino);
-        if let Some(file) = &file {
-            file.flush().await?;
-        }
-        let op = v1::SetLayoutOp { ino: ino.0, layout: Some(layout.into()) };
-        self.meta().change(Op::SetLayout(op)).await?;
-        if let Some(file) = file {
-            file.set_layout(layout);
-        }
-        Ok(())
+        let (meta, file) = (self.meta().clone(), self.files().get(ino));
+        to_the_end(async move {
+            if let Some(file) = &file {
+                file.flush().await?;
+            }
+            let op = v1::SetLayoutOp { ino: ino.0, layout: Some(layout.into()) };
+            meta.change(Op::SetLayout(op)).await?;
+            if let Some(file) = file {
+                file.set_layout(layout);
+            }
+            Ok(())
+        })
+        .await
     }
 
     fn attr(&self, reply: Reply) -> Result<Attr> {

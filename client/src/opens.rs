@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
-use tracing::debug;
+use tracing::{debug, warn};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
@@ -137,7 +137,8 @@ impl Opens {
         }
     }
 
-    /// One open less. After the last, the leader is told behind the caller's back, as often as it takes.
+    /// One open less. After the last, the leader is told behind the caller's back, as often as it takes to
+    /// reach it.
     pub fn end(&self, ino: InodeId) {
         let Some(close) = self.table.lock().end(ino) else { return };
         let mut closes = self.closes.lock();
@@ -151,6 +152,14 @@ impl Opens {
             let items = std::mem::take(&mut *closes.lock());
             let op = Op::Close(v1::CloseOp { items });
             while let Err(error) = meta.ask(op.clone()).await {
+                let passes = matches!(
+                    error.kind,
+                    ErrorKind::TimedOut | ErrorKind::Unavailable | ErrorKind::SessionExpired
+                );
+                if !passes || meta.sessions.have_ended() {
+                    warn!(%error, "the leader was not told of closes; the session's end tells it");
+                    return;
+                }
                 debug!(%error, "closes did not get through; trying on");
                 sleep(AGAIN).await;
             }

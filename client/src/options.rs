@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use weft_net::Transport;
+
+/// Longer than any mount lives.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Settings of one mount. Start with [`Options::new`] and change what differs.
 #[derive(Clone)]
@@ -16,7 +20,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Most bytes that were written and are not committed yet; writers wait above it.
     pub write_buffer_bytes: usize,
-    /// An operation that finds no way to succeed for this long fails.
+    /// An operation that finds no way to succeed for this long fails. By default none does: they wait for the
+    /// cluster, however long, as NFS does when it is mounted "hard".
     pub op_deadline: Duration,
     /// One request to one storage target may take this long before the target is passed over.
     pub target_deadline: Duration,
@@ -46,7 +51,7 @@ impl Options {
             transport,
             cache_bytes: 256 << 20,
             write_buffer_bytes: 256 << 20,
-            op_deadline: Duration::from_secs(60),
+            op_deadline: Duration::MAX,
             target_deadline: Duration::from_secs(10),
             flush_age: Duration::from_secs(5),
             read_ahead_bytes: 16 << 20,
@@ -57,6 +62,12 @@ impl Options {
             seed: None,
         }
     }
+}
+
+/// When this much time is over; there may be no end to it.
+pub(crate) fn after(patience: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(patience).unwrap_or(now + FOR_EVER)
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the seam: simulations set another clock")]

@@ -1,10 +1,13 @@
 //! Gives leases back: those that the leader recalls, and those that this mount has no use for.
 //!
-//! Invariant (I6): a recall is answered after everything that was buffered under the lease is
-//! committed or its failure noted, and what was locked under it is told; and after nothing that was cached under it is used any more, here
-//! or above ([`crate::ContentCache`]).
+//! Invariant (I6): a recall is answered after everything that was buffered or made under the lease is
+//! committed, or given up and its failure noted, and what was locked under it is told; and after nothing that
+//! was cached under it is used any more, here or above ([`crate::ContentCache`]). What cannot be told keeps the
+//! lease here, until the session ends with it.
 
+use crate::file::File;
 use crate::files::Files;
+use crate::leases::Answering;
 use crate::locks;
 use crate::mount::Mount;
 use futures_util::future::join_all;
@@ -22,6 +25,8 @@ use weft_proto::{ErrorKind, InodeId, v1};
 const WAIT: Duration = Duration::from_secs(10);
 /// Leases that are given up unasked are gathered for this long: nobody waits for them.
 const GATHER: Duration = Duration::from_millis(20);
+/// Pause before what could not be told is told again.
+const AGAIN: Duration = Duration::from_millis(500);
 /// Leases in one request.
 const TOGETHER: usize = 4096;
 /// A recall waits so long for what is cached above to be forgotten. Only mappings that two mounts
@@ -69,26 +74,46 @@ pub(crate) async fn answer(mount: Arc<Mount>, files: Weak<Files>) {
 }
 
 /// Carries one recall out.
-async fn give_up(mount: &Mount, files: &Weak<Files>, recall: Recall) {
+async fn give_up(mount: &Arc<Mount>, files: &Weak<Files>, recall: Recall) {
     let Some(files) = files.upgrade() else { return };
-    let item = let_go(mount, &files, recall).await;
-    return_items(mount, vec![item]).await;
+    if let Some(item) = let_go(mount, &files, recall).await {
+        return_items(mount, vec![item]).await;
+    }
 }
 
-/// Does what has to be done before a lease is given back. Answers what the leader is to be told.
-async fn let_go(mount: &Mount, files: &Files, recall: Recall) -> Item {
-    let (ino, leases) = (InodeId(recall.ino), &mount.meta.leases);
-    let buffered = leases.stop_buffering(ino);
-    let file = files.get(ino);
+/// Tells what was made in a directory, or what was buffered of a file. Answers whether all was told or given
+/// up, which the handles will be told.
+async fn tell_all(mount: &Mount, ino: InodeId, file: Option<&Arc<File>>) -> bool {
     // Whoever wants to see the directory sees what was made in it.
     if let Err(error) = mount.meta.settle(&[ino]).await {
         debug!(%ino, %error, "what was made here is not told yet");
     }
-    // What was written without a lease to write is on its way already, and must not be waited for:
-    // its commit may be waiting for another mount that waits for this one.
-    if let Some(file) = file.as_ref().filter(|file| buffered && file.is_dirty()) {
+    if let Some(file) = file.filter(|file| file.is_dirty()) {
         // A failure is noted for the file's handles.
         let _ = file.flush().await;
+    }
+    !mount.meta.creates.untold(ino) && !file.is_some_and(|file| file.owes())
+}
+
+/// Does what has to be done before a lease is given back. Answers what the leader is to be told; `None` if the
+/// session has ended, and the lease with it.
+async fn let_go<'a>(
+    mount: &'a Arc<Mount>,
+    files: &Files,
+    recall: Recall,
+) -> Option<(Item, Answering<'a>)> {
+    let (ino, leases) = (InodeId(recall.ino), &mount.meta.leases);
+    let session = mount.meta.sessions.current().id;
+    let buffered = leases.stop_buffering(ino);
+    let file = files.get(ino);
+    // What was written without a lease to write is on its way already, and must not be waited for:
+    // its commit may be waiting for another mount that waits for this one.
+    let owing = file.as_ref().filter(|_| buffered);
+    while !tell_all(mount, ino, owing).await {
+        sleep(AGAIN).await;
+        if mount.meta.sessions.is_over(session) {
+            return None;
+        }
     }
     locks::tell(mount, ino).await;
     leases.flushed(ino);
@@ -98,9 +123,9 @@ async fn let_go(mount: &Mount, files: &Files, recall: Recall) -> Item {
             file.forget_above(PATIENCE).await;
         }
     }
-    leases.answering(ino);
+    let answering = leases.answering(ino);
     let Recall { ino: number, seq, keep_read, .. } = recall;
-    Item { ino: number, seq, keep_read, open_seq: mount.opens.tell(ino) }
+    Some((Item { ino: number, seq, keep_read, open_seq: mount.opens.tell(ino) }, answering))
 }
 
 /// Gives back what is not wanted any more, for ever.
@@ -114,18 +139,17 @@ pub(crate) async fn return_surplus(mount: Arc<Mount>, files: Weak<Files>) {
                 let recall = Recall { ino: ino.0, seq: *seq, ..Default::default() };
                 let_go(&mount, &files, recall)
             });
-            return_items(&mount, join_all(items).await).await;
+            return_items(&mount, join_all(items).await.into_iter().flatten().collect()).await;
         }
         mount.meta.leases.shrunk();
     }
 }
 
 /// If it does not get through, the leader asks again, or the session has ended and all with it.
-async fn return_items(mount: &Mount, items: Vec<Item>) {
-    let inos: Vec<_> = items.iter().map(|item| InodeId(item.ino)).collect();
+async fn return_items(mount: &Mount, items: Vec<(Item, Answering<'_>)>) {
+    let (items, _answering): (Vec<_>, Vec<_>) = items.into_iter().unzip();
     let op = Op::ReturnLeases(v1::ReturnLeasesOp { items });
     if let Err(error) = mount.meta.ask(op).await {
         debug!(%error, "leases were not returned");
     }
-    inos.into_iter().for_each(|ino| mount.meta.leases.answered(ino));
 }

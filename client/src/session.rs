@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
@@ -83,11 +83,17 @@ impl Drop for Number<'_> {
 pub(crate) struct Sessions {
     current: watch::Sender<Arc<Session>>,
     dead: watch::Sender<SessionId>,
+    /// There will be no other one: the mount is gone.
+    ended: watch::Sender<bool>,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self { current: watch::Sender::new(Arc::default()), dead: watch::Sender::new(SessionId(0)) }
+        Self {
+            current: watch::Sender::new(Arc::default()),
+            dead: watch::Sender::new(SessionId(0)),
+            ended: watch::Sender::new(false),
+        }
     }
 }
 
@@ -98,7 +104,16 @@ impl Sessions {
 
     /// Whether the session is over, as far as is known here.
     pub fn is_over(&self, id: SessionId) -> bool {
-        *self.dead.borrow() >= id || self.current.borrow().id != id
+        self.have_ended() || *self.dead.borrow() >= id || self.current.borrow().id != id
+    }
+
+    /// The mount is gone: nobody waits any more.
+    pub fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    pub fn have_ended(&self) -> bool {
+        *self.ended.borrow()
     }
 
     /// Waits for the session that replaces `dead`.
@@ -108,11 +123,16 @@ impl Sessions {
             *d = dead.max(*d);
             news
         });
-        let mut current = self.current.subscribe();
-        let session = timeout_at(deadline, current.wait_for(|s| s.id != dead)).await;
+        let (mut current, mut ended) = (self.current.subscribe(), self.ended.subscribe());
+        let session = tokio::select! {
+            biased;
+            session = current.wait_for(|s| s.id != dead) => session.ok().map(|s| s.clone()),
+            _ = ended.wait_for(|ended| *ended) => None,
+            () = sleep_until(deadline) => None,
+        };
         match session {
-            Ok(Ok(session)) => Ok(session.clone()),
-            _ => Err(Error::new(
+            Some(session) => Ok(session),
+            None => Err(Error::new(
                 ErrorKind::SessionExpired,
                 format!(
                     "the cluster declared session {dead} of this mount dead, and no new one could be opened"

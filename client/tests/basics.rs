@@ -119,6 +119,31 @@ async fn a_stream_is_read_ahead() {
     assert!(bytes < data.len() as u64 + (1 << 20), "{bytes} bytes");
 }
 
+/// More files than the budget has room for, each of them read to its end and kept open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_read_ahead_and_read_is_not_kept() {
+    let cluster = Cluster::start(3, Layout::for_profile("2+1".parse().unwrap())).await;
+    let mut options = cluster.options();
+    options.cache_bytes = 16 << 20;
+    let fs = Filesystem::connect(options).await.unwrap();
+    let data = pattern(6 << 20, 9);
+    let gets = || cluster.targets.iter().map(|t| t.gets.load(Ordering::Relaxed)).sum::<u64>();
+    let mut asked = Vec::new();
+    for i in 0..8 {
+        let (handle, _) = create(&fs, &format!("f{i}")).await;
+        fs.write(handle, 0, &data).await.unwrap();
+        fs.flush(handle).await.unwrap();
+        let before = gets();
+        for off in (0..data.len()).step_by(64 << 10) {
+            let part = fs.read(handle, off as u64, 64 << 10).await.unwrap().into_bytes();
+            assert!(part == data[off..off + part.len()]);
+        }
+        asked.push(gets() - before);
+    }
+    // Without read-ahead, each read is a request.
+    assert!(asked.iter().all(|asked| *asked < 40), "{asked:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attributes_show_what_is_not_committed() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;

@@ -3,42 +3,12 @@
 
 mod fixture;
 
-use fixture::{Cluster, pattern, small_layout};
+use fixture::alone::{client, create};
+use fixture::{Cluster, pattern};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options};
+use weft_client::{Filesystem, OpenFlags};
 use weft_proto::{ErrorKind, InodeId};
-
-/// Looks whether there is such a file, as a kernel does, and makes it.
-async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
-    let found = fs.lookup(InodeId::ROOT, name.as_bytes()).await;
-    assert_eq!(found.err().map(|e| e.kind), Some(ErrorKind::NotFound));
-    let flags = OpenFlags { exclusive: true, ..Default::default() };
-    let by = Creator::default();
-    let opened = fs.create(InodeId::ROOT, name.as_bytes(), 0o644, by, flags).await.unwrap();
-    (opened.handle, opened.attr.ino)
-}
-
-/// A client that has the right to make files, and numbers for them.
-async fn client(options: impl FnOnce(&mut Options)) -> (Cluster, Filesystem) {
-    let cluster = Cluster::start(3, small_layout("2+1")).await;
-    cluster.metadata.let_make.store(true, Ordering::Relaxed);
-    let mut with = cluster.options();
-    options(&mut with);
-    let fs = Filesystem::connect(with).await.unwrap();
-    for i in 0.. {
-        let before = cluster.metadata.count("create");
-        let (handle, _) = create(&fs, &format!("warm{i}")).await;
-        let alone = cluster.metadata.count("create") == before;
-        fs.release(handle).await.unwrap();
-        if alone {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
-    fs.sync().await.unwrap();
-    (cluster, fs)
-}
 
 async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
     let fs = Filesystem::connect(cluster.options()).await.unwrap();

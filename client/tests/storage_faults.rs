@@ -242,6 +242,38 @@ async fn writes_go_round_what_fails() {
     }
 }
 
+/// I7: what an attempt that failed has left on a target goes when the target can be reached, while the session
+/// lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_failed_attempt_leaves_behind_is_deleted_when_that_can_be() {
+    let cluster = Cluster::start(4, small_layout("2+1")).await;
+    let mut options = cluster.options();
+    options.target_deadline = Duration::from_millis(200);
+    let fs = Filesystem::connect(options).await.unwrap();
+    let target = &cluster.targets[1];
+    target.set(Fault::LosePut);
+    let (handle, _) = create(&fs, "f").await;
+    let unknown = || {
+        let state = cluster.metadata.state.lock();
+        let chunks = target.chunks.lock();
+        chunks.keys().filter(|chunk| !state.segments.contains_key(&chunk.segment)).count()
+    };
+    // As often as it takes until it is chosen.
+    for i in 0u64.. {
+        fs.write(handle, i * 60_000, &pattern(60_000, 5)).await.unwrap();
+        fs.flush(handle).await.unwrap();
+        if target.refused.load(Ordering::Relaxed) > 0 {
+            break;
+        }
+    }
+    assert!(unknown() > 0);
+    target.set(Fault::None);
+    while unknown() > 0 {
+        tokio::task::yield_now().await;
+    }
+    cluster.assert_no_violations();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_cluster_is_told_once_to_each_handle() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;

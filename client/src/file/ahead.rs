@@ -2,7 +2,8 @@
 //! asked for, in pieces that end at stripe and segment boundaries.
 //!
 //! Invariants: a piece is served only while the content has the version that it was read at; all
-//! read-ahead of the mount together stays within `cache_bytes`.
+//! read-ahead of the mount together stays within `cache_bytes`; what was read, or is not read on, is
+//! not kept.
 
 use super::File;
 use crate::types::ReadData;
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::AbortHandle;
 use weft_proto::Result;
@@ -27,6 +29,8 @@ type Outcome = Option<Result<Vec<Bytes>>>;
 struct Piece {
     range: Range<u64>,
     version: u64,
+    /// Bytes that were asked for; usually once.
+    served: AtomicU64,
     outcome: watch::Receiver<Outcome>,
     task: AbortHandle,
     _permit: OwnedSemaphorePermit,
@@ -44,7 +48,9 @@ struct Stream {
     next: u64,
     /// How far ahead to be; 0 while reads do not follow each other.
     window: u64,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<Arc<Piece>>,
+    /// It was read from since somebody looked.
+    used: bool,
 }
 
 #[derive(Default)]
@@ -54,7 +60,7 @@ pub(crate) struct ReadAhead {
 
 /// A part of a read: from a piece, or on its own.
 enum Step {
-    Ahead(Range<u64>, u64, watch::Receiver<Outcome>),
+    Ahead(Range<u64>, Arc<Piece>),
     Now(Range<u64>),
 }
 
@@ -69,9 +75,10 @@ impl ReadAhead {
         for step in self.steps(file, range) {
             match step {
                 Step::Now(range) => push(data, file.read_committed(range).await?),
-                Step::Ahead(range, start, mut outcome) => {
+                Step::Ahead(range, piece) => {
+                    let mut outcome = piece.outcome.clone();
                     let bytes = match outcome.wait_for(Option::is_some).await.as_deref() {
-                        Ok(Some(Ok(parts))) => Some(cut(parts, start, &range)),
+                        Ok(Some(Ok(parts))) => Some(cut(parts, piece.range.start, &range)),
                         // It failed or was dropped: the read has a try of its own.
                         _ => None,
                     };
@@ -85,10 +92,20 @@ impl ReadAhead {
         Ok(())
     }
 
+    /// Nobody reads on for now, unless somebody has since the last call: what is ahead is not kept.
+    pub fn rest(&self) {
+        let mut stream = self.stream.lock();
+        if !std::mem::take(&mut stream.used) {
+            stream.window = 0;
+            stream.pieces.clear();
+        }
+    }
+
     /// Cuts a read in steps and sees to what is fetched ahead.
     fn steps(&self, file: &Arc<File>, range: Range<u64>) -> Vec<Step> {
         let (version, size) = (file.version(), file.committed_size());
         let mut stream = self.stream.lock();
+        stream.used = true;
         let slack = SLACK.max(stream.window / 2);
         let near = stream.next.saturating_sub(slack)..=stream.next.saturating_add(slack);
         let follows = near.contains(&range.start);
@@ -105,7 +122,10 @@ impl ReadAhead {
         if stream.window > 0 {
             stream.extend(file, &range, size, version);
         }
-        stream.cover(range)
+        let steps = stream.cover(range);
+        // Whoever waits for one keeps it.
+        stream.pieces.retain(|piece| !piece.is_served());
+        steps
     }
 }
 
@@ -127,7 +147,7 @@ impl Stream {
                 return;
             }
             let Some(piece) = Piece::begin(file, start..end, version) else { return };
-            self.pieces.push_back(piece);
+            self.pieces.push_back(Arc::new(piece));
         }
     }
 
@@ -143,7 +163,8 @@ impl Stream {
                 steps.push(Step::Now(at..part.start));
             }
             at = part.end;
-            steps.push(Step::Ahead(part, piece.range.start, piece.outcome.clone()));
+            piece.served.fetch_add(part.end - part.start, Ordering::Relaxed);
+            steps.push(Step::Ahead(part, piece.clone()));
         }
         if at < range.end {
             steps.push(Step::Now(at..range.end));
@@ -168,7 +189,12 @@ impl Piece {
                 }
             }
         });
-        Some(Self { range, version, outcome, task: task.abort_handle(), _permit: permit })
+        let (served, task) = (AtomicU64::new(0), task.abort_handle());
+        Some(Self { range, version, served, outcome, task, _permit: permit })
+    }
+
+    fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed) >= self.range.end - self.range.start
     }
 }
 

@@ -4,6 +4,7 @@
 //! keeps is the one that the metadata group knows.
 
 use super::File;
+use crate::to_the_end::to_the_end;
 use crate::types::{Allocate, Attr, Seek};
 use std::sync::Arc;
 use weft_proto::layout::MAX_FILE;
@@ -14,6 +15,17 @@ use weft_proto::{Error, ErrorKind, Result, v1};
 impl File {
     /// What `fallocate(2)` does with `[off, off+len)`.
     pub async fn allocate(
+        self: &Arc<Self>,
+        off: u64,
+        len: u64,
+        what: Allocate,
+        keep_size: bool,
+    ) -> Result<()> {
+        let file = self.clone();
+        to_the_end(async move { file.allocate_in_order(off, len, what, keep_size).await }).await
+    }
+
+    async fn allocate_in_order(
         self: &Arc<Self>,
         off: u64,
         len: u64,

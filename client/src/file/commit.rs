@@ -7,9 +7,12 @@
 use super::dirty::{Batch, BufferNo, Piece, PieceSource};
 use super::{File, Waiting};
 use crate::locks::lost_locks;
+use crate::meta::Meta;
+use crate::to_the_end::to_the_end;
 use crate::types::{Attr, SetAttr, SetTime};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 use weft_proto::mode::mode_after;
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -18,8 +21,6 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
 
 /// Pieces in one commit.
 const MOST_PIECES: usize = 4096;
-/// How often the same data is written again because sessions died.
-const MOST_SESSIONS: u32 = 8;
 
 /// What a commit led to.
 enum Outcome {
@@ -34,11 +35,16 @@ enum Outcome {
 
 impl File {
     /// Everything written so far is durable and visible, or the failure is answered and noted.
+    /// Goes on if its caller does not wait.
     pub async fn flush(self: &Arc<Self>) -> Result<()> {
-        let _order = self.order.lock().await;
-        let mut seen = self.failures();
-        self.flush_in_order().await;
-        self.failure_since(&mut seen)
+        let file = self.clone();
+        to_the_end(async move {
+            let _order = file.order.lock().await;
+            let mut seen = file.failures();
+            file.flush_in_order().await;
+            file.failure_since(&mut seen)
+        })
+        .await
     }
 
     /// Commits what is durable by now, unless someone else is committing.
@@ -63,75 +69,47 @@ impl File {
         tokio::spawn(async move { file.commit_durable().await });
     }
 
+    /// Commits what was written so far. What is not committed when this ends is noted as a failure.
     pub(super) async fn flush_in_order(self: &Arc<Self>) {
-        let (launched, below) = {
+        let (launched, below, failures) = {
             let state = &mut *self.state.lock();
             let (limit, inline) = (u64::from(state.layout.inline_limit), state.attr.inline_bytes);
             let whole = state.dirty.covers(state.attr.size);
             let fits = |bytes: u64| bytes <= limit && (whole || inline + bytes <= limit);
             let launched = state.dirty.close_all(fits, state.layout.segment_len);
-            (launched, state.dirty.next())
+            (launched, state.dirty.next(), state.failures)
         };
         self.launch(launched);
-        let mut again = 0;
+        let deadline = self.mount.meta.deadline();
         loop {
             self.landed(below).await;
             match self.commit(below).await {
                 Outcome::Committed => {}
-                Outcome::Again if again < MOST_SESSIONS => again += 1,
+                // Each time because a session died.
+                Outcome::Again if Instant::now() < deadline => {}
                 _ => break,
             }
+        }
+        let mut state = self.state.lock();
+        if state.failures == failures && state.dirty.is_left(below) {
+            let what = "written data could not be committed in time; it will be tried again";
+            state.fail(Error::new(ErrorKind::TimedOut, what));
         }
     }
 
     /// Sends buffers that were just closed to storage.
     pub(super) fn launch(self: &Arc<Self>, buffers: Vec<BufferNo>) {
         for no in buffers {
-            let file = self.clone();
-            tokio::spawn(async move { file.fly(no).await });
-        }
-    }
-
-    async fn fly(self: Arc<Self>, no: BufferNo) {
-        let (payload, layout) = {
-            let state = self.state.lock();
-            (state.dirty.payload(no), state.layout)
-        };
-        let Some(payload) = payload else { return };
-        let deadline = self.mount.meta.deadline();
-        let sent = self.mount.store.put(&layout, &payload, deadline).await;
-        drop(payload);
-        let (unwanted, durable) = {
-            let mut state = self.state.lock();
-            let unwanted = match sent {
-                Ok(segment) => state.dirty.landed(no, segment),
-                Err(error) => {
-                    warn!(ino = %self.ino, %error, "written data is lost; the writer will be told");
-                    state.dirty.forget(&[no]);
-                    state.fail(error);
-                    None
-                }
-            };
-            (unwanted, state.dirty.durable())
-        };
-        if let Some(segment) = unwanted {
-            self.mount.store.discard(segment);
-        }
-        self.landings.send_modify(|n| *n += 1);
-        if self.mount.budget.wants_commit(durable) {
-            self.commit_durable().await;
+            let flight = Flight { file: self.clone(), no };
+            tokio::spawn(flight.fly());
         }
     }
 
     /// Waits until no buffer below `below` flies.
     async fn landed(&self, below: BufferNo) {
-        let mut landings = self.landings.subscribe();
-        loop {
-            landings.borrow_and_update();
-            if !self.state.lock().dirty.is_flying(below) || landings.changed().await.is_err() {
-                return;
-            }
-        }
+        let mut landings = self.state.lock().dirty.landings();
+        // The sender lives as long as `self`.
+        while self.state.lock().dirty.is_flying(below) && landings.changed().await.is_ok() {}
     }
 
     /// One commit of what is durable of the buffers below `below`. The caller holds `order`.
@@ -140,15 +118,17 @@ impl File {
         let (batch, append, waiting, expect_version, moved) = {
             let mut state = self.state.lock();
             let batch = state.dirty.batch(below, MOST_PIECES);
-            let (append, (session_then, version)) = (state.dirty.append, state.buffered_under);
+            let (append, under) = (state.dirty.append, state.buffered_under);
             let mut waiting = state.waiting;
             if batch.pieces.is_empty() {
                 // Nothing was written: that time stays.
                 waiting.mtime_ns.get_or_insert(state.attr.mtime_ns);
             }
             // With that session went the lease that kept others from writing.
-            let moved = session_then != session.id;
-            let expect = (moved && !append).then_some(version);
+            let moved = under.session != session.id;
+            let kept = |right| self.mount.meta.leases.keeps(self.ino, right);
+            let unguarded = moved || under.right.is_some_and(|right| !kept(right));
+            let expect = (unguarded && !append).then_some(under.version);
             (batch, append, waiting, expect, moved)
         };
         for segment in &batch.dead {
@@ -232,7 +212,7 @@ impl File {
         state.extents.commit(attr.data_version, &pieces);
         self.mount.note_commit(self.ino, before, attr.data_version);
         state.adopt(attr);
-        state.buffered_under.1 = attr.data_version;
+        state.buffered_under.version = attr.data_version;
         state.went_along();
         debug!(ino = %self.ino, pieces = pieces.len(), segments = batch.segments.len(), "committed");
         Outcome::Committed
@@ -284,13 +264,15 @@ impl File {
 
     fn give_up(&self, batch: &Batch, error: Error, ambiguous: bool) -> Outcome {
         warn!(ino = %self.ino, %error, "written data is lost; the writer will be told");
+        let kind = error.kind;
         let mut state = self.state.lock();
         state.dirty.forget(&batch.buffers);
         state.went_along();
         state.fail(error);
         drop(state);
         self.mount.meta.creates.forget_failed(self.ino);
-        if !ambiguous {
+        // Who says that they were committed before may be right: then they are seen.
+        if !ambiguous && kind != ErrorKind::Invalid {
             batch.segments.iter().for_each(|s| self.mount.store.discard(s.clone()));
         }
         Outcome::Failed
@@ -299,6 +281,11 @@ impl File {
     /// Changes attributes in order with what was written: a new size cuts what lies beyond, a new
     /// time is not overwritten by data that was written before. What is no size waits with the data.
     pub async fn set_attr(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
+        let file = self.clone();
+        to_the_end(async move { file.set_attr_in_order(change).await }).await
+    }
+
+    async fn set_attr_in_order(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
         let _order = self.order.lock().await;
         if let Some(attr) = self.keep(&change) {
             return Ok(attr);
@@ -339,9 +326,12 @@ impl File {
         let is_more = change.mode.is_some() || owner != [None, None] || change.atime.is_some();
         let waits = (!state.dirty.is_empty() || is_new && is_more) && !state.dirty.append;
         // As in `put_in`: nothing that is kept is missed by a recall.
-        if !simple || listed || !waits || !self.mount.meta.leases.may_buffer(self.ino) {
+        let right = self.mount.meta.leases.right_to_write(self.ino);
+        let alike = !state.is_dirty() || state.buffered_under.right == right;
+        if !simple || listed || !waits || right.is_none() || !alike {
             return None;
         }
+        state.keeps_under(self.mount.meta.sessions.current().id, right);
         let now = (self.mount.options.clock)();
         let time = |time: SetTime| match time {
             SetTime::At(ns) => ns,
@@ -362,12 +352,63 @@ impl File {
     }
 }
 
+/// A buffer on its way to storage, which it is no longer when this ends, however it does.
+struct Flight {
+    file: Arc<File>,
+    no: BufferNo,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let mut state = self.file.state.lock();
+        if state.dirty.crashed(self.no) {
+            let what = "written data did not get to storage; it will be sent again";
+            state.fail(Error::new(ErrorKind::Io, what));
+        }
+    }
+}
+
+impl Flight {
+    async fn fly(self) {
+        let file = self.file.clone();
+        let durable = self.land().await;
+        if durable.is_some_and(|durable| file.mount.budget.wants_commit(durable)) {
+            file.commit_durable().await;
+        }
+    }
+
+    /// Answers how many bytes of the file are durable then, unless nobody wants the buffer any more.
+    async fn land(self) -> Option<u64> {
+        let Self { file, no } = &self;
+        let (payload, layout) = {
+            let state = file.state.lock();
+            (state.dirty.payload(*no)?, state.layout)
+        };
+        let deadline = file.mount.meta.deadline();
+        let sent = file.mount.store.put(&layout, &payload, deadline).await;
+        drop(payload);
+        let (unwanted, durable) = {
+            let mut state = file.state.lock();
+            let unwanted = match sent {
+                Ok(segment) => state.dirty.landed(*no, segment),
+                Err(error) => {
+                    warn!(ino = %file.ino, %error, "written data is lost; the writer will be told");
+                    state.dirty.forget(&[*no]);
+                    state.fail(error);
+                    None
+                }
+            };
+            (unwanted, state.dirty.durable())
+        };
+        if let Some(segment) = unwanted {
+            file.mount.store.discard(segment);
+        }
+        Some(durable)
+    }
+}
+
 /// Asks the metadata group to change attributes.
-pub(crate) async fn set_attr(
-    meta: &crate::meta::Meta,
-    ino: InodeId,
-    change: SetAttr,
-) -> Result<Attr> {
+pub(crate) async fn set_attr(meta: &Arc<Meta>, ino: InodeId, change: SetAttr) -> Result<Attr> {
     let at = |t: Option<SetTime>| match t {
         Some(SetTime::At(ns)) => Some(ns),
         _ => None,

@@ -5,6 +5,7 @@
 
 use super::File;
 use crate::files::Handle;
+use crate::to_the_end::to_the_end;
 use crate::types::Attr;
 use std::sync::Arc;
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -88,6 +89,17 @@ impl File {
     /// moving data. Answers how much was done. Errors: `InlineFull` and `CrossDevice` if what comes
     /// first has to be moved.
     async fn share(
+        self: &Arc<Self>,
+        from: InodeId,
+        from_off: u64,
+        to_off: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let file = self.clone();
+        to_the_end(async move { file.share_in_order(from, from_off, to_off, len).await }).await
+    }
+
+    async fn share_in_order(
         self: &Arc<Self>,
         from: InodeId,
         from_off: u64,

@@ -5,14 +5,15 @@
 //! file range lies where in which buffer; the newest write wins.
 //!
 //! Invariants: a buffer changes only while it is open, and is committed or dropped as a whole; a
-//! buffer that no range refers to is gone; buffers are numbered in the order of their first write.
+//! buffer that no range refers to is gone; buffers are numbered in the order of their first write;
+//! whenever a buffer flies no more, who waits for that is told, by whatever it was that ended it.
 
 use crate::ranges::{Part, RangeMap};
 use crate::store::Segment;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use weft_net::AlignedBuf;
 
@@ -85,6 +86,43 @@ impl Buffer {
         }
     }
 
+    /// Bytes of memory, as long as it is open.
+    fn capacity(&self) -> usize {
+        match &self.body {
+            Body::Open(bytes) => bytes.capacity(),
+            Body::Closed(bytes) => bytes.len(),
+        }
+    }
+
+    /// Makes room for `len` more bytes, counted by `permit`: at once for all that may come, if the budget has
+    /// room for that memory, else for little more than these.
+    fn grow(&mut self, len: usize, permit: &OwnedSemaphorePermit, segment_len: usize) {
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let free = permit.semaphore().available_permits() + held + permit.num_permits();
+        let need = self.len() + len;
+        let Body::Open(bytes) = &mut self.body else { return };
+        if need > bytes.capacity() {
+            let ample = GROW.into_iter().find(|&step| need <= step);
+            let ample = ample.unwrap_or(segment_len.max(need));
+            enlarge(bytes, if ample <= free { ample } else { need });
+        }
+    }
+
+    /// Counts the memory of the buffer: `permit` is for bytes that were added.
+    fn count(&mut self, mut permit: OwnedSemaphorePermit) {
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let (held, capacity) = (held + permit.num_permits(), self.capacity());
+        if let Some(surplus) = held.checked_sub(capacity) {
+            // There was room for them.
+            drop(permit.split(surplus.min(permit.num_permits())));
+        } else if let Ok(more) = u32::try_from(capacity - held)
+            && let Ok(more) = permit.semaphore().clone().try_acquire_many_owned(more)
+        {
+            permit.merge(more);
+        }
+        self.hold(Some(permit));
+    }
+
     fn bytes(&self, at: u64, len: u64) -> Bytes {
         let range = at as usize..(at + len) as usize;
         match &self.body {
@@ -141,6 +179,8 @@ pub(crate) struct Dirty {
     next: BufferNo,
     /// Writes go to the end of file, and so do commits.
     pub append: bool,
+    /// Counts flights that ended.
+    landings: watch::Sender<u64>,
 }
 
 impl Dirty {
@@ -182,6 +222,20 @@ impl Dirty {
         self.buffers.range(..below).any(|(_, b)| b.stage == Stage::Flying)
     }
 
+    /// Whether something of buffers with lower numbers is not committed.
+    pub fn is_left(&self, below: BufferNo) -> bool {
+        self.buffers.range(..below).any(|(_, b)| b.live > 0)
+    }
+
+    /// Changes whenever a buffer flies no more.
+    pub fn landings(&self) -> watch::Receiver<u64> {
+        self.landings.subscribe()
+    }
+
+    fn count_landing(&self) {
+        self.landings.send_modify(|n| *n += 1);
+    }
+
     /// Buffers begun so far have lower numbers.
     pub fn next(&self) -> BufferNo {
         self.next
@@ -210,10 +264,11 @@ impl Dirty {
             }
         };
         let Some(buffer) = self.buffers.get_mut(&no) else { return full };
+        buffer.grow(data.len(), &permit, segment_len as usize);
         let Body::Open(bytes) = &mut buffer.body else { return full };
-        let at = append(bytes, data, segment_len as usize);
+        let at = append(bytes, data);
         buffer.live += data.len() as u64;
-        buffer.hold(Some(permit));
+        buffer.count(permit);
         let follows = self.places.overlapping(off.saturating_sub(1)..off).next();
         let follows =
             follows.is_some_and(|(r, p)| p.buffer == no && p.at + (r.end - r.start) == at);
@@ -318,10 +373,21 @@ impl Dirty {
         match self.buffers.get_mut(&no) {
             Some(b) if b.stage == Stage::Flying => {
                 b.stage = Stage::Durable(segment);
+                self.count_landing();
                 None
             }
             _ => Some(segment),
         }
+    }
+
+    /// A flight is over. Answers whether it was that of a buffer which is neither durable nor dropped: it
+    /// must be sent again, by whoever flushes next.
+    pub fn crashed(&mut self, no: BufferNo) -> bool {
+        let flies = self.buffers.get(&no).is_some_and(|b| b.stage == Stage::Flying);
+        if flies {
+            self.ground(&[no]);
+        }
+        flies
     }
 
     /// What lies in `range` is not wanted any more.
@@ -333,7 +399,12 @@ impl Dirty {
             }
         }
         // A durable buffer stays until the next batch, which says that its segment is dead.
-        self.buffers.retain(|_, b| b.live > 0 || matches!(b.stage, Stage::Durable(_)));
+        let stays = |b: &Buffer| b.live > 0 || matches!(b.stage, Stage::Durable(_));
+        let flew = self.buffers.values().any(|b| b.stage == Stage::Flying && !stays(b));
+        self.buffers.retain(|_, b| stays(b));
+        if flew {
+            self.count_landing();
+        }
     }
 
     /// Closes all that is open, to be committed: as inline data if it may be and `inline_fits` of
@@ -369,17 +440,19 @@ impl Dirty {
             .filter(|(_, place)| small.contains(&place.buffer))
             .map(|(range, place)| (range, *place))
             .collect();
+        let mut left: u64 = parts.iter().map(|(range, _)| range.end - range.start).sum();
         let mut to: Option<BufferNo> = None;
         for (range, place) in parts {
             let len = range.end - range.start;
             let bytes = self.buffers[&place.buffer].bytes(place.at, len);
             let room = |no: &BufferNo| self.buffers[no].len() as u64 + len <= segment_len;
-            let no = to
-                .filter(room)
-                .unwrap_or_else(|| self.begin(range.start, bytes.len(), segment_len));
-            to = Some(no);
+            let no = to.filter(room).unwrap_or_else(|| {
+                let most = left.min(segment_len).max(len) as usize;
+                self.begin(range.start, most, segment_len)
+            });
+            (to, left) = (Some(no), left - len);
             if let Some(Buffer { body: Body::Open(into), live, .. }) = self.buffers.get_mut(&no) {
-                let at = append(into, &bytes, segment_len as usize);
+                let at = append(into, &bytes);
                 *live += len;
                 self.places.insert(range, Place { buffer: no, at });
             }
@@ -457,6 +530,7 @@ impl Dirty {
         for no in buffers {
             self.buffers.remove(no);
         }
+        self.count_landing();
     }
 
     /// The buffers must be written again. Answers those that are still wanted; they fly now.
@@ -471,6 +545,7 @@ impl Dirty {
                 buffer.close(Stage::Closed);
             }
         }
+        self.count_landing();
     }
 
     /// The end of file was elsewhere than appended data was thought to go.
@@ -509,15 +584,21 @@ fn empty(len: usize) -> AlignedBuf {
     buffer
 }
 
-/// Adds `data` at the end; a long stream is moved at most twice. Answers where it went.
-fn append(buffer: &mut AlignedBuf, data: &[u8], segment_len: usize) -> u64 {
+/// Moves to a buffer that `size` bytes fit in; a long stream does so at most twice, if there is memory.
+fn enlarge(buffer: &mut AlignedBuf, size: usize) {
+    let len = buffer.as_ref().len();
+    let mut larger = AlignedBuf::take(size);
+    larger.as_mut_slice()[..len].copy_from_slice(buffer.as_ref());
+    larger.set_len(len);
+    *buffer = larger;
+}
+
+/// Adds `data` at the end. Answers where it went.
+fn append(buffer: &mut AlignedBuf, data: &[u8]) -> u64 {
     let at = buffer.as_ref().len();
     let need = at + data.len();
     if need > buffer.capacity() {
-        let size = GROW.into_iter().find(|&step| need <= step).unwrap_or(segment_len.max(need));
-        let mut larger = AlignedBuf::take(size);
-        larger.as_mut_slice()[..at].copy_from_slice(buffer.as_ref());
-        *buffer = larger;
+        enlarge(buffer, need);
     }
     buffer.set_len(need);
     buffer.as_mut_slice()[at..].copy_from_slice(data);
@@ -664,6 +745,31 @@ mod tests {
                 world.check();
             }
             prop_assert_eq!(budget.available_permits(), 1 << 30, "all room is given back");
+        }
+
+        /// Streams that stop anywhere, of many files.
+        #[test]
+        fn memory_is_counted(lens in prop::collection::vec(1usize..3 << 20, 1..60)) {
+            const SEGMENT: u64 = 16 << 20;
+            const LIMIT: usize = 64 << 20;
+            let budget = Arc::new(Semaphore::new(LIMIT));
+            let mut files = Vec::new();
+            for len in lens {
+                let mut dirty = Dirty::default();
+                for off in (0..len).step_by(200_000) {
+                    let part = 200_000.min(len - off);
+                    let Ok(permit) = budget.clone().try_acquire_many_owned(part as u32) else { break };
+                    let full = dirty.write(off as u64, &vec![1; part], SEGMENT, permit);
+                    prop_assert!(full.is_empty());
+                }
+                files.push(dirty);
+            }
+            let memory: usize = files.iter().flat_map(|f| f.buffers.values()).map(Buffer::capacity).sum();
+            let counted = LIMIT - budget.available_permits();
+            // A buffer has a power of two of bytes.
+            prop_assert!(memory <= 2 * counted + 4096 * files.len(), "{memory} of {counted}");
+            drop(files);
+            prop_assert_eq!(budget.available_permits(), LIMIT);
         }
 
         #[test]

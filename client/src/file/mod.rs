@@ -17,7 +17,7 @@ mod write;
 pub(crate) use commit::set_attr;
 pub(crate) use copy::copy_range;
 
-use crate::leases::Mode;
+use crate::leases::{Mode, Right};
 use crate::mount::Mount;
 use crate::types::Attr;
 use dirty::Dirty;
@@ -26,7 +26,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_proto::mode::mode_after;
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -40,8 +39,6 @@ pub(crate) struct File {
     state: Mutex<State>,
     /// Held by whoever commits or resizes.
     order: tokio::sync::Mutex<()>,
-    /// Counts flights that ended.
-    landings: watch::Sender<u64>,
     /// Writes under way whose caller may hold what a cache above has to wait for.
     writing: AtomicUsize,
     /// Until then no lease to write is asked for: it was refused.
@@ -59,12 +56,21 @@ struct State {
     dirty: Dirty,
     /// What is not committed yet of the attributes.
     waiting: Waiting,
-    /// The session in which the oldest write that is not committed was made, and the version of the
-    /// content that it was made on.
-    buffered_under: (SessionId, u64),
+    buffered_under: Under,
     /// Failures so far, and the last.
     failures: u64,
     failure: Option<Error>,
+}
+
+/// Under what the oldest write that is not committed was made. All that waits at a time was made under the
+/// same right.
+#[derive(Clone, Copy, Default)]
+struct Under {
+    session: SessionId,
+    /// `None`: it may not stay in the buffer.
+    right: Option<Right>,
+    /// Of the content that it was made on.
+    version: u64,
 }
 
 /// Attributes that go with the next commit: those that writes change, and others that were changed while
@@ -138,6 +144,13 @@ impl State {
         self.attr.size.max(self.dirty.end())
     }
 
+    /// Something is about to be kept here under this right.
+    fn keeps_under(&mut self, session: SessionId, right: Option<Right>) {
+        if !self.is_dirty() {
+            self.buffered_under = Under { session, right, version: self.attr.data_version };
+        }
+    }
+
     /// What waited went with a commit, or was given up with it; what is still dirty was written since, or
     /// is on its way.
     fn went_along(&mut self) {
@@ -165,7 +178,7 @@ impl State {
         let before = self.extents.version();
         change(&mut self.extents);
         mount.note_commit(attr.ino, before, attr.data_version);
-        self.buffered_under.1 = attr.data_version;
+        self.buffered_under.version = attr.data_version;
         self.adopt(attr);
     }
 
@@ -192,7 +205,7 @@ impl File {
             extents: Extents::default(),
             dirty: Dirty::default(),
             waiting: Waiting::default(),
-            buffered_under: (SessionId(0), 0),
+            buffered_under: Under::default(),
             failures: 0,
             failure: None,
         };
@@ -201,7 +214,6 @@ impl File {
             mount,
             state: Mutex::new(state),
             order: tokio::sync::Mutex::default(),
-            landings: watch::Sender::new(0),
             writing: AtomicUsize::new(0),
             refused_until: Mutex::default(),
         }
@@ -338,12 +350,24 @@ impl File {
 
     /// Whether there is something that the metadata group does not know, if only that the file was made.
     pub fn is_dirty(&self) -> bool {
-        self.mount.meta.creates.has(self.ino) || self.state.lock().is_dirty()
+        self.is_new() || self.state.lock().is_dirty()
+    }
+
+    /// Whether the metadata group has not heard of the file, or its handles of its failure.
+    pub fn is_new(&self) -> bool {
+        self.mount.meta.creates.has(self.ino)
     }
 
     /// Whether a close has nothing to wait for. That an empty file was made, the group is told behind it.
     pub fn is_closed(&self) -> bool {
         !self.state.lock().is_dirty() && self.mount.meta.creates.closed(self.ino)
+    }
+
+    /// Whether something waits that was kept under a right to write. Without that right, it would come after
+    /// what others did meanwhile.
+    pub fn owes(&self) -> bool {
+        let state = self.state.lock();
+        state.is_dirty() && state.buffered_under.right.is_some()
     }
 
     /// Whether attributes wait for a commit that a change elsewhere must not overtake.

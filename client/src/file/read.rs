@@ -6,12 +6,13 @@ use super::extents::{Plan, Source};
 use crate::types::ReadData;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::time::Instant;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, Result, v1};
+use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
@@ -48,25 +49,36 @@ impl File {
     /// Committed bytes of `range`, with zeros for holes, in order.
     pub(super) async fn read_committed(self: &Arc<Self>, range: Range<u64>) -> Result<Vec<Bytes>> {
         let deadline = self.mount.meta.deadline();
-        for again in [true, false] {
-            let plan = self.plan(range.clone()).await?;
+        // Segments that were not found. Of one that the file still has then, the data is lost.
+        let mut missing = HashSet::new();
+        loop {
+            let plan = self.plan(range.clone(), deadline).await?;
+            let segments: Vec<_> = plan.iter().map(|(_, source)| segment_of(source)).collect();
             let parts = join_all(
                 plan.into_iter().map(|(range, source)| self.fetch(range, source, deadline)),
             );
-            let parts: Result<Vec<Vec<Bytes>>> = parts.await.into_iter().collect();
-            match parts {
-                // The segment may be gone because the file was changed elsewhere.
-                Err(error) if error.kind == ErrorKind::NotFound && again => {
-                    self.state.lock().extents.forget();
+            let (mut bytes, mut gone) = (Vec::new(), Vec::new());
+            for (part, segment) in parts.await.into_iter().zip(segments) {
+                match (part, segment) {
+                    (Ok(part), _) => bytes.extend(part),
+                    (Err(error), Some(id))
+                        if error.kind == ErrorKind::NotFound && !missing.contains(&id) =>
+                    {
+                        gone.push(id);
+                    }
+                    (Err(error), _) => {
+                        let message = format!("inode {} bytes {range:?}: {error}", self.ino);
+                        return Err(Error::new(ErrorKind::Io, message));
+                    }
                 }
-                Err(error) => {
-                    let message = format!("inode {} bytes {range:?}: {error}", self.ino);
-                    return Err(Error::new(ErrorKind::Io, message));
-                }
-                Ok(parts) => return Ok(parts.into_iter().flatten().collect()),
             }
+            if gone.is_empty() {
+                return Ok(bytes);
+            }
+            // They may be gone because the file was changed elsewhere.
+            missing.extend(gone);
+            self.state.lock().extents.forget();
         }
-        unreachable!("the second attempt answers")
     }
 
     async fn fetch(
@@ -95,9 +107,9 @@ impl File {
     }
 
     /// Finds out where `range` is.
-    async fn plan(&self, range: Range<u64>) -> Result<Plan> {
+    async fn plan(&self, range: Range<u64>, deadline: Instant) -> Result<Plan> {
         // Each answer tells more, unless the file changes under it every time.
-        for _ in 0..1000 {
+        loop {
             let (gap, size) = {
                 let state = self.state.lock();
                 match state.extents.look(range.clone()) {
@@ -105,9 +117,11 @@ impl File {
                     Err(gap) => (gap, state.attr.size),
                 }
             };
+            if Instant::now() >= deadline {
+                return Err(self.too_busy());
+            }
             self.learn(gap.start..gap.end.max(size)).await?;
         }
-        Err(self.too_busy())
     }
 
     /// Asks what is in `gap`; the answer may be only about its beginning.
@@ -130,6 +144,13 @@ impl File {
     pub(super) fn too_busy(&self) -> Error {
         let what = format!("inode {} changes faster than it can be read", self.ino);
         Error::new(ErrorKind::Busy, what)
+    }
+}
+
+fn segment_of(source: &Option<Source>) -> Option<SegmentId> {
+    match source {
+        Some(Source::Segment { segment, .. }) => Some(segment.id),
+        _ => None,
     }
 }
 

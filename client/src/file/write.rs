@@ -2,13 +2,29 @@
 
 use super::File;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 use weft_proto::layout::MAX_FILE;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Bytes that are taken in at a time. An append of up to this length lands in one piece.
 const STEP: usize = 1 << 20;
+
+/// A write that is under way until this is dropped.
+struct Writing<'a>(&'a AtomicUsize);
+
+impl<'a> Writing<'a> {
+    fn begin(writing: &'a AtomicUsize) -> Self {
+        writing.fetch_add(1, Ordering::AcqRel);
+        Self(writing)
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl File {
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
@@ -22,10 +38,8 @@ impl File {
         append: bool,
         permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
-        self.writing.fetch_add(1, Ordering::AcqRel);
-        let written = self.take_all_in(off, data, append, permitted).await;
-        self.writing.fetch_sub(1, Ordering::AcqRel);
-        written
+        let _writing = Writing::begin(&self.writing);
+        self.take_all_in(off, data, append, permitted).await
     }
 
     async fn take_all_in(
@@ -79,7 +93,8 @@ impl File {
             if let Some(stays) = self.put_in(off, data, append, permit, false) {
                 return Ok(stays);
             }
-            // Positioned and appended data are committed in different ways: not together.
+            // Positioned and appended data are committed in different ways, and what was written under
+            // the right to and without it: not together.
             self.flush().await?;
         }
     }
@@ -100,14 +115,14 @@ impl File {
     ) -> Option<bool> {
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
-            let stays = self.mount.meta.leases.may_buffer(self.ino);
-            if (state.dirty.append != append && !state.dirty.is_empty()) || (must_stay && !stays) {
+            let right = self.mount.meta.leases.right_to_write(self.ino);
+            let stays = right.is_some();
+            let other_way = state.dirty.append != append && !state.dirty.is_empty();
+            let other_right = state.buffered_under.right != right && state.is_dirty();
+            if other_way || other_right || (must_stay && !stays) {
                 return None;
             }
-            if state.dirty.is_empty() {
-                let session = self.mount.meta.sessions.current().id;
-                state.buffered_under = (session, state.attr.data_version);
-            }
+            state.keeps_under(self.mount.meta.sessions.current().id, right);
             state.dirty.append = append;
             state.waiting.written((self.mount.options.clock)());
             let segment_len = state.layout.segment_len;

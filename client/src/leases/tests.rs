@@ -255,3 +255,23 @@ async fn a_new_leader_leaves_the_right_to_write() {
     l.flushed(InodeId(INO));
     assert!(l.keep_writes().is_empty());
 }
+
+/// Between a recall and its answer what was buffered before may be committed; after it nobody is kept from
+/// writing.
+#[tokio::test]
+async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
+    let (l, ino) = (leases(), InodeId(INO));
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true });
+    let grants = vec![write_grant(INO)];
+    let reply = v1::MetaReply { result: opened(INO), grants, ..Default::default() };
+    l.learn(l.start(), &lease, &reply);
+    let first = l.right_to_write(ino).unwrap();
+    assert!(l.keeps(ino, first));
+    assert!(l.stop_buffering(ino));
+    assert_eq!((l.right_to_write(ino), l.keeps(ino, first)), (None, true));
+    l.flushed(ino);
+    assert!(!l.keeps(ino, first));
+    l.learn(l.start(), &lease, &reply);
+    let second = l.right_to_write(ino).unwrap();
+    assert_eq!((l.keeps(ino, first), l.keeps(ino, second)), (false, true));
+}

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tracing::{debug, info};
+use tracing::debug;
 use weft_net::Body;
 use weft_proto::layout::BLOCK;
 use weft_proto::{Error, ErrorKind, Result, op, v1};
@@ -38,20 +38,24 @@ impl Store {
         }
         let start = off - off % u64::from(BLOCK);
         let end = (off + len).next_multiple_of(u64::from(BLOCK));
+        let begun = Instant::now();
         loop {
             let map = self.map.current();
             let lost = match Gather::new(self, &map, segment, start, end).run(deadline).await {
                 Ok(mut whole) => {
+                    self.missing.over("enough shards answer again");
                     let within = (off - start) as usize;
                     return Ok(whole.split_off(within).split_to(len as usize).freeze());
                 }
                 Err(lost) => lost,
             };
             let next = Instant::now() + LOOK_AGAIN;
-            if !lost.may_come_back || next >= deadline {
+            if !lost.may_come_back || next >= deadline || self.sessions.have_ended() {
                 return Err(self.give_up(segment, lost));
             }
-            info!(segment = %segment.id, why = lost.why, "too few shards answer; trying on");
+            debug!(segment = %segment.id, why = lost.why, "too few shards answer; trying on");
+            let what = || format!("too few shards of segment {} answer: {}", segment.id, lost.why);
+            self.missing.waits(begun, what);
             if !self.map.newer(map.epoch, next).await {
                 sleep(Duration::from_millis(self.chance.below(100) as u64)).await;
             }

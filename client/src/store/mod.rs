@@ -3,13 +3,16 @@
 
 mod gather;
 mod get;
+mod leftovers;
 mod put;
 
 use crate::Options;
 use crate::chance::Chance;
 use crate::health::Health;
 use crate::map::{MapWatch, Target};
+use crate::outage::Outage;
 use crate::session::Sessions;
+use leftovers::Leftovers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
@@ -75,6 +78,11 @@ pub(crate) struct Store {
     pub chance: Arc<Chance>,
     pub sessions: Arc<Sessions>,
     pub counters: Counters,
+    leftovers: Leftovers,
+    /// Data waits for targets that take it.
+    outage: Outage,
+    /// Reads wait for shards.
+    missing: Outage,
     target_deadline: std::time::Duration,
     hedge_floor: std::time::Duration,
 }
@@ -94,6 +102,9 @@ impl Store {
             chance,
             sessions,
             counters: Counters::default(),
+            leftovers: Leftovers::default(),
+            outage: Outage::default(),
+            missing: Outage::default(),
             target_deadline: options.target_deadline,
             hedge_floor: options.hedge_floor,
         })
@@ -104,26 +115,12 @@ impl Store {
         deadline.min(Instant::now() + self.target_deadline)
     }
 
-    /// Deletes chunks that nothing refers to; what cannot be deleted now is found when the session
-    /// ends (I7).
+    /// Deletes chunks that nothing refers to, as soon as that can be (I7).
     pub fn discard(self: &Arc<Self>, segment: Segment) {
-        let store = self.clone();
-        tokio::spawn(async move {
-            let map = store.map.current();
-            let deadline = Instant::now() + store.target_deadline;
-            for (shard, &seat) in (0..).zip(&segment.seats) {
-                let Some(target) = map.seat(segment.pg, seat) else { continue };
-                store.delete(target, segment.chunk(shard), deadline).await;
-            }
-        });
-    }
-
-    async fn delete(&self, target: &Target, chunk: ChunkId, deadline: Instant) {
-        let request = v1::DeleteRequest { target: target.id.0, chunks: vec![chunk.into()] };
-        let peer = self.peers.peer(&target.address);
-        if let Err(error) = peer.call::<_, v1::DeleteReply>(op::DELETE, &request, deadline).await {
-            debug!(target = %target.id, %chunk, %error, "chunk left behind; the session's end will find it");
-        }
+        let map = self.map.current();
+        let seats = (0..).zip(&segment.seats);
+        let at = |(shard, &seat)| Some((map.seat(segment.pg, seat)?.id, segment.chunk(shard)));
+        self.discard_chunks(seats.filter_map(at).collect());
     }
 
     /// Bytes from a target did not match: counts, logs, and lets the target look for itself.

@@ -4,6 +4,7 @@
 //! shards always among them (I1); an attempt that failed leaves its id behind for ever.
 
 use super::{Segment, Store};
+use crate::map::Target;
 use crate::place::{NoPlace, Place, choose};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ impl Store {
         data: &Bytes,
         deadline: Instant,
     ) -> Result<Segment> {
+        let begun = Instant::now();
         let mut encoded: Option<Encoded> = None;
         let mut last = None;
         for turn in 0.. {
@@ -53,7 +55,10 @@ impl Store {
                     }
                     let chunks = encoded.as_ref().map(|e| e.chunks.clone()).unwrap_or_default();
                     match self.send(place, chunks, deadline).await {
-                        Ok(segment) => return Ok(segment),
+                        Ok(segment) => {
+                            self.outage.over("data is taken again");
+                            return Ok(segment);
+                        }
                         Err(error) => {
                             self.counters.rewritten.fetch_add(1, Ordering::Relaxed);
                             info!(%error, bytes = data.len(), "segment goes to other targets");
@@ -74,9 +79,13 @@ impl Store {
                     Duration::ZERO
                 }
             };
-            if Instant::now() + wait >= deadline {
+            if Instant::now() + wait >= deadline || self.sessions.have_ended() {
                 break;
             }
+            self.outage.waits(begun, || {
+                let why = last.as_ref().map(Error::to_string).unwrap_or_default();
+                format!("{} bytes cannot be made durable on any targets: {why}", data.len())
+            });
             sleep(wait).await;
         }
         let why = last.map_or_else(String::new, |e| format!(": {e}"));
@@ -97,6 +106,8 @@ impl Store {
         let segment =
             Segment { id, geometry: place.geometry, pg: place.pg, seats: place.seats.clone() };
         let mut shards = JoinSet::new();
+        let at = |(shard, target): (u8, &Target)| (target.id, segment.chunk(shard));
+        let written: Vec<_> = (0..).zip(&place.targets).map(at).collect();
         for ((shard, chunk), target) in (0u8..).zip(chunks).zip(place.targets) {
             if chunk.checksums.is_empty() {
                 continue;
@@ -128,7 +139,7 @@ impl Store {
             let store = self.clone();
             tokio::spawn(async move {
                 while shards.join_next().await.is_some() {}
-                store.discard(segment);
+                store.discard_doubtful(written);
             });
             return Err(failed);
         }

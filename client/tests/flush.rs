@@ -1,0 +1,289 @@
+//! What waits for written data: that it ends, with what was waited for or an error.
+
+mod fixture;
+
+use fixture::alone::{client, create};
+use fixture::storage::Fault;
+use fixture::{Cluster, pattern, small_layout};
+use futures_util::FutureExt;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags};
+use weft_proto::{ErrorKind, InodeId};
+
+async fn content(cluster: &Cluster, ino: InodeId) -> Vec<u8> {
+    let fs = cluster.client().await;
+    let opened = fs.open(ino, OpenFlags::default()).await.unwrap();
+    let data = fs.read(opened.handle, 0, 1 << 20).await.unwrap().into_bytes();
+    fs.release(opened.handle).await.unwrap();
+    fs.shutdown().await.unwrap();
+    data.to_vec()
+}
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn until(mut is_so: impl FnMut() -> bool) {
+    let looking = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looking).await.expect("what the test waits for does not come");
+}
+
+/// What was to be flushed is overwritten before it gets to storage.
+#[tokio::test]
+async fn a_flush_ends_when_what_it_waits_for_is_overwritten() {
+    let (cluster, fs) = client(|_| ()).await;
+    let segment = cluster.metadata.state.lock().layout.segment_len as usize;
+    let (handle, ino) = create(&fs, "f").await;
+    let write = |off: usize, byte| {
+        let written = fs.write_now(handle, off as u64, &vec![byte; segment / 2]);
+        assert_eq!(written.unwrap().unwrap(), segment / 2);
+    };
+    // The first whole segment is on its way when the flush begins.
+    write(0, 1);
+    write(segment / 2, 1);
+    let mut flush = pin!(fs.flush(handle));
+    assert!(flush.as_mut().now_or_never().is_none());
+    // Nobody has run meanwhile, and nothing of it is wanted any more.
+    write(segment / 2, 2);
+    write(0, 2);
+    tokio::time::timeout(PATIENCE, flush).await.expect("a flush ends").unwrap();
+    fs.flush(handle).await.unwrap();
+    let read = fs.read(handle, 0, segment).await.unwrap().into_bytes();
+    assert!(
+        read == vec![2; segment] && fs.get_attr(ino, None).await.unwrap().size == read.len() as u64
+    );
+    cluster.assert_no_violations();
+}
+
+/// Who reads a file has nothing to wait for when it closes it.
+#[tokio::test]
+async fn a_reader_does_not_wait_for_what_others_write() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (writer, ino) = create(&fs, "f").await;
+    fs.write(writer, 0, b"abc").await.unwrap();
+    fs.flush(writer).await.unwrap();
+    let reader = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    cluster.targets.iter().for_each(|t| t.set(Fault::Hang));
+    let segment = cluster.metadata.state.lock().layout.segment_len as usize;
+    fs.write(writer, 0, &vec![1; segment]).await.unwrap();
+    let mut flush = pin!(fs.flush(writer));
+    assert!(flush.as_mut().now_or_never().is_none());
+    assert_eq!(fs.close_now(reader, 7), Some(Ok(())));
+    fs.close(reader, 7).now_or_never().expect("nothing to wait for").unwrap();
+    fs.release(reader).now_or_never().expect("nothing to wait for").unwrap();
+    assert!(flush.as_mut().now_or_never().is_none());
+    cluster.targets.iter().for_each(|t| t.set(Fault::None));
+}
+
+/// Sessions die again and again, each time that something is committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_that_succeeds_has_committed_however_often_it_had_to_begin_anew() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let by = Creator::default();
+    let opened = fs.create(InodeId::ROOT, b"f", 0o644, by, OpenFlags::default()).await.unwrap();
+    let data = pattern(100_000, 3);
+    fs.write(opened.handle, 0, &data).await.unwrap();
+    cluster.metadata.expire_at_commit.store(12, Ordering::SeqCst);
+    fs.flush(opened.handle).await.unwrap();
+    assert!(content(&cluster, opened.attr.ino).await == data);
+    cluster.assert_no_violations();
+}
+
+/// Somebody else writes the file anew whenever it was found out where its bytes are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_overwritten_all_the_time_can_be_read() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let by = Creator::default();
+    let opened = fs.create(InodeId::ROOT, b"f", 0o644, by, OpenFlags::default()).await.unwrap();
+    let data = pattern(30_000, 3);
+    fs.write(opened.handle, 0, &data).await.unwrap();
+    fs.flush(opened.handle).await.unwrap();
+    let left = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(20));
+    for target in &cluster.targets {
+        let (metadata, left, ino) = (cluster.metadata.clone(), left.clone(), opened.attr.ino.0);
+        *target.on_get.lock() = Some(Box::new(move || {
+            let more = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+            if more.is_ok() {
+                metadata.rewrite(ino);
+            }
+        }));
+    }
+    let read = fs.read(opened.handle, 0, data.len()).await.unwrap().into_bytes();
+    assert!(read == data);
+    assert_eq!(left.load(Ordering::SeqCst), 0);
+    cluster.targets.iter().for_each(|target| *target.on_get.lock() = None);
+    // What is lost is not taken for that.
+    cluster.targets.iter().for_each(|target| target.set(Fault::Empty));
+    let lost = fs.read(opened.handle, 20_000, 100).await;
+    assert_eq!(lost.map(|_| ()).map_err(|e| e.kind), Err(ErrorKind::Io));
+}
+
+/// A client that gives up soon, with a file under a lease to write that holds `abc`, buffered.
+async fn hasty() -> (Cluster, Filesystem, HandleId, InodeId) {
+    let (cluster, fs) = client(|options| options.op_deadline = Duration::from_millis(200)).await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.flush(handle).await.unwrap();
+    fs.write(handle, 0, b"abc").await.unwrap();
+    (cluster, fs, handle, ino)
+}
+
+/// Nothing can be committed for longer than an operation takes, while the lease is wanted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_not_given_back_before_what_was_written_under_it_is_committed() {
+    let (cluster, fs, handle, ino) = hasty().await;
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
+    cluster.metadata.recall(ino.0);
+    // It is told of a flush that failed.
+    until(|| fs.write_now(handle, 0, b"abc").is_some_and(|written| written.is_err())).await;
+    let commits = cluster.metadata.count("commit");
+    until(|| cluster.metadata.count("commit") > commits + 3).await;
+    assert_eq!(
+        cluster.metadata.count("return_leases"),
+        0,
+        "others may write the file from then on"
+    );
+    *cluster.metadata.refuse_commits.lock() = None;
+    until(|| cluster.metadata.count("return_leases") > 0).await;
+    assert_eq!(content(&cluster, ino).await, b"abc");
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_not_given_back_before_what_was_made_in_it_is_told() {
+    let (cluster, fs) = client(|options| options.op_deadline = Duration::from_millis(200)).await;
+    let (handle, _) = create(&fs, "f").await;
+    *cluster.metadata.refuse_makes.lock() = Some(ErrorKind::Unavailable);
+    cluster.metadata.recall(InodeId::ROOT.0);
+    until(|| cluster.metadata.count("make") > 8).await;
+    assert_eq!(cluster.metadata.count("return_leases"), 0, "others may look for it from then on");
+    *cluster.metadata.refuse_makes.lock() = None;
+    until(|| cluster.metadata.count("return_leases") > 0).await;
+    assert!(cluster.metadata.state.lock().names.contains_key(&b"f"[..]));
+    fs.release(handle).await.unwrap();
+}
+
+/// The lease goes with the session, and nobody waits for what was written under it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_under_a_lease_that_is_gone_overwrites_nothing() {
+    let (cluster, fs, handle, ino) = hasty().await;
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
+    cluster.metadata.recall(ino.0);
+    until(|| fs.write_now(handle, 0, b"abc").is_some_and(|written| written.is_err())).await;
+    let before = fs.session();
+    cluster.metadata.expire_sessions();
+    *cluster.metadata.refuse_commits.lock() = None;
+    let other = cluster.client().await;
+    let theirs = other.open(ino, OpenFlags::default()).await.unwrap().handle;
+    other.write(theirs, 0, b"xyz").await.unwrap();
+    other.flush(theirs).await.unwrap();
+    until(|| fs.session() != before).await;
+    // It is told once, by whichever flush found out.
+    let _ = fs.flush(handle).await;
+    fs.flush(handle).await.unwrap();
+    assert_eq!(content(&cluster, ino).await, b"xyz");
+}
+
+/// Begins `work`, and drops it when the group has carried `op` out and not answered yet.
+async fn drop_midway<T>(cluster: &Cluster, op: &str, work: impl Future<Output = T>) {
+    let before = cluster.metadata.count(op);
+    tokio::select! {
+        _ = work => panic!("{op} was answered"),
+        () = until(|| cluster.metadata.count(op) > before) => {}
+    }
+}
+
+/// The caller is gone when the answer comes: what was committed stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_ends_though_its_caller_is_gone() {
+    for (made_alone, op) in [(false, "commit"), (true, "make")] {
+        let (cluster, fs) = client(|_| ()).await;
+        cluster.metadata.let_make.store(made_alone, Ordering::Relaxed);
+        let fs = if made_alone { fs } else { cluster.client().await };
+        let (handle, ino) = create(&fs, "f").await;
+        let data = pattern(50_000, 8);
+        let before = cluster.metadata.count(op);
+        cluster.metadata.hold_answers();
+        let saves = async {
+            fs.write(handle, 0, &data).await.unwrap();
+            fs.fsync(handle, false).await
+        };
+        drop_midway(&cluster, op, saves).await;
+        let mut again = pin!(fs.fsync(handle, false));
+        assert!(again.as_mut().now_or_never().is_none());
+        cluster.metadata.answer(u64::MAX);
+        again.await.unwrap();
+        assert_eq!(cluster.metadata.count(op) - before, 1, "once");
+        assert!(content(&cluster, ino).await == data);
+        cluster.assert_no_violations();
+    }
+}
+
+/// Others wait for what one tells the group for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_does_not_fail_when_who_told_the_group_for_it_is_gone() {
+    let (cluster, fs) = client(|_| ()).await;
+    let ((first, _), (file, ino)) = (create(&fs, "first").await, create(&fs, "file").await);
+    let (_, asked) = create(&fs, "asked").await;
+    fs.write(first, 0, b"first").await.unwrap();
+    fs.write(file, 0, b"abc").await.unwrap();
+    let before = cluster.metadata.count("make");
+    cluster.metadata.hold_answers();
+    let mut closes_first = pin!(fs.close(first, 0));
+    assert!(closes_first.as_mut().now_or_never().is_none());
+    until(|| cluster.metadata.count("make") > before).await;
+    // It is next to tell what has to be told, of all that wait.
+    let mut asks = Box::pin(fs.list_xattr(asked));
+    assert!(asks.as_mut().now_or_never().is_none());
+    let mut closes = pin!(fs.close(file, 0));
+    assert!(closes.as_mut().now_or_never().is_none());
+    cluster.metadata.answer(1);
+    closes_first.await.unwrap();
+    drop_midway(&cluster, "make", asks).await;
+    cluster.metadata.answer(u64::MAX);
+    closes.await.unwrap();
+    assert_eq!(content(&cluster, ino).await, b"abc");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_opened_for_nobody_is_closed() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    cluster.metadata.hold_answers();
+    drop_midway(&cluster, "create", create(&fs, "f")).await;
+    cluster.metadata.answer(u64::MAX);
+    let ino = cluster.metadata.state.lock().names[&b"f"[..]];
+    until(|| !cluster.metadata.opens().contains(&ino)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_removed_for_nobody_is_known_to_be_gone() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, _) = create(&fs, "f").await;
+    fs.release(handle).await.unwrap();
+    fs.sync().await.unwrap();
+    let known = |name: &[u8]| fs.lookup_now(InodeId::ROOT, name).is_some_and(|known| known.is_ok());
+    assert!(known(b"f"));
+    cluster.metadata.hold_answers();
+    drop_midway(&cluster, "unlink", fs.unlink(InodeId::ROOT, b"f")).await;
+    cluster.metadata.answer(u64::MAX);
+    until(|| !known(b"f")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handle_that_was_released_for_nobody_is_gone() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, b"abc").await.unwrap();
+    cluster.metadata.hold_answers();
+    drop_midway(&cluster, "make", fs.release(handle)).await;
+    cluster.metadata.answer(u64::MAX);
+    until(|| fs.write_now(handle, 0, b"x").is_none()).await;
+    assert_eq!(content(&cluster, ino).await, b"abc");
+}
