@@ -56,6 +56,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let progress = RefCell::new(Progress::new("opening a session"));
     let mut options = Options::new(args.cluster.cluster.clone(), weft_net::tcp());
     options.client_name = "fsck".into();
+    // Who checks is to hear what does not answer.
+    options.op_deadline = Duration::from_secs(60);
     let limit = Duration::from_secs(args.timeout);
     let addresses = args.cluster.cluster.join(", ");
     let fs = tokio::time::timeout(limit, Filesystem::connect(options))

@@ -12,6 +12,7 @@ use crate::{daemon, logging::LogArgs};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -44,12 +45,13 @@ pub struct Args {
     /// Let other users use the mount [default: yes when root mounts, else no]
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     allow_other: Option<bool>,
-    /// Options that all mounts have: suid, dev, noexec, ro, noatime, dirsync, and their opposites. By
-    /// default set-user-id bits and device nodes have no effect, only root may give them one; access times
-    /// are kept as by relatime; that an empty file was made is durable a moment later, or when it or its
-    /// folder is synced
-    #[arg(short, long, value_name = "OPTION,..", value_parser = mount_flags)]
-    options: Option<MountFlags>,
+    /// Options that all mounts have: suid, dev, noexec, ro, noatime, dirsync, and their opposites; hard or
+    /// soft=SECONDS. By default set-user-id bits and device nodes have no effect, only root may give them
+    /// one; access times are kept as by relatime; that an empty file was made is durable a moment later, or
+    /// when it or its folder is synced; and what needs a cluster that does not answer waits for it (hard),
+    /// unless its process is killed. With soft it fails after so long
+    #[arg(short, long, value_name = "OPTION,..", value_parser = mount_options)]
+    options: Option<MountOptions>,
     /// Name of this client in the cluster's list of sessions [default: host:MNT]
     #[arg(long)]
     name: Option<String>,
@@ -78,6 +80,9 @@ pub struct Args {
     /// Seconds to wait for the cluster
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     timeout: u64,
+    /// Seconds that SIGTERM leaves it to make durable what was written; what is not then is lost
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    stop_timeout: u64,
     /// Report the outcome on standard output, for the process that started this one
     #[arg(long, hide = true)]
     notify: bool,
@@ -91,12 +96,38 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
     }
 }
 
-fn mount_flags(text: &str) -> Result<MountFlags, String> {
-    let mut flags = MountFlags::default();
-    match text.split(',').find(|option| !flags.set(option)) {
-        Some(unknown) => Err(format!("there is no option {unknown:?}")),
-        None => Ok(flags),
+/// What follows `-o`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct MountOptions {
+    flags: MountFlags,
+    /// Seconds after which an operation that finds no cluster fails; else it waits.
+    soft: Option<u64>,
+}
+
+impl fmt::Display for MountOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.soft {
+            Some(seconds) => write!(f, "{},soft={seconds}", self.flags),
+            None => write!(f, "{},hard", self.flags),
+        }
     }
+}
+
+fn mount_options(text: &str) -> Result<MountOptions, String> {
+    let mut options = MountOptions::default();
+    for option in text.split(',') {
+        match option.split_once('=') {
+            _ if option == "hard" => options.soft = None,
+            Some(("soft", seconds)) => match seconds.parse() {
+                Ok(seconds @ 1..) => options.soft = Some(seconds),
+                _ => return Err(format!("soft={seconds}: write whole seconds, as soft=60")),
+            },
+            _ if option == "soft" => return Err("say after how many seconds, as soft=60".into()),
+            _ if options.flags.set(option) => {}
+            _ => return Err(format!("there is no option {option:?}")),
+        }
+    }
+    Ok(options)
 }
 
 fn io_uring(text: &str) -> Result<IoUring, String> {
@@ -140,6 +171,7 @@ fn background_arguments(args: &Args, log: &LogArgs, path: &Path) -> Vec<OsString
     option("--read-ahead", args.read_ahead.0.to_string());
     option("--workers", args.workers.to_string());
     option("--timeout", args.timeout.to_string());
+    option("--stop-timeout", args.stop_timeout.to_string());
     let io_uring = match args.io_uring {
         IoUring::Auto => "auto",
         IoUring::On => "on",
@@ -149,8 +181,8 @@ fn background_arguments(args: &Args, log: &LogArgs, path: &Path) -> Vec<OsString
     if let Some(allow) = args.allow_other {
         option("--allow-other", if allow { "yes" } else { "no" }.into());
     }
-    if let Some(flags) = args.options {
-        option("--options", flags.to_string());
+    if let Some(options) = args.options {
+        option("--options", options.to_string());
     }
     if let Some(name) = &args.name {
         option("--name", name.clone());
@@ -215,7 +247,8 @@ fn serve(args: &Args) -> Result<()> {
         notify(&started)?;
     }
     let served = started.and_then(|(fs, mounted, record)| {
-        let result = runtime.block_on(until_unmounted(fs, mounted));
+        let limit = Duration::from_secs(args.stop_timeout);
+        let result = runtime.block_on(until_unmounted(fs, mounted, limit));
         record.remove()?;
         result
     });
@@ -243,7 +276,8 @@ async fn start(args: &Args) -> Result<(Filesystem, Mounted, MountRecord)> {
     options.client_name = args.name.clone().unwrap_or_else(|| format!("{host}:{}", path.display()));
     options.cache_bytes = usize::try_from(args.cache.0)?;
     options.write_buffer_bytes = usize::try_from(args.write_buffer.0)?;
-    let flags = args.options.unwrap_or_default();
+    let MountOptions { flags, soft } = args.options.unwrap_or_default();
+    options.op_deadline = soft.map_or(Duration::MAX, Duration::from_secs);
     options.access_times = !flags.noatime && !flags.read_only;
     options.dir_sync = flags.dirsync;
     let limit = Duration::from_secs(args.timeout);
@@ -304,13 +338,32 @@ async fn mount(
     bail!("{failed}; the log says more (try --log debug)")
 }
 
-async fn until_unmounted(fs: Filesystem, mounted: Mounted) -> Result<()> {
-    let mut shutdown = daemon::shutdown_on_signal()?;
+/// Ends when the mount is taken away and what was written is durable; or, with an error, `limit` after a
+/// signal.
+async fn until_unmounted(fs: Filesystem, mounted: Mounted, limit: Duration) -> Result<()> {
+    let mut told = daemon::shutdown_on_signal()?;
+    let signal = told.clone();
+    let abandon = mounted.abandon();
+    let too_late = async move {
+        signalled(&mut told).await;
+        tokio::time::sleep(limit).await;
+    };
+    tokio::select! {
+        ended = served(fs, mounted, signal) => ended,
+        () = too_late => {
+            // Nobody is to wait for this process, nor it for them.
+            abandon();
+            bail!("told to stop, and not everything that was written is durable after {limit:?}")
+        }
+    }
+}
+
+async fn served(fs: Filesystem, mounted: Mounted, mut signal: watch::Receiver<bool>) -> Result<()> {
     let path = mounted.path().to_owned();
     let mut session = tokio::task::spawn_blocking(move || mounted.join());
     let ended = tokio::select! {
         ended = &mut session => Some(ended?),
-        _ = signalled(&mut shutdown) => None,
+        _ = signalled(&mut signal) => None,
     };
     let ended = match ended {
         Some(ended) => ended,
@@ -375,5 +428,18 @@ mod tests {
         assert_eq!(background.mount_point, Path::new("-m"));
         assert_eq!(background.cluster.cluster, args.cluster.cluster);
         assert!(background.foreground);
+    }
+
+    #[test]
+    fn options_are_read_as_they_are_shown() {
+        let read = |text: &str| mount_options(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert_eq!(read("ro").soft, None, "a mount waits unless told otherwise");
+        let options = read("ro,soft=90,noatime");
+        assert!(options.flags.read_only && options.soft == Some(90));
+        assert_eq!(read(&options.to_string()), options);
+        assert_eq!(read("soft=90,hard").soft, None);
+        for bad in ["", "soft", "soft=", "soft=0", "soft=-1", "soft=1m", "ro,sfot=1"] {
+            assert!(mount_options(bad).is_err(), "{bad}");
+        }
     }
 }

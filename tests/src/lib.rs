@@ -202,11 +202,17 @@ impl Cluster {
 
     /// Kills the process that serves a mount, with SIGKILL.
     pub fn kill_mount(&self, at: &Path) -> Result<()> {
+        kill_hard(self.pid_of_mount(at)?.as_raw())
+    }
+
+    /// The process that serves a mount.
+    pub fn pid_of_mount(&self, at: &Path) -> Result<Pid> {
         let at = at.canonicalize()?;
         let status = self.status()?;
         let mounts = status["mounts"].as_array().context("status lists no mounts")?;
         let mount = mounts.iter().find(|m| m["path"].as_str().map(Path::new) == Some(&at));
-        kill_hard(pid(mount.with_context(|| format!("{} is not in {status}", at.display()))?)?)
+        let mount = mount.with_context(|| format!("{} is not in {status}", at.display()))?;
+        Ok(Pid::from_raw(pid(mount)?))
     }
 
     /// Has the process that serves a mount stand still.

@@ -132,6 +132,23 @@ fn run_all(script: &str, count: usize, mounts: &[PathBuf; 2]) -> Result<()> {
 }
 
 #[test]
+fn the_holder_of_a_lock_is_told_also_after_it_unlocked_something_else() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let file = cluster.mnt().join("f");
+    let (mut holder, mut other) = (Agent::with(&file)?, Agent::with(&file)?);
+    holder.must("try f w 10 5", "ok")?;
+    holder.must("try f u 5 5", "ok")?;
+    let held = format!("w 10 5 {}", holder.child.id());
+    other.must("get f w 0 0", &held)?;
+    // Once the group knows of it, too.
+    let mut away = Agent::with(&cluster.mount_again("b")?.join("f"))?;
+    away.must("try f w 12 1", "EAGAIN")?;
+    other.must("get f w 0 0", &held)?;
+    holder.must("try f u 5 5", "ok")?;
+    other.must("get f w 0 0", &held)
+}
+
+#[test]
 fn who_locks_is_alone_on_all_mounts() -> Result<()> {
     let (cluster, mounts) = two_mounts()?;
     let (processes, rounds) = (6, 20);

@@ -3,7 +3,7 @@
 use super::context::{Context, Sample};
 use super::task::{Outcome, check_stamps, noise, stamp};
 use anyhow::{Context as _, Result, ensure};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options};
 use weft_proto::InodeId;
 
@@ -21,6 +21,7 @@ pub fn run(context: &Context) -> Result<Vec<Sample>> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut options = Options::new(context.cluster.addresses.clone(), weft_net::tcp());
     options.client_name = "weft bench".into();
+    options.op_deadline = Duration::from_secs(60);
     let fs = runtime.block_on(Filesystem::connect(options)).context("cannot connect")?;
     let samples = transfer(context, &runtime, &fs);
     let closed = runtime.block_on(fs.shutdown());

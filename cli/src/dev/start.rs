@@ -277,7 +277,10 @@ fn what_is_missing(reply: &StatusReply, targets: usize) -> Option<String> {
 
 /// A new filesystem belongs to root; one that a user makes for trying out is the user's.
 fn give_root_to_user(cluster: &[String]) -> Result<()> {
-    let options = weft_client::Options::new(cluster.to_vec(), weft_net::tcp());
+    let options = weft_client::Options {
+        op_deadline: Duration::from_secs(60),
+        ..weft_client::Options::new(cluster.to_vec(), weft_net::tcp())
+    };
     let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
     let give = async {

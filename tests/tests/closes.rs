@@ -1,0 +1,137 @@
+//! Closes that end, and mounts that end, whatever waits. Names the invariants (design §2) that each test
+//! holds up.
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use weft_tests::{Cluster, eventually, path, weft_ok};
+
+/// What is overwritten, whole, all the time.
+const LEN: usize = 640 << 10;
+const CLOSES: usize = 400;
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Opens and closes a file again and again.
+fn closer(file: PathBuf, write: bool) -> JoinHandle<Result<()>> {
+    thread::spawn(move || {
+        for _ in 0..CLOSES {
+            drop(File::options().read(true).write(write).open(&file)?);
+        }
+        Ok(())
+    })
+}
+
+/// One thread overwrites a file, others open and close it, on these mounts.
+fn closes_end(writer: &Path, closers: [&Path; 2]) -> Result<()> {
+    let name = "overwritten";
+    let file = File::create(writer.join(name))?;
+    file.write_all_at(&[b'a'; LEN], 0)?;
+    let over = Arc::new(AtomicBool::new(false));
+    let writing = thread::spawn({
+        let over = over.clone();
+        move || -> Result<()> {
+            let contents = [[b'a'; LEN], [b'b'; LEN]].map(Vec::from);
+            for content in contents.iter().cycle() {
+                file.write_all_at(content, 0)?;
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    });
+    let closing = [closer(closers[0].join(name), true), closer(closers[1].join(name), false)];
+    let ended = |what: &str, thread: &JoinHandle<Result<()>>| {
+        eventually(PATIENCE, what, || thread.is_finished().then_some(()))
+    };
+    closing.iter().try_for_each(|thread| ended("all closes return", thread))?;
+    over.store(true, Ordering::Relaxed);
+    ended("the last write returns", &writing)?;
+    for thread in closing.into_iter().chain([writing]) {
+        thread.join().expect("no panic")?;
+    }
+    let left = fs::read(writer.join(name))?;
+    ensure!(left.len() == LEN && left.iter().all(|byte| *byte == left[0]), "torn content");
+    Ok(())
+}
+
+#[test]
+fn closes_end_while_the_file_is_overwritten() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt(), cluster.mount_again("b")?);
+    closes_end(a, [a, a])?;
+    closes_end(a, [a, &b])?;
+    cluster.await_clean()
+}
+
+/// I8: a mount that is told to end does so in the time that it was given, and says that data is lost; and
+/// nobody waits for it for ever.
+#[test]
+fn a_mount_that_cannot_flush_ends_when_it_is_told_to() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let m = cluster.scratch("ends")?;
+    let log = cluster.scratch("logs")?.join("log");
+    let address = cluster.address()?;
+    let options = ["--cluster", &address, "--stop-timeout", "2", "--log-file", path(&log)];
+    weft_ok(&[&["mount"], &options[..], &[path(&m)]].concat())?;
+    let process = cluster.pid_of_mount(&m)?;
+    let mut file = File::create(m.join("f"))?;
+    file.write_all(b"abc")?;
+    let paused = cluster.pause_metadata()?;
+    let syncing = thread::spawn(move || file.sync_all());
+    kill(process, Signal::SIGTERM)?;
+    // One that nobody waits for stays, without a program.
+    let program = format!("/proc/{process}/exe");
+    let ended =
+        eventually(PATIENCE, "the process ends", || fs::read_link(&program).is_err().then_some(()));
+    drop(paused);
+    ended?;
+    ensure!(
+        syncing.join().expect("no panic").is_err(),
+        "an fsync that was not carried out succeeded"
+    );
+    let said = fs::read_to_string(&log).context("the log of the mount")?;
+    ensure!(said.contains("not everything that was written is durable"), "{said}");
+    Ok(())
+}
+
+/// I8: calls wait for a cluster that does not answer, and the log says so; where the mount is soft they fail.
+#[test]
+fn an_outage_is_waited_for_unless_the_mount_is_soft() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let (hard, soft) = (cluster.scratch("hard")?, cluster.scratch("soft")?);
+    let log = cluster.scratch("logs")?.join("log");
+    let address = cluster.address()?;
+    weft_ok(&["mount", "--cluster", &address, "--log-file", path(&log), path(&hard)])?;
+    weft_ok(&["mount", "--cluster", &address, "-o", "soft=1", path(&soft)])?;
+    let begin = |mount: &Path, name: &str| -> Result<File> {
+        let mut file = File::create(mount.join(name))?;
+        file.write_all(b"abc")?;
+        Ok(file)
+    };
+    let (waits, fails) = (begin(&hard, "waits")?, begin(&soft, "fails")?);
+    let paused = cluster.pause_metadata()?;
+    let waiting = thread::spawn(move || waits.sync_all());
+    let failed = fails.sync_all().map_err(|e| e.raw_os_error());
+    let told = eventually(PATIENCE, "the log says what is waited for", || {
+        fs::read_to_string(&log).ok()?.contains("no metadata leader answers").then_some(())
+    });
+    let waited = !waiting.is_finished();
+    drop(paused);
+    waiting.join().expect("no panic")?;
+    told?;
+    ensure!(failed == Err(Some(libc::ETIMEDOUT)), "a soft mount answered {failed:?}");
+    ensure!(waited, "a call did not wait");
+    drop(fails);
+    ensure!(fs::read(cluster.mnt().join("waits"))? == b"abc");
+    weft_ok(&["umount", path(&hard)])?;
+    weft_ok(&["umount", path(&soft)]).map(drop)
+}
