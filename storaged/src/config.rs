@@ -55,6 +55,10 @@ pub struct Target {
     /// Size of the file to make if there is none: bytes, or such as `"64GiB"`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_bytes")]
     pub size: Option<u64>,
+    /// A file that is made takes the space of what is written to it only, and gives back what is
+    /// freed. Other files can then fill its filesystem: writes to the target end with `NoSpace`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sparse: bool,
     /// Directory of the index, on a fast local drive. Default for a file: its path with `.index`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<PathBuf>,
@@ -64,7 +68,7 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flush: Option<bool>,
     /// Bytes a second of freed space to give back to the drive; 0: none. Default: 1 GiB on a device
-    /// that takes discards, 0 on a file.
+    /// that takes discards and on a sparse file, 0 on another file.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_bytes")]
     pub discard_rate: Option<u64>,
 }
@@ -129,7 +133,8 @@ impl Config {
 impl Target {
     /// A drive with defaults; `size` is for a file that is to be made.
     pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
-        Self { path: path.into(), size, index: None, flush: None, discard_rate: None }
+        let path = path.into();
+        Self { path, size, sparse: false, index: None, flush: None, discard_rate: None }
     }
 
     /// Where its drive is. Errors: `Invalid`.
@@ -139,8 +144,8 @@ impl Target {
 
     pub(crate) fn options(&self) -> TargetOptions {
         let tuning = Tuning { flush: self.flush, discard: self.discard_rate };
-        let Self { path, size, index, .. } = self.clone();
-        TargetOptions { path, size, index, tuning }
+        let Self { path, size, sparse, index, .. } = self.clone();
+        TargetOptions { path, size, sparse, index, tuning }
     }
 }
 

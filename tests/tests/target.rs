@@ -5,7 +5,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 use weft_tests::{Cluster, Shape, data, eventually, path, weft, weft_ok};
@@ -19,6 +19,10 @@ fn drives_come_and_are_checked_and_go() -> Result<()> {
         target_size: "128MiB",
     })?;
     let address = cluster.address()?;
+    for target in cluster.target_paths()? {
+        let (takes, has) = (fs::metadata(&target)?.blocks() * 512, fs::metadata(&target)?.len());
+        ensure!(has == 128 << 20 && takes < has / 4, "an empty target takes {takes} of {has} bytes");
+    }
     let config = cluster.dir().join("config/storage-1.toml");
     let config = path(&config);
     let new = cluster.scratch("drives")?.join("new");

@@ -72,6 +72,7 @@ fn storage(dir: &Path, state: &State, daemon: &Daemon) -> weft_storaged::Config 
     let mut config =
         weft_storaged::Config::new(STORAGE.name(daemon.id), &daemon.address, state.cluster());
     let path = target_path(dir, daemon.id);
-    config.targets = vec![weft_storaged::Target::new(path, Some(state.target_size))];
+    let target = weft_storaged::Target::new(path, Some(state.target_size));
+    config.targets = vec![weft_storaged::Target { sparse: state.sparse, ..target }];
     config
 }

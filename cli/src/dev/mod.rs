@@ -79,6 +79,10 @@ pub struct StartArgs {
     /// Size of each target [default of a new cluster: 4GiB]
     #[arg(long, value_name = "SIZE")]
     target_size: Option<Size>,
+    /// Give the targets of a new cluster all their space at once, which makes writes quicker; without,
+    /// they take what is written
+    #[arg(long)]
+    preallocate: bool,
     /// Seconds to wait for the cluster before giving up
     #[arg(long, default_value_t = 90, value_name = "SECONDS")]
     timeout: u64,

@@ -66,6 +66,7 @@ fn shape(args: &StartArgs, mount: Option<PathBuf>) -> Result<Shape> {
         mount: mount.unwrap_or_default(),
         profile: profile.to_string(),
         target_size: args.target_size.unwrap_or(Size(4 << 30)).0,
+        sparse: !args.preallocate,
         metadata: args.metadata.unwrap_or(3),
         storage,
     })
@@ -176,6 +177,7 @@ fn check_ports(state: &mut State, first_start: bool) -> Result<()> {
         mount: state.mount.clone(),
         profile: state.profile.clone(),
         target_size: state.target_size,
+        sparse: state.sparse,
         metadata: state.metadata.len() as u64,
         storage: state.storage.len() as u64,
     })?;

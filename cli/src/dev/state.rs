@@ -22,6 +22,9 @@ pub struct State {
     pub profile: String,
     /// Bytes of one target.
     pub target_size: u64,
+    /// Whether targets take only the space of what is written to them.
+    #[serde(default)]
+    pub sparse: bool,
     pub metadata: Vec<Daemon>,
     pub storage: Vec<Daemon>,
 }
@@ -50,6 +53,7 @@ pub struct Shape {
     pub mount: PathBuf,
     pub profile: String,
     pub target_size: u64,
+    pub sparse: bool,
     pub metadata: u64,
     pub storage: u64,
 }
@@ -70,6 +74,7 @@ impl State {
             mount: shape.mount,
             profile: shape.profile,
             target_size: shape.target_size,
+            sparse: shape.sparse,
         })
     }
 
@@ -184,7 +189,7 @@ mod tests {
 
     fn shape() -> Shape {
         let (mount, profile) = ("/m".into(), "4+2".into());
-        Shape { mount, profile, target_size: 1 << 30, metadata: 3, storage: 6 }
+        Shape { mount, profile, target_size: 1 << 30, sparse: true, metadata: 3, storage: 6 }
     }
 
     #[test]

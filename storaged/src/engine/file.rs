@@ -27,8 +27,9 @@ pub(super) struct TargetFile {
     pub block_device: bool,
 }
 
-/// Opens and locks. A file that does not exist is made when `create` gives its size.
-pub(super) fn open(path: &Path, create: Option<u64>) -> Result<TargetFile> {
+/// Opens and locks. A file that does not exist is made when `create` gives its size; with `sparse`,
+/// without blocks.
+pub(super) fn open(path: &Path, create: Option<u64>, sparse: bool) -> Result<TargetFile> {
     let name = path.display();
     let fail = |what: &str, e: io::Error| Error::new(ErrorKind::Io, format!("{name}: {what}: {e}"));
     let block_device = match std::fs::metadata(path) {
@@ -63,7 +64,7 @@ pub(super) fn open(path: &Path, create: Option<u64>) -> Result<TargetFile> {
         && let Some(create) = create
     {
         size = create / BLOCK * BLOCK;
-        allocate(&file, size).map_err(|e| {
+        allocate(&file, size, sparse).map_err(|e| {
             Error::new(ErrorKind::NoSpace, format!("{name}: cannot allocate {size} bytes: {e}"))
         })?;
     }
@@ -138,22 +139,30 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     }
 }
 
-/// Gives an empty file its size and its blocks.
-fn allocate(file: &File, size: u64) -> io::Result<()> {
-    // SAFETY: plain system call on an open descriptor.
-    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size as libc::off_t) } != 0 {
-        let e = io::Error::last_os_error();
-        if e.raw_os_error() != Some(libc::EOPNOTSUPP) {
-            return Err(e);
-        }
+/// Gives an empty file its size, and its blocks unless it is to be sparse.
+fn allocate(file: &File, size: u64, sparse: bool) -> io::Result<()> {
+    // Where the filesystem cannot give blocks ahead, every file is sparse.
+    if sparse || !preallocate(file, size)? {
         file.set_len(size)?;
     }
     file.sync_all()
 }
 
-/// Writes zeros where a fresh target needs them: its journal, or all of a small file.
-pub(super) fn fill(target: &TargetFile, journal_end: u64) -> io::Result<()> {
-    let end = if target.block_device || target.size > FILL { journal_end } else { target.size };
+/// `false`: the filesystem cannot.
+fn preallocate(file: &File, size: u64) -> io::Result<bool> {
+    // SAFETY: plain system call on an open descriptor.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size as libc::off_t) } == 0 {
+        return Ok(true);
+    }
+    let e = io::Error::last_os_error();
+    if e.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(false) } else { Err(e) }
+}
+
+/// Writes zeros where a fresh target needs them: its journal, so that a record always has room, or
+/// all of a small file, unless it is to be sparse.
+pub(super) fn fill(target: &TargetFile, journal_end: u64, sparse: bool) -> io::Result<()> {
+    let little = target.block_device || sparse || target.size > FILL;
+    let end = if little { journal_end } else { target.size };
     let mut zeros = AlignedBuf::take(4 << 20);
     zeros.as_mut_slice().fill(0);
     let mut at = 0;

@@ -1,6 +1,6 @@
 //! The engine of one target: chunks on one drive, behind put, get, delete and list.
 //!
-//! A target is a raw block device or a preallocated file:
+//! A target is a raw block device or a file, preallocated or sparse:
 //!
 //! ```text
 //! | superblock | journal | chunks: header, data, header, data ...            | superblock |

@@ -64,6 +64,10 @@ impl Engine {
         let entry = Arc::new(Entry { place: Place { stamp, length, extents }, checksums });
         if let Err(e) = core.write(id, &entry, data).await {
             core.discard.give(&entry.place.extents);
+            if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+                let what = format!("does not fit: no space where the target lies: {e}");
+                return Err(core.error(ErrorKind::NoSpace, id, &what));
+            }
             core.counters.write_errors.fetch_add(1, Ordering::Relaxed);
             tracing::error!(target = %core.path.display(), chunk = %id, "write: {e}");
             core.after_error(&e).await;

@@ -34,6 +34,9 @@ pub struct TargetOptions {
     pub path: PathBuf,
     /// Bytes of the file to make when `path` does not exist.
     pub size: Option<u64>,
+    /// A file that is made gets its blocks when they are written, and gives them back when they are
+    /// free: [`Tuning::discard`] is then [`DISCARD_RATE`] unless given.
+    pub sparse: bool,
     /// Directory of the index; `None`: `<path>.index` (for files only).
     pub index: Option<PathBuf>,
     pub tuning: Tuning,
@@ -42,7 +45,7 @@ pub struct TargetOptions {
 impl TargetOptions {
     /// With defaults; `size` is for a file that is to be made.
     pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
-        Self { path: path.into(), size, index: None, tuning: Tuning::default() }
+        Self { path: path.into(), size, sparse: false, index: None, tuning: Tuning::default() }
     }
 }
 
@@ -65,11 +68,14 @@ impl Engine {
     /// drive when the index is lost. Errors name the path and what to do.
     pub fn open(options: &TargetOptions) -> Result<Self> {
         let path = &options.path;
-        let target = file::open(path, options.size)?;
+        let target = file::open(path, options.size, options.sparse)?;
         let index = index_path(options, &target)?;
-        let superblock = find_superblock(&target, path)?;
+        let superblock = find_superblock(&target, path, options.sparse)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let tuning = options.tuning;
+        let mut tuning = options.tuning;
+        if options.sparse && !target.block_device {
+            tuning.discard.get_or_insert(DISCARD_RATE);
+        }
         let device = Uring::new(target, superblock.size, &name, tuning)
             .map_err(|e| Error::new(ErrorKind::Io, format!("{}: io_uring: {e}", path.display())))?;
         Self::on_device(Arc::new(device), superblock, path, &index)
@@ -80,7 +86,7 @@ impl Engine {
     /// Errors: `Exists` when it holds something else; `Busy`; `Io`; `Invalid` when it is too small.
     pub fn format(options: &TargetOptions, over: &Content) -> Result<Superblock> {
         let path = &options.path;
-        let target = file::open(path, options.size)?;
+        let target = file::open(path, options.size, options.sparse)?;
         let index = index_path(options, &target)?;
         let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
         check_size(&target, path)?;
@@ -91,7 +97,7 @@ impl Engine {
         }
         signature::wipe(&target).map_err(io)?;
         Index::remove(&index)?;
-        format(&target, path)
+        format(&target, path, options.sparse)
     }
 
     /// Brings up a target on any [`Device`], which holds (or is to hold, when it is blank) what
@@ -171,7 +177,7 @@ fn index_path(options: &TargetOptions, target: &TargetFile) -> Result<PathBuf> {
 }
 
 /// The superblock that holds, both copies repaired; a fresh one if the target is blank.
-fn find_superblock(target: &TargetFile, path: &Path) -> Result<Superblock> {
+fn find_superblock(target: &TargetFile, path: &Path, sparse: bool) -> Result<Superblock> {
     let name = path.display();
     let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{name}: superblock: {e}"));
     let refuse = |what: String| Err(Error::new(ErrorKind::Invalid, format!("{name}: {what}")));
@@ -208,7 +214,7 @@ fn find_superblock(target: &TargetFile, path: &Path) -> Result<Superblock> {
             ));
         }
         (Err(e), Err(_)) => match signature::find(target).map_err(io)? {
-            Content::Blank => return format(target, path),
+            Content::Blank => return format(target, path, sparse),
             content => {
                 return refuse(format!(
                     "{e}, and it is not blank: it is damaged, or holds {content}; if nothing on it is \
@@ -242,9 +248,9 @@ fn check_size(target: &TargetFile, path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, what))
 }
 
-fn format(target: &TargetFile, path: &Path) -> Result<Superblock> {
+fn format(target: &TargetFile, path: &Path, sparse: bool) -> Result<Superblock> {
     let superblock = Superblock::new(target.size);
-    file::fill(target, superblock.data_block * BLOCK)
+    file::fill(target, superblock.data_block * BLOCK, sparse)
         .and_then(|()| store(target, &superblock))
         .map_err(|e| Error::new(ErrorKind::Io, format!("formatting {}: {e}", path.display())))?;
     tracing::info!(

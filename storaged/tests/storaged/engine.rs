@@ -540,6 +540,30 @@ fn formatting_needs_to_be_told_what_it_destroys() {
     assert_eq!(Engine::format(&options, &found).unwrap_err().kind, ErrorKind::Busy);
 }
 
+/// A sparse file takes what is written to it, and gives back what is freed, unasked.
+#[test]
+fn a_sparse_target_takes_the_space_of_its_chunks_only() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let options = TargetOptions { sparse: true, ..options(dir.path(), 4 * SIZE) };
+        let bytes = || fs::metadata(&options.path).unwrap().blocks() * 512;
+        let engine = open_with(&options).unwrap();
+        let empty = bytes();
+        assert!(empty < SIZE / 4, "{empty} bytes for an empty target");
+        assert!(engine.stat().capacity_bytes > 3 * SIZE);
+        put(&engine, id(1, 1, 0), 2000).await;
+        assert!(bytes() >= empty + 2000 * 4096);
+        engine.delete(vec![id(1, 1, 0)]).await.unwrap();
+        let soon = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+        while bytes() > empty + (1 << 20) {
+            assert!(tokio::time::Instant::now() < soon, "nothing was given back");
+            tokio::task::yield_now().await;
+        }
+        put(&engine, id(1, 2, 0), 2000).await;
+        check(&engine, id(1, 2, 0), 2000, 0, 0, 2000).await;
+    });
+}
+
 #[test]
 fn discarded_space_is_given_back_to_the_filesystem_and_used_again() {
     run(async {

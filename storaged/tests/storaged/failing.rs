@@ -75,6 +75,23 @@ fn failed_writes_give_space_back_failed_flushes_end_writes_failed_reads_count() 
     });
 }
 
+/// A sparse file lies in a filesystem that others fill: that is no damage.
+#[test]
+fn a_full_filesystem_is_a_full_target_and_no_failing_drive() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    runtime().block_on(async {
+        recorder.fail(Faults { writes: true, errno: libc::ENOSPC, ..Faults::default() });
+        assert_eq!(put(&engine, 1, 0).await.unwrap_err().kind, ErrorKind::NoSpace);
+        let stat = engine.stat();
+        assert_eq!((stat.used_bytes, stat.chunks, stat.write_errors), (0, 0, 0));
+        assert_eq!(engine.failure(), None);
+        recorder.fail(Faults::default());
+        put(&engine, 1, 0).await.unwrap();
+    });
+}
+
 /// Reads that fail count; when not even the superblock can be read, the target is given up.
 #[test]
 fn a_drive_that_is_gone_takes_its_target_down() {
