@@ -1,7 +1,8 @@
 //! A drive through io_uring: one thread owns the ring, everybody else hands it requests.
 //!
 //! Invariants: a request's memory lives in its job until the kernel has answered for every part of it;
-//! the thread ends only when the device was dropped and nothing is in flight; entries are submitted in
+//! the thread ends only when the device was dropped and nothing is in flight, or the ring has failed,
+//! and then every request is answered with an error; entries are submitted in
 //! batches, one system call for all that wait; memory in the regions of [`weft_net::regions`] is
 //! registered with the ring, so that the kernel need not look up the pages of every entry.
 
@@ -141,6 +142,10 @@ impl Uring {
 
     fn push(&self, request: Request) {
         let mut queue = self.shared.queue.lock();
+        if queue.closed {
+            // Nobody takes it any more; whoever waits for it learns that as it is dropped.
+            return;
+        }
         queue.requests[request.class() as usize].push_back(request);
         let wake = std::mem::take(&mut queue.asleep);
         drop(queue);
@@ -292,7 +297,6 @@ impl Ring {
                     ) => {}
                 Err(e) => {
                     tracing::error!("io_uring_enter: {e}");
-                    self.abandon();
                     return false;
                 }
             }
@@ -461,15 +465,23 @@ impl Ring {
         job.request.finish(job.error.map_or(Ok(()), Err));
     }
 
-    /// The ring does not work any more. What is in flight may still be written or read by the
-    /// kernel, so its memory is never freed; every caller gets an error.
-    fn abandon(&mut self) {
+}
+
+/// Whatever ended the thread, nobody waits for it. What is in flight may still be written or read by
+/// the kernel, so its memory is never freed; every caller gets an error, at once and from now on.
+impl Drop for Ring {
+    fn drop(&mut self) {
         let mut queue = self.shared.queue.lock();
         queue.closed = true;
-        queue.requests.iter_mut().for_each(VecDeque::clear);
+        let requests = std::mem::take(&mut queue.requests);
         drop(queue);
+        drop(requests);
+        *self.shared.oldest.lock() = None;
         self.waiting.iter_mut().for_each(VecDeque::clear);
         self.jobs.iter_mut().filter_map(Option::take).for_each(|job| job.request.leak());
+        if self.wake_armed {
+            std::mem::forget(std::mem::take(&mut self.woken));
+        }
     }
 }
 
@@ -559,5 +571,42 @@ impl Request {
             Self::Write { pieces, .. } => std::mem::forget(pieces),
             Self::Flush { .. } => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::RawFd;
+
+    /// Descriptors of this process that are io_urings.
+    fn rings() -> Vec<RawFd> {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let rings = all.filter(|e| {
+            std::fs::read_link(e.path()).is_ok_and(|to| to.to_string_lossy().contains("[io_uring]"))
+        });
+        rings.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// The kernel refuses to enter the ring: whoever waits and whoever comes later gets an error.
+    #[test]
+    fn a_ring_that_fails_leaves_nobody_waiting() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        let target = TargetFile { file, size: 1 << 20, block_device: false };
+        let device = Uring::new(target, 1 << 20, "test", Tuning::default()).unwrap();
+        assert_eq!(device.read(0, 4096).block().unwrap().as_ref(), [0; 4096]);
+        let (null, rings) = (File::open("/dev/null").unwrap(), rings());
+        assert_eq!(rings.len(), 1, "no other test of this program has a ring");
+        // SAFETY: both are open; the ring's owner closes what is in its place now.
+        assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), rings[0]) }, rings[0]);
+        // The first may have been under way, the others come when nobody is there any more.
+        let _ = device.read(0, 4096).block();
+        for _ in 0..3 {
+            assert!(device.read(0, 4096).block().is_err());
+            assert!(device.commit(0, AlignedBuf::take(4096).into()).block().is_err());
+            assert!(device.flush().block().is_err());
+        }
+        assert_eq!(device.stalled(), Duration::ZERO, "a drive without a ring does not stall");
     }
 }
