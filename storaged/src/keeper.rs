@@ -7,8 +7,9 @@
 //! verifies it as after a crash.
 //!
 //! Invariants: a target is opened again only when every request to the old device has ended; what
-//! answers then must be the same target; a local drive that failed stays failed until a restart, since
-//! nobody pulls its cable by design.
+//! answers then must be the same target; an open that met an error of the drive is tried again, on any
+//! drive; a local drive that failed later stays failed until a restart, since nobody pulls its cable by
+//! design.
 
 use crate::engine::{Engine, TargetOptions};
 use crate::location::Location;
@@ -21,14 +22,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use weft_proto::{Error, ErrorKind, Result, Uuid};
 
 /// Between two looks at a path. Reading sysfs costs some microseconds.
 const LOOK: Duration = Duration::from_millis(250);
 /// Between two attempts to connect paths that are missing.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Between two attempts to open a target, at first and at most.
+/// Between two attempts to open a target, at first and at most; never less than the last one took,
+/// which may have read the whole drive.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_MOST: Duration = Duration::from_secs(10);
 
@@ -53,10 +55,9 @@ impl Keeper {
     /// only an admin can help, as far as anybody can tell.
     pub async fn run(self, started: oneshot::Sender<Result<()>>) {
         match &self.location {
-            Location::Local(path) => {
-                let result = self.open(path.clone(), None).await.map(drop);
+            Location::Local(_) => {
+                self.open_at_last(None, &mut Some(started)).await;
                 self.targets.opening.fetch_sub(1, Ordering::AcqRel);
-                let _ = started.send(result); // nobody waits when the daemon ends
             }
             Location::Fabric(remote) => match self.keep(remote, started).await {},
         }
@@ -66,7 +67,8 @@ impl Keeper {
         let mut started = Some(started);
         let mut known = None;
         loop {
-            let engine = self.open_at_last(remote, known, &mut started).await;
+            // Only drives of this machine are given up.
+            let Some(engine) = self.open_at_last(known, &mut started).await else { continue };
             if known.replace(engine.uuid()).is_none() {
                 self.targets.opening.fetch_sub(1, Ordering::AcqRel);
             }
@@ -79,34 +81,57 @@ impl Keeper {
         }
     }
 
-    /// Tries until the target is open.
+    /// Tries until the target is open. `None`: it is of this machine, and its first error was one that
+    /// only an admin can mend.
     async fn open_at_last(
         &self,
-        remote: &Remote,
         known: Option<Uuid>,
         started: &mut Option<oneshot::Sender<Result<()>>>,
-    ) -> Engine {
+    ) -> Option<Engine> {
         let mut again = AGAIN;
         let mut said = String::new();
         loop {
-            let result = match nvmeof::attach(&self.roots, remote, &self.fabric).await {
+            let begun = Instant::now();
+            let result = match self.find().await {
                 Ok(device) => self.open(device, known).await,
                 Err(e) => Err(e),
             };
-            let error = result.as_ref().err().filter(|e| !may_heal(e)).cloned();
+            let hopeless = result.as_ref().err().filter(|e| !self.may_heal(e)).cloned();
             if let Some(started) = started.take() {
-                let _ = started.send(error.map_or(Ok(()), Err)); // nobody waits when the daemon ends
+                let gives_up = hopeless.is_some() && matches!(self.location, Location::Local(_));
+                let _ = started.send(hopeless.map_or(Ok(()), Err)); // nobody waits when the daemon ends
+                if gives_up {
+                    return None;
+                }
             }
             match result {
-                Ok(engine) => return engine,
+                Ok(engine) => return Some(engine),
                 Err(e) if e.message != said => {
                     tracing::warn!(target = %self.location, "not served, will try again: {e}");
                     said = e.message;
                 }
                 Err(_) => {}
             }
-            sleep(again).await;
+            sleep(again.max(begun.elapsed())).await;
             again = (again * 2).min(AGAIN_MOST);
+        }
+    }
+
+    /// Where the drive is at this moment.
+    async fn find(&self) -> Result<PathBuf> {
+        match &self.location {
+            Location::Local(path) => Ok(path.clone()),
+            Location::Fabric(remote) => nvmeof::attach(&self.roots, remote, &self.fabric).await,
+        }
+    }
+
+    /// Whether this may pass without an admin: the fabric, the target, or a daemon that has just ended
+    /// may be on its way.
+    fn may_heal(&self, e: &Error) -> bool {
+        match e.kind {
+            ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::Io | ErrorKind::Busy => true,
+            ErrorKind::NotFound => matches!(self.location, Location::Fabric(_)),
+            _ => false,
         }
     }
 
@@ -200,14 +225,6 @@ impl Keeper {
             tracing::warn!(target = %self.location, "closing: {e}");
         }
     }
-}
-
-/// Whether this may pass without an admin: the fabric or the target may be on its way up.
-fn may_heal(e: &Error) -> bool {
-    matches!(
-        e.kind,
-        ErrorKind::Unavailable | ErrorKind::NotFound | ErrorKind::TimedOut | ErrorKind::Io
-    )
 }
 
 /// Refuses two targets that one daemon cannot serve.

@@ -1,5 +1,5 @@
-//! A drive that can be told to hang: a file behind a FUSE filesystem of this process, which answers
-//! requests, or keeps them.
+//! A drive that can be told to hang or to err: a file behind a FUSE filesystem of this process, which
+//! answers requests, keeps them, or fails them.
 //!
 //! Invariant: what was kept is done and answered when the drive goes on; when this process ends, the
 //! kernel fails it.
@@ -12,6 +12,7 @@ use fuser::{
 };
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -32,7 +33,8 @@ impl HangingDrive {
     pub fn mount(backing: &Path, mount: &Path) -> Result<Self> {
         std::fs::create_dir_all(mount)?;
         let file = OpenOptions::new().read(true).write(true).open(backing)?;
-        let shared = Arc::new(Shared { file, kept: Mutex::default(), changed: Condvar::new() });
+        let (kept, unreadable) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { file, kept, changed: Condvar::new(), unreadable });
         let mut config = fuser::Config::default();
         config.mount_options = vec![MountOption::FSName("weft-test-drive".into())];
         config.acl = SessionACL::Owner;
@@ -50,6 +52,11 @@ impl HangingDrive {
     /// From now on no request is answered.
     pub fn hang(&self) {
         self.shared.kept().requests.get_or_insert_default();
+    }
+
+    /// From now on reads that touch these bytes are answered with an error, and no others.
+    pub fn err_in(&self, bytes: Range<u64>) {
+        *self.shared.unreadable() = bytes;
     }
 
     /// Waits until a request hangs.
@@ -94,11 +101,17 @@ struct Shared {
     file: File,
     kept: Mutex<Kept>,
     changed: Condvar,
+    /// Bytes whose reads fail.
+    unreadable: Mutex<Range<u64>>,
 }
 
 impl Shared {
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn unreadable(&self) -> MutexGuard<'_, Range<u64>> {
+        self.unreadable.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Runs a request now, or keeps it.
@@ -192,6 +205,10 @@ impl Filesystem for Served {
         reply: ReplyData,
     ) {
         let shared = self.0.clone();
+        let unreadable = self.0.unreadable().clone();
+        if offset < unreadable.end && unreadable.start < offset + u64::from(size) {
+            return reply.error(Errno::EIO);
+        }
         self.0.serve(move || {
             let mut bytes = vec![0; size as usize];
             match shared.file.read_at(&mut bytes, offset) {

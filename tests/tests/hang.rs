@@ -1,7 +1,7 @@
 //! A drive that hangs: its requests are never answered, and nobody who can do without it waits for
-//! it for long. Names the invariants (design §2) that each test holds up.
+//! it for long; and one that errs when its daemon starts. Names the invariants (design §2) that each test holds up.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};
 use std::io::Write;
 use std::thread;
@@ -49,6 +49,49 @@ fn a_hanging_drive_stops_nobody() -> Result<()> {
     verify(FILES * 2)?;
     write(FILES * 2)?;
     cluster.await_clean()
+}
+
+/// I2: a drive that errs while its daemon starts, as one behind a fabric that is away for a moment
+/// does, costs no chunk: the target waits until it can be read, then has everything.
+#[test]
+fn a_drive_that_errs_at_start_loses_nothing() -> Result<()> {
+    let cluster = Cluster::start_as(Shape { target_size: "256MiB", ..Shape::default() })?;
+    let drive = cluster.hang_drive(2)?;
+    let m = cluster.mnt();
+    for i in 0..FILES {
+        let mut file = File::create(m.join(format!("f{i}")))?;
+        file.write_all(&data::bytes(i, LEN))?;
+        file.sync_all()?;
+    }
+    let before = chunks(&cluster)?;
+
+    // Between the journal, which has what the index was not told durably, and the last superblock.
+    let size = 256 << 20;
+    drive.err_in((1 + size / 4096 / 64) * 4096..size - 4096);
+    cluster.kill_storage(2)?;
+    thread::scope(|s| -> Result<()> {
+        let start = s.spawn(|| cluster.start_again());
+        let waits = eventually(Duration::from_secs(60), "a start that meets the error", || {
+            cluster.logs().contains("will try again").then_some(())
+        });
+        drive.err_in(0..0);
+        start.join().expect("no panic").and(waits)
+    })?;
+    cluster.await_targets("up", 6)?;
+    ensure!(!cluster.logs().contains("is not whole and is dropped"));
+    ensure!(chunks(&cluster)? == before, "the cluster has other chunks than before");
+    cluster.remount()?;
+    for i in 0..FILES {
+        ensure!(fs::read(m.join(format!("f{i}")))? == data::bytes(i, LEN), "f{i}");
+    }
+    cluster.await_clean()
+}
+
+/// Chunks on all targets.
+fn chunks(cluster: &Cluster) -> Result<u64> {
+    cluster.await_clean()?;
+    let (_, report) = cluster.fsck()?;
+    report["chunks"].as_u64().with_context(|| format!("no chunks in {report}"))
 }
 
 /// A daemon whose drive hangs still ends when it is told to.

@@ -62,7 +62,7 @@ impl Weighter<ChunkId, Arc<Entry>> for Weight {
 impl Index {
     /// Opens the index of target `uuid`. Errors: it is another target's, in use, or unreadable.
     pub fn open(path: &Path, uuid: Uuid) -> Result<Opened> {
-        if !path.join("CURRENT").exists() {
+        if !exists(path)? {
             return Ok(Opened::Lost);
         }
         let index = match DB::open(&options(false), path) {
@@ -102,7 +102,7 @@ impl Index {
 
     /// Removes an index, if there is one.
     pub fn remove(path: &Path) -> Result<()> {
-        if !path.join("CURRENT").exists() {
+        if !exists(path)? {
             return Ok(());
         }
         DB::destroy(&Options::default(), path).map_err(|e| failed(&path.to_string_lossy(), &e))
@@ -264,6 +264,12 @@ impl Index {
         options.disable_wal(true);
         self.db.write_opt(batch, &options).map_err(|e| failed(&self.path, &e))
     }
+}
+
+/// Whether there is an index. Errors: nobody can say.
+fn exists(path: &Path) -> Result<bool> {
+    let look = path.join("CURRENT").try_exists();
+    look.map_err(|e| Error::new(ErrorKind::Io, format!("index {}: {e}", path.display())))
 }
 
 fn options(create: bool) -> Options {

@@ -3,6 +3,9 @@
 //! Deletes leave headers behind, so a header does not prove that its chunk is there. A chunk counts
 //! unless a newer one overlaps it. What was deleted and not overwritten since comes back; nobody
 //! refers to it, and the full reconcile (I7) deletes it again. Readers verify checksums as always.
+//!
+//! Invariant: the index is sealed only when every block was read. A fabric that is away for a moment
+//! reads as a drive full of bad blocks, and a chunk that is missed would lose its space to others.
 
 use super::device::Device;
 use super::entry::{Entry, Extent};
@@ -94,10 +97,11 @@ impl Scan<'_> {
                 next += len;
             }
             let Some((at, read)) = reads.pop_front() else { return Ok(()) };
-            match read.block() {
-                Ok(buffer) => self.piece(at, buffer.as_ref())?,
-                Err(e) => self.piece_by_block(at, PIECE.min(end - at), &e)?,
-            }
+            let buffer = read.block().map_err(|e| {
+                let what = "rebuilding the index: the drive must be read whole, and could not be at";
+                Error::new(ErrorKind::Io, format!("{}: {what} byte {at}: {e}", self.name))
+            })?;
+            self.piece(at, buffer.as_ref())?;
             if told.elapsed().as_secs() >= 5 {
                 let percent = (at - start) * 100 / (end - start);
                 tracing::info!(
@@ -120,21 +124,10 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// A part that cannot be read as a whole: what can be read of it.
-    fn piece_by_block(&mut self, at: u64, len: u64, e: &std::io::Error) -> Result<()> {
-        tracing::warn!("{}: reading {len} bytes at {at}: {e}; trying block by block", self.name);
-        for at in (at..at + len).step_by(BLOCK as usize) {
-            if let Ok(buffer) = self.device.read(at, BLOCK as usize).block() {
-                self.piece(at, buffer.as_ref())?;
-            }
-        }
-        Ok(())
-    }
-
     fn header(&mut self, at: u64, blocks: u64, bytes: &[u8]) -> Result<()> {
         let decoded = match bytes.get(..(blocks * BLOCK) as usize) {
             Some(bytes) => header::decode(self.superblock.salt, at, bytes),
-            None => read_header(self.device, self.superblock, at, blocks).ok().flatten(),
+            None => read_header(self.device, self.superblock, at, blocks)?,
         };
         let Some((id, entry)) = decoded else { return Ok(()) };
         if !entry.place.lies_in(self.superblock.data_block, self.superblock.data_end) {

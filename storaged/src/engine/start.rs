@@ -1,4 +1,7 @@
 //! Brings a target up: superblocks, index, journal replay, free space.
+//!
+//! Invariant: what could not be read is not taken for absent. An error of the drive fails the start and
+//! leaves the index as it was, or unsealed; what was read and does not match counts as never written.
 
 use super::commit::Committer;
 use super::device::{Device, Done};
@@ -13,6 +16,7 @@ use super::{
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -283,13 +287,14 @@ impl Start<'_> {
         let lost = match Index::open(path, self.superblock.uuid)? {
             Opened::Ready(index, applied) => {
                 let next = applied.record + 1;
-                // Without the next record nothing came after, or what came was overwritten since.
-                if last < next || records.contains_key(&next) {
+                // A record was written only when the one before it was durable: one that is missing
+                // before another was overwritten since, or is damaged.
+                if last < next || records.range(next..).count() as u64 == last - applied.record {
                     let applied = self.replay(&index, applied, records)?;
                     return Ok((index, applied));
                 }
                 tracing::error!(
-                    "{}: index {} is older than the journal reaches back",
+                    "{}: index {} is older than the journal reaches back, or the journal is damaged",
                     self.name,
                     path.display()
                 );
@@ -311,7 +316,7 @@ impl Start<'_> {
         Ok((index, Applied::default()))
     }
 
-    /// Applies the records after `applied`, in order, up to the first that is missing.
+    /// Applies the records after `applied`, in order; none is missing.
     fn replay(
         &self,
         index: &Index,
@@ -321,9 +326,6 @@ impl Start<'_> {
         let mut changes: BTreeMap<ChunkId, Option<(u64, Place)>> = BTreeMap::new();
         let mut end = applied;
         for (&number, record) in records.range(applied.record + 1..) {
-            if number != end.record + 1 {
-                break;
-            }
             end.record = number;
             for change in &record.changes {
                 match change {
@@ -345,7 +347,14 @@ impl Start<'_> {
             let headers: Vec<_> =
                 some.iter().map(|(_, (_, place))| self.read_header(place)).collect();
             for ((id, (number, place)), header) in some.iter().zip(headers) {
-                let entry = header.and_then(|h| self.check(*id, place, h, *number == end.record));
+                let last = *number == end.record;
+                let entry = match header {
+                    Some(header) => self.check(*id, place, header, last).map_err(|e| {
+                        let what = format!("{}: reading chunk {id}: {e}", self.name);
+                        Error::new(ErrorKind::Io, what)
+                    })?,
+                    None => None,
+                };
                 batch.push(match entry {
                     Some(entry) => index::Change::Put(*id, Arc::new(entry)),
                     None => {
@@ -368,33 +377,34 @@ impl Start<'_> {
         inside.then(|| self.device.read(at, len as usize))
     }
 
-    /// The chunk from its header, if that is whole; with `data`, only if its data is, too.
+    /// The chunk from its header, if that is whole; with `data`, only if its data is, too. Errors: the
+    /// drive's, which say nothing of the chunk.
     fn check(
         &self,
         id: ChunkId,
         place: &Place,
         header: Done<AlignedBuf>,
         data: bool,
-    ) -> Option<Entry> {
-        let read = header.block().inspect_err(|e| {
-            tracing::error!("{}: header of chunk {id}: {e}", self.name);
-        });
+    ) -> io::Result<Option<Entry>> {
         let at = place.extents[0].block;
-        let (found, entry) = header::decode(self.superblock.salt, at, read.ok()?.as_ref())?;
-        let same = found == id && entry.place == *place;
-        (same && (!data || self.verify(&entry))).then_some(entry)
+        let header = header.block()?;
+        let found = header::decode(self.superblock.salt, at, header.as_ref());
+        let Some((_, entry)) = found.filter(|(f, e)| *f == id && e.place == *place) else {
+            return Ok(None);
+        };
+        Ok((!data || self.verify(&entry)?).then_some(entry))
     }
 
-    fn verify(&self, entry: &Entry) -> bool {
+    fn verify(&self, entry: &Entry) -> io::Result<bool> {
         let mut sums = &entry.checksums[..];
         for (at, bytes) in entry.place.locate(0, entry.place.length) {
             let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
             sums = rest;
-            match self.device.read(at, bytes as usize).block() {
-                Ok(buffer) if weft_erasure::verify_blocks(buffer.as_ref(), own).is_ok() => {}
-                _ => return false,
+            let buffer = self.device.read(at, bytes as usize).block()?;
+            if weft_erasure::verify_blocks(buffer.as_ref(), own).is_err() {
+                return Ok(false);
             }
         }
-        true
+        Ok(true)
     }
 }

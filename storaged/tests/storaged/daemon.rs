@@ -268,6 +268,31 @@ async fn one_bad_target_does_not_stop_the_others() {
     assert!(failed.message.contains("bad") && failed.message.contains("not blank"), "{failed}");
 }
 
+/// An open that fails as a drive that is away for a moment fails does not wait for an admin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_local_target_whose_open_met_an_error_is_opened_once_it_can_be() {
+    let dir = tempdir().unwrap();
+    let metadata = Metadata::default();
+    let leader = metadata.serve().await;
+    let daemon = start(dir.path(), vec![leader.clone()], &["a"]).await;
+    metadata.wait_for_beat(|b| !b.targets.is_empty()).await;
+    put(&daemon.peer(), 1, 5, 33).await.unwrap();
+    daemon.stop().await.unwrap();
+
+    // Where its index is cannot be looked at.
+    let (index, kept) = (dir.path().join("a.index"), dir.path().join("kept"));
+    std::fs::rename(&index, &kept).unwrap();
+    std::fs::write(&index, "not a folder").unwrap();
+    let daemon = start(dir.path(), vec![leader], &["a"]).await;
+    let peer = daemon.peer();
+    let away = |r: &Result<_>| matches!(r, Err(e) if e.kind == ErrorKind::Unavailable);
+    until(&peer, away).await;
+    std::fs::remove_file(&index).unwrap();
+    std::fs::rename(&kept, &index).unwrap();
+    until(&peer, Result::is_ok).await;
+    daemon.stop().await.unwrap();
+}
+
 /// A drive keeps its id in another machine, whose daemon rebuilds the index that stayed behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drive_that_moves_to_another_host_is_the_same_target() {

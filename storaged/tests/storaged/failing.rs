@@ -1,14 +1,111 @@
 //! A drive that answers with errors, behind the engine.
 
-use crate::power::{Drive, Faults, runtime, start, superblock};
+use crate::power::{Drive, Faults, copy_index, runtime, start, superblock};
 use crate::support::{data, id};
+use std::path::Path;
 use tempfile::tempdir;
-use weft_proto::ErrorKind;
-use weft_storaged::engine::Engine;
+use weft_proto::{ErrorKind, TargetId, Uuid};
+use weft_storaged::engine::{Engine, Superblock};
 
 async fn put(engine: &Engine, seq: u64, version: u64) -> weft_proto::Result<()> {
     let (bytes, sums) = data(id(0, seq, 0), 5, version);
     engine.put(id(0, seq, 0), bytes, sums).await
+}
+
+/// The chunks that [`worked`] leaves.
+const LEFT: std::ops::Range<u64> = 2..6;
+
+/// A drive that took puts and deletes, in `<dir>/old` its index as a crash left it, which knows
+/// nothing of them, and in `<dir>/whole` one that knows.
+fn worked(dir: &Path, superblock: &Superblock) -> Vec<u8> {
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, superblock, &dir.join("whole")).unwrap();
+    copy_index(&dir.join("whole"), &dir.join("old")).unwrap();
+    runtime().block_on(async {
+        for seq in (1..LEFT.end - 1).chain([LEFT.end]) {
+            put(&engine, seq, 0).await.unwrap();
+        }
+        engine.delete(vec![id(0, 1, 0), id(0, LEFT.end, 0)]).await.unwrap();
+        put(&engine, LEFT.end - 1, 0).await.unwrap();
+        engine.join(Uuid([3; 16]), TargetId(1)).await.unwrap();
+    });
+    drop(engine);
+    recorder.contents()
+}
+
+/// Whether all chunks are there, whole.
+fn has_all(engine: &Engine) -> bool {
+    runtime().block_on(async {
+        for seq in LEFT {
+            let (bytes, _) = data(id(0, seq, 0), 5, 0);
+            let found = engine.get(id(0, seq, 0), 0, bytes.len() as u64).await;
+            if !found.is_ok_and(|range| range.data.concat() == bytes[..]) {
+                return false;
+            }
+        }
+        true
+    })
+}
+
+/// Whatever cannot be read at start, a chunk is not taken for absent: the target does not open, and
+/// once the drive is well it has all chunks. With an index to be replayed, and with none.
+#[test]
+fn a_read_error_at_start_drops_nothing() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let image = worked(dir.path(), &superblock);
+    let member = Superblock { cluster: Uuid([3; 16]), ..superblock.clone() };
+    let used = superblock.data_block + 7 * 6;
+    let mut refused = [0, 0];
+    for block in superblock.journal_block..used {
+        for (lost, refused) in [false, true].into_iter().zip(&mut refused) {
+            let index = dir.path().join("index");
+            if !lost {
+                copy_index(&dir.path().join("old"), &index).unwrap();
+            }
+            let (drive, recorder) = Drive::new(image.clone(), 1, None);
+            recorder.fail(Faults {
+                unreadable: (block * 4096, block * 4096 + 4096),
+                ..Faults::default()
+            });
+            match start(drive, &member, &index) {
+                Ok(engine) => {
+                    recorder.fail(Faults::default());
+                    assert!(has_all(&engine), "block {block}, index lost: {lost}");
+                }
+                Err(e) => {
+                    assert_eq!(e.kind, ErrorKind::Io, "{e}");
+                    *refused += 1;
+                }
+            }
+            let (drive, _) = Drive::new(image.clone(), 1, None);
+            let engine = start(drive, &member, &index).unwrap();
+            assert!(has_all(&engine), "after an error at block {block}, index lost: {lost}");
+            drop(engine);
+            std::fs::remove_dir_all(&index).unwrap();
+        }
+    }
+    // All headers, and the data of the last put.
+    let needed = superblock.journal_blocks + (LEFT.end - LEFT.start) + 5;
+    assert_eq!(refused[0], needed, "a replay reads what it needs");
+    assert_eq!(refused[1], used - superblock.journal_block, "a rebuild reads everything");
+}
+
+/// A record that does not read as it was written hides those behind it: the chunks are found by
+/// their headers.
+#[test]
+fn a_damaged_journal_record_hides_no_chunk() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let image = worked(dir.path(), &superblock);
+    for record in 0..LEFT.end {
+        let mut image = image.clone();
+        let at = (superblock.journal_block + record) as usize * 4096;
+        assert!(image[at..].starts_with(b"WEFTJNL"), "a record a block");
+        image[at + 50] ^= 1;
+        let index = dir.path().join(record.to_string());
+        copy_index(&dir.path().join("old"), &index).unwrap();
+        let (drive, _) = Drive::new(image, 1, None);
+        assert!(has_all(&start(drive, &superblock, &index).unwrap()), "record {record}");
+    }
 }
 
 /// A put that nobody was told of leaves a header; a later put of the same chunk is the one that counts.
@@ -100,7 +197,8 @@ fn a_drive_that_is_gone_takes_its_target_down() {
     let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
     runtime().block_on(async {
         put(&engine, 1, 0).await.unwrap();
-        recorder.fail(Faults { reads: true, writes: true, commits: true, errno: libc::ENODEV });
+        let gone = Faults { reads: true, writes: true, commits: true, ..Faults::default() };
+        recorder.fail(Faults { errno: libc::ENODEV, ..gone });
         let lost = engine.get(id(0, 1, 0), 0, 4096).await.unwrap_err();
         assert_eq!(lost.kind, ErrorKind::Io);
         assert!(engine.failure().unwrap().contains("gone"));

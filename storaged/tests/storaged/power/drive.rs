@@ -24,6 +24,8 @@ pub struct Faults {
     pub commits: bool,
     /// Reads are.
     pub reads: bool,
+    /// Reads are that touch bytes from the first to before the second.
+    pub unreadable: (u64, u64),
     /// The error; 0: `EIO`.
     pub errno: i32,
 }
@@ -199,7 +201,8 @@ impl Device for Drive {
 
     fn read(&self, off: u64, len: usize) -> Done<AlignedBuf> {
         let state = self.0.state.lock();
-        if state.faults.reads {
+        let (from, to) = state.faults.unreadable;
+        if state.faults.reads || off < to && from < off + len as u64 {
             return ready(Err(state.faults.error()));
         }
         ready(Ok(cut_out(&state.current, off, len)))

@@ -18,6 +18,7 @@ mod trace;
 mod workload;
 
 pub use drive::{Drive, Faults};
+pub use index::copy as copy_index;
 
 use drive::Plain;
 use index::{Snapshots, folder};
