@@ -64,7 +64,7 @@ impl ConfigArgs {
     fn options(&self) -> Result<Options> {
         match &self.config {
             None => Ok(Options::default()),
-            Some(path) => Ok(crate::storaged::load(path)?.nvmeof),
+            Some(path) => Ok(crate::storaged::read(path)?.nvmeof),
         }
     }
 }

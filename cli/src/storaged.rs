@@ -1,7 +1,6 @@
 //! `weft storaged`: one storage daemon with its targets.
 
 use crate::daemon;
-use crate::size::Size;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -14,18 +13,20 @@ use weft_storaged::{Config, Target};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Run a storage daemon in the foreground; SIGTERM stops it, SIGHUP reads the file again
+///
+/// It serves what `weft target add` has made a target, and formats nothing by itself.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   weft storaged --config /etc/weft/storaged.toml
+  weft target add --no-config /srv/weft/target --size 64GiB
   weft storaged --name rack1-a --listen 10.0.1.1:7200 \\
-      --metadata 10.0.0.1:7100,10.0.0.2:7100,10.0.0.3:7100 \\
-      --target /dev/disk/by-id/nvme-a --target /dev/disk/by-id/nvme-b")]
+      --metadata 10.0.0.1:7100,10.0.0.2:7100,10.0.0.3:7100 --target /srv/weft/target")]
 pub struct Args {
     /// Configuration file (TOML); other flags than --workers are then not allowed
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["name", "listen", "advertise", "metadata", "domain", "target", "target_size"]
+        conflicts_with_all = ["name", "listen", "advertise", "metadata", "domain", "target"]
     )]
     config: Option<PathBuf>,
     /// Name of this daemon, unique in the cluster
@@ -43,12 +44,9 @@ pub struct Args {
     /// Failure domain, such as a rack [default: the name]
     #[arg(long)]
     domain: Option<String>,
-    /// Block device or file to serve; a blank one is formatted. Repeat the flag
+    /// File to serve, which `weft target add --no-config` has made. Repeat the flag
     #[arg(long, value_name = "PATH", required_unless_present = "config")]
     target: Vec<PathBuf>,
-    /// Size of a target that is a file and is not there yet
-    #[arg(long, value_name = "SIZE")]
-    target_size: Option<Size>,
     /// Worker threads [default: the cores, from 2 to 4]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     workers: usize,
@@ -62,19 +60,24 @@ impl Args {
         let (Some(name), Some(listen)) = (self.name, self.listen) else {
             bail!("--name and --listen are needed without --config");
         };
-        let size = self.target_size.map(|s| s.0);
-        let target = |path| Target::new(path, size);
         let mut config = Config::new(name, listen, self.metadata);
         config.advertise = self.advertise;
         config.domain = self.domain;
-        config.targets = self.target.into_iter().map(target).collect();
-        config.validate()?;
+        config.targets = self.target.into_iter().map(|path| Target::new(path, None)).collect();
+        config.validate_to_serve()?;
         Ok(config)
     }
 }
 
-/// Reads and checks a configuration file.
-pub fn load(path: &Path) -> Result<Config> {
+/// Reads a configuration file that a daemon is to serve by.
+fn load(path: &Path) -> Result<Config> {
+    let config = read(path)?;
+    config.validate_to_serve().with_context(|| path.display().to_string())?;
+    Ok(config)
+}
+
+/// Reads and checks a configuration file, which may name no target yet.
+pub fn read(path: &Path) -> Result<Config> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let what = || format!("{} is not a configuration of a storage daemon", path.display());

@@ -124,11 +124,15 @@ fn daemons_say_why_they_do_not_start() {
     let target = dir.path().join("target");
     let target = target.to_str().unwrap();
     let storaged = |listen: &str| {
-        let fixed =
-            ["storaged", "--name", "s", "--metadata", "127.0.0.1:1", "--target-size", "64MiB"];
+        let fixed = ["storaged", "--name", "s", "--metadata", "127.0.0.1:1"];
         refused(&[&fixed[..], &["--target", target, "--listen", listen]].concat(), 1)
     };
     assert!(storaged(&address).contains(&address));
+    let said = storaged("127.0.0.1:0");
+    assert!(said.contains("does not exist") && said.contains("weft target add"), "{said}");
+    let made = weft(&["target", "add", "--no-config", target, "--size", "64MiB", "--sparse"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(refused(&["target", "add", "--no-config", target], 1).contains("holds target"));
     let config = dir.path().join("bad.toml");
     fs::write(&config, "name = 1\ngarbage").unwrap();
     for role in ["metadata", "storaged"] {

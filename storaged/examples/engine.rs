@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, SegmentId, SessionId};
-use weft_storaged::engine::{Engine, TargetOptions};
+use weft_storaged::engine::{Content, Engine, TargetOptions};
 
 const ROUNDS: usize = 3;
 const CHUNK: usize = 4 << 20;
@@ -285,6 +285,7 @@ fn main() {
         index: args.next().map(PathBuf::from),
         ..TargetOptions::new(&path, Some(gib << 30))
     };
+    Engine::format(&options, &Content::Blank).expect("format");
     let engine = Engine::open(&options).expect("open");
     let capacity = engine.stat().capacity_bytes;
     let (data, sums) = payload(CHUNK);

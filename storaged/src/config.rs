@@ -39,6 +39,7 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "is_default")]
     pub nvmeof: Options,
     /// The drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
     /// Where this machine shows its devices.
     #[serde(skip)]
@@ -50,12 +51,12 @@ pub struct Config {
 #[serde(deny_unknown_fields)]
 pub struct Target {
     /// Block device (better by a name in `/dev/disk/by-id`), file, or namespace behind a fabric
-    /// (`nvme-tcp://HOST:PORT/NQN?uuid=UUID`). What is blank is formatted.
+    /// (`nvme-tcp://HOST:PORT/NQN?uuid=UUID`). `weft target add` has made a target of it.
     pub path: PathBuf,
-    /// Size of the file to make if there is none: bytes, or such as `"64GiB"`.
+    /// Size of the file as `weft target add` makes it: bytes, or such as `"64GiB"`. A daemon makes none.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_bytes")]
     pub size: Option<u64>,
-    /// A file that is made takes the space of what is written to it only, and gives back what is
+    /// The file takes the space of what is written to it only, and gives back what is
     /// freed. Other files can then fill its filesystem: writes to the target end with `NoSpace`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sparse: bool,
@@ -96,6 +97,16 @@ impl Config {
         self.domain.as_deref().unwrap_or(&self.name)
     }
 
+    /// Refuses what cannot work, or gives a daemon nothing to do.
+    pub fn validate_to_serve(&self) -> Result<()> {
+        self.validate()?;
+        if self.targets.is_empty() {
+            let what = "the storage daemon has no [[targets]]; `weft target add` makes them";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        Ok(())
+    }
+
     /// Refuses what cannot work.
     pub fn validate(&self) -> Result<()> {
         let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
@@ -104,9 +115,6 @@ impl Config {
         }
         if self.metadata.is_empty() {
             return bad("`metadata` names no metadata server".into());
-        }
-        if self.targets.is_empty() {
-            return bad("the storage daemon has no [[targets]]".into());
         }
         if self.max_memory < MIN_MEMORY {
             return bad(format!("max_memory: {} is not at least {MIN_MEMORY}", self.max_memory));
@@ -119,10 +127,13 @@ impl Config {
             if self.targets[..i].iter().any(|t| t.path == target.path) {
                 return bad(format!("target {} is listed twice", target.path.display()));
             }
-            if matches!(target.location()?, Location::Fabric(_)) && target.index.is_none() {
+            let Location::Fabric(remote) = target.location()? else { continue };
+            if target.index.is_none() {
+                return bad(format!("target {remote}: name a directory for its index"));
+            }
+            if remote.id.is_none() {
                 return bad(format!(
-                    "target {}: name a directory for its index",
-                    target.path.display()
+                    "target {remote}: which namespace? add ?uuid=..., as `weft nvme list` shows it"
                 ));
             }
         }
@@ -131,7 +142,9 @@ impl Config {
 }
 
 impl Target {
-    /// A drive with defaults; `size` is for a file that is to be made.
+    /// A drive with defaults; `size` is for a file that is to be made, see [`Engine::format`].
+    ///
+    /// [`Engine::format`]: crate::engine::Engine::format
     pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
         let path = path.into();
         Self { path, size, sparse: false, index: None, flush: None, discard_rate: None }
@@ -142,7 +155,8 @@ impl Target {
         Location::parse(&self.path)
     }
 
-    pub(crate) fn options(&self) -> TargetOptions {
+    /// How its engine is opened, or made.
+    pub fn options(&self) -> TargetOptions {
         let tuning = Tuning { flush: self.flush, discard: self.discard_rate };
         let Self { path, size, sparse, index, .. } = self.clone();
         TargetOptions { path, size, sparse, index, tuning }
@@ -231,6 +245,15 @@ mod tests {
         assert_eq!(config.domain(), "s1");
         let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(again, config);
+
+        let nameless = text.replace("/dev/disk/by-id/x", "nvme-tcp://h/nqn.a");
+        let nameless = toml::from_str::<Config>(&nameless).unwrap().validate().unwrap_err();
+        assert!(nameless.message.contains("which namespace?"), "{nameless}");
+        let none = Config::new("s1", "0.0.0.0:7100", vec!["m1:7000".into()]);
+        let none: Config = toml::from_str(&toml::to_string(&none).unwrap()).unwrap();
+        none.validate().unwrap();
+        let idle = none.validate_to_serve().unwrap_err();
+        assert!(idle.message.contains("weft target add"), "{idle}");
 
         assert!(toml::from_str::<Config>(&text.replace("64GiB", "64 parsecs")).is_err());
         assert!(toml::from_str::<Config>(&text.replace("index", "idnex")).is_err());

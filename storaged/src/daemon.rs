@@ -44,7 +44,7 @@ pub async fn run(
 impl Daemon {
     /// Checks the configuration and binds the address.
     pub async fn bind(config: Config, transport: Arc<dyn Transport>) -> Result<Self> {
-        config.validate()?;
+        config.validate_to_serve()?;
         let listen = &config.listen;
         let fail = |e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("cannot listen on {listen}: {e}"))

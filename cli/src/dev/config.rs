@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use weft_metadata::Member;
 use weft_proto::NodeId;
+use weft_storaged::engine::{Content, Engine, inspect};
 
 /// A kind of daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +36,7 @@ pub fn target_path(dir: &Path, id: u64) -> PathBuf {
     dir.join(STORAGE.name(id)).join("target")
 }
 
-/// Writes the file of every daemon that has none: edits made by hand stay.
+/// Makes the target and writes the file of every daemon that has no file: edits made by hand stay.
 pub fn write_all(dir: &Path, state: &State) -> Result<()> {
     let folder = dir.join("config");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -43,14 +44,33 @@ pub fn write_all(dir: &Path, state: &State) -> Result<()> {
         write(dir, METADATA, daemon, &toml::to_string_pretty(&metadata(dir, state, daemon))?)?;
     }
     for daemon in &state.storage {
-        write(dir, STORAGE, daemon, &toml::to_string_pretty(&storage(dir, state, daemon))?)?;
+        let config = storage(dir, state, daemon);
+        // Once: a target that is gone later is not made anew behind anyone's back.
+        if !config_path(dir, STORAGE, daemon.id).exists() {
+            make_folder(dir, STORAGE, daemon)?;
+            config.targets.iter().try_for_each(make)?;
+        }
+        write(dir, STORAGE, daemon, &toml::to_string_pretty(&config)?)?;
     }
     Ok(())
 }
 
-fn write(dir: &Path, role: Role, daemon: &Daemon, text: &str) -> Result<()> {
+/// Formats a target, unless a start that was cut short has.
+fn make(target: &weft_storaged::Target) -> Result<()> {
+    if target.path.exists() && matches!(inspect(&target.path)?.content, Content::Target(_)) {
+        return Ok(());
+    }
+    Engine::format(&target.options(), &Content::Blank)?;
+    Ok(())
+}
+
+fn make_folder(dir: &Path, role: Role, daemon: &Daemon) -> Result<()> {
     let data = dir.join(role.name(daemon.id));
-    fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))?;
+    fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))
+}
+
+fn write(dir: &Path, role: Role, daemon: &Daemon, text: &str) -> Result<()> {
+    make_folder(dir, role, daemon)?;
     let path = config_path(dir, role, daemon.id);
     if path.exists() {
         return Ok(());

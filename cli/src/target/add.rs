@@ -6,21 +6,28 @@ use crate::size::Size;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
-use weft_storaged::Target;
+use tokio::task::block_in_place;
 use weft_storaged::engine::{Content, Engine, TargetOptions, inspect};
+use weft_storaged::nvmeof::{self, Options, Roots};
+use weft_storaged::{Location, Target};
 
 /// Format a drive and add it to the configuration of a storage daemon
 ///
 /// A drive that is mounted or otherwise in use is refused. One that holds anything (a filesystem, a
 /// partition table, a member of LVM or of a RAID, another target) is formatted only after you said so.
+/// One that the configuration lists already is made as it says there. Daemons format nothing.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   weft target add /dev/disk/by-id/nvme-a --index /var/lib/weft/nvme-a.index
-  weft target add /srv/weft/target --size 64GiB")]
+  weft target add /srv/weft/target --size 64GiB
+  weft target add 'nvme-tcp://10.0.0.5:4420/nqn.2025-01.com.example:box1?uuid=..' --index /var/lib/weft/b1")]
 pub struct Args {
     /// Block device (by a name that stays), file, or address of an NVMe-oF namespace
     #[arg(value_name = "LOCATION")]
     pub location: PathBuf,
+    /// Only format it, for a daemon that is run by flags
+    #[arg(long, conflicts_with = "config")]
+    pub no_config: bool,
     #[command(flatten)]
     pub new: NewArgs,
 }
@@ -33,6 +40,9 @@ pub struct NewArgs {
     /// Size of a file that is to be made
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
+    /// Give that file the space of what is written to it only, not all of it at once
+    #[arg(long, requires = "size")]
+    pub sparse: bool,
     /// Directory of the index, on a fast local drive [default for a file: its path with .index]
     #[arg(long, value_name = "DIR")]
     pub index: Option<PathBuf>,
@@ -41,12 +51,31 @@ pub struct NewArgs {
     pub force: bool,
 }
 
-pub fn run(args: &Args) -> Result<()> {
-    let (file, target) = (File::read(&args.new.config)?, target(&args.location, &args.new)?);
+pub async fn run(args: Args) -> Result<()> {
+    let target = target(&args.location, &args.new)?;
+    if args.no_config {
+        return say(&make(&target, &Options::default(), args.new.force).await?);
+    }
+    let (file, config) = (File::read(&args.new.config)?, args.new.config.display());
+    if let Ok(listed) = file.find(&target.path) {
+        ensure!(
+            args.new.size.is_none() && args.new.index.is_none(),
+            "{config} lists {} already and says there how to make it; leave --size and --index out",
+            listed.path.display()
+        );
+        let options = drive(listed, &file.config.nvmeof).await?;
+        ensure!(
+            !matches!(block_in_place(|| holds(&options.path))?, Content::Target(_)),
+            "{config} lists {} already, and it is a target: there is nothing to do",
+            listed.path.display()
+        );
+        let made = block_in_place(|| format(listed, &options, args.new.force))?;
+        return say(&format!("{made}; {config} lists it: {RELOAD}"));
+    }
     let file = file.with(&target)?;
-    let made = make(&target, args.new.force)?;
+    let made = make(&target, &file.config.nvmeof, args.new.force).await?;
     file.write()?;
-    say(&format!("{made}; {} lists it: {RELOAD}", args.new.config.display()))
+    say(&format!("{made}; {config} lists it: {RELOAD}"))
 }
 
 /// The section of a new target. Its path is absolute, unless it is an address.
@@ -58,28 +87,37 @@ pub fn target(location: &Path, args: &NewArgs) -> Result<Target> {
             .with_context(|| format!("{} is not a path", location.display()))?
     };
     let index = args.index.as_deref().map(std::path::absolute).transpose()?;
-    Ok(Target { index, ..Target::new(path, args.size.map(|s| s.0)) })
+    Ok(Target { index, sparse: args.sparse, ..Target::new(path, args.size.map(|s| s.0)) })
 }
 
 /// Formats the drive, after a question where it holds something. Answers what was done.
-pub fn make(target: &Target, force: bool) -> Result<String> {
-    let name = target.path.display();
-    if is_address(&target.path) {
-        return Ok(format!("{name} is formatted by its daemon if it is blank"));
-    }
-    let found = match target.path.exists() {
-        true => inspect(&target.path)?.content,
-        false => Content::Blank,
+pub async fn make(target: &Target, fabric: &Options, force: bool) -> Result<String> {
+    let options = drive(target, fabric).await?;
+    block_in_place(|| format(target, &options, force))
+}
+
+/// The drive as it is to be opened; one behind a fabric is connected first.
+async fn drive(target: &Target, fabric: &Options) -> Result<TargetOptions> {
+    let path = match target.location()? {
+        Location::Local(path) => path,
+        Location::Fabric(remote) => nvmeof::attach(&Roots::default(), &remote, fabric).await?,
     };
+    Ok(TargetOptions { path, ..target.options() })
+}
+
+fn format(target: &Target, options: &TargetOptions, force: bool) -> Result<String> {
+    let (name, found) = (target.path.display(), holds(&options.path)?);
     if found != Content::Blank && !force {
         confirm(&format!("{name} holds {found}"))?;
     }
-    let options = TargetOptions {
-        index: target.index.clone(),
-        ..TargetOptions::new(&target.path, target.size)
-    };
-    let superblock = Engine::format(&options, &found)?;
+    let superblock = Engine::format(options, &found)?;
     Ok(format!("{name} is target {} now, {}", superblock.uuid, Size(superblock.size)))
+}
+
+/// What is on a drive or in a file; one that is not there holds nothing.
+fn holds(path: &Path) -> Result<Content> {
+    let there = path.try_exists().with_context(|| format!("cannot look at {}", path.display()))?;
+    if there { Ok(inspect(path)?.content) } else { Ok(Content::Blank) }
 }
 
 /// An NVMe-oF address, which the daemon connects.

@@ -3,7 +3,7 @@
 //!
 //! Invariant: what is written was parsed again and says exactly what was meant.
 
-use crate::storaged::load;
+use crate::storaged::read;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::io::Write;
@@ -25,7 +25,7 @@ pub struct File {
 
 impl File {
     pub fn read(path: &Path) -> Result<Self> {
-        let config = load(path)?;
+        let config = read(path)?;
         let text = fs::read_to_string(path)?;
         Ok(Self { path: path.into(), text, config })
     }

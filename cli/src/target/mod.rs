@@ -35,7 +35,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::List(args) => done(list::run(args).await),
         Command::Show(args) => done(show::run(args).await),
-        Command::Add(args) => done(tokio::task::block_in_place(|| add::run(&args))),
+        Command::Add(args) => done(add::run(args).await),
         Command::Remove(args) => done(remove::run(args).await),
         Command::Replace(args) => done(replace::run(args).await),
         Command::Scrub(args) => scrub::run(args).await,

@@ -30,7 +30,7 @@ pub async fn run(args: Args) -> Result<()> {
     let gone = may_go(&file, &args.old, args.keep).await?;
     let target = add::target(&args.location, &args.new)?;
     let file = file.with(&target)?.without(&args.old)?;
-    let made = tokio::task::block_in_place(|| add::make(&target, args.new.force))?;
+    let made = add::make(&target, &file.config.nvmeof, args.new.force).await?;
     file.write()?;
     say(&format!("{gone}; {made}; {} says so: {RELOAD}", args.new.config.display()))
 }

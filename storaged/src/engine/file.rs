@@ -1,4 +1,4 @@
-//! Opens, locks and (when empty) prepares the device or file of a target.
+//! Opens, locks and, when a target is to be made, prepares its device or file.
 
 use super::BLOCK;
 use std::fs::{File, Metadata, OpenOptions};
@@ -27,26 +27,26 @@ pub(super) struct TargetFile {
     pub block_device: bool,
 }
 
-/// Opens and locks. A file that does not exist is made when `create` gives its size; with `sparse`,
-/// without blocks.
-pub(super) fn open(path: &Path, create: Option<u64>, sparse: bool) -> Result<TargetFile> {
+/// Opens and locks. Nothing is made: where a filesystem is not mounted, a new file would stand in its
+/// place on another.
+pub(super) fn open(path: &Path) -> Result<TargetFile> {
     let name = path.display();
     let fail = |what: &str, e: io::Error| Error::new(ErrorKind::Io, format!("{name}: {what}: {e}"));
     let block_device = match std::fs::metadata(path) {
         Ok(meta) => kind(path, &meta)?,
-        Err(e) if e.kind() == io::ErrorKind::NotFound && create.is_some() => false,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "{name} does not exist; give the target a size to have it made, or correct the path"
+                    "{name} does not exist: is its filesystem mounted, or its drive connected? `weft \
+                     target add` makes new files, with --size"
                 ),
             ));
         }
         Err(e) => return Err(fail("cannot look at it", e)),
     };
     let file =
-        open_direct(path, block_device, create.is_some()).map_err(|e| match e.raw_os_error() {
+        open_direct(path, block_device).map_err(|e| match e.raw_os_error() {
             Some(libc::EBUSY) => Error::new(
                 ErrorKind::Busy,
                 format!("{name} is mounted or in use by the kernel; use another drive"),
@@ -58,17 +58,53 @@ pub(super) fn open(path: &Path, create: Option<u64>, sparse: bool) -> Result<Tar
             _ => fail("cannot open it", e),
         })?;
     lock(&file, path)?;
-    let mut size = (&file).seek(SeekFrom::End(0)).map_err(|e| fail("cannot find its size", e))?;
-    if size == 0
-        && !block_device
-        && let Some(create) = create
-    {
-        size = create / BLOCK * BLOCK;
-        allocate(&file, size, sparse).map_err(|e| {
-            Error::new(ErrorKind::NoSpace, format!("{name}: cannot allocate {size} bytes: {e}"))
-        })?;
-    }
+    let size = (&file).seek(SeekFrom::End(0)).map_err(|e| fail("cannot find its size", e))?;
     Ok(TargetFile { file, size: size / BLOCK * BLOCK, block_device })
+}
+
+/// A file that was made and is taken away again unless it is kept.
+pub(super) struct Made<'a>(Option<&'a Path>);
+
+impl Made<'_> {
+    pub fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.0
+            && let Err(e) = std::fs::remove_file(path)
+        {
+            tracing::warn!("{}: cannot be taken away again: {e}", path.display());
+        }
+    }
+}
+
+/// Makes a file of `size` bytes, locked; with `sparse`, without blocks. Errors: `Exists`; `NoSpace`,
+/// and `Io`, which leave nothing behind.
+pub(super) fn make(path: &Path, size: u64, sparse: bool) -> Result<(TargetFile, Made<'_>)> {
+    let size = size / BLOCK * BLOCK;
+    let fail = |what: &str, e: io::Error| {
+        let kind = match e.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => ErrorKind::NoSpace,
+            Some(libc::EEXIST) => ErrorKind::Exists,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, format!("{}: {what}: {e}", path.display()))
+    };
+    File::create_new(path).map_err(|e| fail("cannot make it", e))?;
+    let made = Made(Some(path));
+    let target = open(path)?;
+    // The kernel would give it all that is left first, and others would find the disk full.
+    let free = free(&target.file).map_err(|e| fail("cannot look at its filesystem", e))?;
+    if !sparse && free < size {
+        let what = format!("{}: its filesystem has {free} bytes free, not {size}", path.display());
+        return Err(Error::new(ErrorKind::NoSpace, what));
+    }
+    let given = allocate(&target.file, size, sparse);
+    given.map_err(|e| fail(&format!("cannot give it {size} bytes"), e))?;
+    Ok((TargetFile { size, ..target }, made))
 }
 
 /// Whether it is a block device, if it can be a target at all.
@@ -94,16 +130,9 @@ pub(super) fn look_at(path: &Path) -> Result<TargetFile> {
     Ok(TargetFile { file, size: size / BLOCK * BLOCK, block_device })
 }
 
-fn open_direct(path: &Path, exclusive: bool, create: bool) -> io::Result<File> {
+fn open_direct(path: &Path, exclusive: bool) -> io::Result<File> {
     let flags = libc::O_CLOEXEC | if exclusive { libc::O_EXCL } else { 0 };
-    let open = |flags| {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(create && !exclusive)
-            .custom_flags(flags)
-            .open(path)
-    };
+    let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     open(flags | libc::O_DIRECT).or_else(|e| {
         if e.raw_os_error() != Some(libc::EINVAL) {
             return Err(e);
@@ -146,6 +175,18 @@ fn allocate(file: &File, size: u64, sparse: bool) -> io::Result<()> {
         file.set_len(size)?;
     }
     file.sync_all()
+}
+
+/// Bytes that this user may take of the file's filesystem.
+fn free(file: &File) -> io::Result<u64> {
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: an open descriptor, and a structure that the call fills.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: plain numbers, zeroed and then filled.
+    let stat = unsafe { stat.assume_init() };
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// `false`: the filesystem cannot.

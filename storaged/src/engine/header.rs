@@ -53,6 +53,11 @@ pub(super) fn may_begin(salt: u64, block: &[u8]) -> bool {
     block.starts_with(&MAGIC) && block.get(8..16) == Some(&salt.to_le_bytes()[..])
 }
 
+/// Whether a block may begin a header of any target.
+pub(super) fn may_begin_any(block: &[u8]) -> bool {
+    block.starts_with(&MAGIC)
+}
+
 /// Blocks of the header that begins here, if it may be one.
 pub(super) fn peek_blocks(salt: u64, block: &[u8]) -> Option<u64> {
     if !may_begin(salt, block) {

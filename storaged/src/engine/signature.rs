@@ -1,10 +1,12 @@
 //! What is on a drive, as far as its signatures tell: so that nothing of value is formatted by
 //! mistake.
 //!
-//! Invariant: a drive is blank only if the first MiB is all zeros and nothing known lies at its end.
+//! Invariant: a drive is blank only if all that was looked at is zeros: a MiB at both ends, where
+//! filesystems keep copies of their superblocks, and pieces all over it; of a small one everything. So
+//! one whose beginning alone was wiped is not blank.
 
 use super::superblock::Superblock;
-use super::{BLOCK, file, file::TargetFile};
+use super::{BLOCK, file, file::TargetFile, header};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,6 +16,12 @@ use weft_proto::{Error, ErrorKind, Result};
 
 /// Bytes that are looked at, at either end.
 const WINDOW: u64 = 1 << 20;
+/// Pieces that are looked at between, and the bytes of each: a moment on flash, some seconds on a
+/// drive that turns.
+const PIECES: u64 = 1024;
+const PIECE: u64 = 64 << 10;
+/// Where copies of superblocks lie: ext2 to ext4 with blocks of 1, 2 and 4 KiB; btrfs.
+const COPIES: [u64; 5] = [8 << 20, 32 << 20, 128 << 20, 64 << 20, 256 << 30];
 
 /// What a drive holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,7 +58,7 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
     Ok(Inspection {
         size: target.size,
         block_device: target.block_device,
-        content: content(&first, &last),
+        content: whole_content(&target, &first, &last).map_err(fail)?,
         copies: [decode_first(&first), decode_last(&last)],
         caches_writes: !target.block_device || super::kernel::caches_writes(&target.file),
         discards: super::kernel::discards(&target.file, target.block_device),
@@ -60,7 +68,44 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
 /// What an open drive holds.
 pub(super) fn find(target: &TargetFile) -> io::Result<Content> {
     let [first, last] = windows(&target.file, target.size)?;
-    Ok(content(&first, &last))
+    whole_content(target, &first, &last)
+}
+
+/// What both ends say; that they are blank must be true of the middle, too.
+fn whole_content(target: &TargetFile, first: &AlignedBuf, last: &AlignedBuf) -> io::Result<Content> {
+    let content = content(first, last);
+    if content == Content::Blank { middle(target) } else { Ok(content) }
+}
+
+fn middle(target: &TargetFile) -> io::Result<Content> {
+    let mut buffer = AlignedBuf::take(PIECE as usize);
+    for (at, len) in pieces(target.size) {
+        let bytes = &mut buffer.as_mut_slice()[..len as usize];
+        target.file.read_exact_at(bytes, at)?;
+        if bytes.chunks(BLOCK as usize).any(header::may_begin_any) {
+            return Ok(Content::Known("chunks of a target whose superblocks are gone"));
+        }
+        if bytes.iter().any(|&b| b != 0) {
+            return Ok(Content::Unknown);
+        }
+    }
+    Ok(Content::Blank)
+}
+
+/// Offset and length of what is looked at between the ends, in whole blocks.
+fn pieces(size: u64) -> Vec<(u64, u64)> {
+    let (from, to) = (WINDOW.min(size), size.saturating_sub(WINDOW));
+    let stride = (to.saturating_sub(from) / PIECES).max(PIECE) / BLOCK * BLOCK;
+    // Somewhere else in each stride, lest what repeats itself is always missed.
+    let slack = (stride - PIECE) / BLOCK + 1;
+    let spread = (from..to).step_by(stride as usize).enumerate().map(|(n, start)| {
+        let turn = (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        start + turn % slack * BLOCK
+    });
+    // Of four allocation groups of XFS the second begins at a quarter, or a little before.
+    let copies = COPIES.into_iter().chain([(size / 4 / BLOCK * BLOCK).saturating_sub(PIECE / 2)]);
+    let all = copies.chain(spread).filter(|&at| at >= from && at < to);
+    all.map(|at| (at, PIECE.min(to - at))).collect()
 }
 
 /// Overwrites both ends with zeros, so that no signature is left. Blocks.
@@ -117,7 +162,7 @@ fn content(first: &AlignedBuf, last: &AlignedBuf) -> Content {
     let known = at_start(first).or_else(|| at_end(last));
     match known {
         Some(name) => Content::Known(name),
-        None if first.iter().all(|&b| b == 0) => Content::Blank,
+        None if first.iter().chain(last).all(|&b| b == 0) => Content::Blank,
         None => Content::Unknown,
     }
 }
@@ -227,6 +272,53 @@ mod tests {
             with(end - 4096, superblock.encode().as_ref()),
             Content::Target(Box::new(superblock))
         );
+    }
+
+    #[test]
+    fn a_small_drive_is_looked_at_whole_and_a_large_one_all_over() {
+        for size in [0, 4096, 1 << 20, 2 << 20, (2 << 20) + 4096, 16 << 20, 66 << 20] {
+            let mut seen: Vec<_> = pieces(size);
+            seen.sort_unstable();
+            let mut end = WINDOW.min(size);
+            for (at, len) in seen {
+                assert!(at <= end, "bytes {end} to {at} of {size} are not looked at");
+                end = end.max(at + len);
+            }
+            assert!(end + WINDOW >= size, "bytes from {end} on of {size} are not looked at");
+        }
+        for size in [67 << 20, 1 << 30, 18 << 40, 1 << 62] {
+            let seen = pieces(size);
+            let sound = |&(at, len): &(u64, u64)| {
+                at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) && len > 0 && at + len <= size
+            };
+            assert!(seen.iter().all(sound) && seen.len() as u64 >= PIECES && seen.len() < 1100);
+            // No run of 1/400 of the drive is missed.
+            let mut starts: Vec<_> = seen.iter().map(|p| p.0).collect();
+            starts.sort_unstable();
+            assert!(starts.windows(2).all(|w| w[1] - w[0] <= size / 400));
+        }
+    }
+
+    #[test]
+    fn what_lies_behind_a_wiped_beginning_is_found() {
+        let file = tempfile::tempfile().unwrap();
+        let size = 1 << 40;
+        file.set_len(size).unwrap();
+        let target = TargetFile { file, size, block_device: false };
+        assert_eq!(find(&target).unwrap(), Content::Blank);
+        let holds = |at: u64, bytes: &[u8]| {
+            target.file.write_all_at(bytes, at).unwrap();
+            let found = find(&target).unwrap();
+            target.file.write_all_at(&vec![0; bytes.len()], at).unwrap();
+            found
+        };
+        let somewhere = pieces(size)[77].0;
+        for at in [128 << 20, 256 << 30, size / 4, somewhere, size - WINDOW, size - 1] {
+            assert_eq!(holds(at, b"x"), Content::Unknown, "at {at}");
+        }
+        let chunks = Content::Known("chunks of a target whose superblocks are gone");
+        assert_eq!(holds(somewhere, b"WEFTCHK\n of some target"), chunks);
+        assert_eq!(find(&target).unwrap(), Content::Blank);
     }
 
     #[test]

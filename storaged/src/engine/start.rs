@@ -36,10 +36,10 @@ const READS: usize = 64;
 pub struct TargetOptions {
     /// Block device or file.
     pub path: PathBuf,
-    /// Bytes of the file to make when `path` does not exist.
+    /// Bytes of the file that [`Engine::format`] makes when `path` does not exist.
     pub size: Option<u64>,
-    /// A file that is made gets its blocks when they are written, and gives them back when they are
-    /// free: [`Tuning::discard`] is then [`DISCARD_RATE`] unless given.
+    /// Such a file gets its blocks when they are written, and gives them back when they are free:
+    /// [`Tuning::discard`] is then [`DISCARD_RATE`] unless given.
     pub sparse: bool,
     /// Directory of the index; `None`: `<path>.index` (for files only).
     pub index: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub struct TargetOptions {
 }
 
 impl TargetOptions {
-    /// With defaults; `size` is for a file that is to be made.
+    /// With defaults; `size` is for a file that [`Engine::format`] is to make.
     pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
         Self { path: path.into(), size, sparse: false, index: None, tuning: Tuning::default() }
     }
@@ -68,13 +68,15 @@ pub struct Tuning {
 pub const DISCARD_RATE: u64 = 1 << 30;
 
 impl Engine {
-    /// Opens a target; formats it if it is fresh. Blocks: replays the journal, and reads the whole
-    /// drive when the index is lost. Errors name the path and what to do.
+    /// Opens a target, which [`Self::format`] made: nothing here makes one of a file or drive that is
+    /// none, however empty. Blocks: replays the journal, and reads the whole drive when the index is
+    /// lost. Errors name the path and what to do: `NotFound`; `Invalid`, when it is no target, or not
+    /// the whole one; `Busy`; `Corrupt`; `Io` and `TimedOut`, after which trying again may help.
     pub fn open(options: &TargetOptions) -> Result<Self> {
         let path = &options.path;
-        let target = file::open(path, options.size, options.sparse)?;
+        let target = file::open(path)?;
         let index = index_path(options, &target)?;
-        let superblock = find_superblock(&target, path, options.sparse)?;
+        let superblock = find_superblock(&target, path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut tuning = options.tuning;
         if options.sparse && !target.block_device {
@@ -85,23 +87,36 @@ impl Engine {
         Self::on_device(Arc::new(device), superblock, path, &index)
     }
 
-    /// Makes a fresh target of a drive that nobody uses; one that does not exist is made as in
-    /// [`Self::open`]. What it holds must be `Blank`, or exactly `over`, which is destroyed. Blocks.
-    /// Errors: `Exists` when it holds something else; `Busy`; `Io`; `Invalid` when it is too small.
+    /// Makes a fresh target of a drive that nobody uses, or of a file; one that does not exist is made
+    /// if `size` is given, and does not stay behind after an error. What is there must be `Blank`, or
+    /// exactly `over`, which is destroyed. Blocks. Errors: `NotFound`; `Exists` when it holds something
+    /// else; `Busy`; `NoSpace`; `Io`; `Invalid` when it is too small.
     pub fn format(options: &TargetOptions, over: &Content) -> Result<Superblock> {
         let path = &options.path;
-        let target = file::open(path, options.size, options.sparse)?;
-        let index = index_path(options, &target)?;
         let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
+        let (target, made) = match (path.try_exists().map_err(io)?, options.size) {
+            (false, Some(size)) => {
+                let (target, made) = file::make(path, size, options.sparse)?;
+                (target, Some(made))
+            }
+            _ => (file::open(path)?, None),
+        };
+        let index = index_path(options, &target)?;
         check_size(&target, path)?;
-        let found = signature::find(&target).map_err(io)?;
-        if found != Content::Blank && found != *over {
-            let what = format!("{} holds {found}; nothing was changed", path.display());
-            return Err(Error::new(ErrorKind::Exists, what));
+        if made.is_none() {
+            let found = signature::find(&target).map_err(io)?;
+            if found != Content::Blank && found != *over {
+                let what = format!("{} holds {found}; nothing was changed", path.display());
+                return Err(Error::new(ErrorKind::Exists, what));
+            }
+            signature::wipe(&target).map_err(io)?;
         }
-        signature::wipe(&target).map_err(io)?;
         Index::remove(&index)?;
-        format(&target, path, options.sparse)
+        let superblock = format(&target, path, options.sparse)?;
+        if let Some(made) = made {
+            made.keep();
+        }
+        Ok(superblock)
     }
 
     /// Brings up a target on any [`Device`], which holds (or is to hold, when it is blank) what
@@ -180,8 +195,8 @@ fn index_path(options: &TargetOptions, target: &TargetFile) -> Result<PathBuf> {
     Ok(name.into())
 }
 
-/// The superblock that holds, both copies repaired; a fresh one if the target is blank.
-fn find_superblock(target: &TargetFile, path: &Path, sparse: bool) -> Result<Superblock> {
+/// The superblock that holds, both copies repaired.
+fn find_superblock(target: &TargetFile, path: &Path) -> Result<Superblock> {
     let name = path.display();
     let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{name}: superblock: {e}"));
     let refuse = |what: String| Err(Error::new(ErrorKind::Invalid, format!("{name}: {what}")));
@@ -217,15 +232,17 @@ fn find_superblock(target: &TargetFile, path: &Path, sparse: bool) -> Result<Sup
                 b.size, target.size
             ));
         }
-        (Err(e), Err(_)) => match signature::find(target).map_err(io)? {
-            Content::Blank => return format(target, path, sparse),
-            content => {
-                return refuse(format!(
+        (Err(e), Err(_)) => {
+            return refuse(match signature::find(target).map_err(io)? {
+                Content::Blank => "it is blank, and only `weft target add` makes a target of it; if it \
+                                   was one, it was wiped, or this is another drive"
+                    .into(),
+                content => format!(
                     "{e}, and it is not blank: it is damaged, or holds {content}; if nothing on it is \
                      needed, `weft target add --force` overwrites it"
-                ));
-            }
-        },
+                ),
+            });
+        }
     };
     if target.size > holds.size {
         tracing::warn!("{name} has {} bytes, of which its format uses {}", target.size, holds.size);

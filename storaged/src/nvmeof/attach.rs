@@ -13,7 +13,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Waits for a path, connecting all that are not there, and answers the block device of the namespace.
 /// Errors: those of [`connect`] when no path can be had; `Unavailable` while all are lost; `NotFound` when
-/// the subsystem has no such namespace.
+/// the subsystem has no such namespace; `Invalid` when `remote` does not say which one.
 pub async fn attach(roots: &Roots, remote: &Remote, options: &Options) -> Result<PathBuf> {
     let live = async {
         while !is_live(roots, remote) {
@@ -80,20 +80,24 @@ pub async fn connect_all(roots: &Roots, remote: &Remote, options: &Options) -> R
 fn find(roots: &Roots, remote: &Remote) -> Result<PathBuf> {
     let all: Vec<Namespace> =
         namespaces(roots).into_iter().filter(|n| n.nqn == remote.nqn).collect();
-    let wanted: Vec<_> =
-        all.iter().filter(|n| remote.id.as_ref().is_none_or(|id| n.is(id))).collect();
+    if all.is_empty() {
+        return Err(not_found(remote, "the subsystem shows no namespace to this host"));
+    }
+    // The kernel shows them one after the other: that one is alone proves nothing.
+    let Some(id) = &remote.id else {
+        let what = format!("{remote}: which namespace? add ?uuid=..., such as one of {}", ids(&all));
+        return Err(Error::new(ErrorKind::Invalid, what));
+    };
+    let wanted: Vec<_> = all.iter().filter(|n| n.is(id)).collect();
     match wanted[..] {
         [one] => Ok(one.device.clone()),
-        [] if all.is_empty() => {
-            Err(not_found(remote, "the subsystem shows no namespace to this host"))
-        }
         [] => Err(not_found(
             remote,
             &format!("the subsystem has no such namespace; it has {}", ids(&all)),
         )),
         _ => Err(Error::new(
             ErrorKind::Invalid,
-            format!("{remote}: which namespace? add one of {}", ids(&all)),
+            format!("{remote}: several namespaces say that they are it"),
         )),
     }
 }
@@ -146,6 +150,14 @@ mod tests {
         let second = attach("?uuid=22222222-9abc-def0-1234-56789abcdef0").await.unwrap();
         assert_eq!(second, dir.path().join("dev/nvme0n2"));
         let which = attach("").await.unwrap_err();
+        assert!(which.message.contains("uuid=11111111-"), "{which}");
+        // The first that the scan of a box shows is not taken for its only one.
+        let first = dir.path().join("first");
+        box_of_two(&first);
+        std::fs::remove_dir_all(first.join("sys/block/nvme0n2")).unwrap();
+        let alone = "nvme-tcp://127.0.0.1/nqn.a".parse().unwrap();
+        let which = find(&Roots::under(&first), &alone).unwrap_err();
+        assert_eq!(which.kind, ErrorKind::Invalid);
         assert!(which.message.contains("uuid=11111111-"), "{which}");
         // `attach` would wait for the kernel to find it.
         let other = "nvme-tcp://127.0.0.1/nqn.a?uuid=33333333-9abc-def0-1234-56789abcdef0";

@@ -166,7 +166,7 @@ pub struct Remote {
     pub addresses: Vec<Address>,
     /// Name of the subsystem.
     pub nqn: String,
-    /// Which of its namespaces; `None`: its only one.
+    /// Which of its namespaces; `None` where that does not matter, as to connect.
     pub id: Option<NamespaceId>,
     /// Address of this host to connect from.
     pub host_traddr: Option<String>,

@@ -1,6 +1,6 @@
 //! The whole daemon over TCP, beside a metadata server's control service that notes what it hears.
 
-use crate::support::{data, id};
+use crate::support::{data, id, make};
 use parking_lot::Mutex;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 use v1::control_server::{Control, ControlServer};
 use weft_net::{Body, Identity, Peer, Peers};
 use weft_proto::{ErrorKind, Result, Uuid, op, v1};
+use weft_storaged::engine::TargetOptions;
 use weft_storaged::nvmeof::Roots;
 use weft_storaged::{Config, Daemon, Target};
 
@@ -119,6 +120,9 @@ async fn start(dir: &Path, metadata: Vec<String>, targets: &[&str]) -> Running {
     let mut config = Config::new("s1", "127.0.0.1:0", metadata);
     config.domain = Some("rack-a".into());
     config.targets = (targets.iter()).map(|name| Target::new(dir.join(name), Some(SIZE))).collect();
+    for target in config.targets.iter().filter(|t| !t.path.exists()) {
+        make(&target.options());
+    }
     run(config).await
 }
 
@@ -268,6 +272,43 @@ async fn one_bad_target_does_not_stop_the_others() {
     assert!(failed.message.contains("bad") && failed.message.contains("not blank"), "{failed}");
 }
 
+/// What is missing is not made, and what is blank is not formatted: only an admin does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_makes_no_targets() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a");
+    let mut config = Config::new("s1", "127.0.0.1:0", vec!["127.0.0.1:1".into()]);
+    config.targets = vec![Target::new(&path, Some(SIZE))];
+    let missing = run(config.clone()).await.task.await.unwrap().unwrap_err();
+    assert!(missing.message.contains("does not exist"), "{missing}");
+    assert!(missing.message.contains("weft target add"), "{missing}");
+    assert!(!path.exists());
+
+    let zeros = vec![0; SIZE as usize];
+    std::fs::write(&path, &zeros).unwrap();
+    let blank = run(config.clone()).await.task.await.unwrap().unwrap_err();
+    assert!(blank.message.contains("blank"), "{blank}");
+    assert!(std::fs::read(&path).unwrap() == zeros);
+
+    // A target whose beginning was wiped, index and all: it is not made anew over its chunks.
+    std::fs::remove_file(&path).unwrap();
+    let metadata = Metadata::default();
+    let daemon = start(dir.path(), vec![metadata.serve().await], &["a"]).await;
+    metadata.wait_for_beat(|b| !b.targets.is_empty()).await;
+    put(&daemon.peer(), 1, 5, 200).await.unwrap();
+    put(&daemon.peer(), 1, 6, 33).await.unwrap();
+    daemon.stop().await.unwrap();
+    std::fs::remove_dir_all(dir.path().join("a.index")).unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 1 << 20], 0).unwrap();
+    file.write_all_at(&[0; 4096], SIZE - 4096).unwrap();
+    let mut wiped = vec![0; SIZE as usize];
+    file.read_exact_at(&mut wiped, 0).unwrap();
+    let refused = run(config).await.task.await.unwrap().unwrap_err();
+    assert!(refused.message.contains("chunks of a target"), "{refused}");
+    assert!(std::fs::read(&path).unwrap() == wiped);
+}
+
 /// An open that fails as a drive that is away for a moment fails does not wait for an admin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_local_target_whose_open_met_an_error_is_opened_once_it_can_be() {
@@ -369,6 +410,7 @@ async fn a_target_behind_a_fabric_goes_and_comes_with_its_path() {
     let location =
         "nvme-tcp://127.0.0.1:4420/nqn.2025-01.test:box?uuid=12345678-9abc-def0-1234-56789abcdef0";
     let index = Some(dir.path().join("index"));
+    make(&TargetOptions { index: index.clone(), ..TargetOptions::new(&device, None) });
     config.targets = vec![Target { index, ..Target::new(location, None) }];
     let daemon = run(config).await;
     let peer = daemon.peer();

@@ -1,6 +1,6 @@
 //! The engine on real files: against a model, full, damaged, concurrent.
 
-use crate::support::{data, id, open, open_with, options};
+use crate::support::{data, id, make, open, open_with, options};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -428,13 +428,37 @@ fn what_is_not_a_target_is_not_touched() {
     assert!(refusal(&options).1.contains("not blank"));
     assert!(fs::read(&options.path).unwrap() == content);
 
-    let missing = TargetOptions::new(dir.path().join("none"), None);
+    let zeros = vec![0; SIZE as usize];
+    fs::write(&options.path, &zeros).unwrap();
+    assert!(refusal(&options).1.contains("it is blank"));
+    assert!(fs::read(&options.path).unwrap() == zeros);
+
+    let missing = TargetOptions::new(dir.path().join("none"), Some(SIZE));
     let (kind, message) = refusal(&missing);
-    assert!(kind == ErrorKind::NotFound && message.contains("give the target a size"), "{message}");
+    assert!(kind == ErrorKind::NotFound && message.contains("weft target add"), "{message}");
+    assert!(!missing.path.exists());
     let folder = TargetOptions { path: dir.path().into(), ..options };
     assert_eq!(refusal(&folder).0, ErrorKind::Invalid);
-    let small = TargetOptions::new(dir.path().join("small"), Some(1 << 20));
-    assert!(refusal(&small).1.contains("too few"));
+}
+
+/// What could not be made does not stay behind half made.
+#[test]
+fn a_file_that_cannot_be_made_is_taken_away_again() {
+    let dir = tempdir().unwrap();
+    let refused = |path: &str, size| {
+        let options = TargetOptions::new(dir.path().join(path), Some(size));
+        let e = Engine::format(&options, &Content::Blank).unwrap_err();
+        assert!(!options.path.exists(), "{e}");
+        (e.kind, e.message)
+    };
+    let (kind, message) = refused("small", 1 << 20);
+    assert!(kind == ErrorKind::Invalid && message.contains("too few"), "{message}");
+    let (kind, message) = refused("large", 1 << 50);
+    assert!(kind == ErrorKind::NoSpace && message.contains("bytes free"), "{message}");
+    assert_eq!(refused("no/folder", SIZE).0, ErrorKind::Io);
+    let unsized_one = TargetOptions::new(dir.path().join("x"), None);
+    let e = Engine::format(&unsized_one, &Content::Blank).unwrap_err();
+    assert!(e.kind == ErrorKind::NotFound && e.message.contains("--size"), "{e}");
 }
 
 #[test]
@@ -546,6 +570,7 @@ fn a_sparse_target_takes_the_space_of_its_chunks_only() {
     run(async {
         let dir = tempdir().unwrap();
         let options = TargetOptions { sparse: true, ..options(dir.path(), 4 * SIZE) };
+        make(&options);
         let bytes = || fs::metadata(&options.path).unwrap().blocks() * 512;
         let engine = open_with(&options).unwrap();
         let empty = bytes();
@@ -570,6 +595,7 @@ fn discarded_space_is_given_back_to_the_filesystem_and_used_again() {
         let dir = tempdir().unwrap();
         let mut options = options(dir.path(), SIZE);
         options.tuning.discard = Some(u64::MAX);
+        make(&options);
         let engine = open_with(&options).unwrap();
         put(&engine, id(1, 1, 0), 8).await;
         put(&engine, id(1, 2, 0), 2000).await;

@@ -1,6 +1,6 @@
 //! Killed processes: this test program starts itself as a child that puts until it is killed.
 
-use crate::support::{data, id, open_with, options};
+use crate::support::{data, id, make, open_with, options};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -57,6 +57,7 @@ fn say(what: &str, seq: u64) {
 #[test]
 fn acknowledged_chunks_survive_kill_nine() {
     let dir = tempdir().unwrap();
+    make(&options(dir.path(), SIZE));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mut expected: Vec<(ChunkId, bool)> = Vec::new();

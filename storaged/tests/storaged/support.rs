@@ -4,14 +4,24 @@ use bytes::Bytes;
 use std::path::Path;
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, Result, SegmentId, SessionId};
-use weft_storaged::engine::{Engine, TargetOptions};
+use weft_storaged::engine::{Content, Engine, TargetOptions};
 
 pub fn options(dir: &Path, size: u64) -> TargetOptions {
     TargetOptions::new(dir.join("target"), Some(size))
 }
 
+/// Opens the target of a folder, made first if there is none.
 pub fn open(dir: &Path, size: u64) -> Engine {
-    open_with(&options(dir, size)).unwrap()
+    let options = options(dir, size);
+    if !options.path.exists() {
+        make(&options);
+    }
+    open_with(&options).unwrap()
+}
+
+/// Makes a target of a blank drive or of nothing.
+pub fn make(options: &TargetOptions) {
+    Engine::format(options, &Content::Blank).unwrap();
 }
 
 /// Opens on a plain thread: opening blocks, which async code may not.
