@@ -21,7 +21,10 @@ fn drives_come_and_are_checked_and_go() -> Result<()> {
     let address = cluster.address()?;
     for target in cluster.target_paths()? {
         let (takes, has) = (fs::metadata(&target)?.blocks() * 512, fs::metadata(&target)?.len());
-        ensure!(has == 128 << 20 && takes < has / 4, "an empty target takes {takes} of {has} bytes");
+        ensure!(
+            has == 128 << 20 && takes < has / 4,
+            "an empty target takes {takes} of {has} bytes"
+        );
     }
     let config = cluster.dir().join("config/storage-1.toml");
     let config = path(&config);

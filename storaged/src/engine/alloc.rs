@@ -72,6 +72,12 @@ impl Allocator {
         Some(extents)
     }
 
+    /// The most blocks that [`Self::take`] could give at once.
+    pub fn longest(&self) -> u64 {
+        let runs: u64 = self.by_length.iter().rev().take(Extent::MAX).map(|r| r.0).sum();
+        runs.min(self.free.saturating_sub(self.reserve))
+    }
+
     /// Takes exactly this extent. `false`, and nothing changed, unless all of it is free.
     pub fn claim(&mut self, extent: Extent) -> bool {
         let Some((&start, &length)) = self.by_start.range(..=extent.block).next_back() else {
@@ -145,13 +151,15 @@ mod tests {
             let mut held: Vec<Vec<Extent>> = Vec::new();
             for (take, blocks, which) in ops {
                 if take || held.is_empty() {
+                    let longest = it.longest();
                     match it.take(blocks, 1) {
                         Some(extents) => {
+                            prop_assert!(longest >= blocks);
                             prop_assert_eq!(extents.iter().map(|e| u64::from(e.blocks)).sum::<u64>(), blocks);
                             prop_assert!(extents.len() <= Extent::MAX);
                             held.push(extents);
                         }
-                        None => prop_assert!(it.by_start.len() > Extent::MAX || it.free < blocks + it.reserve),
+                        None => prop_assert!(it.longest() < blocks),
                     }
                 } else {
                     let extents = held.swap_remove(which.index(held.len()));

@@ -22,9 +22,9 @@ const PIECE: u32 = 1024;
 struct Queue {
     /// First block → blocks.
     waiting: BTreeMap<u64, u32>,
-    /// Blocks that are being discarded.
-    under_way: u32,
-    /// Since when.
+    /// Blocks of all that, and of what is being discarded.
+    blocks: u64,
+    /// Since when something is being discarded.
     since: Option<Instant>,
     closed: bool,
 }
@@ -68,6 +68,7 @@ impl Discard {
             return self.shared.allocator.lock().give(extents);
         }
         let mut queue = self.shared.queue.lock();
+        queue.blocks += extents.iter().map(|e| u64::from(e.blocks)).sum::<u64>();
         queue.waiting.extend(extents.iter().map(|e| (e.block, e.blocks)));
         drop(queue);
         self.shared.changed.notify_one();
@@ -77,6 +78,7 @@ impl Discard {
     pub fn hurry(&self) -> bool {
         let mut queue = self.shared.queue.lock();
         let waiting = std::mem::take(&mut queue.waiting);
+        queue.blocks -= waiting.values().map(|&blocks| u64::from(blocks)).sum::<u64>();
         let mut allocator = self.shared.allocator.lock();
         waiting.iter().for_each(|(&block, &blocks)| allocator.give(&[Extent { block, blocks }]));
         !waiting.is_empty()
@@ -85,9 +87,8 @@ impl Discard {
     /// Blocks that chunks can take, and blocks that chunks took.
     pub fn space(&self) -> (u64, u64) {
         let queue = self.shared.queue.lock();
-        let free = queue.waiting.values().sum::<u32>() + queue.under_way;
         let allocator = self.shared.allocator.lock();
-        (allocator.capacity(), allocator.used() - u64::from(free))
+        (allocator.capacity(), allocator.used() - queue.blocks)
     }
 }
 
@@ -120,9 +121,10 @@ impl Discarder {
                 continue;
             };
             let begun = Instant::now();
-            (queue.under_way, queue.since) = (piece.blocks, Some(begun));
+            queue.since = Some(begun);
             MutexGuard::unlocked(&mut queue, || useful = useful && self.discard(piece));
-            (queue.under_way, queue.since) = (0, None);
+            queue.since = None;
+            queue.blocks -= u64::from(piece.blocks);
             self.shared.allocator.lock().give(&[piece]);
             let bytes = u64::from(piece.blocks) * BLOCK;
             let until = begun + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
@@ -158,4 +160,73 @@ fn next(waiting: &mut BTreeMap<u64, u32>) -> Option<Extent> {
         piece.blocks = PIECE;
     }
     Some(piece)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::Done;
+    use super::*;
+    use bytes::Bytes;
+    use weft_net::AlignedBuf;
+
+    /// A drive whose discards wait until they may go on.
+    struct Slow(Mutex<bool>, Condvar);
+
+    impl Device for Slow {
+        fn size(&self) -> u64 {
+            u64::MAX / BLOCK * BLOCK
+        }
+
+        fn read(&self, _: u64, _: usize) -> Done<AlignedBuf> {
+            Done::channel().1
+        }
+
+        fn write(&self, _: u64, _: Vec<Bytes>) -> Done<()> {
+            Done::channel().1
+        }
+
+        fn commit(&self, _: u64, _: Bytes) -> Done<()> {
+            Done::channel().1
+        }
+
+        fn flush(&self) -> Done<()> {
+            Done::channel().1
+        }
+
+        fn discard_rate(&self) -> u64 {
+            u64::MAX
+        }
+
+        fn discard(&self, _: u64, _: u64) -> std::io::Result<()> {
+            let mut may = self.0.lock();
+            while !*may {
+                self.1.wait(&mut may);
+            }
+            Ok(())
+        }
+    }
+
+    /// Most of a large drive was deleted at once.
+    #[test]
+    fn more_may_wait_than_sixteen_tebibytes() {
+        const RUN: u32 = u32::MAX / 2;
+        let mut all = Allocator::new(0, 1 << 40);
+        let runs: Vec<_> = (0..5)
+            .map(|n| Extent { block: n * u64::from(RUN) * 2, blocks: RUN })
+            .inspect(|&run| assert!(all.claim(run)))
+            .collect();
+        let capacity = all.capacity();
+        let all = Arc::new(Mutex::new(all));
+        let drive = Arc::new(Slow(Mutex::default(), Condvar::new()));
+        let discard = Discard::start(drive.clone(), all.clone(), Path::new("drive")).unwrap();
+        assert_eq!(discard.space(), (capacity, 5 * u64::from(RUN)));
+        discard.give(&runs);
+        assert_eq!(discard.space(), (capacity, 0), "what waits is not used");
+        assert!(discard.hurry());
+        assert_eq!(discard.space(), (capacity, 0));
+        *drive.0.lock() = true;
+        drive.1.notify_all();
+        drop(discard);
+        assert_eq!(all.lock().used(), 0, "everything came back");
+    }
 }

@@ -45,18 +45,17 @@ pub(super) fn open(path: &Path) -> Result<TargetFile> {
         }
         Err(e) => return Err(fail("cannot look at it", e)),
     };
-    let file =
-        open_direct(path, block_device).map_err(|e| match e.raw_os_error() {
-            Some(libc::EBUSY) => Error::new(
-                ErrorKind::Busy,
-                format!("{name} is mounted or in use by the kernel; use another drive"),
-            ),
-            Some(libc::EROFS | libc::EACCES | libc::EPERM) => Error::new(
-                ErrorKind::Invalid,
-                format!("{name} cannot be written ({e}): it is read-only, or this user may not"),
-            ),
-            _ => fail("cannot open it", e),
-        })?;
+    let file = open_direct(path, block_device).map_err(|e| match e.raw_os_error() {
+        Some(libc::EBUSY) => Error::new(
+            ErrorKind::Busy,
+            format!("{name} is mounted or in use by the kernel; use another drive"),
+        ),
+        Some(libc::EROFS | libc::EACCES | libc::EPERM) => Error::new(
+            ErrorKind::Invalid,
+            format!("{name} cannot be written ({e}): it is read-only, or this user may not"),
+        ),
+        _ => fail("cannot open it", e),
+    })?;
     lock(&file, path)?;
     let size = (&file).seek(SeekFrom::End(0)).map_err(|e| fail("cannot find its size", e))?;
     Ok(TargetFile { file, size: size / BLOCK * BLOCK, block_device })

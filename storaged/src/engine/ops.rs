@@ -58,7 +58,8 @@ impl Engine {
         }
         let length = data.len() as u64;
         let extents = core.take_space(length).ok_or_else(|| {
-            core.error(ErrorKind::NoSpace, id, "does not fit: the target is full")
+            let what = format!("of {length} bytes does not fit: {}", core.room());
+            core.error(ErrorKind::NoSpace, id, &what)
         })?;
         let stamp = core.stamp.fetch_add(1, Ordering::Relaxed);
         let entry = Arc::new(Entry { place: Place { stamp, length, extents }, checksums });
@@ -171,6 +172,15 @@ impl Core {
         let head = header::blocks(length);
         let take = || self.allocator.lock().take(head + length / BLOCK, head);
         take().or_else(|| if self.discard.hurry() { take() } else { None })
+    }
+
+    /// Says how full the target is.
+    fn room(&self) -> String {
+        let allocator = self.allocator.lock();
+        let free = allocator.capacity().saturating_sub(allocator.used()) * BLOCK;
+        let blocks = allocator.longest().min(layout::MAX_CHUNK / BLOCK);
+        let chunk = blocks.saturating_sub(header::blocks(blocks * BLOCK)) * BLOCK;
+        format!("the target has {free} bytes free, in pieces that hold a chunk of {chunk}")
     }
 
     async fn get(self: &Arc<Self>, id: ChunkId, off: u64, len: u64) -> Result<Range> {

@@ -98,7 +98,8 @@ impl Scan<'_> {
             }
             let Some((at, read)) = reads.pop_front() else { return Ok(()) };
             let buffer = read.block().map_err(|e| {
-                let what = "rebuilding the index: the drive must be read whole, and could not be at";
+                let what =
+                    "rebuilding the index: the drive must be read whole, and could not be at";
                 Error::new(ErrorKind::Io, format!("{}: {what} byte {at}: {e}", self.name))
             })?;
             self.piece(at, buffer.as_ref())?;

@@ -72,7 +72,11 @@ pub(super) fn find(target: &TargetFile) -> io::Result<Content> {
 }
 
 /// What both ends say; that they are blank must be true of the middle, too.
-fn whole_content(target: &TargetFile, first: &AlignedBuf, last: &AlignedBuf) -> io::Result<Content> {
+fn whole_content(
+    target: &TargetFile,
+    first: &AlignedBuf,
+    last: &AlignedBuf,
+) -> io::Result<Content> {
     let content = content(first, last);
     if content == Content::Blank { middle(target) } else { Ok(content) }
 }

@@ -234,9 +234,11 @@ fn find_superblock(target: &TargetFile, path: &Path) -> Result<Superblock> {
         }
         (Err(e), Err(_)) => {
             return refuse(match signature::find(target).map_err(io)? {
-                Content::Blank => "it is blank, and only `weft target add` makes a target of it; if it \
+                Content::Blank => {
+                    "it is blank, and only `weft target add` makes a target of it; if it \
                                    was one, it was wiped, or this is another drive"
-                    .into(),
+                        .into()
+                }
                 content => format!(
                     "{e}, and it is not blank: it is damaged, or holds {content}; if nothing on it is \
                      needed, `weft target add --force` overwrites it"

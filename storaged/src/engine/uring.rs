@@ -464,7 +464,6 @@ impl Ring {
         let job = self.jobs[at_job].take().expect("checked above");
         job.request.finish(job.error.map_or(Ok(()), Err));
     }
-
 }
 
 /// Whatever ended the thread, nobody waits for it. What is in flight may still be written or read by

@@ -85,7 +85,8 @@ fn find(roots: &Roots, remote: &Remote) -> Result<PathBuf> {
     }
     // The kernel shows them one after the other: that one is alone proves nothing.
     let Some(id) = &remote.id else {
-        let what = format!("{remote}: which namespace? add ?uuid=..., such as one of {}", ids(&all));
+        let what =
+            format!("{remote}: which namespace? add ?uuid=..., such as one of {}", ids(&all));
         return Err(Error::new(ErrorKind::Invalid, what));
     };
     let wanted: Vec<_> = all.iter().filter(|n| n.is(id)).collect();

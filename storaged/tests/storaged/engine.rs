@@ -246,6 +246,39 @@ fn a_full_target_refuses_then_takes_again_after_a_delete() {
     });
 }
 
+/// Free space in short runs: a long chunk is refused, which says what would fit, and that does fit.
+#[test]
+fn a_chunk_that_no_runs_hold_is_told_how_long_it_may_be() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let engine = open(dir.path(), SIZE);
+        let mut stored = Vec::new();
+        for seq in 0.. {
+            let (bytes, sums) = data(id(1, seq, 0), 3, 0);
+            match engine.put(id(1, seq, 0), bytes, sums).await {
+                Ok(()) => stored.push(id(1, seq, 0)),
+                Err(_) => break,
+            }
+        }
+        engine.delete(stored.into_iter().step_by(2).collect()).await.unwrap();
+        let stat = engine.stat();
+        assert!(stat.capacity_bytes - stat.used_bytes > SIZE / 3);
+        let refused = async |blocks| {
+            let (bytes, sums) = data(id(2, 1, 0), blocks, 0);
+            let refused = engine.put(id(2, 1, 0), bytes, sums).await.unwrap_err();
+            assert_eq!(refused.kind, ErrorKind::NoSpace);
+            refused.message
+        };
+        let said = refused(200).await;
+        let fits = said.split_once("a chunk of ").unwrap().1.split_once(' ').unwrap().0;
+        let fits = fits.parse::<usize>().unwrap() / 4096;
+        assert!((60..150).contains(&fits), "sixteen runs, most of them of four blocks: {said}");
+        refused(fits + 1).await;
+        put(&engine, id(2, 1, 0), fits).await;
+        check(&engine, id(2, 1, 0), fits, 0, 0, fits).await;
+    });
+}
+
 #[test]
 fn many_at_once_and_the_same_at_once() {
     run(async {
