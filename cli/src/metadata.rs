@@ -9,11 +9,12 @@ use weft_proto::NodeId;
 /// Run a metadata server in the foreground; SIGTERM stops it
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
+  weft metadata --bootstrap --config /etc/weft/metadata.toml
   weft metadata --config /etc/weft/metadata.toml
   weft metadata --id 1 --data-dir /var/lib/weft/metadata \\
       --peer 1=10.0.0.1:7100 --peer 2=10.0.0.2:7100 --peer 3=10.0.0.3:7100")]
 pub struct Args {
-    /// Configuration file (TOML); other flags than --workers are then not allowed
+    /// Configuration file (TOML); other flags than --bootstrap and --workers are then not allowed
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "listen", "data_dir", "peer", "profile"])]
     config: Option<PathBuf>,
     /// Number of this server, one of the peers
@@ -31,6 +32,10 @@ pub struct Args {
     /// Redundancy of the first pool: K+M or replica=N; counts when the cluster is made
     #[arg(long)]
     profile: Option<weft_proto::Profile>,
+    /// Mark the empty data folder as that of a new cluster, and exit: once for each server of a cluster
+    /// that has never run. A server whose folder is found empty later waits until the others admit it
+    #[arg(long)]
+    bootstrap: bool,
     /// Worker threads; the disk has threads of its own
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
@@ -65,8 +70,12 @@ impl Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let workers = args.workers;
+    let (workers, bootstrap) = (args.workers, args.bootstrap);
     let config = args.config()?;
+    if bootstrap {
+        return weft_metadata::bootstrap(&config)
+            .with_context(|| format!("cannot bootstrap metadata server {}", config.id));
+    }
     daemon::raise_descriptor_limit();
     let (id, listen) = (config.id, config.listen.clone());
     let runtime = if workers == 1 { daemon::single() } else { daemon::runtime(workers) };

@@ -200,3 +200,25 @@ fn dev_leaves_foreign_folders_alone() {
     assert!(refused(&too_few, 1).contains("storage daemons"));
     assert!(!Path::new(&fresh).join("dev.json").exists());
 }
+
+#[test]
+fn a_metadata_server_is_bootstrapped_once_and_never_after_it_ran() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (data, peer) = (dir.path().join("data"), format!("1=127.0.0.1:{port}"));
+    let data = data.to_str().unwrap();
+    let flags = ["metadata", "--id", "1", "--data-dir", data, "--peer", &peer];
+    let bootstrap = [&flags[..], &["--bootstrap"]].concat();
+    for _ in 0..2 {
+        let output = weft(&bootstrap);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let identity = Path::new(data).join("identity");
+    let text = fs::read_to_string(&identity).unwrap();
+    assert!(text.contains("standing = \"new\""), "{text}");
+    fs::write(&identity, text.replace("\"new\"", "\"member\"")).unwrap();
+    assert!(refused(&bootstrap, 1).contains("has run"));
+    // Its log is not made anew either.
+    let said = refused(&flags, 1);
+    assert!(said.contains("move the whole data folder away"), "{said}");
+}

@@ -93,6 +93,7 @@ impl Cluster {
         };
         for (i, address) in (0..METADATA).zip(&addresses) {
             let config = cluster.metadata_config(i, address, &addresses)?;
+            bootstrap(&config)?;
             let daemon =
                 cluster.daemon(format!("metadata{i}"), i, &["metadata", "--config", path(&config)]);
             cluster.metadata.push(daemon);
@@ -229,6 +230,14 @@ impl Cluster {
     pub fn dir(&self) -> &Path {
         self.temp.path()
     }
+}
+
+/// Says that the metadata server is one of a new cluster.
+fn bootstrap(config: &Path) -> Result<()> {
+    let mut command = Command::new(weft_binary());
+    let out = command.args(["metadata", "--bootstrap", "--config", path(config)]).output()?;
+    ensure!(out.status.success(), "bootstrap: {}", String::from_utf8_lossy(&out.stderr));
+    Ok(())
 }
 
 fn log_of(daemon: &Daemon) -> String {

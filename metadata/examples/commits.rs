@@ -32,6 +32,7 @@ async fn main() -> Result<()> {
     for member in &members {
         let data = dir.path().join(member.id.to_string());
         let config = Config::new(member.id, member.address.clone(), members.clone(), data);
+        weft_metadata::bootstrap(&config)?;
         servers.push(tokio::spawn(weft_metadata::run(config, weft_net::tcp(), stopped.clone())));
     }
     let leader = find_leader(&members).await;

@@ -1,8 +1,9 @@
-//! The identity file of a data folder: whose it is.
+//! The identity file of a data folder: whose it is, and what part its server may take in the group.
 //!
-//! Invariant: a folder serves one server of one cluster for life. A server whose folder says
+//! Invariants: a folder serves one server of one cluster for life. A server whose folder says
 //! otherwise refuses to start, because a voter that forgot its log, or speaks for another, can
-//! lose acknowledged metadata.
+//! lose acknowledged metadata. An empty folder is one whose server may have forgotten: only an explicit
+//! bootstrap says that there was nothing to forget.
 
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -13,6 +14,29 @@ use weft_proto::{Error, ErrorKind, NodeId, Result, Uuid};
 /// Version of what lies in the data folder.
 const FORMAT: u32 = 1;
 
+/// Folders of the Raft log and of the state, beside the identity.
+pub const LOG: &str = "log";
+pub const STATE: &str = "state";
+
+/// What to do with a folder of which a part is lost.
+pub const MOVE_AWAY: &str =
+    "move the whole data folder away and start this server; the others bring it up to date";
+
+/// What part a server may take in its group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// Bootstrapped, and not started since: it has nothing to forget.
+    New,
+    /// Its folder was empty. It takes no part until the group has admitted it.
+    Empty,
+    /// Admitted with an empty log: it follows, but neither votes nor stands for election before its
+    /// log holds the entry that admitted it.
+    CatchingUp,
+    #[default]
+    Member,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Contents {
     format: u32,
@@ -21,6 +45,11 @@ struct Contents {
     members: Vec<NodeId>,
     /// Empty until the cluster has been made.
     cluster: String,
+    #[serde(default)]
+    standing: Standing,
+    /// Index of the log entry that admitted this server when its folder was empty; 0: none.
+    #[serde(default)]
+    admitted: u64,
 }
 
 /// A claimed data folder.
@@ -30,16 +59,33 @@ pub struct Identity {
     node: NodeId,
     members: Vec<NodeId>,
     cluster: Option<Uuid>,
+    standing: Standing,
+    admitted: u64,
 }
 
 impl Identity {
-    /// Claims an empty folder for this server, or checks that the folder is this server's.
+    /// Checks that the folder is this server's, or claims an empty one as that of a server that
+    /// may have lost its disk.
     pub fn claim(data_dir: &Path, node: NodeId, mut members: Vec<NodeId>) -> Result<Self> {
         members.sort();
         fs::create_dir_all(data_dir).map_err(|e| io("create", data_dir, &e))?;
         let path = data_dir.join("identity");
         let Some(text) = read(&path)? else {
-            let identity = Self { path, node, members, cluster: None };
+            for data in [LOG, STATE] {
+                let left = data_dir.join(data);
+                if left.try_exists().map_err(|e| io("look for", &left, &e))? {
+                    return Err(Error::new(
+                        ErrorKind::Corrupt,
+                        format!(
+                            "{} is there and {} is missing: part of this folder is lost; {MOVE_AWAY}",
+                            left.display(),
+                            path.display()
+                        ),
+                    ));
+                }
+            }
+            let (standing, admitted) = (Standing::Empty, 0);
+            let identity = Self { path, node, members, cluster: None, standing, admitted };
             identity.write()?;
             return Ok(identity);
         };
@@ -74,7 +120,45 @@ impl Identity {
                 Err(e) => return refuse(format!("cluster {hex:?}: {e}")),
             },
         };
-        Ok(Self { path, node, members, cluster })
+        let (standing, admitted) = (contents.standing, contents.admitted);
+        Ok(Self { path, node, members, cluster, standing, admitted })
+    }
+
+    /// Marks an empty folder as that of a server of a group that has never run.
+    pub fn bootstrap(data_dir: &Path, node: NodeId, members: Vec<NodeId>) -> Result<()> {
+        let mut identity = Self::claim(data_dir, node, members)?;
+        match identity.standing {
+            Standing::New => Ok(()),
+            Standing::Empty => identity.stand(Standing::New, 0),
+            Standing::CatchingUp | Standing::Member => Err(Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "{} belongs to a server that has run: only empty folders are bootstrapped",
+                    data_dir.display()
+                ),
+            )),
+        }
+    }
+
+    /// What part this server may take.
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Index of the log entry that admitted this server, if its folder was empty once; else 0.
+    pub fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    /// The servers of the group, ascending.
+    pub fn members(&self) -> &[NodeId] {
+        &self.members
+    }
+
+    /// Changes what part this server may take, durably.
+    pub fn stand(&mut self, standing: Standing, admitted: u64) -> Result<()> {
+        (self.standing, self.admitted) = (standing, admitted);
+        self.write()
     }
 
     /// The cluster that this folder belongs to, once it is known.
@@ -107,6 +191,8 @@ impl Identity {
             node: self.node,
             members: self.members.clone(),
             cluster: self.cluster.map(|c| c.to_string()).unwrap_or_default(),
+            standing: self.standing,
+            admitted: self.admitted,
         };
         let text = toml::to_string(&contents)
             .map_err(|e| Error::new(ErrorKind::Internal, format!("identity: {e}")))?;
@@ -154,5 +240,38 @@ mod tests {
         assert!(e.message.contains("membership"), "{e}");
         fs::write(dir.path().join("identity"), b"\xff\x00garbage").unwrap();
         assert!(Identity::claim(dir.path(), NodeId(1), members).is_err());
+    }
+
+    #[test]
+    fn only_a_bootstrap_makes_an_empty_folder_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let members = || vec![NodeId(2), NodeId(1)];
+        let claim = || Identity::claim(dir.path(), NodeId(1), members());
+        assert_eq!(claim().unwrap().standing(), Standing::Empty);
+        for _ in 0..2 {
+            Identity::bootstrap(dir.path(), NodeId(1), members()).unwrap();
+            assert_eq!(claim().unwrap().standing(), Standing::New);
+        }
+        claim().unwrap().stand(Standing::CatchingUp, 7).unwrap();
+        let mut found = claim().unwrap();
+        assert_eq!((found.standing(), found.admitted()), (Standing::CatchingUp, 7));
+        assert!(Identity::bootstrap(dir.path(), NodeId(1), members()).is_err());
+        found.stand(Standing::Member, 7).unwrap();
+        assert!(Identity::bootstrap(dir.path(), NodeId(1), members()).is_err());
+        // What an earlier version wrote has run.
+        let text = "format = 1\nnode = 1\nmembers = [1, 2]\ncluster = \"\"\n";
+        fs::write(dir.path().join("identity"), text).unwrap();
+        assert_eq!(claim().unwrap().standing(), Standing::Member);
+    }
+
+    #[test]
+    fn a_folder_without_its_identity_is_no_empty_one() {
+        for data in [LOG, STATE] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join(data)).unwrap();
+            let members = || vec![NodeId(1)];
+            assert!(Identity::claim(dir.path(), NodeId(1), members()).is_err());
+            assert!(Identity::bootstrap(dir.path(), NodeId(1), members()).is_err());
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! | `lock_waits` | whose turn it is to take a lock; the locks are replicated (`ops/locks`) |
 //! | `leader`, `gc`, `placement` | the leader's duties |
 //! | [`config`], [`env`], `identity`, `run` | settings, seams to the world, start and stop |
+//! | `join` | how a server that lost its disk comes back |
 //!
 //! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
 
@@ -19,6 +20,7 @@ mod control;
 pub mod env;
 mod gc;
 mod identity;
+mod join;
 mod leader;
 mod leases;
 mod lock_waits;
@@ -39,5 +41,5 @@ mod worker;
 
 pub use config::{Config, Member};
 pub use env::{Clock, Env, SystemClock};
-pub use run::{run, run_in};
+pub use run::{bootstrap, run, run_in};
 pub use state::StateMachine;

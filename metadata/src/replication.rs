@@ -58,6 +58,13 @@ impl Link {
         Self { peer: id, queue, lost }
     }
 
+    /// A link without a network: its messages come out of the receiver.
+    #[cfg(test)]
+    pub fn to(peer: NodeId, lost: mpsc::UnboundedSender<Lost>) -> (Self, mpsc::Receiver<Message>) {
+        let (queue, sent) = mpsc::channel(QUEUE);
+        (Self { peer, queue, lost }, sent)
+    }
+
     /// Queues a message, or drops it and reports so.
     pub fn send(&self, message: Message) {
         if let Err(e) = self.queue.try_send(message) {

@@ -3,9 +3,11 @@
 use crate::config::Config;
 use crate::control::{self, ControlService};
 use crate::env::Env;
-use crate::identity::Identity;
+use crate::identity::{Identity, LOG, STATE, Standing};
+use crate::join;
 use crate::leader;
 use crate::node::{Driver, Node, Wiring};
+use crate::raftlog::LogStorage;
 use crate::replication::Link;
 use crate::server::{MetadataService, cluster_of};
 use crate::snapshot::Snapshots;
@@ -13,6 +15,7 @@ use crate::state::StateMachine;
 use crate::targets::Targets;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use raft::eraftpb::HardState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -28,6 +31,14 @@ const MAX_PAYLOAD: usize = 4096;
 const MAX_IN_FLIGHT: usize = 8 << 20;
 /// Bytes held for all connections together.
 const MAX_MEMORY: usize = 256 << 20;
+
+/// Marks the empty data folder of a server as that of a group that has never run. Once for each server
+/// of a new group: without, a server with an empty folder takes no part before a leader has admitted
+/// it, since it may have lost its disk. Refused if the server has run.
+pub fn bootstrap(config: &Config) -> Result<()> {
+    config.validate()?;
+    Identity::bootstrap(&config.data_dir, config.id, config.peers.iter().map(|p| p.id).collect())
+}
 
 /// Runs a metadata server in the real world, until `shutdown` becomes true. An error means that it
 /// could not start, or could not go on: its disk failed, or its data is another's.
@@ -47,14 +58,48 @@ pub async fn run_in(
     shutdown: watch::Receiver<bool>,
 ) -> Result<()> {
     config.validate()?;
-    let identity =
+    let mut identity =
         Identity::claim(&config.data_dir, config.id, config.peers.iter().map(|p| p.id).collect())?;
-    let opening = config.data_dir.join("state");
+    let bind = async || {
+        transport.bind(&config.listen).await.map_err(|e| {
+            Error::new(ErrorKind::Unavailable, format!("cannot listen on {}: {e}", config.listen))
+        })
+    };
+    match identity.standing() {
+        Standing::Empty => {
+            let (listener, stop) = (bind().await?, shutdown.clone());
+            if !join::admitted(&config, &transport, &env, &mut identity, listener, stop).await? {
+                return Ok(());
+            }
+        }
+        Standing::New => {
+            let voters = identity.members().iter().map(|m| m.0).collect();
+            let log = config.data_dir.join(LOG);
+            env.blocking(move || LogStorage::make(&log, voters, &HardState::default())).await?;
+            identity.stand(Standing::Member, 0)?;
+        }
+        Standing::CatchingUp | Standing::Member => {}
+    }
+    let listener = bind().await?;
+    let opening = config.data_dir.join(STATE);
     let state = Arc::new(env.blocking(move || StateMachine::open(&opening)).await?);
-    let listener = transport.bind(&config.listen).await.map_err(|e| {
-        Error::new(ErrorKind::Unavailable, format!("cannot listen on {}: {e}", config.listen))
-    })?;
     Server::start(config, transport, env, identity, state, listener, shutdown)?.run().await
+}
+
+/// How a metadata server serves.
+pub fn options(
+    identity: weft_net::Identity,
+    max_connections: usize,
+    http2: Option<mpsc::Sender<weft_net::BoxStream>>,
+) -> ServerOptions {
+    ServerOptions {
+        identity,
+        max_payload: MAX_PAYLOAD,
+        max_in_flight: MAX_IN_FLIGHT,
+        max_memory: MAX_MEMORY,
+        max_connections,
+        http2,
+    }
 }
 
 /// The tasks of a server. Dropping it ends them.
@@ -111,20 +156,14 @@ impl Server {
             inbox,
             lost,
             snapshots: snapshots.clone(),
+            admitted: identity.admitted(),
             shutdown: shutdown.clone(),
         };
         let max_connections = config.max_connections as usize;
         let (node, driver) = Driver::open(config, env, state, wiring)?;
         let targets = Arc::new(Targets::default());
         let (http2_tx, http2) = mpsc::channel(16);
-        let options = ServerOptions {
-            identity: me,
-            max_payload: MAX_PAYLOAD,
-            max_in_flight: MAX_IN_FLIGHT,
-            max_memory: MAX_MEMORY,
-            max_connections,
-            http2: Some(http2_tx),
-        };
+        let options = options(me, max_connections, Some(http2_tx));
         let service = Arc::new(MetadataService::new(
             node.clone(),
             targets.clone(),
@@ -155,10 +194,18 @@ impl Server {
         let mut maps = self.node.watch_map();
         let mut named = false;
         let mut shutdown = self.shutdown.clone();
+        let node = self.node.clone();
+        let admitted = self.identity.admitted();
         loop {
+            let behind = self.identity.standing() == Standing::CatchingUp;
             tokio::select! {
                 biased;
                 _ = shutdown.wait_for(|&stop| stop) => break,
+                caught_up = node.settled(admitted), if behind => {
+                    caught_up?;
+                    tracing::info!("this server has caught up and takes part in elections");
+                    self.identity.stand(Standing::Member, admitted)?;
+                }
                 map = maps.wait_for(|map| cluster_of(map).is_some()), if !named => {
                     let cluster = map.ok().and_then(|map| cluster_of(&map));
                     named = true;

@@ -592,6 +592,25 @@ impl MetadataService {
         op.files.iter().filter_map(|file| leases.enter_made(session, InodeId(file.ino))).collect()
     }
 
+    /// Admits a server that lost its disk, if this one leads.
+    async fn join(&self, request: Incoming) -> Result<Outgoing> {
+        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
+        let asking: v1::JoinRequest = decode(&request)?;
+        let server = NodeId(asking.node);
+        if server == self.node.config.id || !self.members.contains(&server) {
+            let what = format!("server {server} is not another member of this group");
+            return Err(Error::new(ErrorKind::Protocol, what));
+        }
+        let admit = async {
+            self.node.lead(deadline).await?;
+            self.node.admit(server).await
+        };
+        let reply = tokio::time::timeout_at(deadline, admit).await.map_err(|_| {
+            Error::new(ErrorKind::TimedOut, "no majority has acknowledged it yet")
+        })??;
+        Ok(Outgoing::message(&reply))
+    }
+
     async fn piece(&self, request: Incoming) -> Result<Outgoing> {
         let (piece, bytes) = self.snapshots.piece(decode(&request)?).await?;
         Ok(Outgoing::with_payload(&piece, vec![bytes]))
@@ -651,6 +670,7 @@ impl Service for MetadataService {
             op::META => self.meta(request).await,
             op::RAFT => self.raft(request).await,
             op::SNAPSHOT_PIECE => self.piece(request).await,
+            op::JOIN => self.join(request).await,
             other => Err(Error::new(
                 ErrorKind::Protocol,
                 format!(

@@ -11,6 +11,8 @@ pub const META: u16 = 16;
 pub const RAFT: u16 = 17;
 /// [`crate::v1::SnapshotPieceRequest`] → [`crate::v1::SnapshotPiece`] and payload.
 pub const SNAPSHOT_PIECE: u16 = 18;
+/// [`crate::v1::JoinRequest`] → [`crate::v1::JoinReply`].
+pub const JOIN: u16 = 19;
 
 /// [`crate::v1::PutRequest`] and payload → [`crate::v1::PutReply`].
 pub const PUT: u16 = 32;

@@ -200,6 +200,20 @@ impl Cluster {
         leader["id"].as_u64().context("leader without an id")
     }
 
+    /// Kills a metadata server that does not lead with SIGKILL and takes its disk away; returns its folder.
+    pub fn lose_metadata_disk(&self) -> Result<PathBuf> {
+        let follower = eventually(Duration::from_secs(20), "a metadata leader", || {
+            let status = self.status().ok()?;
+            let servers = status["metadata"].as_array()?;
+            servers.iter().find(|m| m["leader"] == true)?;
+            servers.iter().find(|m| m["leader"] == false).cloned()
+        })?;
+        kill_hard(pid(&follower)?)?;
+        let folder = self.dir.join(format!("metadata-{}", follower["id"]));
+        fs::remove_dir_all(&folder)?;
+        Ok(folder)
+    }
+
     /// Kills the process that serves a mount, with SIGKILL.
     pub fn kill_mount(&self, at: &Path) -> Result<()> {
         kill_hard(self.pid_of_mount(at)?.as_raw())

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use weft_metadata::Member;
-use weft_proto::NodeId;
+use weft_proto::{ErrorKind, NodeId};
 use weft_storaged::engine::{Content, Engine, inspect};
 
 /// A kind of daemon.
@@ -36,12 +36,17 @@ pub fn target_path(dir: &Path, id: u64) -> PathBuf {
     dir.join(STORAGE.name(id)).join("target")
 }
 
-/// Makes the target and writes the file of every daemon that has no file: edits made by hand stay.
+/// Makes the data and writes the file of every daemon that has no file: edits made by hand stay.
 pub fn write_all(dir: &Path, state: &State) -> Result<()> {
     let folder = dir.join("config");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for daemon in &state.metadata {
-        write(dir, METADATA, daemon, &toml::to_string_pretty(&metadata(dir, state, daemon))?)?;
+        let config = metadata(dir, state, daemon);
+        // Once: a server whose folder is found empty later has lost its disk.
+        if !config_path(dir, METADATA, daemon.id).exists() {
+            bootstrap(&config)?;
+        }
+        write(dir, METADATA, daemon, &toml::to_string_pretty(&config)?)?;
     }
     for daemon in &state.storage {
         let config = storage(dir, state, daemon);
@@ -62,6 +67,14 @@ fn make(target: &weft_storaged::Target) -> Result<()> {
     }
     Engine::format(&target.options(), &Content::Blank)?;
     Ok(())
+}
+
+/// Says that a metadata server is one of a new cluster, unless it has run.
+fn bootstrap(config: &weft_metadata::Config) -> Result<()> {
+    match weft_metadata::bootstrap(config) {
+        Err(e) if e.kind == ErrorKind::Exists => Ok(()),
+        done => Ok(done?),
+    }
 }
 
 fn make_folder(dir: &Path, role: Role, daemon: &Daemon) -> Result<()> {

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use weft_proto::{Error, ErrorKind, Result, v1};
 
 /// What the event loop learns from the worker.
+#[derive(Default)]
 pub struct Applied {
     /// Index of the last entry.
     pub last: u64,
@@ -23,6 +24,8 @@ pub struct Applied {
     pub answers: Vec<(u64, u64, v1::StoredReply)>,
     /// An entry touched the cluster map.
     pub map_changed: bool,
+    /// Servers that start anew with an empty log.
+    pub admitted: Vec<u64>,
 }
 
 /// Bytes of an entry that count against the limit of what waits to be applied.
@@ -49,8 +52,7 @@ pub fn applier(
 
 /// Applies entries as one batch.
 pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Result<Applied> {
-    let mut applied =
-        Applied { last: 0, bytes: 0, time_ns: 0, answers: Vec::new(), map_changed: false };
+    let mut applied = Applied::default();
     let mut changes = Vec::new();
     let mut terms = Vec::new();
     for entry in entries {
@@ -66,6 +68,9 @@ pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Resu
             .map_err(|e| newer(entry.index, &e.to_string()))?;
         applied.time_ns = applied.time_ns.max(change.time_ns);
         applied.map_changed |= touches_map(&change);
+        if let Some(v1::log_entry::Body::AdmitServer(admit)) = &change.body {
+            applied.admitted.push(admit.node);
+        }
         terms.push(entry.term);
         changes.push((entry.index, change));
     }

@@ -17,6 +17,7 @@ use super::setup::{LogJob, log_writer, logger, raft_config};
 use super::{Node, View, not_leader};
 use crate::config::Config;
 use crate::env::Env;
+use crate::identity::{LOG, MOVE_AWAY};
 use crate::raftlog::{Append, LogDb, LogStorage};
 use crate::replication::{Link, Lost};
 use crate::snapshot::Snapshots;
@@ -45,6 +46,9 @@ const APPLY_IN_PLACE: usize = 8;
 /// Entries stepped or proposed between two looks at the rest.
 const BURST: usize = 1024;
 
+#[cfg(test)]
+mod tests;
+
 /// What connects a node to the other parts of the server.
 pub struct Wiring {
     pub peers: Arc<Peers>,
@@ -52,6 +56,8 @@ pub struct Wiring {
     pub inbox: mpsc::Receiver<Vec<Message>>,
     pub lost: mpsc::UnboundedReceiver<Lost>,
     pub snapshots: Arc<Snapshots>,
+    /// This server takes no part in elections before its log holds this entry; 0: it does.
+    pub admitted: u64,
     pub shutdown: watch::Receiver<bool>,
 }
 
@@ -107,7 +113,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Opens the log and prepares the loop. The group's members are those of the configuration.
+    /// Opens the log and prepares the loop.
     pub fn open(
         config: Config,
         env: Env,
@@ -115,9 +121,7 @@ impl Driver {
         wiring: Wiring,
     ) -> Result<(Arc<Node>, Self)> {
         let applied_index = state.applied();
-        let mut voters: Vec<u64> = config.peers.iter().map(|p| p.id.0).collect();
-        voters.sort_unstable();
-        let storage = LogStorage::open(&config.data_dir.join("log"), applied_index, voters)?;
+        let storage = LogStorage::open(&config.data_dir.join(LOG), applied_index)?;
         let log = storage.db();
         let mute_until = storage.has_history().then(|| Instant::now() + config.election_timeout());
         let raw =
@@ -206,7 +210,7 @@ impl Driver {
                 _ = tick.tick() => self.on_tick(),
                 Some(written) = self.written.recv() => self.on_written(written?),
                 Some(applied) = self.applied.recv() => self.on_applied(applied?)?,
-                Some(messages) = self.wiring.inbox.recv() => self.on_messages(messages),
+                Some(messages) = self.wiring.inbox.recv() => self.on_messages(messages)?,
                 _ = self.proposals.recv_many(&mut proposals, BURST), if room => {}
                 Some(reader) = self.barriers.recv() => self.on_reader(reader),
                 Some(lost) = self.wiring.lost.recv() => self.on_lost(&lost),
@@ -248,7 +252,7 @@ impl Driver {
         }
         for _ in 0..BURST {
             let Ok(messages) = self.wiring.inbox.try_recv() else { break };
-            self.on_messages(messages);
+            self.on_messages(messages)?;
         }
         for _ in 0..BURST {
             let Ok(reader) = self.barriers.try_recv() else { break };
@@ -257,8 +261,16 @@ impl Driver {
         Ok(())
     }
 
+    /// Whether this server may vote and stand for election.
+    fn elects(&self) -> bool {
+        self.raw.raft.raft_log.last_index() >= self.wiring.admitted
+    }
+
     fn on_tick(&mut self) {
-        self.raw.tick();
+        // A follower's ticks serve no other end.
+        if self.elects() {
+            self.raw.tick();
+        }
         if self.leads.is_some() && (self.node.lease.take_used() || !self.readers.is_empty()) {
             self.start_round();
         }
@@ -266,24 +278,41 @@ impl Driver {
         self.compact();
     }
 
-    fn on_messages(&mut self, messages: Vec<Message>) {
-        for message in messages {
+    fn on_messages(&mut self, messages: Vec<Message>) -> Result<()> {
+        for mut message in messages {
             match MessageType::from_i32(message.msg_type) {
                 Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
-                    if self.mute_until.is_some_and(|until| Instant::now() < until) => {}
+                    if !self.elects()
+                        || self.mute_until.is_some_and(|until| Instant::now() < until) => {}
                 Some(MessageType::MsgSnapshot) => self.fetch(message),
                 Some(MessageType::MsgHeartbeat)
                     if message.commit > self.raw.raft.raft_log.last_index() =>
                 {
-                    tracing::error!(
-                        commit = message.commit,
-                        last = self.raw.raft.raft_log.last_index(),
-                        "the leader counts on log entries that this server has lost; give it an empty data folder and a new id"
-                    );
+                    if self.elects() {
+                        return Err(self.lost_entries(message.commit)?);
+                    }
+                    // Counted before this server lost its disk.
+                    message.commit = 0;
+                    self.step(message);
                 }
                 _ => self.step(message),
             }
         }
+        Ok(())
+    }
+
+    /// The leader counts on entries that this server acknowledged and does not have: it must not vote
+    /// any more.
+    fn lost_entries(&self, commit: u64) -> Result<Error> {
+        self.log.condemn()?;
+        let last = self.raw.raft.raft_log.last_index();
+        Ok(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "the leader counts on log entries up to {commit} of this server, whose log ends at \
+                 {last}: its disk lost what it had synced; {MOVE_AWAY}"
+            ),
+        ))
     }
 
     pub(super) fn step(&mut self, message: Message) {
@@ -401,8 +430,24 @@ impl Driver {
         if applied.map_changed {
             self.publish_map()?;
         }
+        for server in applied.admitted {
+            self.start_anew(server);
+        }
         self.node.applied.send_replace(applied.last);
         Ok(())
+    }
+
+    /// A server has nothing any more of what it acknowledged: its log is sent from the beginning.
+    fn start_anew(&mut self, server: u64) {
+        let raft = &mut self.raw.raft;
+        if raft.state != StateRole::Leader || server == raft.id {
+            return;
+        }
+        if let Some(progress) = raft.mut_prs().get_mut(server) {
+            progress.become_probe();
+            (progress.matched, progress.next_idx) = (0, 1);
+            self.snapshot_sent.remove(&server);
+        }
     }
 
     /// Hands on one batch of Raft's decisions.

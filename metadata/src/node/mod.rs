@@ -161,6 +161,25 @@ impl Node {
         }
     }
 
+    /// Has the group note that a server lost its disk and starts anew. Answers what it must know to
+    /// take part again; see [`crate::join`].
+    pub async fn admit(&self, server: NodeId) -> Result<v1::JoinReply> {
+        let entry = v1::AdmitServerEntry { node: server.0 };
+        tracing::warn!(server = server.0, "a server with an empty disk asks to be admitted");
+        self.propose(v1::log_entry::Body::AdmitServer(entry), Effect::Nothing).await?;
+        let mut members: Vec<u64> = self.config.peers.iter().map(|p| p.id.0).collect();
+        members.sort_unstable();
+        // Neither is less than the entry's own.
+        let (index, term) = (self.state.applied(), self.view().term);
+        Ok(v1::JoinReply {
+            empty: false,
+            cluster: self.map().cluster.clone(),
+            members,
+            term,
+            index,
+        })
+    }
+
     /// Returns when the state here holds all that was acknowledged before the call, anywhere.
     pub async fn read_barrier(&self) -> Result<()> {
         if self.lease.holds(Instant::now()) {

@@ -166,6 +166,8 @@ pub(crate) fn apply(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::S
         Some(Body::ExpireSession(op)) => run(op, tx, &cx),
         Some(Body::PurgeInodes(op)) => run(op, tx, &cx),
         Some(Body::SegmentsFreed(op)) => run(op, tx, &cx),
+        // Of the group, not of the state.
+        Some(Body::AdmitServer(_)) => Ok(EMPTY),
         None => refuse(ErrorKind::Protocol, "log entry of an unknown kind"),
     };
     stored(outcome)

@@ -1,11 +1,13 @@
 //! The Raft log on disk: entries, hard state, and where the log begins, in a RocksDB of its own.
 //!
 //! Keys: `e` + index (big-endian) is an entry; `h` the hard state; `c` the configuration; `t` the
-//! position before the first entry; `i` the position of a snapshot that is being installed.
-//! Invariants: entries are contiguous from `t` + 1; [`LogDb::write`] is one atomic batch, on disk
+//! position before the first entry; `i` the position of a snapshot that is being installed; `l` is there
+//! if the log lost entries that others count on.
+//! Invariants: a log is made once, and never in place of one that is missing; entries are contiguous from `t` + 1; [`LogDb::write`] is one atomic batch, on disk
 //! when it returns if any of it must be; a crash in the middle of an installation is finished or
 //! undone by [`LogDb::recover`].
 
+use crate::identity::MOVE_AWAY;
 use raft::eraftpb::{ConfState, Entry, HardState};
 use raft_prost::Message as _;
 use rocksdb::{DB, DBRecoveryMode, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions};
@@ -16,6 +18,7 @@ const HARD_STATE: &[u8] = b"h";
 const CONF_STATE: &[u8] = b"c";
 const TRUNCATED: &[u8] = b"t";
 const INSTALLING: &[u8] = b"i";
+const LOST: &[u8] = b"l";
 /// Size of a segment of RocksDB's own log; a few are reused, so that a sync need not grow a file.
 const WAL_FILE: usize = 32 << 20;
 
@@ -62,16 +65,28 @@ pub struct LogDb {
 /// What [`LogDb::recover`] found.
 pub struct Recovered {
     pub hard_state: HardState,
-    pub conf_state: Option<ConfState>,
+    pub conf_state: ConfState,
     pub truncated: Position,
     pub last: Position,
 }
 
 impl LogDb {
-    /// Opens or makes the log in a folder.
+    /// Makes the log of a group with these servers, durably, with what its server has promised so far.
+    pub fn make(dir: &Path, conf_state: &ConfState, hard_state: &HardState) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(CONF_STATE, conf_state.encode_to_vec());
+        batch.put(HARD_STATE, hard_state.encode_to_vec());
+        Self::open_or(dir, true)?.write_synced(batch)
+    }
+
+    /// Opens the log in a folder.
     pub fn open(dir: &Path) -> Result<Self> {
+        Self::open_or(dir, false)
+    }
+
+    fn open_or(dir: &Path, make: bool) -> Result<Self> {
         let mut options = Options::default();
-        options.create_if_missing(true);
+        options.create_if_missing(make);
         options.set_write_buffer_size(WAL_FILE);
         options.set_max_write_buffer_number(4);
         options.set_recycle_log_file_num(4);
@@ -81,14 +96,20 @@ impl LogDb {
         // A recycled file has old records after the torn one; stopping at the first that does not
         // fit keeps a prefix, and whatever was acknowledged lies in the synced prefix.
         options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-        let db = DB::open(&options, dir)
-            .map_err(|e| Error::new(ErrorKind::Io, format!("raft log {}: {e}", dir.display())))?;
+        // An empty log in place of a lost one would have its server forget what it promised.
+        let db = DB::open(&options, dir).map_err(|e| {
+            let what = format!("raft log {}: {e}; if it is lost, {MOVE_AWAY}", dir.display());
+            Error::new(ErrorKind::Io, what)
+        })?;
         Ok(Self { db })
     }
 
     /// What the log holds. `applied` is the state machine's index: if a snapshot was being
     /// installed, it tells whether the state had been replaced.
     pub fn recover(&self, applied: u64) -> Result<Recovered> {
+        if self.get(LOST)?.is_some() {
+            return Err(damaged(&format!("it lost entries that others count on: {MOVE_AWAY}")));
+        }
         if let Some(at) = self.get(INSTALLING)? {
             let at = Position::from_bytes(&at)?;
             if applied >= at.index {
@@ -102,8 +123,8 @@ impl LogDb {
             None => HardState::default(),
         };
         let conf_state = match self.get(CONF_STATE)? {
-            Some(b) => Some(ConfState::decode(&b[..]).map_err(|e| damaged(&e.to_string()))?),
-            None => None,
+            Some(b) => ConfState::decode(&b[..]).map_err(|e| damaged(&e.to_string()))?,
+            None => return Err(damaged(&format!("it names no servers: {MOVE_AWAY}"))),
         };
         let truncated = match self.get(TRUNCATED)? {
             Some(b) => Position::from_bytes(&b)?,
@@ -112,8 +133,14 @@ impl LogDb {
         let last = self.last()?.filter(|l| l.index > truncated.index).unwrap_or(truncated);
         if applied > last.index {
             return Err(damaged(&format!(
-                "the state has applied entry {applied}, the log ends at {}: acknowledged entries are lost, restore this server from a snapshot under a new id",
+                "the state has applied entry {applied}, the log ends at {}: acknowledged entries are lost; {MOVE_AWAY}",
                 last.index
+            )));
+        }
+        if applied < truncated.index {
+            return Err(damaged(&format!(
+                "the state has applied entry {applied}, the log begins after {}: the state is lost or an old one; {MOVE_AWAY}",
+                truncated.index
             )));
         }
         // The commit index is not synced on its own; what was applied was committed.
@@ -164,10 +191,10 @@ impl LogDb {
         self.db.write_opt(batch, &options).map_err(|e| failed(&e))
     }
 
-    /// Sets the group's configuration, durably.
-    pub fn set_conf_state(&self, conf_state: &ConfState) -> Result<()> {
+    /// Notes, durably, that the log lost entries that others count on: it is not opened again.
+    pub fn condemn(&self) -> Result<()> {
         let mut batch = WriteBatch::default();
-        batch.put(CONF_STATE, conf_state.encode_to_vec());
+        batch.put(LOST, []);
         self.write_synced(batch)
     }
 

@@ -36,22 +36,19 @@ pub struct LogStorage {
 }
 
 impl LogStorage {
-    /// Opens the log. `voters` form the group if the log is new.
-    pub fn open(dir: &Path, applied: u64, voters: Vec<u64>) -> Result<Self> {
+    /// Makes an empty log for a server of the group of `voters` that has promised what `hard_state` says.
+    pub fn make(dir: &Path, voters: Vec<u64>, hard_state: &HardState) -> Result<()> {
+        LogDb::make(dir, &ConfState::from((voters, Vec::new())), hard_state)
+    }
+
+    /// Opens the log, which must be there. `applied` is the state machine's index.
+    pub fn open(dir: &Path, applied: u64) -> Result<Self> {
         let db = LogDb::open(dir)?;
         let found = db.recover(applied)?;
-        let conf_state = match found.conf_state {
-            Some(conf_state) => conf_state,
-            None => {
-                let conf_state = ConfState::from((voters, Vec::new()));
-                db.set_conf_state(&conf_state)?;
-                conf_state
-            }
-        };
         Ok(Self {
             db: Arc::new(db),
             hard_state: found.hard_state,
-            conf_state,
+            conf_state: found.conf_state,
             truncated: found.truncated,
             last: found.last.index,
             cache: VecDeque::new(),
@@ -252,6 +249,12 @@ mod tests {
             .collect()
     }
 
+    /// A new log of a group of three.
+    fn made(dir: &Path) -> LogStorage {
+        LogStorage::make(dir, vec![1, 2, 3], &HardState::default()).unwrap();
+        LogStorage::open(dir, 0).unwrap()
+    }
+
     /// Appends in memory and on disk, as the event loop does.
     fn append(log: &mut LogStorage, entries: Vec<Entry>) {
         let old_last = log.append(&entries);
@@ -262,7 +265,7 @@ mod tests {
     #[test]
     fn a_log_survives_reopening_conflicts_and_truncation() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = LogStorage::open(dir.path(), 0, vec![1, 2, 3]).unwrap();
+        let mut log = made(dir.path());
         assert!(!log.has_history());
         append(&mut log, (1..=10).map(|i| entry(i, 1)).collect());
         // A new leader overwrites 6.. with fewer entries: 8..=10 must be gone for good.
@@ -270,7 +273,7 @@ mod tests {
         let expected = [(4, 1), (5, 1), (6, 2), (7, 2)];
         assert_eq!(range(&log, 4, 8), expected);
         drop(log);
-        let mut log = LogStorage::open(dir.path(), 5, vec![1, 2, 3]).unwrap();
+        let mut log = LogStorage::open(dir.path(), 5).unwrap();
         assert_eq!(log.last, 7);
         assert_eq!(range(&log, 4, 8), expected);
         assert_eq!(log.initial_state().unwrap().hard_state.commit, 5);
@@ -286,21 +289,24 @@ mod tests {
         ));
         assert_eq!((log.term(6).unwrap(), log.term(7).unwrap()), (2, 2));
         drop(log);
-        let log = LogStorage::open(dir.path(), 6, vec![1]).unwrap();
+        let log = LogStorage::open(dir.path(), 6).unwrap();
         assert_eq!((log.first_index().unwrap(), log.last), (7, 8));
         assert_eq!(log.conf_state().voters, [1, 2, 3], "the group is fixed when the log is made");
+        drop(log);
+        let lost = LogStorage::open(dir.path(), 0).err().expect("the state is lost");
+        assert!(lost.message.contains("begins after 6"), "{lost}");
     }
 
     #[test]
     fn an_interrupted_installation_is_finished_or_undone() {
         for replaced in [false, true] {
             let dir = tempfile::tempdir().unwrap();
-            let mut log = LogStorage::open(dir.path(), 0, vec![1]).unwrap();
+            let mut log = made(dir.path());
             append(&mut log, (1..=3).map(|i| entry(i, 1)).collect());
             log.db().begin_install(Position { index: 50, term: 4 }).unwrap();
             drop(log);
             let applied = if replaced { 50 } else { 3 };
-            let log = LogStorage::open(dir.path(), applied, vec![1]).unwrap();
+            let log = LogStorage::open(dir.path(), applied).unwrap();
             if replaced {
                 assert_eq!((log.truncated(), log.last), (Position { index: 50, term: 4 }, 50));
             } else {
@@ -312,7 +318,24 @@ mod tests {
     #[test]
     fn a_log_shorter_than_the_state_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        drop(LogStorage::open(dir.path(), 0, vec![1]).unwrap());
-        assert!(LogStorage::open(dir.path(), 9, vec![1]).is_err());
+        drop(made(dir.path()));
+        assert!(LogStorage::open(dir.path(), 9).is_err());
+    }
+
+    #[test]
+    fn a_missing_log_is_not_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        assert!(LogStorage::open(&log, 0).is_err());
+        std::fs::create_dir_all(&log).unwrap();
+        assert!(LogStorage::open(&log, 0).is_err());
+        let promised = HardState { term: 7, vote: 2, commit: 0 };
+        LogStorage::make(&log, vec![1, 2, 3], &promised).unwrap();
+        let found = LogStorage::open(&log, 0).unwrap();
+        assert_eq!(found.initial_state().unwrap().hard_state, promised);
+        assert!(found.has_history());
+        found.db().condemn().unwrap();
+        drop(found);
+        assert!(LogStorage::open(&log, 0).is_err());
     }
 }

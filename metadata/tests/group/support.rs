@@ -53,6 +53,7 @@ impl Group {
             tune,
         };
         for id in 1..=n {
+            weft_metadata::bootstrap(&group.config(id)).unwrap();
             group.run(id);
         }
         group

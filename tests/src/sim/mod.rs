@@ -78,6 +78,7 @@ pub fn run(seed: u64) -> Result<Summary> {
         .build();
     for (id, name) in (1..).zip(SERVERS) {
         let config = config(id, name, &dir);
+        weft_metadata::bootstrap(&config)?;
         sim.host(name, move || serve(config.clone(), seed));
     }
     for (number, name) in (1..).zip(CLIENTS) {

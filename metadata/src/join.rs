@@ -1,0 +1,159 @@
+//! How a server whose data folder is empty comes back into its group.
+//!
+//! It may have voted, and acknowledged entries, before its disk was lost. So it is silent until the
+//! leader has had an entry committed that names it. That entry was committed without it, by a majority
+//! of which none had forgotten anything; from this follows what makes its forgetting harmless:
+//! - whatever it helped to commit lies below that entry, in the log of everyone in that majority;
+//! - whoever is elected later was voted for by one of that majority, and so has that entry;
+//! - a vote it gave elects nobody any more: who asked for it does not have that entry, and who led by it
+//!   led a term that is over, or is the one in which it was admitted, in which it votes no more.
+//!
+//! From then on it is a server with a short log, and Raft does the rest. That it also keeps out of
+//! elections until its log holds that entry is caution, and what the design asks for.
+//!
+//! Invariant: while a majority of the servers have empty folders, none is admitted: nothing is
+//! committed without one of them.
+
+use crate::config::Config;
+use crate::env::Env;
+use crate::identity::{Identity, LOG, STATE, Standing};
+use crate::raftlog::LogStorage;
+use crate::run::options;
+use raft::eraftpb::HardState;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use weft_net::{Incoming, Listener, Outgoing, Peers, Service, Transport};
+use weft_proto::{Error, ErrorKind, Result, Uuid, op, v1};
+
+/// How long one server may take to have the entry committed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is said that the server still waits.
+const REMIND: Duration = Duration::from_secs(10);
+
+/// Waits until the group has admitted this server, and prepares its folder to follow. False: it is
+/// to stop before that.
+pub async fn admitted(
+    config: &Config,
+    transport: &Arc<dyn Transport>,
+    env: &Env,
+    identity: &mut Identity,
+    listener: Box<dyn Listener>,
+    mut shutdown: watch::Receiver<bool>,
+) -> Result<bool> {
+    let name = format!("metadata {}", config.id);
+    let me = weft_net::Identity { name, cluster: None };
+    let peers = Peers::new(transport.clone(), me.clone());
+    // Clients are sent on at once; other servers that wait learn that this one does.
+    let (_ended, end) = watch::channel(false);
+    let waiting = Arc::new(Waiting { folder: config.data_dir.display().to_string() });
+    let reply = tokio::select! {
+        biased;
+        _ = shutdown.wait_for(|&stop| stop) => return Ok(false),
+        () = weft_net::serve(listener, waiting, options(me, config.max_connections as usize, None), end) => {
+            return Err(Error::new(ErrorKind::Internal, "the listener ended"));
+        }
+        reply = ask(config, identity, &peers) => reply?,
+    };
+    if let Some(cluster) = Uuid::from_slice(&reply.cluster) {
+        identity.set_cluster(cluster)?;
+    }
+    let (folder, voters) = (config.data_dir.clone(), reply.members);
+    // It voted for nobody else in this term, whatever it did in that.
+    let promised = HardState { term: reply.term, vote: config.id.0, commit: 0 };
+    env.blocking(move || {
+        // Left by an earlier try, which did not come to be recorded.
+        [LOG, STATE].iter().try_for_each(|data| remove(&folder.join(data)))?;
+        LogStorage::make(&folder.join(LOG), voters, &promised)
+    })
+    .await?;
+    identity.stand(Standing::CatchingUp, reply.index)?;
+    tracing::info!(index = reply.index, term = reply.term, "admitted to the group");
+    Ok(true)
+}
+
+/// Asks all other servers, again and again, until a leader has had this one admitted.
+async fn ask(config: &Config, identity: &Identity, peers: &Peers) -> Result<v1::JoinReply> {
+    let request = v1::JoinRequest { node: config.id.0 };
+    let mut remind = Instant::now();
+    loop {
+        let (mut empty, mut said) = (1, "nobody was asked yet".to_string());
+        for other in config.peers.iter().filter(|p| p.id != config.id) {
+            let deadline = Instant::now() + PATIENCE;
+            let asked = peers.peer(&other.address);
+            match asked.call::<_, v1::JoinReply>(op::JOIN, &request, deadline).await {
+                Ok(reply) if reply.empty => empty += 1,
+                Ok(reply) => return checked(reply, identity),
+                Err(e) => said = format!("{} said last: {e}", other.address),
+            }
+        }
+        if Instant::now() >= remind {
+            remind = Instant::now() + REMIND;
+            tell(config, empty, &said);
+        }
+        sleep(config.election_timeout()).await;
+    }
+}
+
+fn tell(config: &Config, empty: usize, said: &str) {
+    let (folder, servers) = (config.data_dir.display(), config.peers.len());
+    let first = "if this group has never run, stop its servers and run `weft metadata --bootstrap` \
+                 once with the settings of each";
+    if servers - empty > servers / 2 {
+        tracing::warn!(
+            "the data folder {folder} is empty: this server takes no part before the leader has \
+             admitted it, and asks for that; {said}; {first}"
+        );
+    } else {
+        tracing::error!(
+            "the data folder {folder} is empty, and so are those of {empty} of {servers} servers in all: \
+             the others may lack what was acknowledged, so none of these is admitted and the group \
+             stands still; give one of them its folder back; {first}"
+        );
+    }
+}
+
+/// Refuses an answer that does not fit.
+fn checked(reply: v1::JoinReply, identity: &Identity) -> Result<v1::JoinReply> {
+    let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+    let ours: Vec<u64> = identity.members().iter().map(|m| m.0).collect();
+    if reply.members != ours {
+        return bad(format!(
+            "the group is made of servers {:?}, the configuration names {ours:?}: set peers right",
+            reply.members
+        ));
+    }
+    if reply.term == 0 || reply.index == 0 {
+        return bad("the leader admits this server without saying where".into());
+    }
+    Ok(reply)
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::new(ErrorKind::Io, format!("cannot remove {}: {e}", dir.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Answers for a server that takes no part.
+struct Waiting {
+    folder: String,
+}
+
+#[async_trait::async_trait]
+impl Service for Waiting {
+    async fn call(&self, request: Incoming) -> Result<Outgoing> {
+        match request.op {
+            op::JOIN => Ok(Outgoing::message(&v1::JoinReply { empty: true, ..Default::default() })),
+            _ => Err(Error::new(
+                ErrorKind::NotLeader,
+                format!("the data folder {} is empty: no part of its group yet", self.folder),
+            )),
+        }
+    }
+}

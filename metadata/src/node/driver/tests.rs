@@ -1,0 +1,265 @@
+//! The event loop driven by hand: the test is its peers, its clock and, where it wants to, its disk.
+
+use super::*;
+use crate::config::Member;
+use crate::env::SystemClock;
+use crate::node::Effect;
+use crate::node::setup::log_writer;
+use crate::replication;
+use prost::Message as _;
+use raft::eraftpb::{ConfState, HardState, Snapshot, SnapshotMetadata};
+use raft_prost::Message as _;
+use std::time::Duration;
+use tokio::time::{advance, timeout};
+
+type Answer = oneshot::Receiver<Result<v1::StoredReply>>;
+
+/// Server 1 of three.
+struct Rig {
+    driver: Driver,
+    sent: BTreeMap<u64, mpsc::Receiver<Message>>,
+    dir: tempfile::TempDir,
+    _stop: watch::Sender<bool>,
+}
+
+impl Rig {
+    fn new(admitted: u64, tune: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let member = |id: u64| Member { id: NodeId(id), address: format!("127.0.0.1:{id}") };
+        let members: Vec<_> = (1..=3).map(member).collect();
+        let data = dir.path().to_path_buf();
+        let mut config = Config::new(NodeId(1), members[0].address.clone(), members, data);
+        tune(&mut config);
+        LogStorage::make(&dir.path().join(LOG), vec![1, 2, 3], &HardState::default()).unwrap();
+        let env = Env { clock: Arc::new(SystemClock), seed: 1, threads: false };
+        let state = Arc::new(StateMachine::open(&dir.path().join("state")).unwrap());
+        let me = weft_net::Identity { name: "1".into(), cluster: None };
+        let snapshots = Snapshots::open(dir.path(), "", env.clone(), state.clone()).unwrap();
+        let (lost_tx, lost) = mpsc::unbounded_channel();
+        let (links, sent) = [2, 3]
+            .map(|id| {
+                let (link, sent) = Link::to(NodeId(id), lost_tx.clone());
+                ((NodeId(id), link), (id, sent))
+            })
+            .into_iter()
+            .unzip();
+        let (_stop, shutdown) = watch::channel(false);
+        let wiring = Wiring {
+            peers: Peers::new(weft_net::tcp(), me),
+            links,
+            inbox: mpsc::channel(1).1,
+            lost,
+            snapshots: Arc::new(snapshots),
+            admitted,
+            shutdown,
+        };
+        let (_, driver) = Driver::open(config, env, state, wiring).unwrap();
+        Self { driver, sent, dir, _stop }
+    }
+
+    /// Follows server 2, in term 5, with this many entries, all applied.
+    async fn following(entries: u64, tune: impl FnOnce(&mut Config)) -> Self {
+        let mut rig = Self::new(0, tune);
+        rig.receive(append(0, &(1..=entries).map(|_| Vec::new()).collect::<Vec<_>>())).await;
+        assert_eq!(rig.driver.raw.raft.raft_log.applied, entries);
+        rig
+    }
+
+    /// Leads, ready to answer.
+    async fn leading() -> Self {
+        let mut rig = Self::new(0, |_| {});
+        rig.driver.raw.campaign().unwrap();
+        rig.settle().await;
+        for kind in [MessageType::MsgRequestPreVoteResponse, MessageType::MsgRequestVoteResponse] {
+            let term = rig.driver.raw.raft.term
+                + u64::from(kind == MessageType::MsgRequestPreVoteResponse);
+            rig.receive(Message { term, ..message(2, kind) }).await;
+        }
+        rig.acknowledge(&[2]).await;
+        assert!(rig.driver.leads.is_some() && rig.driver.ready);
+        rig.sent_to(2);
+        rig.sent_to(3);
+        rig
+    }
+
+    /// What the loop does after anything has happened.
+    async fn settle(&mut self) {
+        while self.driver.raw.has_ready() || !self.driver.in_place.is_empty() {
+            self.driver.on_readies().await.unwrap();
+            self.driver.write_in_place().await.unwrap();
+            // What the workers did: a busy machine's disk may have been slow.
+            self.driver.drain().unwrap();
+        }
+        self.driver.publish().unwrap();
+    }
+
+    async fn receive(&mut self, message: Message) {
+        self.driver.on_messages(vec![message]).unwrap();
+        self.settle().await;
+    }
+
+    /// These peers have all of the leader's log.
+    async fn acknowledge(&mut self, peers: &[u64]) {
+        let raft = &self.driver.raw.raft;
+        let (term, index) = (raft.term, raft.raft_log.last_index());
+        for &from in peers {
+            let kind = MessageType::MsgAppendResponse;
+            self.receive(Message { term, index, ..message(from, kind) }).await;
+        }
+    }
+
+    fn propose(&mut self, body: v1::log_entry::Body) -> Answer {
+        let data = v1::LogEntry { time_ns: 0, body: Some(body) }.encode_to_vec();
+        let (reply, answer) = oneshot::channel();
+        self.driver.propose(&mut vec![Proposal { data, effect: Effect::Nothing, reply }]);
+        answer
+    }
+
+    fn sent_to(&mut self, peer: u64) -> Vec<Message> {
+        let sent = self.sent.get_mut(&peer).unwrap();
+        std::iter::from_fn(|| sent.try_recv().ok()).collect()
+    }
+
+    /// From now on the log's disk writes nothing before it is told to.
+    fn hold_disk(&mut self) -> HeldDisk {
+        let (done, written) = mpsc::unbounded_channel();
+        let held = Arc::new(Mutex::new(Vec::new()));
+        let jobs = held.clone();
+        let hold = move |new: Vec<LogJob>| jobs.lock().extend(new);
+        self.driver.writer = Worker::start("held", false, hold).unwrap();
+        self.driver.written = written;
+        self.driver.slow_until = Some(Instant::now() + Duration::from_secs(3600));
+        let write = log_writer(self.driver.log.clone(), done);
+        HeldDisk { held, write: Box::new(write) }
+    }
+
+    /// Has a fetched snapshot at `index` where one is installed from. Answers its announcement.
+    fn fetched(&self, index: u64) -> Message {
+        let made = self.dir.path().join(format!("other-{index}"));
+        let state = StateMachine::open(&made).unwrap();
+        state.set_applied(index, None).unwrap();
+        let snapshot = format!("snapshot-{index}");
+        state.checkpoint(&self.dir.path().join("incoming").join(&snapshot)).unwrap();
+        announced(index)
+    }
+}
+
+struct HeldDisk {
+    held: Arc<Mutex<Vec<LogJob>>>,
+    write: Box<dyn FnMut(Vec<LogJob>)>,
+}
+
+impl HeldDisk {
+    fn write(&mut self) {
+        let jobs = std::mem::take(&mut *self.held.lock());
+        assert!(!jobs.is_empty(), "nothing waits for the disk");
+        (self.write)(jobs);
+    }
+}
+
+fn message(from: u64, kind: MessageType) -> Message {
+    Message { from, to: 1, msg_type: kind as i32, ..Default::default() }
+}
+
+/// From server 2, in term 5: entries after `index`, all of them committed.
+fn append(index: u64, data: &[Vec<u8>]) -> Message {
+    let entry = |(i, data): (u64, &Vec<u8>)| Entry {
+        index: i,
+        term: 5,
+        data: data.clone(),
+        ..Default::default()
+    };
+    let entries: Vec<_> = (index + 1..).zip(data).map(entry).collect();
+    let commit = index + entries.len() as u64;
+    let log_term = if index == 0 { 0 } else { 5 };
+    Message { term: 5, index, log_term, entries, commit, ..message(2, MessageType::MsgAppend) }
+}
+
+/// From server 2, in term 5: a snapshot without files, which is fetched at once.
+fn announced(index: u64) -> Message {
+    let manifest = v1::SnapshotManifest {
+        snapshot: format!("snapshot-{index}"),
+        address: "127.0.0.1:2".into(),
+        files: Vec::new(),
+    };
+    let conf_state = Some(ConfState::from((vec![1, 2, 3], Vec::new())));
+    let metadata = Some(SnapshotMetadata { conf_state, index, term: 5 });
+    let snapshot = Some(Snapshot { data: manifest.encode_to_vec(), metadata });
+    Message { term: 5, snapshot, ..message(2, MessageType::MsgSnapshot) }
+}
+
+fn admit(node: u64) -> v1::log_entry::Body {
+    v1::log_entry::Body::AdmitServer(v1::AdmitServerEntry { node })
+}
+
+async fn refused(answer: Answer) -> ErrorKind {
+    answer.await.unwrap().unwrap_err().kind
+}
+
+#[tokio::test]
+async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
+    let mut rig = Rig::leading().await;
+    for _ in 0..5 {
+        rig.propose(admit(9));
+    }
+    rig.settle().await;
+    rig.acknowledge(&[2, 3]).await;
+    let answer = rig.propose(admit(3));
+    rig.settle().await;
+    rig.acknowledge(&[2]).await;
+    assert_eq!(answer.await.unwrap().unwrap().error, 0);
+    rig.sent_to(3);
+    rig.driver.on_tick();
+    rig.settle().await;
+    let heartbeat = rig.sent_to(3).pop().unwrap();
+    assert_eq!(heartbeat.commit, 0, "nothing is known of it");
+    let term = rig.driver.raw.raft.term;
+    let alive = Message { term, ..message(3, MessageType::MsgHeartbeatResponse) };
+    rig.receive(alive).await;
+    let first = rig.sent_to(3).remove(0);
+    assert_eq!(first.msg_type, MessageType::MsgAppend as i32);
+    assert_eq!((first.index, first.entries[0].index), (0, 1));
+    assert_eq!(rig.driver.raw.raft.prs().get(3).unwrap().matched, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_catches_up_takes_no_part_in_elections() {
+    let mut rig = Rig::new(4, |_| {});
+    let ask = |index| Message {
+        term: 9,
+        index,
+        log_term: 5,
+        ..message(3, MessageType::MsgRequestPreVote)
+    };
+    let patience = 10 * rig.driver.node.config.election_ticks();
+    for have in 0..4 {
+        rig.receive(ask(100)).await;
+        for _ in 0..patience {
+            rig.driver.on_tick();
+            rig.settle().await;
+        }
+        assert_eq!(rig.sent_to(3).len(), 0, "with {have} entries");
+        // What was counted before its disk was lost, and then one entry.
+        let counted = Message { term: 5, commit: 99, ..message(2, MessageType::MsgHeartbeat) };
+        rig.receive(counted).await;
+        rig.receive(append(have, &[Vec::new()])).await;
+        assert_eq!(rig.sent_to(2).len(), 2, "it follows");
+    }
+    rig.driver.raw.raft.leader_id = raft::INVALID_ID;
+    rig.receive(ask(100)).await;
+    let votes = rig.sent_to(3);
+    assert_eq!((votes.len(), votes[0].reject), (1, false));
+}
+
+#[tokio::test]
+async fn who_lost_entries_that_others_count_on_ends_for_good() {
+    let mut rig = Rig::following(3, |_| {}).await;
+    let counted = Message { term: 5, commit: 4, ..message(2, MessageType::MsgHeartbeat) };
+    let error = rig.driver.on_messages(vec![counted]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    let log = rig.dir.path().join(LOG);
+    let Rig { driver, dir: _dir, .. } = rig;
+    drop(driver);
+    let refused = LogStorage::open(&log, 3).err().expect("it is not opened again");
+    assert!(refused.message.contains("move the whole data folder away"), "{refused}");
+}
