@@ -243,7 +243,7 @@ impl Meta {
                 ErrorKind::NotLeader => self.redirect(&server, &error.hint),
                 ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::StaleMap => {
                     ambiguous = true;
-                    self.redirect(&server, "")
+                    self.redirect(&server, &error.hint)
                 }
                 _ => {
                     self.servers.lock().leader = Some(server);

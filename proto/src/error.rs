@@ -68,14 +68,15 @@ kinds! {
     Stale = 116 => 116,
 
     // Kinds that Weft's own code reacts to; an application sees them only when retries end.
-    /// This metadata server does not lead; the reply names the leader if it knows one.
+    /// This metadata server does not lead, and did nothing; the reply names the leader if it knows one.
     NotLeader = 1001 => 5,
     /// The session was declared dead (I5). The client must open a new one; what was not
     /// committed is lost to it.
     SessionExpired = 1002 => 5,
     /// The sender's cluster map is older than the receiver needs; refresh and retry.
     StaleMap = 1003 => 5,
-    /// The peer is starting, stopping, or lost its quorum; retry until the deadline.
+    /// The peer is starting, stopping, or lost its quorum or its lead; what was asked for may take
+    /// effect. Retry until the deadline.
     Unavailable = 1004 => 5,
     /// The deadline of the request passed.
     TimedOut = 1005 => 110,
@@ -96,7 +97,8 @@ kinds! {
 pub struct Error {
     pub kind: ErrorKind,
     pub message: String,
-    /// For [`ErrorKind::NotLeader`]: the leader's address, empty if not known.
+    /// For [`ErrorKind::NotLeader`] and [`ErrorKind::Unavailable`]: the leader's address, empty if not
+    /// known.
     pub hint: String,
 }
 

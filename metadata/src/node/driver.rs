@@ -329,11 +329,18 @@ impl Driver {
         }
     }
 
+    /// The term that this server leads, unless it was deposed a moment ago, which is not published yet:
+    /// Raft would forward to the next leader what may only be asked of a leader.
+    fn leads_still(&self) -> Option<u64> {
+        let raft = &self.raw.raft;
+        self.leads.filter(|&term| raft.state == StateRole::Leader && raft.term == term)
+    }
+
     fn propose(&mut self, proposals: &mut Vec<Proposal>) {
         if proposals.is_empty() {
             return;
         }
-        let Some(term) = self.leads.filter(|_| self.ready) else {
+        let Some(term) = self.leads_still().filter(|_| self.ready) else {
             for refused in proposals.drain(..) {
                 let _ = refused.reply.send(Err(self.not_leader()));
             }
@@ -382,6 +389,9 @@ impl Driver {
     }
 
     fn start_round(&mut self) {
+        if self.leads_still().is_none() {
+            return; // Who waits is answered when that is published.
+        }
         self.round += 1;
         self.rounds.insert(self.round, Instant::now());
         self.raw.read_index(self.round.to_be_bytes().to_vec());
@@ -565,7 +575,7 @@ impl Driver {
         self.rounds.clear();
         self.snapshot_sent.clear();
         let error = self.not_leader();
-        self.pending.fail(|| error.clone());
+        self.pending.fail(|| super::in_doubt(&error));
         for (_, reader) in self.readers.drain(..) {
             let _ = reader.send(Err(error.clone()));
         }

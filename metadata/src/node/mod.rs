@@ -2,7 +2,8 @@
 //! ([`driver`]).
 //!
 //! Invariants: a proposal is answered after it was applied here, or with an error that makes the
-//! client retry it under the same number (I4); a read that passed [`Node::read_barrier`] sees all
+//! client retry it under the same number (I4); [`ErrorKind::NotLeader`] says that it is in no log, and
+//! [`ErrorKind::Unavailable`] that it may be; a read that passed [`Node::read_barrier`] sees all
 //! that was acknowledged before it began (I6).
 
 mod apply;
@@ -203,6 +204,13 @@ fn not_leader(config: &Config, leader: Option<NodeId>) -> Error {
         format!("metadata server {} does not lead; {address} does", config.id)
     };
     Error { kind: ErrorKind::NotLeader, message, hint: address }
+}
+
+/// The error for who asked for a change that is in the log of a server that has lost its lead: it may
+/// take effect yet, or not. `not_leader` knows who leads.
+fn in_doubt(not_leader: &Error) -> Error {
+    let message = format!("{}; whether the change takes effect is not known", not_leader.message);
+    Error { kind: ErrorKind::Unavailable, message, hint: not_leader.hint.clone() }
 }
 
 fn stopping() -> Error {

@@ -197,6 +197,43 @@ async fn refused(answer: Answer) -> ErrorKind {
 }
 
 #[tokio::test]
+async fn what_a_deposed_leader_has_in_its_log_is_in_doubt() {
+    let mut rig = Rig::leading().await;
+    let in_log = rig.propose(admit(9));
+    rig.settle().await;
+    let term = rig.driver.raw.raft.term + 1;
+    rig.receive(Message { term, ..message(2, MessageType::MsgHeartbeat) }).await;
+    // It may be committed yet, by server 2: not `NotLeader`, which says that it was not done.
+    let error = in_log.await.unwrap().unwrap_err();
+    assert_eq!((error.kind, error.hint.as_str()), (ErrorKind::Unavailable, "127.0.0.1:2"));
+    let not_in_log = rig.propose(admit(9));
+    assert_eq!(refused(not_in_log).await, ErrorKind::NotLeader);
+}
+
+/// Between Raft's step down and its publication, in one round of the loop.
+#[tokio::test]
+async fn a_leader_just_deposed_forwards_nothing() {
+    let mut rig = Rig::leading().await;
+    let term = rig.driver.raw.raft.term + 1;
+    let deposed = Message { term, ..message(2, MessageType::MsgHeartbeat) };
+    rig.driver.on_messages(vec![deposed]).unwrap();
+    let late = rig.propose(admit(9));
+    let (reader, read) = oneshot::channel();
+    rig.driver.on_reader(reader);
+    rig.driver.ask_for_readers();
+    rig.settle().await;
+    assert_eq!(refused(late).await, ErrorKind::NotLeader);
+    assert_eq!(read.await.unwrap().unwrap_err().kind, ErrorKind::NotLeader);
+    // Server 2 would refuse the whole batch, with the answer to its heartbeat.
+    let sent = rig.sent_to(2);
+    let answers = sent.iter().any(|m| m.msg_type == MessageType::MsgHeartbeatResponse as i32);
+    assert!(answers);
+    let messages = sent.iter().map(|m| m.encode_to_vec().into()).collect();
+    let batch = v1::RaftBatch { from: 1, messages, ..Default::default() };
+    replication::decode(batch, NodeId(2), &[NodeId(1), NodeId(2), NodeId(3)]).unwrap();
+}
+
+#[tokio::test]
 async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
     let mut rig = Rig::leading().await;
     for _ in 0..5 {
