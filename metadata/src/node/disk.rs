@@ -20,11 +20,11 @@ impl Driver {
     /// Has a change of the log written, by whomever.
     pub(super) fn write(&mut self, job: LogJob) -> Result<()> {
         let quick = self.slow_until.is_none_or(|until| Instant::now() >= until);
-        if !self.in_place.is_empty() || (quick && self.unwritten == 0) {
+        if !self.in_place.is_empty() || (quick && self.unwritten.is_empty()) {
             self.in_place.push(job);
             return Ok(());
         }
-        self.unwritten += 1;
+        self.unwritten.push_back(Instant::now());
         if self.writer.submit(job) { Ok(()) } else { Err(ended("log")) }
     }
 

@@ -28,7 +28,7 @@ use raft::eraftpb::{Entry, Message, MessageType};
 use raft::{SnapshotStatus, StateRole};
 use rand::Rng;
 use rand::rngs::StdRng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +83,8 @@ pub struct Driver {
     /// Until then the worker writes: the disk was slow.
     pub(super) slow_until: Option<Instant>,
     pub(super) written: mpsc::UnboundedReceiver<Result<u64>>,
-    pub(super) unwritten: usize,
+    /// When each change was given to the worker that it has not written yet.
+    pub(super) unwritten: VecDeque<Instant>,
     applier: Worker<Vec<Entry>>,
     pub(super) applied: mpsc::UnboundedReceiver<Result<Applied>>,
     pub(super) applying: usize,
@@ -165,7 +166,7 @@ impl Driver {
             in_place: Vec::new(),
             slow_until: None,
             written,
-            unwritten: 0,
+            unwritten: VecDeque::new(),
             applier,
             applied,
             applying: 0,
@@ -271,11 +272,31 @@ impl Driver {
         if self.elects() {
             self.raw.tick();
         }
+        if self.leads.is_some() && self.log_hangs() {
+            self.step_down();
+        }
         if self.leads.is_some() && (self.node.lease.take_used() || !self.readers.is_empty()) {
             self.start_round();
         }
         self.care_for_snapshots();
         self.compact();
+    }
+
+    /// Whether the others commit what this server cannot write: it answers nobody, since it applies only
+    /// what it has written itself, and one of them could.
+    fn log_hangs(&self) -> bool {
+        let log = &self.raw.raft.raft_log;
+        let patience = self.node.config.election_timeout();
+        log.committed > log.persisted
+            && self.unwritten.front().is_some_and(|s| s.elapsed() > patience)
+    }
+
+    fn step_down(&mut self) {
+        tracing::error!(
+            "the log's disk has written nothing for an election timeout: this server gives up its lead"
+        );
+        let raft = &mut self.raw.raft;
+        raft.become_follower(raft.term, raft::INVALID_ID);
     }
 
     fn on_messages(&mut self, messages: Vec<Message>) -> Result<()> {
@@ -412,7 +433,7 @@ impl Driver {
     }
 
     fn on_written(&mut self, number: u64) {
-        self.unwritten -= 1;
+        self.unwritten.pop_front();
         self.release(number);
     }
 
@@ -487,7 +508,7 @@ impl Driver {
             self.write(LogJob { number, append })?;
         }
         self.raw.advance_append_async(ready);
-        if !writes && self.unwritten == 0 && self.in_place.is_empty() {
+        if !writes && self.unwritten.is_empty() && self.in_place.is_empty() {
             self.release(number);
         }
         Ok(())

@@ -44,10 +44,9 @@ impl Driver {
     pub(super) async fn install(&mut self, mut ready: Ready) -> Result<()> {
         // The messages wait for the installation: reporting now would confuse the order.
         self.write_now()?;
-        while self.unwritten > 0 {
-            let written = self.written.recv().await.ok_or_else(|| ended("log"))?;
-            self.unwritten -= 1;
-            written?;
+        while !self.unwritten.is_empty() {
+            self.written.recv().await.ok_or_else(|| ended("log"))??;
+            self.unwritten.pop_front();
         }
         while self.applying > 0 {
             let applied = self.applied.recv().await.ok_or_else(|| ended("applying"))??;

@@ -233,6 +233,57 @@ async fn a_leader_just_deposed_forwards_nothing() {
     replication::decode(batch, NodeId(2), &[NodeId(1), NodeId(2), NodeId(3)]).unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_log_disk_hangs_steps_down() {
+    let mut rig = Rig::leading().await;
+    let mut disk = rig.hold_disk();
+    let answer = rig.propose(admit(9));
+    rig.settle().await;
+    rig.acknowledge(&[2, 3]).await;
+    let heartbeats = |sent: Vec<Message>| {
+        sent.iter().filter(|m| m.msg_type == MessageType::MsgHeartbeat as i32).count()
+    };
+    advance(rig.driver.node.config.election_timeout()).await;
+    rig.driver.on_tick();
+    rig.settle().await;
+    assert!(rig.driver.leads.is_some(), "not before an election timeout has passed");
+    rig.sent_to(2);
+    advance(Duration::from_millis(1)).await;
+    rig.driver.on_tick();
+    rig.settle().await;
+    assert_eq!(rig.driver.leads, None);
+    assert_eq!(refused(answer).await, ErrorKind::Unavailable);
+    rig.sent_to(2);
+    for _ in 0..20 {
+        advance(rig.driver.node.config.tick()).await;
+        rig.driver.on_tick();
+        rig.settle().await;
+    }
+    // It neither keeps others from being elected nor stands itself, before its disk writes.
+    assert_eq!(heartbeats(rig.sent_to(2)), 0);
+    assert_eq!(rig.sent_to(3).iter().filter(|m| m.term > 1).count(), 0);
+    disk.write();
+    rig.driver.drain().unwrap();
+    rig.settle().await;
+    assert!(!rig.sent_to(3).is_empty(), "then it does");
+}
+
+/// Who is as slow as all others need not go: nobody would do better.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_disk_is_as_slow_as_the_others_leads_on() {
+    let mut rig = Rig::leading().await;
+    let mut disk = rig.hold_disk();
+    let answer = rig.propose(admit(9));
+    rig.settle().await;
+    advance(2 * rig.driver.node.config.election_timeout()).await;
+    rig.driver.on_tick();
+    rig.settle().await;
+    disk.write();
+    rig.driver.drain().unwrap();
+    rig.acknowledge(&[2]).await;
+    assert_eq!(answer.await.unwrap().unwrap().error, 0);
+}
+
 #[tokio::test]
 async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
     let mut rig = Rig::leading().await;
