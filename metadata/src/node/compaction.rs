@@ -3,7 +3,7 @@
 //! Invariant: an entry is forgotten only when the state that includes it is durable: after a power
 //! loss the state is rebuilt from the log.
 
-use super::driver::{Driver, Side, ended, raft_failed};
+use super::driver::{Driver, Side, raft_failed};
 use super::setup::LogJob;
 use crate::raftlog::Append;
 use weft_proto::Result;
@@ -47,9 +47,6 @@ impl Driver {
         }
         let at = self.raw.mut_store().truncate(to).map_err(raft_failed)?;
         let append = Append { truncate: Some(at), ..Append::default() };
-        if !self.writer.submit(LogJob { number: 0, append }) {
-            return Err(ended("log"));
-        }
-        Ok(())
+        self.write(LogJob { number: 0, append })
     }
 }

@@ -14,7 +14,7 @@ const MAX_INFLIGHT: usize = 256;
 
 /// A change of the log on its way to the disk.
 pub struct LogJob {
-    /// The ready to report; 0: none.
+    /// The ready to report; 0: none. The end of the write is reported in any case.
     pub number: u64,
     pub append: Append,
 }
@@ -52,7 +52,7 @@ pub fn log_writer(
             jobs.into_iter().map(|j| (j.number, j.append)).unzip();
         match log.write(&changes) {
             Ok(()) => {
-                for number in numbers.into_iter().filter(|&n| n != 0) {
+                for number in numbers {
                     // The event loop may have ended.
                     let _ = done.send(Ok(number));
                 }

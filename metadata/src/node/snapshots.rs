@@ -21,7 +21,9 @@ const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);
 impl Driver {
     /// A snapshot was announced: its files come first, then Raft sees the message.
     pub(super) fn fetch(&mut self, message: Message) {
-        if self.fetching || message.term < self.raw.raft.term {
+        // One at a time, from the first file to the end of the installation: they share a folder.
+        let installs = self.raw.snap().is_some();
+        if self.fetching || installs || message.term < self.raw.raft.term {
             return;
         }
         if message.get_snapshot().get_metadata().index <= self.raw.raft.raft_log.committed {
@@ -44,6 +46,8 @@ impl Driver {
     pub(super) async fn install(&mut self, mut ready: Ready) -> Result<()> {
         // The messages wait for the installation: reporting now would confuse the order.
         self.write_now()?;
+        // Every change of the log, truncations too: one that is written after the log was reset would
+        // undo that in part.
         while !self.unwritten.is_empty() {
             self.written.recv().await.ok_or_else(|| ended("log"))??;
             self.unwritten.pop_front();

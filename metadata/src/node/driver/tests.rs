@@ -284,6 +284,47 @@ async fn a_leader_whose_disk_is_as_slow_as_the_others_leads_on() {
     assert_eq!(answer.await.unwrap().unwrap().error, 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_installation_waits_for_the_truncation_before_it() {
+    let mut rig = Rig::following(60, |config| config.log_entries = 16).await;
+    let announced = rig.fetched(100);
+    let mut disk = rig.hold_disk();
+    rig.driver.truncate(60).unwrap();
+    let begins = rig.driver.raw.store().truncated().index;
+    assert!(begins > 0);
+    rig.driver.on_side(Side::Fetched(Box::new(announced), Ok(PathBuf::new()))).unwrap();
+    let log = rig.driver.log.clone();
+    {
+        let mut install = std::pin::pin!(rig.driver.on_readies());
+        // Time passes only while nothing can go on.
+        let early = timeout(Duration::from_millis(1), &mut install).await;
+        disk.write();
+        match early {
+            Ok(installed) => installed.unwrap(),
+            Err(_) => install.await.unwrap(),
+        }
+    }
+    assert_eq!(log.recover(100).unwrap().truncated.index, 100);
+}
+
+#[tokio::test]
+async fn a_second_snapshot_leaves_the_one_that_is_installed() {
+    let mut rig = Rig::following(3, |_| {}).await;
+    let first = rig.fetched(50);
+    rig.driver.on_side(Side::Fetched(Box::new(first), Ok(PathBuf::new()))).unwrap();
+    // Raft has it, and it is not installed yet.
+    rig.driver.on_messages(vec![announced(60)]).unwrap();
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    rig.settle().await;
+    assert_eq!(rig.driver.node.state.applied(), 50);
+    assert_eq!(rig.driver.raw.store().truncated().index, 50);
+    // The next is taken when it comes again.
+    rig.driver.on_messages(vec![announced(60)]).unwrap();
+    assert!(rig.driver.fetching);
+}
+
 #[tokio::test]
 async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
     let mut rig = Rig::leading().await;
