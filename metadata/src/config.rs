@@ -44,6 +44,9 @@ pub struct Config {
     /// Log entries kept for followers that are behind; who is further behind gets a snapshot.
     #[serde(default = "default_log_entries")]
     pub log_entries: u64,
+    /// Bytes of the log's entries from which on it is shortened although it has fewer.
+    #[serde(default = "default_log_bytes")]
+    pub log_bytes: u64,
     /// A session that does not renew for this long is declared dead.
     #[serde(default = "default_session_ttl_ms")]
     pub session_ttl_ms: u64,
@@ -76,6 +79,9 @@ fn default_heartbeat_ms() -> u64 {
 fn default_log_entries() -> u64 {
     20_000
 }
+fn default_log_bytes() -> u64 {
+    256 << 20
+}
 fn default_session_ttl_ms() -> u64 {
     10_000
 }
@@ -107,6 +113,7 @@ impl Config {
             election_ms: default_election_ms(),
             heartbeat_ms: default_heartbeat_ms(),
             log_entries: default_log_entries(),
+            log_bytes: default_log_bytes(),
             session_ttl_ms: default_session_ttl_ms(),
             target_down_ms: default_target_down_ms(),
             placement_settle_ms: default_placement_settle_ms(),
@@ -168,6 +175,7 @@ impl Config {
         }
         for (field, value, min) in [
             ("log_entries", self.log_entries, 16),
+            ("log_bytes", self.log_bytes, 1 << 20),
             ("session_ttl_ms", self.session_ttl_ms, 100),
             ("target_down_ms", self.target_down_ms, 100),
             ("placement_settle_ms", self.placement_settle_ms, 1),
@@ -240,6 +248,7 @@ mod tests {
             ("listen", "full_percent = 5\nlisten", "full_percent"),
             ("listen", "sweep_ms = 0\nlisten", "sweep_ms"),
             ("listen", "max_connections = 9\nlisten", "max_connections"),
+            ("listen", "log_bytes = 1000\nlisten", "log_bytes"),
         ] {
             let e = Config::parse(&GOOD.replacen(from, to, 1)).unwrap_err();
             assert!(

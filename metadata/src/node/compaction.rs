@@ -10,11 +10,15 @@ use weft_proto::Result;
 
 impl Driver {
     /// The index up to which the log may be forgotten: not what an active follower still needs,
-    /// unless it is too far behind.
+    /// unless it is too far behind, in entries or in bytes.
     fn compactable(&self) -> u64 {
         let raft = &self.raw.raft;
-        let (applied, keep) = (raft.raft_log.applied, self.node.config.log_entries);
-        let floor = applied.saturating_sub(4 * keep);
+        let (applied, config) = (raft.raft_log.applied, &self.node.config);
+        let behind = |entries: u64, bytes: u64| {
+            let by_bytes = self.raw.store().lengths().before_last(bytes);
+            applied.saturating_sub(entries).max(by_bytes.min(applied))
+        };
+        let floor = behind(4 * config.log_entries, 4 * config.log_bytes);
         let needed = raft
             .prs()
             .iter()
@@ -22,14 +26,19 @@ impl Driver {
             .map(|(_, progress)| progress.matched)
             .min()
             .filter(|_| self.leads.is_some());
-        needed.unwrap_or(applied).min(applied.saturating_sub(keep / 2)).max(floor)
+        let spare = behind(config.log_entries / 2, config.log_bytes / 2);
+        needed.unwrap_or(applied).min(spare).max(floor)
     }
 
     /// Starts to shorten the log if it has grown: the state must be durable first, since it is
     /// rebuilt from the log after a power loss.
     pub(super) fn compact(&mut self) {
-        let begins = self.raw.store().truncated().index;
-        if self.syncing || self.compactable() < begins + self.node.config.log_entries {
+        if self.syncing {
+            return;
+        }
+        let (store, config, to) = (self.raw.store(), &self.node.config, self.compactable());
+        let entries = to.saturating_sub(store.truncated().index);
+        if entries < config.log_entries && store.lengths().up_to(to) < config.log_bytes {
             return;
         }
         self.syncing = true;

@@ -19,6 +19,8 @@ use weft_proto::Result;
 const CACHE_ENTRIES: usize = 8192;
 /// And their bytes.
 const CACHE_BYTES: usize = 32 << 20;
+/// The length of the log in bytes is noted about this often.
+const MARK_EVERY: u64 = 64 << 10;
 
 /// The log of one server, owned by its event loop.
 pub struct LogStorage {
@@ -29,6 +31,7 @@ pub struct LogStorage {
     last: u64,
     cache: VecDeque<Entry>,
     cache_bytes: usize,
+    lengths: Lengths,
     /// A snapshot that is ready to be sent.
     snapshot: Option<Snapshot>,
     /// Set when Raft asked for a snapshot that is not there.
@@ -53,6 +56,7 @@ impl LogStorage {
             last: found.last.index,
             cache: VecDeque::new(),
             cache_bytes: 0,
+            lengths: Lengths::new(found.last.index),
             snapshot: None,
             snapshot_wanted: AtomicBool::new(false),
         })
@@ -71,6 +75,11 @@ impl LogStorage {
     /// Whether this server has ever voted or followed.
     pub fn has_history(&self) -> bool {
         self.hard_state.term > 0
+    }
+
+    /// How long the log is in bytes, as far as that was noted since the start.
+    pub fn lengths(&self) -> &Lengths {
+        &self.lengths
     }
 
     /// Position before the first entry.
@@ -92,8 +101,10 @@ impl LogStorage {
         while self.cache.back().is_some_and(|e| e.index >= first.index) {
             self.cache_bytes -= self.cache.pop_back().map_or(0, |e| e.data.len());
         }
+        self.lengths.cut(first.index);
         for entry in entries {
             self.cache_bytes += entry.data.len();
+            self.lengths.grow(entry);
             self.cache.push_back(entry.clone());
         }
         self.last = self.cache.back().map_or(old_last, |e| e.index);
@@ -116,6 +127,7 @@ impl LogStorage {
             self.cache_bytes -= self.cache.pop_front().map_or(0, |e| e.data.len());
         }
         self.truncated = at;
+        self.lengths.forget(index);
         self.snapshot.take_if(|s| s.get_metadata().index < index);
         Ok(at)
     }
@@ -125,6 +137,7 @@ impl LogStorage {
         self.cache.clear();
         self.cache_bytes = 0;
         self.truncated = at;
+        self.lengths = Lengths::new(at.index);
         self.last = at.index;
         self.conf_state = conf_state;
         self.snapshot = None;
@@ -144,6 +157,54 @@ impl LogStorage {
 
     fn cache_first(&self) -> u64 {
         self.cache.front().map_or(self.last + 1, |e| e.index)
+    }
+}
+
+/// How many bytes of entries came since this server started, noted now and then on the way. Entries that
+/// were there before count nothing: an earlier run kept them in bounds.
+pub struct Lengths {
+    /// Index of an entry, and the bytes up to its end. Both grow.
+    marks: VecDeque<(u64, u64)>,
+    total: u64,
+}
+
+impl Lengths {
+    fn new(last: u64) -> Self {
+        Self { marks: VecDeque::from([(last, 0)]), total: 0 }
+    }
+
+    fn grow(&mut self, entry: &Entry) {
+        self.total += entry.data.len() as u64 + 64;
+        if self.marks.back().is_none_or(|&(_, bytes)| self.total - bytes >= MARK_EVERY) {
+            self.marks.push_back((entry.index, self.total));
+        }
+    }
+
+    /// Entries from `first` on are replaced. Their bytes go on counting, until their place is forgotten.
+    fn cut(&mut self, first: u64) {
+        while self.marks.back().is_some_and(|&(index, _)| index >= first) {
+            self.marks.pop_back();
+        }
+    }
+
+    /// Entries up to `index` are forgotten.
+    fn forget(&mut self, index: u64) {
+        while self.marks.get(1).is_some_and(|&(next, _)| next <= index) {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Bytes of the entries up to `index`, to the last mark before.
+    pub fn up_to(&self, index: u64) -> u64 {
+        let at = self.marks.partition_point(|&(mark, _)| mark <= index);
+        let begins = self.marks.front().map_or(self.total, |&(_, bytes)| bytes);
+        at.checked_sub(1).map_or(0, |at| self.marks[at].1 - begins)
+    }
+
+    /// The last index noted behind which at least `bytes` of entries lie; 0: none.
+    pub fn before_last(&self, bytes: u64) -> u64 {
+        let at = self.marks.partition_point(|&(_, mark)| self.total - mark >= bytes);
+        at.checked_sub(1).map_or(0, |at| self.marks[at].0)
     }
 }
 
@@ -320,6 +381,33 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(made(dir.path()));
         assert!(LogStorage::open(dir.path(), 9).is_err());
+    }
+
+    #[test]
+    fn the_length_is_known_through_conflicts_and_truncation() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = made(dir.path());
+        let large = |i, term| Entry { data: vec![0; 100_000], ..entry(i, term) };
+        log.append(&(1..=10).map(|i| large(i, 1)).collect::<Vec<_>>());
+        let one = 100_064;
+        assert_eq!((log.lengths().up_to(10), log.lengths().up_to(4)), (10 * one, 4 * one));
+        assert_eq!(log.lengths().before_last(3 * one), 7);
+        assert_eq!(log.lengths().before_last(3 * one + 1), 6);
+        assert_eq!(log.lengths().before_last(11 * one), 0);
+        log.append(&[large(6, 2), large(7, 2)]);
+        assert_eq!(log.lengths().before_last(one), 6);
+        log.truncate(5).unwrap();
+        assert!((2 * one..8 * one).contains(&log.lengths().up_to(7)));
+        log.append(&(8..=9).map(|i| large(i, 2)).collect::<Vec<_>>());
+        log.truncate(8).unwrap();
+        assert_eq!((log.lengths().up_to(9), log.lengths().up_to(8)), (one, 0));
+        // Small entries are noted together.
+        log.append(&(10..=5000).map(|i| entry(i, 2)).collect::<Vec<_>>());
+        assert!(log.lengths().marks.len() < 20);
+        log.reset(Position { index: 6000, term: 3 }, ConfState::default());
+        assert_eq!(log.lengths().up_to(6000), 0);
+        log.append(&[large(6001, 3)]);
+        assert_eq!(log.lengths().up_to(6001), one);
     }
 
     #[test]

@@ -326,6 +326,28 @@ async fn a_second_snapshot_leaves_the_one_that_is_installed() {
 }
 
 #[tokio::test]
+async fn a_log_of_few_large_entries_is_shortened() {
+    let large = v1::PurgeInodesEntry { inos: vec![u64::MAX; 20_000] };
+    let body = Some(v1::log_entry::Body::PurgeInodes(large));
+    let data = v1::LogEntry { time_ns: 1, body }.encode_to_vec();
+    let mut rig = Rig::new(0, |config| config.log_bytes = 1 << 20);
+    for index in 0..40 {
+        rig.receive(append(index, std::slice::from_ref(&data))).await;
+        rig.driver.compact();
+        if rig.driver.syncing {
+            let synced = rig.driver.side.recv().await.unwrap();
+            rig.driver.on_side(synced).unwrap();
+            rig.settle().await;
+        }
+        let kept = (rig.driver.raw.raft.raft_log.last_index()
+            - rig.driver.raw.store().truncated().index) as usize;
+        assert!(kept * data.len() < 2 << 20, "{kept} entries of {} bytes", data.len());
+    }
+    assert!(rig.driver.raw.store().truncated().index > 20);
+    assert!(rig.driver.log.entries(1, 21, u64::MAX).unwrap().is_empty(), "on disk, too");
+}
+
+#[tokio::test]
 async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
     let mut rig = Rig::leading().await;
     for _ in 0..5 {
