@@ -81,7 +81,14 @@ pub(crate) struct Files {
     table: Mutex<BTreeMap<InodeId, Entry>>,
     /// Named by the numbers of their opens, as directories are.
     handles: RwLock<HashMap<HandleId, Arc<Handle>>>,
-    directories: Mutex<HashMap<HandleId, InodeId>>,
+    directories: Mutex<HashMap<HandleId, Directory>>,
+}
+
+/// One open of a directory.
+struct Directory {
+    ino: InodeId,
+    /// The first cookie of a name that was made after it began to be read; 0: it has not been read.
+    end: u64,
 }
 
 impl Files {
@@ -150,7 +157,7 @@ impl Files {
         enough.then_some(content)
     }
 
-    /// Opens a directory. It has no state here: it is only kept.
+    /// Opens a directory.
     pub async fn open_dir(&self, ino: InodeId) -> Result<HandleId> {
         let opens = &self.mount.opens;
         let id = HandleId(opens.begin(ino));
@@ -160,13 +167,29 @@ impl Files {
             opens.end(ino);
             return Err(error);
         }
-        self.directories.lock().insert(id, ino);
+        self.directories.lock().insert(id, Directory { ino, end: 0 });
         Ok(id)
     }
 
+    pub fn directory(&self, id: HandleId) -> Result<InodeId> {
+        let directories = self.directories.lock();
+        directories.get(&id).map(|open| open.ino).ok_or_else(|| not_open(id))
+    }
+
+    /// The cookie at which an open directory ends that is read after `cookie`. It is `next_cookie`, that of
+    /// the next new name (0: not known), when it is read from the start, or for the first time.
+    pub fn end_of(&self, id: HandleId, cookie: u64, next_cookie: u64) -> Result<u64> {
+        let mut directories = self.directories.lock();
+        let open = directories.get_mut(&id).ok_or_else(|| not_open(id))?;
+        if cookie == 0 || open.end == 0 {
+            open.end = if next_cookie == 0 { u64::MAX } else { next_cookie };
+        }
+        Ok(open.end)
+    }
+
     pub fn release_dir(&self, id: HandleId) -> Result<()> {
-        let ino = self.directories.lock().remove(&id).ok_or_else(|| not_open(id))?;
-        self.mount.opens.end(ino);
+        let open = self.directories.lock().remove(&id).ok_or_else(|| not_open(id))?;
+        self.mount.opens.end(open.ino);
         Ok(())
     }
 

@@ -23,6 +23,8 @@ struct Listed {
 /// Names from the start of a directory on, without a gap.
 pub(crate) struct Listing {
     parent: InodeId,
+    /// The cookie of the next new name.
+    next_cookie: u64,
     names: Vec<Listed>,
     /// There are no more.
     end: bool,
@@ -34,8 +36,9 @@ pub(crate) struct Listing {
 impl Listing {
     /// A directory's first page. Nothing if it tells of what this client does not know.
     pub fn begin(page: &v1::ReadDirReply) -> Option<Self> {
-        let parent = InodeId(page.parent);
-        let listing = Self { parent, names: Vec::new(), end: false, next: 0, misses: 0 };
+        let (parent, next_cookie) = (InodeId(page.parent), page.next_cookie);
+        let names = Vec::new();
+        let listing = Self { parent, next_cookie, names, end: false, next: 0, misses: 0 };
         listing.extend(0, page)
     }
 
@@ -77,6 +80,7 @@ impl Listing {
             entries: names.iter().take(limit).map(entry).collect(),
             end: self.end && names.len() <= limit,
             parent: self.parent,
+            next_cookie: self.next_cookie,
         })
     }
 
@@ -111,7 +115,8 @@ mod tests {
             cookie,
             attr: None,
         };
-        v1::ReadDirReply { entries: cookies.map(entry).collect(), end, parent: 1 }
+        let entries = cookies.map(entry).collect();
+        v1::ReadDirReply { entries, end, parent: 1, next_cookie: 5000 }
     }
 
     fn cookies(page: DirPage) -> (Vec<u64>, bool) {
@@ -131,6 +136,7 @@ mod tests {
         // A cookie whose name is gone.
         assert_eq!(cookies(listing.page(8, 9).unwrap()), (vec![9, 10], true));
         assert_eq!(cookies(listing.page(10, 9).unwrap()), (vec![], true));
+        assert_eq!(listing.page(0, 1).unwrap().next_cookie, 5000);
         assert!(listing.extend(10, &page(20..30, true)).is_none(), "there was an end");
     }
 
@@ -141,7 +147,7 @@ mod tests {
         assert!(begun().extend(0, &page(3..8, false)).is_none());
         assert!(begun().extend(7, &page(8..8 + MOST as u64, true)).is_none());
         let unknown = v1::DirEntry { kind: 99, ..Default::default() };
-        let strange = v1::ReadDirReply { entries: vec![unknown], end: true, parent: 1 };
+        let strange = v1::ReadDirReply { entries: vec![unknown], ..page(8..8, true) };
         assert!(begun().extend(7, &strange).is_none());
     }
 

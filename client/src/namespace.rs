@@ -210,7 +210,22 @@ impl Filesystem {
             entries: entries.collect::<Result<_>>()?,
             end: page.end,
             parent: InodeId(page.parent),
+            next_cookie: page.next_cookie,
         })
+    }
+
+    /// [`Self::read_dir`] of an open directory, without attributes: names that were made since it was last
+    /// read from the start are left out, so that reading it ends whatever is made or moved meanwhile.
+    pub async fn read_open_dir(
+        &self,
+        handle: HandleId,
+        cookie: u64,
+        limit: u32,
+    ) -> Result<DirPage> {
+        let ino = self.files().directory(handle)?;
+        let mut page = self.read_dir(ino, cookie, limit, false).await?;
+        page.end_at(self.files().end_of(handle, cookie, page.next_cookie)?);
+        Ok(page)
     }
 
     /// Errors: `NoAttribute`.

@@ -231,6 +231,17 @@ pub struct DirPage {
     /// Nothing comes after these.
     pub end: bool,
     pub parent: InodeId,
+    /// Names that are made after this was answered have this cookie or a greater one.
+    pub next_cookie: u64,
+}
+
+impl DirPage {
+    /// Leaves out the names from cookie `end` on.
+    pub(crate) fn end_at(&mut self, end: u64) {
+        let kept = self.entries.partition_point(|entry| entry.cookie < end);
+        self.end |= kept < self.entries.len();
+        self.entries.truncate(kept);
+    }
 }
 
 /// Room in the filesystem.

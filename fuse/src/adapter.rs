@@ -206,13 +206,13 @@ impl Handler for Adapter {
                     reply::copied(copied, wide)
                 })
             }
-            // An open keeps a directory; it is read by inode and cookie, and nothing of it is cached.
             Op::OpenDir => {
                 Outcome::working(async move { reply::opened_dir(fs.open_dir(ino).await) })
             }
             Op::FsyncDir => Outcome::working(async move { reply::empty(fs.sync_dir(ino).await) }),
-            Op::ReadDir { after, size } => Outcome::working(async move {
-                let page = fs.read_dir(ino, after, DIR_PAGE, false).await;
+            Op::ReadDir { fh, after, size } => Outcome::working(async move {
+                // The names of ours come first: cookies 1 and 2.
+                let page = fs.read_open_dir(HandleId(fh), after, DIR_PAGE).await;
                 reply::directory(page, node, after, size)
             }),
             Op::StatFs => Outcome::working(async move { reply::statfs(fs.stat_fs().await) }),

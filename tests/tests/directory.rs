@@ -14,6 +14,7 @@ use nix::unistd::{linkat, symlinkat};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -212,6 +213,43 @@ fn list(dir: &Path, count: u64, changes: &AtomicU64, over: &AtomicBool) -> Resul
     let want = order.len() - after.unwrap_or(order.len());
     ensure!(rest == want, "{rest} names instead of {want} from place {place} on");
     Ok(())
+}
+
+/// A name that is moved, and moved back, is a new name: none of them comes again, so that there is an end.
+#[test]
+fn an_open_directory_ends_where_it_ended_when_it_began_to_be_read() -> Result<()> {
+    // More than one call of the kernel answers.
+    const NAMES: usize = 1500;
+    let cluster = Cluster::start()?;
+    let (dir, there) = (cluster.mnt().join("d"), cluster.mount_again("second")?.join("d"));
+    fs::create_dir(&dir)?;
+    for i in 0..NAMES {
+        File::create(dir.join(format!("f{i}")))?;
+    }
+    for mover in [&dir, &there] {
+        let mut listing = Listing::open(&dir)?;
+        let mut seen = BTreeSet::new();
+        while let Some(name) = listing.next()? {
+            if name.starts_with('.') {
+                continue;
+            }
+            fs::rename(mover.join(&name), mover.join("moved"))?;
+            fs::rename(mover.join("moved"), mover.join(&name))?;
+            ensure!(seen.insert(name.clone()), "{name} came twice, after {} names", seen.len());
+        }
+        ensure!(seen.len() == NAMES, "{} names were read", seen.len());
+        // From the start on, it is read as it is then.
+        let new = format!("new by {}", mover.display()).replace('/', " ");
+        File::create(mover.join(&new))?;
+        listing.go(0);
+        let mut names = Vec::new();
+        while let Some(name) = listing.next()? {
+            names.push(name);
+        }
+        ensure!(names.len() == NAMES + 3 && names.contains(&new), "{} names", names.len());
+        fs::remove_file(mover.join(&new))?;
+    }
+    cluster.await_clean()
 }
 
 /// What an open directory answers that was removed: attributes can be looked at and changed, there are

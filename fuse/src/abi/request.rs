@@ -159,6 +159,7 @@ pub enum Op<'a> {
     },
     OpenDir,
     ReadDir {
+        fh: u64,
         after: u64,
         size: u32,
     },
@@ -334,8 +335,8 @@ fn operation<'a>(
         26 => Op::Init(Init::decode(&mut tail)?),
         27 => Op::OpenDir,
         28 => {
-            let (_, after, size) = (r.u64()?, r.u64()?, r.u32()?);
-            Op::ReadDir { after, size }
+            let (fh, after, size) = (r.u64()?, r.u64()?, r.u32()?);
+            Op::ReadDir { fh, after, size }
         }
         29 => Op::ReleaseDir { fh: r.u64()? },
         30 => Op::FsyncDir,

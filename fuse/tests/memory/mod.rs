@@ -145,7 +145,7 @@ impl Memory {
             Op::Open { .. } | Op::OpenDir => Ok(Reply::Open(OPEN)),
             Op::Read { offset, size, .. } => tree.read(node, offset as usize, size as usize),
             Op::Write { offset, data, .. } => tree.write(node, offset as usize, data),
-            Op::ReadDir { after, size } => Ok(tree.list(after, size)?),
+            Op::ReadDir { after, size, .. } => Ok(tree.list(after, size)?),
             Op::Flush { .. } | Op::Release { .. } | Op::Fsync { .. } | Op::ReleaseDir { .. } => {
                 Ok(Reply::Empty)
             }

@@ -15,7 +15,8 @@ impl Query for v1::ReadDirOp {
         let dir = inodes::named_directory(state, self.ino)?;
         let limit =
             if self.limit == 0 { MAX_ENTRIES } else { self.limit.min(MAX_ENTRIES) } as usize;
-        let mut reply = v1::ReadDirReply { entries: Vec::new(), end: true, parent: dir.parent };
+        let (parent, next_cookie) = (dir.parent, dir.next_cookie);
+        let mut reply = v1::ReadDirReply { entries: Vec::new(), end: true, parent, next_cookie };
         let (_, to) = schema::all_of(Tag::Index, dir.ino());
         let from = schema::index(dir.ino(), self.cookie.saturating_add(1));
         let mut bytes = 0;

@@ -61,9 +61,15 @@ fn reading_goes_on_while_names_come_and_go() {
     }
     let mut seen = Vec::new();
     let mut cookie = 0;
+    let Ok(Reply::ReadDir(first)) = rig.read(Op::ReadDir(v1::ReadDirOp { ino: 1, ..Default::default() }))
+    else {
+        panic!()
+    };
     for round in 0.. {
         let op = v1::ReadDirOp { ino: 1, cookie, limit: 7, attrs: false };
         let Ok(Reply::ReadDir(reply)) = rig.read(Op::ReadDir(op)) else { panic!() };
+        let is_new = |e: &v1::DirEntry| e.name.starts_with(b"new");
+        assert!(reply.entries.iter().all(|e| is_new(e) == (e.cookie >= first.next_cookie)));
         seen.extend(reply.entries.iter().map(|e| e.name.clone()));
         if reply.end {
             break;
