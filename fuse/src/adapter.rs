@@ -9,7 +9,7 @@ use crate::{attr, reply};
 use bytes::Bytes;
 use std::time::Duration;
 use weft_client::{Creator, FileKind, Filesystem, HandleId, OpenFlags, Seek};
-use weft_proto::InodeId;
+use weft_proto::{ErrorKind, InodeId};
 
 /// How long the kernel may use names and attributes without asking: not at all. A lease answers it
 /// here, without a request and without another thread; what the kernel held would have to be taken
@@ -124,8 +124,15 @@ impl Handler for Adapter {
                 let (name, mode, by) = (own(name), permissions(mode), by(umask));
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
-                    let opened = fs.create(ino, &name, mode, by, wanted).await;
-                    reply::created(opened, flags, TTL)
+                    // The kernel takes what this opens for new, and checks no permissions. What another
+                    // mount has made meanwhile, it has to look up.
+                    let new = OpenFlags { exclusive: true, ..wanted };
+                    match fs.create(ino, &name, mode, by, new).await {
+                        Err(e) if e.kind == ErrorKind::Exists && !wanted.exclusive => {
+                            Err(Errno(libc::ESTALE))
+                        }
+                        opened => reply::created(opened, flags, TTL),
+                    }
                 })
             }
             Op::TmpFile { mode, umask, flags } => {
