@@ -5,6 +5,7 @@
 
 use crate::abi::{Errno, Op, Reply, Request};
 use crate::handler::{Handler, Outcome};
+use crate::set_ids::{self, Caller};
 use crate::{attr, reply};
 use bytes::Bytes;
 use std::time::Duration;
@@ -72,10 +73,10 @@ impl Handler for Adapter {
                 Outcome::working(async move { reply::statx(fs.get_attr(ino, fh).await, TTL) })
             }
             Op::SetAttr(change) => {
-                let (handle, change) = (change.fh.map(HandleId), attr::to_client(&change));
-                Outcome::working(
-                    async move { reply::attr(fs.set_attr(ino, handle, change).await, TTL) },
-                )
+                let caller = Caller::of(&request.header);
+                Outcome::working(async move {
+                    reply::attr(set_ids::set_attr(&fs, ino, change, caller).await, TTL)
+                })
             }
             Op::ReadLink => Outcome::working(async move { reply::data(fs.read_link(ino).await) }),
             Op::SymLink { name, target } => {
@@ -147,12 +148,16 @@ impl Handler for Adapter {
             Op::Read { fh, offset, size } => Outcome::working(async move {
                 reply::content(fs.read(HandleId(fh), offset, size as usize).await)
             }),
-            Op::Write { fh, offset, data } => {
-                if let Some(written) = fs.write_now(HandleId(fh), offset, data) {
+            Op::Write { fh, offset, data, drop_set_ids } => {
+                let drop_first = drop_set_ids && set_ids::may_be_there(&fs, ino);
+                if !drop_first && let Some(written) = fs.write_now(HandleId(fh), offset, data) {
                     return Outcome::Done(reply::written(written));
                 }
-                let data = own(data);
+                let (data, caller) = (own(data), Caller::of(&request.header));
                 Outcome::working(async move {
+                    if drop_first && let Err(error) = set_ids::drop(&fs, ino, caller).await {
+                        return reply::written(Err(error));
+                    }
                     reply::written(fs.write(HandleId(fh), offset, &data).await)
                 })
             }

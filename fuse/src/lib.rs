@@ -22,6 +22,7 @@ mod mount_table;
 mod notifier;
 mod reply;
 mod session;
+mod set_ids;
 
 pub use adapter::Adapter;
 pub use handler::{Handler, Outcome, Work};

@@ -15,14 +15,26 @@ pub fn mode_of_new(mode: u32, umask: u32) -> u32 {
     mode & MODE_MASK & !(umask & PERMISSIONS)
 }
 
+/// Set-user-id and set-group-id bits.
+pub const SET_IDS: u32 = SETUID | SETGID;
+
+/// The mode of what is no directory without set-id bits, as Linux takes them. Without group execution SETGID
+/// means locking, and stays for who is in the group.
+pub fn without_set_ids(mode: u32, in_group: bool) -> u32 {
+    match mode & GROUP_EXEC == 0 && in_group {
+        true => mode & !SETUID,
+        false => mode & !SET_IDS,
+    }
+}
+
 /// The mode after it was `set`, or after the owner or the group was: that takes the set-id bits of what is
-/// no directory, as on Linux; without group execution SETGID means locking, and stays.
+/// no directory.
 pub fn mode_after(mode: u32, is_dir: bool, set: Option<u32>, chowned: bool) -> u32 {
     match set {
         Some(set) => set & MODE_MASK,
         None if !chowned || is_dir => mode,
-        None if mode & GROUP_EXEC != 0 => mode & !(SETUID | SETGID),
-        None => mode & !SETUID,
+        // Who is in the group is not known here.
+        None => without_set_ids(mode, true),
     }
 }
 
@@ -33,6 +45,14 @@ mod tests {
     #[test]
     fn a_umask_takes_permissions_only() {
         assert_eq!([mode_of_new(0o106_777, 0o7022), mode_of_new(0o640, 0)], [0o6755, 0o640]);
+    }
+
+    #[test]
+    fn the_bit_for_locking_is_its_groups() {
+        let left = |mode| [true, false].map(|in_group| without_set_ids(mode, in_group));
+        assert_eq!(left(0o6767), [0o2767, 0o767]);
+        assert_eq!(left(0o6777), [0o777, 0o777]);
+        assert_eq!(left(0o1644), [0o1644, 0o1644]);
     }
 
     #[test]

@@ -21,7 +21,6 @@ const MAX_BACKGROUND: u16 = 64;
 /// - `EXPORT_SUPPORT`: inodes cannot be looked up by number alone, so NFS export is not offered.
 /// - `AUTO_INVAL_DATA`: whether cached data is good is said with each open.
 /// - `WRITEBACK_CACHE`: the client buffers writes itself and knows when they must be seen.
-/// - `HANDLE_KILLPRIV*`: the kernel clears set-id bits by SETATTR.
 /// - `SECURITY_CTX`: there are no labels.
 /// - `CREATE_SUPP_GROUP`: the kernel has applied the rules about groups before it asks.
 /// - `DO_READDIRPLUS`: attributes in listings help a kernel that may keep them for a while.
@@ -48,6 +47,9 @@ pub mod flag {
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The target of a symlink never changes and its inode number is never used again.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    /// Requests say whether their caller may keep set-id bits: the kernel does not know what another mount
+    /// has set. There are no file capabilities, which it need not ask for before each write then.
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// Setting an attribute has flags of the kernel's own.
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// There are flags above bit 31.
@@ -68,6 +70,7 @@ const ALWAYS: u64 = flag::ASYNC_READ
     | flag::POSIX_ACL
     | flag::MAX_PAGES
     | flag::CACHE_SYMLINKS
+    | flag::HANDLE_KILLPRIV_V2
     | flag::SETXATTR_EXT
     | flag::DIRECT_IO_ALLOW_MMAP;
 

@@ -54,6 +54,8 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
     pub fh: Option<u64>,
+    /// The caller may not keep set-id bits.
+    pub drop_set_ids: bool,
 }
 
 /// A byte-range lock, or BSD's of the whole file.
@@ -143,6 +145,8 @@ pub enum Op<'a> {
         fh: u64,
         offset: u64,
         data: &'a [u8],
+        /// The caller may not keep set-id bits.
+        drop_set_ids: bool,
     },
     Flush {
         fh: u64,
@@ -313,8 +317,10 @@ fn operation<'a>(
         51 => Op::TmpFile { flags: r.u32()?, mode: r.u32()?, umask: r.u32()? },
         15 => Op::Read { fh: r.u64()?, offset: r.u64()?, size: r.u32()? },
         16 => {
-            let (fh, offset, size) = (r.u64()?, r.u64()?, r.u32()?);
-            Op::Write { fh, offset, data: exactly(tail, size)? }
+            const KILL_SUIDGID: u32 = 1 << 2;
+            let (fh, offset, size, flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
+            let drop_set_ids = flags & KILL_SUIDGID != 0;
+            Op::Write { fh, offset, data: exactly(tail, size)?, drop_set_ids }
         }
         17 => Op::StatFs,
         18 => release(&mut r)?,
@@ -411,5 +417,6 @@ fn set_attr(r: &mut Reader<'_>) -> Result<SetAttr, Malformed> {
         atime: time(4, 7, atime, atime_ns),
         mtime: time(5, 8, mtime, mtime_ns),
         fh: has(6).then_some(fh),
+        drop_set_ids: has(11),
     })
 }

@@ -52,8 +52,11 @@ fn requests_decode_as_the_kernel_lays_them_out() {
     assert_eq!(op(12, &longs(&[6]), b"a\0b\0"), renamed);
     let exchanged = Op::Rename { name, new_parent, new_name, flags: 2 };
     assert_eq!(op(45, &[longs(&[6]), words(&[2, 0])].concat(), b"a\0b\0"), exchanged);
-    let write = [longs(&[3, 4096]), words(&[5, 0]), longs(&[0]), words(&[0, 0])].concat();
-    assert_eq!(op(16, &write, b"bytes"), Op::Write { fh: 3, offset: 4096, data: b"bytes" });
+    for (flags, drop_set_ids) in [(0, false), (0b100, true), (0b1011, false)] {
+        let write = [longs(&[3, 4096]), words(&[5, flags]), longs(&[0]), words(&[0, 0])].concat();
+        let written = Op::Write { fh: 3, offset: 4096, data: b"bytes", drop_set_ids };
+        assert_eq!(op(16, &write, b"bytes"), written);
+    }
     let created = Op::Create { name: b"f", mode: 0o100644, umask: 0o22, flags: 0x42 };
     assert_eq!(op(35, &words(&[0x42, 0o100644, 0o22, 0]), b"f\0"), created);
     let unnamed = Op::TmpFile { mode: 0o100600, umask: 0o22, flags: 0x410002 };
@@ -100,8 +103,9 @@ fn attributes_to_set_are_those_whose_bit_says_so() {
         atime: Some(SetTime::At(-1, 500)),
         mtime: Some(SetTime::At(44, 600)),
         fh: Some(11),
+        drop_set_ids: true,
     };
-    assert_eq!(op(4, &record(0b111_1111), &[]), Op::SetAttr(all));
+    assert_eq!(op(4, &record(1 << 11 | 0b111_1111), &[]), Op::SetAttr(all));
     let now = SetAttr { mtime: Some(SetTime::Now), ..Default::default() };
     assert_eq!(op(4, &record(1 << 5 | 1 << 8), &[]), Op::SetAttr(now));
     // The bit that says "now" means nothing without the one that says "set".
