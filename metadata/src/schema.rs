@@ -241,9 +241,12 @@ pub(crate) struct Inode {
     /// Of a file: sum of its extents' lengths, in bytes.
     #[prost(uint64, tag = "8")]
     pub allocated: u64,
-    /// Names and values of its extended attributes, in bytes.
+    /// Names and values of its extended attributes, in bytes; and the list of the names, each of which a NUL
+    /// ends.
     #[prost(uint64, tag = "9")]
     pub xattr_bytes: u64,
+    #[prost(uint64, tag = "17")]
+    pub xattr_list: u64,
     /// Of a file: it was made without a name and has not got one yet. A link may give it one; to
     /// what lost its last name none may.
     #[prost(bool, tag = "14")]

@@ -1,7 +1,8 @@
 //! Verifies the namespace against itself at one moment: every invariant that the records of this
 //! state must keep among each other.
 
-use super::{Fault, Query, Reply, content, locks, set_xattr};
+use super::set_xattr::Room;
+use super::{Fault, Query, Reply, content, locks};
 use crate::schema::{self, Dentry, FIRST_COOKIE, Group, HEAD, IndexEntry, Inode, Segment, Tag};
 use crate::store::{Read, StoreResult};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -141,16 +142,17 @@ impl Check<'_> {
         Ok(extents)
     }
 
-    /// What the extended attributes of each inode cost.
-    fn xattrs(&mut self) -> StoreResult<HashMap<u64, u64>> {
-        let mut costs: HashMap<u64, u64> = HashMap::new();
+    /// What the extended attributes of each inode take.
+    fn xattrs(&mut self) -> StoreResult<HashMap<u64, Room>> {
+        let mut taken: HashMap<u64, Room> = HashMap::new();
         let (from, to) = schema::all(Tag::Xattr);
         self.state.scan(&from, &to, &mut |key, value| {
             let ino = schema::ino_of(key)?;
-            *costs.entry(ino.0).or_default() += set_xattr::cost(&key[HEAD + 8..], value);
+            let of_inode = taken.entry(ino.0).or_default();
+            *of_inode = of_inode.with(Room::of(&key[HEAD + 8..], value));
             Ok(true)
         })?;
-        Ok(costs)
+        Ok(taken)
     }
 
     /// Every inode against its names, its extents and its orphan record.
@@ -158,7 +160,7 @@ impl Check<'_> {
         &mut self,
         names: &Names,
         extents: &Extents,
-        xattrs: &HashMap<u64, u64>,
+        xattrs: &HashMap<u64, Room>,
     ) -> StoreResult<()> {
         let state = self.state;
         let mut known = HashSet::new();
@@ -179,11 +181,11 @@ impl Check<'_> {
             if inode.kind() == FileKind::Regular && !contents.insert(inode.content_id().0) {
                 self.problem(format!("inode {ino}: shares its content with another"));
             }
-            let attributes = xattrs.get(&ino.0).copied().unwrap_or(0);
-            if attributes != inode.xattr_bytes {
+            let attributes = xattrs.get(&ino.0).copied().unwrap_or_default();
+            let accounted = Room::accounted(&inode);
+            if attributes != accounted {
                 self.problem(format!(
-                    "inode {ino}: attributes cost {attributes}, accounts for {}",
-                    inode.xattr_bytes
+                    "inode {ino}: attributes take {attributes:?}, accounts for {accounted:?}"
                 ));
             }
             self.sizes(&inode, extents);
@@ -515,13 +517,14 @@ mod tests {
         let memory = rich();
         let state = memory.snapshot();
         type Change = fn(&mut Inode);
-        let of_any: [Change; 6] = [
+        let of_any: [Change; 7] = [
             |i| i.attr.nlink += 1,
             |i| i.attr.ino += 1,
             |i| i.allocated += 1,
             |i| i.attr.blocks += 1,
             |i| i.attr.inline_bytes += 1,
             |i| i.xattr_bytes += 1,
+            |i| i.xattr_list += 1,
         ];
         let of_dir: [Change; 4] =
             [|i| i.entries += 1, |i| i.parent = 4, |i| i.layout = None, |i| i.next_cookie = 0];

@@ -1,12 +1,12 @@
-//! Deletes orphans that nobody has open, a bounded number of extents at a time: an orphan with more
-//! stays one, and the leader asks again.
+//! Deletes orphans that nobody has open, a bounded number of extents and attributes at a time: an orphan with
+//! more extents stays one, and the leader asks again.
 
 use super::{Context, EMPTY, Fault, Operation, Reply, content};
 use crate::schema::{self, Inode, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{InodeId, v1};
 
-/// Most extents that one entry deletes.
+/// Most extents that one entry deletes; after as many extents and attributes it goes on to no other inode.
 pub(super) const STEP: usize = 2048;
 /// Most inodes that one entry looks at.
 const MAX_INODES: usize = 4096;
@@ -37,16 +37,17 @@ impl Operation for v1::PurgeInodesEntry {
             let (deleted, inode) = content::purge(tx, inode, left)?;
             left -= deleted;
             if inode.allocated == 0 {
-                delete(tx, &inode)?;
+                left = left.saturating_sub(delete(tx, &inode)?);
             }
         }
         Ok(EMPTY)
     }
 }
 
-/// Deletes an inode without extents, and all that belongs to it.
-fn delete(tx: &mut Txn<'_>, inode: &Inode) -> StoreResult<()> {
+/// Deletes an inode without extents, and all that belongs to it. Answers how many attributes it had.
+fn delete(tx: &mut Txn<'_>, inode: &Inode) -> StoreResult<usize> {
     let ino = inode.ino();
+    let mut attributes = 0;
     if inode.xattr_bytes > 0 {
         let (from, to) = schema::all_of(Tag::Xattr, ino);
         let mut keys = Vec::new();
@@ -54,9 +55,11 @@ fn delete(tx: &mut Txn<'_>, inode: &Inode) -> StoreResult<()> {
             keys.push(key.to_vec());
             Ok(true)
         })?;
+        attributes = keys.len();
         keys.into_iter().for_each(|key| tx.delete(key));
     }
     tx.delete(schema::inode(ino));
     tx.delete(schema::orphan(ino));
-    tx.edit_counters(|c| c.inodes = c.inodes.saturating_sub(1))
+    tx.edit_counters(|c| c.inodes = c.inodes.saturating_sub(1))?;
+    Ok(attributes)
 }

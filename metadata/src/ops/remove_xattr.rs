@@ -1,7 +1,7 @@
 //! Removes an extended attribute.
 
 use super::acl::{self, Which};
-use super::set_xattr::cost;
+use super::set_xattr::Room;
 use super::{Context, EMPTY, Fault, Operation, Reply, inodes, refuse};
 use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
@@ -21,7 +21,7 @@ impl Operation for v1::RemoveXattrOp {
         let Some(value) = state.get(&schema::xattr(inode.ino(), &self.name))? else {
             return refuse(ErrorKind::NoAttribute, "no such attribute");
         };
-        inode.xattr_bytes = inode.xattr_bytes.saturating_sub(cost(&self.name, &value));
+        Room::accounted(&inode).without(Room::of(&self.name, &value)).account(&mut inode);
         Ok(inode)
     }
 

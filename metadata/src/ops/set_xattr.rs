@@ -10,15 +10,46 @@ const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 const MAX_NAME: usize = 255;
 const MAX_VALUE: usize = 64 << 10;
-/// Names and values of one inode together; keeps the list of names within what Linux can answer
-/// (64 KiB, which `listxattr` needs) and a purge bounded.
-const MAX_TOTAL: u64 = 256 << 10;
-const MIN_VALUE_COST: u64 = 1024;
+/// Names and values of one inode together, in bytes.
+const MAX_TOTAL: u64 = 1 << 20;
+/// The list of their names, which is as long as Linux can answer (64 KiB) with those of two access control
+/// lists.
+const MAX_LIST: u64 = (64 << 10) - 64;
 
-/// What an attribute counts against the limit, and in [`Inode::xattr_bytes`]. A small value costs
-/// as if it were larger, which bounds how many names there are.
-pub(super) fn cost(name: &[u8], value: &[u8]) -> u64 {
-    name.len() as u64 + (value.len() as u64).max(MIN_VALUE_COST)
+/// What attributes take of an inode's limits, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Room {
+    total: u64,
+    list: u64,
+}
+
+impl Room {
+    /// Of one attribute.
+    pub fn of(name: &[u8], value: &[u8]) -> Self {
+        let name = name.len() as u64;
+        Self { total: name + value.len() as u64, list: name + 1 }
+    }
+
+    /// Of all attributes of an inode, as it accounts for them.
+    pub fn accounted(inode: &Inode) -> Self {
+        Self { total: inode.xattr_bytes, list: inode.xattr_list }
+    }
+
+    pub fn account(self, inode: &mut Inode) {
+        (inode.xattr_bytes, inode.xattr_list) = (self.total, self.list);
+    }
+
+    #[must_use]
+    pub fn with(self, more: Self) -> Self {
+        let total = self.total.saturating_add(more.total);
+        Self { total, list: self.list.saturating_add(more.list) }
+    }
+
+    #[must_use]
+    pub fn without(self, less: Self) -> Self {
+        let total = self.total.saturating_sub(less.total);
+        Self { total, list: self.list.saturating_sub(less.list) }
+    }
 }
 
 impl Operation for v1::SetXattrOp {
@@ -55,14 +86,16 @@ impl Operation for v1::SetXattrOp {
         if old.is_none() && self.flags & REPLACE != 0 {
             return refuse(ErrorKind::NoAttribute, "no such attribute");
         }
-        let freed = old.map_or(0, |value| cost(name, &value));
-        inode.xattr_bytes = inode.xattr_bytes.saturating_sub(freed) + cost(name, &self.value);
-        if inode.xattr_bytes > MAX_TOTAL {
-            return refuse(
-                ErrorKind::NoSpace,
-                format!("attributes of inode {} would exceed {MAX_TOTAL} bytes", inode.ino()),
+        let freed = old.map_or(Room::default(), |value| Room::of(name, &value));
+        let room = Room::accounted(&inode).without(freed).with(Room::of(name, &self.value));
+        if room.total > MAX_TOTAL || room.list > MAX_LIST {
+            let what = format!(
+                "attributes of inode {} would exceed {MAX_TOTAL} bytes, or their names {MAX_LIST}",
+                inode.ino()
             );
+            return refuse(ErrorKind::NoSpace, what);
         }
+        room.account(&mut inode);
         Ok(inode)
     }
 

@@ -1,6 +1,7 @@
 //! Limits and rules of the namespace that random histories seldom meet.
 
 use crate::rig::{Answer, Rig};
+use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::ErrorKind;
@@ -61,10 +62,8 @@ fn reading_goes_on_while_names_come_and_go() {
     }
     let mut seen = Vec::new();
     let mut cookie = 0;
-    let Ok(Reply::ReadDir(first)) = rig.read(Op::ReadDir(v1::ReadDirOp { ino: 1, ..Default::default() }))
-    else {
-        panic!()
-    };
+    let whole = Op::ReadDir(v1::ReadDirOp { ino: 1, ..Default::default() });
+    let Ok(Reply::ReadDir(first)) = rig.read(whole) else { panic!() };
     for round in 0.. {
         let op = v1::ReadDirOp { ino: 1, cookie, limit: 7, attrs: false };
         let Ok(Reply::ReadDir(reply)) = rig.read(Op::ReadDir(op)) else { panic!() };
@@ -138,13 +137,57 @@ fn attributes_have_limits() {
     assert!(run(&mut rig, set(&"n".repeat(255), 65536, 0)).is_ok());
     assert_eq!(run(&mut rig, set("n", 65537, 0)), Err(ErrorKind::TooLarge));
     assert_eq!(run(&mut rig, set("n", 1, 4)), Err(ErrorKind::Invalid));
-    let mut stored = 0;
-    while run(&mut rig, set(&format!("{stored:0200}"), 1, 0)).is_ok() {
-        stored += 1;
-        assert!(stored < 300, "the space for attributes is bounded");
-    }
-    assert_eq!(run(&mut rig, set("last", 1, 0)), Err(ErrorKind::NoSpace));
+    // As many values of full length as fit in a MiB with their names, that one included.
+    let longs = (1..100).take_while(|i| run(&mut rig, set(&format!("v{i}"), 65536, 0)).is_ok());
+    assert_eq!(longs.count(), 14);
+    assert_eq!(run(&mut rig, set("v15", 65536, 0)), Err(ErrorKind::NoSpace));
+    assert!(run(&mut rig, set("v1", 1, 0)).is_ok(), "there is room once one is shorter");
+    assert!(run(&mut rig, set("v15", 65535, 0)).is_ok());
     rig.check();
+    for i in 1..16 {
+        let name = format!("v{i}").into();
+        run(&mut rig, Op::RemoveXattr(v1::RemoveXattrOp { ino: 1, name })).unwrap();
+    }
+
+    // Many small ones; and no more names than Linux can list.
+    let mut stored = 0;
+    while run(&mut rig, set(&format!("user.{stored:06}"), 8, 0)).is_ok() {
+        stored += 1;
+    }
+    assert_eq!(run(&mut rig, set("user.last", 1, 0)), Err(ErrorKind::NoSpace));
+    assert!(stored > 5000, "{stored} small attributes");
+    let Ok(Reply::ListXattr(list)) = rig.read(Op::ListXattr(v1::ListXattrOp { ino: 1 })) else {
+        panic!()
+    };
+    let len: usize = list.names.iter().map(|name| name.len() + 1).sum();
+    let lists = "system.posix_acl_access system.posix_acl_default ".len();
+    assert!((65_536 - 100..=65_536).contains(&(len + lists)), "a list of {len} bytes");
+    rig.check();
+}
+
+/// What is deleted by one entry is bounded, whatever the inodes have.
+#[test]
+fn inodes_with_many_attributes_are_purged_in_steps() {
+    let mut rig = Rig::in_memory();
+    let mut inos = Vec::new();
+    for i in 0..4 {
+        let name = format!("f{i}");
+        let Ok(Reply::Attr(file)) = mknod(&mut rig, 1, name.clone()) else { panic!() };
+        for i in 0..1500 {
+            let (ino, name) = (file.ino, format!("user.{i}").into());
+            run(&mut rig, Op::SetXattr(v1::SetXattrOp { ino, name, ..Default::default() }))
+                .unwrap();
+        }
+        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: name.into() })).unwrap();
+        inos.push(file.ino);
+    }
+    let mut left = vec![4];
+    while left.last() != Some(&0) {
+        let purge = v1::PurgeInodesEntry { inos: inos.clone() };
+        rig.entry(Body::PurgeInodes(purge)).unwrap();
+        left.push(rig.check().orphans);
+    }
+    assert_eq!(left, [4, 2, 0]);
 }
 
 #[test]
