@@ -9,6 +9,7 @@
 
 use crate::listing::Listing;
 use crate::types::{Attr, DirPage};
+use crate::xattrs::{ACLS, Xattrs};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -23,11 +24,11 @@ use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
-/// The attribute that is an access control list.
-pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// Inodes that are kept, and names in all directories; above it, half of them are given back.
 const MOST: usize = 200_000;
 const MOST_NAMES: usize = 800_000;
+/// Extended attributes that are kept of all inodes, in bytes; no more are kept above it.
+const MOST_XATTRS: usize = 64 << 20;
 /// Marks of recalls and changes are kept for at least this long: longer than any request lives.
 const MARKS: Duration = Duration::from_secs(700);
 
@@ -57,8 +58,7 @@ struct Held {
     flushing: bool,
     seq: u64,
     attr: Option<Attr>,
-    /// Its access control list, if it has one and was asked for.
-    access_acl: Option<Bytes>,
+    xattrs: Xattrs,
     /// What an open would answer.
     content: Option<Arc<v1::OpenReply>>,
     /// Of files that are made in a directory, with the right to write it.
@@ -80,7 +80,7 @@ impl Held {
             flushing: false,
             seq: 0,
             attr: None,
-            access_acl: None,
+            xattrs: Xattrs::default(),
             content: None,
             layout: None,
             names: HashMap::new(),
@@ -102,6 +102,8 @@ struct Table {
     inodes: HashMap<InodeId, Held>,
     /// Names in all directories.
     names: usize,
+    /// Extended attributes of all inodes, in bytes.
+    xattrs: usize,
     /// Half of it is being given back.
     shrinking: bool,
 }
@@ -176,6 +178,23 @@ impl Table {
         }
     }
 
+    /// Lets what is known of extended attributes become something else.
+    fn edit_xattrs(&mut self, ino: InodeId, edit: impl FnOnce(&mut Xattrs)) {
+        let Some(held) = self.inodes.get_mut(&ino) else { return };
+        self.xattrs -= held.xattrs.bytes();
+        edit(&mut held.xattrs);
+        if self.xattrs + held.xattrs.bytes() > MOST_XATTRS {
+            held.xattrs = Xattrs::default();
+        }
+        self.xattrs += held.xattrs.bytes();
+    }
+
+    fn learn_xattrs(&mut self, start: Start, ino: u64, learn: impl FnOnce(&mut Xattrs)) {
+        if self.holds_since(start, InodeId(ino)) {
+            self.edit_xattrs(InodeId(ino), learn);
+        }
+    }
+
     fn learn_page(&mut self, start: Start, op: &v1::ReadDirOp, page: &v1::ReadDirReply) {
         let ino = InodeId(op.ino);
         if !self.holds_since(start, ino) {
@@ -207,6 +226,7 @@ impl Table {
     fn drop_lease(&mut self, ino: InodeId) -> Option<Held> {
         let held = self.inodes.remove(&ino)?;
         self.names -= held.names.len();
+        self.xattrs -= held.xattrs.bytes();
         Some(held)
     }
 
@@ -215,9 +235,9 @@ impl Table {
         self.epoch += 1;
         self.floor = self.epoch;
         self.inodes.retain(|_, held| held.mode == Mode::Write || held.flushing);
-        self.names = 0;
+        (self.names, self.xattrs) = (0, 0);
         for held in self.inodes.values_mut() {
-            (held.attr, held.access_acl, held.content) = (None, None, None);
+            (held.attr, held.content, held.xattrs) = (None, None, Xattrs::default());
             (held.layout, held.complete, held.listing) = (None, false, None);
             held.names.clear();
         }
@@ -266,6 +286,7 @@ impl Default for Leases {
             floor: 0,
             inodes: HashMap::new(),
             names: 0,
+            xattrs: 0,
             shrinking: false,
         };
         Self {
@@ -381,17 +402,28 @@ impl Leases {
         own.and_then(|held| held.attr).filter(|_| self.live()).unwrap_or(told)
     }
 
-    /// The access control list, if what a lease covers says whether there is one. The kernel asks for it
-    /// to decide who may do something.
-    pub fn access_acl(&self, ino: InodeId) -> Option<Result<Bytes>> {
+    /// The value of an extended attribute, or `NoAttribute`, if it is known. The kernel asks for access
+    /// control lists to decide who may do something, and those who list a directory for all sorts of labels.
+    pub fn xattr(&self, ino: InodeId, name: &[u8]) -> Option<Result<Bytes>> {
         let table = self.table.lock();
         let held = table.inodes.get(&ino)?;
-        let acl = match held.attr?.acls {
-            true => Ok(held.access_acl.clone()?),
-            false => Err(Error::new(ErrorKind::NoAttribute, "no access control list")),
-        };
+        let has_some = held
+            .attr
+            .is_none_or(|attr| if name.starts_with(ACLS) { attr.acls } else { attr.xattrs });
+        let value = if has_some { held.xattrs.get(name)? } else { None };
         drop(table);
-        self.live().then_some(acl)
+        let absent = || Error::new(ErrorKind::NoAttribute, "no such attribute");
+        self.live().then(|| value.ok_or_else(absent))
+    }
+
+    /// The names of all extended attributes, if they are known.
+    pub fn xattr_names(&self, ino: InodeId) -> Option<Vec<Bytes>> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino)?;
+        let none = held.attr.is_some_and(|attr| !attr.acls && !attr.xattrs);
+        let names = if none { Vec::new() } else { held.xattrs.names()? };
+        drop(table);
+        self.live().then_some(names)
     }
 
     /// The group was told of an access.
@@ -431,13 +463,8 @@ impl Leases {
             }
             (Op::ReadDir(op), Some(Reply::ReadDir(page))) => table.learn_page(start, op, page),
             (Op::GetAttr(_), Some(Reply::Attr(attr))) => table.learn_attr(start, Some(attr)),
-            (Op::GetXattr(op), Some(Reply::Data(value))) if op.name == ACCESS_ACL => {
-                let ino = InodeId(op.ino);
-                if table.holds_since(start, ino)
-                    && let Some(held) = table.inodes.get_mut(&ino)
-                {
-                    held.access_acl = Some(value.clone());
-                }
+            (Op::GetXattr(op), Some(Reply::Data(value))) => {
+                table.learn_xattrs(start, op.ino, |known| known.learn(&op.name, value));
             }
             (Op::GetExtents(_), Some(Reply::Extents(found))) => {
                 table.learn_attr(start, found.attr.as_ref());
@@ -446,6 +473,9 @@ impl Leases {
                 table.learn_content(start, found);
             }
             _ => {}
+        }
+        for told in &reply.xattrs {
+            table.learn_xattrs(start, told.ino, |known| *known = Xattrs::all(told));
         }
         self.shrink(table);
     }
@@ -472,13 +502,17 @@ impl Leases {
             if let Some(held) = table.inodes.get_mut(&ino) {
                 let attr = attr_of(reply, ino).filter(|_| alone);
                 (held.attr, held.content, held.listing) = (attr, None, None);
-                // Names that come and go in a directory leave its list as it is.
-                if op.inode() == Some(ino) {
-                    held.access_acl = None;
-                }
                 if matches!(op, Op::SetLayout(_)) {
                     held.layout = None;
                 }
+            }
+            match op {
+                Op::SetXattr(_) | Op::RemoveXattr(_) => {
+                    table.edit_xattrs(ino, |known| *known = Xattrs::default());
+                }
+                // A list follows the mode. Names that come and go in a directory leave its own as it is.
+                _ if op.inode() == Some(ino) => table.edit_xattrs(ino, Xattrs::forget_acls),
+                _ => {}
             }
         }
         let now = Start(table.epoch);
@@ -544,6 +578,7 @@ impl Leases {
             mtime_ns: now,
             ctime_ns: now,
             btime_ns: now,
+            no_xattrs: true,
             ..Default::default()
         };
         dir.listing = None;

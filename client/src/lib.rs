@@ -40,6 +40,7 @@ mod session;
 mod store;
 mod to_the_end;
 mod types;
+mod xattrs;
 
 pub use filesystem::Filesystem;
 pub use fsck::{Finding, FsckProgress, FsckReport};

@@ -1,9 +1,9 @@
 //! Names, attributes and extended attributes: what goes straight to the metadata group.
 
 use crate::filesystem::Filesystem;
-use crate::leases::ACCESS_ACL;
 use crate::to_the_end::to_the_end;
 use crate::types::{Attr, Creator, DirEntry, DirPage, FileKind, SetAttr, StatFs};
+use crate::xattrs::ACLS;
 use crate::{HandleId, file, layout_xattr};
 use bytes::Bytes;
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -12,9 +12,6 @@ use weft_proto::{Error, ErrorKind, InodeId, Layout, Result, v1};
 
 /// A virtual attribute of every inode: the mount's [`crate::Counters`].
 const STATS: &[u8] = b"user.weft.stats";
-
-/// What the attributes begin with that are access control lists.
-const ACLS: &[u8] = b"system.posix_acl_";
 
 /// Longest name, in bytes. No longer one exists, which under a lease nobody else is asked.
 const NAME_MAX: usize = 255;
@@ -237,9 +234,7 @@ impl Filesystem {
         if name == layout_xattr::NAME {
             return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());
         }
-        if name == ACCESS_ACL
-            && let Some(known) = self.meta().leases.access_acl(ino)
-        {
+        if let Some(known) = self.meta().leases.xattr(ino, name) {
             return known;
         }
         let op = v1::GetXattrOp { ino: ino.0, name: name_of(name) };
@@ -274,6 +269,9 @@ impl Filesystem {
     /// Names of stored attributes; the layout is not among them, so that copies of a file do not
     /// carry it along.
     pub async fn list_xattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
+        if let Some(known) = self.meta().leases.xattr_names(ino) {
+            return Ok(known);
+        }
         match self.meta().ask(Op::ListXattr(v1::ListXattrOp { ino: ino.0 })).await? {
             Reply::ListXattr(reply) => Ok(reply.names),
             _ => other(),

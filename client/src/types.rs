@@ -93,6 +93,8 @@ pub struct Attr {
     pub inline_bytes: u64,
     /// It has an access control list, or one that its children inherit.
     pub acls: bool,
+    /// It may have extended attributes beside those lists.
+    pub xattrs: bool,
 }
 
 impl Attr {
@@ -121,6 +123,7 @@ impl TryFrom<v1::Attr> for Attr {
             data_version: a.data_version,
             inline_bytes: a.inline_bytes,
             acls: a.acls,
+            xattrs: !a.no_xattrs,
         })
     }
 }

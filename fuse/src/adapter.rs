@@ -18,9 +18,9 @@ use weft_proto::{ErrorKind, InodeId};
 const TTL: Duration = Duration::ZERO;
 /// Entries to fetch at once; a reply of the kernel's usual 32 KiB holds about as many.
 const DIR_PAGE: u32 = 512;
-/// The kernel asks for this before every write. It is neither kept nor looked for: file capabilities
-/// are refused.
-const CAPABILITY: &[u8] = b"security.capability";
+/// Attributes that are neither kept nor looked for. File capabilities are refused, which older kernels ask for
+/// before every write. There are no labels, which `ls -l` asks for of every name.
+const REFUSED: [&[u8]; 2] = [b"security.capability", b"security.selinux"];
 
 /// Most bytes that the older form of a copy can say it has copied, in whole pages.
 const COPY_32: u64 = 0xffff_f000;
@@ -228,14 +228,14 @@ impl Handler for Adapter {
                 reply::directory(page, node, after, size)
             }),
             Op::StatFs => Outcome::working(async move { reply::statfs(fs.stat_fs().await) }),
-            Op::SetXattr { name: CAPABILITY, .. } => refuse(libc::EOPNOTSUPP),
+            Op::SetXattr { name, .. } if REFUSED.contains(&name) => refuse(libc::EOPNOTSUPP),
             Op::SetXattr { name, value, flags, clear_setgid } => {
                 let (name, value) = (own(name), own(value));
                 Outcome::working(async move {
                     reply::empty(fs.set_xattr(ino, &name, &value, flags, clear_setgid).await)
                 })
             }
-            Op::GetXattr { name: CAPABILITY, .. } => refuse(libc::ENODATA),
+            Op::GetXattr { name, .. } if REFUSED.contains(&name) => refuse(libc::ENODATA),
             Op::GetXattr { name, size } => {
                 let name = own(name);
                 Outcome::working(async move { reply::xattr(fs.get_xattr(ino, &name).await, size) })

@@ -9,6 +9,7 @@ use crate::replication;
 use crate::sessions::Declaration;
 use crate::snapshot::Snapshots;
 use crate::targets::Targets;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -24,6 +25,9 @@ const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 const MAIL_SLACK: Duration = Duration::from_secs(1);
 /// Content that comes with a lookup: enough for a small file to be read without another request.
 const LOOKUP_INLINE: u64 = 16 << 10;
+
+/// Extended attributes that come unasked with one answer, in bytes.
+const UNASKED: usize = 256 << 10;
 
 /// One server's answers.
 pub struct MetadataService {
@@ -68,11 +72,39 @@ impl MetadataService {
     async fn meta(&self, request: Incoming) -> Result<Outgoing> {
         let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
         let message: v1::MetaRequest = decode(&request)?;
-        let reply =
+        let mut reply =
             tokio::time::timeout_at(deadline, self.dispatch(message, deadline)).await.map_err(
                 |_| Error::new(ErrorKind::TimedOut, "the metadata group did not answer in time"),
             )??;
+        self.add_xattrs(&mut reply)?;
         Ok(Outgoing::message(&reply))
+    }
+
+    /// Adds the extended attributes of inodes that may have some and that the session is granted a lease on:
+    /// who lists a directory asks for those of each name.
+    fn add_xattrs(&self, reply: &mut v1::MetaReply) -> Result<()> {
+        let with_some = |attr: &v1::Attr| (attr.acls || !attr.no_xattrs).then_some(attr.ino);
+        let of_entry = |entry: &v1::DirEntry| entry.attr.as_ref().and_then(with_some);
+        let inos = match &reply.result {
+            Some(Reply::Attr(attr)) => Vec::from_iter(with_some(attr)),
+            Some(Reply::Open(found)) => Vec::from_iter(found.attr.as_ref().and_then(with_some)),
+            Some(Reply::ReadDir(page)) => page.entries.iter().filter_map(of_entry).collect(),
+            _ => Vec::new(),
+        };
+        if inos.is_empty() {
+            return Ok(());
+        }
+        let granted: HashSet<u64> = reply.grants.iter().map(|grant| grant.ino).collect();
+        let mut bytes = 0;
+        for ino in inos.into_iter().filter(|ino| granted.contains(ino)) {
+            if bytes < UNASKED
+                && let Some(xattrs) = self.node.state.short_xattrs(InodeId(ino))?
+            {
+                bytes += prost::Message::encoded_len(&xattrs);
+                reply.xattrs.push(xattrs);
+            }
+        }
+        Ok(())
     }
 
     async fn dispatch(&self, request: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {

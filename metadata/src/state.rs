@@ -170,6 +170,11 @@ impl StateMachine {
         Ok(self.store.newest(|s| s.inode(ino))?.map(|inode| inode.attr))
     }
 
+    /// Extended attributes of an inode, if they are short enough to be sent unasked.
+    pub fn short_xattrs(&self, ino: InodeId) -> Result<Option<v1::Xattrs>> {
+        Ok(self.store.view(|s| ops::short_xattrs(s, ino))?)
+    }
+
     /// How files made in a directory are laid out.
     pub fn layout(&self, dir: InodeId) -> Result<Option<v1::LayoutInfo>> {
         Ok(self.store.newest(|s| s.inode(dir))?.and_then(|inode| inode.layout))

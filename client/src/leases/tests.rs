@@ -275,3 +275,58 @@ async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
     let second = l.right_to_write(ino).unwrap();
     assert_eq!((l.keeps(ino, first), l.keeps(ino, second)), (false, true));
 }
+
+#[tokio::test]
+async fn extended_attributes_are_known_until_they_may_have_changed() {
+    const LIST: &[u8] = b"system.posix_acl_access";
+    let l = leases();
+    let get = |name: &[u8]| l.xattr(InodeId(INO), name).map(|got| got.map_err(|e| e.kind));
+    let item = |name: &'static [u8]| v1::xattrs::Item {
+        name: name.into(),
+        value: Some(Bytes::from_static(b"x")),
+    };
+    let told = |flags: (bool, bool), names: &[&'static [u8]]| {
+        let (acls, no_xattrs) = flags;
+        let attr = v1::Attr { acls, no_xattrs, ..attr(INO) };
+        let items = names.iter().map(|name| item(name)).collect();
+        v1::MetaReply {
+            result: Some(Reply::Attr(attr)),
+            xattrs: Vec::from_iter((!names.is_empty()).then_some(v1::Xattrs { ino: INO, items })),
+            ..found()
+        }
+    };
+    let value = || Some(Ok(Bytes::from_static(b"x")));
+    let absent = || Some(Err(ErrorKind::NoAttribute));
+    assert_eq!(get(b"user.a"), None);
+    l.learn(l.start(), &lookup("a"), &told((false, true), &[]));
+    assert_eq!((get(b"user.a"), get(LIST)), (absent(), absent()));
+    assert_eq!(l.xattr_names(InodeId(INO)), Some(vec![]));
+
+    // Who has some, has them in the answer, or has to be asked.
+    l.learn(l.start(), &lookup("a"), &told((false, false), &[]));
+    assert_eq!((get(b"user.a"), get(LIST), l.xattr_names(InodeId(INO))), (None, absent(), None));
+    l.learn(l.start(), &lookup("a"), &told((true, false), &[LIST, b"user.a"]));
+    assert_eq!((get(b"user.a"), get(b"user.b"), get(LIST)), (value(), absent(), value()));
+    assert_eq!(l.xattr_names(InodeId(INO)).unwrap().len(), 2);
+
+    // A mode changes the list.
+    let done = v1::MetaReply { result: Some(Reply::Empty(v1::Empty {})), ..Default::default() };
+    let done = v1::MetaReply { touched: vec![INO], ..done };
+    l.changed(l.start(), &Op::SetAttr(v1::SetAttrOp { ino: INO, ..Default::default() }), &done);
+    assert_eq!((get(b"user.a"), get(LIST)), (value(), None));
+    let asked = l.start();
+    l.changed(l.start(), &Op::SetXattr(v1::SetXattrOp { ino: INO, ..Default::default() }), &done);
+    assert_eq!(get(b"user.a"), None);
+    // What was asked before that is old.
+    let ask = Op::GetXattr(v1::GetXattrOp { ino: INO, name: "user.a".into() });
+    let answer = v1::MetaReply { result: Some(Reply::Data("x".into())), ..Default::default() };
+    l.learn(asked, &ask, &answer);
+    l.learn(asked, &lookup("a"), &told((true, false), &[LIST, b"user.a"]));
+    assert_eq!(get(b"user.a"), None);
+    l.learn(l.start(), &ask, &answer);
+    assert_eq!((get(b"user.a"), get(b"user.b")), (value(), None));
+    l.drop_lease(InodeId(INO));
+    l.learn(l.start(), &ask, &answer);
+    assert_eq!(get(b"user.a"), None, "without a lease");
+    assert_eq!(l.table.lock().xattrs, 0);
+}

@@ -183,7 +183,7 @@ impl Check<'_> {
             }
             let attributes = xattrs.get(&ino.0).copied().unwrap_or_default();
             let accounted = Room::accounted(&inode);
-            if attributes != accounted {
+            if attributes != accounted || inode.attr.no_xattrs && attributes != Room::default() {
                 self.problem(format!(
                     "inode {ino}: attributes take {attributes:?}, accounts for {accounted:?}"
                 ));
@@ -528,7 +528,8 @@ mod tests {
         ];
         let of_dir: [Change; 4] =
             [|i| i.entries += 1, |i| i.parent = 4, |i| i.layout = None, |i| i.next_cookie = 0];
-        let of_file: [Change; 2] = [|i| i.attr.size = 19, |i| i.content = 99];
+        let of_file: [Change; 3] =
+            [|i| i.attr.size = 19, |i| i.content = 99, |i| i.attr.no_xattrs = true];
         let cases = [(2, &of_any[..]), (4, &of_any), (3, &of_dir), (4, &of_file)];
         for (ino, changes) in cases {
             for (i, change) in changes.iter().enumerate() {

@@ -106,6 +106,7 @@ pub(super) fn describe(dir: &Inode, wanted: &Wanted, ino: InodeId, now: i64) -> 
             mtime_ns: now,
             ctime_ns: now,
             btime_ns: now,
+            no_xattrs: true,
             ..Default::default()
         },
         layout: match wanted.kind {
@@ -133,6 +134,7 @@ pub(super) fn root(layout: v1::LayoutInfo, now: i64) -> Inode {
             mtime_ns: now,
             ctime_ns: now,
             btime_ns: now,
+            no_xattrs: true,
             ..Default::default()
         },
         layout: Some(layout),

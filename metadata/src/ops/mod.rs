@@ -56,6 +56,7 @@ mod tmp_file;
 mod unlink;
 
 pub(crate) use cluster::cluster_map;
+pub(crate) use list_xattr::short_xattrs;
 pub(crate) use locks::{conflict as lock_conflict, of_inode as locks_of, others_hold};
 pub(crate) use open::open_reply;
 pub use open_session::SESSION_TTL_MS;

@@ -37,6 +37,7 @@ impl Room {
 
     pub fn account(self, inode: &mut Inode) {
         (inode.xattr_bytes, inode.xattr_list) = (self.total, self.list);
+        inode.attr.no_xattrs = self.total == 0;
     }
 
     #[must_use]

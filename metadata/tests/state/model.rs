@@ -143,6 +143,7 @@ impl Model {
             data_version: n.version,
             inline_bytes: inline,
             acls: false,
+            no_xattrs: n.xattrs.is_empty(),
         })
     }
 
