@@ -25,8 +25,14 @@ fn name_of(name: &[u8]) -> Bytes {
 }
 
 impl Filesystem {
-    /// Errors: `NotFound`, `NotDirectory`.
+    /// The name `.` leads to any inode, whatever it is, that has a name; `..` to the directory that a
+    /// directory is in. Errors: `NotFound`, `NotDirectory`; `Stale` of what has no name any more.
     pub async fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        match name {
+            b"." => return self.named(parent).await,
+            b".." => return self.named(self.parent_of(parent).await?).await,
+            _ => {}
+        }
         if let Some(known) = self.lookup_now(parent, name) {
             return known;
         }
@@ -49,7 +55,29 @@ impl Filesystem {
         }
     }
 
-    /// [`Self::lookup`] if a lease answers it.
+    /// Attributes of an inode that has a name.
+    async fn named(&self, ino: InodeId) -> Result<Attr> {
+        let attr = self.get_attr(ino, None).await?;
+        match attr.nlink {
+            0 => Err(Error::new(ErrorKind::Stale, format!("inode {ino} has no name any more"))),
+            _ => Ok(attr),
+        }
+    }
+
+    /// The directory that a directory is in; the root is in itself.
+    async fn parent_of(&self, dir: InodeId) -> Result<InodeId> {
+        // What follows the last name is known or asked for, and tells it too.
+        if let Some(page) = self.meta().leases.page(dir, u64::MAX, 1) {
+            return Ok(page.parent);
+        }
+        let op = v1::ReadDirOp { ino: dir.0, cookie: u64::MAX, limit: 1, attrs: true };
+        match self.meta().ask(Op::ReadDir(op)).await? {
+            Reply::ReadDir(page) => Ok(InodeId(page.parent)),
+            _ => other(),
+        }
+    }
+
+    /// [`Self::lookup`] of a name in a directory if a lease answers it.
     pub fn lookup_now(&self, parent: InodeId, name: &[u8]) -> Option<Result<Attr>> {
         if name.len() > NAME_MAX {
             let what = format!("a name of {} bytes is over {NAME_MAX}", name.len());

@@ -18,7 +18,6 @@ const MAX_PAGES: u16 = (MAX_REQUEST / 4096) as u16;
 const MAX_BACKGROUND: u16 = 64;
 
 /// Bits of the handshake that this code gives or takes. Of the others:
-/// - `EXPORT_SUPPORT`: inodes cannot be looked up by number alone, so NFS export is not offered.
 /// - `AUTO_INVAL_DATA`: whether cached data is good is said with each open.
 /// - `WRITEBACK_CACHE`: the client buffers writes itself and knows when they must be seen.
 /// - `SECURITY_CTX`: there are no labels.
@@ -30,6 +29,9 @@ pub mod flag {
     pub const ASYNC_READ: u64 = 1 << 0;
     /// Byte-range locks are asked for; without it the kernel keeps those of this mount itself.
     pub const POSIX_LOCKS: u64 = 1 << 1;
+    /// An inode can be looked up by its number alone, as `.` of itself, and a directory's parent as `..`: for
+    /// `open_by_handle_at(2)` and NFS. Numbers are never used again, so generations are all 0.
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     /// The same of BSD's locks.
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     /// Writes longer than a page.
@@ -63,6 +65,7 @@ pub mod flag {
 // Without `ATOMIC_O_TRUNC`: an open that is to cut would cut before the kernel finds that the file is
 // being executed, and refuses it.
 const ALWAYS: u64 = flag::ASYNC_READ
+    | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES
     | flag::DONT_MASK
     | flag::ASYNC_DIO
