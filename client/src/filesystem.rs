@@ -346,7 +346,7 @@ impl Filesystem {
         let handle = self.files().handle(id)?;
         self.locks_hold(handle.file.ino, id)?;
         if what == Allocate::Room {
-            let free = self.stat_fs().await?.free_bytes;
+            let free = self.stat_fs().await?.available_bytes;
             if len > free && handle.file.holes(off, len).await? > free {
                 let what = format!("{free} bytes are free in the cluster");
                 return Err(Error::new(ErrorKind::NoSpace, what));

@@ -330,6 +330,7 @@ impl Filesystem {
             Reply::StatFs(s) => Ok(StatFs {
                 capacity_bytes: s.capacity_bytes,
                 free_bytes: s.free_bytes,
+                available_bytes: s.available_bytes.unwrap_or(s.free_bytes),
                 inodes: s.inodes,
             }),
             _ => other(),

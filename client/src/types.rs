@@ -253,6 +253,8 @@ pub struct StatFs {
     /// User data that the filesystem could hold when empty, bytes.
     pub capacity_bytes: u64,
     pub free_bytes: u64,
+    /// Of the free ones, those that can be written before the targets are full.
+    pub available_bytes: u64,
     pub inodes: u64,
 }
 

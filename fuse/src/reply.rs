@@ -115,11 +115,13 @@ pub fn xattr_names(result: Result<Vec<Bytes>>, size: u32) -> Answer {
 
 pub fn statfs(result: Result<StatFs>) -> Answer {
     let s = result.map_err(errno)?;
-    let (blocks, free) = (s.capacity_bytes / u64::from(BLOCK), s.free_bytes / u64::from(BLOCK));
+    let in_blocks = |bytes: u64| bytes / u64::from(BLOCK);
+    let (blocks, free) = (in_blocks(s.capacity_bytes), in_blocks(s.free_bytes));
+    let available = in_blocks(s.available_bytes);
     // Inodes have no limit of their own; they take room like everything else.
-    let (files, files_free) = (s.inodes + free, free);
+    let (files, files_free) = (s.inodes + available, available);
     let (block_size, name_max) = (BLOCK, NAME_MAX);
-    Ok(Reply::StatFs(Room { blocks, free, files, files_free, block_size, name_max }))
+    Ok(Reply::StatFs(Room { blocks, free, available, files, files_free, block_size, name_max }))
 }
 
 /// `.` and `..` are ours to add: cookies 1 and 2, the client's start at 3.

@@ -465,9 +465,10 @@ impl MetadataService {
         self.node.read_barrier().await?;
         let mut reply = self.node.state.read(request)?;
         if let Some(Reply::StatFs(stat)) = &mut reply.result {
-            let (capacity, free) = self.targets.user_space(&self.node.map());
-            stat.capacity_bytes = capacity;
-            stat.free_bytes = free;
+            let full_percent = self.node.config.full_percent;
+            let space = self.targets.user_space(&self.node.map(), full_percent);
+            (stat.capacity_bytes, stat.free_bytes) = (space.capacity, space.free);
+            stat.available_bytes = Some(space.available);
         }
         Ok(reply)
     }

@@ -11,6 +11,15 @@ use weft_proto::{Profile, TargetId, v1};
 /// A full target is taken back when it is this many percent below the limit.
 const HYSTERESIS: u64 = 5;
 
+/// Space of the cluster, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Space {
+    pub capacity: u64,
+    pub free: u64,
+    /// Of that, what can be written before the targets are full.
+    pub available: u64,
+}
+
 /// The last heartbeats.
 #[derive(Default)]
 pub struct Targets {
@@ -81,23 +90,25 @@ impl Targets {
         changes
     }
 
-    /// Capacity and free space for user data, in bytes: raw space times k/(k+m) of the first pool.
-    pub fn user_space(&self, map: &v1::ClusterMap) -> (u64, u64) {
+    /// Space for user data: raw space times k/(k+m) of the first pool.
+    pub fn user_space(&self, map: &v1::ClusterMap, full_percent: u64) -> Space {
         let heard = self.heard.lock();
         let profile =
             map.pools.first().and_then(|p| p.profile).and_then(|p| Profile::try_from(p).ok());
-        let Some(profile) = profile else { return (0, 0) };
-        let (mut capacity, mut free) = (0u128, 0u128);
+        let Some(profile) = profile else { return Space::default() };
+        let (mut capacity, mut free, mut available) = (0u128, 0u128, 0u128);
         for target in map.targets.iter().filter(|t| t.state() != v1::TargetState::Out) {
             let stat = heard.get(&TargetId(target.id)).map(|h| h.stat).unwrap_or_default();
             let size = stat.capacity_bytes.max(target.capacity_bytes);
             capacity += u128::from(size);
             if target.state() == v1::TargetState::Up && !target.full {
-                free += u128::from(size.saturating_sub(stat.used_bytes));
+                let (size, used) = (u128::from(size), u128::from(stat.used_bytes));
+                free += size.saturating_sub(used);
+                available += (size * u128::from(full_percent) / 100).saturating_sub(used);
             }
         }
         let user = |raw: u128| (raw * u128::from(profile.k()) / u128::from(profile.width())) as u64;
-        (user(capacity), user(free))
+        Space { capacity: user(capacity), free: user(free), available: user(available) }
     }
 }
 
@@ -170,6 +181,29 @@ mod tests {
         assert_eq!(
             states(&targets.changes(now, now, DOWN_AFTER, 95, &map)),
             [(1, Down, false), (2, Down, false)]
+        );
+    }
+
+    #[test]
+    fn the_last_of_a_target_is_free_and_cannot_be_written() {
+        let targets = Targets::default();
+        let now = Instant::now();
+        let mut map = map(&[Up, Up, Down, Out]);
+        let profile = Some(v1::ProfileInfo { k: 1, m: 1 });
+        map.pools = vec![v1::PoolInfo { profile, ..Default::default() }];
+        let space = |used: [u64; 4], map: &v1::ClusterMap| {
+            (1..5).zip(used).for_each(|(id, used)| targets.hear(now, beat(id, used)));
+            let Space { capacity, free, available } = targets.user_space(map, 95);
+            (capacity, free, available)
+        };
+        assert_eq!(space([0; 4], &map), (150, 100, 95));
+        assert_eq!(space([10, 30, 0, 0], &map), (150, 80, 75));
+        assert_eq!(space([95, 97, 0, 0], &map), (150, 4, 0));
+        map.targets[1].full = true;
+        assert_eq!(
+            space([15, 94, 0, 0], &map),
+            (150, 42, 40),
+            "none that it took would be written"
         );
     }
 

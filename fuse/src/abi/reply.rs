@@ -70,6 +70,8 @@ pub struct Open {
 pub struct StatFs {
     pub blocks: u64,
     pub free: u64,
+    /// Of those, what can be written.
+    pub available: u64,
     pub files: u64,
     pub files_free: u64,
     pub block_size: u32,
@@ -166,7 +168,7 @@ fn body<'a>(reply: &'a Reply, out: &mut Record) -> &'a [Bytes] {
             out.u32(*n).u32(0);
         }
         Reply::StatFs(s) => {
-            out.u64(s.blocks).u64(s.free).u64(s.free).u64(s.files).u64(s.files_free);
+            out.u64(s.blocks).u64(s.free).u64(s.available).u64(s.files).u64(s.files_free);
             out.u32(s.block_size).u32(s.name_max).u32(s.block_size).zeros(28);
         }
         Reply::Lock(l) => {

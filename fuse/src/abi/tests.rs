@@ -163,7 +163,8 @@ fn replies_have_the_lengths_of_the_kernels_records() {
     let ttl = Duration::new(3, 4);
     let entry = Entry { attr, ttl };
     let opened = Open { fh: 1, flags: 0 };
-    let room = StatFs { blocks: 1, free: 1, files: 1, files_free: 1, block_size: 1, name_max: 1 };
+    let (files, files_free, block_size, name_max) = (4, 5, 6, 7);
+    let room = StatFs { blocks: 1, free: 2, available: 3, files, files_free, block_size, name_max };
     let lock = Lock { fh: 0, owner: 0, start: 0, end: 1, kind: 2, pid: 3, flock: false };
     let agreed = InitReply { minor: 45, max_readahead: 1, flags: u64::MAX };
     for (reply, len) in [
@@ -189,6 +190,9 @@ fn replies_have_the_lengths_of_the_kernels_records() {
         assert_eq!(encoded.header()[4..8], [0; 4]);
         assert_eq!(encoded.header()[8..], 7u64.to_ne_bytes());
     }
+    let statfs = Ok(Reply::StatFs(room));
+    let want = [longs(&[1, 2, 3, 4, 5]), words(&[6, 7, 6])].concat();
+    assert_eq!(Encoded::new(7, &statfs).record()[..want.len()], want);
     let error = Err(Errno(libc::ENOENT));
     assert_eq!(Encoded::new(7, &error).head()[4..8], (-libc::ENOENT).to_ne_bytes());
 }

@@ -174,6 +174,7 @@ async fn targets_are_placed_watched_and_missed() {
     };
     assert_eq!(stat.capacity_bytes, 4 << 30, "six GiB raw are four of 4+2");
     assert_eq!(stat.free_bytes, 4 * ((1 << 30) - (1 << 20)));
+    assert_eq!(stat.available_bytes, Some((6 * (((1 << 30) * 95 / 100) - (1 << 20))) * 4 / 6));
 
     // A daemon asks the leader; others say who that is.
     let refused = control(&follower_address)
