@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,6 +72,12 @@ fn closes_end_while_the_file_is_overwritten() -> Result<()> {
     cluster.await_clean()
 }
 
+/// Has a file hold something, durably.
+fn save(mut file: File) -> io::Result<()> {
+    file.write_all(b"abc")?;
+    file.sync_all()
+}
+
 /// I8: a mount that is told to end does so in the time that it was given, and says that data is lost; and
 /// nobody waits for it for ever.
 #[test]
@@ -83,10 +89,9 @@ fn a_mount_that_cannot_flush_ends_when_it_is_told_to() -> Result<()> {
     let options = ["--cluster", &address, "--stop-timeout", "2", "--log-file", path(&log)];
     weft_ok(&[&["mount"], &options[..], &[path(&m)]].concat())?;
     let process = cluster.pid_of_mount(&m)?;
-    let mut file = File::create(m.join("f"))?;
-    file.write_all(b"abc")?;
+    let file = File::create(m.join("f"))?;
     let paused = cluster.pause_metadata()?;
-    let syncing = thread::spawn(move || file.sync_all());
+    let syncing = thread::spawn(move || save(file));
     kill(process, Signal::SIGTERM)?;
     // One that nobody waits for stays, without a program.
     let program = format!("/proc/{process}/exe");
@@ -112,15 +117,10 @@ fn an_outage_is_waited_for_unless_the_mount_is_soft() -> Result<()> {
     let address = cluster.address()?;
     weft_ok(&["mount", "--cluster", &address, "--log-file", path(&log), path(&hard)])?;
     weft_ok(&["mount", "--cluster", &address, "-o", "soft=1", path(&soft)])?;
-    let begin = |mount: &Path, name: &str| -> Result<File> {
-        let mut file = File::create(mount.join(name))?;
-        file.write_all(b"abc")?;
-        Ok(file)
-    };
-    let (waits, fails) = (begin(&hard, "waits")?, begin(&soft, "fails")?);
+    let (waits, fails) = (File::create(hard.join("waits"))?, File::create(soft.join("fails"))?);
     let paused = cluster.pause_metadata()?;
-    let waiting = thread::spawn(move || waits.sync_all());
-    let failed = fails.sync_all().map_err(|e| e.raw_os_error());
+    let waiting = thread::spawn(move || save(waits));
+    let failed = save(fails).map_err(|e| e.raw_os_error());
     let told = eventually(PATIENCE, "the log says what is waited for", || {
         fs::read_to_string(&log).ok()?.contains("no metadata leader answers").then_some(())
     });
@@ -130,7 +130,6 @@ fn an_outage_is_waited_for_unless_the_mount_is_soft() -> Result<()> {
     told?;
     ensure!(failed == Err(Some(libc::ETIMEDOUT)), "a soft mount answered {failed:?}");
     ensure!(waited, "a call did not wait");
-    drop(fails);
     ensure!(fs::read(cluster.mnt().join("waits"))? == b"abc");
     weft_ok(&["umount", path(&hard)])?;
     weft_ok(&["umount", path(&soft)]).map(drop)
