@@ -1,24 +1,35 @@
 //! A simulated cluster: the real metadata group and the real client library in one process, on a
 //! simulated network, in simulated time, under one seed, with faults.
 //!
-//! Several clients write and read registers and make directories, while servers crash and restart,
-//! links drop everything, and hosts are cut off, clients too. A register is an extended attribute,
+//! Several clients write and read registers, append to a file and make names, while servers and daemons
+//! crash and restart, lose their power or their disks, err when they read, are away for longer than any
+//! deadline, links drop everything, and hosts are cut off, clients too ([`faults`]). A caller gives up in
+//! the middle of a call now and then, as a future that is dropped does. A register is an extended attribute,
 //! which is always asked for; the mode of a file, which is known under a lease; or the content of a
-//! file that stays open, which is buffered under a lease and synced now and then. Then:
+//! file that stays open, small or in segments on targets, which is buffered under a lease and synced now
+//! and then. Then, with all faults over:
 //! - every register's history is linearizable (I6), where a write to content that was not synced
 //!   before its client lost its session, or was told of a failure, may be lost but not disorder it;
-//! - a directory that was made once is never refused as existing (I4), and is there at the end;
-//! - the namespace is consistent with itself (`CheckOp`).
+//!   what a content is at the end is read once more, and can be read (I2, I3);
+//! - what was appended is there once if that was acknowledged, and at most once if not (I4);
+//! - a name that was made once is never refused as existing (I4), and is there at the end if that was
+//!   acknowledged;
+//! - every chunk on a target belongs to somebody, and none is missing (I7), and the namespace is
+//!   consistent with itself: `fsck` finds nothing.
 //!
-//! The seed decides faults, delays, timeouts and what the clients do; a failing seed runs again with
+//! `cargo run --release -p weft-tests --bin sim -- --minutes 60` runs seeds for an hour and tells how many a
+//! second. The seed decides faults, delays, timeouts and what the clients do; a failing seed runs again with
 //! `cargo run --release -p weft-tests --bin sim -- SEED`. Known gap: two runs of one seed sometimes
 //! differ by a retry of a client (the order in which tokio wakes several waiters is a suspect, not
 //! proved), so a rare failure may need its seed more than once. The simulation in `metadata/tests`,
 //! without the client library, is tested to replay exactly.
 
+mod faults;
 pub mod linear;
+mod storage;
 
 use anyhow::{Context, Result, ensure};
+use faults::{Script, World};
 use linear::{Call, MAX_CALLS, Op, is_linearizable};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::cell::RefCell;
@@ -26,21 +37,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use storage::{Host, Works};
 use tempfile::TempDir;
 use tokio::sync::watch;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Opened, Options, SetAttr};
+use tokio::time::timeout;
+use weft_client::{Creator, Filesystem, Finding, HandleId, OpenFlags, Opened, Options, SetAttr};
 use weft_metadata::{Clock, Config, Env, Member, run_in};
 use weft_net::sim;
 use weft_proto::{ErrorKind, InodeId, NodeId, SessionId};
 
 const SERVERS: [&str; 3] = ["m1", "m2", "m3"];
 const CLIENTS: [&str; 3] = ["c1", "c2", "c3"];
-const REGISTERS: usize = 12;
-/// Registers from here on are modes of files, then contents.
+const DAEMONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
+const REGISTERS: usize = 16;
+/// Registers from here on are modes of files, then contents, then those too large for the metadata.
 const MODES: usize = 4;
 const CONTENTS: usize = 8;
-const CALLS_PER_CLIENT: u64 = 120;
+const LARGE: usize = 12;
+/// Bytes of a large one.
+const LARGE_LEN: usize = 24_000;
+const CALLS_PER_CLIENT: u64 = 160;
 const PORT: u16 = 7000;
+/// So many calls are given up before they end, each after at most so long.
+const DROPPED: f64 = 0.1;
+const DROPPED_AFTER: Duration = Duration::from_millis(60);
+/// What is still wrong after so many looks, which are seconds apart, stays so.
+const LOOKS: usize = 60;
 
 /// What a run did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -56,6 +78,8 @@ pub struct Summary {
 struct History {
     registers: [Vec<Call>; REGISTERS],
     made: BTreeSet<String>,
+    /// What was appended to the log, and whether that was acknowledged.
+    appended: BTreeMap<u64, bool>,
     broken: Vec<String>,
     answered: u64,
     unknown: u64,
@@ -66,8 +90,10 @@ type Shared = Rc<RefCell<History>>;
 
 /// Runs one seed; an error says what was wrong.
 pub fn run(seed: u64) -> Result<Summary> {
-    let dir = tempfile::tempdir()?;
+    // In memory where that is possible: syncs cost nothing there.
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     let history = Shared::default();
+    let mut random = SmallRng::seed_from_u64(seed);
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
         .enable_random_order()
@@ -81,16 +107,32 @@ pub fn run(seed: u64) -> Result<Summary> {
         weft_metadata::bootstrap(&config)?;
         sim.host(name, move || serve(config.clone(), seed));
     }
+    let (works, servers) = (Works::start()?, addresses());
+    let storage: Vec<_> = DAEMONS
+        .into_iter()
+        .map(|name| {
+            Host::new(name, PORT, servers.clone(), dir.path(), random.random(), works.clone())
+        })
+        .collect();
+    for host in &storage {
+        let host = host.clone();
+        sim.host(host.name(), move || host.clone().serve());
+    }
     for (number, name) in (1..).zip(CLIENTS) {
         sim.client(name, client(number, seed, history.clone()));
     }
     sim.client("judge", judge(seed, history.clone()));
-    let faults = drive(&mut sim, seed, &history)
-        .with_context(|| format!("seed {seed}: {} calls answered", history.borrow().answered))?;
+    let folders = SERVERS.iter().map(|name| dir.path().join(name)).collect();
+    let mut world = World::new(storage, folders, random);
+    let mut faults = Vec::new();
+    drive(&mut sim, &mut world, &history, &mut faults).with_context(|| {
+        format!("seed {seed}: {} calls answered; {faults:#?}", history.borrow().answered)
+    })?;
     let history = history.borrow();
-    ensure!(history.broken.is_empty(), "seed {seed}: {:#?}", history.broken);
+    let told = format!("seed {seed}, with {faults:#?}");
+    ensure!(history.broken.is_empty(), "{told}: {:#?}", history.broken);
     for (register, calls) in history.registers.iter().enumerate() {
-        ensure!(is_linearizable(calls), "seed {seed}: register {register}: {calls:#?}");
+        ensure!(is_linearizable(calls), "{told}: register {register}: {calls:#?}");
     }
     Ok(Summary {
         answered: history.answered,
@@ -98,6 +140,10 @@ pub fn run(seed: u64) -> Result<Summary> {
         faults,
         simulated_ms: sim.elapsed().as_millis() as u64,
     })
+}
+
+fn addresses() -> Vec<String> {
+    SERVERS.iter().map(|server| format!("{server}:{PORT}")).collect()
 }
 
 fn config(id: u64, name: &str, dir: &TempDir) -> Config {
@@ -108,6 +154,7 @@ fn config(id: u64, name: &str, dir: &TempDir) -> Config {
     // A short log, so that a server that was away needs a snapshot.
     Config {
         log_entries: 32,
+        profile: "2+1".into(),
         ..Config::new(NodeId(id), format!("0.0.0.0:{PORT}"), peers, dir.path().join(name))
     }
 }
@@ -130,88 +177,42 @@ async fn serve(config: Config, seed: u64) -> turmoil::Result {
 }
 
 /// Steps the simulation until all clients are done, with a fault now and then.
-fn drive(sim: &mut turmoil::Sim<'_>, seed: u64, history: &Shared) -> Result<Vec<String>> {
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let mut faults = Vec::new();
-    let mut undo: Option<Undo> = None;
+fn drive(
+    sim: &mut turmoil::Sim<'_>,
+    world: &mut World,
+    history: &Shared,
+    faults: &mut Vec<String>,
+) -> Result<()> {
+    let mut script: Option<Script> = None;
     let mut next = Duration::from_secs(2);
     loop {
         if sim.step().map_err(|e| anyhow::anyhow!("{e}"))? {
-            return Ok(faults);
+            return Ok(());
         }
+        let now = sim.elapsed();
         let all_done = history.borrow().finished == CLIENTS.len();
-        if sim.elapsed() < next && !(all_done && undo.is_some()) {
-            continue;
-        }
-        next = sim.elapsed() + Duration::from_millis(rng.random_range(200..4000));
-        match undo.take() {
-            Some(undo) => undo.run(sim),
-            None if all_done => {}
-            None => {
-                let (what, how) = Undo::inject(sim, &mut rng);
-                faults.push(what);
-                undo = Some(how);
+        if let Some(going) = &mut script {
+            if all_done {
+                going.hurry(now);
             }
-        }
-    }
-}
-
-/// How a fault ends.
-enum Undo {
-    Start(&'static str),
-    Join(&'static str, Vec<&'static str>),
-    Deliver(&'static str, Vec<&'static str>),
-}
-
-impl Undo {
-    fn inject(sim: &mut turmoil::Sim<'_>, rng: &mut SmallRng) -> (String, Self) {
-        let server = SERVERS[rng.random_range(0..SERVERS.len())];
-        let others: Vec<_> =
-            SERVERS.into_iter().chain(CLIENTS).filter(|&other| other != server).collect();
-        match rng.random_range(0..5) {
-            4 => {
-                let client = CLIENTS[rng.random_range(0..CLIENTS.len())];
-                SERVERS.iter().for_each(|&s| sim.partition(client, s));
-                (format!("cut off {client}"), Self::Join(client, SERVERS.to_vec()))
+            if going.next <= now && going.go_on(sim, world)? {
+                script = None;
+                next = now + world.pause();
             }
-            0 => {
-                sim.crash(server);
-                (format!("crash {server}"), Self::Start(server))
-            }
-            1 => {
-                others.iter().for_each(|&o| sim.partition(server, o));
-                (format!("cut off {server}"), Self::Join(server, others))
-            }
-            2 => {
-                // Cut from the servers only: clients still reach it, a deposed leader perhaps.
-                let servers: Vec<_> =
-                    SERVERS.into_iter().filter(|&other| other != server).collect();
-                servers.iter().for_each(|&o| sim.partition(server, o));
-                (format!("cut {server} off the group"), Self::Join(server, servers))
-            }
-            _ => {
-                others.iter().for_each(|&o| sim.hold(server, o));
-                (format!("hold messages of {server}"), Self::Deliver(server, others))
-            }
-        }
-    }
-
-    fn run(self, sim: &mut turmoil::Sim<'_>) {
-        match self {
-            Self::Start(server) => sim.bounce(server),
-            Self::Join(server, others) => others.iter().for_each(|&o| sim.repair(server, o)),
-            Self::Deliver(server, others) => others.iter().for_each(|&o| sim.release(server, o)),
+        } else if next <= now && !all_done {
+            let (what, drawn) = world.draw(now);
+            faults.push(what);
+            script = Some(drawn);
         }
     }
 }
 
 async fn connect(name: &str, seed: u64) -> turmoil::Result<Filesystem> {
-    let members = SERVERS.iter().map(|s| format!("{s}:{PORT}")).collect();
     let options = Options {
         client_name: name.into(),
         op_deadline: Duration::from_secs(20),
         seed: Some(seed),
-        ..Options::new(members, sim::transport())
+        ..Options::new(addresses(), sim::transport())
     };
     loop {
         if let Ok(fs) = Filesystem::connect(options.clone()).await {
@@ -230,19 +231,46 @@ async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result {
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..400))).await;
         let value = number << 32 | i;
         let register = rng.random_range(0..REGISTERS);
-        match (rng.random_range(0..5), register) {
-            (0 | 1, CONTENTS..) => files.write(&fs, register, value, rng.random_bool(0.3)).await,
+        let caller = Caller::draw(&mut rng);
+        match (rng.random_range(0..6), register) {
+            (0 | 1, CONTENTS..) => {
+                let sync = rng.random_bool(0.3).then(|| Caller::draw(&mut rng));
+                files.write(&fs, register, value, caller, sync).await;
+            }
             (2 | 3, CONTENTS..) => files.read(&fs, register).await,
-            (0 | 1, MODES..) => set_mode(&fs, &history, register, number * 1000 + i).await,
+            (0 | 1, MODES..) => set_mode(&fs, &history, register, number * 1000 + i, caller).await,
             (2 | 3, MODES..) => get_mode(&fs, &history, register).await,
-            (0 | 1, _) => write(&fs, &history, register, value).await,
+            (0 | 1, _) => write(&fs, &history, register, value, caller).await,
             (2 | 3, _) => read(&fs, &history, register).await,
-            _ => make(&fs, &history, &format!("{number}.{i}")).await,
+            (4, _) => append(&fs, &history, value, caller).await,
+            (_, 0..MODES) => make(&fs, &history, &format!("{number}.{i}"), caller).await,
+            _ => make_file(&fs, &history, &format!("{number}.{i}"), caller).await,
         }
     }
     files.sync_all(&fs).await;
     history.borrow_mut().finished += 1;
     Ok(())
+}
+
+/// Who makes a call. It may give up before the call ends.
+struct Caller(Option<Duration>);
+
+impl Caller {
+    fn draw(rng: &mut SmallRng) -> Self {
+        let leaves = rng.random_bool(DROPPED);
+        Self(leaves.then(|| DROPPED_AFTER.mul_f64(rng.random())))
+    }
+
+    /// The answer; `None` if nobody waited for it.
+    async fn call<T>(
+        &mut self,
+        call: impl Future<Output = weft_proto::Result<T>>,
+    ) -> Option<weft_proto::Result<T>> {
+        match self.0 {
+            Some(patience) => timeout(patience, call).await.ok(),
+            None => Some(call.await),
+        }
+    }
 }
 
 /// Opens a file that all clients share, whoever makes it.
@@ -267,7 +295,13 @@ async fn get_mode(fs: &Filesystem, history: &Shared, register: usize) {
     }
 }
 
-async fn set_mode(fs: &Filesystem, history: &Shared, register: usize, value: u64) {
+async fn set_mode(
+    fs: &Filesystem,
+    history: &Shared,
+    register: usize,
+    value: u64,
+    mut caller: Caller,
+) {
     let name = format!("r{register}");
     let ino = loop {
         if let Ok(attr) = fs.lookup(InodeId::ROOT, name.as_bytes()).await {
@@ -276,12 +310,12 @@ async fn set_mode(fs: &Filesystem, history: &Shared, register: usize, value: u64
     };
     let start = now();
     let change = SetAttr { mode: Some(value as u32), ..Default::default() };
-    let end = match fs.set_attr(ino, None, change).await {
-        Ok(_) => {
+    let end = match caller.call(fs.set_attr(ino, None, change)).await {
+        Some(Ok(_)) => {
             history.borrow_mut().answered += 1;
             now()
         }
-        Err(_) => {
+        _ => {
             history.borrow_mut().unknown += 1;
             u64::MAX
         }
@@ -329,35 +363,49 @@ impl Contents {
         forgiven.into_iter().for_each(|(of, at)| history.registers[of][at].end = u64::MAX);
     }
 
-    async fn write(&mut self, fs: &Filesystem, register: usize, value: u64, sync: bool) {
+    async fn write(
+        &mut self,
+        fs: &Filesystem,
+        register: usize,
+        value: u64,
+        mut caller: Caller,
+        sync: Option<Caller>,
+    ) {
         let (start, handle) = (now(), self.handles[&register]);
-        let written = fs.write(handle, 0, &value.to_be_bytes()).await;
+        let written = caller.call(fs.write(handle, 0, &content(register, value))).await;
         self.check_session(fs);
-        let end = if written.is_ok() { now() } else { u64::MAX };
+        let done = matches!(written, Some(Ok(_)));
+        let end = if done { now() } else { u64::MAX };
         let at = note(&self.history, register, Call { op: Op::Write(value), start, end });
-        if written.is_err() {
+        if !done {
             self.history.borrow_mut().unknown += 1;
-            return self.forgive(Some(register));
+            match written {
+                // Who gave up was told of nothing: it is in the buffer, or not.
+                None => self.unsynced.push((register, at)),
+                Some(_) => self.forgive(Some(register)),
+            }
+            return;
         }
         self.history.borrow_mut().answered += 1;
         self.unsynced.push((register, at));
-        if sync {
-            self.sync(fs, register).await;
+        if let Some(caller) = sync {
+            self.sync(fs, register, caller).await;
         }
     }
 
-    async fn sync(&mut self, fs: &Filesystem, register: usize) {
-        let synced = fs.fsync(self.handles[&register], false).await;
+    async fn sync(&mut self, fs: &Filesystem, register: usize, mut caller: Caller) {
+        let synced = caller.call(fs.fsync(self.handles[&register], false)).await;
         self.check_session(fs);
         match synced {
-            Ok(()) => self.unsynced.retain(|(of, _)| *of != register),
-            Err(_) => self.forgive(Some(register)),
+            Some(Ok(())) => self.unsynced.retain(|(of, _)| *of != register),
+            Some(Err(_)) => self.forgive(Some(register)),
+            None => {}
         }
     }
 
     async fn sync_all(&mut self, fs: &Filesystem) {
         for register in CONTENTS..REGISTERS {
-            self.sync(fs, register).await;
+            self.sync(fs, register, Caller(None)).await;
         }
     }
 
@@ -370,21 +418,35 @@ impl Contents {
 
     async fn read(&mut self, fs: &Filesystem, register: usize) {
         let start = now();
-        let Ok(data) = fs.read(self.handles[&register], 0, 8).await else { return };
+        let Ok(data) = fs.read(self.handles[&register], 0, LARGE_LEN).await else { return };
         self.check_session(fs);
-        let value = match data.into_bytes().as_ref() {
-            [] => 0,
-            bytes => match bytes.try_into().map(u64::from_be_bytes) {
-                Ok(value) => value,
-                Err(_) => {
-                    let what = format!("register {register} has {} bytes", bytes.len());
-                    return self.history.borrow_mut().broken.push(what);
-                }
-            },
+        let value = match value_of(register, &data.into_bytes()) {
+            Ok(value) => value,
+            Err(what) => return self.history.borrow_mut().broken.push(what),
         };
         self.history.borrow_mut().answered += 1;
         let at = note(&self.history, register, Call { op: Op::Read(value), start, end: now() });
         self.unsynced.push((register, at));
+    }
+}
+
+/// What a content register holds.
+fn content(register: usize, value: u64) -> Vec<u8> {
+    let len = if register < LARGE { 8 } else { LARGE_LEN };
+    value.to_be_bytes().into_iter().cycle().take(len).collect()
+}
+
+fn value_of(register: usize, found: &[u8]) -> Result<u64, String> {
+    let Some(first) = found.first_chunk() else {
+        return match found.len() {
+            0 => Ok(0),
+            len => Err(format!("register {register} has {len} bytes")),
+        };
+    };
+    let value = u64::from_be_bytes(*first);
+    match found == content(register, value) {
+        true => Ok(value),
+        false => Err(format!("register {register} has {} bytes, not all of {value}", found.len())),
     }
 }
 
@@ -400,19 +462,19 @@ fn note(history: &Shared, register: usize, call: Call) -> usize {
     calls.len() - 1
 }
 
-async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64) {
-    let (start, name) = (now(), format!("user.r{register}"));
-    let end =
-        match fs.set_xattr(InodeId::ROOT, name.as_bytes(), &value.to_be_bytes(), 0, false).await {
-            Ok(()) => {
-                history.borrow_mut().answered += 1;
-                now()
-            }
-            Err(_) => {
-                history.borrow_mut().unknown += 1;
-                u64::MAX
-            }
-        };
+async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64, mut caller: Caller) {
+    let (start, name, bytes) = (now(), format!("user.r{register}"), value.to_be_bytes());
+    let written = fs.set_xattr(InodeId::ROOT, name.as_bytes(), &bytes, 0, false);
+    let end = match caller.call(written).await {
+        Some(Ok(())) => {
+            history.borrow_mut().answered += 1;
+            now()
+        }
+        _ => {
+            history.borrow_mut().unknown += 1;
+            u64::MAX
+        }
+    };
     note(history, register, Call { op: Op::Write(value), start, end });
 }
 
@@ -429,29 +491,95 @@ async fn read(fs: &Filesystem, history: &Shared, register: usize) {
     }
 }
 
-async fn make(fs: &Filesystem, history: &Shared, name: &str) {
-    let made = fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, Creator::default()).await;
+async fn make(fs: &Filesystem, history: &Shared, name: &str, mut caller: Caller) {
+    let made = fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, Creator::default());
+    let made = caller.call(made).await;
     let mut history = history.borrow_mut();
     match made {
-        Ok(_) => {
+        Some(Ok(_)) => {
             history.answered += 1;
             history.made.insert(name.into());
         }
-        Err(e) if e.kind == ErrorKind::Exists => {
+        Some(Err(e)) if e.kind == ErrorKind::Exists => {
             history.broken.push(format!("{name} was made once and refused as existing"));
         }
-        Err(_) => history.unknown += 1,
+        _ => history.unknown += 1,
     }
 }
 
-/// Once all clients are done: reads the namespace back and has it checked.
+/// A file, which the group may hear of later: acknowledged once its directory is synced in the session in
+/// which it was made.
+async fn make_file(fs: &Filesystem, history: &Shared, name: &str, mut caller: Caller) {
+    let (session, flags) = (fs.session(), OpenFlags { exclusive: true, ..Default::default() });
+    let made = fs.create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), flags);
+    let opened = match caller.call(made).await {
+        Some(Ok(opened)) => opened,
+        Some(Err(e)) if e.kind == ErrorKind::Exists => {
+            let what = format!("{name} was made once and refused as existing");
+            return history.borrow_mut().broken.push(what);
+        }
+        _ => return history.borrow_mut().unknown += 1,
+    };
+    let _ = fs.release(opened.handle).await;
+    let synced = fs.sync_dir(InodeId::ROOT).await;
+    let mut history = history.borrow_mut();
+    if synced.is_ok() && fs.session() == session {
+        history.answered += 1;
+        history.made.insert(name.into());
+    } else {
+        history.unknown += 1;
+    }
+}
+
+/// One record to the end of the log, through a handle of its own: an answer is about this record.
+async fn append(fs: &Filesystem, history: &Shared, value: u64, mut caller: Caller) {
+    let flags = OpenFlags { append: true, ..Default::default() };
+    let made = fs.create(InodeId::ROOT, b"log", 0o644, Creator::default(), flags).await;
+    let Ok(opened) = made else { return };
+    let session = fs.session();
+    history.borrow_mut().appended.insert(value, false);
+    let appended = async {
+        fs.write(opened.handle, 0, &value.to_be_bytes()).await?;
+        fs.fsync(opened.handle, false).await
+    };
+    let acknowledged = matches!(caller.call(appended).await, Some(Ok(())));
+    if acknowledged && fs.session() == session {
+        history.borrow_mut().appended.insert(value, true);
+        history.borrow_mut().answered += 1;
+    } else {
+        history.borrow_mut().unknown += 1;
+    }
+    let _ = fs.release(opened.handle).await;
+}
+
+/// Once all clients are done: reads everything back and has it checked.
 async fn judge(seed: u64, history: Shared) -> turmoil::Result {
     while history.borrow().finished < CLIENTS.len() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let fs = connect("judge", seed).await?;
-    let mut found = BTreeSet::new();
-    let mut cookie = 0;
+    let mut broken = names(&fs, &history).await;
+    for register in CONTENTS..REGISTERS {
+        let name = format!("r{register}");
+        match read_back(&fs, name.as_bytes(), LARGE_LEN).await {
+            Ok((start, found)) => match value_of(register, &found) {
+                Ok(value) => {
+                    note(&history, register, Call { op: Op::Read(value), start, end: now() });
+                }
+                Err(what) => broken.push(what),
+            },
+            Err(what) => broken.push(what),
+        }
+    }
+    broken.extend(log(&fs, &history).await);
+    broken.extend(fsck(&fs).await);
+    history.borrow_mut().broken.extend(broken);
+    Ok(())
+}
+
+/// Names that were made and are not there.
+async fn names(fs: &Filesystem, history: &Shared) -> Vec<String> {
+    let (mut found, mut cookie) = (BTreeSet::new(), 0);
     loop {
         let Ok(page) = fs.read_dir(InodeId::ROOT, cookie, 1000, false).await else { continue };
         for entry in page.entries {
@@ -462,8 +590,77 @@ async fn judge(seed: u64, history: Shared) -> turmoil::Result {
             break;
         }
     }
-    let mut history = history.borrow_mut();
-    let lost: Vec<_> = history.made.difference(&found).map(|n| format!("{n} is lost")).collect();
-    history.broken.extend(lost);
-    Ok(())
+    history.borrow().made.difference(&found).map(|name| format!("{name} is lost")).collect()
+}
+
+/// All of a file, and when that was asked last. An error says why it cannot be had, with no fault any more.
+async fn read_back(fs: &Filesystem, name: &[u8], len: usize) -> Result<(u64, Vec<u8>), String> {
+    let mut why = String::new();
+    for _ in 0..LOOKS {
+        let start = now();
+        let found = async {
+            let ino = fs.lookup(InodeId::ROOT, name).await?.ino;
+            let opened = fs.open(ino, OpenFlags::default()).await?;
+            let data = fs.read(opened.handle, 0, len).await;
+            fs.release(opened.handle).await?;
+            data
+        };
+        match found.await {
+            Ok(data) => return Ok((start, data.into_bytes().to_vec())),
+            Err(error) => why = error.to_string(),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Err(format!("{} cannot be read: {why}", String::from_utf8_lossy(name)))
+}
+
+/// What is wrong with the log that everybody appended to.
+async fn log(fs: &Filesystem, history: &Shared) -> Vec<String> {
+    let appended = history.borrow().appended.clone();
+    if appended.is_empty() {
+        return Vec::new();
+    }
+    let found = match read_back(fs, b"log", 1 << 20).await {
+        Ok((_, found)) => found,
+        Err(what) => return vec![what],
+    };
+    let mut broken = Vec::new();
+    if found.len() % 8 != 0 {
+        broken.push(format!("the log has {} bytes", found.len()));
+    }
+    let mut left = appended;
+    for record in found.chunks_exact(8) {
+        let value = u64::from_be_bytes(record.try_into().expect("eight bytes"));
+        if left.remove(&value).is_none() {
+            broken.push(format!("{value:#x} is in the log twice, or was never appended"));
+        }
+    }
+    let lost = left.iter().filter(|(_, acknowledged)| **acknowledged);
+    broken.extend(lost.map(|(value, _)| format!("{value:#x} is lost from the log")));
+    broken
+}
+
+/// What `fsck` finds still when all that was left behind has had time to go. Of a target that was
+/// replaced nothing can be known.
+async fn fsck(fs: &Filesystem) -> Vec<String> {
+    let mut found = Vec::new();
+    for _ in 0..LOOKS {
+        match fs.fsck(|_| ()).await {
+            Ok(report) => {
+                let replaced = |f: &&Finding| matches!(f, Finding::Unreachable { .. });
+                let unreachable = report.findings.iter().filter(replaced).count();
+                let others = report.findings.iter().filter(|f| !replaced(f));
+                found = others.map(|finding| format!("fsck: {finding}")).collect();
+                if unreachable > 1 {
+                    found.push(format!("fsck: {unreachable} targets cannot be checked"));
+                }
+                if found.is_empty() {
+                    break;
+                }
+            }
+            Err(error) => found = vec![format!("fsck: {error}")],
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    found
 }

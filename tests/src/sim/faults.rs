@@ -1,0 +1,232 @@
+//! What goes wrong in a simulated cluster, drawn by the seed: scripts of steps with pauses between them.
+//!
+//! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata group and
+//! one target in a run, and no target while another one errs.
+
+use super::storage::Host;
+use super::{CLIENTS, DAEMONS, SERVERS};
+use anyhow::Result;
+use rand::{Rng, rngs::SmallRng};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause between two steps, and between two scripts, in milliseconds.
+const PAUSE: std::ops::Range<u64> = 200..4000;
+/// Disks of the metadata group that are replaced in a run, at most: what a group of three survives.
+const SERVER_DISKS: usize = 1;
+/// An outage that outlives every deadline of the clients.
+const LONG: std::ops::Range<u64> = 25_000..60_000;
+
+/// What faults are done to.
+pub struct World {
+    pub storage: Vec<Arc<Host>>,
+    /// Folders of the metadata servers.
+    pub folders: Vec<PathBuf>,
+    pub random: SmallRng,
+    /// Disks that were replaced, so that no more are.
+    wiped_servers: usize,
+    wiped_target: bool,
+}
+
+/// One thing that happens.
+enum Step {
+    Pause(std::ops::Range<u64>),
+    Crash(&'static str),
+    Start(&'static str),
+    Cut(&'static str, Vec<&'static str>),
+    Join(&'static str, Vec<&'static str>),
+    Hold(&'static str, Vec<&'static str>),
+    Deliver(&'static str, Vec<&'static str>),
+    /// Of a metadata server that is down: its folder is empty.
+    WipeServer(usize),
+    /// Of a daemon that is down: what was not flushed is gone; with `true` the index is.
+    CutPower(usize, bool),
+    FailReads(usize, u32),
+    ReplaceTarget(usize),
+}
+
+/// The rest of a fault.
+pub struct Script {
+    steps: VecDeque<Step>,
+    /// When the next step comes, in simulated time.
+    pub next: Duration,
+}
+
+impl World {
+    pub fn new(storage: Vec<Arc<Host>>, folders: Vec<PathBuf>, random: SmallRng) -> Self {
+        Self { storage, folders, random, wiped_servers: 0, wiped_target: false }
+    }
+
+    /// A pause that is not part of a script.
+    pub fn pause(&mut self) -> Duration {
+        Duration::from_millis(self.random.random_range(PAUSE))
+    }
+
+    /// Draws a fault. Answers what it is called.
+    pub fn draw(&mut self, now: Duration) -> (String, Script) {
+        let server = self.random.random_range(0..SERVERS.len());
+        let name = SERVERS[server];
+        let servers: Vec<_> = SERVERS.into_iter().filter(|other| *other != name).collect();
+        let others: Vec<_> = servers.iter().copied().chain(CLIENTS).chain(DAEMONS).collect();
+        let pause = || Step::Pause(PAUSE);
+        let (what, steps) = match self.random.random_range(0..12) {
+            0 => (format!("crash {name}"), vec![Step::Crash(name), pause(), Step::Start(name)]),
+            1 => (
+                format!("cut off {name}"),
+                vec![Step::Cut(name, others.clone()), pause(), Step::Join(name, others)],
+            ),
+            // From the servers only: clients still reach it, a deposed leader perhaps.
+            2 => (
+                format!("cut {name} off the group"),
+                vec![Step::Cut(name, servers.clone()), pause(), Step::Join(name, servers)],
+            ),
+            3 => (
+                format!("hold messages of {name}"),
+                vec![Step::Hold(name, others.clone()), pause(), Step::Deliver(name, others)],
+            ),
+            4 | 5 => {
+                let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
+                let from = SERVERS.to_vec();
+                (
+                    format!("cut off {client}"),
+                    vec![Step::Cut(client, from.clone()), pause(), Step::Join(client, from)],
+                )
+            }
+            6 => self.outage(),
+            7 if self.wiped_servers < SERVER_DISKS => self.wipe_server(server),
+            8 if !self.wiped_target => self.replace_target(),
+            9 => self.power_cut(),
+            _ => {
+                let daemon = DAEMONS[self.random.random_range(0..DAEMONS.len())];
+                (format!("crash {daemon}"), vec![Step::Crash(daemon), pause(), Step::Start(daemon)])
+            }
+        };
+        (what, Script { steps: steps.into(), next: now })
+    }
+
+    /// No majority of the metadata group for longer than anybody waits: it is cut apart, or down.
+    fn outage(&mut self) -> (String, Vec<Step>) {
+        let (a, b) = self.two_servers();
+        let (a, b) = (SERVERS[a], SERVERS[b]);
+        if self.random.random_bool(0.5) {
+            let steps = vec![
+                Step::Crash(a),
+                Step::Crash(b),
+                Step::Pause(LONG),
+                Step::Start(a),
+                Step::Pause(PAUSE),
+                Step::Start(b),
+            ];
+            return (format!("{a} and {b} are down for long"), steps);
+        }
+        let of = |name| SERVERS.into_iter().filter(move |other| *other != name).collect::<Vec<_>>();
+        let steps = vec![
+            Step::Cut(a, of(a)),
+            Step::Cut(b, of(b)),
+            Step::Pause(LONG),
+            Step::Join(a, of(a)),
+            Step::Join(b, of(b)),
+        ];
+        (format!("{a} and {b} are cut off the group for long"), steps)
+    }
+
+    /// The disk of one server is replaced, perhaps while another is behind and the third goes away: what
+    /// the group acknowledged is on one disk then, and those that know nothing of it are two.
+    fn wipe_server(&mut self, server: usize) -> (String, Vec<Step>) {
+        self.wiped_servers += 1;
+        let name = SERVERS[server];
+        if self.random.random_bool(0.3) {
+            let steps = vec![
+                Step::Crash(name),
+                Step::WipeServer(server),
+                Step::Pause(PAUSE),
+                Step::Start(name),
+            ];
+            return (format!("replace the disk of {name}"), steps);
+        }
+        let others: Vec<_> = (0..SERVERS.len()).filter(|other| *other != server).collect();
+        let behind = self.random.random_range(0..2);
+        let (behind, knows) = (SERVERS[others[behind]], SERVERS[others[1 - behind]]);
+        let all: Vec<_> =
+            SERVERS.into_iter().filter(|o| *o != behind).chain(CLIENTS).chain(DAEMONS).collect();
+        let steps = vec![
+            Step::Cut(behind, all.clone()),
+            Step::Pause(PAUSE),
+            Step::Crash(name),
+            Step::Crash(knows),
+            Step::WipeServer(server),
+            Step::Join(behind, all),
+            Step::Start(name),
+            Step::Pause(4000..20_000),
+            Step::Start(knows),
+        ];
+        (format!("replace the disk of {name} while {behind} is behind and {knows} is down"), steps)
+    }
+
+    fn replace_target(&mut self) -> (String, Vec<Step>) {
+        self.wiped_target = true;
+        let daemon = self.random.random_range(0..DAEMONS.len());
+        let name = DAEMONS[daemon];
+        let steps = vec![
+            Step::Crash(name),
+            Step::ReplaceTarget(daemon),
+            Step::Pause(PAUSE),
+            Step::Start(name),
+        ];
+        (format!("replace the drive of {name}"), steps)
+    }
+
+    /// All daemons lose power at once, and some drives err for a while when they are back.
+    fn power_cut(&mut self) -> (String, Vec<Step>) {
+        let lost = self.random.random_bool(0.3);
+        let every = [0, 2, 5, 20][self.random.random_range(0..4)];
+        let all = 0..DAEMONS.len();
+        let mut steps: Vec<_> = DAEMONS.into_iter().map(Step::Crash).collect();
+        steps.extend(all.clone().map(|daemon| Step::CutPower(daemon, lost)));
+        steps.extend(all.clone().map(|daemon| Step::FailReads(daemon, every)));
+        steps.push(Step::Pause(PAUSE));
+        steps.extend(DAEMONS.into_iter().map(Step::Start));
+        steps.push(Step::Pause(1000..6000));
+        steps.extend(all.map(|daemon| Step::FailReads(daemon, 0)));
+        let what = if lost { " and indexes" } else { "" };
+        (format!("cut the power{what} of all daemons; one read in {every} fails"), steps)
+    }
+
+    fn two_servers(&mut self) -> (usize, usize) {
+        let a = self.random.random_range(0..SERVERS.len());
+        (a, (a + self.random.random_range(1..SERVERS.len())) % SERVERS.len())
+    }
+}
+
+impl Script {
+    /// Does what is to be done now. Answers whether that was all.
+    pub fn go_on(&mut self, sim: &mut turmoil::Sim<'_>, world: &mut World) -> Result<bool> {
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Pause(range) => {
+                    let pause = Duration::from_millis(world.random.random_range(range));
+                    self.next = sim.elapsed() + pause;
+                    return Ok(false);
+                }
+                Step::Crash(host) => sim.crash(host),
+                Step::Start(host) => sim.bounce(host),
+                Step::Cut(host, from) => from.iter().for_each(|&o| sim.partition(host, o)),
+                Step::Join(host, with) => with.iter().for_each(|&o| sim.repair(host, o)),
+                Step::Hold(host, from) => from.iter().for_each(|&o| sim.hold(host, o)),
+                Step::Deliver(host, from) => from.iter().for_each(|&o| sim.release(host, o)),
+                Step::WipeServer(server) => std::fs::remove_dir_all(&world.folders[server])?,
+                Step::CutPower(daemon, lost) => world.storage[daemon].cut_power(lost)?,
+                Step::FailReads(daemon, every) => world.storage[daemon].fail_reads(every),
+                Step::ReplaceTarget(daemon) => world.storage[daemon].replace()?,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Pauses are over: whoever waits for the end of the fault has waited enough.
+    pub fn hurry(&mut self, now: Duration) {
+        self.next = self.next.min(now);
+    }
+}

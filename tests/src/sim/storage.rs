@@ -1,0 +1,328 @@
+//! The storage of a simulated cluster: the real daemon and the real engine on drives in memory, which lose
+//! what was not flushed when the power is cut, err when they are read, and can be replaced by blank ones.
+//!
+//! An engine has threads. The simulation stands still while one of them works, so that whatever a
+//! request does at a target happens at one moment of simulated time, and a seed decides all of it.
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use weft_net::{AlignedBuf, Incoming, Outgoing, Service, sim};
+use weft_proto::{Error, ErrorKind, Uuid};
+use weft_storaged::engine::{Device, Done, Engine, Superblock};
+use weft_storaged::{Config, Daemon, Target};
+
+/// Bytes of a target: small, so that its journal wraps and its index is found too old now and then.
+const SIZE: u64 = 4 << 20;
+const JOURNAL: u64 = 64;
+/// Between two attempts to open a target that could not be.
+const AGAIN: Duration = Duration::from_secs(1);
+/// An index that is in use is copied again if it changed meanwhile, so often.
+const COPIES: usize = 100;
+/// Longest time at a target, in microseconds.
+const SLOWEST: u64 = 3000;
+
+/// The thread on which targets work, one request at a time.
+pub struct Works(mpsc::Sender<Job>);
+
+type Job = Box<dyn FnOnce(&Runtime) + Send>;
+
+impl Works {
+    pub fn start() -> Result<Arc<Self>> {
+        let (jobs, waiting) = mpsc::channel::<Job>();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        std::thread::spawn(move || waiting.into_iter().for_each(|job| job(&runtime)));
+        Ok(Arc::new(Self(jobs)))
+    }
+
+    /// Does something to its end while the caller's thread waits.
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Runtime) -> T + Send + 'static,
+    ) -> weft_proto::Result<T> {
+        let (done, result) = mpsc::channel();
+        let gone = || Error::new(ErrorKind::Io, "the thread of the targets has ended");
+        let job: Job = Box::new(move |runtime| drop(done.send(work(runtime))));
+        self.0.send(job).map_err(|_| gone())?;
+        result.recv().map_err(|_| gone())
+    }
+}
+
+/// One storage host: a drive and what outlives the daemon.
+pub struct Host {
+    name: &'static str,
+    port: u16,
+    metadata: Vec<String>,
+    /// The index, and what of it is durable.
+    index: PathBuf,
+    durable: PathBuf,
+    disk: Disk,
+    works: Arc<Works>,
+    random: Mutex<SmallRng>,
+}
+
+/// A drive in memory.
+struct Disk {
+    state: Mutex<State>,
+    /// Which daemon may use it: those that were killed may not.
+    generation: AtomicU64,
+}
+
+struct State {
+    image: Vec<u8>,
+    superblock: Superblock,
+    /// What unflushed writes covered, in their order.
+    unflushed: Vec<(usize, Vec<u8>)>,
+    /// One read in so many fails; 0: none.
+    bad_reads: u32,
+    random: SmallRng,
+}
+
+/// The disk as one daemon has it.
+struct Drive {
+    host: Arc<Host>,
+    generation: u64,
+}
+
+impl Host {
+    pub fn new(
+        name: &'static str,
+        port: u16,
+        metadata: Vec<String>,
+        dir: &Path,
+        seed: u64,
+        works: Arc<Works>,
+    ) -> Arc<Self> {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let state = State::blank(&mut random);
+        Arc::new(Self {
+            name,
+            port,
+            metadata,
+            index: dir.join(format!("{name}.index")),
+            durable: dir.join(format!("{name}.durable")),
+            disk: Disk { state: Mutex::new(state), generation: AtomicU64::new(0) },
+            works,
+            random: Mutex::new(random),
+        })
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What happens to the drive while its host is down: of what was not flushed, nothing is left, and of
+    /// the index what was durable when its daemon started, or with `lost` nothing.
+    pub fn cut_power(&self, lost: bool) -> Result<()> {
+        self.disk.generation.fetch_add(1, Ordering::SeqCst);
+        let mut state = lock(&self.disk.state);
+        while let Some((off, before)) = state.unflushed.pop() {
+            state.image[off..off + before.len()].copy_from_slice(&before);
+        }
+        drop(state);
+        remove(&self.index)?;
+        if !lost && self.durable.exists() {
+            copy(&self.durable, &self.index)?;
+        }
+        Ok(())
+    }
+
+    /// One read in `every` fails from now on; 0: all succeed.
+    pub fn fail_reads(&self, every: u32) {
+        lock(&self.disk.state).bad_reads = every;
+    }
+
+    /// Puts a blank drive in its place, formatted as an admin would.
+    pub fn replace(&self) -> Result<()> {
+        self.disk.generation.fetch_add(1, Ordering::SeqCst);
+        *lock(&self.disk.state) = State::blank(&mut lock(&self.random));
+        remove(&self.index)?;
+        remove(&self.durable)
+    }
+
+    /// The daemon, until its host is crashed. A target that cannot be opened is tried again, as a
+    /// supervisor does.
+    pub async fn serve(self: Arc<Self>) -> turmoil::Result {
+        let engine = loop {
+            match self.open() {
+                Ok(engine) => break engine,
+                Err(error) => {
+                    tracing::info!(host = self.name, "cannot open the target: {error}");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        };
+        let (listen, public) =
+            (format!("0.0.0.0:{}", self.port), format!("{}:{}", self.name, self.port));
+        let mut config = Config::new(self.name, listen, self.metadata.clone());
+        config.advertise = Some(public);
+        config.targets.push(Target::new("/simulated", None));
+        let daemon = Daemon::bind(config, sim::transport()).await?;
+        let (_stop, stopped) = watch::channel(false);
+        let around =
+            |service| Arc::new(Stepped { host: self.clone(), service }) as Arc<dyn Service>;
+        daemon.run_open(vec![(engine, "/simulated".into())], around, stopped).await?;
+        Ok(())
+    }
+
+    fn open(self: &Arc<Self>) -> weft_proto::Result<Engine> {
+        let generation = self.disk.generation.load(Ordering::SeqCst);
+        let drive = Arc::new(Drive { host: self.clone(), generation });
+        // As written last, by the engine itself.
+        let superblock = {
+            let state = lock(&self.disk.state);
+            Superblock::decode(&state.image[..4096]).unwrap_or_else(|_| state.superblock.clone())
+        };
+        let (name, index) = (PathBuf::from(self.name), self.index.clone());
+        let open = move |_: &Runtime| Engine::on_device(drive, superblock, &name, &index);
+        let engine = self.works.run(open)??;
+        let kept = remove(&self.durable).and_then(|()| copy(&self.index, &self.durable));
+        kept.map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+        Ok(engine)
+    }
+}
+
+impl State {
+    fn blank(random: &mut SmallRng) -> Self {
+        let superblock = Superblock {
+            uuid: Uuid(random.random()),
+            salt: random.random(),
+            journal_blocks: JOURNAL,
+            data_block: 1 + JOURNAL,
+            ..Superblock::new(SIZE)
+        };
+        let mut image = vec![0; SIZE as usize];
+        let encoded = superblock.encode();
+        image[..4096].copy_from_slice(encoded.as_ref());
+        image[SIZE as usize - 4096..].copy_from_slice(encoded.as_ref());
+        let random = SmallRng::seed_from_u64(random.random());
+        Self { image, superblock, unflushed: Vec::new(), bad_reads: 0, random }
+    }
+
+    fn write(&mut self, off: u64, pieces: &[Bytes]) {
+        let mut at = off as usize;
+        for piece in pieces {
+            let covered = &mut self.image[at..at + piece.len()];
+            self.unflushed.push((at, covered.to_vec()));
+            covered.copy_from_slice(piece);
+            at += piece.len();
+        }
+    }
+}
+
+impl Drive {
+    /// The drive, unless the daemon that asks is gone.
+    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = lock(&self.host.disk.state);
+        match self.host.disk.generation.load(Ordering::SeqCst) == self.generation {
+            true => Ok(state),
+            false => Err(io::Error::other("the power is off")),
+        }
+    }
+
+    fn read_now(&self, off: u64, len: usize) -> io::Result<AlignedBuf> {
+        let mut state = self.state()?;
+        if state.bad_reads > 0 {
+            let bad_reads = state.bad_reads;
+            if state.random.random_range(0..bad_reads) == 0 {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+        }
+        let mut buffer = AlignedBuf::take(len);
+        buffer.as_mut_slice().copy_from_slice(&state.image[off as usize..off as usize + len]);
+        Ok(buffer)
+    }
+}
+
+impl Device for Drive {
+    fn size(&self) -> u64 {
+        SIZE
+    }
+
+    fn read(&self, off: u64, len: usize) -> Done<AlignedBuf> {
+        ready(self.read_now(off, len))
+    }
+
+    fn write(&self, off: u64, pieces: Vec<Bytes>) -> Done<()> {
+        ready(self.state().map(|mut state| state.write(off, &pieces)))
+    }
+
+    fn commit(&self, off: u64, piece: Bytes) -> Done<()> {
+        ready(self.state().map(|mut state| {
+            state.write(off, &[piece]);
+            state.unflushed.clear();
+        }))
+    }
+
+    fn flush(&self) -> Done<()> {
+        ready(self.state().map(|mut state| state.unflushed.clear()))
+    }
+}
+
+/// The chunk service, each request at one moment, after a delay that the seed decides.
+struct Stepped {
+    host: Arc<Host>,
+    service: Arc<dyn Service>,
+}
+
+#[async_trait::async_trait]
+impl Service for Stepped {
+    async fn call(&self, mut request: Incoming) -> weft_proto::Result<Outgoing> {
+        // On the simulation's clock, which the targets do not see.
+        request.deadline = None;
+        let delay = lock(&self.host.random).random_range(0..SLOWEST);
+        tokio::time::sleep(Duration::from_micros(delay)).await;
+        let service = self.service.clone();
+        self.host.works.run(move |runtime| runtime.block_on(service.call(request)))?
+    }
+}
+
+fn ready<T>(result: io::Result<T>) -> Done<T> {
+    let (sender, done) = Done::channel();
+    // Nobody may wait for it.
+    let _ = sender.send(result);
+    done
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("removing {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Copies an index that may be in use: its files do not change, but come and go.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    for _ in 0..COPIES {
+        if try_copy(from, to).is_ok() {
+            return Ok(());
+        }
+        remove(to)?;
+    }
+    try_copy(from, to).with_context(|| format!("copying {}", from.display()))
+}
+
+fn try_copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        // The lock belongs to whoever has it open.
+        if entry.file_type()?.is_file() && entry.file_name() != "LOCK" {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
