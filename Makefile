@@ -3,6 +3,8 @@
 DIR   ?= $(CURDIR)/.weft-dev
 MNT   ?= $(DIR)-mnt
 CARGO ?= cargo
+# Seconds that all tests may take, once they are built.
+LIMIT ?= 7200
 
 # cargo's own answer knows about CARGO_TARGET_DIR and configuration files.
 target = $(shell $(CARGO) metadata --format-version 1 --no-deps 2>/dev/null | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
@@ -20,6 +22,7 @@ help:
 	@echo
 	@echo 'DIR=$(DIR)'
 	@echo 'MNT=$(MNT)'
+	@echo 'LIMIT=$(LIMIT) (seconds that make test may take, once all is built)'
 
 # Debian packages that the build and the tests need; says so clearly when it may not install them.
 setup:
@@ -45,13 +48,16 @@ status:
 	@$(WEFT) dev status --dir '$(DIR)'
 
 # One selection of packages for everything that is tested, so that nothing is compiled twice with
-# other features. The end-to-end tests find the binary beside themselves.
+# other features. The end-to-end tests find the binary beside themselves. Each test has a limit of its own
+# (tests/src/guard.sh, scripts/test-runner); this one is for what they do not see. Building takes its time.
 test: setup
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		$(CARGO) nextest run --release --locked --workspace && \
-		$(CARGO) test --release --locked --workspace --doc; \
+		$(CARGO) nextest run --release --locked --workspace --no-run && \
+		scripts/limit $(LIMIT) $(CARGO) nextest run --release --locked --workspace && \
+		scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace --doc; \
 	else \
-		$(CARGO) test --release --locked --workspace; \
+		$(CARGO) test --release --locked --workspace --no-run && \
+		scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace; \
 	fi
 
 check:

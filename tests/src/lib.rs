@@ -2,7 +2,8 @@
 //!
 //! Invariants: every cluster has a directory, ports and a mount of its own, so tests run in
 //! parallel; whatever a test started is stopped and unmounted when it ends, also when it panics or is
-//! killed (a guard process waits for the end of a pipe); a daemon that panicked fails the test.
+//! killed (a guard process waits for the end of a pipe); a test that takes too long is ended, with the
+//! logs and what every thread waits for on standard error; a daemon that panicked fails the test.
 
 // Real processes live in real time: conditions are looked at again after a pause.
 #![allow(clippy::disallowed_methods)]
@@ -19,6 +20,7 @@ use nix::unistd::{Pid, syncfs};
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -114,8 +116,16 @@ impl Cluster {
         fs::create_dir(&mount)?;
         let guard = guard(&dir, temp.path())?;
         let cluster = Self { shape, mount, dir, guard: Some(guard), _temp: temp };
+        cluster.allow(LIMIT)?;
         cluster.start_again()?;
         Ok(cluster)
+    }
+
+    /// Gives the test this much time from now. If it takes longer, the logs and what everybody waits for
+    /// are shown, the cluster is ended and the test fails.
+    pub fn allow(&self, limit: Duration) -> Result<()> {
+        let mut input = self.guard.as_ref().and_then(|g| g.stdin.as_ref()).context("no guard")?;
+        writeln!(input, "{}", limit.as_secs()).context("tell the guard")
     }
 
     /// `weft dev start` on the same directory: starts whatever is not running.
@@ -175,14 +185,22 @@ impl Cluster {
     /// Mounts the filesystem a second time.
     pub fn mount_again(&self, name: &str) -> Result<PathBuf> {
         let mnt = self.scratch(name)?;
-        weft_ok(&["mount", "--cluster", &self.address()?, path(&mnt)])?;
+        self.mount_at(&mnt)?;
         Ok(mnt)
+    }
+
+    /// Mounts the filesystem, with a log beside those of the daemons.
+    fn mount_at(&self, at: &Path) -> Result<()> {
+        let name = at.file_name().and_then(|name| name.to_str()).context("a mount has a name")?;
+        let log = self.dir.join("log").join(format!("mount-{name}.log"));
+        let cluster = self.address()?;
+        weft_ok(&["mount", "--cluster", &cluster, "--log-file", path(&log), path(at)]).map(drop)
     }
 
     /// Takes a mount away and puts it back: the client starts with nothing cached.
     pub fn remount(&self) -> Result<()> {
         weft_ok(&["umount", path(&self.mount)])?;
-        weft_ok(&["mount", "--cluster", &self.address()?, path(&self.mount)]).map(drop)
+        self.mount_at(&self.mount)
     }
 
     /// Kills storage daemon `index` with SIGKILL.
@@ -356,7 +374,8 @@ impl Drop for Cluster {
         }
         if let Some(mut guard) = self.guard.take() {
             drop(guard.stdin.take());
-            let _ = guard.wait();
+            let late = guard.wait().is_ok_and(|status| status.code() == Some(LATE));
+            assert!(!late || std::thread::panicking(), "the test took too long and was ended");
         }
         if !std::thread::panicking() {
             assert!(!logs.contains("panicked at"), "a daemon panicked; its log says:\n{logs}");
@@ -364,26 +383,28 @@ impl Drop for Cluster {
     }
 }
 
+/// How long a test with a cluster may take, unless it says more.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// What the guard exits with when it ended the test.
+const LATE: i32 = 124;
+
 /// A process that stops the cluster and removes its mounts and files once this process is gone or
-/// lets go.
+/// lets go, and that shows and ends what takes too long.
 fn guard(dir: &Path, temp: &Path) -> Result<Child> {
-    let script = r#"
-        cat >/dev/null
-        "$WEFT" dev stop --dir "$DIR" >/dev/null 2>&1
-        grep -o " $TEMP[^ ]* fuse" /proc/mounts | while read -r mnt _; do umount -l "$mnt"; done
-        for pid in $("$WEFT" dev status --dir "$DIR" --output json 2>/dev/null | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*$'); do
-            kill -9 "$pid" 2>/dev/null
-        done
-        rm -rf --one-file-system "$TEMP"
-    "#;
+    let thread = std::thread::current();
+    let program = std::env::args().next().unwrap_or_default();
+    let name = thread.name().filter(|name| *name != "main").unwrap_or(&program);
     Command::new("setsid")
-        .args(["sh", "-c", script])
+        .args(["sh", "-c", include_str!("guard.sh")])
         .env("WEFT", weft_binary())
+        .env("STUCK", concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/stuck"))
+        .env("NAME", name)
+        .env("TEST", std::process::id().to_string())
         .env("DIR", dir)
         .env("TEMP", temp)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
         .spawn()
         .context("start the guard process")
 }

@@ -1,7 +1,7 @@
 //! stress-ng, a suite of others, on a mount: see `tests/posix/`.
 //!
 //! `WEFT_STRESS_SECONDS=60` runs each stressor longer than the test suite does, `WEFT_STRESS_ONLY=lockf,dir`
-//! some of them only.
+//! some of them only. So does `WEFT_BINARY_LIMIT` with the seconds that all may take together.
 
 // How long a run took is told.
 #![allow(clippy::disallowed_methods)]
@@ -27,12 +27,17 @@ const CLASSES: [&str; 2] = ["filesystem", "io"];
 fn stress_ng_passes_and_leaves_nothing() -> Result<()> {
     let seconds = std::env::var("WEFT_STRESS_SECONDS").ok();
     let only = std::env::var("WEFT_STRESS_ONLY").ok();
-    let chosen = stressors()?.into_iter().filter(|(name, _)| match &only {
+    let all = stressors()?;
+    let count = u32::try_from(all.len())?;
+    let chosen = all.into_iter().filter(|(name, _)| match &only {
         Some(only) => only.split(',').any(|wanted| wanted == name),
         None => seconds.is_some() || !LONG.contains(&name.as_str()),
     });
     let seconds = seconds.as_deref().unwrap_or("1");
     let cluster = Cluster::start()?;
+    // Some take much longer than they are told to.
+    let each = Duration::from_secs(20 + 2 * seconds.parse::<u64>()?);
+    cluster.allow(each * count)?;
     let before = held(&cluster)?;
     let waiting = Mutex::new(chosen);
     let failures = Mutex::new(Vec::new());

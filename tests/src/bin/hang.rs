@@ -19,6 +19,7 @@ const PIECE: usize = 128 << 10;
 fn main() -> Result<()> {
     let seconds = std::env::args().nth(1).map_or(Ok(15), |s| s.parse())?;
     let cluster = Cluster::start()?;
+    cluster.allow(Duration::from_secs(600 + 4 * seconds))?;
     let drive = cluster.hang_drive(2)?;
     for i in 0..FILES {
         fs::write(cluster.mnt().join(format!("f{i}")), data::bytes(i, LEN))?;
