@@ -185,6 +185,11 @@ impl Opens {
         let _ = declarations.changed().await;
     }
 
+    /// How many inodes are open.
+    pub fn count(&self) -> u64 {
+        self.table.lock().0.len() as u64
+    }
+
     /// What a new leader is to be told.
     pub fn declare_all(&self) -> Vec<v1::OpenOp> {
         self.declarations.send_modify(|n| *n += 1);

@@ -253,7 +253,8 @@ async fn renew(
 ) -> Result<v1::RenewReply> {
     let opens = if declares { mount.opens.declare_all() } else { Vec::new() };
     let write_leases = write_leases.into_iter().map(|ino| ino.0).collect();
-    let op = Op::Renew(v1::RenewOp { declares, opens, write_leases });
+    let open_files = Some(mount.opens.count());
+    let op = Op::Renew(v1::RenewOp { declares, opens, write_leases, open_files });
     let request = v1::MetaRequest { session: session.id.0, op: Some(op), ..Default::default() };
     let attempt = (ttl / 4).max(Duration::from_millis(200));
     match mount.meta.send(&request, attempt, Instant::now() + ttl).await?.result()? {

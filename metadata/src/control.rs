@@ -106,6 +106,7 @@ impl ControlService {
                     client: s.client,
                     idle_ms: s.idle.as_millis() as u64,
                     opens: s.opens as u64,
+                    open_files: s.open_files,
                 })
                 .collect(),
             garbage_segments: garbage_count(node),

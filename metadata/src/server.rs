@@ -535,7 +535,11 @@ impl MetadataService {
             opens: renew.opens.iter().map(|o| (InodeId(o.ino), o.open_seq)).collect(),
             write_leases: renew.write_leases.iter().map(|&ino| InodeId(ino)).collect(),
         });
-        let need_declare = self.node.sessions.lock().renew(Instant::now(), session, declaration)?;
+        let need_declare = {
+            let mut sessions = self.node.sessions.lock();
+            sessions.has_open(session, renew.open_files);
+            sessions.renew(Instant::now(), session, declaration)?
+        };
         let reply = v1::RenewReply {
             need_declare,
             ttl_ms: self.node.config.session_ttl_ms,

@@ -47,6 +47,8 @@ struct Session {
     /// The newest open of each inode.
     opens: HashMap<InodeId, u64>,
     closed: Closed,
+    /// How many inodes it has open, as it last said: those under its leases, too.
+    open_files: Option<u64>,
 }
 
 /// The last closes of a session. A request that says that something is open, the declaration among them,
@@ -81,6 +83,7 @@ pub struct Shown {
     pub client: String,
     pub idle: Duration,
     pub opens: usize,
+    pub open_files: Option<u64>,
 }
 
 impl Sessions {
@@ -103,6 +106,7 @@ impl Sessions {
             expiring: false,
             opens: HashMap::new(),
             closed: Closed::default(),
+            open_files: None,
         };
         self.sessions.insert(id, session);
         self.undeclared += usize::from(!declared);
@@ -165,6 +169,13 @@ impl Sessions {
             }
         }
         Ok(!self.live(id)?.declared)
+    }
+
+    /// Notes how many inodes a session has open, for people.
+    pub fn has_open(&mut self, id: SessionId, files: Option<u64>) {
+        if let Ok(session) = self.live(id) {
+            session.open_files = files;
+        }
     }
 
     /// Notes that a session does something, if it lives.
@@ -306,6 +317,7 @@ impl Sessions {
                 client: s.client.clone(),
                 idle: now.duration_since(s.renewed),
                 opens: s.opens.len(),
+                open_files: s.open_files,
             })
             .collect()
     }

@@ -247,7 +247,7 @@ impl Client {
         let renew = v1::RenewOp {
             declares: opens.is_some(),
             opens: opens.unwrap_or_default(),
-            write_leases: Vec::new(),
+            ..v1::RenewOp::default()
         };
         match self.read(Op::Renew(renew)).await? {
             Reply::Renew(renewed) => Ok(renewed),
