@@ -1,5 +1,6 @@
 //! Asks metadata servers for their status over gRPC.
 
+use crate::output::describe;
 use anyhow::{Context, Result, bail};
 use std::time::Duration;
 use weft_proto::v1::control_client::ControlClient;
@@ -68,7 +69,7 @@ pub async fn leader_of(answers: &[(String, Result<StatusReply>)]) -> Result<Stat
     }
     match answers.iter().filter_map(|(_, answer)| answer.as_ref().err()).next() {
         Some(error) if replies().next().is_none() => {
-            bail!("no metadata server answers; is the cluster running? ({error:#})")
+            bail!("no metadata server answers; is the cluster running? ({})", describe(error))
         }
         _ => bail!("the metadata servers have no leader; a majority of them must be running"),
     }

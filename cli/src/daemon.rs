@@ -2,6 +2,9 @@
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -48,5 +51,21 @@ pub fn raise_descriptor_limit() {
         && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
     {
         tracing::warn!("open descriptors stay limited to {soft}: {e}");
+    }
+}
+
+/// Tells the service manager that started this process how it stands (`READY=1`), as sd_notify(3) does.
+/// Without one, nobody is told.
+pub fn tell_manager(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let send = || {
+        let address = match name.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&name)?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)
+    };
+    if let Err(e) = send() {
+        tracing::warn!("cannot tell the service manager {state}: {e}");
     }
 }

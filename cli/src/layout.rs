@@ -88,7 +88,12 @@ pub fn run(args: Args) -> Result<()> {
         }
         Command::Set(args) => {
             let layout = change(get(&args.path)?, &args)?;
-            set(&args.path, &layout)
+            set(&args.path, &layout)?;
+            // Asked for afterwards: what is set holds, whoever answers.
+            if let Some(note) = seats(&args.path).and_then(|seats| narrower(&layout, seats)) {
+                eprintln!("weft: {note}");
+            }
+            Ok(())
         }
     }
 }
@@ -101,6 +106,36 @@ fn text(r: &Report) -> String {
         Size(r.segment),
         Size(r.inline.into())
     )
+}
+
+/// How many targets the widest placement group of the cluster behind this path has, if it can be asked.
+fn seats(path: &Path) -> Option<usize> {
+    let path = path.canonicalize().ok()?;
+    let mounts = weft_fuse::mounts().ok()?.into_iter().rev();
+    let mount = mounts.filter(|m| path.starts_with(&m.mount_point));
+    let source = mount.max_by_key(|m| m.mount_point.as_os_str().len())?.source;
+    let cluster: Vec<String> =
+        source.strip_prefix(weft_fuse::SOURCE_PREFIX)?.split(',').map(str::to_owned).collect();
+    let runtime = crate::daemon::runtime(1).ok()?;
+    let reply = runtime.block_on(crate::control::leader_status(&cluster)).ok()?;
+    let pools = reply.map?.pools;
+    let open = pools.iter().flat_map(|p| &p.pgs).filter(|pg| !pg.retired);
+    open.map(|pg| pg.targets.len()).max()
+}
+
+/// What is to be said of a layout that is wider than the cluster.
+fn narrower(layout: &Layout, seats: usize) -> Option<String> {
+    let wanted = layout.profile;
+    if usize::from(wanted.width()) <= seats {
+        return None;
+    }
+    let what = format!("the placement groups of this cluster have {seats} targets, {wanted} takes");
+    Some(match wanted.fit(layout.segment_len, layout.unit, seats) {
+        Some(got) => {
+            format!("{what} {}: until there are more, data is written as {got}", wanted.width())
+        }
+        None => format!("{what} at least {}: nothing can be written", wanted.m() + 1),
+    })
 }
 
 /// `layout` with what the flags name. A segment length that was not named follows the stripe.
@@ -185,6 +220,9 @@ fn explain(path: &Path) -> anyhow::Error {
     let error = io::Error::last_os_error();
     let hint = match error.raw_os_error() {
         Some(libc::ENODATA | libc::EOPNOTSUPP) => " (it is not in a mount of weft)",
+        Some(libc::EBUSY) => {
+            " (it holds data, whose layout stays: set that of its folder, and copy it to a new file there)"
+        }
         _ => "",
     };
     anyhow::Error::new(error).context(format!("the layout of {}{hint}", path.display()))
@@ -213,6 +251,17 @@ mod tests {
         for text in ["", "4+2", "4+2 unit=1 segment=1 inline=0", "garbage"] {
             assert!(parse(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_layout_that_is_wider_than_the_cluster_is_not_silent() {
+        let narrower = |profile: &str, seats| {
+            narrower(&Layout::for_profile(profile.parse().unwrap()), seats).unwrap_or_default()
+        };
+        assert_eq!(narrower("4+2", 6), "");
+        assert!(narrower("8+2", 6).ends_with("data is written as 4+2"), "{}", narrower("8+2", 6));
+        assert!(narrower("4+2", 2).contains("nothing can be written"), "{}", narrower("4+2", 2));
+        assert_eq!(narrower("replica=3", 3), "");
     }
 
     #[test]

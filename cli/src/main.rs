@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("weft: {error:#}");
+            eprintln!("weft: {}", output::describe(&error));
             ExitCode::FAILURE
         }
     }

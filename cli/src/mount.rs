@@ -5,15 +5,16 @@
 
 use crate::control::ClusterArgs;
 use crate::mounts::{self, MountRecord};
-use crate::process::{self, Process};
+use crate::output::describe;
+use crate::process::{self, Interrupt, Process};
 use crate::progress::Progress;
 use crate::size::Size;
-use crate::{daemon, logging::LogArgs};
+use crate::{daemon, logging::LogArgs, umount};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -156,9 +157,10 @@ pub fn run(args: &Args, log: &LogArgs) -> Result<()> {
         Some(file) => std::path::absolute(file)?,
         None => mounts::default_log(&path)?,
     };
+    let interrupt = Interrupt::catch()?;
     let _progress = Progress::new(format!("mounting {}", path.display()));
     let arguments = background_arguments(args, log, &path);
-    start_background(&arguments, &path, &log_file).map(drop)
+    start_background(&arguments, &path, &log_file, &interrupt)
 }
 
 /// The command line of the process that serves what `args` ask for.
@@ -204,24 +206,37 @@ pub fn mount_defaults(
     path: &Path,
     log: &Path,
     timeout: u64,
-) -> Result<Process> {
+    interrupt: &Interrupt,
+) -> Result<()> {
     let mut arguments: Vec<OsString> = ["mount", "--foreground", "--notify"].map(Into::into).into();
     arguments.extend(["--cluster".into(), cluster.join(",").into()]);
     arguments.extend(["--timeout".into(), timeout.to_string().into(), "--".into(), path.into()]);
-    start_background(&arguments, path, log)
+    start_background(&arguments, path, log, interrupt)
 }
 
 /// Starts the serving process and waits for its word.
-fn start_background(arguments: &[OsString], path: &Path, log: &Path) -> Result<Process> {
+fn start_background(
+    arguments: &[OsString],
+    path: &Path,
+    log: &Path,
+    interrupt: &Interrupt,
+) -> Result<()> {
     let log_start = process::log_len(log);
     let mut child = process::spawn_detached(arguments, log, Stdio::piped())?;
-    let stdout = child.stdout.take().context("the mount process has no output")?;
-    let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line).context("cannot hear from the mount process")?;
+    let mut stdout = child.stdout.take().context("the mount process has no output")?;
+    let said = interrupt.read_to_end(&mut stdout).context("cannot hear from the mount process")?;
     let at = path.display();
-    match serde_json::from_str(&line) {
-        Ok(Outcome::Mounted) => Process::of(child.id() as i32)
-            .with_context(|| format!("the mount at {at} ended at once; see {}", log.display())),
+    let Some(said) = said else {
+        // It unmounts what it may have mounted.
+        if let Some(process) = Process::of(child.id() as i32) {
+            process.stop(Duration::from_secs(15))?;
+            umount::detach_dead(path)?;
+        }
+        child.wait()?;
+        bail!("interrupted; {at} is not mounted")
+    };
+    match serde_json::from_slice(&said) {
+        Ok(Outcome::Mounted) => Ok(()),
         Ok(Outcome::Failed(why)) => {
             // It ends by itself now; leave no zombie.
             child.wait()?;
@@ -247,9 +262,10 @@ fn serve(args: &Args) -> Result<()> {
         notify(&started)?;
     }
     let served = started.and_then(|(fs, mounted, record)| {
+        daemon::tell_manager("READY=1");
         let limit = Duration::from_secs(args.stop_timeout);
         let result = runtime.block_on(until_unmounted(fs, mounted, limit));
-        record.remove()?;
+        record.end(&result)?;
         result
     });
     // A request that is still stuck must not keep the process.
@@ -261,7 +277,7 @@ fn serve(args: &Args) -> Result<()> {
 fn notify<T>(started: &Result<T>) -> Result<()> {
     let outcome = match started {
         Ok(_) => Outcome::Mounted,
-        Err(e) => Outcome::Failed(format!("{e:#}")),
+        Err(e) => Outcome::Failed(describe(e)),
     };
     let mut out = io::stdout();
     writeln!(out, "{}", serde_json::to_string(&outcome)?).and_then(|()| out.flush())?;
@@ -302,12 +318,20 @@ async fn start(args: &Args) -> Result<(Filesystem, Mounted, MountRecord)> {
     fuse.threads = args.fuse_threads.unwrap_or(fuse.threads);
     match mount(fs.clone(), path, fuse, limit).await {
         Ok(mounted) => {
-            let process = Process::this().context("cannot find this process in /proc")?;
             let (path, cluster) = (mounted.path().to_owned(), args.cluster.cluster.clone());
-            let record = MountRecord { path, cluster, process };
-            record.save()?;
-            tracing::info!("mounted at {}", record.path.display());
-            Ok((fs, mounted, record))
+            let record = MountRecord::of_this_process(path, cluster);
+            match record.and_then(|record| record.save().map(|()| record)) {
+                Ok(record) => {
+                    tracing::info!("mounted at {}", record.path.display());
+                    Ok((fs, mounted, record))
+                }
+                // A mount that nobody can find does not stay behind.
+                Err(e) => {
+                    take_away(mounted.path().to_owned()).await;
+                    let _ = fs.shutdown().await;
+                    Err(e)
+                }
+            }
         }
         Err(e) => {
             let _ = fs.shutdown().await;

@@ -2,8 +2,9 @@
 //! this user finds. The kernel's mount table is the truth about what is mounted; a record only
 //! adds the process and the cluster to it.
 
+use crate::output::describe;
 use crate::process::Process;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -15,9 +16,42 @@ pub struct MountRecord {
     /// Addresses of the metadata servers it was given.
     pub cluster: Vec<String>,
     pub process: Process,
+    /// What the process said at its end, if not all that was written could be made durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
 }
 
 impl MountRecord {
+    /// The mount at `path`, served by this very process.
+    pub fn of_this_process(path: PathBuf, cluster: Vec<String>) -> Result<Self> {
+        let process = Process::this().context("cannot find this process in /proc")?;
+        Ok(Self { path, cluster, process, failed: None })
+    }
+
+    /// The last word of the process: the record goes, unless something is to be told to who unmounts.
+    pub fn end(self, result: &Result<()>) -> Result<()> {
+        match result {
+            Ok(()) => self.remove(),
+            Err(e) => Self { failed: Some(describe(e)), ..self }.save(),
+        }
+    }
+
+    /// Once the process has ended: fails unless it said that everything is durable. Forgets it.
+    pub fn verdict(&self) -> Result<()> {
+        let said = last_word(&file_of(&self.path)?, &self.process);
+        self.remove()?;
+        let at = self.path.display();
+        match said {
+            Ok(()) => Ok(()),
+            Err(Some(why)) => bail!("{at} is unmounted, but not all is durable: {why}"),
+            Err(None) => bail!(
+                "{at} is unmounted, but its process {} died before everything was durable: what was \
+                 not synced may be lost",
+                self.process.pid
+            ),
+        }
+    }
+
     /// Remembers a mount; replaces what was known of the same path.
     pub fn save(&self) -> Result<()> {
         let file = file_of(&self.path)?;
@@ -46,8 +80,7 @@ pub fn find(path: &Path) -> Result<Option<MountRecord>> {
     Ok(read(&file_of(path)?).filter(|record| record.path == path))
 }
 
-/// All records of mounts that are there, ordered by path. What was killed and unmounted by others
-/// is forgotten here.
+/// All records of mounts that are there, ordered by path.
 pub fn list() -> Result<Vec<MountRecord>> {
     let dir = fs::read_dir(folder()?.join("mounts"))?;
     let all = dir.filter_map(|entry| read(&entry.ok()?.path()));
@@ -56,11 +89,21 @@ pub fn list() -> Result<Vec<MountRecord>> {
         !r.process.alive() && !mounted.iter().any(|m| m.mount_point == r.path && m.is_weft())
     };
     let (gone, mut all): (Vec<_>, Vec<MountRecord>) = all.partition(gone);
-    for record in gone {
+    // Whoever unmounts may wait for the last word of one that has just ended; nobody waits for what
+    // has no mount point any more.
+    for record in gone.iter().filter(|r| r.path.symlink_metadata().is_err()) {
         record.remove()?;
     }
     all.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(all)
+}
+
+/// What this process left behind in its record: nothing if all went well, which takes it away.
+fn last_word(file: &Path, process: &Process) -> Result<(), Option<String>> {
+    match read(file).filter(|record| record.process == *process) {
+        None => Ok(()),
+        Some(record) => Err(record.failed),
+    }
 }
 
 fn read(file: &Path) -> Option<MountRecord> {
@@ -126,6 +169,26 @@ fn folder() -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_without_a_good_word_is_a_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("record");
+        let record = MountRecord::of_this_process("/m".into(), vec!["a:1".into()]).unwrap();
+        let write = |record: &MountRecord| {
+            fs::write(&file, serde_json::to_vec(record).unwrap()).unwrap();
+        };
+        assert_eq!(last_word(&file, &record.process), Ok(()));
+        write(&record);
+        assert_eq!(last_word(&file, &record.process), Err(None));
+        write(&MountRecord { failed: Some("no space".into()), ..record.clone() });
+        assert_eq!(last_word(&file, &record.process), Err(Some("no space".into())));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let other = Process::of(child.id() as i32).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(last_word(&file, &other), Ok(()), "the path has another mount now");
+    }
 
     #[test]
     fn paths_make_distinct_names() {

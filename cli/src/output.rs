@@ -42,6 +42,21 @@ pub fn say(text: &str) -> Result<()> {
     }
 }
 
+/// An error with its causes. A cause that the text before it already tells is left out: libraries differ
+/// in whether they repeat it.
+pub fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(|cause| cause.to_string()) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
+}
+
 /// Rows of cells with a heading, printed in aligned columns.
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -77,7 +92,19 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::{Table, describe};
+    use anyhow::Context;
+
+    #[test]
+    fn no_cause_is_told_twice() {
+        let refused = || std::io::Error::from_raw_os_error(111);
+        let twice: anyhow::Result<()> =
+            Err(refused()).context(format!("tcp connect error: {}", refused())).context("m1:7100");
+        let said = describe(&twice.unwrap_err());
+        assert_eq!(said.matches("Connection refused").count(), 1, "{said}");
+        let once: anyhow::Result<()> = Err(refused()).context("m1:7100");
+        assert_eq!(describe(&once.unwrap_err()), format!("m1:7100: {}", refused()));
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

@@ -6,13 +6,14 @@
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,84 @@ impl Process {
     }
 }
 
+/// SIGINT, SIGTERM and SIGHUP: from now on they end nothing by themselves, so that what a command has
+/// started in the background can be stopped before it ends.
+pub struct Interrupt(SignalFd);
+
+impl Interrupt {
+    /// To be called before there are other threads, which would take the signals.
+    pub fn catch() -> Result<Self> {
+        let signals: SigSet =
+            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+        signals.thread_block().context("cannot catch signals")?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok(Self(SignalFd::with_flags(&signals, flags).context("cannot catch signals")?))
+    }
+
+    /// Has a signal come?
+    pub fn came(&self) -> bool {
+        self.wait(None, Duration::ZERO).unwrap_or(true)
+    }
+
+    /// Waits this long. Fails as soon as a signal came.
+    pub fn pause(&self, time: Duration) -> Result<()> {
+        anyhow::ensure!(!self.wait(None, time)?, "interrupted");
+        Ok(())
+    }
+
+    /// Reads until the end; `None` if a signal comes first.
+    pub fn read_to_end(&self, from: &mut (impl Read + AsFd)) -> Result<Option<Vec<u8>>> {
+        let mut all = Vec::new();
+        let mut piece = [0; 4096];
+        loop {
+            if self.wait(Some(from.as_fd()), Duration::MAX)? {
+                return Ok(None);
+            }
+            match from.read(&mut piece)? {
+                0 => return Ok(Some(all)),
+                n => all.extend_from_slice(&piece[..n]),
+            }
+        }
+    }
+
+    /// Waits until a signal has come (true), until there is something to read, or until the end.
+    fn wait(&self, other: Option<BorrowedFd>, limit: Duration) -> Result<bool> {
+        let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::NONE);
+        let fds = [Some(self.0.as_fd()), other].into_iter().flatten();
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        match nix::poll::poll(&mut fds, limit) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(fds[0].any() == Some(true)),
+            Err(e) => Err(e).context("cannot wait"),
+        }
+    }
+}
+
+/// Processes that work in this folder or below it, or have something there open, each with its name.
+/// Those of other users are seen by root only. Asks nothing of the filesystem there.
+pub fn holders(folder: &Path) -> Vec<(i32, String)> {
+    let links = |proc: &Path| {
+        let open = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
+        ["cwd", "root", "exe"]
+            .map(|name| proc.join(name))
+            .into_iter()
+            .chain(open)
+            .collect::<Vec<_>>()
+    };
+    let holds = |proc: &Path| {
+        let mut targets = links(proc).into_iter().filter_map(|link| fs::read_link(link).ok());
+        targets.any(|target| target.starts_with(folder))
+    };
+    let held = |proc: PathBuf| {
+        let pid = proc.file_name()?.to_str()?.parse().ok()?;
+        let name = fs::read_to_string(proc.join("comm")).ok()?;
+        holds(&proc).then(|| (pid, name.trim().to_owned()))
+    };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut found: Vec<_> = all.filter_map(|entry| held(entry.path())).collect();
+    found.sort_unstable();
+    found
+}
+
 /// Field 22 of `/proc/PID/stat`; `None` for what has ended, zombies included.
 fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -130,9 +209,13 @@ pub fn spawn_detached<S: AsRef<std::ffi::OsStr>>(
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new(&program);
     command.args(args).current_dir("/").stdin(Stdio::null()).stdout(stdout).stderr(open_log(log)?);
-    // SAFETY: setsid is async-signal-safe and touches nothing of the parent.
+    // SAFETY: both are async-signal-safe and touch nothing of the parent.
     unsafe {
-        command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));
+        command.pre_exec(|| {
+            // What this command holds back (see [`Interrupt`]) has to end the new process.
+            SigSet::empty().thread_set_mask()?;
+            Ok(nix::unistd::setsid().map(drop)?)
+        });
     }
     command.spawn().with_context(|| format!("cannot start {}", program.display()))
 }
@@ -156,7 +239,7 @@ pub fn log_len(path: &Path) -> u64 {
 
 /// The last lines that were added to a log since it was `from` bytes long, for an error message.
 pub fn log_tail(path: &Path, from: u64) -> String {
-    use std::io::{Read, Seek, SeekFrom};
+    use std::io::{Seek, SeekFrom};
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;
         let len = file.metadata()?.len();
@@ -195,6 +278,21 @@ mod tests {
         assert!(!process.alive(), "a zombie has ended");
         child.wait().unwrap();
         assert!(process.wait(Duration::ZERO));
+    }
+
+    #[test]
+    fn who_has_files_open_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(holders(dir.path()), []);
+        let mut child = Command::new("sleep").arg("60").current_dir(dir.path()).spawn().unwrap();
+        let file = File::create(dir.path().join("file")).unwrap();
+        let found = holders(dir.path());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(file);
+        assert!(found.contains(&(child.id() as i32, "sleep".to_owned())), "{found:?}");
+        assert!(found.iter().any(|(pid, _)| *pid == std::process::id() as i32), "{found:?}");
+        assert_eq!(holders(dir.path()), []);
     }
 
     #[test]

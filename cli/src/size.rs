@@ -26,6 +26,13 @@ impl FromStr for Size {
     }
 }
 
+impl Size {
+    /// As it would be typed, to the byte: `3MiB`, `4097`.
+    pub fn exact(self) -> String {
+        weft_proto::exact_size(self.0)
+    }
+}
+
 impl std::fmt::Display for Size {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match UNITS.iter().rev().find(|(_, shift)| self.0 >> shift > 0) {
@@ -58,5 +65,8 @@ mod tests {
         }
         assert_eq!(Size(1536 << 20).to_string(), "1.5 GiB");
         assert_eq!(Size(9).to_string(), "9 B");
+        for text in ["0", "17", "4KiB", "1536MiB", "4GiB", "1025"] {
+            assert_eq!(text.parse::<Size>().unwrap().exact(), text);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `weft status`: the whole cluster at a glance.
 
 use crate::control::{ClusterArgs, leader_of, statuses};
-use crate::output::{OutputArgs, Table};
+use crate::output::{OutputArgs, Table, describe};
 use crate::pool::{self, PoolRow};
 use crate::size::Size;
 use crate::target::{self, TargetRow};
@@ -49,7 +49,10 @@ struct SessionRow {
     id: u64,
     client: String,
     idle_ms: u64,
+    /// Open inodes that the leader was told of: not those under a lease of the session.
     opens: u64,
+    /// Open inodes, as the session last said; null until it has.
+    open_files: Option<u64>,
 }
 
 /// Exit code 0 if the cluster has a leader, else 1.
@@ -94,7 +97,7 @@ fn server_row(address: &str, answer: &Result<StatusReply>) -> ServerRow {
         commit_index: reply.commit_index,
         applied_index: reply.applied_index,
         version: reply.version,
-        error: answer.as_ref().err().map(|e| format!("{e:#}")),
+        error: answer.as_ref().err().map(describe),
     }
 }
 
@@ -104,6 +107,7 @@ fn session_rows(reply: &StatusReply) -> Vec<SessionRow> {
         client: s.client.clone(),
         idle_ms: s.idle_ms,
         opens: s.opens,
+        open_files: s.open_files,
     };
     reply.sessions.iter().map(row).collect()
 }
@@ -136,12 +140,16 @@ fn text(report: &Report) -> String {
     if report.cluster.is_none() {
         return out;
     }
-    let (used, capacity) =
-        report.targets.iter().fold((0, 0), |(u, c), t| (u + t.used_bytes, c + t.capacity_bytes));
+    let (used, capacity) = report
+        .targets
+        .iter()
+        .fold((0, 0), |(u, c), t| (u + t.counters.used_bytes.unwrap_or(0), c + t.capacity_bytes));
+    let silent = report.targets.iter().filter(|t| t.counters.used_bytes.is_none()).count();
     let up = report.targets.iter().filter(|t| t.state == "up").count();
     out += &format!(
-        "\ntargets: {up} of {} up, {} of {} raw used\n{}",
+        "\ntargets: {up} of {} up, {}{} of {} raw used\n{}",
         report.targets.len(),
+        if silent > 0 { "at least " } else { "" },
         Size(used),
         Size(capacity),
         target::text(&report.targets)
@@ -153,7 +161,7 @@ fn text(report: &Report) -> String {
             s.id.to_string(),
             s.client.clone(),
             format!("{:.1} s", s.idle_ms as f64 / 1e3),
-            s.opens.to_string(),
+            target::known(s.open_files),
         ]);
     }
     out += &format!("\nsessions: {}\n{}", report.sessions.len(), sessions.render("  "));

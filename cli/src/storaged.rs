@@ -1,6 +1,7 @@
 //! `weft storaged`: one storage daemon with its targets.
 
 use crate::daemon;
+use crate::output::describe;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -111,7 +112,7 @@ async fn serve(mut config: Config, file: Option<PathBuf>) -> Result<()> {
                 _ = shutdown.wait_for(|stop| *stop) => break None,
                 _ = hangup.recv() => match file.as_deref().map(load) {
                     Some(Ok(next)) => break Some(next),
-                    Some(Err(e)) => tracing::error!("SIGHUP: goes on as before: {e:#}"),
+                    Some(Err(e)) => tracing::error!("SIGHUP: goes on as before: {}", describe(&e)),
                     None => tracing::warn!("SIGHUP: there is no --config to read again"),
                 },
             }

@@ -1,13 +1,14 @@
 //! `weft umount`: takes a mount away and waits until its process has ended.
 
-use crate::mounts;
-use crate::process::Process;
+use crate::mounts::{self, MountRecord};
+use crate::process::holders;
 use crate::progress::Progress;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use nix::unistd::{Uid, User};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use weft_fuse::mount_at;
+use weft_fuse::{MountEntry, mount_at};
 
 /// Unmount; returns when everything that was written is durable and the client has ended
 #[derive(clap::Args, Debug)]
@@ -17,6 +18,10 @@ pub struct Args {
     /// Take it out of the tree now even if files in it are open; it ends when they are closed
     #[arg(long)]
     lazy: bool,
+    /// Only if it is a mount of weft whose process has died; what else is there stays (for a service
+    /// manager)
+    #[arg(long, conflicts_with = "lazy")]
+    dead: bool,
     /// Seconds to wait for the client process to end
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     timeout: u64,
@@ -25,46 +30,80 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let path = weft_fuse::resolve_mount_point(&args.mount_point)
         .with_context(|| format!("mount point {} does not exist", args.mount_point.display()))?;
+    if args.dead {
+        return detach_dead(&path);
+    }
     match mount_at(&path)? {
-        Some(mount) if mount.is_weft() => {}
+        Some(mount) if mount.is_weft() => may_unmount(&mount, Uid::effective())?,
         Some(mount) => bail!("{} is a mount of {}, not of weft", path.display(), mount.fs_type),
         None => bail!("nothing is mounted at {}", path.display()),
     }
     let record = mounts::find(&path)?;
+    let died = record.as_ref().is_some_and(|r| !r.process.alive());
     let progress = Progress::new(format!("unmounting {}", path.display()));
     weft_fuse::unmount(&path, args.lazy).or_else(|e| match e.kind() {
-        ErrorKind::ResourceBusy => bail!(
-            "{0} is in use; close the files (fuser -vm {0} lists who has them) or use --lazy",
-            path.display()
-        ),
+        ErrorKind::ResourceBusy => {
+            bail!("{} is in use{}; close its files, or use --lazy", path.display(), held_by(&path))
+        }
         _ => Err(e).with_context(|| format!("cannot unmount {}", path.display())),
     })?;
     let Some(record) = record else { return Ok(()) };
     let limit = Duration::from_secs(args.timeout);
-    if args.lazy || record.process.wait(limit) {
-        drop(progress);
-        if !record.process.alive() {
-            record.remove()?;
-        }
+    if died {
+        eprintln!("weft: the process of {} had died: what was not synced is lost", path.display());
+        return record.remove();
+    }
+    if args.lazy && record.process.alive() {
         return Ok(());
     }
-    bail!(
+    ensure!(
+        record.process.wait(limit),
         "{} is unmounted, but its process {} still writes after {limit:?}; see its log",
         path.display(),
         record.process.pid
-    )
+    );
+    drop(progress);
+    record.verdict()
 }
 
-/// Ends a mount through its process, which flushes and unmounts; kills it after `limit`.
-pub fn stop(path: &Path, process: &Process, limit: Duration) -> Result<()> {
-    if !process.stop(limit)? {
-        eprintln!(
-            "weft: the mount {} (process {}) did not stop in time and is killed",
-            path.display(),
-            process.pid
-        );
+/// Who may not unmount is told so, in our words and not in those of the helper that would refuse.
+fn may_unmount(mount: &MountEntry, me: Uid) -> Result<()> {
+    let Some(owner) = mount.user.map(Uid::from_raw).filter(|&owner| owner != me && !me.is_root())
+    else {
+        return Ok(());
+    };
+    let name = User::from_uid(owner).ok().flatten().map_or_else(|| owner.to_string(), |u| u.name);
+    let who = if owner.is_root() { name.clone() } else { format!("{name} or root") };
+    bail!("{} was mounted by {name}: only {who} may unmount it", mount.mount_point.display())
+}
+
+/// The processes that have files in a mount open, to be said behind it; empty if none is known.
+pub fn held_by(path: &Path) -> String {
+    let mut names: Vec<_> =
+        holders(path).into_iter().map(|(pid, name)| format!("{name} ({pid})")).collect();
+    let more = names.len().saturating_sub(8);
+    names.truncate(8);
+    match (names.is_empty(), more) {
+        (true, _) => String::new(),
+        (false, 0) => format!(" by {}", names.join(", ")),
+        (false, more) => format!(" by {} and {more} more", names.join(", ")),
     }
-    detach_dead(path)
+}
+
+/// Ends a mount through its process, which flushes and unmounts; kills it after `limit`. Fails if what
+/// was written is not durable; the mount is gone all the same.
+pub fn stop(record: &MountRecord, limit: Duration) -> Result<()> {
+    let MountRecord { path, process, .. } = record;
+    let stopped = process.stop(limit)?;
+    detach_dead(path)?;
+    ensure!(
+        stopped,
+        "the mount {} (process {}) did not stop within {limit:?} and was killed: what was not synced is \
+         lost",
+        path.display(),
+        process.pid
+    );
+    record.verdict()
 }
 
 /// Takes away the mount of a process that has died: such a mount answers only `ENOTCONN`.
@@ -84,4 +123,26 @@ pub fn detach_dead(path: &Path) -> Result<()> {
 fn is_dead(path: &Path) -> bool {
     let answer = std::fs::metadata(path);
     answer.is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_user_is_told_who_may_unmount() {
+        let mount = MountEntry {
+            mount_point: "/mnt".into(),
+            device: "0:57".into(),
+            fs_type: "fuse.weft".into(),
+            source: "weft:a:1".into(),
+            user: Some(0),
+        };
+        let said = may_unmount(&mount, Uid::from_raw(65_534)).unwrap_err().to_string();
+        assert_eq!(said, "/mnt was mounted by root: only root may unmount it");
+        assert!(may_unmount(&mount, Uid::from_raw(0)).is_ok());
+        let mine = MountEntry { user: Some(65_534), ..mount };
+        assert!(may_unmount(&mine, Uid::from_raw(65_534)).is_ok());
+        assert!(may_unmount(&mine, Uid::from_raw(0)).is_ok(), "root may");
+    }
 }

@@ -54,11 +54,12 @@ fn what_cannot_be_measured_is_said() {
     let scratch = dir.path().to_str().unwrap();
     let unknown = bench(&["--only=speed", "--scratch", scratch]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("--list"));
-    // No mount: the case fails, the report comes all the same.
+    // No mount: it is said before anything is measured.
     let homeless = bench(&["--only=sync_write", "--scratch", scratch, "--repeat=1", "--ops=5"]);
     assert_eq!(homeless.status.code(), Some(1));
-    let text = String::from_utf8_lossy(&homeless.stdout);
-    assert!(text.contains("--mount") && text.contains("group_fsync"), "{text}");
+    assert!(homeless.stdout.is_empty(), "floors were measured for nothing");
+    let text = String::from_utf8_lossy(&homeless.stderr);
+    assert!(text.contains("--mount") && text.contains("sync_write"), "{text}");
     let nowhere = bench(&["--mount=/nonexistent/weft"]);
     assert!(String::from_utf8_lossy(&nowhere.stderr).contains("/nonexistent/weft"));
     let bad_dir = bench(&["--dir", scratch]);

@@ -132,6 +132,27 @@ fn units_start_commands_that_exist() {
     }
 }
 
+/// Whoever is ordered after a mount finds it, its process is the last that the kernel kills for memory, and
+/// what is done after its end touches nothing but a dead mount of ours.
+#[test]
+fn the_mount_unit_holds_what_it_says() {
+    let sections = unit(&read("systemd/weft-mount@.service"));
+    let get = |key: &str| {
+        let mut of = sections["Service"].iter().filter(|(k, _)| k == key);
+        of.next().map(|(_, v)| v.as_str()).unwrap_or_else(|| panic!("no {key}"))
+    };
+    assert_eq!(get("Type"), "notify");
+    assert!(get("OOMScoreAdjust").parse::<i32>().unwrap() <= -800);
+    let after = get("ExecStopPost").strip_prefix('-').unwrap();
+    let words: Vec<_> = after.split_whitespace().collect();
+    assert_eq!(words[0], "/usr/bin/weft");
+    // At the mount point of another filesystem it does nothing, and succeeds.
+    let command: Vec<_> = words[1..].iter().map(|w| w.replace("/%I", "/proc")).collect();
+    let output = Command::new(env!("CARGO_BIN_EXE_weft")).args(&command).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(Path::new("/proc/self").exists());
+}
+
 #[test]
 fn systemd_accepts_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {

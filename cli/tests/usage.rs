@@ -66,10 +66,18 @@ fn wrong_usage_is_2_and_failure_is_1() {
         refused(&["dev", "start", "--dir", "/x", "--no-mount", "--target-size", "1Q"], 2)
             .contains("1Q")
     );
+    // What could never be a target is not found out when half of the cluster is made.
+    let tiny = refused(&["dev", "start", "--dir", "/x", "--no-mount", "--target-size", "12"], 2);
+    assert!(tiny.contains("16MiB"), "{tiny}");
     assert!(refused(&["layout", "set", "/x", "--ec", "3"], 2).contains("K+M"));
+    // Without a cluster it is not the servers that are to blame.
+    let nowhere = refused(&["target", "show", "99"], 1);
+    assert!(nowhere.contains("--cluster") && !nowhere.contains("servers"), "{nowhere}");
     assert!(refused(&["metadata", "--id", "1"], 2).contains("--data-dir"));
     assert!(refused(&["status", "--log", "=x=", "--cluster", "127.0.0.1:1"], 1).contains("--log"));
-    assert!(refused(&["pool", "list", "--cluster", "127.0.0.1:1"], 1).contains("127.0.0.1:1"));
+    let unreachable = refused(&["pool", "list", "--cluster", "127.0.0.1:1"], 1);
+    assert!(unreachable.contains("127.0.0.1:1"));
+    assert_eq!(unreachable.matches("refused").count(), 1, "told twice: {unreachable}");
     assert!(refused(&["pool", "list", "--cluster", "no address"], 1).contains("host:port"));
     assert!(refused(&["layout", "get", "/nonexistent"], 1).contains("/nonexistent"));
     assert!(refused(&["layout", "get", "/proc"], 1).contains("not in a mount of weft"));
@@ -198,7 +206,45 @@ fn dev_leaves_foreign_folders_alone() {
     let too_few =
         ["dev", "start", "--dir", fresh.to_str().unwrap(), "--no-mount", "--storage", "2"];
     assert!(refused(&too_few, 1).contains("storage daemons"));
-    assert!(!Path::new(&fresh).join("dev.json").exists());
+    assert!(!fresh.exists(), "something was made");
+}
+
+/// Whatever keeps a new cluster from starting, nothing of it stays but what tells why.
+#[test]
+fn a_start_that_fails_leaves_nothing_half_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (at, mnt) = (dir.path().join("cluster"), dir.path().join("mnt"));
+    let paths = ["--dir", at.to_str().unwrap(), "--mount", mnt.to_str().unwrap()];
+    let start = |more: &[&str]| refused(&[&["dev", "start"], &paths[..], more].concat(), 1);
+
+    let said = start(&["--target-size", "1PiB"]);
+    assert!(said.contains("no room") && said.contains("6 targets of 1PiB"), "{said}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "something was made");
+
+    fs::write(&mnt, "no folder").unwrap();
+    let said = start(&["--target-size", "64MiB"]);
+    assert!(said.contains("nothing was made"), "{said}");
+    assert!(!at.exists());
+    fs::remove_file(&mnt).unwrap();
+
+    // Its daemons run by then.
+    let said = start(&["--target-size", "64MiB", "--timeout", "0"]);
+    assert!(said.contains("gave up") && said.contains("removed again"), "{said}");
+    assert!(!said.contains("killed"), "the daemons do not hear SIGTERM: {said}");
+    assert!(!mnt.exists(), "the mount point was made by this start");
+    let mut left: Vec<_> =
+        fs::read_dir(&at).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort();
+    assert_eq!(left, ["lock", "log"]);
+    let everyone = fs::read_dir("/proc").unwrap().flatten();
+    let running = everyone.filter(|p| {
+        let line = fs::read(p.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(at.to_str().unwrap())
+    });
+    assert_eq!(running.count(), 0, "daemons are left");
+    // And the next start is not in the way of the logs of this one.
+    let said = start(&["--target-size", "64MiB", "--timeout", "0"]);
+    assert!(said.contains("gave up"), "{said}");
 }
 
 #[test]

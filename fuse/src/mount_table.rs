@@ -18,6 +18,8 @@ pub struct MountEntry {
     pub device: String,
     pub fs_type: String,
     pub source: String,
+    /// Number of the user who mounted it, if it is a mount of FUSE.
+    pub user: Option<u32>,
 }
 
 impl MountEntry {
@@ -44,7 +46,10 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mount_point = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let mut text = || rest.next().map(|f| String::from_utf8_lossy(&unescape(f)).into_owned());
-    Some(MountEntry { mount_point, device, fs_type: text()?, source: text()? })
+    let (fs_type, source) = (text()?, text()?);
+    let options = text().unwrap_or_default();
+    let user = options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
+    Some(MountEntry { mount_point, device, fs_type, source, user })
 }
 
 /// The kernel writes blanks and backslashes as `\` and three octal digits.
@@ -65,15 +70,18 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 /// Makes a path absolute and free of links without asking the filesystem that is mounted there:
-/// a dead mount answers everything with `ENOTCONN`.
+/// a dead mount answers everything with `ENOTCONN`, one whose cluster is away nothing at all.
 pub fn resolve_mount_point(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
-    match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) if !is_symlink(&absolute) => {
-            Ok(parent.canonicalize()?.join(name))
-        }
-        _ => absolute.canonicalize(),
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return absolute.canonicalize();
+    };
+    let resolved = parent.canonicalize()?.join(name);
+    // What is mounted is no link, and one whose cluster is away would not answer that for long.
+    if mount_at(&resolved)?.is_none() && is_symlink(&resolved) {
+        return resolved.canonicalize();
     }
+    Ok(resolved)
 }
 
 fn is_symlink(path: &Path) -> bool {
@@ -120,12 +128,13 @@ mod tests {
 
     #[test]
     fn lines_with_and_without_optional_fields_parse() {
-        let entry =
-            parse(br"36 35 0:57 / /mnt/a\040b\134c rw shared:1 master:2 - fuse.weft weft:x rw")
-                .unwrap();
+        let entry = parse(
+            br"36 35 0:57 / /mnt/a\040b\134c rw shared:1 master:2 - fuse.weft weft:x rw,user_id=7",
+        )
+        .unwrap();
         assert_eq!(entry.mount_point, Path::new(r"/mnt/a b\c"));
         assert_eq!((entry.device.as_str(), entry.is_weft()), ("0:57", true));
-        assert_eq!(entry.source, "weft:x");
+        assert_eq!((entry.source.as_str(), entry.user), ("weft:x", Some(7)));
         assert!(parse(b"36 35 98:0 / /mnt rw - ext4 /dev/sda rw").is_some());
         for bad in
             [&b""[..], b"36", b"36 35 98:0 / /mnt rw", b"36 35 98:0 / /mnt rw -", b"\\999 - -"]

@@ -152,7 +152,8 @@ impl Layout {
         let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
         if self.unit == 0 || !self.unit.is_multiple_of(BLOCK) || u64::from(self.unit) > MAX_SEGMENT
         {
-            return bad(format!("stripe unit {} is not a multiple of {BLOCK} bytes", self.unit));
+            let (unit, block) = (exact_size(self.unit.into()), exact_size(BLOCK.into()));
+            return bad(format!("stripe unit {unit} is not a multiple of {block}"));
         }
         let stripe = u64::from(self.profile.k()) * u64::from(self.unit);
         if self.segment_len == 0
@@ -160,18 +161,29 @@ impl Layout {
             || !self.segment_len.is_multiple_of(stripe)
         {
             return bad(format!(
-                "segment length {} is not a multiple of the stripe ({stripe} bytes) up to {MAX_SEGMENT}",
-                self.segment_len
+                "segment length {} is not a multiple of the stripe ({}) up to {}",
+                exact_size(self.segment_len),
+                exact_size(stripe),
+                exact_size(MAX_SEGMENT)
             ));
         }
         if self.inline_limit > Self::MAX_INLINE {
             return bad(format!(
-                "inline limit {} is over {} bytes",
-                self.inline_limit,
-                Self::MAX_INLINE
+                "inline limit {} is over {}",
+                exact_size(self.inline_limit.into()),
+                exact_size(Self::MAX_INLINE.into())
             ));
         }
         Ok(())
+    }
+}
+
+/// A number of bytes as it would be typed, to the byte: `3MiB`, `4097`.
+pub fn exact_size(bytes: u64) -> String {
+    let units = [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift) {
+        Some((unit, shift)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
     }
 }
 
@@ -290,6 +302,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn sizes_are_told_as_they_are_typed() {
+        let layout = Layout::for_profile("4+2".parse().unwrap());
+        let said = Layout { segment_len: 3 << 19, unit: 1 << 20, ..layout }.validate().unwrap_err();
+        assert!(
+            said.to_string().contains("1536KiB") && said.to_string().contains("4MiB"),
+            "{said}"
+        );
     }
 
     #[test]

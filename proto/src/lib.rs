@@ -20,7 +20,7 @@ pub mod v1 {
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::*;
-pub use layout::{Geometry, Layout, Profile};
+pub use layout::{Geometry, Layout, Profile, exact_size};
 
 /// Version of the framed protocol that this build speaks.
 pub const PROTOCOL_VERSION: u32 = 1;

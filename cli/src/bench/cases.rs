@@ -36,6 +36,17 @@ pub enum Needs {
     Cluster,
 }
 
+impl Needs {
+    /// The flag that brings it.
+    fn flag(self) -> &'static str {
+        match self {
+            Self::Nothing => "no flag",
+            Self::Mount => "--mount MNT",
+            Self::Cluster => "--cluster ADDR,.. or --dir DIR",
+        }
+    }
+}
+
 use Unit::{Bytes, Operations};
 
 const fn row(
@@ -243,8 +254,13 @@ pub fn select(
             bail!("there is no case {name:?}; see weft bench --list");
         }
     }
+    let chosen = |case: &Case| only.iter().any(|name| named(case, name));
+    if let Some(case) = WORKLOADS.iter().find(|case| chosen(case) && !has(case.needs)) {
+        let (name, flag) = (case.name, case.needs.flag());
+        bail!("the case {name} is measured with {flag}; name it");
+    }
     let wanted = |case: &&Case| {
-        if only.is_empty() { has(case.needs) } else { only.iter().any(|name| named(case, name)) }
+        if only.is_empty() { has(case.needs) } else { chosen(case) }
     };
     let workloads: Vec<&Case> = WORKLOADS.iter().filter(wanted).collect();
     let stood_on = |case: &Case| {
@@ -278,7 +294,7 @@ mod tests {
     #[test]
     fn floors_come_along_with_their_workloads() {
         let names = |cases: &[&Case]| cases.iter().map(|c| c.name).collect::<Vec<_>>();
-        let (floors, workloads) = select(&["seq_read".into()], |_| false).unwrap();
+        let (floors, workloads) = select(&["seq_read".into()], |_| true).unwrap();
         assert_eq!(names(&workloads), ["sequential"]);
         assert_eq!(names(&floors), ["disk", "network", "fuse"]);
         let (floors, workloads) = select(&["fsync".into()], |_| true).unwrap();
@@ -286,5 +302,8 @@ mod tests {
         let (floors, workloads) = select(&[], |needs| needs == Needs::Nothing).unwrap();
         assert_eq!((floors.len(), names(&workloads)), (FLOORS.len(), vec!["encode"]));
         assert!(select(&["nonsense".into()], |_| true).is_err());
+        // What cannot be measured is not found out after the floors.
+        let missing = select(&["seq_read".into()], |_| false).err().unwrap().to_string();
+        assert!(missing.contains("--mount"), "{missing}");
     }
 }

@@ -3,6 +3,7 @@
 use super::state::{Daemon, State};
 use anyhow::{Context, Result};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use weft_metadata::Member;
 use weft_proto::{ErrorKind, NodeId};
@@ -75,6 +76,23 @@ fn bootstrap(config: &weft_metadata::Config) -> Result<()> {
         Err(e) if e.kind == ErrorKind::Exists => Ok(()),
         done => Ok(done?),
     }
+}
+
+/// Removes the files and data folders of all daemons.
+pub fn remove_all(dir: &Path, state: &State) -> Result<()> {
+    let data = |role: Role, daemons: &[Daemon]| {
+        daemons.iter().map(|d| dir.join(role.name(d.id))).collect::<Vec<_>>()
+    };
+    let mut folders = vec![dir.join("config")];
+    folders.extend(data(METADATA, &state.metadata));
+    folders.extend(data(STORAGE, &state.storage));
+    for folder in folders {
+        match fs::remove_dir_all(&folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            other => other.with_context(|| format!("cannot remove {}", folder.display()))?,
+        }
+    }
+    Ok(())
 }
 
 fn make_folder(dir: &Path, role: Role, daemon: &Daemon) -> Result<()> {

@@ -12,6 +12,7 @@ use crate::size::Size;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weft_storaged::engine::Superblock;
 
 /// Run a whole cluster on this machine, for trying out and for tests
 #[derive(clap::Args, Debug)]
@@ -54,8 +55,8 @@ struct DirArgs {
 
 /// Start the cluster in DIR and mount it; returns when the mount is usable
 ///
-/// A new or empty DIR gets a new cluster. On a DIR that has one, whatever does not run is started
-/// and the rest is left alone.
+/// A new or empty DIR gets a new cluster; if that cannot be started, nothing but its logs is left. On a
+/// DIR that has one, whatever does not run is started and the rest is left alone.
 #[derive(clap::Args, Debug)]
 pub struct StartArgs {
     /// Folder that holds everything of the cluster
@@ -76,8 +77,8 @@ pub struct StartArgs {
     /// Redundancy: K+M, or replica=N [default of a new cluster: 4+2]
     #[arg(long)]
     profile: Option<weft_proto::Profile>,
-    /// Size of each target [default of a new cluster: 4GiB]
-    #[arg(long, value_name = "SIZE")]
+    /// Size of each target [default of a new cluster: 4GiB, less where all of them would not fit]
+    #[arg(long, value_name = "SIZE", value_parser = target_size)]
     target_size: Option<Size>,
     /// Give the targets of a new cluster all their space at once, which makes writes quicker; without,
     /// they take what is written
@@ -86,6 +87,14 @@ pub struct StartArgs {
     /// Seconds to wait for the cluster before giving up
     #[arg(long, default_value_t = 90, value_name = "SECONDS")]
     timeout: u64,
+}
+
+fn target_size(text: &str) -> Result<Size, String> {
+    let (size, least) = (text.parse::<Size>()?, Size(Superblock::MIN_SIZE));
+    if size < least {
+        return Err(format!("a target has at least {}", least.exact()));
+    }
+    Ok(size)
 }
 
 pub fn run(args: Args) -> Result<()> {

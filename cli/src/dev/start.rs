@@ -1,9 +1,10 @@
 //! `weft dev start`: brings up whatever does not run, waits until the cluster works, mounts it.
 
-use super::state::{Daemon, Shape, State, lock, port_taken};
+use super::state::{Daemon, Shape, State, look_and_lock, port_taken};
+use super::stop::stop_all;
 use super::{StartArgs, absolute, config};
 use crate::control::{leader_of, statuses};
-use crate::process::{self, Process};
+use crate::process::{self, Interrupt, Process};
 use crate::progress::Progress;
 use crate::size::Size;
 use crate::{mount, umount};
@@ -18,42 +19,149 @@ use weft_client::{Filesystem, SetAttr};
 use weft_fuse::mount_at;
 use weft_proto::v1::{StatusReply, TargetState};
 use weft_proto::{InodeId, Profile};
+use weft_storaged::engine::Superblock;
 
 /// Between two looks at a cluster that is not ready.
 const POLL: Duration = Duration::from_millis(50);
 
+/// Size of a target of a new cluster, where there is room.
+const TARGET_SIZE: Size = Size(4 << 30);
+/// Stands in for whatever the daemons write beside the targets: logs, indexes, metadata.
+const BESIDE: u64 = 256 << 20;
+/// A daemon that was started in vain gets this long to stop.
+const STOPPING: Duration = Duration::from_secs(15);
+
 pub fn run(args: StartArgs) -> Result<()> {
+    let interrupt = Interrupt::catch()?;
     let dir = absolute(&args.dir)?;
     // Look before anything is made, so that a wrong --dir stays as it is.
-    let known = State::load(&dir)?;
+    if State::load(&dir)?.is_none() {
+        shape(&args, &dir)?;
+    }
+    let made_dir = !dir.exists();
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let _lock = lock(&dir)?;
-    let dir = absolute(&dir)?;
-    let mount_point = args.mount.as_deref().map(prepare_mount_point).transpose()?;
-    let first_start = known.is_none();
-    let mut state = match known {
-        Some(state) => adopt(state, &args, mount_point)?,
-        None => State::new(shape(&args, mount_point)?)?,
+    let (known, _lock) = look_and_lock(&dir, State::load)?;
+    let mut start = Start {
+        dir: absolute(&dir)?,
+        first: known.is_none(),
+        made_dir,
+        made_mount_point: None,
+        state: None,
+        started: Vec::new(),
+        args,
+        interrupt,
     };
-    let mut progress = Progress::new(format!("starting the cluster in {}", dir.display()));
-    let mut started = start_daemons(&dir, &mut state, first_start)?;
-    let deadline = Instant::now() + Duration::from_secs(args.timeout);
-    let failed =
-        wait_until_ready(&dir, &state, &mut started, first_start, deadline, &mut progress)?;
-    if first_start && !nix::unistd::geteuid().is_root() {
-        give_root_to_user(&state.cluster())?;
+    match start.run(known) {
+        Ok(summary) => output::say(&summary),
+        Err(error) => Err(start.undo(error)),
     }
-    if !args.no_mount {
-        progress.set(format!("mounting {}", state.mount.display()));
-        ensure_mounted(&dir, &state)?;
-    }
-    drop(progress);
-    ensure!(failed.is_empty(), "the cluster runs, but not all of it:\n{}", failed.join("\n"));
-    output::say(&summary(&dir, &state, args.no_mount))
 }
 
-/// What a new cluster is made of.
-fn shape(args: &StartArgs, mount: Option<PathBuf>) -> Result<Shape> {
+/// One start, and what it has made and started so far.
+struct Start {
+    args: StartArgs,
+    dir: PathBuf,
+    interrupt: Interrupt,
+    /// There was no cluster yet.
+    first: bool,
+    made_dir: bool,
+    made_mount_point: Option<PathBuf>,
+    state: Option<State>,
+    /// Daemons that this start has started, as far as they are known to run.
+    started: Vec<Started>,
+}
+
+impl Start {
+    /// Answers what there is to say about the cluster.
+    fn run(&mut self, known: Option<State>) -> Result<String> {
+        let mount_point = match &self.args.mount {
+            Some(path) => Some(prepare_mount_point(path, &mut self.made_mount_point)?),
+            None => None,
+        };
+        let state = match known {
+            Some(state) => adopt(state, &self.args, mount_point)?,
+            None => State::new(Shape {
+                mount: mount_point.unwrap_or_default(),
+                ..shape(&self.args, &self.dir)?
+            })?,
+        };
+        let state = self.state.insert(state);
+        let mut progress = Progress::new(format!("starting the cluster in {}", self.dir.display()));
+        start_daemons(&self.dir, state, self.first, &self.interrupt, &mut self.started)?;
+        let limit = Duration::from_secs(self.args.timeout);
+        let (state, deadline) = (&*state, Instant::now() + limit);
+        let failed = wait_until_ready(
+            &self.dir,
+            state,
+            &mut self.started,
+            self.first,
+            deadline,
+            &self.interrupt,
+            &mut progress,
+        )?;
+        if self.first && !nix::unistd::geteuid().is_root() {
+            give_root_to_user(&state.cluster(), limit)?;
+        }
+        if !self.args.no_mount {
+            progress.set(format!("mounting {}", state.mount.display()));
+            ensure_mounted(&self.dir, state, &self.interrupt)?;
+        }
+        drop(progress);
+        tell_dead_mounts(state)?;
+        ensure!(failed.is_empty(), "the cluster runs, but not all of it:\n{}", failed.join("\n"));
+        Ok(summary(&self.dir, state, self.args.no_mount))
+    }
+
+    /// A new cluster that failed goes, and so does what a start has begun that is interrupted; else
+    /// what runs is of use. Answers the error with what was done about it.
+    fn undo(&mut self, error: anyhow::Error) -> anyhow::Error {
+        if !self.first && !self.interrupt.came() {
+            return error;
+        }
+        let stopped = self.stop();
+        let said = match stopped.and_then(|()| if self.first { self.remove() } else { Ok(()) }) {
+            Ok(()) if !self.first => "what it had started is stopped again".to_owned(),
+            Ok(()) if self.dir.join("log").exists() => format!(
+                "the new cluster is removed again, but for its logs in {}",
+                self.dir.join("log").display()
+            ),
+            Ok(()) => "nothing was made".to_owned(),
+            Err(e) => format!("not all of it could be taken back: {}", output::describe(&e)),
+        };
+        anyhow::anyhow!("{}\n{said}", output::describe(&error))
+    }
+
+    /// Stops the daemons that this start has started.
+    fn stop(&self) -> Result<()> {
+        let Some(state) = &self.state else { return Ok(()) };
+        let ours = |d: &&Daemon| self.started.iter().any(|s| Some(s.child.id() as i32) == d.pid());
+        for (role, daemons) in [("storage", &state.storage), ("metadata", &state.metadata)] {
+            let daemons: Vec<_> = daemons.iter().filter(ours).cloned().collect();
+            stop_all(role, &daemons, STOPPING)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what was made, the logs aside if there are any.
+    fn remove(&self) -> Result<()> {
+        let dir = &self.dir;
+        if let Some(state) = &self.state {
+            config::remove_all(dir, state)?;
+            State::remove(dir)?;
+        }
+        if self.made_dir && !dir.join("log").exists() {
+            fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+        }
+        match &self.made_mount_point {
+            Some(path) => fs::remove_dir(path)
+                .with_context(|| format!("cannot remove mount point {}", path.display())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a new cluster in DIR is made of, its mount aside. Fails if there is no room for it.
+fn shape(args: &StartArgs, dir: &Path) -> Result<Shape> {
     let profile = args.profile.map_or_else(|| "4+2".parse::<Profile>(), Ok)?;
     let storage = args.storage.unwrap_or(6);
     ensure!(
@@ -63,13 +171,42 @@ fn shape(args: &StartArgs, mount: Option<PathBuf>) -> Result<Shape> {
         profile.m() + 1
     );
     Ok(Shape {
-        mount: mount.unwrap_or_default(),
+        mount: PathBuf::new(),
         profile: profile.to_string(),
-        target_size: args.target_size.unwrap_or(Size(4 << 30)).0,
+        target_size: target_size(args.target_size, storage, free_space(dir)?, dir)?.0,
         sparse: !args.preallocate,
         metadata: args.metadata.unwrap_or(3),
         storage,
     })
+}
+
+/// Bytes that may be written on the filesystem that has DIR, or will have it.
+fn free_space(dir: &Path) -> Result<u64> {
+    let there = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let stat = nix::sys::statvfs::statvfs(there)
+        .with_context(|| format!("cannot ask for the free space of {}", there.display()))?;
+    Ok(stat.blocks_available() as u64 * stat.fragment_size() as u64)
+}
+
+/// The size of each of so many targets: the wanted one, or one with which all have room. Their files take
+/// space only as they are filled, but a disk that is full then fails writes of which the cluster thinks
+/// that there is room.
+fn target_size(wanted: Option<Size>, count: u64, free: u64, dir: &Path) -> Result<Size> {
+    let fits = ((free.saturating_sub(BESIDE) / count) >> 20) << 20;
+    let size = wanted.unwrap_or(TARGET_SIZE.min(Size(fits)));
+    ensure!(
+        size.0 <= fits && size.0 >= Superblock::MIN_SIZE,
+        "{count} targets of {} have no room: {} are free on the disk of {}; use another --dir{}",
+        wanted.unwrap_or(Size(Superblock::MIN_SIZE)).exact(),
+        Size(free),
+        dir.display(),
+        if fits >= Superblock::MIN_SIZE {
+            format!(", or --target-size {} or less", Size(fits).exact())
+        } else {
+            String::new()
+        }
+    );
+    Ok(size)
 }
 
 /// Checks that a known cluster is what the flags ask for; what they leave out stays.
@@ -86,11 +223,8 @@ fn adopt(mut state: State, args: &StartArgs, mount: Option<PathBuf>) -> Result<S
     differs("--metadata", state.metadata.len().to_string(), text(args.metadata))?;
     differs("--storage", state.storage.len().to_string(), text(args.storage))?;
     differs("--profile", state.profile.clone(), args.profile.map(|p| p.to_string()))?;
-    differs(
-        "--target-size",
-        state.target_size.to_string(),
-        args.target_size.map(|s| s.0.to_string()),
-    )?;
+    let size = args.target_size.map(Size::exact);
+    differs("--target-size", Size(state.target_size).exact(), size)?;
     if let Some(mount) = mount.filter(|mount| *mount != state.mount) {
         let record = mounts::find(&state.mount)?;
         ensure!(
@@ -105,10 +239,11 @@ fn adopt(mut state: State, args: &StartArgs, mount: Option<PathBuf>) -> Result<S
     Ok(state)
 }
 
-/// Makes the last part of the path if only that is missing, and answers it resolved.
-fn prepare_mount_point(path: &Path) -> Result<PathBuf> {
+/// Makes the last part of the path if only that is missing, and answers it resolved. What is mounted there
+/// is not asked for anything: the daemons that would answer may not run yet.
+fn prepare_mount_point(path: &Path, made: &mut Option<PathBuf>) -> Result<PathBuf> {
     match fs::create_dir(path) {
-        Ok(()) => {}
+        Ok(()) => *made = Some(std::path::absolute(path)?),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         Err(e) => {
             return Err(e).with_context(|| format!("cannot create mount point {}", path.display()));
@@ -131,12 +266,17 @@ struct Started {
     child: Child,
 }
 
-fn start_daemons(dir: &Path, state: &mut State, first_start: bool) -> Result<Vec<Started>> {
-    check_ports(state, first_start)?;
+fn start_daemons(
+    dir: &Path,
+    state: &mut State,
+    first_start: bool,
+    interrupt: &Interrupt,
+    started: &mut Vec<Started>,
+) -> Result<()> {
+    check_ports(state, first_start, interrupt)?;
     // Before anything else is made in DIR, so that it is known as ours whatever happens next.
     state.save(dir)?;
     config::write_all(dir, state)?;
-    let mut started = Vec::new();
     for role in [config::METADATA, config::STORAGE] {
         let daemons =
             if role == config::METADATA { &mut state.metadata } else { &mut state.storage };
@@ -146,22 +286,21 @@ fn start_daemons(dir: &Path, state: &mut State, first_start: bool) -> Result<Vec
             started.push(new);
         }
     }
-    state.save(dir)?;
-    Ok(started)
+    state.save(dir)
 }
 
 /// How long a killed daemon may take to let go of its port.
 const DYING: Duration = Duration::from_secs(5);
 
 /// A new cluster moves out of the way of whoever took a port in the meantime; a known one cannot.
-fn check_ports(state: &mut State, first_start: bool) -> Result<()> {
+fn check_ports(state: &mut State, first_start: bool, interrupt: &Interrupt) -> Result<()> {
     let taken = |d: &&Daemon| !d.alive() && port_taken(&d.address);
     let find = |state: &State| state.metadata.iter().chain(&state.storage).find(taken).cloned();
     let Some(mut daemon) = find(state) else { return Ok(()) };
     // A daemon that was killed a moment ago holds its port until the kernel has taken it apart.
     let begin = Instant::now();
     while !first_start && begin.elapsed() < DYING {
-        std::thread::sleep(POLL);
+        interrupt.pause(POLL)?;
         match find(state) {
             Some(other) => daemon = other,
             None => return Ok(()),
@@ -205,6 +344,7 @@ fn wait_until_ready(
     started: &mut Vec<Started>,
     first_start: bool,
     deadline: Instant,
+    interrupt: &Interrupt,
     progress: &mut Progress,
 ) -> Result<Vec<String>> {
     let runtime = crate::daemon::runtime(2)?;
@@ -226,7 +366,7 @@ fn wait_until_ready(
             return Ok(failed);
         }
         progress.set(waiting);
-        std::thread::sleep(POLL);
+        interrupt.pause(POLL)?;
     }
 }
 
@@ -278,7 +418,7 @@ fn what_is_missing(reply: &StatusReply, targets: usize) -> Option<String> {
 }
 
 /// A new filesystem belongs to root; one that a user makes for trying out is the user's.
-fn give_root_to_user(cluster: &[String]) -> Result<()> {
+fn give_root_to_user(cluster: &[String], limit: Duration) -> Result<()> {
     let options = weft_client::Options {
         op_deadline: Duration::from_secs(60),
         ..weft_client::Options::new(cluster.to_vec(), weft_net::tcp())
@@ -288,14 +428,18 @@ fn give_root_to_user(cluster: &[String]) -> Result<()> {
     let give = async {
         let fs = Filesystem::connect(options).await?;
         fs.set_attr(InodeId::ROOT, None, owner).await?;
-        fs.shutdown().await
+        anyhow::Ok(fs.shutdown().await?)
     };
-    let given = crate::daemon::runtime(2)?.block_on(give);
-    given.context("cannot make this user the owner of the new filesystem")
+    let runtime = crate::daemon::runtime(2)?;
+    let given = runtime.block_on(async { tokio::time::timeout(limit, give).await });
+    given
+        .context("no answer")
+        .flatten()
+        .context("cannot make this user the owner of the new filesystem")
 }
 
 /// Leaves a mount that lives alone; replaces one whose process has died.
-fn ensure_mounted(dir: &Path, state: &State) -> Result<()> {
+fn ensure_mounted(dir: &Path, state: &State, interrupt: &Interrupt) -> Result<()> {
     let path = &state.mount;
     umount::detach_dead(path)?;
     let record = mounts::find(path)?.filter(|r| r.process.alive());
@@ -312,10 +456,31 @@ fn ensure_mounted(dir: &Path, state: &State) -> Result<()> {
             bail!("{} is already a mount ({}); unmount it first", path.display(), mount.fs_type)
         }
         // Unmounted, but its process still writes what it holds.
-        (None, Some(record)) => umount::stop(path, &record.process, Duration::from_secs(15))?,
+        (None, Some(record)) => {
+            if let Err(e) = umount::stop(&record, Duration::from_secs(15)) {
+                eprintln!("weft: {}", output::describe(&e));
+            }
+        }
         (None, None) => {}
     }
-    mount::mount_defaults(&state.cluster(), path, &dir.join("log").join("mount.log"), 60).map(drop)
+    let log = dir.join("log").join("mount.log");
+    mount::mount_defaults(&state.cluster(), path, &log, 60, interrupt)
+}
+
+/// Other mounts of this cluster are not brought back: who made them is told of those that died.
+fn tell_dead_mounts(state: &State) -> Result<()> {
+    let ours = state.cluster();
+    let dead =
+        |m: &mounts::MountRecord| !m.process.alive() && m.cluster.iter().any(|a| ours.contains(a));
+    for mount in mounts::list()?.into_iter().filter(|m| dead(m) && m.path != state.mount) {
+        eprintln!(
+            "weft: the process of {0} has died, and it is not brought back; weft umount {0}, then \
+             weft mount --cluster {1} {0}",
+            mount.path.display(),
+            ours.join(",")
+        );
+    }
+    Ok(())
 }
 
 fn summary(dir: &Path, state: &State, no_mount: bool) -> String {
@@ -333,4 +498,33 @@ fn summary(dir: &Path, state: &State, no_mount: bool) -> String {
         state.storage.len(),
         state.profile,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_have_room_or_are_refused() {
+        let size = |wanted: Option<&str>, free: u64| {
+            let wanted = wanted.map(|text| text.parse().unwrap());
+            target_size(wanted, 6, free, Path::new("/d")).map(Size::exact)
+        };
+        assert_eq!(size(None, 100 << 30).unwrap(), "4GiB");
+        assert_eq!(size(None, 13 << 30).unwrap(), "2176MiB", "less, where there is less room");
+        assert_eq!(size(Some("1GiB"), 7 << 30).unwrap(), "1GiB");
+        let refused = size(Some("1GiB"), 5 << 30).unwrap_err().to_string();
+        for part in ["6 targets of 1GiB", "5.0 GiB", "/d", "--target-size 810MiB"] {
+            assert!(refused.contains(part), "no {part:?}: {refused}");
+        }
+        let refused = size(None, 300 << 20).unwrap_err().to_string();
+        assert!(refused.contains("no room") && !refused.contains("--target-size"), "{refused}");
+        assert!(size(Some("16MiB"), 0).is_err());
+    }
+
+    #[test]
+    fn the_free_space_of_what_is_not_there_is_that_of_its_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(free_space(&dir.path().join("a/b/c")).unwrap() > 0);
+    }
 }

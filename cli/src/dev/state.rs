@@ -7,7 +7,7 @@ use crate::process::Process;
 use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -120,6 +120,17 @@ impl State {
         write().with_context(|| format!("cannot write {}", file.display()))
     }
 
+    /// Forgets the cluster of DIR.
+    pub fn remove(dir: &Path) -> Result<()> {
+        for name in ["dev.json", "dev.json.new"] {
+            match fs::remove_file(dir.join(name)) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                other => other.with_context(|| format!("cannot remove {name}"))?,
+            }
+        }
+        Ok(())
+    }
+
     /// Addresses of the metadata servers.
     pub fn cluster(&self) -> Vec<String> {
         self.metadata.iter().map(|d| d.address.clone()).collect()
@@ -132,7 +143,9 @@ fn refuse_foreign(dir: &Path) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e).with_context(|| format!("cannot read {}", dir.display())),
         Ok(mut entries) => {
-            match entries.find(|e| e.as_ref().is_ok_and(|e| e.file_name() != "lock")) {
+            // Logs are what is left of a cluster that could not be started.
+            let ours = |e: &DirEntry| e.file_name() == "lock" || e.file_name() == "log";
+            match entries.find(|e| e.as_ref().is_ok_and(|e| !ours(e))) {
                 None => Ok(()),
                 Some(_) => bail!(
                     "{} is not empty and holds no cluster of weft dev (no dev.json); use an empty or \
@@ -155,6 +168,17 @@ pub fn lock(dir: &Path) -> Result<Flock<File>> {
         ),
         e => anyhow::Error::new(e).context(format!("cannot lock {}", path.display())),
     })
+}
+
+/// Looks at DIR, so that one that is refused stays as it is; locks it; and looks again, because another
+/// command may have worked on it until then.
+pub fn look_and_lock<T>(
+    dir: &Path,
+    mut look: impl FnMut(&Path) -> Result<T>,
+) -> Result<(T, Flock<File>)> {
+    look(dir)?;
+    let lock = lock(dir)?;
+    Ok((look(dir)?, lock))
 }
 
 /// Is this loopback address taken by somebody now?
@@ -215,6 +239,24 @@ mod tests {
         fs::remove_file(dir.path().join("dev.json")).unwrap();
         fs::write(dir.path().join("thesis.tex"), "").unwrap();
         assert!(State::load(dir.path()).unwrap_err().to_string().contains("not empty"));
+    }
+
+    /// Another command that starts or stops the cluster ends between the first look and the lock.
+    #[test]
+    fn what_another_command_did_before_the_lock_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut looks = 0;
+        let look = |dir: &Path| {
+            looks += 1;
+            let found = State::load(dir)?;
+            if looks == 1 {
+                let _theirs = lock(dir)?;
+                State::new(shape())?.save(dir)?;
+            }
+            Ok(found)
+        };
+        let (found, _lock) = look_and_lock(dir.path(), look).unwrap();
+        assert!(found.is_some(), "their cluster would be made a second time");
     }
 
     #[test]

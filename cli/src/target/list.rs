@@ -6,7 +6,7 @@ use crate::size::Size;
 use anyhow::Result;
 use serde::Serialize;
 use weft_proto::Uuid;
-use weft_proto::v1::{StatusReply, TargetState};
+use weft_proto::v1::{StatusReply, TargetStat, TargetState};
 
 /// List all targets with state, use and error counts
 #[derive(clap::Args, Debug)]
@@ -28,15 +28,37 @@ pub struct TargetRow {
     pub domain: String,
     pub path: String,
     pub capacity_bytes: u64,
-    pub used_bytes: u64,
-    pub chunks: u64,
     pub full: bool,
-    pub read_errors: u64,
-    pub write_errors: u64,
-    pub checksum_errors: u64,
-    pub commits: u64,
+    /// Null while the leader has not heard of it, as of a target that was down when it became leader.
+    #[serde(flatten)]
+    pub counters: Counters,
+}
+
+/// What the last heartbeat said.
+#[derive(Serialize, Default)]
+pub struct Counters {
+    pub used_bytes: Option<u64>,
+    pub chunks: Option<u64>,
+    pub read_errors: Option<u64>,
+    pub write_errors: Option<u64>,
+    pub checksum_errors: Option<u64>,
+    pub commits: Option<u64>,
     /// How long the drive has not answered its oldest request.
-    pub stalled_ms: u64,
+    pub stalled_ms: Option<u64>,
+}
+
+impl From<&TargetStat> for Counters {
+    fn from(stat: &TargetStat) -> Self {
+        Self {
+            used_bytes: Some(stat.used_bytes),
+            chunks: Some(stat.chunks),
+            read_errors: Some(stat.read_errors),
+            write_errors: Some(stat.write_errors),
+            checksum_errors: Some(stat.checksum_errors),
+            commits: Some(stat.commits),
+            stalled_ms: Some(stat.stalled_ms),
+        }
+    }
 }
 
 pub async fn run(args: Args) -> Result<()> {
@@ -59,7 +81,7 @@ pub fn rows(reply: &StatusReply) -> Vec<TargetRow> {
     let targets = reply.map.iter().flat_map(|m| &m.targets);
     targets
         .map(|t| {
-            let stat = reply.targets.iter().find(|s| s.target == t.id).copied().unwrap_or_default();
+            let stat = reply.targets.iter().find(|s| s.target == t.id);
             TargetRow {
                 id: t.id,
                 uuid: Uuid::from_slice(&t.uuid).unwrap_or_default().to_string(),
@@ -69,17 +91,16 @@ pub fn rows(reply: &StatusReply) -> Vec<TargetRow> {
                 domain: t.domain.clone(),
                 path: t.path.clone(),
                 capacity_bytes: t.capacity_bytes,
-                used_bytes: stat.used_bytes,
-                chunks: stat.chunks,
                 full: t.full,
-                read_errors: stat.read_errors,
-                write_errors: stat.write_errors,
-                checksum_errors: stat.checksum_errors,
-                commits: stat.commits,
-                stalled_ms: stat.stalled_ms,
+                counters: stat.map(Counters::from).unwrap_or_default(),
             }
         })
         .collect()
+}
+
+/// What nobody has said is not shown as if it were zero.
+pub fn known(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "?".to_owned(), |value| value.to_string())
 }
 
 pub fn text(rows: &[TargetRow]) -> String {
@@ -88,18 +109,42 @@ pub fn text(rows: &[TargetRow]) -> String {
         "PATH",
     ]);
     for t in rows {
+        let c = &t.counters;
+        let errors = [c.read_errors, c.write_errors, c.checksum_errors].map(known);
         table.row([
             t.id.to_string(),
             format!("{}{}", t.state, if t.full { ", full" } else { "" }),
             t.daemon.clone(),
             t.address.clone(),
             t.domain.clone(),
-            Size(t.used_bytes).to_string(),
+            known(c.used_bytes.map(Size)),
             Size(t.capacity_bytes).to_string(),
-            t.chunks.to_string(),
-            format!("{} r, {} w, {} sum", t.read_errors, t.write_errors, t.checksum_errors),
+            known(c.chunks),
+            format!("{} r, {} w, {} sum", errors[0], errors[1], errors[2]),
             t.path.clone(),
         ]);
     }
     table.render("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_proto::v1::{ClusterMap, TargetInfo};
+
+    /// A new leader has heard nothing of a target that was down before: it may be full.
+    #[test]
+    fn a_target_that_nobody_has_heard_of_is_not_empty() {
+        let info = |id| TargetInfo { id, ..Default::default() };
+        let map = Some(ClusterMap { targets: vec![info(1), info(2)], ..Default::default() });
+        let heard = TargetStat { target: 1, used_bytes: 1 << 20, chunks: 7, ..Default::default() };
+        let rows = rows(&StatusReply { map, targets: vec![heard], ..Default::default() });
+        let json = serde_json::to_value(&rows).unwrap();
+        assert_eq!((&json[0]["used_bytes"], &json[0]["chunks"]), (&(1 << 20).into(), &7.into()));
+        for field in ["used_bytes", "chunks", "read_errors", "commits", "stalled_ms"] {
+            assert!(json[1][field].is_null() && json[1].get(field).is_some(), "{field}: {json}");
+        }
+        let text = text(&rows);
+        assert!(text.contains("1.0 MiB") && text.contains("? r, ? w, ? sum"), "{text}");
+    }
 }

@@ -8,7 +8,7 @@ mod replace;
 mod scrub;
 mod show;
 
-pub use list::{TargetRow, rows, state_name, text};
+pub use list::{TargetRow, known, rows, state_name, text};
 
 use anyhow::Result;
 use std::process::ExitCode;

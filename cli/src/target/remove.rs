@@ -3,6 +3,7 @@
 use super::config::{File, RELOAD};
 use super::list::{TargetRow, rows};
 use crate::control::leader_status;
+use crate::output::describe;
 use crate::output::say;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -78,7 +79,10 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
             "target {id} holds chunks, which nothing copies elsewhere yet; --abandon takes it out all \
              the same, and they are rebuilt from the other shards whenever they are read"
         ),
-        Err(e) => bail!("nobody can say whether it holds chunks ({e:#}); --abandon takes it out"),
+        Err(e) => bail!(
+            "nobody can say whether it holds chunks ({}); --abandon takes it out",
+            describe(&e)
+        ),
     }
 }
 

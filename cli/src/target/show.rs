@@ -1,10 +1,10 @@
 //! `weft target show`: one target, by its id in the cluster or as a drive of this machine.
 
-use super::list::{TargetRow, rows, text};
+use super::list::{TargetRow, known, rows, text};
 use crate::control::leader_status;
 use crate::output::OutputArgs;
 use crate::size::Size;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -61,6 +61,11 @@ enum Copy {
 
 pub async fn run(args: Args) -> Result<()> {
     if let Ok(id) = args.what.parse::<u32>() {
+        ensure!(
+            !args.cluster.is_empty(),
+            "a target is looked up by its id in a cluster: name it with --cluster ADDR,.. (or \
+             WEFT_CLUSTER); a file of that name is ./{id}"
+        );
         let reply = leader_status(&args.cluster).await?;
         let row = rows(&reply).into_iter().find(|row| row.id == id);
         let row = row.with_context(|| format!("the cluster has no target {id}"))?;
@@ -73,9 +78,10 @@ pub async fn run(args: Args) -> Result<()> {
 
 fn target(row: &TargetRow) -> String {
     let mut out = text(std::slice::from_ref(row));
-    let _ = writeln!(out, "  uuid {}, {} group commits", row.uuid, row.commits);
-    if row.stalled_ms > 0 {
-        let _ = writeln!(out, "  the drive has not answered for {} ms", row.stalled_ms);
+    let counters = &row.counters;
+    let _ = writeln!(out, "  uuid {}, {} group commits", row.uuid, known(counters.commits));
+    if let Some(ms) = counters.stalled_ms.filter(|&ms| ms > 0) {
+        let _ = writeln!(out, "  the drive has not answered for {ms} ms");
     }
     out
 }
