@@ -12,6 +12,7 @@
 use crate::meta::Meta;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -56,12 +57,14 @@ impl Table {
         })
     }
 
-    fn tell_all(&mut self) -> Vec<v1::OpenOp> {
+    /// The leader is about to be told of up to `limit` inodes behind `after`, in order.
+    fn tell_some(&mut self, after: Option<InodeId>, limit: usize) -> Vec<v1::OpenOp> {
         let tell = |(ino, open): (&InodeId, &mut Open)| {
             open.told = true;
             v1::OpenOp { ino: ino.0, open_seq: open.newest, write: false }
         };
-        self.0.iter_mut().map(tell).collect()
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.0.range_mut((from, Bound::Unbounded)).take(limit).map(tell).collect()
     }
 
     /// Answers what the leader is to be told.
@@ -190,10 +193,16 @@ impl Opens {
         self.table.lock().0.len() as u64
     }
 
-    /// What a new leader is to be told.
-    pub fn declare_all(&self) -> Vec<v1::OpenOp> {
+    /// Begins to declare everything. Answers the number of the declaration.
+    pub fn begin_declaration(&self) -> u64 {
         self.declarations.send_modify(|n| *n += 1);
-        self.table.lock().tell_all()
+        self.declarations()
+    }
+
+    /// What a new leader is to be told: up to `limit` inodes behind `after`, in order. What is opened while
+    /// the declaration goes on is told by itself: no lease to read is held then.
+    pub fn declare_some(&self, after: Option<InodeId>, limit: usize) -> Vec<v1::OpenOp> {
+        self.table.lock().tell_some(after, limit)
     }
 }
 
@@ -227,7 +236,7 @@ mod tests {
         let mut table = Table::default();
         table.begin(INO, 1);
         assert_eq!(table.end(INO), None);
-        assert!(table.tell_all().is_empty());
+        assert!(table.tell_some(None, 9).is_empty());
     }
 
     /// It was under a lease, and nobody asked.
@@ -235,8 +244,21 @@ mod tests {
     fn what_was_declared_to_a_new_leader_is_closed_there() {
         let mut table = Table::default();
         table.begin(INO, 1);
-        assert_eq!(table.tell_all(), [open(1)]);
+        assert_eq!(table.tell_some(None, 9), [open(1)]);
         assert_eq!(table.end(INO), Some(close(1)));
+    }
+
+    #[test]
+    fn very_many_are_declared_in_pieces() {
+        let mut table = Table::default();
+        (1..=5).for_each(|ino| table.begin(InodeId(ino), 10 + ino));
+        let mut told = Vec::new();
+        for expected in [2, 2, 1, 0] {
+            let piece = table.tell_some(told.last().copied().map(InodeId), 2);
+            assert_eq!(piece.len(), expected);
+            told.extend(piece.iter().map(|open| open.ino));
+        }
+        assert_eq!(told, [1, 2, 3, 4, 5]);
     }
 
     /// A recall comes after the lease was looked at, and is answered before the open is.
@@ -257,7 +279,7 @@ mod tests {
         table.begin(INO, 2);
         assert_eq!(table.tell(INO), 2);
         assert_eq!(table.end(INO), None);
-        assert_eq!(table.tell_all(), [open(2)]);
+        assert_eq!(table.tell_some(None, 9), [open(2)]);
         assert_eq!(table.end(INO), Some(close(2)));
     }
 }

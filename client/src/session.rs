@@ -21,6 +21,8 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, Uuid, v1};
 
 const RENEW: Duration = Duration::from_secs(1);
+/// Most opens, and most leases, in one piece of a declaration: some 2 MiB, half of what a request may be.
+const PIECE: usize = 1 << 16;
 
 #[derive(Default)]
 struct Numbers {
@@ -244,6 +246,7 @@ async fn forget_content(files: &Weak<Files>) {
     }
 }
 
+/// Renews the session; `declares`: and tells what it holds, in pieces that fit into a request.
 async fn renew(
     mount: &Mount,
     session: &Session,
@@ -251,11 +254,37 @@ async fn renew(
     write_leases: Vec<InodeId>,
     ttl: Duration,
 ) -> Result<v1::RenewReply> {
-    let opens = if declares { mount.opens.declare_all() } else { Vec::new() };
-    let write_leases = write_leases.into_iter().map(|ino| ino.0).collect();
     let open_files = Some(mount.opens.count());
-    let op = Op::Renew(v1::RenewOp { declares, opens, write_leases, open_files });
-    let request = v1::MetaRequest { session: session.id.0, op: Some(op), ..Default::default() };
+    if !declares {
+        let op = v1::RenewOp { open_files, ..Default::default() };
+        return renew_with(mount, session, op, ttl).await;
+    }
+    let declaration = mount.opens.begin_declaration();
+    let mut leases = write_leases.chunks(PIECE);
+    let (mut after, mut piece) = (None, 0);
+    loop {
+        let opens = mount.opens.declare_some(after, PIECE);
+        after = opens.last().map(|open| InodeId(open.ino)).or(after);
+        let write_leases = leases.next().unwrap_or_default().iter().map(|ino| ino.0).collect();
+        let more = opens.len() == PIECE || leases.len() > 0;
+        let op =
+            v1::RenewOp { declares, opens, write_leases, open_files, declaration, piece, more };
+        let reply = renew_with(mount, session, op, ttl).await?;
+        if !more {
+            return Ok(reply);
+        }
+        piece += 1;
+    }
+}
+
+async fn renew_with(
+    mount: &Mount,
+    session: &Session,
+    op: v1::RenewOp,
+    ttl: Duration,
+) -> Result<v1::RenewReply> {
+    let op = Some(Op::Renew(op));
+    let request = v1::MetaRequest { session: session.id.0, op, ..Default::default() };
     let attempt = (ttl / 4).max(Duration::from_millis(200));
     match mount.meta.send(&request, attempt, Instant::now() + ttl).await?.result()? {
         Reply::Renew(reply) => Ok(reply),

@@ -59,7 +59,8 @@ pub struct Config {
     /// A target fuller than this many percent takes no new chunks; it is taken back five below.
     #[serde(default = "default_full_percent")]
     pub full_percent: u64,
-    /// How often the chunks of dead sessions are looked for on the targets.
+    /// When what an ended session left on the targets is looked for a second time, since some may arrive
+    /// late; after that more and more seldom.
     #[serde(default = "default_sweep_ms")]
     pub sweep_ms: u64,
     /// Most connections at once, of clients (a mount has up to four), daemons and other servers.

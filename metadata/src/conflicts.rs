@@ -2,8 +2,9 @@
 //! back.
 //!
 //! Invariants: a change holds its names and claims its inodes from before it is proposed until it
-//! was applied ([`Claim`]), so that the inodes behind its names stay the same and nobody is granted
-//! what the change would have had to recall; reads claim nothing. See [`crate::leases`].
+//! was applied, or can be no more ([`Claim`]), whether or not somebody still waits for the answer, so
+//! that the inodes behind its names stay the same and nobody is granted what the change would have had
+//! to recall; reads claim nothing. See [`crate::leases`].
 
 use crate::leases::{Mode, Name, Use};
 use crate::node::Node;
@@ -28,10 +29,10 @@ impl Claim {
         self.names.iter().map(|(dir, _)| *dir).collect()
     }
 
-    /// Takes these inodes: recalls the leases that others hold on them, and waits until they are back.
+    /// Takes these inodes, too: recalls the leases that others hold on them, and waits until they are back.
     async fn take(&mut self, inos: Vec<InodeId>, deadline: Instant) -> Result<()> {
         self.node.sessions.lock().leases.claim(self.by, &inos);
-        self.inos = inos;
+        self.inos.extend(inos);
         let what = "another session has not given up its lease yet";
         when(&self.node, deadline, what, |s| {
             let now = Instant::now();
@@ -150,13 +151,24 @@ pub async fn claim(
     let busy = "another change of the same name has not ended yet";
     when(node, deadline, busy, |s| s.leases.take_names(&names).then_some(())).await?;
     claim.names = names;
-    let mut inos = Vec::from_iter(request.op.as_ref().and_then(Op::inode));
-    for (parent, name) in &claim.names {
-        inos.push(*parent);
+    // Whoever held the lease to make files in a directory tells them before it is back: a name may lead
+    // to another inode then. It leads nowhere else once that is taken, too.
+    loop {
+        let touched = touched(node, request, &claim.names)?;
+        let more: Vec<_> = touched.into_iter().filter(|ino| !claim.inos.contains(ino)).collect();
+        if more.is_empty() {
+            return Ok(claim);
+        }
+        claim.take(more, deadline).await?;
+    }
+}
+
+/// The inodes that a change touches now: what it names, the directories of its names, and what is there.
+fn touched(node: &Node, request: &v1::MetaRequest, names: &[Name]) -> Result<BTreeSet<InodeId>> {
+    let mut inos = BTreeSet::from_iter(request.op.as_ref().and_then(Op::inode));
+    for (parent, name) in names {
+        inos.insert(*parent);
         inos.extend(node.state.child(*parent, name)?);
     }
-    inos.sort_unstable();
-    inos.dedup();
-    claim.take(inos, deadline).await?;
-    Ok(claim)
+    Ok(inos)
 }

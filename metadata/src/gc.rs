@@ -2,7 +2,9 @@
 //! never committed (I7).
 //!
 //! [`collect`] deletes the chunks of segments that the state lists as garbage and then lets the
-//! state forget them. [`sweep`] lists the targets for chunks of sessions that are dead.
+//! state forget them. [`sweep`] lists the targets for chunks of sessions that are dead: all of a target
+//! once, when this server begins to lead or the target comes up, and then those of one session at a time,
+//! when it has ended and some more times, since what it had sent may arrive late.
 //! Invariants: a segment is forgotten only when every target that may hold a chunk of it has
 //! acknowledged the deletion; a chunk is swept only if, at one moment after it was listed, its
 //! session was dead and its segment unknown: a dead session commits nothing any more (I5), so that
@@ -10,6 +12,7 @@
 
 use crate::leader::propose;
 use crate::node::Node;
+use crate::state::StateMachine;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +33,10 @@ const RETRY: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Chunks listed at a time.
 const PAGE: u32 = 4096;
+/// How often what a session left is looked for, each time after four times the pause before.
+const LOOKS: u32 = 6;
+/// When all of a target is looked at once more.
+const WHOLE: Duration = Duration::from_secs(24 * 3600);
 
 /// Deletes garbage segments for as long as this server leads.
 pub async fn collect(node: &Arc<Node>, peers: &Arc<Peers>) {
@@ -44,7 +51,14 @@ pub async fn collect(node: &Arc<Node>, peers: &Arc<Peers>) {
             sleep(IDLE).await;
             continue;
         }
-        let Ok(garbage) = node.state.garbage(after, BATCH) else { return };
+        let garbage = match node.state.garbage(after, BATCH) {
+            Ok(garbage) => garbage,
+            Err(error) => {
+                tracing::error!("cannot read the list of garbage: {error}");
+                sleep(RETRY).await;
+                continue;
+            }
+        };
         if garbage.is_empty() && after.is_none() {
             done = Some(put);
             continue;
@@ -170,49 +184,123 @@ fn chunks_of(
     Ok((id, chunks))
 }
 
-/// Looks for what dead sessions left, once when this server begins to lead, after every session
-/// that ends, and every so often.
+/// What was looked at already, and what is to be.
+#[derive(Default)]
+struct Swept {
+    /// Targets that were looked at as a whole, and when; not those that have been away since.
+    whole: BTreeMap<TargetId, Instant>,
+    /// Targets that failed, and until when they are left alone.
+    resting: BTreeMap<TargetId, Instant>,
+    /// Sessions that have ended: when they are looked for next, and how often they were.
+    ended: BTreeMap<SessionId, (Instant, u32)>,
+}
+
+impl Swept {
+    /// Targets to be looked at as a whole, of those that are up.
+    fn whole_due(&mut self, now: Instant, up: &BTreeMap<TargetId, String>) -> Vec<TargetId> {
+        self.whole.retain(|target, at| up.contains_key(target) && now - *at < WHOLE);
+        self.resting.retain(|_, until| now < *until);
+        let due = |t: &&TargetId| !self.whole.contains_key(t) && !self.resting.contains_key(t);
+        up.keys().filter(due).copied().collect()
+    }
+
+    /// These have ended.
+    fn note_ended(&mut self, now: Instant, sessions: impl Iterator<Item = SessionId>) {
+        self.ended.extend(sessions.map(|session| (session, (now, 0))));
+    }
+
+    /// Sessions to be looked for now on the targets that were looked at as a whole before, each `period` and
+    /// more after the last time.
+    fn sessions_due(&mut self, now: Instant, period: Duration) -> Vec<SessionId> {
+        let mut due = Vec::new();
+        self.ended.retain(|&session, (at, looks)| {
+            if *at <= now {
+                due.push(session);
+                *at = now + period * 4u32.pow(*looks);
+                *looks += 1;
+            }
+            *looks < LOOKS
+        });
+        due
+    }
+
+    /// What is there is not known: later, and all of it.
+    fn failed(&mut self, target: TargetId, until: Instant) {
+        self.whole.remove(&target);
+        self.resting.insert(target, until);
+    }
+}
+
+/// Looks for what dead sessions left, for as long as this server leads.
 pub async fn sweep(node: &Arc<Node>, peers: &Arc<Peers>) {
     let period = Duration::from_millis(node.config.sweep_ms);
-    let mut sessions = live_sessions(node);
+    let mut swept = Swept::default();
+    let (mut live, mut next) = sessions(node).unwrap_or((BTreeSet::new(), u64::MAX));
     loop {
-        let up: Vec<_> = node
-            .map()
-            .targets
-            .iter()
-            .filter(|t| t.state() == v1::TargetState::Up)
-            .map(|t| (TargetId(t.id), t.address.clone()))
-            .collect();
-        for (target, address) in up {
-            if let Err(e) = sweep_target(node, &peers.peer(&address), target).await {
-                tracing::warn!(
-                    target = target.0,
-                    "could not look for chunks of dead sessions: {e}"
-                );
+        let map = node.map();
+        let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up);
+        let up: BTreeMap<_, _> = up.map(|t| (TargetId(t.id), t.address.clone())).collect();
+        for target in swept.whole_due(Instant::now(), &up) {
+            look(node, peers, &up, target, None, &mut swept).await;
+        }
+        // After those: who ended meanwhile may not have been seen there.
+        match sessions(node) {
+            Ok((now, following)) => {
+                // Some may have come and gone since the last time.
+                live.extend((next..following).map(SessionId));
+                swept.note_ended(Instant::now(), live.difference(&now).copied());
+                (live, next) = (now, following);
+            }
+            Err(error) => tracing::error!("cannot read the list of sessions: {error}"),
+        }
+        for session in swept.sessions_due(Instant::now(), period) {
+            for target in swept.whole.keys().copied().collect::<Vec<_>>() {
+                look(node, peers, &up, target, Some(session), &mut swept).await;
             }
         }
-        let again = Instant::now() + period;
-        while Instant::now() < again {
-            sleep(IDLE).await;
-            let now = live_sessions(node);
-            let ended = sessions.iter().any(|s| !now.contains(s));
-            sessions = now;
-            if ended {
-                break;
-            }
+        sleep(IDLE).await;
+    }
+}
+
+/// Looks at all of a target, or for what one session left there.
+async fn look(
+    node: &Arc<Node>,
+    peers: &Peers,
+    up: &BTreeMap<TargetId, String>,
+    target: TargetId,
+    session: Option<SessionId>,
+    swept: &mut Swept,
+) {
+    let Some(address) = up.get(&target) else { return };
+    let begun = Instant::now();
+    match sweep_target(node, &peers.peer(address), target, session).await {
+        Ok(()) if session.is_none() => drop(swept.whole.insert(target, begun)),
+        Ok(()) => {}
+        Err(e) => {
+            tracing::warn!(target = target.0, "could not look for chunks of dead sessions: {e}");
+            swept.failed(target, Instant::now() + RETRY);
         }
     }
 }
 
-fn live_sessions(node: &Node) -> BTreeSet<SessionId> {
-    node.state.sessions().map(|s| s.into_iter().map(|(id, _)| id).collect()).unwrap_or_default()
+/// The sessions that live, and the number of the next.
+fn sessions(node: &Node) -> Result<(BTreeSet<SessionId>, u64)> {
+    let next = node.state.next_session()?;
+    Ok((node.state.sessions()?.into_iter().map(|(id, _)| id).collect(), next))
 }
 
-async fn sweep_target(node: &Arc<Node>, peer: &weft_net::Peer, target: TargetId) -> Result<()> {
+async fn sweep_target(
+    node: &Arc<Node>,
+    peer: &weft_net::Peer,
+    target: TargetId,
+    session: Option<SessionId>,
+) -> Result<()> {
     let mut after: Option<v1::ChunkKey> = None;
+    let of = session.map_or(0, |session| session.0);
     loop {
+        let begun = Instant::now();
         let request =
-            v1::ListRequest { target: target.0, after: after.take(), session: 0, limit: PAGE };
+            v1::ListRequest { target: target.0, after: after.take(), session: of, limit: PAGE };
         let listed: v1::ListReply =
             peer.call(op::LIST, &request, Instant::now() + DEADLINE).await?;
         let mut chunks = Vec::with_capacity(listed.items.len());
@@ -226,7 +314,9 @@ async fn sweep_target(node: &Arc<Node>, peer: &weft_net::Peer, target: TargetId)
         // The state must be at least as new as the list: a chunk in it whose session is dead now,
         // and whose segment is not known now, will never be.
         node.read_barrier().await?;
-        let dead = leftovers(node, chunks)?;
+        // Thousands of reads: not on the thread that answers everybody.
+        let state = node.state.clone();
+        let dead = node.env.blocking(move || leftovers(&state, chunks)).await?;
         if !dead.is_empty() {
             tracing::info!(
                 target = target.0,
@@ -239,11 +329,13 @@ async fn sweep_target(node: &Arc<Node>, peer: &weft_net::Peer, target: TargetId)
             return Ok(());
         }
         after = Some(next_page(node, last)?.into());
+        // Half of the time is for others.
+        sleep(begun.elapsed()).await;
     }
 }
 
 /// Of these chunks, those that no live session owns and no segment needs.
-fn leftovers(node: &Node, chunks: Vec<ChunkId>) -> Result<Vec<(SegmentId, ChunkId)>> {
+fn leftovers(state: &StateMachine, chunks: Vec<ChunkId>) -> Result<Vec<(SegmentId, ChunkId)>> {
     let mut dead = Vec::new();
     // Chunks come in order, so neighbours share their segment and their session.
     let mut last: Option<(SegmentId, bool)> = None;
@@ -251,10 +343,7 @@ fn leftovers(node: &Node, chunks: Vec<ChunkId>) -> Result<Vec<(SegmentId, ChunkI
         let segment = chunk.segment;
         let is_dead = match last {
             Some((same, answer)) if same == segment => answer,
-            _ => {
-                !node.state.session_exists(segment.session)?
-                    && !node.state.segment_known(segment)?
-            }
+            _ => !state.session_exists(segment.session)? && !state.segment_known(segment)?,
         };
         last = Some((segment, is_dead));
         if is_dead {

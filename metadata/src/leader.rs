@@ -1,5 +1,6 @@
 //! What the leader does besides answering: it makes the cluster, declares silent sessions dead and
-//! silent targets down, says whose turn it is to take a lock, removes inodes without names, and makes placement groups.
+//! silent targets down, says whose turn it is to take a lock, removes inodes without names and extents that are
+//! cut out of files, and makes placement groups.
 //!
 //! Every duty runs only while this server leads, in tasks that end with the term; whatever they
 //! decide goes through the log, so that a duty cut off in the middle is taken up by the next leader.
@@ -21,11 +22,13 @@ use weft_proto::{InodeId, Result, SessionId, v1};
 
 /// How often sessions and targets are looked at.
 const LOOK: Duration = Duration::from_millis(200);
-/// A session that does not answer a recall for so many times its time to live is declared dead: a
+/// A session that does not answer a recall for so many times its time to live is not renewed any more: a
 /// flush may have to wait for storage, and others wait for it.
 const ANSWER: u32 = 3;
 /// Inodes removed by one log entry.
 const PURGE_BATCH: usize = 256;
+/// Files trimmed by one log entry.
+const TRIM_BATCH: usize = 64;
 
 /// Runs the duties of every term in which this server leads.
 pub async fn run(node: Arc<Node>, targets: Arc<Targets>, peers: Arc<Peers>) {
@@ -52,6 +55,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { give_turns(&n).await });
     let n = node.clone();
     duties.spawn(async move { purge_orphans(&n, term).await });
+    let n = node.clone();
+    duties.spawn(async move { trim_files(&n).await });
     let (n, t) = (node.clone(), targets.clone());
     duties.spawn(async move { keep_targets(&n, &t, since).await });
     let n = node.clone();
@@ -100,20 +105,39 @@ async fn make_cluster(node: &Node) {
 }
 
 async fn keep_sessions(node: &Arc<Node>) {
+    let ttl = node.config.session_ttl();
+    let mut looked = Instant::now();
+    let mut expiries = JoinSet::new();
     loop {
         sleep(LOOK).await;
-        let ttl = node.config.session_ttl();
-        let dead = node.sessions.lock().begin_expiry(Instant::now(), ttl, ANSWER * ttl);
+        let now = Instant::now();
+        // Whoever renewed meanwhile is heard only after this.
+        let stall = now.duration_since(looked).saturating_sub(2 * LOOK);
+        looked = now;
+        let dead = {
+            let mut sessions = node.sessions.lock();
+            if !stall.is_zero() {
+                tracing::warn!(?stall, "this server stood still; sessions get that much longer");
+                sessions.stalled(stall);
+            }
+            sessions.begin_expiry(now, ttl, ANSWER * ttl)
+        };
         for session in dead {
             tracing::info!(
                 session = session.0,
                 "session is silent or keeps a recalled lease for too long and is declared dead"
             );
-            let entry = v1::ExpireSessionEntry { session: session.0 };
-            if propose(node, "declare a session dead", Body::ExpireSession(entry)).await.is_err() {
-                node.sessions.lock().spare(session);
-            }
+            // Not waited for: time goes on for the others.
+            let node = node.clone();
+            expiries.spawn(async move {
+                let entry = v1::ExpireSessionEntry { session: session.0 };
+                let body = Body::ExpireSession(entry);
+                if propose(&node, "declare a session dead", body).await.is_err() {
+                    node.sessions.lock().spare(session);
+                }
+            });
         }
+        while expiries.try_join_next().is_some() {}
     }
 }
 
@@ -130,9 +154,10 @@ async fn give_turns(node: &Node) {
         // The state is read under the lock, so that whoever waits now waits for what is held now:
         // in older answers there could be a circle that never was.
         let mut held = |ino, flock| node.state.locks_of(ino, flock);
-        if let Err(error) = node.sessions.lock().locks.settle(Instant::now(), &mut held) {
+        let settled = node.sessions.lock().locks.settle(Instant::now(), &mut held);
+        if let Err(error) = settled {
             tracing::error!("cannot read the locks that others wait for: {error}");
-            return;
+            sleep(LOOK).await;
         }
     }
 }
@@ -148,7 +173,14 @@ async fn purge_orphans(node: &Arc<Node>, term: u64) {
             sleep(LOOK).await;
             continue;
         }
-        let Ok(orphans) = node.state.orphans(after, PURGE_BATCH) else { return };
+        let orphans = match node.state.orphans(after, PURGE_BATCH) {
+            Ok(orphans) => orphans,
+            Err(error) => {
+                tracing::error!("cannot read the list of inodes without names: {error}");
+                sleep(LOOK).await;
+                continue;
+            }
+        };
         if orphans.is_empty() && after == InodeId(0) {
             done = Some(put);
             continue;
@@ -186,6 +218,31 @@ async fn purge_orphans(node: &Arc<Node>, term: u64) {
                 InodeId(0)
             }
         };
+    }
+}
+
+/// Deletes what files do not show any more, step by step.
+async fn trim_files(node: &Node) {
+    let mut done = None;
+    loop {
+        let put = node.state.cut();
+        if done == Some(put) {
+            sleep(LOOK).await;
+            continue;
+        }
+        match node.state.to_trim(TRIM_BATCH) {
+            Ok(files) if files.is_empty() => done = Some(put),
+            Ok(files) => {
+                let entry = v1::TrimFilesEntry { inos: files.iter().map(|ino| ino.0).collect() };
+                if propose(node, "trim files", Body::TrimFiles(entry)).await.is_err() {
+                    sleep(LOOK).await;
+                }
+            }
+            Err(error) => {
+                tracing::error!("cannot read the list of files to trim: {error}");
+                sleep(LOOK).await;
+            }
+        }
     }
 }
 

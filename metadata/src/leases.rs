@@ -9,7 +9,7 @@
 //! granted before the state is read for the answer that carries it. Grants and recalls are numbered
 //! in one sequence, so that a return never takes away what was granted after it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -47,7 +47,8 @@ struct Holder {
 struct Recall {
     seq: u64,
     keep_read: bool,
-    since: Instant,
+    /// An earlier one that asked for less.
+    weaker: Option<u64>,
 }
 
 #[derive(Default)]
@@ -78,10 +79,16 @@ impl Lease {
 
 /// One session's side.
 struct Party {
-    leases: usize,
-    /// Recalls that were not returned yet, by number.
-    recalls: BTreeMap<u64, v1::recalls_reply::Recall>,
+    /// What it holds.
+    inos: HashSet<InodeId>,
+    /// Recalls that were not returned yet, by number, and so by time.
+    recalls: BTreeMap<u64, Sent>,
     news: watch::Sender<u64>,
+}
+
+struct Sent {
+    recall: v1::recalls_reply::Recall,
+    since: Instant,
 }
 
 /// A name in a directory that is being changed.
@@ -90,6 +97,9 @@ pub type Name = (InodeId, bytes::Bytes);
 /// All leases of one term.
 pub struct Leases {
     inodes: HashMap<InodeId, Lease>,
+    /// Inodes that were recalled, in the order in which it will have been long enough ago: nobody may ever
+    /// ask for them again.
+    cooling: VecDeque<(Instant, InodeId)>,
     parties: HashMap<SessionId, Party>,
     names: HashSet<Name>,
     seq: u64,
@@ -100,6 +110,7 @@ impl Default for Leases {
     fn default() -> Self {
         Self {
             inodes: HashMap::new(),
+            cooling: VecDeque::new(),
             parties: HashMap::new(),
             names: HashSet::new(),
             seq: 0,
@@ -132,7 +143,7 @@ impl Leases {
     /// A session lives.
     pub fn joined(&mut self, id: SessionId) {
         self.parties.entry(id).or_insert_with(|| Party {
-            leases: 0,
+            inos: HashSet::new(),
             recalls: BTreeMap::new(),
             news: watch::Sender::new(0),
         });
@@ -140,13 +151,30 @@ impl Leases {
 
     /// A session is no more, and holds nothing any more.
     pub fn ended(&mut self, id: SessionId) {
-        if self.parties.remove(&id).is_some() {
-            for lease in self.inodes.values_mut() {
-                lease.holders.retain(|h| h.session != id);
-            }
+        if let Some(party) = self.parties.remove(&id) {
             let now = Instant::now();
-            self.inodes.retain(|_, lease| !lease.is_idle(now));
+            for ino in party.inos {
+                if let Some(lease) = self.inodes.get_mut(&ino) {
+                    lease.holders.retain(|h| h.session != id);
+                }
+                self.forget_idle(now, ino);
+            }
             self.note_change();
+        }
+    }
+
+    fn forget_idle(&mut self, now: Instant, ino: InodeId) {
+        if self.inodes.get(&ino).is_some_and(|lease| lease.is_idle(now)) {
+            self.inodes.remove(&ino);
+        }
+    }
+
+    /// Forgets inodes that nobody has asked for since they were recalled.
+    pub fn sweep(&mut self, now: Instant) {
+        while self.cooling.front().is_some_and(|(until, _)| *until <= now)
+            && let Some((_, ino)) = self.cooling.pop_front()
+        {
+            self.forget_idle(now, ino);
         }
     }
 
@@ -169,7 +197,7 @@ impl Leases {
                 Some((seq, holder.mode))
             }
             None => {
-                party.leases += 1;
+                party.inos.insert(ino);
                 lease.holders.push(Holder { session: to, mode, seq, recall: None });
                 Some((seq, mode))
             }
@@ -187,7 +215,7 @@ impl Leases {
         must: bool,
     ) -> Option<v1::Grant> {
         let party = self.parties.get(&to)?;
-        if party.leases >= MOST && !must {
+        if party.inos.len() >= MOST && !must {
             return None;
         }
         if let Some(lease) = self.inodes.get(&ino) {
@@ -234,7 +262,7 @@ impl Leases {
     /// nothing does.
     pub fn recall(&mut self, now: Instant, by: SessionId, ino: InodeId, what: Use) -> bool {
         let Some(lease) = self.inodes.get_mut(&ino) else { return true };
-        let mut clear = true;
+        let (mut clear, mut recalled) = (true, false);
         for holder in &mut lease.holders {
             let stands = match what {
                 Use::Read => holder.mode == Mode::Write,
@@ -250,13 +278,18 @@ impl Leases {
             }
             self.seq += 1;
             let seq = self.seq;
-            holder.recall = Some(Recall { seq, keep_read, since: now });
+            let weaker = holder.recall.map(|r| r.seq);
+            holder.recall = Some(Recall { seq, keep_read, weaker });
             lease.cool[usize::from(!keep_read)] = Some(now + COOL);
             if let Some(party) = self.parties.get_mut(&holder.session) {
                 let recall = v1::recalls_reply::Recall { ino: ino.0, seq, keep_read };
-                party.recalls.insert(seq, recall);
+                party.recalls.insert(seq, Sent { recall, since: now });
                 party.news.send_replace(seq);
             }
+            recalled = true;
+        }
+        if recalled {
+            self.cooling.push_back((now + COOL, ino));
         }
         clear
     }
@@ -269,17 +302,20 @@ impl Leases {
         };
         let holder = &mut lease.holders[at];
         let Some(party) = self.parties.get_mut(&by) else { return };
-        holder.recall.take_if(|r| r.seq <= seq);
-        party.recalls.retain(|no, r| r.ino != ino.0 || (keep_read && *no > seq));
+        if let Some(recall) = holder.recall {
+            let answered = |no: &u64| !keep_read || *no <= seq;
+            for no in [Some(recall.seq), recall.weaker].into_iter().flatten().filter(answered) {
+                party.recalls.remove(&no);
+            }
+            holder.recall.take_if(|r| answered(&r.seq));
+        }
         if keep_read {
             holder.mode = Mode::Read;
         } else {
-            party.leases -= 1;
+            party.inos.remove(&ino);
             lease.holders.swap_remove(at);
         }
-        if lease.is_idle(Instant::now()) {
-            self.inodes.remove(&ino);
-        }
+        self.forget_idle(Instant::now(), ino);
         self.note_change();
     }
 
@@ -291,14 +327,22 @@ impl Leases {
     ) -> Option<(Vec<v1::recalls_reply::Recall>, watch::Receiver<u64>)> {
         let party = self.parties.get(&of)?;
         let news = party.news.subscribe();
-        Some((party.recalls.range(seen + 1..).map(|(_, r)| *r).collect(), news))
+        Some((party.recalls.range(seen + 1..).map(|(_, sent)| sent.recall).collect(), news))
     }
 
     /// Sessions with a recall that is unanswered for longer than `limit`.
-    pub fn deaf(&self, now: Instant, limit: Duration) -> HashSet<SessionId> {
-        let recalls = self.inodes.values().flat_map(|lease| &lease.holders);
-        let late = |h: &&Holder| h.recall.is_some_and(|r| now.duration_since(r.since) > limit);
-        recalls.filter(late).map(|h| h.session).collect()
+    pub fn deaf(&self, now: Instant, limit: Duration) -> Vec<SessionId> {
+        let late = |party: &Party| {
+            let oldest = party.recalls.values().next();
+            oldest.is_some_and(|sent| now.duration_since(sent.since) > limit)
+        };
+        self.parties.iter().filter(|(_, party)| late(party)).map(|(id, _)| *id).collect()
+    }
+
+    /// This server stood still for so long: answers to recalls may be waiting for it.
+    pub fn stalled(&mut self, by: Duration) {
+        let sent = self.parties.values_mut().flat_map(|party| party.recalls.values_mut());
+        sent.for_each(|sent| sent.since += by);
     }
 
     /// Takes names for one change. Answers whether all were free; takes none otherwise.
@@ -337,9 +381,7 @@ impl Leases {
         if let Some(at) = lease.locking.iter().position(|l| *l == by) {
             lease.locking.swap_remove(at);
         }
-        if lease.is_idle(Instant::now()) {
-            self.inodes.remove(&ino);
-        }
+        self.forget_idle(Instant::now(), ino);
     }
 
     /// Ends a claim.
@@ -350,9 +392,7 @@ impl Leases {
             if let Some(at) = lease.claims.iter().position(|c| *c == by) {
                 lease.claims.swap_remove(at);
             }
-            if lease.is_idle(now) {
-                self.inodes.remove(ino);
-            }
+            self.forget_idle(now, *ino);
         }
         self.note_change();
     }
@@ -486,11 +526,56 @@ mod tests {
         l.grant(now, A, INO, Mode::Write, false).unwrap();
         l.recall(now, B, INO, Use::Change);
         assert!(l.deaf(now, COOL).is_empty());
-        assert_eq!(l.deaf(now + 2 * COOL, COOL), HashSet::from([A]));
+        assert_eq!(l.deaf(now + 2 * COOL, COOL), [A]);
+        l.stalled(2 * COOL);
+        assert!(l.deaf(now + 2 * COOL, COOL).is_empty(), "the server was away");
+        assert_eq!(l.deaf(now + 4 * COOL, COOL), [A]);
         l.ended(A);
         assert!(l.recall(now, B, INO, Use::Change));
         assert!(l.mail(A, 0).is_none());
         assert!(l.grant(now, A, INO, Mode::Read, true).is_none());
+    }
+
+    /// Whatever was answered, in whatever order, is owed no more.
+    #[test]
+    fn answers_leave_no_recall_behind() {
+        let (mut l, now) = table();
+        // The answer to the weaker of two comes first, or not at all.
+        for answer_both in [true, false] {
+            l.grant(now, A, INO, Mode::Write, true).unwrap();
+            l.recall(now, B, INO, Use::Read);
+            l.recall(now + COOL, C, INO, Use::Change);
+            let [weaker, stronger] = recalls(&l, A)[..] else { panic!("two recalls") };
+            assert_eq!(l.deaf(now + 2 * COOL, COOL), [A], "the first is late");
+            if answer_both {
+                l.returned(A, INO, weaker.0, true);
+                assert_eq!(recalls(&l, A), [stronger]);
+                assert!(l.deaf(now + 2 * COOL, COOL).is_empty());
+            }
+            l.returned(A, INO, stronger.0, false);
+            assert!(recalls(&l, A).is_empty() && l.deaf(now + 9 * COOL, COOL).is_empty());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_recalled_is_forgotten() {
+        let (mut l, now) = table();
+        for ino in (1..=1000).map(InodeId) {
+            let seq = l.grant(now, A, ino, Mode::Read, true).unwrap().seq;
+            l.recall(now, B, ino, Use::Change);
+            match ino.0 % 2 {
+                0 => l.returned(A, ino, seq, false),
+                _ => continue,
+            }
+        }
+        l.ended(A);
+        assert_eq!(l.inodes.len(), 1000, "they are contended");
+        l.grant(now, B, InodeId(7), Mode::Read, true).unwrap();
+        tokio::time::advance(COOL).await;
+        l.sweep(Instant::now());
+        assert_eq!(l.inodes.len(), 1, "one is held again");
+        l.ended(B);
+        assert_eq!((l.inodes.len(), l.cooling.len()), (0, 0));
     }
 
     #[test]

@@ -22,7 +22,8 @@ mod gc;
 mod identity;
 mod join;
 mod leader;
-mod leases;
+#[doc(hidden)] // For the example that measures it.
+pub mod leases;
 mod lock_waits;
 mod node;
 mod ops;

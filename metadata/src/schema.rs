@@ -13,11 +13,13 @@
 //! | extent | content, end of the extent | [`v1::Extent`] |
 //! | xattr | ino, name | the value |
 //! | orphan | ino | empty |
+//! | trim | ino | empty: extents that the file does not show any more are to be deleted |
 //! | lock | ino, sort, session, owner | [`weft_proto::locks::Ranges`]: what one owner holds |
 //! | lock_of | session, key of the lock | empty |
 //! | segment, garbage | session, seq | [`Segment`], [`v1::SegmentInfo`] |
 //! | session, reply, nonce | session / session, number / nonce | [`Session`], [`v1::StoredReply`], [`NonceOwner`] |
-//! | reserved | session | [`Reserved`] |
+//! | reserved | session, end of the range | [`Numbers`] |
+//! | dead | time of death, session | empty: what is reserved for it is kept |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
 //!
 //! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
@@ -45,13 +47,16 @@ pub(crate) enum Tag {
     Extent = 0x13,
     Xattr = 0x14,
     Orphan = 0x15,
+    Trim = 0x16,
     Lock = 0x1a,
     Segment = 0x20,
     Garbage = 0x21,
     Session = 0x30,
     Reply = 0x31,
     Nonce = 0x32,
-    Reserved = 0x33,
+    // 0x33 was another record of what is reserved.
+    Dead = 0x34,
+    Reserved = 0x35,
     LockOf = 0x3a,
     Target = 0x40,
     Pool = 0x41,
@@ -99,6 +104,10 @@ pub(crate) fn xattr(ino: InodeId, name: &[u8]) -> Vec<u8> {
 
 pub(crate) fn orphan(ino: InodeId) -> Vec<u8> {
     by_ino(Tag::Orphan, ino, &[])
+}
+
+pub(crate) fn trim(ino: InodeId) -> Vec<u8> {
+    by_ino(Tag::Trim, ino, &[])
 }
 
 /// The locks of one owner on an inode, those of flock(2) or those of fcntl(2).
@@ -149,14 +158,27 @@ pub(crate) fn reply(id: SessionId, number: u64) -> Vec<u8> {
     key(ROOT_SHARD, Tag::Reply, &[&id.0.to_be_bytes(), &number.to_be_bytes()])
 }
 
-/// What was set aside for a session.
-pub(crate) fn reserved(id: SessionId) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Reserved, &[&id.0.to_be_bytes()])
+/// Numbers that were set aside for a session, by the first behind them.
+pub(crate) fn reserved(id: SessionId, end: u64) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Reserved, &[&id.0.to_be_bytes(), &end.to_be_bytes()])
 }
 
-/// Whose such a key is.
-pub(crate) fn reserved_of(key: &[u8]) -> StoreResult<SessionId> {
-    number_at(key, HEAD).map(SessionId)
+/// All numbers that were set aside for a session: `[from, to)`.
+pub(crate) fn all_reserved(id: SessionId) -> (Vec<u8>, Vec<u8>) {
+    let from = key(ROOT_SHARD, Tag::Reserved, &[&id.0.to_be_bytes()]);
+    let to = after(&from).unwrap_or_default();
+    (from, to)
+}
+
+/// A session that was declared dead at this time, in nanoseconds since 1970.
+pub(crate) fn dead(time_ns: i64, id: SessionId) -> Vec<u8> {
+    let time = u64::try_from(time_ns).unwrap_or(0);
+    key(ROOT_SHARD, Tag::Dead, &[&time.to_be_bytes(), &id.0.to_be_bytes()])
+}
+
+/// The session that a key of [`dead`] names.
+pub(crate) fn dead_of(key: &[u8]) -> StoreResult<SessionId> {
+    number_at(key, HEAD + 8).map(SessionId)
 }
 
 pub(crate) fn nonce(nonce: &[u8]) -> Vec<u8> {
@@ -257,6 +279,19 @@ pub(crate) struct Inode {
     pub access_acl: Bytes,
     #[prost(bytes = "bytes", tag = "16")]
     pub default_acl: Bytes,
+    /// Of a file: ranges that read as zeros although extents lie there still, more than one entry of the
+    /// log should delete. In order and apart; each extent lies within one or outside of all.
+    #[prost(message, repeated, tag = "20")]
+    pub cut: Vec<Span>,
+}
+
+/// The bytes `[from, to)` of a file.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct Span {
+    #[prost(uint64, tag = "1")]
+    pub from: u64,
+    #[prost(uint64, tag = "2")]
+    pub to: u64,
 }
 
 /// First cookie of a directory: 1 and 2 are for "." and "..", which the client makes.
@@ -342,13 +377,7 @@ pub(crate) struct Session {
     pub highest: u64,
 }
 
-/// Numbers of inodes that were set aside for a session, in the order in which they were.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Reserved {
-    #[prost(message, repeated, tag = "1")]
-    pub ranges: Vec<Numbers>,
-}
-
+/// Numbers of inodes that were set aside for a session.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Numbers {
     #[prost(uint64, tag = "1")]

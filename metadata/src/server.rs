@@ -143,14 +143,14 @@ impl MetadataService {
             Op::WaitLock(op) => self.wait_lock(session, op, deadline).await,
             Op::CancelLock(op) => self.cancel_lock(session, op, deadline).await,
             Op::SetLock(op) => {
-                let _locking = self.may_lock(session, op, deadline).await?;
-                self.change(request, deadline).await
+                let locking = self.may_lock(session, op, deadline).await?;
+                self.change(request, locking, deadline).await
             }
             Op::Renew(_) => {
                 let Some(Op::Renew(renew)) = request.op else { return Err(missing()) };
                 self.renew(session, renew, deadline).await
             }
-            _ => self.change(request, deadline).await,
+            _ => self.change(request, None, deadline).await,
         }
     }
 
@@ -534,6 +534,8 @@ impl MetadataService {
         let declaration = renew.declares.then(|| Declaration {
             opens: renew.opens.iter().map(|o| (InodeId(o.ino), o.open_seq)).collect(),
             write_leases: renew.write_leases.iter().map(|&ino| InodeId(ino)).collect(),
+            piece: (renew.declaration, renew.piece),
+            more: renew.more,
         });
         let need_declare = {
             let mut sessions = self.node.sessions.lock();
@@ -548,7 +550,13 @@ impl MetadataService {
         Ok(v1::MetaReply { result: Some(Reply::Renew(reply)), ..Default::default() })
     }
 
-    async fn change(&self, request: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
+    /// Changes the replicated state. `locking` ends with the change.
+    async fn change(
+        &self,
+        request: v1::MetaRequest,
+        locking: Option<Locking>,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
         let of_session = matches!(request.op, Some(Op::OpenSession(_) | Op::CloseSession(_)));
         let opens_session = matches!(request.op, Some(Op::OpenSession(_)));
         if !opens_session && (request.session == 0 || request.number == 0) {
@@ -572,7 +580,8 @@ impl MetadataService {
             Some(Op::MakeFiles(op)) => self.enter_made(session, op),
             _ => Vec::new(),
         };
-        let mut reply = self.node.propose(v1::log_entry::Body::Client(request), effect).await?;
+        let body = v1::log_entry::Body::Client(request);
+        let (mut reply, (claim, _)) = propose(&self.node, body, effect, (claim, locking)).await?;
         reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
         reply.grants = entered;
         self.grant_made(session, makes, &mut reply)?;
@@ -652,6 +661,21 @@ impl MetadataService {
         let (piece, bytes) = self.snapshots.piece(decode(&request)?).await?;
         Ok(Outgoing::with_payload(&piece, vec![bytes]))
     }
+}
+
+/// Proposes an entry, and keeps what was taken for it until it was applied or can be no more. What is in
+/// the log may take effect long after the deadline of who asked, and after he has gone.
+async fn propose<T: Send + 'static>(
+    node: &Arc<Node>,
+    body: v1::log_entry::Body,
+    effect: Effect,
+    taken: T,
+) -> Result<(v1::MetaReply, T)> {
+    let node = node.clone();
+    let proposal = tokio::spawn(async move { (node.propose(body, effect).await, taken) });
+    let ended = |error| Error::new(ErrorKind::Internal, format!("a change: {error}"));
+    let (reply, taken) = proposal.await.map_err(ended)?;
+    Ok((reply?, taken))
 }
 
 /// What a change makes.

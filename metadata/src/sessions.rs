@@ -5,7 +5,8 @@
 //! state, gives each a full time to live, and learns what is open as the sessions declare it.
 //! Invariants: an inode may be purged only while every session has declared its opens and none has
 //! it open, and from then on it cannot be opened ([`Sessions::begin_purge`]); a session that is
-//! being expired is not renewed (I5).
+//! being expired is not renewed (I5); it is expired a time to live after it was renewed last, when its
+//! client believes in none of its leases any more, whatever else is held against it.
 
 use crate::leases::Leases;
 use crate::lock_waits::{Turn, Waits};
@@ -32,17 +33,25 @@ pub struct Sessions {
     pub locks: Waits,
 }
 
-/// What a session tells a new leader that it holds.
+/// What a session tells a new leader that it holds, or a piece of it.
 #[derive(Default)]
 pub struct Declaration {
     pub opens: Vec<(InodeId, u64)>,
     pub write_leases: Vec<InodeId>,
+    /// Its number and that of the piece in it; pieces that do not come in order are of no use.
+    pub piece: (u64, u32),
+    /// More pieces follow.
+    pub more: bool,
 }
 
 struct Session {
     client: String,
     renewed: Instant,
     declared: bool,
+    /// The piece of its declaration that is to come next.
+    next_piece: Option<(u64, u32)>,
+    /// It did not answer a recall in time: it is not renewed any more.
+    deaf: bool,
     expiring: bool,
     /// The newest open of each inode.
     opens: HashMap<InodeId, u64>,
@@ -103,6 +112,8 @@ impl Sessions {
             client,
             renewed,
             declared,
+            next_piece: None,
+            deaf: false,
             expiring: false,
             opens: HashMap::new(),
             closed: Closed::default(),
@@ -156,9 +167,14 @@ impl Sessions {
         let session = self.live(id)?;
         session.renewed = now;
         if let Some(declaration) = declaration {
-            let first = !std::mem::replace(&mut session.declared, true);
-            if first {
-                self.undeclared -= 1;
+            let (number, piece) = declaration.piece;
+            if piece > 0 && session.next_piece != Some((number, piece)) {
+                return Ok(!session.declared);
+            }
+            session.next_piece = declaration.more.then_some((number, piece.saturating_add(1)));
+            if !session.declared {
+                session.declared = !declaration.more;
+                self.undeclared -= usize::from(!declaration.more);
                 self.leases.declared(id, &declaration.write_leases);
                 self.leases.note_change();
             }
@@ -242,7 +258,7 @@ impl Sessions {
 
     fn live(&mut self, id: SessionId) -> Result<&mut Session> {
         match self.sessions.get_mut(&id) {
-            Some(session) if !session.expiring => Ok(session),
+            Some(session) if !session.expiring && !session.deaf => Ok(session),
             Some(_) => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!("session {id} is being declared dead"),
@@ -254,24 +270,35 @@ impl Sessions {
         }
     }
 
-    /// Sessions that were silent for longer than `ttl`, or did not answer a recall within `answer`.
-    /// From now on they cannot renew; if declaring them dead fails, [`Sessions::spare`] them.
+    /// Sessions that were silent for longer than `ttl`: from now on they cannot renew; if declaring them
+    /// dead fails, [`Sessions::spare`] them. Who did not answer a recall within `answer` is not renewed
+    /// any more, and so falls silent.
     pub fn begin_expiry(
         &mut self,
         now: Instant,
         ttl: Duration,
         answer: Duration,
     ) -> Vec<SessionId> {
-        let deaf = self.leases.deaf(now, answer);
+        for id in self.leases.deaf(now, answer) {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.deaf = true;
+            }
+        }
+        self.leases.sweep(now);
         let mut dead = Vec::new();
         for (&id, session) in &mut self.sessions {
-            let silent = now.duration_since(session.renewed) > ttl;
-            if !session.expiring && (silent || deaf.contains(&id)) {
+            if !session.expiring && now.duration_since(session.renewed) > ttl {
                 session.expiring = true;
                 dead.push(id);
             }
         }
         dead
+    }
+
+    /// This server stood still for so long, and could hear nobody.
+    pub fn stalled(&mut self, by: Duration) {
+        self.sessions.values_mut().for_each(|session| session.renewed += by);
+        self.leases.stalled(by);
     }
 
     /// Takes back [`Sessions::begin_expiry`].
@@ -326,6 +353,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::leases::{Mode, Use};
 
     const A: SessionId = SessionId(1);
     const B: SessionId = SessionId(2);
@@ -340,7 +368,7 @@ mod tests {
     }
 
     fn opens(opens: &[(InodeId, u64)]) -> Option<Declaration> {
-        Some(Declaration { opens: opens.to_vec(), write_leases: vec![] })
+        Some(Declaration { opens: opens.to_vec(), ..Default::default() })
     }
 
     #[test]
@@ -369,6 +397,31 @@ mod tests {
         assert!(t.begin_purge(&[INO]).is_empty(), "it is being purged already");
         t.end_purge(&[INO]);
         t.open(A, INO, 10).unwrap();
+    }
+
+    #[test]
+    fn a_declaration_in_pieces_counts_when_it_is_whole() {
+        let (mut t, now) = table();
+        let piece = |number, piece, more, ino| {
+            let (opens, write_leases) = (vec![(InodeId(ino), 1)], vec![InodeId(ino + 10)]);
+            Some(Declaration { opens, write_leases, piece: (number, piece), more })
+        };
+        // The first was told to another leader.
+        assert!(t.renew(now, A, piece(1, 1, true, 5)).unwrap());
+        assert!(t.renew(now, A, piece(1, 2, false, 6)).unwrap());
+        assert_eq!(t.not_open(&[InodeId(5), InodeId(6)]).len(), 2);
+        // Once more from the start, and each piece twice: the answer was lost.
+        for (at, more) in [(0, true), (1, true), (2, false)] {
+            assert!(!t.others_declared(B));
+            assert_eq!(t.renew(now, A, piece(2, at, more, u64::from(at))).unwrap(), more);
+            assert_eq!(t.renew(now, A, piece(2, at, more, u64::from(at))).unwrap(), more);
+        }
+        assert!(t.others_declared(B));
+        assert_eq!(t.not_open(&[InodeId(0), InodeId(1), InodeId(2)]), []);
+        assert!((10..13).all(|ino| t.leases.writes(A, InodeId(ino))));
+        // It is in time for a new one.
+        assert!(!t.renew(now, A, piece(3, 0, true, 7)).unwrap());
+        assert!(!t.leases.writes(A, InodeId(17)), "that may be another's by now");
     }
 
     #[test]
@@ -426,5 +479,41 @@ mod tests {
         assert_eq!(t.renew(later, A, None).unwrap_err().kind, ErrorKind::Unavailable);
         t.spare(A);
         t.renew(later, A, None).unwrap();
+    }
+
+    /// It may believe in its leases for as long as it was last told.
+    #[test]
+    fn the_deaf_are_silenced_first() {
+        let (mut t, now) = table();
+        for s in [A, B] {
+            t.renew(now, s, opens(&[])).unwrap();
+        }
+        t.leases.grant(now, A, INO, Mode::Write, false).unwrap();
+        t.leases.recall(now, B, INO, Use::Change);
+        let answer = 2 * TTL;
+        let ms = Duration::from_millis;
+        let last = now + answer;
+        for s in [A, B] {
+            t.renew(last, s, None).unwrap();
+        }
+        assert!(t.begin_expiry(last, TTL, answer).is_empty());
+        assert!(t.begin_expiry(last + ms(1), TTL, answer).is_empty(), "it may hold its lease");
+        assert_eq!(t.renew(last + ms(1), A, None).unwrap_err().kind, ErrorKind::Unavailable);
+        t.touch(last + ms(1), A);
+        t.renew(last + ms(1), B, None).unwrap();
+        assert!(t.begin_expiry(last + TTL, TTL, answer).is_empty());
+        assert!(!t.leases.recall(last + TTL, B, INO, Use::Change), "nobody else gets it before");
+        assert_eq!(t.begin_expiry(last + TTL + ms(1), TTL, answer), [A]);
+        assert_eq!(t.begin_expiry(last + TTL + ms(2), TTL, answer), [B], "it has fallen silent");
+    }
+
+    #[test]
+    fn nobody_is_silent_while_nobody_listens() {
+        let (mut t, now) = table();
+        let later = now + 5 * TTL;
+        t.stalled(5 * TTL);
+        assert!(t.begin_expiry(later, TTL, TTL).is_empty());
+        t.renew(later + TTL, B, None).unwrap();
+        assert_eq!(t.begin_expiry(later + TTL + Duration::from_millis(1), TTL, TTL), [A]);
     }
 }

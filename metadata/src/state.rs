@@ -28,9 +28,11 @@ pub struct StateMachine {
     applied: AtomicU64,
     /// Held by whoever changes the store.
     writer: Mutex<()>,
-    /// Counts batches of entries that put something on the list of orphans, and on that of garbage.
+    /// Counts batches of entries that put something on the list of orphans, on that of garbage, and on that
+    /// of files to trim.
     orphaned: AtomicU64,
     discarded: AtomicU64,
+    cut: AtomicU64,
 }
 
 impl StateMachine {
@@ -61,6 +63,7 @@ impl StateMachine {
             writer: Mutex::new(()),
             orphaned: AtomicU64::new(0),
             discarded: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
         }
     }
 
@@ -92,7 +95,11 @@ impl StateMachine {
             tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
             Ok((tx.into_changes(), replies))
         })?;
-        let lists = [(Tag::Orphan, &self.orphaned), (Tag::Garbage, &self.discarded)];
+        let lists = [
+            (Tag::Orphan, &self.orphaned),
+            (Tag::Garbage, &self.discarded),
+            (Tag::Trim, &self.cut),
+        ];
         let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
         self.store.write(changes)?;
         self.applied.store(last, Ordering::Release);
@@ -111,6 +118,11 @@ impl StateMachine {
     /// As [`Self::orphaned`], of the list of garbage.
     pub fn discarded(&self) -> u64 {
         self.discarded.load(Ordering::Acquire)
+    }
+
+    /// As [`Self::orphaned`], of the list of files to trim.
+    pub fn cut(&self) -> u64 {
+        self.cut.load(Ordering::Acquire)
     }
 
     /// Records that entries up to `index` that change no state (empty ones, changes of the Raft
@@ -212,6 +224,11 @@ impl StateMachine {
         })
     }
 
+    /// The number that the next session will get; they are given in order.
+    pub fn next_session(&self) -> Result<u64> {
+        Ok(self.store.newest(|s| s.counters())?.next_session)
+    }
+
     pub fn session_exists(&self, id: SessionId) -> Result<bool> {
         Ok(self.store.newest(|s| s.get(&schema::session(id)))?.is_some())
     }
@@ -221,6 +238,11 @@ impl StateMachine {
         let (_, to) = schema::all(Tag::Orphan);
         let from = schema::orphan(InodeId(after.0.saturating_add(1)));
         self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
+    }
+
+    /// Files with extents that they do not show any more: to be trimmed.
+    pub fn to_trim(&self, limit: usize) -> Result<Vec<InodeId>> {
+        self.list(schema::all(Tag::Trim), limit, |key, _: v1::Empty| schema::ino_of(key))
     }
 
     /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.
@@ -310,4 +332,115 @@ fn accept(store: &dyn Read) -> StoreResult<u64> {
 fn puts(changes: &Changes, tag: Tag) -> bool {
     let (from, to) = schema::all(tag);
     changes.range(from..to).any(|(_, value)| value.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use v1::log_entry::Body;
+    use v1::meta_request::Op;
+
+    /// A log that makes a cluster, a session and the files `f`, `g` and `h`, which are 2, 3 and 4.
+    fn log() -> Vec<(u64, v1::LogEntry)> {
+        let init = v1::InitClusterEntry {
+            cluster: vec![7; 16].into(),
+            profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
+            members: vec![],
+        };
+        let open = v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() };
+        let open = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
+        let mut log = vec![entry(1, Body::InitCluster(init)), entry(2, Body::Client(open))];
+        for (at, name) in (3..).zip(["f", "g", "h"]) {
+            let create = v1::CreateOp { parent: 1, name: name.into(), ..Default::default() };
+            log.push(request(at, Op::Create(create)));
+        }
+        log
+    }
+
+    fn entry(index: u64, body: Body) -> (u64, v1::LogEntry) {
+        (index, v1::LogEntry { time_ns: index as i64, body: Some(body) })
+    }
+
+    fn request(index: u64, op: Op) -> (u64, v1::LogEntry) {
+        let request = v1::MetaRequest { session: 1, number: index, acked_below: 0, op: Some(op) };
+        entry(index, Body::Client(request))
+    }
+
+    fn unlink(index: u64, name: &'static str) -> (u64, v1::LogEntry) {
+        request(index, Op::Unlink(v1::UnlinkOp { parent: 1, name: name.into() }))
+    }
+
+    /// A machine in which the record of file `g` is gone, and that of `h` is garbage.
+    fn damaged() -> StateMachine {
+        let machine = StateMachine::open_in_memory();
+        machine.apply(&log()).unwrap();
+        let damage = [
+            (schema::inode(InodeId(3)), None),
+            (schema::inode(InodeId(4)), Some(bytes::Bytes::from_static(b"\xff"))),
+        ];
+        machine.store.write(damage.into()).unwrap();
+        machine
+    }
+
+    /// Every replica meets it, at every start again: to stop there would be to stop for good.
+    #[test]
+    fn what_meets_records_that_make_no_sense_is_undone_and_refused() {
+        // To take a name away writes before it reads the inode.
+        let log = [unlink(6, "g"), unlink(7, "f"), unlink(8, "h"), unlink(9, "g")];
+        let (at_once, one_by_one) = (damaged(), damaged());
+        let replies = at_once.apply(&log).unwrap();
+        let internal = ErrorKind::Internal.code();
+        let errors: Vec<_> = replies.iter().map(|reply| reply.error).collect();
+        assert_eq!(errors, [internal, 0, internal, internal]);
+        assert_eq!(at_once.applied(), 9);
+        for (name, there) in [("f", false), ("g", true), ("h", true)] {
+            let child = at_once.child(InodeId::ROOT, name.as_bytes()).unwrap();
+            assert_eq!(child.is_some(), there, "{name}");
+        }
+        for one in &log {
+            one_by_one.apply(std::slice::from_ref(one)).unwrap();
+        }
+        assert!(one_by_one.dump().unwrap() == at_once.dump().unwrap());
+        // It is refused for good, also where it would be possible by now (I4).
+        let before = damaged();
+        let whole = before.store.newest(|s| s.get(&schema::inode(InodeId(2)))).unwrap();
+        at_once.store.write([(schema::inode(InodeId(3)), whole)].into()).unwrap();
+        let (_, again) = unlink(6, "g");
+        assert_eq!(at_once.apply(&[(10, again)]).unwrap()[0].error, internal);
+    }
+
+    #[test]
+    fn an_orphan_that_makes_no_sense_keeps_no_other() {
+        let machine = damaged();
+        machine.apply(&[unlink(6, "f")]).unwrap();
+        let orphan = (schema::orphan(InodeId(3)), Some(bytes::Bytes::new()));
+        machine.store.write([orphan].into()).unwrap();
+        let purge = v1::PurgeInodesEntry { inos: vec![3, 2] };
+        assert_eq!(machine.apply(&[entry(7, Body::PurgeInodes(purge))]).unwrap()[0].error, 0);
+        assert_eq!(machine.attr(InodeId(2)).unwrap(), None);
+        assert_eq!(machine.orphans(InodeId(0), 9).unwrap(), []);
+    }
+
+    struct Failing;
+
+    impl Read for Failing {
+        fn get(&self, _: &[u8]) -> StoreResult<Option<bytes::Bytes>> {
+            Err(StoreError::io("the drive is gone"))
+        }
+
+        fn scan(&self, _: &[u8], _: &[u8], _: &mut crate::store::Visit<'_>) -> StoreResult<()> {
+            Err(StoreError::io("the drive is gone"))
+        }
+    }
+
+    /// Others can read what this one cannot: it must not go on.
+    #[test]
+    fn a_store_that_fails_refuses_nothing() {
+        let log = log();
+        let (_, purge) = entry(7, Body::PurgeInodes(v1::PurgeInodesEntry { inos: vec![3] }));
+        for entry in log.iter().map(|(_, entry)| entry).chain([&purge]) {
+            let failed = ops::apply(&mut Txn::new(&Failing), entry).unwrap_err();
+            assert_eq!(failed.0.kind, ErrorKind::Io);
+        }
+    }
 }

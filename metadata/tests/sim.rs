@@ -500,3 +500,83 @@ fn a_seed_replays() {
         assert_eq!(a, b);
     }
 }
+
+async fn call(
+    peers: &Peers,
+    leader: &str,
+    request: v1::MetaRequest,
+    ms: u64,
+) -> weft_proto::Result<v1::MetaReply> {
+    let deadline = Instant::now() + Duration::from_millis(ms);
+    peers.peer(leader).call(op::META, &request, deadline).await
+}
+
+/// The log cannot be replicated for a while, shorter than would end the leader's lease to answer reads.
+/// Meanwhile the deadline of a change passes, and another session asks for what it changes.
+async fn a_change_outlives_its_asker() -> turmoil::Result {
+    let identity = weft_net::Identity { name: "client".into(), cluster: None };
+    let peers = Peers::new(weft_net::sim::transport(), identity);
+    let mut client = Client { peers: peers.clone(), leader: members()[0].address.clone(), next: 0 };
+    let mut sessions = [0, 0];
+    for (at, session) in sessions.iter_mut().enumerate() {
+        let open = v1::OpenSessionOp { client: "sim".into(), nonce: vec![at as u8; 16].into() };
+        let request = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
+        let Reply::OpenSession(opened) = client.retry(&request).await? else { panic!() };
+        *session = opened.session;
+    }
+    let get = |session| {
+        let op = Some(Op::GetAttr(v1::GetAttrOp { ino: 1 }));
+        v1::MetaRequest { session, op, ..Default::default() }
+    };
+    // The leader has its lease to answer reads.
+    client.retry(&get(0)).await?;
+    let leader = client.leader.clone();
+    let host = leader.split(':').next().unwrap().to_string();
+    let others: Vec<_> = (1..=3).map(name).filter(|other| *other != host).collect();
+    others.iter().for_each(|other| turmoil::hold(host.as_str(), other.as_str()));
+    let set = v1::SetAttrOp { ino: 1, mode: Some(0o700), ..Default::default() };
+    let change = v1::MetaRequest {
+        session: sessions[0],
+        number: 1,
+        acked_below: 1,
+        op: Some(Op::SetAttr(set)),
+    };
+    let late = call(&peers, &leader, change.clone(), 60).await.unwrap_err();
+    assert_eq!(late.kind, ErrorKind::TimedOut, "{late}");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    // Whatever this is told, it is not to be believed in: it is about to change.
+    let told = call(&peers, &leader, get(sessions[1]), 300).await?;
+    assert_eq!(told.grants, [], "a lease on what is about to change");
+    others.iter().for_each(|other| turmoil::release(host.as_str(), other.as_str()));
+    client.retry(&change).await?;
+    // And it is let go then.
+    loop {
+        let told = call(&peers, &client.leader, get(sessions[1]), 1000).await?;
+        let Some(Reply::Attr(attr)) = told.result else { panic!("{told:?}") };
+        assert_eq!(attr.mode, 0o700);
+        if !told.grants.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn what_a_change_claims_is_held_until_it_is_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut sim = turmoil::Builder::new()
+        .rng_seed(7)
+        .simulation_duration(Duration::from_secs(60))
+        .tick_duration(Duration::from_millis(1))
+        .min_message_latency(Duration::from_micros(200))
+        .max_message_latency(Duration::from_millis(2))
+        .tcp_capacity(4096)
+        .build();
+    for id in 1..=3 {
+        let config = config(id, dir.path());
+        weft_metadata::bootstrap(&config).unwrap();
+        sim.host(name(id), move || server(id, 7, config.clone()));
+    }
+    sim.client("client", a_change_outlives_its_asker());
+    sim.run().unwrap();
+}

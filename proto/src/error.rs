@@ -61,6 +61,8 @@ kinds! {
     /// No more locks can be had.
     NoLocks = 37 => 37,
     NotEmpty = 39 => 39,
+    /// Directories are nested too deeply.
+    TooDeep = 40 => 40,
     NoAttribute = 61 => 61,
     NotSupported = 95 => 95,
     Quota = 122 => 122,

@@ -26,6 +26,7 @@ impl Query for v1::CheckOp {
         check.segments(&extents)?;
         check.owned(Tag::Xattr)?;
         check.owned(Tag::Orphan)?;
+        check.owned(Tag::Trim)?;
         check.owned(Tag::Lock)?;
         check.locks()?;
         if check.untold > 0 {
@@ -255,7 +256,11 @@ impl Check<'_> {
                 inode.attr.inline_bytes
             ));
         }
-        if end > inode.attr.size {
+        let trims = matches!(self.state.get(&schema::trim(ino)), Ok(Some(_)));
+        if trims == inode.cut.is_empty() {
+            self.problem(format!("inode {ino}: {} ranges cut, to trim: {trims}", inode.cut.len()));
+        }
+        if end > inode.attr.size && inode.cut.last().is_none_or(|span| span.to < end) {
             self.problem(format!("inode {ino}: extents to {end}, size {}", inode.attr.size));
         }
     }

@@ -1,7 +1,6 @@
 //! Ends the session of the client that asks.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, session};
-use crate::schema;
+use super::{Context, EMPTY, Fault, Operation, Reply, reserve_inodes, session};
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::v1;
 
@@ -14,7 +13,7 @@ impl Operation for v1::CloseSessionOp {
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
         session::end(tx, cx.session)?;
-        tx.delete(schema::reserved(cx.session));
+        reserve_inodes::forget(tx, cx.session, usize::MAX)?;
         Ok(EMPTY)
     }
 }

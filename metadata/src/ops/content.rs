@@ -4,9 +4,12 @@
 //! Invariants: extents of a file do not overlap and end within its size; neighbours that one extent
 //! could express are one; a file's `allocated` and `inline_bytes` are the sums over its extents; a
 //! segment's `live_bytes` is the sum over all extents that point at it, and at 0 it is garbage.
+//!
+//! Who takes away a range of very many extents only notes that it is cut out: nobody sees them from then
+//! on, and the leader has them deleted step by step ([`trim`]). Until then they count as allocated.
 
 use super::Fault;
-use crate::schema::{self, Inode, Segment, Tag};
+use crate::schema::{self, Inode, Segment, Span, Tag};
 use crate::store::{Read, StoreError, StoreResult, Txn};
 use bytes::BytesMut;
 use std::collections::BTreeMap;
@@ -81,6 +84,29 @@ pub(super) fn walk(
     touching: bool,
     mut visit: impl FnMut(v1::Extent) -> StoreResult<bool>,
 ) -> StoreResult<()> {
+    let (mut from, mut touching) = (from, touching);
+    loop {
+        let mut cut = None;
+        walk_all(state, file, from, touching, |e| {
+            cut = cut_around(file, &e);
+            if cut.is_some() { Ok(false) } else { visit(e) }
+        })?;
+        match cut {
+            // On behind it.
+            Some(span) => (from, touching) = (span.to, false),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// As [`walk`], with those that are cut out.
+fn walk_all(
+    state: &dyn Read,
+    file: &Inode,
+    from: u64,
+    touching: bool,
+    mut visit: impl FnMut(v1::Extent) -> StoreResult<bool>,
+) -> StoreResult<()> {
     if file.allocated == 0 {
         return Ok(());
     }
@@ -88,6 +114,31 @@ pub(super) fn walk(
     let first = from.saturating_add(u64::from(!touching));
     let (_, to) = schema::all_of(Tag::Extent, content);
     state.records((schema::extent(content, first), to), |_, e| visit(e))
+}
+
+/// The range that an extent is cut out with.
+fn cut_around(file: &Inode, e: &v1::Extent) -> Option<Span> {
+    file.cut.iter().find(|span| span.from <= e.file_off && end(e) <= span.to).copied()
+}
+
+/// Where a range of the file ends that begins at `from`, goes no further than `to`, and has at most `limit`
+/// extents, those that are cut out among them.
+pub(super) fn reach(
+    state: &dyn Read,
+    file: &Inode,
+    from: u64,
+    to: u64,
+    limit: usize,
+) -> StoreResult<u64> {
+    let (mut seen, mut reach) = (0, to);
+    walk_all(state, file, from, false, |e| {
+        seen += 1;
+        if seen > limit {
+            reach = to.min(e.file_off);
+        }
+        Ok(seen <= limit && e.file_off < to)
+    })?;
+    Ok(reach)
 }
 
 /// Inline bytes of the file within `[from, to)`.
@@ -149,7 +200,7 @@ impl Edit {
         to: u64,
     ) -> StoreResult<(Option<v1::Extent>, Option<v1::Extent>)> {
         let mut near = Vec::new();
-        walk(tx.state(), &self.file, from, true, |e| {
+        walk_all(tx.state(), &self.file, from, true, |e| {
             let on = e.file_off <= to;
             if on {
                 near.push(e);
@@ -159,32 +210,95 @@ impl Edit {
         let (mut left, mut right) = (None, None);
         for e in near {
             let (start, stop) = (e.file_off, end(&e));
+            let shown = cut_around(&self.file, &e).is_none();
             if stop == from {
-                left = Some(e);
+                left = Some(e).filter(|_| shown);
                 continue;
             }
             if start == to {
-                right = Some(e);
+                right = Some(e).filter(|_| shown);
                 continue;
             }
             self.take(tx, &e);
             if start < from {
                 let rest = part(&e, start, from);
                 self.put(tx, &rest);
-                left = Some(rest);
+                left = Some(rest).filter(|_| shown);
             }
             if stop > to {
                 let rest = part(&e, to, stop);
                 self.put(tx, &rest);
-                right = Some(rest);
+                right = Some(rest).filter(|_| shown);
             }
         }
+        self.cut_no_more(tx, from, to);
         Ok((left, right))
+    }
+
+    /// Nothing that is cut out lies in `[from, to)` any more.
+    fn cut_no_more(&mut self, tx: &mut Txn<'_>, from: u64, to: u64) {
+        if self.file.cut.is_empty() {
+            return;
+        }
+        let around = |span: &Span| {
+            let before = Span { from: span.from, to: span.to.min(from) };
+            let behind = Span { from: span.from.max(to), to: span.to };
+            [before, behind].into_iter().filter(|rest| rest.from < rest.to)
+        };
+        self.file.cut = self.file.cut.iter().flat_map(around).collect();
+        if self.file.cut.is_empty() {
+            tx.delete(schema::trim(self.file.ino()));
+        }
+    }
+
+    /// Makes a hole of `[from, to)`. If over `limit` extents lie there, they are cut out.
+    pub(super) fn clear(
+        &mut self,
+        tx: &mut Txn<'_>,
+        from: u64,
+        to: u64,
+        limit: usize,
+    ) -> StoreResult<()> {
+        if from >= to {
+            return Ok(());
+        }
+        if reach(tx.state(), &self.file, from, to, limit)? == to {
+            return self.punch(tx, from, to).map(drop);
+        }
+        self.split(tx, from)?;
+        self.split(tx, to)?;
+        let mut all = Span { from, to };
+        self.file.cut.retain(|span| {
+            let apart = span.to < all.from || all.to < span.from;
+            if !apart {
+                all = Span { from: all.from.min(span.from), to: all.to.max(span.to) };
+            }
+            apart
+        });
+        let at = self.file.cut.partition_point(|span| span.from < all.from);
+        self.file.cut.insert(at, all);
+        tx.put_bytes(schema::trim(self.file.ino()), Default::default());
+        Ok(())
+    }
+
+    /// Makes two of an extent that reaches over `at`.
+    fn split(&mut self, tx: &mut Txn<'_>, at: u64) -> StoreResult<()> {
+        let mut over = None;
+        walk_all(tx.state(), &self.file, at, false, |e| {
+            over = Some(e).filter(|e| e.file_off < at);
+            Ok(false)
+        })?;
+        if let Some(e) = over {
+            self.take(tx, &e);
+            self.put(tx, &part(&e, e.file_off, at));
+            self.put(tx, &part(&e, at, end(&e)));
+        }
+        Ok(())
     }
 
     /// Puts an extent in place of whatever lies there.
     pub(super) fn insert(&mut self, tx: &mut Txn<'_>, mut e: v1::Extent) -> StoreResult<()> {
-        let (left, right) = if e.file_off >= self.file.attr.size {
+        let (left, right) = if e.file_off >= self.file.attr.size && self.file.cut.is_empty() {
             // Nothing lies at or behind the end of file: at most a neighbour before it.
             let key = schema::extent(self.file.content_id(), e.file_off);
             let left = if self.file.allocated == 0 { None } else { tx.state().load(&key)? };
@@ -243,7 +357,7 @@ impl Edit {
 pub(super) fn purge(tx: &mut Txn<'_>, file: Inode, limit: usize) -> StoreResult<(usize, Inode)> {
     let mut doomed = Vec::new();
     if limit > 0 {
-        walk(tx.state(), &file, 0, false, |e| {
+        walk_all(tx.state(), &file, 0, false, |e| {
             doomed.push(e);
             Ok(doomed.len() < limit)
         })?;
@@ -255,14 +369,35 @@ pub(super) fn purge(tx: &mut Txn<'_>, file: Inode, limit: usize) -> StoreResult<
     Ok((doomed.len(), edit.finish(tx, &[])?))
 }
 
+/// Up to `limit` extents that are cut out of a file are deleted; answers how many.
+pub(super) fn trim(tx: &mut Txn<'_>, file: Inode, limit: usize) -> StoreResult<usize> {
+    let mut doomed: Vec<v1::Extent> = Vec::new();
+    let mut edit = Edit::new(file);
+    for span in edit.file.cut.clone() {
+        if doomed.len() >= limit {
+            break;
+        }
+        let mut to = span.to;
+        walk_all(tx.state(), &edit.file, span.from, false, |e| {
+            if e.file_off >= span.to || doomed.len() >= limit {
+                to = to.min(e.file_off);
+                return Ok(false);
+            }
+            doomed.push(e);
+            Ok(true)
+        })?;
+        edit.cut_no_more(tx, span.from, to);
+    }
+    for e in &doomed {
+        edit.take(tx, e);
+    }
+    edit.finish(tx, &[])?;
+    Ok(doomed.len())
+}
+
 /// Whether the file has more than `limit` extents.
 pub(super) fn has_more_than(state: &dyn Read, file: &Inode, limit: usize) -> StoreResult<bool> {
-    let mut seen = 0;
-    walk(state, file, 0, false, |_| {
-        seen += 1;
-        Ok(seen <= limit)
-    })?;
-    Ok(seen > limit)
+    Ok(reach(state, file, 0, u64::MAX, limit)? < u64::MAX)
 }
 
 /// The records of the segments that extents point at, each once.
@@ -282,7 +417,10 @@ pub(super) fn segments(
 }
 
 /// Hands all extents of a file to `heir`, an inode without any: the two exchange their content.
-pub(super) fn hand_over(file: &mut Inode, heir: &mut Inode) {
+pub(super) fn hand_over(tx: &mut Txn<'_>, file: &mut Inode, heir: &mut Inode) {
+    // What is to be deleted anyway needs no trimming.
+    file.cut.clear();
+    tx.delete(schema::trim(file.ino()));
     let (old, fresh): (InodeId, InodeId) = (file.content_id(), heir.content_id());
     file.content = fresh.0;
     heir.content = old.0;
@@ -291,4 +429,131 @@ pub(super) fn hand_over(file: &mut Inode, heir: &mut Inode) {
     heir.attr.size = file.attr.size;
     file.set_allocated(0);
     file.attr.inline_bytes = 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Memory;
+    use proptest::prelude::*;
+    use weft_proto::SessionId;
+
+    const INO: InodeId = InodeId(9);
+    const SIZE: usize = 48;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// Data of a new segment.
+        Insert {
+            off: u64,
+            len: u64,
+        },
+        Clear {
+            from: u64,
+            to: u64,
+        },
+        Truncate {
+            size: u64,
+        },
+        Trim {
+            limit: usize,
+        },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let at = 0..SIZE as u64;
+        prop_oneof![
+            4 => (at.clone(), 1u64..6).prop_map(|(off, len)| Step::Insert { off, len }),
+            2 => (at.clone(), at.clone()).prop_map(|(from, to)| Step::Clear { from, to }),
+            1 => at.prop_map(|size| Step::Truncate { size }),
+            1 => (1usize..4).prop_map(|limit| Step::Trim { limit }),
+        ]
+    }
+
+    fn load(memory: &Memory) -> Inode {
+        let state = memory.snapshot();
+        let state: &dyn Read = &*state;
+        state.inode(INO).unwrap().unwrap()
+    }
+
+    /// The segment and the offset in it that each byte shows.
+    fn shown(memory: &Memory) -> Vec<Option<(u64, u64)>> {
+        let mut bytes = vec![None; SIZE + 8];
+        walk(&*memory.snapshot(), &load(memory), 0, true, |e| {
+            let Some(Source::Segment(part)) = &e.source else { panic!("{e:?}") };
+            let seq = part.id.unwrap().seq;
+            (0..e.len).for_each(|i| bytes[(e.file_off + i) as usize] = Some((seq, part.off + i)));
+            Ok(true)
+        })
+        .unwrap();
+        bytes
+    }
+
+    fn run(memory: &Memory, seq: u64, step: &Step, model: &mut [Option<(u64, u64)>]) {
+        let base = memory.snapshot();
+        let mut tx = Txn::new(&*base);
+        let mut edit = Edit::new(load(memory));
+        match *step {
+            Step::Insert { off, len } => {
+                let id = Some(SegmentId { session: SessionId(1), seq }.into());
+                let source = Some(Source::Segment(v1::SegmentPart { id, off: 0 }));
+                edit.insert(&mut tx, v1::Extent { file_off: off, len, source }).unwrap();
+                edit.finish(&mut tx, &[v1::SegmentInfo { id, ..Default::default() }]).unwrap();
+                (0..len).for_each(|i| model[(off + i) as usize] = Some((seq, i)));
+            }
+            Step::Clear { from, to } => {
+                let to = to.min(edit.file.attr.size);
+                edit.clear(&mut tx, from, to, 2).unwrap();
+                edit.finish(&mut tx, &[]).unwrap();
+                (from..to).for_each(|i| model[i as usize] = None);
+            }
+            Step::Truncate { size } => {
+                let old = std::mem::replace(&mut edit.file.attr.size, size);
+                edit.clear(&mut tx, size, old, 2).unwrap();
+                edit.finish(&mut tx, &[]).unwrap();
+                (size..old).for_each(|i| model[i as usize] = None);
+            }
+            Step::Trim { limit } => {
+                assert!(trim(&mut tx, edit.file, limit).unwrap() <= limit);
+            }
+        }
+        memory.write(tx.into_changes());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+        /// Whatever is cut out is not shown, whatever else is, is; and in the end nothing is left.
+        #[test]
+        fn what_is_cut_out_is_not_shown(steps in prop::collection::vec(step(), 1..40)) {
+            let memory = Memory::default();
+            let base = memory.snapshot();
+            let mut tx = Txn::new(&*base);
+            let attr = v1::Attr { ino: INO.0, ..Default::default() };
+            tx.put_inode(&Inode { attr, ..Default::default() });
+            memory.write(tx.into_changes());
+            let mut model = vec![None; SIZE + 8];
+            for (seq, step) in (1..).zip(&steps) {
+                run(&memory, seq, step, &mut model);
+                prop_assert_eq!(&shown(&memory), &model, "after {:?}", step);
+                let state = memory.snapshot();
+                let listed = Read::get(&*state, &schema::trim(INO)).unwrap().is_some();
+                prop_assert_eq!(listed, !load(&memory).cut.is_empty());
+            }
+            while !load(&memory).cut.is_empty() {
+                run(&memory, 0, &Step::Trim { limit: 1 }, &mut model);
+            }
+            prop_assert_eq!(&shown(&memory), &model);
+            let bytes = model.iter().flatten().count() as u64;
+            prop_assert_eq!(load(&memory).allocated, bytes);
+            let mut live = 0;
+            let state = memory.snapshot();
+            let state: &dyn Read = &*state;
+            state.records(schema::all(Tag::Segment), |_, s: Segment| {
+                live += s.live_bytes;
+                Ok(true)
+            }).unwrap();
+            prop_assert_eq!(live, bytes);
+        }
+    }
 }

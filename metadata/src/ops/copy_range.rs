@@ -3,13 +3,14 @@
 //! ([`super::content`]).
 
 use super::content::{self, Edit, MAX_FILE, end, part, segment_of};
+use super::purge_inodes::STEP;
 use super::{Context, Fault, Operation, Reply, inodes, refuse};
 use crate::schema::{self, Inode, Segment};
 use crate::store::{Read, StoreError, StoreResult, Txn};
 use std::collections::BTreeMap;
 use weft_proto::{ErrorKind, Layout, SegmentId, v1};
 
-/// Most extents in one copy. A longer one is cut short.
+/// Most extents in one copy. A longer one is cut short, and one onto more than [`STEP`], too.
 const MAX_EXTENTS: usize = 4096;
 
 pub(crate) struct Plan {
@@ -36,6 +37,10 @@ impl Operation for v1::CopyRangeOp {
         if self.from == self.to && len > 0 && self.from_off.abs_diff(self.to_off) < len {
             return refuse(ErrorKind::Invalid, "a range cannot be copied onto a part of itself");
         }
+        let len = match self.to_off + len {
+            stop if len > 0 => content::reach(state, &to, self.to_off, stop, STEP)? - self.to_off,
+            _ => 0,
+        };
         let mut copy = Copy { op: self, state, to, layout, redundant: BTreeMap::new(), inline: 0 };
         let (extents, copied) = copy.gather(&from, len)?;
         Ok(Plan { to: copy.to, extents, copied })

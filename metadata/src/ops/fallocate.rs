@@ -5,6 +5,7 @@
 //! does on a local filesystem.
 
 use super::content::{Edit, MAX_FILE};
+use super::purge_inodes::STEP;
 use super::{Context, Fault, Operation, Reply, inodes, refuse};
 use crate::schema::Inode;
 use crate::store::{Read, StoreResult, Txn};
@@ -41,7 +42,7 @@ impl Operation for v1::FallocateOp {
         let size = file.attr.size;
         let mut edit = Edit::new(file);
         if self.hole && self.off < size {
-            edit.punch(tx, self.off, end.min(size))?;
+            edit.clear(tx, self.off, end.min(size), STEP)?;
         }
         let file = &mut edit.file;
         if !self.keep_size {

@@ -6,8 +6,9 @@
 use super::commit_extents::{self, believed};
 use super::inodes::{self, Wanted};
 use super::names::{self, Place};
-use super::{Context, Fault, Reply, refuse};
-use crate::schema::{self, Inode, Reserved};
+use super::reserve_inodes::Known;
+use super::{Context, Fault, Reply, attempt, refuse};
+use crate::schema::Inode;
 use crate::store::{Read, Txn};
 use v1::FileKind;
 use v1::make_files_op::File;
@@ -24,11 +25,14 @@ pub(super) fn run(op: &v1::MakeFilesOp, tx: &mut Txn<'_>, cx: &Context) -> Resul
         return refuse(ErrorKind::Invalid, what);
     }
     let mut files = Vec::with_capacity(op.files.len());
+    let mut known = Known::default();
     for file in &op.files {
-        let made = match make(file, tx, cx) {
+        let made = match attempt(tx, |tx| make(file, tx, cx, &mut known)) {
             Ok(attr) => Made { attr: file.content.is_some().then_some(attr), ..Default::default() },
-            Err(Fault::Refused(e)) => Made { error: e.kind.code(), message: e.message, attr: None },
-            Err(fault) => return Err(fault),
+            Err(fault) => {
+                let e = fault.refusal()?;
+                Made { error: e.kind.code(), message: e.message, attr: None }
+            }
         };
         files.push(made);
     }
@@ -43,9 +47,9 @@ struct Plan {
     base: u64,
 }
 
-fn make(op: &File, tx: &mut Txn<'_>, cx: &Context) -> Result<v1::Attr, Fault> {
+fn make(op: &File, tx: &mut Txn<'_>, cx: &Context, known: &mut Known) -> Result<v1::Attr, Fault> {
     let made = believed(op.made_ns, cx.now).unwrap_or(cx.now);
-    let Plan { mut file, place, base } = check(op, tx.state(), cx, made)?;
+    let Plan { mut file, place, base } = check(op, tx.state(), cx, made, known)?;
     if let Some(Place { dir, name, .. }) = place {
         tx.edit_counters(|c| c.inodes += 1)?;
         // Files may be told in another order than they were made in.
@@ -59,12 +63,18 @@ fn make(op: &File, tx: &mut Txn<'_>, cx: &Context) -> Result<v1::Attr, Fault> {
     Ok(file.attr)
 }
 
-fn check(op: &File, state: &dyn Read, cx: &Context, made: i64) -> Result<Plan, Fault> {
+fn check(
+    op: &File,
+    state: &dyn Read,
+    cx: &Context,
+    made: i64,
+    known: &mut Known,
+) -> Result<Plan, Fault> {
     let place = Place::find(state, op.parent, &op.name)?;
     let (file, place) = match &place.found {
         Some(found) if found.ino == op.ino => (inodes::existing(state, op.ino)?, None),
         Some(_) => return refuse(ErrorKind::Exists, format!("{place} exists")),
-        None => (describe(op, state, cx, &place, made)?, Some(place)),
+        None => (describe(op, state, cx, &place, made, known)?, Some(place)),
     };
     let mut base = 0;
     if let Some(content) = &op.content {
@@ -87,13 +97,14 @@ fn describe(
     cx: &Context,
     place: &Place,
     made: i64,
+    known: &mut Known,
 ) -> Result<Inode, Fault> {
     let ino = InodeId(op.ino);
     let owner = if op.session == 0 { cx.session } else { SessionId(op.session) };
-    let reserved: Reserved = state.load(&schema::reserved(owner))?.unwrap_or_default();
     // Nobody uses the numbers of another that lives.
     let foreign = owner != cx.session && state.session(owner)?.is_some();
-    if foreign || !reserved.holds(op.ino) || ino.shard() != place.dir.ino().shard() {
+    let reserved = !foreign && known.is_reserved(state, owner, op.ino)?;
+    if !reserved || ino.shard() != place.dir.ino().shard() {
         let what = format!("inode number {ino} was not set aside for session {}", cx.session);
         return refuse(ErrorKind::Invalid, what);
     }

@@ -5,6 +5,10 @@
 //! refused operation leaves nothing behind. A read is a [`Query`]. Neither sees a clock, a socket
 //! or randomness: time and random ids come in the log entry.
 //!
+//! An operation that meets records which make no sense, or panics, is undone and refused, loudly: every
+//! replica has the same records and refuses the same one, where stopping would stop them all, at every
+//! start again. Only a store that fails stops its replica.
+//!
 //! Permissions are the business of the client's kernel; what is checked here is structure.
 
 mod accessed;
@@ -53,6 +57,7 @@ mod set_xattr;
 mod stat_fs;
 mod sym_link;
 mod tmp_file;
+mod trim_files;
 mod unlink;
 
 pub(crate) use cluster::cluster_map;
@@ -63,6 +68,7 @@ pub use open_session::SESSION_TTL_MS;
 
 use crate::store::{Read, StoreError, StoreResult, Txn};
 use prost::Message;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -84,6 +90,22 @@ impl From<StoreError> for Fault {
 impl From<Error> for Fault {
     fn from(e: Error) -> Self {
         Self::Refused(e)
+    }
+}
+
+impl Fault {
+    /// What is answered to who asked for the operation; an error if the store failed.
+    fn refusal(self) -> StoreResult<Error> {
+        match self {
+            Self::Refused(e) => Ok(e),
+            Self::Store(e) if e.is_of_content() => {
+                tracing::error!("an operation is refused, since what it found makes no sense: {e}");
+                // The text becomes part of the state: what was found depends on the version's words.
+                let what = "the metadata makes no sense here: see the log of the servers";
+                Ok(Error::new(ErrorKind::Internal, what))
+            }
+            Self::Store(e) => Err(e),
+        }
     }
 }
 
@@ -116,7 +138,7 @@ pub(crate) trait Operation {
     /// Refuses, or says how it will be done. Changes nothing.
     fn check(&self, state: &dyn Read, cx: &Context) -> Result<Self::Plan, Fault>;
 
-    /// Does it. Only the store may fail now.
+    /// Does it. Only the store may fail now, or turn out to hold what makes no sense.
     fn apply(&self, plan: Self::Plan, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply>;
 }
 
@@ -126,8 +148,22 @@ pub(crate) trait Query {
 }
 
 fn run<O: Operation>(op: &O, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
-    let plan = op.check(tx.state(), cx)?;
-    Ok(op.apply(plan, tx, cx)?)
+    attempt(tx, |tx| {
+        let plan = op.check(tx.state(), cx)?;
+        Ok(op.apply(plan, tx, cx)?)
+    })
+}
+
+/// Does something as a whole or not at all. What panics met something that nobody has thought of, and is
+/// the same on every replica.
+fn attempt<T>(
+    tx: &mut Txn<'_>,
+    work: impl FnOnce(&mut Txn<'_>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    tx.attempt(|tx| {
+        let caught = catch_unwind(AssertUnwindSafe(|| work(tx)));
+        caught.unwrap_or_else(|_| Err(StoreError::corrupt("an operation panicked").into()))
+    })
 }
 
 const EMPTY: Reply = Reply::Empty(v1::Empty {});
@@ -157,6 +193,11 @@ pub(crate) fn is_single_read(op: Option<&Op>) -> bool {
 
 /// Applies one entry of the log. Fails only if the store does.
 pub(crate) fn apply(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredReply> {
+    // The records of the session itself may make no sense, too.
+    attempt(tx, |tx| Ok(apply_body(tx, entry)?)).or_else(|fault| stored(Err(fault)))
+}
+
+fn apply_body(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredReply> {
     let cx = Context { now: entry.time_ns, session: SessionId(0) };
     let outcome = match &entry.body {
         Some(Body::Client(request)) => return session::apply(tx, entry.time_ns, request),
@@ -169,6 +210,7 @@ pub(crate) fn apply(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::S
         Some(Body::SegmentsFreed(op)) => run(op, tx, &cx),
         // Of the group, not of the state.
         Some(Body::AdmitServer(_)) => Ok(EMPTY),
+        Some(Body::TrimFiles(op)) => run(op, tx, &cx),
         None => refuse(ErrorKind::Protocol, "log entry of an unknown kind"),
     };
     stored(outcome)
@@ -210,14 +252,46 @@ fn stored(outcome: Result<Reply, Fault>) -> StoreResult<v1::StoredReply> {
             message: String::new(),
             reply: Some(v1::MetaReply { result: Some(reply), ..Default::default() }),
         }),
-        Err(Fault::Refused(e)) => {
+        Err(fault) => {
+            let e = fault.refusal()?;
             Ok(v1::StoredReply { error: e.kind.code(), message: e.message, reply: None })
         }
-        Err(Fault::Store(e)) => Err(e),
     }
 }
 
 /// Encoded length of a message as one item of a list, to keep answers bounded.
 fn item_len(message: &impl Message) -> usize {
     message.encoded_len() + 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Memory;
+
+    #[test]
+    fn a_panic_is_undone_and_refused() {
+        let memory = Memory::default();
+        let base = memory.snapshot();
+        let mut tx = Txn::new(&*base);
+        tx.put_bytes(vec![1], "before".into());
+        let outcome = attempt(&mut tx, |tx| {
+            tx.put_bytes(vec![1], "over".into());
+            tx.attempt(|tx| {
+                tx.put_bytes(vec![2], "new".into());
+                // What nobody has thought of.
+                let short = std::hint::black_box(vec![0u8]);
+                tx.put_bytes(vec![4], short[2..].to_vec().into());
+                Ok::<_, Fault>(())
+            })
+        });
+        assert_eq!(outcome.unwrap_err().refusal().unwrap().kind, ErrorKind::Internal);
+        attempt(&mut tx, |tx| {
+            tx.put_bytes(vec![3], "after".into());
+            Ok(())
+        })
+        .unwrap();
+        let kept = [(1, "before"), (3, "after")].map(|(k, v)| (vec![k], Some(v.into())));
+        assert_eq!(tx.into_changes(), kept.into());
+    }
 }

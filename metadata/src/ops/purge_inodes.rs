@@ -1,7 +1,7 @@
 //! Deletes orphans that nobody has open, a bounded number of extents and attributes at a time: an orphan with
 //! more extents stays one, and the leader asks again.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, content};
+use super::{Context, EMPTY, Fault, Operation, Reply, attempt, content};
 use crate::schema::{self, Inode, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{InodeId, v1};
@@ -33,15 +33,25 @@ impl Operation for v1::PurgeInodesEntry {
             if left == 0 {
                 break;
             }
-            let inode = tx.state().inode_that_exists(ino)?;
-            let (deleted, inode) = content::purge(tx, inode, left)?;
-            left -= deleted;
-            if inode.allocated == 0 {
-                left = left.saturating_sub(delete(tx, &inode)?);
+            match attempt(tx, |tx| Ok(purge(tx, ino, left)?)) {
+                Ok(deleted) => left = left.saturating_sub(deleted),
+                // A check finds it without the record, and others can be removed.
+                Err(fault) => {
+                    fault.refusal()?;
+                    tx.delete(schema::orphan(ino));
+                }
             }
         }
         Ok(EMPTY)
     }
+}
+
+/// Deletes up to `limit` extents of an orphan, and it with the last. Answers how many, and attributes.
+fn purge(tx: &mut Txn<'_>, ino: InodeId, limit: usize) -> StoreResult<usize> {
+    let inode = tx.state().inode_that_exists(ino)?;
+    let (deleted, inode) = content::purge(tx, inode, limit)?;
+    let attributes = if inode.allocated == 0 { delete(tx, &inode)? } else { 0 };
+    Ok(deleted + attributes)
 }
 
 /// Deletes an inode without extents, and all that belongs to it. Answers how many attributes it had.
@@ -60,6 +70,7 @@ fn delete(tx: &mut Txn<'_>, inode: &Inode) -> StoreResult<usize> {
     }
     tx.delete(schema::inode(ino));
     tx.delete(schema::orphan(ino));
+    tx.delete(schema::trim(ino));
     tx.edit_counters(|c| c.inodes = c.inodes.saturating_sub(1))?;
     Ok(attributes)
 }

@@ -5,7 +5,7 @@ use super::inodes::{self, Wanted};
 use super::names::{self, Place};
 use super::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::Dentry;
-use crate::store::{Read, StoreError, StoreResult, Txn};
+use crate::store::{Read, StoreResult, Txn};
 use v1::FileKind;
 use weft_proto::{ErrorKind, InodeId, v1};
 
@@ -13,8 +13,10 @@ const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
 
-/// More steps up a tree than any tree has; stops a walk in a damaged one.
-const MAX_DEPTH: usize = 1 << 20;
+/// Most directories above one that a directory is moved into, or from in place of another: a move walks up
+/// to the root to see that nothing becomes its own ancestor, on every replica. That is twice as deep as a
+/// path of Linux's can say; deeper trees can be made step by step, and everything can be moved out of them.
+const MAX_DEPTH: usize = 4096;
 
 pub(crate) enum Plan {
     /// Both names stand for the same inode: POSIX says to do nothing.
@@ -159,8 +161,8 @@ fn check_ancestry(
     Ok(())
 }
 
-/// Whether `dir` is `top` or lies below it.
-fn is_within(state: &dyn Read, dir: InodeId, top: u64) -> StoreResult<bool> {
+/// Whether `dir` is `top` or lies below it. [`ErrorKind::TooDeep`] if that takes too long to find out.
+fn is_within(state: &dyn Read, dir: InodeId, top: u64) -> Result<bool, Fault> {
     let mut at = dir;
     for _ in 0..MAX_DEPTH {
         if at.0 == top {
@@ -171,7 +173,7 @@ fn is_within(state: &dyn Read, dir: InodeId, top: u64) -> StoreResult<bool> {
         }
         at = InodeId(state.inode_that_exists(at)?.parent);
     }
-    Err(StoreError::corrupt(format!("directory {dir} does not lead up to the root")))
+    refuse(ErrorKind::TooDeep, format!("directory {dir} lies over {MAX_DEPTH} directories deep"))
 }
 
 /// Refuses to replace a directory by something else, or one that is not empty.

@@ -1,64 +1,113 @@
 //! Sets numbers of inodes aside for files that a session makes on its own.
+//!
+//! They are the session's for as long as it lives: a file may be told long after it was made. And for a
+//! while after it was declared dead, since its client makes what the group had not heard of in its next
+//! session: by age, because all sessions may die together.
 
 use super::{Context, Fault, Operation, Reply, refuse};
-use crate::schema::{self, Numbers, Reserved, Tag};
+use crate::schema::{self, Numbers, Tag};
 use crate::store::{Read, StoreResult, Txn};
-use weft_proto::{ErrorKind, InodeId, v1};
+use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 /// Most numbers in one request.
 const MOST: u32 = 1 << 16;
-/// Requests whose numbers are remembered; those of older ones are good no more.
-const RANGES: usize = 64;
-/// Sessions whose numbers are remembered after they were declared dead: their clients make the files that
-/// the group had not heard of in their next session.
-const DEAD: usize = 64;
+/// How long numbers are remembered after their session was declared dead, in nanoseconds: a week, since a
+/// mount with new files waits for the group for as long as it lives.
+const AGE: i64 = 7 * 24 * 3600 * 1_000_000_000;
+/// Most records that are forgotten with one death: more than are made for one, for the rest comes later.
+const STEP: usize = 4096;
 
 impl Operation for v1::ReserveInodesOp {
-    type Plan = Reserved;
+    type Plan = ();
 
-    fn check(&self, state: &dyn Read, cx: &Context) -> Result<Reserved, Fault> {
+    fn check(&self, _: &dyn Read, _: &Context) -> Result<(), Fault> {
         if self.count == 0 || self.count > MOST {
             let what = format!("{} numbers at once; 1 to {MOST} can be set aside", self.count);
             return refuse(ErrorKind::Invalid, what);
         }
-        Ok(state.load(&schema::reserved(cx.session))?.unwrap_or_default())
+        Ok(())
     }
 
-    fn apply(&self, mut known: Reserved, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
+    fn apply(&self, (): (), tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
         let count = u64::from(self.count);
         let first = tx.edit_counters(|c| {
             c.next_inode += count;
             c.next_inode - count
         })?;
         let first = InodeId::new(InodeId::ROOT.shard(), first).0;
-        if known.ranges.len() >= RANGES {
-            known.ranges.remove(0);
-        }
-        known.ranges.push(Numbers { first, count });
-        tx.put(schema::reserved(cx.session), &known);
+        tx.put(schema::reserved(cx.session, first + count), &Numbers { first, count });
         Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first }))
     }
 }
 
-/// Forgets what was set aside for sessions that died long ago.
-pub(super) fn forget_oldest(tx: &mut Txn<'_>) -> StoreResult<()> {
-    let mut dead = Vec::new();
-    let state = tx.state();
-    state.records(schema::all(Tag::Reserved), |key, _: Reserved| {
-        let id = schema::reserved_of(key)?;
-        if state.session(id)?.is_none() {
-            dead.push(id);
+/// The range that was found last: the files of one request are mostly of one.
+#[derive(Default)]
+pub(super) struct Known(Option<(SessionId, Numbers)>);
+
+impl Known {
+    /// Whether the number was set aside for this session.
+    pub(super) fn is_reserved(
+        &mut self,
+        state: &dyn Read,
+        id: SessionId,
+        ino: u64,
+    ) -> StoreResult<bool> {
+        let holds = |of: SessionId, range: &Numbers| {
+            of == id && ino >= range.first && ino - range.first < range.count
+        };
+        if self.0.as_ref().is_some_and(|(of, range)| holds(*of, range)) {
+            return Ok(true);
         }
-        Ok(true)
+        // Only the first range that ends behind it can hold it.
+        let (_, to) = schema::all_reserved(id);
+        state.records((schema::reserved(id, ino.saturating_add(1)), to), |_, range| {
+            self.0 = Some((id, range));
+            Ok(false)
+        })?;
+        Ok(self.0.as_ref().is_some_and(|(of, range)| holds(*of, range)))
+    }
+}
+
+/// Notes that a session was declared dead, and forgets what was set aside for those that died long ago.
+pub(super) fn note_death(tx: &mut Txn<'_>, id: SessionId, now: i64) -> StoreResult<()> {
+    let (mut has_any, range) = (false, schema::all_reserved(id));
+    tx.state().records(range, |_, _: Numbers| {
+        has_any = true;
+        Ok(false)
     })?;
-    let surplus = dead.len().saturating_sub(DEAD);
-    dead.iter().take(surplus).for_each(|id| tx.delete(schema::reserved(*id)));
+    if has_any {
+        tx.put_bytes(schema::dead(now, id), Default::default());
+    }
+    let (from, _) = schema::all(Tag::Dead);
+    let long_ago = schema::dead(now.saturating_sub(AGE), SessionId(0));
+    let mut old = Vec::new();
+    tx.scan(&from, &long_ago, &mut |key, _| {
+        old.push((schema::dead_of(key)?, key.to_vec()));
+        Ok(old.len() < STEP)
+    })?;
+    let mut left = STEP;
+    for (id, key) in old {
+        let forgotten = forget(tx, id, left)?;
+        left -= forgotten;
+        if left == 0 {
+            break;
+        }
+        tx.delete(key);
+    }
     Ok(())
 }
 
-impl Reserved {
-    /// Whether the number is one of these.
-    pub(super) fn holds(&self, ino: u64) -> bool {
-        self.ranges.iter().any(|r| ino >= r.first && ino - r.first < r.count)
-    }
+/// Forgets what was set aside for a session, up to so many records. Answers how many.
+pub(super) fn forget(tx: &mut Txn<'_>, id: SessionId, limit: usize) -> StoreResult<usize> {
+    let (from, to) = schema::all_reserved(id);
+    let mut keys = Vec::new();
+    tx.scan(&from, &to, &mut |key, _| {
+        if keys.len() < limit {
+            keys.push(key.to_vec());
+        }
+        Ok(keys.len() < limit)
+    })?;
+    let forgotten = keys.len();
+    keys.into_iter().for_each(|key| tx.delete(key));
+    Ok(forgotten)
 }

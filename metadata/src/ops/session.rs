@@ -113,9 +113,12 @@ impl Operation for v1::ExpireSessionEntry {
         Ok(())
     }
 
-    fn apply(&self, (): (), tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
-        end(tx, SessionId(self.session))?;
-        reserve_inodes::forget_oldest(tx)?;
+    fn apply(&self, (): (), tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
+        let id = SessionId(self.session);
+        if tx.state().session(id)?.is_some() {
+            end(tx, id)?;
+            reserve_inodes::note_death(tx, id, cx.now)?;
+        }
         Ok(EMPTY)
     }
 }

@@ -111,7 +111,7 @@ fn truncate(tx: &mut Txn<'_>, mut inode: Inode, size: u64) -> StoreResult<Inode>
         return Ok(inode);
     }
     let mut edit = Edit::new(inode);
-    edit.punch(tx, size, old)?;
+    edit.clear(tx, size, old, STEP)?;
     edit.finish(tx, &[])
 }
 
@@ -127,7 +127,7 @@ fn truncate_by_orphan(tx: &mut Txn<'_>, mut inode: Inode, cx: &Context) -> Store
     };
     let mut heir = inodes::make(tx, &inode, &wanted, cx.now)?;
     heir.attr.nlink = 0;
-    content::hand_over(&mut inode, &mut heir);
+    content::hand_over(tx, &mut inode, &mut heir);
     inode.attr.size = 0;
     inode.attr.data_version += 1;
     tx.put_bytes(schema::orphan(InodeId(heir.attr.ino)), Default::default());

@@ -19,8 +19,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use weft_proto::{Error, ErrorKind};
 
-/// The store failed or holds what cannot be decoded. Fatal to a replica: it must stop rather than
-/// diverge from the others.
+/// The store failed, or what it holds makes no sense. A failure is fatal to a replica, which must stop
+/// rather than diverge from the others; what makes no sense is the same on all of them, and only the
+/// operation that met it is refused ([`crate::ops`]).
 #[derive(Debug)]
 pub(crate) struct StoreError(pub Error);
 
@@ -31,8 +32,21 @@ impl StoreError {
         Self(Error::new(ErrorKind::Io, format!("metadata store: {what}")))
     }
 
+    /// What was read as it was written is not what the state machine expects: a defect of Weft's. What
+    /// the drive did to it is found by the store's checksums, and is a failure ([`Self::io`]).
     pub(crate) fn corrupt(what: impl std::fmt::Display) -> Self {
         Self(Error::new(ErrorKind::Corrupt, format!("metadata store: {what}; run a check")))
+    }
+
+    /// Whether the store works, and it is its content that makes no sense.
+    pub(crate) fn is_of_content(&self) -> bool {
+        self.0.kind == ErrorKind::Corrupt
+    }
+}
+
+impl std::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
     }
 }
 

@@ -10,11 +10,48 @@ use std::ops::Bound::{Excluded, Included};
 pub(crate) struct Txn<'a> {
     base: &'a dyn Read,
     changes: Changes,
+    /// What to put back if an attempt fails: a key, and what was laid over it before.
+    undo: Vec<(Vec<u8>, Option<Option<Bytes>>)>,
+    /// Attempts under way, one within the other.
+    attempts: usize,
 }
 
 impl<'a> Txn<'a> {
     pub(crate) fn new(base: &'a dyn Read) -> Self {
-        Self { base, changes: Changes::new() }
+        Self { base, changes: Changes::new(), undo: Vec::new(), attempts: 0 }
+    }
+
+    /// Makes changes that are undone if `change` fails.
+    pub(crate) fn attempt<T, E>(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (mark, within) = (self.undo.len(), self.attempts);
+        self.attempts += 1;
+        let outcome = change(self);
+        // Not one less: a panic may have left attempts within this one open.
+        self.attempts = within;
+        if outcome.is_err() {
+            for (key, before) in self.undo.drain(mark..).rev() {
+                match before {
+                    Some(change) => self.changes.insert(key, change),
+                    None => self.changes.remove(&key),
+                };
+            }
+        }
+        if self.attempts == 0 {
+            self.undo.clear();
+        }
+        outcome
+    }
+
+    fn lay(&mut self, key: Vec<u8>, change: Option<Bytes>) {
+        if self.attempts == 0 {
+            self.changes.insert(key, change);
+            return;
+        }
+        let before = self.changes.insert(key.clone(), change);
+        self.undo.push((key, before));
     }
 
     /// This transaction as something to read from.
@@ -23,7 +60,7 @@ impl<'a> Txn<'a> {
     }
 
     pub(crate) fn put_bytes(&mut self, key: Vec<u8>, value: Bytes) {
-        self.changes.insert(key, Some(value));
+        self.lay(key, Some(value));
     }
 
     pub(crate) fn put(&mut self, key: Vec<u8>, record: &impl Message) {
@@ -31,7 +68,7 @@ impl<'a> Txn<'a> {
     }
 
     pub(crate) fn delete(&mut self, key: Vec<u8>) {
-        self.changes.insert(key, None);
+        self.lay(key, None);
     }
 
     pub(crate) fn into_changes(self) -> Changes {
@@ -86,6 +123,37 @@ mod tests {
     use crate::store::Memory;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn what_fails_leaves_nothing() {
+        let memory = Memory::default();
+        memory.write([(vec![1], Some(Bytes::from_static(b"below")))].into());
+        let base = memory.snapshot();
+        let mut tx = Txn::new(&*base);
+        tx.put_bytes(vec![2], "before".into());
+        let outcome: Result<(), Result<(), ()>> = tx.attempt(|tx| {
+            tx.put_bytes(vec![1], "over".into());
+            tx.delete(vec![2]);
+            let kept = tx.attempt(|tx| {
+                tx.put_bytes(vec![3], "kept".into());
+                Ok::<(), ()>(())
+            });
+            let failed = tx.attempt(|tx| {
+                tx.delete(vec![1]);
+                tx.put_bytes(vec![2], "again".into());
+                tx.put_bytes(vec![2], "and again".into());
+                Err::<(), ()>(())
+            });
+            assert_eq!((kept, failed), (Ok(()), Err(())));
+            assert_eq!(tx.get(&[1]).unwrap().unwrap(), "over");
+            assert_eq!(tx.get(&[2]).unwrap(), None);
+            assert_eq!(tx.get(&[3]).unwrap().unwrap(), "kept");
+            Err(failed)
+        });
+        assert!(outcome.is_err());
+        let kept = [(vec![2], Some(Bytes::from_static(b"before")))];
+        assert_eq!(tx.into_changes(), kept.into());
+    }
 
     proptest! {
         /// A transaction reads as the store will read once its changes are written.

@@ -133,3 +133,87 @@ async fn no_lease_is_granted_on_what_is_about_to_be_removed() {
     give_back(&mut holder, ino, seq).await;
     assert_eq!(late.read(op).await.unwrap_err().kind, ErrorKind::Stale);
 }
+
+/// Who holds the lease to make files in a directory makes one while the directory is recalled for a change
+/// of just that name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_back_with_a_directory_is_recalled_too() {
+    let group = Group::start(3, |_| {}).await;
+    let (mut holder, mut remover) = (group.client(), group.client());
+    for client in [&mut holder, &mut remover] {
+        client.open_session().await;
+    }
+    let mkdir = v1::MkDirOp { parent: 1, name: "d".into(), ..Default::default() };
+    let made = holder.change(Op::MkDir(mkdir));
+    let made = holder.keep(&made).await.unwrap();
+    let Some(Reply::Attr(dir)) = made.result else { panic!("{made:?}") };
+    assert!(made.grants.iter().any(|grant| grant.ino == dir.ino && grant.write));
+    let reserved = holder.write(Op::ReserveInodes(v1::ReserveInodesOp { count: 1 })).await;
+    let Ok(Reply::ReserveInodes(numbers)) = reserved else { panic!("{reserved:?}") };
+
+    let unlink = Op::Unlink(v1::UnlinkOp { parent: dir.ino, name: "f".into() });
+    let mut removing = tokio::spawn(async move { remover.write(unlink).await });
+    let seq = recalled(&mut holder, dir.ino).await;
+    let (ino, name) = (numbers.first, "f".into());
+    let file = v1::make_files_op::File { ino, parent: dir.ino, name, ..Default::default() };
+    let make = holder.change(Op::MakeFiles(v1::MakeFilesOp { files: vec![file] }));
+    let made = holder.keep(&make).await.unwrap();
+    assert!(made.grants.iter().any(|grant| grant.ino == ino && grant.write));
+    give_back(&mut holder, dir.ino, seq).await;
+    let seq = tokio::select! {
+        removed = &mut removing => panic!("removed under another's lease: {removed:?}"),
+        seq = recalled(&mut holder, ino) => seq,
+    };
+    give_back(&mut holder, ino, seq).await;
+    removing.await.unwrap().unwrap();
+}
+
+/// It could hear nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stood_still_declares_nobody_dead_for_that() {
+    let group = Group::start(1, |c| c.session_ttl_ms = 2000).await;
+    let mut client = group.client();
+    client.open_session().await;
+    group.stall(1, Duration::from_secs(4)).await;
+    // It has looked at its sessions since.
+    sleep(Duration::from_millis(500)).await;
+    client.renew(None).await.unwrap();
+    client.create("alive").await.unwrap();
+}
+
+/// More than fit into one request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn very_many_opens_are_declared_to_a_new_leader() {
+    const OPENS: u64 = 500_000;
+    let mut group = Group::start(3, |_| {}).await;
+    let mut client = group.client();
+    client.open_session().await;
+    let (ino, open_seq) = (client.create("x").await.unwrap().ino, client.number);
+    client.unlink("x").await.unwrap();
+    group.kill(group.leader().await).await;
+    assert!(client.renew(None).await.unwrap().need_declare);
+    // What is open comes last; the others have long been removed.
+    let mut opens: Vec<_> = (1..OPENS)
+        .map(|n| v1::OpenOp { ino: (1 << 40) + n, open_seq: 1 << 50, write: false })
+        .collect();
+    opens.push(v1::OpenOp { ino, open_seq, write: false });
+    let whole =
+        Op::Renew(v1::RenewOp { declares: true, opens: opens.clone(), ..Default::default() });
+    assert!(client.read(whole).await.is_err());
+    let pieces = opens.chunks(1 << 16);
+    let last = pieces.len() as u32 - 1;
+    for (piece, opens) in (0..).zip(pieces) {
+        let (declares, more, opens) = (true, piece < last, opens.to_vec());
+        let op = v1::RenewOp { declares, opens, declaration: 7, piece, more, ..Default::default() };
+        let Reply::Renew(reply) = client.read(Op::Renew(op)).await.unwrap() else { panic!() };
+        assert_eq!(reply.need_declare, more);
+    }
+    let get = Op::GetAttr(v1::GetAttrOp { ino });
+    client.read(get.clone()).await.unwrap();
+    let begin = Instant::now();
+    client.read(Op::Close(close(ino, open_seq))).await.unwrap();
+    while client.read(get.clone()).await.is_ok() {
+        assert!(begin.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -104,6 +104,13 @@ impl Group {
             .unwrap();
     }
 
+    /// Lets a server stand still for so long; returns when it goes on.
+    #[allow(clippy::disallowed_methods)] // Its one thread is what is to be blocked.
+    pub async fn stall(&self, id: u64, time: Duration) {
+        let running = self.running[id as usize - 1].as_ref().expect("the server runs");
+        running.runtime.spawn(async move { std::thread::sleep(time) }).await.unwrap();
+    }
+
     /// Waits for a leader that answers, and says which it is.
     pub async fn leader(&self) -> u64 {
         let mut client = self.client();
@@ -155,6 +162,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// Sends one request to the leader, and keeps the leases that it grants.
+    pub async fn keep(&self, request: &v1::MetaRequest) -> Result<v1::MetaReply> {
+        self.peers.peer(&self.leader).call(op::META, request, Instant::now() + PATIENCE).await
+    }
+
     /// Sends one request to one server. A lease that it grants is given back at once: this client
     /// caches nothing and answers no recall.
     pub async fn ask(
@@ -247,7 +259,7 @@ impl Client {
         let renew = v1::RenewOp {
             declares: opens.is_some(),
             opens: opens.unwrap_or_default(),
-            ..v1::RenewOp::default()
+            ..Default::default()
         };
         match self.read(Op::Renew(renew)).await? {
             Reply::Renew(renewed) => Ok(renewed),

@@ -13,15 +13,23 @@ use weft_net::{Incoming, Outgoing, ServerOptions, Service};
 use weft_proto::{ChunkId, Error, ErrorKind, Profile, Result, SegmentId, SessionId, op, v1};
 
 type Chunks = Arc<Mutex<BTreeSet<(u32, ChunkId)>>>;
+/// Sessions that a daemon was asked to list, in order; 0: all.
+type Lists = Arc<Mutex<Vec<u64>>>;
 
 /// A daemon's chunk service without disks.
 struct Daemon {
     chunks: Chunks,
+    lists: Lists,
 }
 
 impl Daemon {
     async fn start() -> (String, Chunks, watch::Sender<bool>) {
-        let chunks = Chunks::default();
+        let (address, chunks, _, stop) = Self::start_listed().await;
+        (address, chunks, stop)
+    }
+
+    async fn start_listed() -> (String, Chunks, Lists, watch::Sender<bool>) {
+        let (chunks, lists) = (Chunks::default(), Lists::default());
         let listener = weft_net::tcp().bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();
         let (stop, stopped) = watch::channel(false);
@@ -29,9 +37,9 @@ impl Daemon {
             max_payload: 4096,
             ..ServerOptions::new(weft_net::Identity { name: "daemon".into(), cluster: None })
         };
-        let service = Arc::new(Daemon { chunks: chunks.clone() });
+        let service = Arc::new(Daemon { chunks: chunks.clone(), lists: lists.clone() });
         tokio::spawn(weft_net::serve(listener, service, options, stopped));
-        (address, chunks, stop)
+        (address, chunks, lists, stop)
     }
 }
 
@@ -51,10 +59,13 @@ impl Service for Daemon {
             op::LIST => {
                 let list = v1::ListRequest::decode(request.head).unwrap();
                 let after = list.after.map(|c| ChunkId::try_from(c).unwrap());
+                self.lists.lock().unwrap().push(list.session);
+                let of = |c: &ChunkId| [0, c.segment.session.0].contains(&list.session);
                 // Small pages, so that paging is tried.
                 let mut page: Vec<_> = chunks
                     .iter()
                     .filter(|(target, chunk)| *target == list.target && Some(*chunk) > after)
+                    .filter(|(_, chunk)| of(chunk))
                     .take(4)
                     .map(|(_, chunk)| v1::list_reply::Item {
                         chunk: Some((*chunk).into()),
@@ -250,7 +261,11 @@ async fn chunks_of_removed_files_and_of_dead_sessions_are_deleted() {
     client.open_session().await;
     let address = client.leader.clone();
     let (daemon, chunks, _stop) = Daemon::start().await;
+    // Left by a session that was dead before this leader saw the target.
+    let nobody = ChunkId { segment: SegmentId { session: SessionId(4_000_000), seq: 1 }, shard: 5 };
+    chunks.lock().unwrap().insert((4, nobody));
     let (ids, beats) = register(&address, &daemon, 6).await;
+    assert_eq!(ids[3], 4);
     let map = map_until(&address, "groups", |m| !active(m).is_empty()).await;
     let kept = write_file(&mut client, &chunks, &map, "kept", 1).await;
     for seq in 2..12 {
@@ -264,8 +279,6 @@ async fn chunks_of_removed_files_and_of_dead_sessions_are_deleted() {
     let mine =
         ChunkId { segment: SegmentId { session: SessionId(client.session), seq: 99 }, shard: 0 };
     chunks.lock().unwrap().insert((ids[0], mine));
-    let nobody = ChunkId { segment: SegmentId { session: SessionId(4_000_000), seq: 1 }, shard: 5 };
-    chunks.lock().unwrap().insert((ids[3], nobody));
     let begin = Instant::now();
     while chunks.lock().unwrap().len() > 7 {
         assert!(begin.elapsed() < PATIENCE, "left: {:?}", chunks.lock().unwrap());
@@ -291,5 +304,44 @@ async fn chunks_of_removed_files_and_of_dead_sessions_are_deleted() {
     }
     assert_eq!(chunks.lock().unwrap().len(), 6);
     assert_eq!(other.lookup("kept").await.unwrap().ino, kept);
+    beats.abort();
+}
+
+/// To list all chunks of all targets again and again costs the one thread that answers everybody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_swept_is_not_listed_again() {
+    let group = Group::start(3, |c| c.sweep_ms = 100).await;
+    let mut client = group.client();
+    client.open_session().await;
+    let address = client.leader.clone();
+    let (daemon, chunks, lists, _stop) = Daemon::start_listed().await;
+    let (ids, beats) = register(&address, &daemon, 6).await;
+    let begin = Instant::now();
+    while lists.lock().unwrap().iter().filter(|of| **of == 0).count() < ids.len() {
+        assert!(begin.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(20)).await;
+    }
+    let mut ending = group.client();
+    ending.open_session().await;
+    let session = ending.session;
+    let left = |seq| ChunkId { segment: SegmentId { session: SessionId(session), seq }, shard: 0 };
+    // More than a page, and on two targets.
+    chunks.lock().unwrap().extend((1..10).map(|seq| (ids[1], left(seq))));
+    chunks.lock().unwrap().insert((ids[4], left(1)));
+    lists.lock().unwrap().clear();
+    ending.write(Op::CloseSession(v1::CloseSessionOp {})).await.unwrap();
+    // What comes when it was looked for already goes, too.
+    for late in 10..13 {
+        while !chunks.lock().unwrap().is_empty() {
+            assert!(begin.elapsed() < PATIENCE, "left: {:?}", chunks.lock().unwrap());
+            client.renew(None).await.unwrap();
+            sleep(Duration::from_millis(20)).await;
+        }
+        if late < 12 {
+            chunks.lock().unwrap().insert((ids[2], left(late)));
+        }
+    }
+    let lists = lists.lock().unwrap().clone();
+    assert!(lists.iter().all(|of| *of == session), "{lists:?}");
     beats.abort();
 }

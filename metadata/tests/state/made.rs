@@ -167,16 +167,36 @@ fn numbers_outlive_a_session_that_was_declared_dead() {
     assert_eq!(make(&mut rig, &[file(first, "f")]), [Err(ErrorKind::Invalid)]);
     let made = make(&mut rig, &[File { session: dead, ..file(first, "f") }]);
     assert_eq!(made[0].unwrap().ino, first);
-    // But not for ever.
-    for nonce in 3..=67 {
+    // Also if very many die together.
+    for nonce in 3..=103 {
         let session = rig.open_session(nonce);
         (rig.session, rig.number) = (session, 0);
         reserve(&mut rig, 1).unwrap();
         rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session })).unwrap();
     }
     (rig.session, rig.number) = (next, 2);
-    let late = File { session: dead, ..file(first + 1, "g") };
-    assert_eq!(make(&mut rig, &[late]), [Err(ErrorKind::Invalid)]);
+    let late = |ino, name: &str| File { session: dead, ..file(ino, name) };
+    assert_eq!(make(&mut rig, &[late(first + 1, "g")])[0].unwrap().ino, first + 1);
+    // But not for ever: a week later another death sweeps them out.
+    let kept = |rig: &Rig| rig.machine.dump().unwrap().iter().filter(|(k, _)| k[2] == 0x35).count();
+    assert_eq!(kept(&rig), 102);
+    rig.time += 7 * 24 * 3600 * 1_000_000_000;
+    let session = rig.open_session(200);
+    rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session })).unwrap();
+    assert_eq!(make(&mut rig, &[late(first + 2, "h")]), [Err(ErrorKind::Invalid)]);
+    assert_eq!(kept(&rig), 0);
+    is_whole(&rig);
+}
+
+/// A file may stay open, and untold, while its session makes very many others.
+#[test]
+fn numbers_are_good_for_as_long_as_their_session_lives() {
+    let mut rig = Rig::in_memory();
+    let first = reserve(&mut rig, 1).unwrap();
+    let last = (0..100).map(|_| reserve(&mut rig, 4096).unwrap()).last().unwrap();
+    for (ino, name) in [(first, "early"), (last + 4095, "late")] {
+        assert!(make(&mut rig, &[file(ino, name)])[0].is_ok(), "{name}");
+    }
     is_whole(&rig);
 }
 

@@ -228,3 +228,30 @@ fn an_access_is_noted_and_changes_nothing_else() {
     let many = Op::Accessed(v1::AccessedOp { accesses: many });
     assert_eq!(run(&mut rig, many), Err(ErrorKind::Invalid));
 }
+
+/// To walk up to the root must not take for ever, on every replica.
+#[test]
+fn a_directory_is_not_moved_into_the_depths() {
+    let mut rig = Rig::in_memory();
+    let mut dirs = vec![1];
+    for _ in 0..5000 {
+        let above = *dirs.last().unwrap();
+        dirs.push(mkdir(&mut rig, above, "d"));
+    }
+    let (shallow, deep) = (dirs[4000], *dirs.last().unwrap());
+    mkdir(&mut rig, 1, "moved");
+    mknod(&mut rig, 1, "file".into()).unwrap();
+    let mut rename = |parent, name: &'static str, new_parent, new_name: &'static str, flags| {
+        let (name, new_name) = (name.into(), new_name.into());
+        run(&mut rig, Op::Rename(v1::RenameOp { parent, name, new_parent, new_name, flags }))
+    };
+    assert_eq!(rename(1, "moved", deep, "m", 0), Err(ErrorKind::TooDeep));
+    assert_eq!(rename(dirs[4998], "d", 1, "moved", 2), Err(ErrorKind::TooDeep));
+    // Files go anywhere, and what is deep comes out.
+    rename(1, "file", deep, "file", 0).unwrap();
+    rename(1, "moved", shallow, "m", 0).unwrap();
+    assert_eq!(rename(1, "d", shallow, "x", 0), Err(ErrorKind::Invalid));
+    rename(dirs[4998], "d", 1, "out", 0).unwrap();
+    mkdir(&mut rig, deep, "deeper");
+    rig.check();
+}

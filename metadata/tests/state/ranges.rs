@@ -180,3 +180,122 @@ fn nonsense_is_refused_and_changes_nothing() {
     assert_eq!(copied(run(&mut rig, copy(a, 90, b, most - 10, 100))), Ok(10));
     rig.check();
 }
+
+/// A file of `n` extents of one byte each, a byte apart.
+fn scattered(rig: &mut Rig, name: &str, seq: u64, n: u64) -> u64 {
+    let ino = create(rig, name);
+    let s = rig.segment(seq, 2 * n);
+    let extents = (0..n).map(|i| segment(&s, 2 * i, 1, 2 * i)).collect();
+    commit(rig, ino, extents, vec![s]);
+    ino
+}
+
+/// Where the extents of a file begin.
+fn begins(rig: &Rig, ino: u64) -> Vec<u64> {
+    let (mut all, mut from) = (Vec::new(), 0);
+    loop {
+        let reply = rig.extents(ino, from, u64::MAX - from);
+        from = reply.extents.last().map_or(from, |e| e.file_off + e.len);
+        all.extend(reply.extents.iter().map(|e| e.file_off));
+        if !reply.truncated {
+            return all;
+        }
+    }
+}
+
+/// Extents in the state, shown or not.
+fn stored(rig: &Rig) -> usize {
+    rig.machine.dump().unwrap().iter().filter(|(key, _)| key[2] == 0x13).count()
+}
+
+/// Every replica is held up for as long as an entry takes.
+#[test]
+fn one_entry_deletes_a_bounded_number_of_extents() {
+    const STEP: usize = 2048 + 2;
+    const N: u64 = 10_000;
+    let truncate = |ino| Op::SetAttr(v1::SetAttrOp { ino, size: Some(5000), ..Default::default() });
+    let hole = |ino| punch(ino, 3000, 2 * N - 7000);
+    type Case<'a> = (&'a str, &'a dyn Fn(u64) -> Op, std::ops::Range<u64>, u64);
+    let cases: [Case<'_>; 2] =
+        [("truncate", &truncate, 5000..u64::MAX, 5000), ("punch", &hole, 3000..16000, 2 * N - 1)];
+    for (what, op, gone, size) in cases {
+        let mut rig = Rig::in_memory();
+        let ino = scattered(&mut rig, "f", 1, N);
+        let before = stored(&rig);
+        run(&mut rig, op(ino)).unwrap();
+        assert!(stored(&rig) + STEP >= before, "{what}: it deleted too many");
+        // It is all gone for who looks, and stays so if the file grows.
+        let kept: Vec<_> = (0..N).map(|i| 2 * i).filter(|off| !gone.contains(off)).collect();
+        assert_eq!((begins(&rig, ino), rig.attr(ino).unwrap().size), (kept.clone(), size));
+        rig.check();
+        let grow = v1::SetAttrOp { ino, size: Some(3 * N), ..Default::default() };
+        run(&mut rig, Op::SetAttr(grow)).unwrap();
+        assert_eq!(begins(&rig, ino), kept, "{what}");
+        // What is written there is shown, among what is not deleted yet.
+        let s = rig.segment(2, 7);
+        commit(&mut rig, ino, vec![segment(&s, 6001, 7, 0)], vec![s]);
+        let mut kept = kept;
+        kept.push(6001);
+        kept.sort_unstable();
+        assert_eq!(begins(&rig, ino), kept, "{what}");
+        rig.check();
+        let mut left = stored(&rig);
+        while !rig.machine.to_trim(1).unwrap().is_empty() {
+            let trim = v1::TrimFilesEntry { inos: vec![ino, 999] };
+            rig.entry(v1::log_entry::Body::TrimFiles(trim)).unwrap();
+            let now = stored(&rig);
+            assert!(now < left && left - now <= STEP, "{what}: {left} to {now}");
+            left = now;
+            assert_eq!(begins(&rig, ino), kept, "{what}");
+            rig.check();
+        }
+        assert_eq!(left, kept.len(), "{what}");
+        let attr = rig.attr(ino).unwrap();
+        assert_eq!(attr.blocks, (kept.len() as u64 + 6).div_ceil(512), "{what}");
+    }
+}
+
+#[test]
+fn a_copy_onto_very_many_extents_is_cut_short() {
+    let mut rig = Rig::in_memory();
+    let from = create(&mut rig, "from");
+    let s = rig.segment(1, 100);
+    commit(&mut rig, from, vec![segment(&s, 20_000, 100, 0)], vec![s]);
+    let to = scattered(&mut rig, "to", 2, 10_000);
+    let mut at = 0;
+    while at < 20_100 {
+        let before = stored(&rig);
+        let done = copied(run(&mut rig, copy(from, at, to, at, 20_100 - at))).unwrap();
+        assert!(done > 0 && stored(&rig) + 2048 >= before, "{done} at {at}");
+        at += done;
+        rig.check();
+    }
+    assert_eq!(begins(&rig, to), [20_000]);
+}
+
+/// Also what was cut out before goes with the last name, and with a truncation to nothing.
+#[test]
+fn what_is_cut_out_goes_with_its_file() {
+    let mut rig = Rig::in_memory();
+    for (name, empties) in [("a", true), ("b", false)] {
+        let ino = scattered(&mut rig, name, 1 + u64::from(empties), 10_000);
+        run(&mut rig, punch(ino, 1000, 12_000)).unwrap();
+        assert_eq!(rig.machine.to_trim(9).unwrap(), [weft_proto::InodeId(ino)]);
+        if empties {
+            let empty = v1::SetAttrOp { ino, size: Some(0), ..Default::default() };
+            run(&mut rig, Op::SetAttr(empty)).unwrap();
+            assert_eq!((begins(&rig, ino), rig.attr(ino).unwrap().blocks), (vec![], 0));
+        }
+        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: name.into() })).unwrap();
+        rig.check();
+    }
+    while let orphans = rig.machine.orphans(weft_proto::InodeId(0), 9).unwrap()
+        && !orphans.is_empty()
+    {
+        let inos = orphans.iter().map(|ino| ino.0).collect();
+        let purge = v1::PurgeInodesEntry { inos };
+        rig.entry(v1::log_entry::Body::PurgeInodes(purge)).unwrap();
+        rig.check();
+    }
+    assert_eq!((stored(&rig), rig.machine.to_trim(9).unwrap()), (0, vec![]));
+}
