@@ -239,7 +239,7 @@ async fn a_close_does_not_fail_when_who_told_the_group_for_it_is_gone() {
     assert!(closes_first.as_mut().now_or_never().is_none());
     until(|| cluster.metadata.count("make") > before).await;
     // It is next to tell what has to be told, of all that wait.
-    let mut asks = Box::pin(fs.list_xattr(asked));
+    let mut asks = Box::pin(fs.get_layout(asked));
     assert!(asks.as_mut().now_or_never().is_none());
     let mut closes = pin!(fs.close(file, 0));
     assert!(closes.as_mut().now_or_never().is_none());

@@ -18,6 +18,8 @@ const MAX_PAGES: u16 = (MAX_REQUEST / 4096) as u16;
 const MAX_BACKGROUND: u16 = 64;
 
 /// Bits of the handshake that this code gives or takes. Of the others:
+/// - `ASYNC_DIO`: the kernel forgets the pages under an asynchronous direct write before it, and not after
+///   it, so that who reads meanwhile brings the old bytes back for good.
 /// - `AUTO_INVAL_DATA`: whether cached data is good is said with each open.
 /// - `WRITEBACK_CACHE`: the client buffers writes itself and knows when they must be seen.
 /// - `SECURITY_CTX`: there are no labels.
@@ -39,8 +41,6 @@ pub mod flag {
     /// The umask comes with what makes an inode, and is not applied yet: what a directory lets inherit
     /// goes before it.
     pub const DONT_MASK: u64 = 1 << 6;
-    /// Parts of a direct read or write at a time.
-    pub const ASYNC_DIO: u64 = 1 << 15;
     /// Lookups and listings of one directory at a time.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// Access control lists are attributes that the kernel asks for, and obeys.
@@ -68,7 +68,6 @@ const ALWAYS: u64 = flag::ASYNC_READ
     | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES
     | flag::DONT_MASK
-    | flag::ASYNC_DIO
     | flag::PARALLEL_DIROPS
     | flag::POSIX_ACL
     | flag::MAX_PAGES
