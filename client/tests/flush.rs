@@ -229,6 +229,10 @@ async fn a_commit_ends_though_its_caller_is_gone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_does_not_fail_when_who_told_the_group_for_it_is_gone() {
     let (cluster, fs) = client(|_| ()).await;
+    // A name that is not known to be free is asked for, and what was made before is told for that.
+    for name in ["first", "file", "asked"] {
+        assert!(fs.lookup(InodeId::ROOT, name.as_bytes()).await.is_err());
+    }
     let ((first, _), (file, ino)) = (create(&fs, "first").await, create(&fs, "file").await);
     let (_, asked) = create(&fs, "asked").await;
     fs.write(first, 0, b"first").await.unwrap();

@@ -93,13 +93,14 @@ impl Cluster {
         };
         for (i, address) in (0..METADATA).zip(&addresses) {
             let config = cluster.metadata_config(i, address, &addresses)?;
-            bootstrap(&config)?;
+            prepare(&["metadata", "--bootstrap", "--config", path(&config)])?;
             let daemon =
                 cluster.daemon(format!("metadata{i}"), i, &["metadata", "--config", path(&config)]);
             cluster.metadata.push(daemon);
         }
         for i in 0..STORAGE {
-            let config = cluster.storage_config(i, METADATA + i, &addresses)?;
+            let (config, target) = cluster.storage_config(i, METADATA + i, &addresses)?;
+            prepare(&["target", "add", "--config", path(&config), path(&target)])?;
             let daemon = cluster.daemon(
                 format!("storage{i}"),
                 METADATA + i,
@@ -146,17 +147,18 @@ impl Cluster {
         Ok(file)
     }
 
-    fn storage_config(&self, i: u8, host: u8, addresses: &[String]) -> Result<PathBuf> {
+    fn storage_config(&self, i: u8, host: u8, addresses: &[String]) -> Result<(PathBuf, PathBuf)> {
         let (file, data) = self.places(&format!("storage{i}"));
         fs::create_dir_all(&data)?;
+        let target = data.join("target");
         let listen = format!("{}:{PORT}", self._network.host(host).address);
         let text = format!(
             "name = \"s{i}\"\nlisten = {listen:?}\nmetadata = {addresses:?}\ndomain = \"host{i}\"\n\
              [[targets]]\npath = {:?}\nsize = {TARGET_SIZE:?}\n",
-            path(&data.join("target"))
+            path(&target)
         );
         fs::write(&file, text)?;
-        Ok(file)
+        Ok((file, target))
     }
 
     fn places(&self, name: &str) -> (PathBuf, PathBuf) {
@@ -232,11 +234,10 @@ impl Cluster {
     }
 }
 
-/// Says that the metadata server is one of a new cluster.
-fn bootstrap(config: &Path) -> Result<()> {
-    let mut command = Command::new(weft_binary());
-    let out = command.args(["metadata", "--bootstrap", "--config", path(config)]).output()?;
-    ensure!(out.status.success(), "bootstrap: {}", String::from_utf8_lossy(&out.stderr));
+/// What an admin does once for each server, before it is started.
+fn prepare(args: &[&str]) -> Result<()> {
+    let out = Command::new(weft_binary()).args(args).stdin(Stdio::null()).output()?;
+    ensure!(out.status.success(), "weft {args:?}: {}", String::from_utf8_lossy(&out.stderr));
     Ok(())
 }
 

@@ -226,7 +226,8 @@ impl StateMachine {
 
     /// The number that the next session will get; they are given in order.
     pub fn next_session(&self) -> Result<u64> {
-        Ok(self.store.newest(|s| s.counters())?.next_session)
+        // None are counted before the cluster is initialised, and 0 is no session.
+        Ok(self.store.newest(|s| s.counters())?.next_session.max(1))
     }
 
     pub fn session_exists(&self, id: SessionId) -> Result<bool> {
