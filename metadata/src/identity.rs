@@ -5,6 +5,7 @@
 //! lose acknowledged metadata. An empty folder is one whose server may have forgotten: only an explicit
 //! bootstrap says that there was nothing to forget.
 
+use crate::raftlog::Position;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::Write;
@@ -30,8 +31,8 @@ pub enum Standing {
     New,
     /// Its folder was empty. It takes no part until the group has admitted it.
     Empty,
-    /// Admitted with an empty log: it follows, but neither votes nor stands for election before its
-    /// log holds the entry that admitted it.
+    /// Admitted with an empty log: it follows, but does not stand for election before its log holds the
+    /// entry that admitted it, and votes only for who has that.
     CatchingUp,
     #[default]
     Member,
@@ -50,6 +51,9 @@ struct Contents {
     /// Index of the log entry that admitted this server when its folder was empty; 0: none.
     #[serde(default)]
     admitted: u64,
+    /// Term of that entry; 0: an earlier version did not note it.
+    #[serde(default)]
+    admitted_term: u64,
 }
 
 /// A claimed data folder.
@@ -60,7 +64,7 @@ pub struct Identity {
     members: Vec<NodeId>,
     cluster: Option<Uuid>,
     standing: Standing,
-    admitted: u64,
+    admitted: Position,
 }
 
 impl Identity {
@@ -84,7 +88,7 @@ impl Identity {
                     ));
                 }
             }
-            let (standing, admitted) = (Standing::Empty, 0);
+            let (standing, admitted) = (Standing::Empty, Position::default());
             let identity = Self { path, node, members, cluster: None, standing, admitted };
             identity.write()?;
             return Ok(identity);
@@ -120,7 +124,8 @@ impl Identity {
                 Err(e) => return refuse(format!("cluster {hex:?}: {e}")),
             },
         };
-        let (standing, admitted) = (contents.standing, contents.admitted);
+        let standing = contents.standing;
+        let admitted = Position { index: contents.admitted, term: contents.admitted_term };
         Ok(Self { path, node, members, cluster, standing, admitted })
     }
 
@@ -129,7 +134,7 @@ impl Identity {
         let mut identity = Self::claim(data_dir, node, members)?;
         match identity.standing {
             Standing::New => Ok(()),
-            Standing::Empty => identity.stand(Standing::New, 0),
+            Standing::Empty => identity.stand(Standing::New, Position::default()),
             Standing::CatchingUp | Standing::Member => Err(Error::new(
                 ErrorKind::Exists,
                 format!(
@@ -145,8 +150,8 @@ impl Identity {
         self.standing
     }
 
-    /// Index of the log entry that admitted this server, if its folder was empty once; else 0.
-    pub fn admitted(&self) -> u64 {
+    /// Where the log entry lies that admitted this server, if its folder was empty once; else 0.
+    pub fn admitted(&self) -> Position {
         self.admitted
     }
 
@@ -156,7 +161,7 @@ impl Identity {
     }
 
     /// Changes what part this server may take, durably.
-    pub fn stand(&mut self, standing: Standing, admitted: u64) -> Result<()> {
+    pub fn stand(&mut self, standing: Standing, admitted: Position) -> Result<()> {
         (self.standing, self.admitted) = (standing, admitted);
         self.write()
     }
@@ -192,7 +197,8 @@ impl Identity {
             members: self.members.clone(),
             cluster: self.cluster.map(|c| c.to_string()).unwrap_or_default(),
             standing: self.standing,
-            admitted: self.admitted,
+            admitted: self.admitted.index,
+            admitted_term: self.admitted.term,
         };
         let text = toml::to_string(&contents)
             .map_err(|e| Error::new(ErrorKind::Internal, format!("identity: {e}")))?;
@@ -252,11 +258,12 @@ mod tests {
             Identity::bootstrap(dir.path(), NodeId(1), members()).unwrap();
             assert_eq!(claim().unwrap().standing(), Standing::New);
         }
-        claim().unwrap().stand(Standing::CatchingUp, 7).unwrap();
+        let admitted = Position { index: 7, term: 3 };
+        claim().unwrap().stand(Standing::CatchingUp, admitted).unwrap();
         let mut found = claim().unwrap();
-        assert_eq!((found.standing(), found.admitted()), (Standing::CatchingUp, 7));
+        assert_eq!((found.standing(), found.admitted()), (Standing::CatchingUp, admitted));
         assert!(Identity::bootstrap(dir.path(), NodeId(1), members()).is_err());
-        found.stand(Standing::Member, 7).unwrap();
+        found.stand(Standing::Member, admitted).unwrap();
         assert!(Identity::bootstrap(dir.path(), NodeId(1), members()).is_err());
         // What an earlier version wrote has run.
         let text = "format = 1\nnode = 1\nmembers = [1, 2]\ncluster = \"\"\n";

@@ -1,25 +1,34 @@
 //! How a server whose data folder is empty comes back into its group.
 //!
 //! It may have voted, and acknowledged entries, before its disk was lost. So it is silent until the
-//! leader has had an entry committed that names it. That entry was committed without it, by a majority
-//! of which none had forgotten anything; from this follows what makes its forgetting harmless:
-//! - whatever it helped to commit lies below that entry, in the log of everyone in that majority;
-//! - whoever is elected later was voted for by one of that majority, and so has that entry;
-//! - a vote it gave elects nobody any more: who asked for it does not have that entry, and who led by it
-//!   led a term that is over, or is the one in which it was admitted, in which it votes no more.
+//! leader has had an entry committed that names it, and that was proposed after it fell silent. That entry
+//! was committed without it, by a majority that does not count on it; so whatever it helped to commit lies
+//! below that entry. (Had it helped to commit something in a later term, one of that majority would have
+//! been in that term already and have refused the entry.)
 //!
-//! From then on it is a server with a short log, and Raft does the rest. That it also keeps out of
-//! elections until its log holds that entry is caution, and what the design asks for.
+//! From then on it acknowledges what its log holds, and *votes as one whose log reaches that entry*: for
+//! whoever has it, whatever its own log lacks. So what it forgot counts for nobody:
+//! - an entry that it helped to commit lies below, and it elects nobody who lacks it, as if it still had it.
+//!   No less will do. That one of the others is asked, too, is not enough: those may lose their disks, one
+//!   after the other, and be admitted while it still catches up;
+//! - a vote that it gave before elects nobody any more: who asked for it lacks the entry, which each of that
+//!   majority has, or answers for in turn. Who led by it led a term that is over, or is the one in which it was
+//!   admitted, in which it votes no more.
 //!
-//! Invariant: while a majority of the servers have empty folders, none is admitted: nothing is
-//! committed without one of them.
+//! It need not hold the log for that, and must not wait for it: were the leader lost meanwhile, with its
+//! disk or without, the vote that the last whole server needs would be this one. But it stands for no
+//! election before its log holds the entry.
+//!
+//! Invariant: while a majority of the servers have empty folders and none of them is admitted, none is:
+//! nothing is committed without one of them.
 
 use crate::config::Config;
 use crate::env::Env;
 use crate::identity::{Identity, LOG, STATE, Standing};
-use crate::raftlog::LogStorage;
+use crate::raftlog::{LogStorage, Position};
 use crate::run::options;
 use raft::eraftpb::HardState;
+use rand::RngCore;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +53,7 @@ pub async fn admitted(
     mut shutdown: watch::Receiver<bool>,
 ) -> Result<bool> {
     let name = format!("metadata {}", config.id);
-    let me = weft_net::Identity { name, cluster: None };
+    let me = weft_net::Identity { name, cluster: identity.cluster() };
     let peers = Peers::new(transport.clone(), me.clone());
     // Clients are sent on at once; other servers that wait learn that this one does.
     let (_ended, end) = watch::channel(false);
@@ -55,7 +64,7 @@ pub async fn admitted(
         () = weft_net::serve(listener, waiting, options(me, config.max_connections as usize, None), end) => {
             return Err(Error::new(ErrorKind::Internal, "the listener ended"));
         }
-        reply = ask(config, identity, &peers) => reply?,
+        reply = ask(config, env, identity, &peers) => reply?,
     };
     if let Some(cluster) = Uuid::from_slice(&reply.cluster) {
         identity.set_cluster(cluster)?;
@@ -69,14 +78,24 @@ pub async fn admitted(
         LogStorage::make(&folder.join(LOG), voters, &promised)
     })
     .await?;
-    identity.stand(Standing::CatchingUp, reply.index)?;
+    let at = Position { index: reply.index, term: reply.term };
+    identity.stand(Standing::CatchingUp, at)?;
     tracing::info!(index = reply.index, term = reply.term, "admitted to the group");
     Ok(true)
 }
 
 /// Asks all other servers, again and again, until a leader has had this one admitted.
-async fn ask(config: &Config, identity: &Identity, peers: &Peers) -> Result<v1::JoinReply> {
-    let request = v1::JoinRequest { node: config.id.0 };
+async fn ask(
+    config: &Config,
+    env: &Env,
+    identity: &Identity,
+    peers: &Peers,
+) -> Result<v1::JoinReply> {
+    // With the time, so that no two starts have the same, whatever the generator begins with.
+    let mut nonce = [0; 16];
+    env.rng(env.clock.now_ns() as u64).fill_bytes(&mut nonce);
+    let members = identity.members().iter().map(|m| m.0).collect();
+    let request = v1::JoinRequest { node: config.id.0, nonce: nonce.to_vec().into(), members };
     let mut remind = Instant::now();
     loop {
         let (mut empty, mut said) = (1, "nobody was asked yet".to_string());

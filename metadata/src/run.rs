@@ -7,7 +7,7 @@ use crate::identity::{Identity, LOG, STATE, Standing};
 use crate::join;
 use crate::leader;
 use crate::node::{Driver, Node, Wiring};
-use crate::raftlog::LogStorage;
+use crate::raftlog::{LogStorage, Position};
 use crate::replication::Link;
 use crate::server::{MetadataService, cluster_of};
 use crate::snapshot::Snapshots;
@@ -76,7 +76,7 @@ pub async fn run_in(
             let voters = identity.members().iter().map(|m| m.0).collect();
             let log = config.data_dir.join(LOG);
             env.blocking(move || LogStorage::make(&log, voters, &HardState::default())).await?;
-            identity.stand(Standing::Member, 0)?;
+            identity.stand(Standing::Member, Position::default())?;
         }
         Standing::CatchingUp | Standing::Member => {}
     }
@@ -201,9 +201,9 @@ impl Server {
             tokio::select! {
                 biased;
                 _ = shutdown.wait_for(|&stop| stop) => break,
-                caught_up = node.settled(admitted), if behind => {
+                caught_up = node.settled(admitted.index), if behind => {
                     caught_up?;
-                    tracing::info!("this server has caught up and takes part in elections");
+                    tracing::info!("this server has caught up and stands for election");
                     self.identity.stand(Standing::Member, admitted)?;
                 }
                 map = maps.wait_for(|map| cluster_of(map).is_some()), if !named => {

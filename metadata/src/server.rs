@@ -642,14 +642,9 @@ impl MetadataService {
     async fn join(&self, request: Incoming) -> Result<Outgoing> {
         let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
         let asking: v1::JoinRequest = decode(&request)?;
-        let server = NodeId(asking.node);
-        if server == self.node.config.id || !self.members.contains(&server) {
-            let what = format!("server {server} is not another member of this group");
-            return Err(Error::new(ErrorKind::Protocol, what));
-        }
         let admit = async {
             self.node.lead(deadline).await?;
-            self.node.admit(server).await
+            self.node.admit(asking).await
         };
         let reply = tokio::time::timeout_at(deadline, admit).await.map_err(|_| {
             Error::new(ErrorKind::TimedOut, "no majority has acknowledged it yet")

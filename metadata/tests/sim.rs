@@ -51,6 +51,12 @@ fn whole(id: u64, dir: &Path) -> bool {
     identity.is_ok_and(|text| text.contains("standing = \"member\""))
 }
 
+/// Whether the server may be needed by an election: as [`whole`], or it is about to catch up.
+fn admitted(id: u64, dir: &Path) -> bool {
+    let identity = std::fs::read_to_string(dir.join(id.to_string()).join("identity"));
+    identity.is_ok_and(|text| text.contains("standing = \"catching-up\"")) || whole(id, dir)
+}
+
 /// A group that has never run.
 fn group(seed: u64, dir: &Path) -> turmoil::Sim<'static> {
     // RUST_LOG=weft_metadata=debug shows what the servers do.
@@ -200,8 +206,8 @@ fn run(seed: u64, writes: u64) -> Vec<String> {
         }
         if heal.is_none() && now >= next && !*done.lock().unwrap() {
             let (id, kind) = (rng.random_range(1..=3), rng.random_range(0..4));
-            // While one disk's content is missing, a second loss would be that of a majority.
-            let others_whole = (1..=3).filter(|o| *o != id).all(|o| whole(o, dir.path()));
+            // Before one that lost its disk is admitted, a second loss would be that of a majority.
+            let others_whole = (1..=3).filter(|o| *o != id).all(|o| admitted(o, dir.path()));
             let what = match kind {
                 0 => {
                     let others =
@@ -438,6 +444,55 @@ fn who_lost_its_disk_comes_back_by_itself() {
                     let back = whole(2, dir);
                     if back {
                         sim.crash("mds1");
+                    }
+                    back
+                }),
+            ],
+        );
+    }
+}
+
+/// One is lost for good, its disk too, the moment that another is admitted whose disk was lost before: the
+/// third has all, and goes on with the vote of the second.
+#[test]
+fn who_is_admitted_helps_to_elect_before_it_has_caught_up() {
+    // One of them led.
+    for (seed, other) in [(5, 1), (5, 3), (6, 1), (6, 3)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut sim, stage) = (group(seed, dir.path()), Stage::default());
+        let turns = stage.clone();
+        sim.client("client", async move {
+            let mut witness = Witness::new().await;
+            for _ in 0..200 {
+                witness.create().await;
+            }
+            turns.next().await;
+            epilogue(witness, turns).await;
+            Ok(())
+        });
+        let dir = dir.path();
+        let mut lost = false;
+        play(
+            &mut sim,
+            &stage,
+            &mut [
+                Box::new(|sim| {
+                    if !std::mem::replace(&mut lost, true) {
+                        wipe(sim, 2, dir);
+                        sim.bounce("mds2");
+                    }
+                    let now = admitted(2, dir);
+                    if now {
+                        assert!(!whole(2, dir), "it has caught up");
+                        wipe(sim, other, dir);
+                        sim.bounce(name(other));
+                    }
+                    now
+                }),
+                Box::new(|sim| {
+                    let back = whole(2, dir) && whole(other, dir);
+                    if back {
+                        sim.crash(name(4 - other));
                     }
                     back
                 }),

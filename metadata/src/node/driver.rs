@@ -18,7 +18,7 @@ use super::{Node, View, not_leader};
 use crate::config::Config;
 use crate::env::Env;
 use crate::identity::{LOG, MOVE_AWAY};
-use crate::raftlog::{Append, LogDb, LogStorage};
+use crate::raftlog::{Append, LogDb, LogStorage, Position};
 use crate::replication::{Link, Lost};
 use crate::snapshot::Snapshots;
 use crate::state::StateMachine;
@@ -56,8 +56,9 @@ pub struct Wiring {
     pub inbox: mpsc::Receiver<Vec<Message>>,
     pub lost: mpsc::UnboundedReceiver<Lost>,
     pub snapshots: Arc<Snapshots>,
-    /// This server takes no part in elections before its log holds this entry; 0: it does.
-    pub admitted: u64,
+    /// The entry that admitted this server when its disk was lost; index 0: none. Before its log holds it,
+    /// it stands for no election, and votes only for who has it; without a term, for nobody.
+    pub admitted: Position,
     pub shutdown: watch::Receiver<bool>,
 }
 
@@ -141,6 +142,8 @@ impl Driver {
         let applier =
             Worker::start("apply", env.threads, apply::applier(state.clone(), applied_tx))
                 .map_err(start)?;
+        let me = config.id;
+        let others = config.peers.clone().into_iter().map(|p| p.id).filter(|&id| id != me);
         let node = Arc::new(Node {
             lease: Lease::new(config.election_timeout()),
             sessions: Mutex::default(),
@@ -150,6 +153,7 @@ impl Driver {
             commit: AtomicU64::new(applied_index),
             proposals: proposals_tx,
             barriers: barriers_tx,
+            admissions: others.map(|id| (id, Default::default())).collect(),
             state,
             env,
             config,
@@ -262,15 +266,26 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether this server may vote and stand for election.
-    fn elects(&self) -> bool {
-        self.raw.raft.raft_log.last_index() >= self.wiring.admitted
+    /// Whether the log holds what this server may have acknowledged before its disk was lost.
+    fn caught_up(&self) -> bool {
+        self.raw.raft.raft_log.last_index() >= self.wiring.admitted.index
+    }
+
+    /// Whether this server may vote for who asks for that; see [`crate::join`].
+    fn may_elect(&self, asks: &Message) -> bool {
+        let admitted = self.wiring.admitted;
+        let reaches = (asks.log_term, asks.index) >= (admitted.term, admitted.index);
+        let muted = self.mute_until.is_some_and(|until| Instant::now() < until);
+        !muted && (self.caught_up() || admitted.term > 0 && reaches)
     }
 
     fn on_tick(&mut self) {
-        // A follower's ticks serve no other end.
-        if self.elects() {
+        if self.caught_up() {
             self.raw.tick();
+        } else {
+            // It follows, and knows how long it has not heard of a leader, but does not stand.
+            let elapsed = &mut self.raw.raft.election_elapsed;
+            *elapsed = (*elapsed + 1).min(self.node.config.election_ticks());
         }
         if self.leads.is_some() && self.log_hangs() {
             self.step_down();
@@ -303,13 +318,12 @@ impl Driver {
         for mut message in messages {
             match MessageType::from_i32(message.msg_type) {
                 Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
-                    if !self.elects()
-                        || self.mute_until.is_some_and(|until| Instant::now() < until) => {}
+                    if !self.may_elect(&message) => {}
                 Some(MessageType::MsgSnapshot) => self.fetch(message),
                 Some(MessageType::MsgHeartbeat)
                     if message.commit > self.raw.raft.raft_log.last_index() =>
                 {
-                    if self.elects() {
+                    if self.caught_up() {
                         return Err(self.lost_entries(message.commit)?);
                     }
                     // Counted before this server lost its disk.

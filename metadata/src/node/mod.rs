@@ -21,12 +21,15 @@ pub use proposal::Effect;
 
 use crate::config::Config;
 use crate::env::Env;
+use crate::raftlog::Position;
 use crate::sessions::Sessions;
 use crate::state::StateMachine;
+use bytes::Bytes;
 use lease::Lease;
 use parking_lot::Mutex;
 use proposal::Proposal;
 use prost::Message as _;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -59,7 +62,12 @@ pub struct Node {
     lease: Lease,
     proposals: mpsc::Sender<Proposal>,
     barriers: mpsc::Sender<oneshot::Sender<Result<()>>>,
+    /// The others, with the last request of each to be admitted and what that was told. Held while an entry
+    /// is under way.
+    admissions: BTreeMap<NodeId, Admission>,
 }
+
+type Admission = Arc<tokio::sync::Mutex<Option<(Bytes, v1::JoinReply)>>>;
 
 /// Longest log entry, in bytes: a commit with all that may travel inline stays well below.
 const MAX_ENTRY: usize = 2 << 20;
@@ -142,6 +150,15 @@ impl Node {
         body: v1::log_entry::Body,
         effect: Effect,
     ) -> Result<v1::MetaReply> {
+        Ok(self.propose_at(body, effect).await?.1)
+    }
+
+    /// As [`Self::propose`], with the entry's place in the log.
+    async fn propose_at(
+        &self,
+        body: v1::log_entry::Body,
+        effect: Effect,
+    ) -> Result<(Position, v1::MetaReply)> {
         let data = v1::LogEntry { time_ns: 0, body: Some(body) }.encode_to_vec();
         if data.len() > MAX_ENTRY {
             return Err(Error::new(
@@ -155,30 +172,51 @@ impl Node {
         let (reply, answer) = oneshot::channel();
         let proposal = Proposal { data, effect, reply };
         self.proposals.send(proposal).await.map_err(|_| stopping())?;
-        let stored = answer.await.map_err(|_| stopping())??;
+        let (at, stored) = answer.await.map_err(|_| stopping())??;
         match stored.error {
-            0 => Ok(stored.reply.unwrap_or_default()),
+            0 => Ok((at, stored.reply.unwrap_or_default())),
             code => Err(Error::new(ErrorKind::from_code(code), stored.message)),
         }
     }
 
     /// Has the group note that a server lost its disk and starts anew. Answers what it must know to
-    /// take part again; see [`crate::join`].
-    pub async fn admit(&self, server: NodeId) -> Result<v1::JoinReply> {
-        let entry = v1::AdmitServerEntry { node: server.0 };
-        tracing::warn!(server = server.0, "a server with an empty disk asks to be admitted");
-        self.propose(v1::log_entry::Body::AdmitServer(entry), Effect::Nothing).await?;
+    /// take part again; see [`crate::join`]. The same request again is told the same: its server was silent
+    /// all the while. One entry for a server is under way at a time, whoever gives up waiting for it.
+    /// Errors: `Protocol`, it is not another server of this group; `Invalid`, it is configured with others;
+    /// those of [`Self::propose`].
+    pub async fn admit(self: &Arc<Self>, request: v1::JoinRequest) -> Result<v1::JoinReply> {
+        let server = NodeId(request.node);
+        let Some(admission) = self.admissions.get(&server).cloned() else {
+            let what = format!("server {server} is not another member of this group");
+            return Err(Error::new(ErrorKind::Protocol, what));
+        };
         let mut members: Vec<u64> = self.config.peers.iter().map(|p| p.id.0).collect();
         members.sort_unstable();
-        // Neither is less than the entry's own.
-        let (index, term) = (self.state.applied(), self.view().term);
-        Ok(v1::JoinReply {
-            empty: false,
-            cluster: self.map().cluster.clone(),
-            members,
-            term,
-            index,
-        })
+        if !request.members.is_empty() && request.members != members {
+            let what = format!(
+                "the group is made of servers {members:?}, server {server} is configured with {:?}",
+                request.members
+            );
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        let mut last = admission.lock_owned().await;
+        let node = self.clone();
+        let admitted = tokio::spawn(async move {
+            let known =
+                last.as_ref().filter(|(nonce, _)| !nonce.is_empty() && *nonce == request.nonce);
+            if let Some((_, reply)) = known {
+                return Ok(reply.clone());
+            }
+            tracing::warn!(server = server.0, "a server with an empty disk asks to be admitted");
+            let entry = v1::log_entry::Body::AdmitServer(v1::AdmitServerEntry { node: server.0 });
+            let (at, _) = node.propose_at(entry, Effect::Nothing).await?;
+            let cluster = node.map().cluster.clone();
+            let (term, index) = (at.term, at.index);
+            let reply = v1::JoinReply { empty: false, cluster, members, term, index };
+            *last = Some((request.nonce, reply.clone()));
+            Ok(reply)
+        });
+        admitted.await.map_err(|e| Error::new(ErrorKind::Internal, format!("admission: {e}")))?
     }
 
     /// Returns when the state here holds all that was acknowledged before the call, anywhere.

@@ -1,5 +1,6 @@
 //! Proposals on their way through the log, and what they change in the leader's soft state.
 
+use crate::raftlog::Position;
 use crate::sessions::Sessions;
 use std::collections::VecDeque;
 use tokio::sync::oneshot;
@@ -71,11 +72,14 @@ impl Effect {
     }
 }
 
+/// Who is told where the entry lies in the log, and what applying it answered.
+pub type Asker = oneshot::Sender<Result<(Position, v1::StoredReply)>>;
+
 /// An entry that waits to be proposed. Its time is added when it is.
 pub struct Proposal {
     pub data: Vec<u8>,
     pub effect: Effect,
-    pub reply: oneshot::Sender<Result<v1::StoredReply>>,
+    pub reply: Asker,
 }
 
 impl Proposal {
@@ -91,7 +95,7 @@ struct InLog {
     index: u64,
     term: u64,
     effect: Effect,
-    reply: oneshot::Sender<Result<v1::StoredReply>>,
+    reply: Asker,
 }
 
 /// Proposals in the log, in its order.
@@ -105,13 +109,7 @@ impl Pending {
         self.queue.len()
     }
 
-    pub fn push(
-        &mut self,
-        index: u64,
-        term: u64,
-        effect: Effect,
-        reply: oneshot::Sender<Result<v1::StoredReply>>,
-    ) {
+    pub fn push(&mut self, index: u64, term: u64, effect: Effect, reply: Asker) {
         self.queue.push_back(InLog { index, term, effect, reply });
     }
 
@@ -132,7 +130,7 @@ impl Pending {
         {
             done.effect.apply(sessions, &reply);
             // The asker may have gone; the reply is stored for its retry.
-            let _ = done.reply.send(Ok(reply));
+            let _ = done.reply.send(Ok((Position { index, term }, reply)));
         }
     }
 

@@ -12,7 +12,7 @@ use raft_prost::Message as _;
 use std::time::Duration;
 use tokio::time::{advance, timeout};
 
-type Answer = oneshot::Receiver<Result<v1::StoredReply>>;
+type Answer = oneshot::Receiver<Result<(Position, v1::StoredReply)>>;
 
 /// Server 1 of three.
 struct Rig {
@@ -23,7 +23,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(admitted: u64, tune: impl FnOnce(&mut Config)) -> Self {
+    fn new(admitted: Position, tune: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let member = |id: u64| Member { id: NodeId(id), address: format!("127.0.0.1:{id}") };
         let members: Vec<_> = (1..=3).map(member).collect();
@@ -59,7 +59,7 @@ impl Rig {
 
     /// Follows server 2, in term 5, with this many entries, all applied.
     async fn following(entries: u64, tune: impl FnOnce(&mut Config)) -> Self {
-        let mut rig = Self::new(0, tune);
+        let mut rig = Self::new(Position::default(), tune);
         rig.receive(append(0, &(1..=entries).map(|_| Vec::new()).collect::<Vec<_>>())).await;
         assert_eq!(rig.driver.raw.raft.raft_log.applied, entries);
         rig
@@ -67,7 +67,7 @@ impl Rig {
 
     /// Leads, ready to answer.
     async fn leading() -> Self {
-        let mut rig = Self::new(0, |_| {});
+        let mut rig = Self::new(Position::default(), |_| {});
         rig.driver.raw.campaign().unwrap();
         rig.settle().await;
         for kind in [MessageType::MsgRequestPreVoteResponse, MessageType::MsgRequestVoteResponse] {
@@ -93,6 +93,13 @@ impl Rig {
         self.driver.publish().unwrap();
     }
 
+    /// What it answers to server 3, if it does, when that asks whether it would be elected with this log.
+    async fn votes(&mut self, log_term: u64, index: u64) -> Vec<bool> {
+        let kind = MessageType::MsgRequestPreVote;
+        self.receive(Message { term: 9, index, log_term, ..message(3, kind) }).await;
+        self.sent_to(3).iter().map(|vote| !vote.reject).collect()
+    }
+
     async fn receive(&mut self, message: Message) {
         self.driver.on_messages(vec![message]).unwrap();
         self.settle().await;
@@ -113,6 +120,20 @@ impl Rig {
         let (reply, answer) = oneshot::channel();
         self.driver.propose(&mut vec![Proposal { data, effect: Effect::Nothing, reply }]);
         answer
+    }
+
+    /// Lets what the node was asked for go through the log. Answers how many entries that makes.
+    async fn pump(&mut self) -> usize {
+        let mut proposals = Vec::new();
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+            proposals.extend(std::iter::from_fn(|| self.driver.proposals.try_recv().ok()));
+        }
+        let many = proposals.len();
+        self.driver.propose(&mut proposals);
+        self.settle().await;
+        self.acknowledge(&[2]).await;
+        many
     }
 
     fn sent_to(&mut self, peer: u64) -> Vec<Message> {
@@ -281,7 +302,7 @@ async fn a_leader_whose_disk_is_as_slow_as_the_others_leads_on() {
     disk.write();
     rig.driver.drain().unwrap();
     rig.acknowledge(&[2]).await;
-    assert_eq!(answer.await.unwrap().unwrap().error, 0);
+    assert_eq!(answer.await.unwrap().unwrap().1.error, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -330,7 +351,7 @@ async fn a_log_of_few_large_entries_is_shortened() {
     let large = v1::PurgeInodesEntry { inos: vec![u64::MAX; 20_000] };
     let body = Some(v1::log_entry::Body::PurgeInodes(large));
     let data = v1::LogEntry { time_ns: 1, body }.encode_to_vec();
-    let mut rig = Rig::new(0, |config| config.log_bytes = 1 << 20);
+    let mut rig = Rig::new(Position::default(), |config| config.log_bytes = 1 << 20);
     for index in 0..40 {
         rig.receive(append(index, std::slice::from_ref(&data))).await;
         rig.driver.compact();
@@ -358,7 +379,7 @@ async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
     let answer = rig.propose(admit(3));
     rig.settle().await;
     rig.acknowledge(&[2]).await;
-    assert_eq!(answer.await.unwrap().unwrap().error, 0);
+    assert_eq!(answer.await.unwrap().unwrap().1.error, 0);
     rig.sent_to(3);
     rig.driver.on_tick();
     rig.settle().await;
@@ -374,32 +395,38 @@ async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_catches_up_takes_no_part_in_elections() {
-    let mut rig = Rig::new(4, |_| {});
-    let ask = |index| Message {
-        term: 9,
-        index,
-        log_term: 5,
-        ..message(3, MessageType::MsgRequestPreVote)
-    };
-    let patience = 10 * rig.driver.node.config.election_ticks();
-    for have in 0..4 {
-        rig.receive(ask(100)).await;
+async fn who_catches_up_stands_for_no_election_and_elects_who_has_what_it_forgot() {
+    // The second was noted by an earlier version, which did not say in which term that was.
+    for admitted in [Position { index: 4, term: 5 }, Position { index: 4, term: 0 }] {
+        let mut rig = Rig::new(admitted, |_| {});
+        let patience = 10 * rig.driver.node.config.election_ticks();
+        for have in 0..4 {
+            for _ in 0..patience {
+                rig.driver.on_tick();
+                rig.settle().await;
+            }
+            assert_eq!(rig.sent_to(3).len(), 0, "with {have} entries it does not stand");
+            // Longer logs than its own, shorter ones than it answers for.
+            for (log_term, index) in [(4, 100), (5, 3)] {
+                assert_eq!(rig.votes(log_term, index).await, [], "with {have} entries");
+            }
+            let votes = rig.votes(5, 4).await;
+            assert_eq!(votes, if admitted.term > 0 { vec![true] } else { vec![] });
+            // What was counted before its disk was lost, and then one entry.
+            let counted = Message { term: 5, commit: 99, ..message(2, MessageType::MsgHeartbeat) };
+            rig.receive(counted).await;
+            rig.receive(append(have, &[Vec::new()])).await;
+            assert_eq!(rig.sent_to(2).len(), 2, "it follows");
+            assert_eq!(rig.votes(5, 100).await, [], "it has just heard of a leader");
+        }
         for _ in 0..patience {
             rig.driver.on_tick();
             rig.settle().await;
         }
-        assert_eq!(rig.sent_to(3).len(), 0, "with {have} entries");
-        // What was counted before its disk was lost, and then one entry.
-        let counted = Message { term: 5, commit: 99, ..message(2, MessageType::MsgHeartbeat) };
-        rig.receive(counted).await;
-        rig.receive(append(have, &[Vec::new()])).await;
-        assert_eq!(rig.sent_to(2).len(), 2, "it follows");
+        assert!(!rig.sent_to(3).is_empty(), "it stands");
+        assert_eq!(rig.votes(5, 100).await, [true]);
+        assert_eq!(rig.votes(5, 3).await, [false]);
     }
-    rig.driver.raw.raft.leader_id = raft::INVALID_ID;
-    rig.receive(ask(100)).await;
-    let votes = rig.sent_to(3);
-    assert_eq!((votes.len(), votes[0].reject), (1, false));
 }
 
 #[tokio::test]
@@ -413,4 +440,51 @@ async fn who_lost_entries_that_others_count_on_ends_for_good() {
     drop(driver);
     let refused = LogStorage::open(&log, 3).err().expect("it is not opened again");
     assert!(refused.message.contains("move the whole data folder away"), "{refused}");
+}
+
+/// What it asks for goes through the log once, until it has lost its disk again.
+#[tokio::test]
+async fn a_server_is_admitted_once_for_each_lost_disk() {
+    let mut rig = Rig::leading().await;
+    let node = rig.driver.node.clone();
+    let ask = |server: u64, nonce: &'static str, members: &[u64]| {
+        let (node, members) = (node.clone(), members.to_vec());
+        let request = v1::JoinRequest { node: server, nonce: nonce.into(), members };
+        tokio::spawn(async move { node.admit(request).await })
+    };
+    for (server, members, kind) in [
+        (1, &[1, 2, 3][..], ErrorKind::Protocol),
+        (4, &[1, 2, 3], ErrorKind::Protocol),
+        (3, &[1, 2, 3, 4], ErrorKind::Invalid),
+    ] {
+        let refused = ask(server, "a", members);
+        assert_eq!(rig.pump().await, 0);
+        assert_eq!(refused.await.unwrap().unwrap_err().kind, kind);
+    }
+    // Who asks may give up waiting: its entry is under way all the same, and no other is made.
+    let impatient = ask(3, "a", &[1, 2, 3]);
+    tokio::task::yield_now().await;
+    impatient.abort();
+    assert!(impatient.await.unwrap_err().is_cancelled());
+    let (again, twice) = (ask(3, "a", &[1, 2, 3]), ask(3, "a", &[1, 2, 3]));
+    assert_eq!(rig.pump().await, 1);
+    assert_eq!(rig.pump().await, 0);
+    let admitted = again.await.unwrap().unwrap();
+    let last = rig.driver.raw.raft.raft_log.last_index();
+    let term = rig.driver.raw.raft.term;
+    assert_eq!((admitted.term, admitted.index), (term, last), "where the entry lies");
+    rig.propose(admit(9));
+    rig.settle().await;
+    rig.acknowledge(&[2]).await;
+    assert_eq!(twice.await.unwrap().unwrap(), admitted);
+    // It may have acknowledged what was counted since, and has forgotten it.
+    let lost_again = ask(3, "b", &[1, 2, 3]);
+    assert_eq!(rig.pump().await, 1);
+    assert_eq!(lost_again.await.unwrap().unwrap().index, last + 2);
+    // An earlier version does not say which start of it asks.
+    for more in [3, 4] {
+        let unnamed = ask(3, "", &[]);
+        assert_eq!(rig.pump().await, 1);
+        assert_eq!(unnamed.await.unwrap().unwrap().index, last + more);
+    }
 }
