@@ -11,7 +11,7 @@
 //! drive; a local drive that failed later stays failed until a restart, since nobody pulls its cable by
 //! design.
 
-use crate::engine::{Engine, TargetOptions};
+use crate::engine::{Engine, TargetOptions, Unread};
 use crate::location::Location;
 use crate::nvmeof::{self, Remote, Roots};
 use crate::service::Targets;
@@ -90,10 +90,11 @@ impl Keeper {
     ) -> Option<Engine> {
         let mut again = AGAIN;
         let mut said = String::new();
+        let unread = Arc::new(Mutex::new(Unread::default()));
         loop {
             let begun = Instant::now();
             let result = match self.find().await {
-                Ok(device) => self.open(device, known).await,
+                Ok(device) => self.open(device, known, &unread).await,
                 Err(e) => Err(e),
             };
             let hopeless = result.as_ref().err().filter(|e| !self.may_heal(e)).cloned();
@@ -135,9 +136,16 @@ impl Keeper {
         }
     }
 
-    async fn open(&self, device: PathBuf, known: Option<Uuid>) -> Result<Engine> {
+    async fn open(
+        &self,
+        device: PathBuf,
+        known: Option<Uuid>,
+        unread: &Arc<Mutex<Unread>>,
+    ) -> Result<Engine> {
         let options = TargetOptions { path: device, ..self.options.clone() };
-        let opened = tokio::task::spawn_blocking(move || Engine::open(&options)).await;
+        let unread = unread.clone();
+        let open = move || Engine::open_again(&options, &mut unread.lock());
+        let opened = tokio::task::spawn_blocking(open).await;
         let engine =
             opened.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))?;
         if let Some(known) = known.filter(|&k| k != engine.uuid()) {

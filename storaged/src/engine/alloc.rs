@@ -1,6 +1,7 @@
 //! Which blocks are free. Kept in memory only; the index says what is used.
 //!
-//! Invariants: free runs neither touch nor overlap; a block is given to one owner at a time.
+//! Invariants: free runs neither touch nor overlap; a block is given to one owner at a time, and to none once
+//! it is known to be bad.
 
 use super::entry::Extent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ pub(super) struct Allocator {
     total: u64,
     /// Blocks that puts may not take.
     reserve: u64,
+    bad: BTreeSet<u64>,
 }
 
 impl Allocator {
@@ -27,6 +29,7 @@ impl Allocator {
             free: 0,
             total,
             reserve: (total / 128).min(1 << 18),
+            bad: BTreeSet::new(),
         };
         it.insert(first, total);
         it.free = total;
@@ -93,29 +96,46 @@ impl Allocator {
         true
     }
 
+    /// Never gives this block to anyone: now if it is free, else when it is given back.
+    pub fn avoid(&mut self, block: u64) {
+        self.bad.insert(block);
+        self.claim(Extent { block, blocks: 1 });
+    }
+
     /// Gives extents back.
     pub fn give(&mut self, extents: &[Extent]) {
         for extent in extents {
-            let (mut start, mut end) = (extent.block, extent.end());
-            let before = self.by_start.range(..=start).next_back().map(|(&s, &l)| (s, l));
-            if let Some((s, l)) = before {
-                assert!(s + l <= start, "blocks {extent:?} were freed twice");
-                if s + l == start {
-                    self.remove(s, l);
-                    start = s;
+            let mut block = extent.block;
+            let bad: Vec<_> = self.bad.range(block..extent.end()).copied().collect();
+            for end in bad.into_iter().chain([extent.end()]) {
+                if end > block {
+                    self.give_good(Extent { block, blocks: (end - block) as u32 });
                 }
+                block = end + 1;
             }
-            let after = self.by_start.range(extent.block..).next().map(|(&s, &l)| (s, l));
-            if let Some((s, l)) = after {
-                assert!(s >= end, "blocks {extent:?} were freed twice");
-                if s == end {
-                    self.remove(s, l);
-                    end = s + l;
-                }
-            }
-            self.insert(start, end - start);
-            self.free += u64::from(extent.blocks);
         }
+    }
+
+    fn give_good(&mut self, extent: Extent) {
+        let (mut start, mut end) = (extent.block, extent.end());
+        let before = self.by_start.range(..=start).next_back().map(|(&s, &l)| (s, l));
+        if let Some((s, l)) = before {
+            assert!(s + l <= start, "blocks {extent:?} were freed twice");
+            if s + l == start {
+                self.remove(s, l);
+                start = s;
+            }
+        }
+        let after = self.by_start.range(extent.block..).next().map(|(&s, &l)| (s, l));
+        if let Some((s, l)) = after {
+            assert!(s >= end, "blocks {extent:?} were freed twice");
+            if s == end {
+                self.remove(s, l);
+                end = s + l;
+            }
+        }
+        self.insert(start, end - start);
+        self.free += u64::from(extent.blocks);
     }
 
     fn cut(&mut self, start: u64, length: u64, blocks: u64) {
@@ -141,6 +161,21 @@ impl Allocator {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_bad_block_goes_to_nobody() {
+        let mut it = Allocator::new(0, 100);
+        assert!(it.claim(Extent { block: 10, blocks: 10 }));
+        // One that is free, one that is a chunk's, at its ends and within, and one twice.
+        for bad in [50, 10, 14, 15, 19, 50] {
+            it.avoid(bad);
+        }
+        assert_eq!(it.used(), 11);
+        it.give(&[Extent { block: 10, blocks: 10 }]);
+        assert_eq!(it.used(), 5);
+        let free: Vec<_> = it.by_start.iter().map(|(&s, &l)| (s, l)).collect();
+        assert_eq!(free, [(0, 10), (11, 3), (16, 3), (20, 30), (51, 49)]);
+    }
 
     proptest! {
         #[test]

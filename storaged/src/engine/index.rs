@@ -11,6 +11,7 @@ use rocksdb::{
     BlockBasedOptions, Cache as BlockCache, DB, Direction, ErrorKind as Kind, IteratorMode,
     LogLevel, Options, ReadOptions, ReadTier, WriteBatch, WriteOptions,
 };
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,8 @@ use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, SessionId, Uuid};
 const TARGET: &[u8] = b"m/target";
 /// Last journal record that the index holds, and the greatest stamp in it: u64 each, little-endian.
 const APPLIED: &[u8] = b"m/applied";
+/// Blocks that the drive cannot read: u64 each, little-endian, ascending.
+const UNREADABLE: &[u8] = b"m/unreadable";
 const CHUNK: u8 = b'c';
 const BLOCK_CACHE: usize = 32 << 20;
 const ENTRY_CACHE: u64 = 32 << 20;
@@ -124,6 +127,31 @@ impl Index {
         batch.put(TARGET, uuid.0);
         self.write(batch)?;
         self.flush()
+    }
+
+    /// Blocks of the drive that could not be read when this index was made or brought up to date. They are
+    /// used no more.
+    pub fn unreadable(&self) -> Result<BTreeSet<u64>> {
+        let found = self.meta(UNREADABLE)?.unwrap_or_default();
+        let (blocks, rest) = found.as_chunks();
+        if !rest.is_empty() {
+            let what = format!(
+                "index {}: its list of bad blocks is damaged; remove the index to have it rebuilt",
+                self.path
+            );
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        Ok(blocks.iter().map(|&block| u64::from_le_bytes(block)).collect())
+    }
+
+    /// Sets what [`Self::unreadable`] answers; durable with the next changes that are.
+    pub fn set_unreadable(&self, blocks: &BTreeSet<u64>) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(
+            UNREADABLE,
+            blocks.iter().flat_map(|block| block.to_le_bytes()).collect::<Vec<_>>(),
+        );
+        self.write(batch)
     }
 
     /// Makes changes visible; durable only after [`Self::flush`].

@@ -42,6 +42,7 @@ mod rebuild;
 mod signature;
 mod start;
 mod superblock;
+mod unread;
 mod uring;
 mod worker;
 
@@ -50,6 +51,7 @@ pub use ops::{ListPage, Range};
 pub use signature::{Content, Inspection, inspect};
 pub use start::{DISCARD_RATE, TargetOptions, Tuning};
 pub use superblock::Superblock;
+pub use unread::Unread;
 
 use alloc::Allocator;
 use busy::Busy;

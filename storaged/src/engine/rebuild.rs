@@ -4,19 +4,21 @@
 //! unless a newer one overlaps it. What was deleted and not overwritten since comes back; nobody
 //! refers to it, and the full reconcile (I7) deletes it again. Readers verify checksums as always.
 //!
-//! Invariant: the index is sealed only when every block was read. A fabric that is away for a moment
-//! reads as a drive full of bad blocks, and a chunk that is missed would lose its space to others.
+//! Invariant: the index is sealed only when every block was read, but for those that try after try could not
+//! read: their space goes to nobody, and the index says so. A fabric that is away for a moment reads as a
+//! drive full of bad blocks, and a chunk that is missed would lose its space to others.
 
 use super::device::Device;
 use super::entry::{Entry, Extent};
 use super::index::{Applied, Change, Index};
 use super::superblock::Superblock;
+use super::unread::{Salvage, Unread};
 use super::{BLOCK, header};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::time::Instant;
-use weft_proto::{ChunkId, Error, ErrorKind, Result};
+use weft_proto::{ChunkId, Result};
 
 /// Bytes of one read.
 const PIECE: u64 = 4 << 20;
@@ -32,17 +34,25 @@ struct Found {
 }
 
 /// Makes a new index in `path` from what lies on the target. `last` is the number of the last journal
-/// record. Blocks for as long as it takes to read the drive.
+/// record; `unread` has what earlier tries could not read. Blocks for as long as it takes to read the drive.
 pub(super) fn run(
     device: &dyn Device,
     superblock: &Superblock,
     path: &Path,
     name: &str,
     last: u64,
+    unread: &mut Unread,
 ) -> Result<(Index, Applied)> {
     let index = Index::create(path)?;
-    let mut scan =
-        Scan { device, superblock, index: &index, name, found: Vec::new(), batch: Vec::new() };
+    let mut scan = Scan {
+        device,
+        superblock,
+        index: &index,
+        name,
+        salvage: Salvage::new(device, name),
+        found: Vec::new(),
+        batch: Vec::new(),
+    };
     scan.run()?;
     let found = std::mem::take(&mut scan.found);
     let stamp = found.iter().map(|f| f.stamp).max().unwrap_or(0);
@@ -52,6 +62,9 @@ pub(super) fn run(
     // The index has the last header seen of each id; put right the ids that lost.
     scan.settle(survivors)?;
     let applied = Applied { record: last, stamp };
+    let lost = scan.salvage.unread;
+    unread.give_up(&lost, name)?;
+    index.set_unreadable(&lost)?;
     index.seal(superblock.uuid, applied)?;
     tracing::info!("{name}: index rebuilt: {kept} chunks of {total} headers");
     Ok((index, applied))
@@ -80,6 +93,7 @@ struct Scan<'a> {
     superblock: &'a Superblock,
     index: &'a Index,
     name: &'a str,
+    salvage: Salvage<'a>,
     found: Vec<Found>,
     batch: Vec<Change>,
 }
@@ -97,12 +111,14 @@ impl Scan<'_> {
                 next += len;
             }
             let Some((at, read)) = reads.pop_front() else { return Ok(()) };
-            let buffer = read.block().map_err(|e| {
-                let what =
-                    "rebuilding the index: the drive must be read whole, and could not be at";
-                Error::new(ErrorKind::Io, format!("{}: {what} byte {at}: {e}", self.name))
-            })?;
-            self.piece(at, buffer.as_ref())?;
+            match read.block() {
+                Ok(buffer) => self.piece(at, buffer.as_ref())?,
+                Err(_) => {
+                    for (at, bytes) in self.salvage.read(at, PIECE.min(end - at))? {
+                        self.piece(at, &bytes)?;
+                    }
+                }
+            }
             if told.elapsed().as_secs() >= 5 {
                 let percent = (at - start) * 100 / (end - start);
                 tracing::info!(
@@ -128,7 +144,7 @@ impl Scan<'_> {
     fn header(&mut self, at: u64, blocks: u64, bytes: &[u8]) -> Result<()> {
         let decoded = match bytes.get(..(blocks * BLOCK) as usize) {
             Some(bytes) => header::decode(self.superblock.salt, at, bytes),
-            None => read_header(self.device, self.superblock, at, blocks)?,
+            None => self.read_header(at, blocks)?,
         };
         let Some((id, entry)) = decoded else { return Ok(()) };
         if !entry.place.lies_in(self.superblock.data_block, self.superblock.data_end) {
@@ -160,32 +176,22 @@ impl Scan<'_> {
         for (id, newer) in wrong {
             let change = match newer {
                 None => Change::Delete(id),
-                Some((block, blocks)) => {
-                    match read_header(self.device, self.superblock, block, blocks)? {
-                        Some((found, entry)) if found == id => Change::Put(id, Arc::new(entry)),
-                        _ => Change::Delete(id),
-                    }
-                }
+                Some((block, blocks)) => match self.read_header(block, blocks)? {
+                    Some((found, entry)) if found == id => Change::Put(id, Arc::new(entry)),
+                    _ => Change::Delete(id),
+                },
             };
             self.index.apply(&[change], Applied::default())?;
         }
         Ok(())
     }
-}
 
-/// Reads the header at block `at`. Blocks. Errors: the drive's.
-fn read_header(
-    device: &dyn Device,
-    superblock: &Superblock,
-    at: u64,
-    blocks: u64,
-) -> Result<Option<(ChunkId, Entry)>> {
-    if at.checked_add(blocks).is_none_or(|end| end > superblock.data_end) {
-        return Ok(None);
+    /// Reads the header at block `at`, if it is one and can be read. Blocks. Errors: the drive's.
+    fn read_header(&mut self, at: u64, blocks: u64) -> Result<Option<(ChunkId, Entry)>> {
+        if at.checked_add(blocks).is_none_or(|end| end > self.superblock.data_end) {
+            return Ok(None);
+        }
+        let bytes = self.salvage.read_whole(at * BLOCK, blocks * BLOCK)?;
+        Ok(bytes.and_then(|bytes| header::decode(self.superblock.salt, at, &bytes)))
     }
-    let buffer = device
-        .read(at * BLOCK, (blocks * BLOCK) as usize)
-        .block()
-        .map_err(|e| Error::new(ErrorKind::Io, format!("header at block {at}: {e}")))?;
-    Ok(header::decode(superblock.salt, at, buffer.as_ref()))
 }

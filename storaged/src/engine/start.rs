@@ -1,7 +1,8 @@
 //! Brings a target up: superblocks, index, journal replay, free space.
 //!
 //! Invariant: what could not be read is not taken for absent. An error of the drive fails the start and
-//! leaves the index as it was, or unsealed; what was read and does not match counts as never written.
+//! leaves the index as it was, or unsealed; what was read and does not match counts as never written. What try
+//! after try cannot be read is given up (`unread`): it counts as lost, and its space goes to nobody.
 
 use super::commit::Committer;
 use super::device::{Device, Done};
@@ -10,13 +11,13 @@ use super::file::{self, TargetFile};
 use super::index::{self, Applied, Index, Opened};
 use super::journal::{self, Change, Record};
 use super::signature::{self, Content};
+use super::unread::{Salvage, Unread, of_medium};
 use super::uring::Uring;
 use super::{
     Allocator, BLOCK, Busy, Core, Counters, Discard, Engine, Readers, Superblock, header, rebuild,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,6 +74,12 @@ impl Engine {
     /// lost. Errors name the path and what to do: `NotFound`; `Invalid`, when it is no target, or not
     /// the whole one; `Busy`; `Corrupt`; `Io` and `TimedOut`, after which trying again may help.
     pub fn open(options: &TargetOptions) -> Result<Self> {
+        Self::open_again(options, &mut Unread::default())
+    }
+
+    /// As [`Self::open`], for who tries again and again: after some tries that could not read the same few
+    /// blocks, and only those, the target is opened without what lay there.
+    pub fn open_again(options: &TargetOptions, unread: &mut Unread) -> Result<Self> {
         let path = &options.path;
         let target = file::open(path)?;
         let index = index_path(options, &target)?;
@@ -84,7 +91,7 @@ impl Engine {
         }
         let device = Uring::new(target, superblock.size, &name, tuning)
             .map_err(|e| Error::new(ErrorKind::Io, format!("{}: io_uring: {e}", path.display())))?;
-        Self::on_device(Arc::new(device), superblock, path, &index)
+        Self::on_device(Arc::new(device), superblock, path, &index, unread)
     }
 
     /// Makes a fresh target of a drive that nobody uses, or of a file; one that does not exist is made
@@ -121,18 +128,19 @@ impl Engine {
 
     /// Brings up a target on any [`Device`], which holds (or is to hold, when it is blank) what
     /// `superblock` describes. `path` names it in logs and errors; `index_path` is the directory of
-    /// its index. Blocks.
+    /// its index, `unread` what earlier tries could not read. Blocks.
     pub fn on_device(
         device: Arc<dyn Device>,
         superblock: Superblock,
         path: &Path,
         index_path: &Path,
+        unread: &mut Unread,
     ) -> Result<Self> {
         let name = path.display().to_string();
         let records = journal::scan(&*device, &superblock)
             .map_err(|e| Error::new(ErrorKind::Io, format!("{name}: reading the journal: {e}")))?;
         let start = Start { device: &*device, superblock: &superblock, name: &name };
-        let (index, mut applied) = start.index(index_path, &records)?;
+        let (index, mut applied) = start.index(index_path, &records, unread)?;
         // Puts that nobody was told of may have left headers with greater numbers than the last known.
         applied.stamp += STAMP_JUMP;
         index.apply(&[], applied)?;
@@ -153,6 +161,14 @@ impl Engine {
                 ),
             ))
         })?;
+        let unreadable = index.unreadable()?;
+        if !unreadable.is_empty() {
+            unreadable.iter().for_each(|&block| allocator.avoid(block));
+            tracing::warn!(
+                "{name}: {} blocks of this drive could not be read before and are not used; replace it",
+                unreadable.len()
+            );
+        }
         tracing::info!(
             "{name}: {chunks} chunks, {} of {} MiB used",
             (allocator.used() * BLOCK) >> 20,
@@ -175,6 +191,7 @@ impl Engine {
             failure: Mutex::new(None),
         });
         core.counters.chunks.store(chunks, Ordering::Relaxed);
+        core.counters.read_errors.store(unreadable.len() as u64, Ordering::Relaxed);
         let committer = Committer::start(core.clone(), applied.record).map_err(thread)?;
         Ok(Self { core, committer: Arc::new(committer) })
     }
@@ -301,7 +318,12 @@ struct Start<'a> {
 
 impl Start<'_> {
     /// The index with everything in the journal applied.
-    fn index(&self, path: &Path, records: &BTreeMap<u64, Record>) -> Result<(Index, Applied)> {
+    fn index(
+        &self,
+        path: &Path,
+        records: &BTreeMap<u64, Record>,
+        unread: &mut Unread,
+    ) -> Result<(Index, Applied)> {
         let last = records.last_key_value().map_or(0, |(&n, _)| n);
         let lost = match Index::open(path, self.superblock.uuid)? {
             Opened::Ready(index, applied) => {
@@ -309,7 +331,7 @@ impl Start<'_> {
                 // A record was written only when the one before it was durable: one that is missing
                 // before another was overwritten since, or is damaged.
                 if last < next || records.range(next..).count() as u64 == last - applied.record {
-                    let applied = self.replay(&index, applied, records)?;
+                    let applied = self.replay(&index, applied, records, unread)?;
                     return Ok((index, applied));
                 }
                 tracing::error!(
@@ -328,7 +350,7 @@ impl Start<'_> {
                 self.name,
                 path.display()
             );
-            return rebuild::run(self.device, self.superblock, path, self.name, last);
+            return rebuild::run(self.device, self.superblock, path, self.name, last, unread);
         }
         let index = Index::create(path)?;
         index.seal(self.superblock.uuid, Applied::default())?;
@@ -341,6 +363,7 @@ impl Start<'_> {
         index: &Index,
         applied: Applied,
         records: &BTreeMap<u64, Record>,
+        unread: &mut Unread,
     ) -> Result<Applied> {
         let mut changes: BTreeMap<ChunkId, Option<(u64, Place)>> = BTreeMap::new();
         let mut end = applied;
@@ -362,16 +385,14 @@ impl Start<'_> {
         let (puts, deletes): (Vec<_>, Vec<_>) = changes.into_iter().partition(|c| c.1.is_some());
         let mut batch: Vec<_> = deletes.into_iter().map(|c| index::Change::Delete(c.0)).collect();
         let puts: Vec<_> = puts.into_iter().filter_map(|(id, put)| Some((id, put?))).collect();
+        let mut salvage = Salvage::new(self.device, self.name);
         for some in puts.chunks(READS) {
             let headers: Vec<_> =
                 some.iter().map(|(_, (_, place))| self.read_header(place)).collect();
             for ((id, (number, place)), header) in some.iter().zip(headers) {
                 let last = *number == end.record;
                 let entry = match header {
-                    Some(header) => self.check(*id, place, header, last).map_err(|e| {
-                        let what = format!("{}: reading chunk {id}: {e}", self.name);
-                        Error::new(ErrorKind::Io, what)
-                    })?,
+                    Some(header) => self.check(*id, place, header, last, &mut salvage)?,
                     None => None,
                 };
                 batch.push(match entry {
@@ -382,6 +403,10 @@ impl Start<'_> {
                     }
                 });
             }
+        }
+        if !salvage.unread.is_empty() {
+            unread.give_up(&salvage.unread, self.name)?;
+            index.set_unreadable(&(&index.unreadable()? | &salvage.unread))?;
         }
         index.apply(&batch, end)?;
         index.flush()?;
@@ -396,34 +421,49 @@ impl Start<'_> {
         inside.then(|| self.device.read(at, len as usize))
     }
 
-    /// The chunk from its header, if that is whole; with `data`, only if its data is, too. Errors: the
-    /// drive's, which say nothing of the chunk.
+    /// The chunk from its header, if that is whole; with `data`, only if its data is, too, as far as that
+    /// can be read. What cannot be read is noted in `salvage`. Errors: the drive's, which say nothing of the
+    /// chunk.
     fn check(
         &self,
         id: ChunkId,
         place: &Place,
         header: Done<AlignedBuf>,
         data: bool,
-    ) -> io::Result<Option<Entry>> {
-        let at = place.extents[0].block;
-        let header = header.block()?;
-        let found = header::decode(self.superblock.salt, at, header.as_ref());
+        salvage: &mut Salvage<'_>,
+    ) -> Result<Option<Entry>> {
+        let block = place.extents[0].block;
+        let decode = |bytes: &[u8]| header::decode(self.superblock.salt, block, bytes);
+        let found = match header.block() {
+            Ok(header) => decode(header.as_ref()),
+            Err(e) if of_medium(&e) => salvage
+                .read_whole(block * BLOCK, place.header_blocks() * BLOCK)?
+                .and_then(|bytes| decode(&bytes)),
+            Err(e) => {
+                let what = format!("{}: reading chunk {id}: {e}", self.name);
+                return Err(Error::new(ErrorKind::Io, what));
+            }
+        };
         let Some((_, entry)) = found.filter(|(f, e)| *f == id && e.place == *place) else {
             return Ok(None);
         };
-        Ok((!data || self.verify(&entry)?).then_some(entry))
+        Ok((!data || verify(&entry, salvage)?).then_some(entry))
     }
+}
 
-    fn verify(&self, entry: &Entry) -> io::Result<bool> {
-        let mut sums = &entry.checksums[..];
-        for (at, bytes) in entry.place.locate(0, entry.place.length) {
-            let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
-            sums = rest;
-            let buffer = self.device.read(at, bytes as usize).block()?;
-            if weft_erasure::verify_blocks(buffer.as_ref(), own).is_err() {
+/// Whether all of a chunk's data that can be read is what was put.
+fn verify(entry: &Entry, salvage: &mut Salvage<'_>) -> Result<bool> {
+    let mut sums = &entry.checksums[..];
+    for (start, bytes) in entry.place.locate(0, entry.place.length) {
+        let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
+        sums = rest;
+        for (at, run) in salvage.read(start, bytes)? {
+            let first = ((at - start) / BLOCK) as usize;
+            let own = &own[first..first + run.len() / BLOCK as usize];
+            if weft_erasure::verify_blocks(&run, own).is_err() {
                 return Ok(false);
             }
         }
-        Ok(true)
     }
+    Ok(true)
 }

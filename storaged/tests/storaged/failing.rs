@@ -1,11 +1,11 @@
 //! A drive that answers with errors, behind the engine.
 
-use crate::power::{Drive, Faults, copy_index, runtime, start, superblock};
+use crate::power::{Drive, Faults, Recorder, copy_index, runtime, start, start_again, superblock};
 use crate::support::{data, id};
 use std::path::Path;
 use tempfile::tempdir;
 use weft_proto::{ErrorKind, TargetId, Uuid};
-use weft_storaged::engine::{Engine, Superblock};
+use weft_storaged::engine::{Engine, Superblock, Unread};
 
 async fn put(engine: &Engine, seq: u64, version: u64) -> weft_proto::Result<()> {
     let (bytes, sums) = data(id(0, seq, 0), 5, version);
@@ -88,6 +88,111 @@ fn a_read_error_at_start_drops_nothing() {
     let needed = superblock.journal_blocks + (LEFT.end - LEFT.start) + 5;
     assert_eq!(refused[0], needed, "a replay reads what it needs");
     assert_eq!(refused[1], used - superblock.journal_block, "a rebuild reads everything");
+}
+
+fn unreadable(recorder: &Recorder, block: u64) {
+    let unreadable = (block * 4096, block * 4096 + 4096);
+    recorder.fail(Faults { unreadable, ..Faults::default() });
+}
+
+/// Which chunks can be read, and are whole then.
+async fn readable(engine: &Engine, seqs: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut found = Vec::new();
+    for seq in seqs {
+        let (bytes, _) = data(id(0, seq, 0), 5, 0);
+        if let Ok(range) = engine.get(id(0, seq, 0), 0, bytes.len() as u64).await {
+            assert!(range.data.concat() == bytes[..], "chunk {seq} is another");
+            found.push(seq);
+        }
+    }
+    found
+}
+
+/// A block that can never be read keeps no target away: one chunk is lost with it, no other, and the block
+/// is used no more. With an index to be replayed, and with none.
+#[test]
+fn a_block_that_can_never_be_read_is_given_up() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let image = worked(dir.path(), &superblock);
+    let member = Superblock { cluster: Uuid([3; 16]), ..superblock.clone() };
+    let index = dir.path().join("index");
+    let mut given_up = [0, 0];
+    for block in superblock.data_block..superblock.data_block + 7 * 6 {
+        for (lost, given_up) in [false, true].into_iter().zip(&mut given_up) {
+            if !lost {
+                copy_index(&dir.path().join("old"), &index).unwrap();
+            }
+            let (mut unread, mut tries) = (Unread::default(), 0);
+            let (engine, recorder) = loop {
+                let (drive, recorder) = Drive::new(image.clone(), 1, None);
+                unreadable(&recorder, block);
+                tries += 1;
+                match start_again(drive, &member, &index, &mut unread) {
+                    Ok(engine) => break (engine, recorder),
+                    Err(e) => assert!(e.kind == ErrorKind::Io && tries < 4, "{e}"),
+                }
+            };
+            // What is not read in a replay is met later.
+            let met = tries > 1;
+            assert!(tries == 4 || !met && !lost, "{tries} tries");
+            let found = runtime().block_on(async {
+                let found = readable(&engine, LEFT).await;
+                assert!(found.len() >= 3, "block {block}, index lost: {lost}: {found:?}");
+                if !met {
+                    return found;
+                }
+                *given_up += 1;
+                // Nothing that is put now lies there, whatever is given back before.
+                engine.delete(LEFT.map(|seq| id(0, seq, 0)).collect()).await.unwrap();
+                let mut last = 100;
+                while put(&engine, last, 0).await.is_ok() {
+                    last += 1;
+                }
+                assert_eq!(readable(&engine, 100..last).await.len() as u64, last - 100);
+                assert!(last > 150, "it is full");
+                (100..last).collect()
+            });
+            drop(engine);
+            // The next start has nothing to find out.
+            let (drive, again) = Drive::new(recorder.contents(), 2, None);
+            unreadable(&again, block);
+            let engine = start(drive, &member, &index).unwrap();
+            assert_eq!(runtime().block_on(readable(&engine, found.iter().copied())), found);
+            assert_eq!(engine.stat().read_errors, u64::from(met));
+            drop(engine);
+            std::fs::remove_dir_all(&index).unwrap();
+        }
+    }
+    // All headers, and the data of the last put; or everything.
+    assert_eq!(given_up, [LEFT.end - LEFT.start + 5, 7 * 6]);
+}
+
+/// What fails here and there, or as a whole, may come back.
+#[test]
+fn what_fails_otherwise_is_tried_for_ever() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let image = worked(dir.path(), &superblock);
+    let member = Superblock { cluster: Uuid([3; 16]), ..superblock.clone() };
+    let first = superblock.data_block;
+    for old_index in [false, true] {
+        let mut unread = Unread::default();
+        let index = dir.path().join(format!("index-{old_index}"));
+        if old_index {
+            copy_index(&dir.path().join("old"), &index).unwrap();
+        }
+        for try_number in 0..12 {
+            let (drive, recorder) = Drive::new(image.clone(), 1, None);
+            match try_number % 4 {
+                3 => recorder.fail(Faults { reads: true, ..Faults::default() }),
+                // Headers of two chunks in turns.
+                n => unreadable(&recorder, first + 6 * (1 + n % 2)),
+            }
+            let e = start_again(drive, &member, &index, &mut unread).err().expect("not given up");
+            assert_eq!(e.kind, ErrorKind::Io, "{e}");
+        }
+        let (drive, _) = Drive::new(image.clone(), 1, None);
+        assert!(has_all(&start_again(drive, &member, &index, &mut unread).unwrap()));
+    }
 }
 
 /// A record that does not read as it was written hides those behind it: the chunks are found by

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use weft_net::{AlignedBuf, Incoming, Outgoing, Service, sim};
 use weft_proto::{Error, ErrorKind, Uuid};
-use weft_storaged::engine::{Device, Done, Engine, Superblock};
+use weft_storaged::engine::{Device, Done, Engine, Superblock, Unread};
 use weft_storaged::{Config, Daemon, Target};
 
 /// Bytes of a target: small, so that its journal wraps and its index is found too old now and then.
@@ -181,7 +181,9 @@ impl Host {
             Superblock::decode(&state.image[..4096]).unwrap_or_else(|_| state.superblock.clone())
         };
         let (name, index) = (PathBuf::from(self.name), self.index.clone());
-        let open = move |_: &Runtime| Engine::on_device(drive, superblock, &name, &index);
+        let open = move |_: &Runtime| {
+            Engine::on_device(drive, superblock, &name, &index, &mut Unread::default())
+        };
         let engine = self.works.run(open)??;
         let kept = remove(&self.durable).and_then(|()| copy(&self.index, &self.durable));
         kept.map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;

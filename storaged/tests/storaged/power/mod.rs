@@ -17,7 +17,7 @@ mod planted;
 mod trace;
 mod workload;
 
-pub use drive::{Drive, Faults};
+pub use drive::{Drive, Faults, Recorder};
 pub use index::copy as copy_index;
 
 use drive::Plain;
@@ -35,7 +35,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 use trace::{Fate, Moment, Trace};
 use weft_proto::Result;
-use weft_storaged::engine::{Device, Engine, Superblock};
+use weft_storaged::engine::{Device, Engine, Superblock, Unread};
 
 /// Small, so that the target fills up, its space is reused and its journal wraps.
 const SIZE: u64 = 2 << 20;
@@ -64,7 +64,16 @@ pub fn runtime() -> Runtime {
 }
 
 pub fn start(device: Arc<dyn Device>, superblock: &Superblock, index: &Path) -> Result<Engine> {
-    Engine::on_device(device, superblock.clone(), Path::new("drive"), index)
+    start_again(device, superblock, index, &mut Unread::default())
+}
+
+pub fn start_again(
+    device: Arc<dyn Device>,
+    superblock: &Superblock,
+    index: &Path,
+    unread: &mut Unread,
+) -> Result<Engine> {
+    Engine::on_device(device, superblock.clone(), Path::new("drive"), index, unread)
 }
 
 /// Drives and engines of one seed.
