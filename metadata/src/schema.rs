@@ -170,10 +170,15 @@ pub(crate) fn all_reserved(id: SessionId) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// A session that was declared dead at this time, in nanoseconds since 1970.
-pub(crate) fn dead(time_ns: i64, id: SessionId) -> Vec<u8> {
-    let time = u64::try_from(time_ns).unwrap_or(0);
-    key(ROOT_SHARD, Tag::Dead, &[&time.to_be_bytes(), &id.0.to_be_bytes()])
+/// A session that was declared dead at this time, in nanoseconds since 1970; 0: it was closed, and what is left
+/// of it is of no use.
+pub(crate) fn dead(time_ns: u64, id: SessionId) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Dead, &[&time_ns.to_be_bytes(), &id.0.to_be_bytes()])
+}
+
+/// The time that a key of [`dead`] names.
+pub(crate) fn death_of(key: &[u8]) -> StoreResult<u64> {
+    number_at(key, HEAD)
 }
 
 /// The session that a key of [`dead`] names.

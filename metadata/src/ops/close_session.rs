@@ -13,7 +13,7 @@ impl Operation for v1::CloseSessionOp {
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
         session::end(tx, cx.session)?;
-        reserve_inodes::forget(tx, cx.session, usize::MAX)?;
+        reserve_inodes::note_close(tx, cx.session, cx.now)?;
         Ok(EMPTY)
     }
 }

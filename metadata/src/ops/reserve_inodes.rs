@@ -14,7 +14,10 @@ const MOST: u32 = 1 << 16;
 /// How long numbers are remembered after their session was declared dead, in nanoseconds: a week, since a
 /// mount with new files waits for the group for as long as it lives.
 const AGE: i64 = 7 * 24 * 3600 * 1_000_000_000;
-/// Most records that are forgotten with one death: more than are made for one, for the rest comes later.
+/// So many of the dead are remembered however long ago they died: that is told by the leaders' clocks, and one
+/// that is set forward makes all of them old.
+const KEEP: usize = 1024;
+/// Most records that are forgotten with one entry; the rest goes with later ones.
 const STEP: usize = 4096;
 
 impl Operation for v1::ReserveInodesOp {
@@ -35,7 +38,16 @@ impl Operation for v1::ReserveInodesOp {
             c.next_inode - count
         })?;
         let first = InodeId::new(InodeId::ROOT.shard(), first).0;
-        tx.put(schema::reserved(cx.session, first + count), &Numbers { first, count });
+        // Who is alone in making files has one range, however many it makes.
+        let before = schema::reserved(cx.session, first);
+        let range = match tx.state().load::<Numbers>(&before)? {
+            Some(range) => {
+                tx.delete(before);
+                Numbers { count: range.count + count, ..range }
+            }
+            None => Numbers { first, count },
+        };
+        tx.put(schema::reserved(cx.session, first + count), &range);
         Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first }))
     }
 }
@@ -70,35 +82,66 @@ impl Known {
 
 /// Notes that a session was declared dead, and forgets what was set aside for those that died long ago.
 pub(super) fn note_death(tx: &mut Txn<'_>, id: SessionId, now: i64) -> StoreResult<()> {
-    let (mut has_any, range) = (false, schema::all_reserved(id));
-    tx.state().records(range, |_, _: Numbers| {
-        has_any = true;
+    if has_any(tx, id)? {
+        tx.put_bytes(schema::dead(time(now), id), Default::default());
+    }
+    forget_the_old(tx, now, STEP)
+}
+
+/// Forgets what was set aside for a session that was closed, and for those that died long ago: a step of it.
+pub(super) fn note_close(tx: &mut Txn<'_>, id: SessionId, now: i64) -> StoreResult<()> {
+    let forgotten = forget(tx, id, STEP)?;
+    if has_any(tx, id)? {
+        tx.put_bytes(schema::dead(0, id), Default::default());
+    }
+    forget_the_old(tx, now, STEP - forgotten)
+}
+
+/// As keys have it, in which 0 has a meaning of its own.
+fn time(ns: i64) -> u64 {
+    u64::try_from(ns).unwrap_or(0).max(1)
+}
+
+fn has_any(tx: &Txn<'_>, id: SessionId) -> StoreResult<bool> {
+    let (from, to) = schema::all_reserved(id);
+    let mut any = false;
+    tx.scan(&from, &to, &mut |_, _| {
+        any = true;
         Ok(false)
     })?;
-    if has_any {
-        tx.put_bytes(schema::dead(now, id), Default::default());
-    }
-    let (from, _) = schema::all(Tag::Dead);
-    let long_ago = schema::dead(now.saturating_sub(AGE), SessionId(0));
-    let mut old = Vec::new();
-    tx.scan(&from, &long_ago, &mut |key, _| {
-        old.push((schema::dead_of(key)?, key.to_vec()));
-        Ok(old.len() < STEP)
+    Ok(any)
+}
+
+/// Takes a step, of `left` records, in forgetting what the closed left and what was set aside for the dead of
+/// long ago, but for the last [`KEEP`] dead.
+fn forget_the_old(tx: &mut Txn<'_>, now: i64, mut left: usize) -> StoreResult<()> {
+    let (from, to) = schema::all(Tag::Dead);
+    let long_ago = schema::dead(time(now.saturating_sub(AGE)), SessionId(0));
+    let (mut recent, mut old) = (0, Vec::new());
+    tx.scan(&long_ago, &to, &mut |_, _| {
+        recent += 1;
+        Ok(recent < KEEP)
     })?;
-    let mut left = STEP;
-    for (id, key) in old {
-        let forgotten = forget(tx, id, left)?;
-        left -= forgotten;
+    tx.scan(&from, &long_ago, &mut |key, _| {
+        old.push((schema::death_of(key)?, schema::dead_of(key)?));
+        Ok(old.len() < KEEP + STEP)
+    })?;
+    let closed = old.partition_point(|&(time, _)| time == 0);
+    let go = (old.len() + recent).saturating_sub(KEEP).clamp(closed, old.len());
+    for &(time, id) in &old[..go] {
         if left == 0 {
             break;
         }
-        tx.delete(key);
+        left -= forget(tx, id, left)?;
+        if !has_any(tx, id)? {
+            tx.delete(schema::dead(time, id));
+        }
     }
     Ok(())
 }
 
 /// Forgets what was set aside for a session, up to so many records. Answers how many.
-pub(super) fn forget(tx: &mut Txn<'_>, id: SessionId, limit: usize) -> StoreResult<usize> {
+fn forget(tx: &mut Txn<'_>, id: SessionId, limit: usize) -> StoreResult<usize> {
     let (from, to) = schema::all_reserved(id);
     let mut keys = Vec::new();
     tx.scan(&from, &to, &mut |key, _| {

@@ -177,14 +177,75 @@ fn numbers_outlive_a_session_that_was_declared_dead() {
     (rig.session, rig.number) = (next, 2);
     let late = |ino, name: &str| File { session: dead, ..file(ino, name) };
     assert_eq!(make(&mut rig, &[late(first + 1, "g")])[0].unwrap().ino, first + 1);
-    // But not for ever: a week later another death sweeps them out.
-    let kept = |rig: &Rig| rig.machine.dump().unwrap().iter().filter(|(k, _)| k[2] == 0x35).count();
-    assert_eq!(kept(&rig), 102);
+    // A week later, too: it may be the leader's clock only that says so.
     rig.time += 7 * 24 * 3600 * 1_000_000_000;
-    let session = rig.open_session(200);
-    rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session })).unwrap();
-    assert_eq!(make(&mut rig, &[late(first + 2, "h")]), [Err(ErrorKind::Invalid)]);
-    assert_eq!(kept(&rig), 0);
+    die(&mut rig, 1);
+    assert_eq!(make(&mut rig, &[late(first + 2, "h")])[0].unwrap().ino, first + 2);
+    // But not for ever: when it is long ago, and many have died since.
+    assert_eq!((records(&rig, 0x34), records(&rig, 0x35)), (103, 103));
+    die(&mut rig, 1024);
+    assert_eq!((records(&rig, 0x34), records(&rig, 0x35)), (1025, 1025), "who has just died");
+    rig.time += 7 * 24 * 3600 * 1_000_000_000;
+    die(&mut rig, 1);
+    assert_eq!((records(&rig, 0x34), records(&rig, 0x35)), (1024, 1024));
+    assert_eq!(make(&mut rig, &[late(first + 3, "i")]), [Err(ErrorKind::Invalid)]);
+    is_whole(&rig);
+}
+
+/// Records with this tag.
+fn records(rig: &Rig, tag: u8) -> usize {
+    rig.machine.dump().unwrap().iter().filter(|(key, _)| key[2] == tag).count()
+}
+
+/// So many sessions are opened, set numbers aside, and are declared dead.
+fn die(rig: &mut Rig, many: u32) {
+    let (session, number) = (rig.session, rig.number);
+    for _ in 0..many {
+        let nonce = [&rig.time.to_be_bytes()[..], &[9; 8]].concat().into();
+        let open = Op::OpenSession(v1::OpenSessionOp { client: "dies".into(), nonce });
+        let opened = rig.request(v1::MetaRequest { op: Some(open), ..Default::default() });
+        let Ok(Reply::OpenSession(opened)) = opened else { panic!("{opened:?}") };
+        (rig.session, rig.number) = (opened.session, 0);
+        reserve(rig, 1).unwrap();
+        let expire = v1::ExpireSessionEntry { session: opened.session };
+        rig.entry(Body::ExpireSession(expire)).unwrap();
+    }
+    (rig.session, rig.number) = (session, number);
+}
+
+/// Numbers that follow each other are one range, and no entry forgets very many.
+#[test]
+fn what_is_set_aside_is_kept_and_forgotten_within_bounds() {
+    let mut rig = Rig::in_memory();
+    let first = reserve(&mut rig, 4096).unwrap();
+    for _ in 1..50 {
+        reserve(&mut rig, 4096).unwrap();
+    }
+    assert_eq!(records(&rig, 0x35), 1);
+    for (ino, name) in [(first, "first"), (first + 50 * 4096 - 1, "last")] {
+        assert!(make(&mut rig, &[file(ino, name)])[0].is_ok(), "{name}");
+    }
+    assert_eq!(make(&mut rig, &[file(first + 50 * 4096, "next")]), [Err(ErrorKind::Invalid)]);
+    // Two in turns have ranges of their own.
+    let other = rig.open_session(2);
+    let mine = (rig.session, rig.number);
+    let mut others = (other, 0);
+    for _ in 0..5000 {
+        reserve(&mut rig, 1).unwrap();
+        let mine = (rig.session, rig.number);
+        (rig.session, rig.number) = others;
+        reserve(&mut rig, 1).unwrap();
+        others = (rig.session, rig.number);
+        (rig.session, rig.number) = mine;
+    }
+    assert_eq!((rig.session, records(&rig, 0x35)), (mine.0, 2 * 5000));
+    let next = rig.open_session(3);
+    run(&mut rig, Op::CloseSession(v1::CloseSessionOp {})).unwrap();
+    let left = records(&rig, 0x35);
+    assert_eq!(left, 2 * 5000 - 4096);
+    (rig.session, rig.number) = (next, 0);
+    run(&mut rig, Op::CloseSession(v1::CloseSessionOp {})).unwrap();
+    assert_eq!((records(&rig, 0x35), records(&rig, 0x34)), (5000, 0));
     is_whole(&rig);
 }
 
