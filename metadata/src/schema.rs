@@ -31,7 +31,7 @@ use prost::Message;
 use weft_proto::{InodeId, Layout, SegmentId, SessionId, v1};
 
 /// Version of the disk format that this build writes and the only one that it reads.
-pub(crate) const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 2;
 
 /// The shard of what belongs to no inode: sessions, segments, the cluster map.
 const ROOT_SHARD: u16 = 0;
@@ -451,9 +451,9 @@ pub(crate) const FORMAT_NAME: &str = "format";
 const COUNTERS: &str = "counters";
 const CLUSTER: &str = "cluster";
 
-/// Decodes a record; `key` is for the error.
+/// Decodes a record; `key` is for the error, which stops the replica.
 pub(crate) fn decode<R: Message + Default>(key: &[u8], value: impl bytes::Buf) -> StoreResult<R> {
-    R::decode(value).map_err(|e| StoreError::corrupt(format!("record {key:02x?}: {e}")))
+    R::decode(value).map_err(|e| StoreError::damaged(format!("record {key:02x?}: {e}")))
 }
 
 impl dyn Read + '_ {

@@ -217,11 +217,23 @@ impl StateMachine {
         Ok(self.store.view(ops::cluster_map)?)
     }
 
-    /// Every live session with the name its client gave.
+    /// Every live session with the name its client gave. One whose record does not read is there, too: it
+    /// must be heard of to be ended.
     pub fn sessions(&self) -> Result<Vec<(SessionId, String)>> {
-        self.list(schema::all(Tag::Session), usize::MAX, |key, s: schema::Session| {
-            Ok((SessionId(schema::number_at(key, schema::HEAD)?), s.client))
-        })
+        let mut sessions = Vec::new();
+        let (from, to) = schema::all(Tag::Session);
+        self.store.view(|s| {
+            s.scan(&from, &to, &mut |key, value| {
+                let name = schema::decode::<schema::Session>(key, value).map(|s| s.client);
+                let name = name.unwrap_or_else(|e| {
+                    tracing::error!("a session cannot be read: {e}");
+                    "(unreadable)".into()
+                });
+                sessions.push((SessionId(schema::number_at(key, schema::HEAD)?), name));
+                Ok(true)
+            })
+        })?;
+        Ok(sessions)
     }
 
     /// The number that the next session will get; they are given in order.
@@ -284,6 +296,12 @@ impl StateMachine {
         Ok(())
     }
 
+    /// What a defect or a drive does to the store.
+    #[cfg(test)]
+    pub(crate) fn damage(&self, key: Vec<u8>, value: Option<bytes::Bytes>) {
+        self.store.write([(key, value)].into()).unwrap();
+    }
+
     /// Every key and value, in order: for comparing replicas in tests.
     pub fn dump(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut all = Vec::new();
@@ -322,8 +340,14 @@ fn accept(store: &dyn Read) -> StoreResult<u64> {
         Some(format) => Err(StoreError(Error::new(
             ErrorKind::NotSupported,
             format!(
-                "metadata state has format {format}, this build reads {}: use the right version",
-                schema::FORMAT
+                "the metadata state has format {format}, and this version of weft reads {} only: {}",
+                schema::FORMAT,
+                if format > schema::FORMAT {
+                    "start the newer version that wrote it"
+                } else {
+                    "start the version that wrote it, copy what is needed out of the cluster, and make a \
+                     new cluster with this one; formats are not converted before the first release"
+                }
             ),
         ))),
     }
@@ -371,15 +395,14 @@ mod tests {
         request(index, Op::Unlink(v1::UnlinkOp { parent: 1, name: name.into() }))
     }
 
-    /// A machine in which the record of file `g` is gone, and that of `h` is garbage.
+    /// What begins no record.
+    const GARBAGE: bytes::Bytes = bytes::Bytes::from_static(b"\xff");
+
+    /// A machine in which the record of file `g` is gone.
     fn damaged() -> StateMachine {
         let machine = StateMachine::open_in_memory();
         machine.apply(&log()).unwrap();
-        let damage = [
-            (schema::inode(InodeId(3)), None),
-            (schema::inode(InodeId(4)), Some(bytes::Bytes::from_static(b"\xff"))),
-        ];
-        machine.store.write(damage.into()).unwrap();
+        machine.store.write([(schema::inode(InodeId(3)), None)].into()).unwrap();
         machine
     }
 
@@ -387,14 +410,14 @@ mod tests {
     #[test]
     fn what_meets_records_that_make_no_sense_is_undone_and_refused() {
         // To take a name away writes before it reads the inode.
-        let log = [unlink(6, "g"), unlink(7, "f"), unlink(8, "h"), unlink(9, "g")];
+        let log = [unlink(6, "g"), unlink(7, "f"), unlink(8, "g")];
         let (at_once, one_by_one) = (damaged(), damaged());
         let replies = at_once.apply(&log).unwrap();
         let internal = ErrorKind::Internal.code();
         let errors: Vec<_> = replies.iter().map(|reply| reply.error).collect();
-        assert_eq!(errors, [internal, 0, internal, internal]);
-        assert_eq!(at_once.applied(), 9);
-        for (name, there) in [("f", false), ("g", true), ("h", true)] {
+        assert_eq!(errors, [internal, 0, internal]);
+        assert_eq!(at_once.applied(), 8);
+        for (name, there) in [("f", false), ("g", true)] {
             let child = at_once.child(InodeId::ROOT, name.as_bytes()).unwrap();
             assert_eq!(child.is_some(), there, "{name}");
         }
@@ -408,6 +431,125 @@ mod tests {
         at_once.store.write([(schema::inode(InodeId(3)), whole)].into()).unwrap();
         let (_, again) = unlink(6, "g");
         assert_eq!(at_once.apply(&[(10, again)]).unwrap()[0].error, internal);
+    }
+
+    /// That is not the same on the others, which go on.
+    #[test]
+    fn a_record_that_does_not_read_stops_its_replica() {
+        let log = [unlink(6, "f"), unlink(7, "h"), unlink(8, "g")];
+        let sound = StateMachine::open_in_memory();
+        sound.apply(&self::log()).unwrap();
+        assert!(sound.apply(&log).unwrap().iter().all(|reply| reply.error == 0));
+        for key in [
+            schema::inode(InodeId(4)),
+            schema::inode(InodeId::ROOT),
+            schema::dentry(InodeId::ROOT, b"h"),
+            schema::session(SessionId(1)),
+        ] {
+            let machine = StateMachine::open_in_memory();
+            machine.apply(&self::log()).unwrap();
+            machine.store.write([(key.clone(), Some(GARBAGE))].into()).unwrap();
+            let before = machine.dump().unwrap();
+            let stopped = machine.apply(&log).unwrap_err();
+            assert_eq!(stopped.kind, ErrorKind::Io, "{stopped}");
+            assert!(stopped.message.contains("move the whole data folder away"), "{stopped}");
+            assert!(machine.dump().unwrap() == before, "nothing of the batch took effect");
+        }
+    }
+
+    /// It is ended as a whole one is: the same is left.
+    #[test]
+    fn a_session_whose_records_do_not_read_ends_as_any() {
+        let reserve = Op::ReserveInodes(v1::ReserveInodesOp { count: 5 });
+        let lock = v1::Lock {
+            ino: 2,
+            end: weft_proto::locks::LAST,
+            kind: v1::lock::Kind::Write.into(),
+            ..Default::default()
+        };
+        let lock = Op::SetLock(v1::SetLockOp { lock: Some(lock), ..Default::default() });
+        let expire = Body::ExpireSession(v1::ExpireSessionEntry { session: 1 });
+        let close = v1::MetaRequest {
+            session: 1,
+            op: Some(Op::CloseSession(v1::CloseSessionOp {})),
+            ..Default::default()
+        };
+        let begun = || {
+            let machine = StateMachine::open_in_memory();
+            machine.apply(&log()).unwrap();
+            let done = machine.apply(&[request(6, reserve.clone()), request(7, lock.clone())]);
+            assert!(done.unwrap().iter().all(|reply| reply.error == 0));
+            machine
+        };
+        for end in [expire, Body::Client(close)] {
+            let end = [entry(8, end)];
+            let whole = begun();
+            whole.apply(&end).unwrap();
+            let records = begun().dump().unwrap();
+            let of_session = records.iter().filter(|(key, _)| {
+                let tag = |tag: Tag| key[2] == tag as u8;
+                tag(Tag::Session) || tag(Tag::Reply) || tag(Tag::Nonce) || tag(Tag::Lock)
+            });
+            let mut damaged = 0;
+            for (key, _) in of_session {
+                let machine = begun();
+                machine.store.write([(key.clone(), Some(GARBAGE))].into()).unwrap();
+                assert_eq!(machine.sessions().unwrap().len(), 1, "a leader knows of it");
+                assert_eq!(machine.apply(&end).unwrap()[0].error, 0, "{key:02x?}");
+                assert!(machine.dump().unwrap() == whole.dump().unwrap(), "{key:02x?}");
+                damaged += 1;
+            }
+            assert_eq!(damaged, 1 + 5 + 1 + 1);
+            // What it set aside is remembered after a death, and is not read for that.
+            let machine = begun();
+            let (from, _) = schema::all_reserved(SessionId(1));
+            let key = records.iter().find(|(key, _)| key.starts_with(&from)).unwrap().0.clone();
+            machine.store.write([(key, Some(GARBAGE))].into()).unwrap();
+            assert_eq!(machine.apply(&end).unwrap()[0].error, 0);
+            assert_eq!(machine.sessions().unwrap(), []);
+        }
+    }
+
+    /// An older one, too: tags and records have changed their meaning.
+    #[test]
+    fn a_store_of_another_format_is_refused_and_left_as_it_is() {
+        for (format, says) in [
+            (schema::FORMAT - 1, "make a new cluster"),
+            (schema::FORMAT + 1, "start the newer version"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let machine = StateMachine::open(dir.path()).unwrap();
+            machine.apply(&log()).unwrap();
+            let record = prost::Message::encode_to_vec(&schema::Number { value: format });
+            let key = schema::meta(schema::FORMAT_NAME);
+            machine.store.write([(key, Some(record.into()))].into()).unwrap();
+            let before = machine.dump().unwrap();
+            let copy = dir.path().join("copy");
+            machine.checkpoint(&copy).unwrap();
+            drop(machine);
+            let refused = StateMachine::open(dir.path()).err().expect("refused");
+            assert_eq!(refused.kind, ErrorKind::NotSupported);
+            assert!(refused.message.contains(says), "{refused}");
+            // Nor is it taken from another server.
+            let other = tempfile::tempdir().unwrap();
+            let ours = StateMachine::open(other.path()).unwrap();
+            ours.apply(&log()).unwrap();
+            let kept = ours.dump().unwrap();
+            std::fs::rename(&copy, other.path().join("copy")).unwrap();
+            let refused = ours.replace(&other.path().join("copy")).unwrap_err();
+            assert_eq!(refused.kind, ErrorKind::NotSupported);
+            assert!(ours.dump().unwrap() == kept);
+            let left = Store::open(dir.path(), 1 << 20).unwrap();
+            let mut found = Vec::new();
+            left.view(|s| {
+                s.scan(&[], &[u8::MAX; 8], &mut |k, v| {
+                    found.push((k.to_vec(), v.to_vec()));
+                    Ok(true)
+                })
+            })
+            .unwrap();
+            assert!(found == before);
+        }
     }
 
     #[test]

@@ -106,7 +106,10 @@ pub(super) fn end(tx: &mut Txn<'_>, session: SessionId) -> StoreResult<()> {
         Ok(true)
     })?;
     for key in keys {
-        tx.delete(schema::lock_in(&key)?.to_vec());
+        match schema::lock_in(&key) {
+            Ok(lock) => tx.delete(lock.to_vec()),
+            Err(e) => tracing::error!(session = session.0, "what it locked cannot be told: {e}"),
+        }
         tx.delete(key);
     }
     Ok(())

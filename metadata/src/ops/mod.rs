@@ -7,7 +7,8 @@
 //!
 //! An operation that meets records which make no sense, or panics, is undone and refused, loudly: every
 //! replica has the same records and refuses the same one, where stopping would stop them all, at every
-//! start again. Only a store that fails stops its replica.
+//! start again. Only a store that fails stops its replica, and a record that does not even read: that
+//! happened to this replica alone.
 //!
 //! Permissions are the business of the client's kernel; what is checked here is structure.
 

@@ -6,7 +6,7 @@
 use super::{
     Context, EMPTY, Fault, Operation, Reply, locks, refuse, replicated, reserve_inodes, run, stored,
 };
-use crate::schema::{self, Session};
+use crate::schema::{self, NonceOwner, Session, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, SessionId, v1};
@@ -88,11 +88,20 @@ fn forget_replies(tx: &mut Txn<'_>, id: SessionId, session: &Session, acked: u64
     }
 }
 
-/// Ends a session: nothing that it sends takes effect from now on.
+/// Ends a session: nothing that it sends takes effect from now on. None of its records need be read for that,
+/// and the same ones go whether they can be or not: else what it holds would be held for ever.
 pub(super) fn end(tx: &mut Txn<'_>, id: SessionId) -> StoreResult<()> {
-    let Some(session) = tx.state().session(id)? else { return Ok(()) };
+    let key = schema::session(id);
+    let Some(record) = tx.get(&key)? else { return Ok(()) };
+    let (acked_below, nonces) = match schema::decode::<Session>(&key, record) {
+        Ok(session) => (session.acked_below, vec![schema::nonce(&session.nonce)]),
+        Err(e) => {
+            tracing::error!(session = id.0, "the session is ended although it cannot be read: {e}");
+            (0, nonces_of(tx, id)?)
+        }
+    };
     // Those below are forgotten.
-    let (from, to) = (schema::reply(id, session.acked_below), schema::replies(id).1);
+    let (from, to) = (schema::reply(id, acked_below), schema::replies(id).1);
     let mut keys = Vec::new();
     tx.scan(&from, &to, &mut |key, _| {
         keys.push(key.to_vec());
@@ -100,9 +109,28 @@ pub(super) fn end(tx: &mut Txn<'_>, id: SessionId) -> StoreResult<()> {
     })?;
     keys.into_iter().for_each(|key| tx.delete(key));
     locks::end(tx, id)?;
-    tx.delete(schema::nonce(&session.nonce));
-    tx.delete(schema::session(id));
+    nonces.into_iter().for_each(|nonce| tx.delete(nonce));
+    tx.delete(key);
     Ok(())
+}
+
+/// Keys of the nonces that lead to a session.
+fn nonces_of(tx: &Txn<'_>, id: SessionId) -> StoreResult<Vec<Vec<u8>>> {
+    let (from, to) = schema::all(Tag::Nonce);
+    let mut keys = Vec::new();
+    tx.scan(&from, &to, &mut |key, value| {
+        match schema::decode::<NonceOwner>(key, value) {
+            Ok(owner) if owner.session == id.0 => keys.push(key.to_vec()),
+            Ok(_) => {}
+            Err(e) => tracing::error!("whose nonce this was cannot be read: {e}"),
+        }
+        Ok(true)
+    })?;
+    Ok(keys)
+}
+
+fn exists(state: &dyn Read, id: SessionId) -> StoreResult<bool> {
+    Ok(state.get(&schema::session(id))?.is_some())
 }
 
 impl Operation for v1::ExpireSessionEntry {
@@ -115,7 +143,7 @@ impl Operation for v1::ExpireSessionEntry {
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
         let id = SessionId(self.session);
-        if tx.state().session(id)?.is_some() {
+        if exists(tx.state(), id)? {
             end(tx, id)?;
             reserve_inodes::note_death(tx, id, cx.now)?;
         }
@@ -125,8 +153,5 @@ impl Operation for v1::ExpireSessionEntry {
 
 /// Refuses whoever has no session.
 pub(super) fn must_exist(state: &dyn Read, id: SessionId) -> Result<(), Fault> {
-    match state.session(id)? {
-        Some(_) => Ok(()),
-        None => Err(expired(id)),
-    }
+    if exists(state, id)? { Ok(()) } else { Err(expired(id)) }
 }

@@ -14,14 +14,15 @@ mod txn;
 pub(crate) use memory::Memory;
 pub(crate) use txn::Txn;
 
+use crate::identity::MOVE_AWAY;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use weft_proto::{Error, ErrorKind};
 
 /// The store failed, or what it holds makes no sense. A failure is fatal to a replica, which must stop
-/// rather than diverge from the others; what makes no sense is the same on all of them, and only the
-/// operation that met it is refused ([`crate::ops`]).
+/// rather than diverge from the others, and so is a record that does not read; what reads and makes no
+/// sense is the same on all of them, and only the operation that met it is refused ([`crate::ops`]).
 #[derive(Debug)]
 pub(crate) struct StoreError(pub Error);
 
@@ -30,6 +31,12 @@ pub(crate) type StoreResult<T> = Result<T, StoreError>;
 impl StoreError {
     pub(crate) fn io(what: impl std::fmt::Display) -> Self {
         Self(Error::new(ErrorKind::Io, format!("metadata store: {what}")))
+    }
+
+    /// What was read is no record at all. Every version writes records that all read, so this machine did
+    /// something to it after that, unnoticed by the store's checksums: the other replicas have it whole.
+    pub(crate) fn damaged(what: impl std::fmt::Display) -> Self {
+        Self::io(format!("{what}; this server's memory or disk has damaged it: {MOVE_AWAY}"))
     }
 
     /// What was read as it was written is not what the state machine expects: a defect of Weft's. What
