@@ -76,7 +76,7 @@ impl MetadataService {
             tokio::time::timeout_at(deadline, self.dispatch(message, deadline)).await.map_err(
                 |_| Error::new(ErrorKind::TimedOut, "the metadata group did not answer in time"),
             )??;
-        self.add_xattrs(&mut reply)?;
+        without(self.add_xattrs(&mut reply), "extended attributes that were not asked for");
         Ok(Outgoing::message(&reply))
     }
 
@@ -584,7 +584,7 @@ impl MetadataService {
         let (mut reply, (claim, _)) = propose(&self.node, body, effect, (claim, locking)).await?;
         reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
         reply.grants = entered;
-        self.grant_made(session, makes, &mut reply)?;
+        without(self.grant_made(session, makes, &mut reply), "leases on what was made");
         // Of use to a session that keeps its lease, against which no other changes them.
         let after = |dir| self.node.state.attr(dir).ok().flatten();
         reply.dirs = claim.dirs().into_iter().filter_map(after).collect();
@@ -668,9 +668,17 @@ async fn propose<T: Send + 'static>(
 ) -> Result<(v1::MetaReply, T)> {
     let node = node.clone();
     let proposal = tokio::spawn(async move { (node.propose(body, effect).await, taken) });
-    let ended = |error| Error::new(ErrorKind::Internal, format!("a change: {error}"));
+    // It may be in the log.
+    let ended = |error| Error::new(ErrorKind::Unavailable, format!("a change: {error}"));
     let (reply, taken) = proposal.await.map_err(ended)?;
     Ok((reply?, taken))
+}
+
+/// What only comes along with an answer may be missing: what was asked for was done, and that must be told.
+fn without(extra: Result<()>, what: &str) {
+    if let Err(e) = extra {
+        tracing::error!("an answer goes without {what}: {e}");
+    }
 }
 
 /// What a change makes.

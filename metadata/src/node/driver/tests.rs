@@ -6,11 +6,14 @@ use crate::env::SystemClock;
 use crate::node::Effect;
 use crate::node::setup::log_writer;
 use crate::replication;
+use crate::server::MetadataService;
 use prost::Message as _;
 use raft::eraftpb::{ConfState, HardState, Snapshot, SnapshotMetadata};
 use raft_prost::Message as _;
 use std::time::Duration;
 use tokio::time::{advance, timeout};
+use weft_net::Service as _;
+use weft_proto::op;
 
 type Answer = oneshot::Receiver<Result<(Position, v1::StoredReply)>>;
 
@@ -486,5 +489,56 @@ async fn a_server_is_admitted_once_for_each_lost_disk() {
         let unnamed = ask(3, "", &[]);
         assert_eq!(rig.pump().await, 1);
         assert_eq!(unnamed.await.unwrap().unwrap().index, last + more);
+    }
+}
+
+/// What comes along with an answer cannot be read any more when the change has taken effect.
+#[tokio::test]
+async fn what_was_done_is_told_without_what_comes_along() {
+    use v1::meta_reply::Result as Reply;
+    use v1::meta_request::Op;
+    let mut rig = Rig::leading().await;
+    let init = v1::InitClusterEntry {
+        cluster: vec![7; 16].into(),
+        profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
+        members: vec![],
+    };
+    rig.propose(v1::log_entry::Body::InitCluster(init));
+    rig.settle().await;
+    rig.acknowledge(&[2]).await;
+    let service = MetadataService::new(
+        rig.driver.node.clone(),
+        Arc::default(),
+        rig.driver.wiring.snapshots.clone(),
+        mpsc::channel(1).0,
+        rig.driver.wiring.shutdown.clone(),
+    );
+    let open = Op::OpenSession(v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() });
+    let create = |name: &'static str| {
+        Op::Create(v1::CreateOp { parent: 1, name: name.into(), ..Default::default() })
+    };
+    // The lease to make files in the root comes with the layout that they get.
+    for (number, op, damaged, grants) in
+        [(0, open, false, 0), (1, create("f"), false, 2), (2, create("g"), true, 0)]
+    {
+        let request =
+            v1::MetaRequest { session: number.min(1), number, acked_below: 0, op: Some(op) };
+        let peer = weft_net::PeerInfo { name: "c".into(), address: "c".into(), cluster: None };
+        let mut call = service.call(weft_net::Incoming {
+            op: op::META,
+            head: request.encode_to_vec().into(),
+            payload: Default::default(),
+            peer: Arc::new(peer),
+            deadline: None,
+        });
+        assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
+        assert_eq!(rig.pump().await, 1);
+        if damaged {
+            let root = crate::schema::inode(weft_proto::InodeId::ROOT);
+            rig.driver.node.state.damage(root, Some("\u{7f}".into()));
+        }
+        let reply = v1::MetaReply::decode(call.await.unwrap().head).unwrap();
+        assert!(matches!(reply.result, Some(Reply::Open(_) | Reply::OpenSession(_))), "{reply:?}");
+        assert_eq!(reply.grants.len(), grants, "{reply:?}");
     }
 }
