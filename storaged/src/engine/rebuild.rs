@@ -49,7 +49,7 @@ pub(super) fn run(
         superblock,
         index: &index,
         name,
-        salvage: Salvage::new(device, name),
+        salvage: Salvage::new(device, superblock, name),
         found: Vec::new(),
         batch: Vec::new(),
     };
@@ -62,9 +62,8 @@ pub(super) fn run(
     // The index has the last header seen of each id; put right the ids that lost.
     scan.settle(survivors)?;
     let applied = Applied { record: last, stamp };
-    let lost = scan.salvage.unread;
-    unread.give_up(&lost, name)?;
-    index.set_unreadable(&lost)?;
+    unread.give_up(&scan.salvage)?;
+    index.set_unreadable(&scan.salvage.unread)?;
     index.seal(superblock.uuid, applied)?;
     tracing::info!("{name}: index rebuilt: {kept} chunks of {total} headers");
     Ok((index, applied))

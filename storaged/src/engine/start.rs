@@ -385,7 +385,7 @@ impl Start<'_> {
         let (puts, deletes): (Vec<_>, Vec<_>) = changes.into_iter().partition(|c| c.1.is_some());
         let mut batch: Vec<_> = deletes.into_iter().map(|c| index::Change::Delete(c.0)).collect();
         let puts: Vec<_> = puts.into_iter().filter_map(|(id, put)| Some((id, put?))).collect();
-        let mut salvage = Salvage::new(self.device, self.name);
+        let mut salvage = Salvage::new(self.device, self.superblock, self.name);
         for some in puts.chunks(READS) {
             let headers: Vec<_> =
                 some.iter().map(|(_, (_, place))| self.read_header(place)).collect();
@@ -405,7 +405,7 @@ impl Start<'_> {
             }
         }
         if !salvage.unread.is_empty() {
-            unread.give_up(&salvage.unread, self.name)?;
+            unread.give_up(&salvage)?;
             index.set_unreadable(&(&index.unreadable()? | &salvage.unread))?;
         }
         index.apply(&batch, end)?;

@@ -1,10 +1,12 @@
 //! What a drive cannot read at start, block by block, and when that is given up.
 //!
-//! Invariant: a block is given up only when try after try could not read it, while the rest of the drive was
-//! read. A fabric that is away for a moment takes whole stretches with it, and not the same ones each time.
+//! Invariant: a block is given up only when try after try could not read it, while the rest of the drive could
+//! be read, as far as it was looked at. A fabric that is away for a moment takes whole stretches with it, and not
+//! the same ones each time.
 
 use super::BLOCK;
 use super::device::Device;
+use super::superblock::Superblock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use weft_proto::{Error, ErrorKind, Result};
@@ -13,6 +15,10 @@ use weft_proto::{Error, ErrorKind, Result};
 const TRIES: u32 = 4;
 /// A drive with more such blocks is not a drive with a few bad ones: 4 MiB.
 const MOST: usize = 1024;
+/// So many blocks all over the drive are looked at before any is given up; of these, and of all blocks, not more
+/// than one in so many may be bad.
+const PROBES: u64 = 256;
+const ONE_IN: u64 = 16;
 
 /// The blocks that could not be read when a target was to be opened, from one try to the next.
 #[derive(Default, Debug)]
@@ -23,9 +29,11 @@ pub struct Unread {
 
 impl Unread {
     /// Takes in what the try that ends now could not read. Errors: it may be read the next time.
-    pub(super) fn give_up(&mut self, blocks: &BTreeSet<u64>, name: &str) -> Result<()> {
+    pub(super) fn give_up(&mut self, salvage: &Salvage<'_>) -> Result<()> {
+        let (blocks, name) = (&salvage.unread, salvage.name);
         self.tries.retain(|block, _| blocks.contains(block));
         let Some(first) = blocks.first() else { return Ok(()) };
+        salvage.look_around()?;
         for &block in blocks {
             *self.tries.entry(block).or_default() += 1;
         }
@@ -52,14 +60,34 @@ impl Unread {
 /// Reads as much of a drive as can be read.
 pub(super) struct Salvage<'a> {
     device: &'a dyn Device,
+    superblock: &'a Superblock,
     name: &'a str,
     /// Blocks that could not be read.
     pub unread: BTreeSet<u64>,
 }
 
 impl<'a> Salvage<'a> {
-    pub fn new(device: &'a dyn Device, name: &'a str) -> Self {
-        Self { device, name, unread: BTreeSet::new() }
+    pub fn new(device: &'a dyn Device, superblock: &'a Superblock, name: &'a str) -> Self {
+        Self { device, superblock, name, unread: BTreeSet::new() }
+    }
+
+    /// Looks whether the drive can be read but for a few blocks. Who replays a journal has read little of it.
+    fn look_around(&self) -> Result<()> {
+        let (first, end) = (self.superblock.data_block, self.superblock.data_end);
+        let probes = (first..end).step_by((end - first).div_ceil(PROBES).max(1) as usize);
+        let looked = probes.clone().count() as u64;
+        let bad = probes
+            .filter(|block| self.device.read(block * BLOCK, BLOCK as usize).block().is_err())
+            .count() as u64;
+        let unread = self.unread.len() as u64;
+        if bad * ONE_IN <= looked && unread * ONE_IN <= end - first {
+            return Ok(());
+        }
+        let what = format!(
+            "{}: {unread} blocks could not be read, and {bad} of {looked} all over the drive cannot be",
+            self.name
+        );
+        Err(Error::new(ErrorKind::Io, what))
     }
 
     /// Reads whole blocks: the runs that could be read, in order, each with its place in bytes. Blocks the

@@ -167,22 +167,28 @@ fn a_block_that_can_never_be_read_is_given_up() {
     assert_eq!(given_up, [LEFT.end - LEFT.start + 5, 7 * 6]);
 }
 
-/// What fails here and there, or as a whole, may come back.
+/// What fails here and there, or all over the drive, or in a large part of it, may come back.
 #[test]
 fn what_fails_otherwise_is_tried_for_ever() {
     let (dir, superblock) = (tempdir().unwrap(), superblock());
     let image = worked(dir.path(), &superblock);
     let member = Superblock { cluster: Uuid([3; 16]), ..superblock.clone() };
     let first = superblock.data_block;
-    for old_index in [false, true] {
+    let all_data = (superblock.data_block * 4096, superblock.data_end * 4096);
+    let a_part = (first * 4096, (first + 64) * 4096);
+    for (old_index, away) in
+        [false, true].into_iter().flat_map(|i| [None, Some(all_data), Some(a_part)].map(|a| (i, a)))
+    {
         let mut unread = Unread::default();
-        let index = dir.path().join(format!("index-{old_index}"));
+        let index = dir.path().join(format!("index-{old_index}-{away:?}"));
         if old_index {
             copy_index(&dir.path().join("old"), &index).unwrap();
         }
         for try_number in 0..12 {
             let (drive, recorder) = Drive::new(image.clone(), 1, None);
             match try_number % 4 {
+                _ if away.is_some() => recorder
+                    .fail(Faults { unreadable: away.unwrap_or_default(), ..Faults::default() }),
                 3 => recorder.fail(Faults { reads: true, ..Faults::default() }),
                 // Headers of two chunks in turns.
                 n => unreadable(&recorder, first + 6 * (1 + n % 2)),
