@@ -368,7 +368,9 @@ fn show(root: &Path, files: &[(&str, &str)]) {
     for (path, text) in files {
         let path = root.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        // At once, as in sysfs: who reads meanwhile must not find it empty.
+        std::fs::write(root.join("new"), text).unwrap();
+        std::fs::rename(root.join("new"), path).unwrap();
     }
 }
 
