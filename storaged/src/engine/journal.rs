@@ -8,10 +8,11 @@ use super::BLOCK;
 use super::device::Device;
 use super::entry::{Place, take, take_chunk, take_u64};
 use super::superblock::Superblock;
-use std::collections::{BTreeMap, VecDeque};
+use super::unread::Salvage;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use weft_net::AlignedBuf;
-use weft_proto::ChunkId;
+use weft_proto::{ChunkId, Result};
 
 const MAGIC: [u8; 8] = *b"WEFTJNL\n";
 const CRC_AT: usize = 32;
@@ -126,34 +127,51 @@ fn crc(head: &[u8], changes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// All valid records in the journal, by number. Blocks the thread. Errors: the drive's.
+/// All valid records in the journal that can be read, by number; `salvage` notes what cannot. Blocks the
+/// thread. Errors: the drive's.
 pub(super) fn scan(
-    device: &dyn Device,
+    salvage: &mut Salvage<'_>,
     superblock: &Superblock,
-) -> io::Result<BTreeMap<u64, Record>> {
+) -> Result<BTreeMap<u64, Record>> {
     let start = superblock.journal_block * BLOCK;
     let end = start + superblock.journal_blocks * BLOCK;
     let mut records = BTreeMap::new();
     let mut at = start;
     while at < end {
         let len = SCAN.min(end - at);
-        let buffer = device.read(at, len as usize).block()?;
-        let bytes = buffer.as_ref();
         // A record that begins near the end of this piece is read again with the next.
-        let last = if at + len == end { len } else { len - MAX_RECORD as u64 };
-        let mut off = 0;
-        while off < last {
-            match decode(superblock.salt, &bytes[off as usize..]) {
-                Some((record, blocks)) => {
-                    records.insert(record.number, record);
-                    off += blocks * BLOCK;
+        let last = at + if at + len == end { len } else { len - MAX_RECORD as u64 };
+        let mut next = last;
+        for (start, bytes) in salvage.read(at, len)? {
+            let mut off = 0;
+            while start + off < last && off < bytes.len() as u64 {
+                match decode(superblock.salt, &bytes[off as usize..]) {
+                    Some((record, blocks)) => {
+                        records.insert(record.number, record);
+                        off += blocks * BLOCK;
+                    }
+                    None => off += BLOCK,
                 }
-                None => off += BLOCK,
+            }
+            if start < last {
+                next = next.max(start + off);
             }
         }
-        at += off.min(len);
+        at = next;
     }
     Ok(records)
+}
+
+/// Writes blocks of the journal anew that could not be read, which drives heal by using others in their
+/// place. What they held counts no more by now. Blocks the thread. Errors: the drive's.
+pub(super) fn mend(device: &dyn Device, blocks: &BTreeSet<u64>) -> io::Result<()> {
+    for block in blocks {
+        let mut zeros = AlignedBuf::take(BLOCK as usize);
+        zeros.as_mut_slice().fill(0);
+        device.commit(block * BLOCK, zeros.into()).block()?;
+        device.read(block * BLOCK, BLOCK as usize).block()?;
+    }
+    Ok(())
 }
 
 /// Which blocks of the journal the next record may take.

@@ -62,7 +62,7 @@ pub(super) fn run(
     // The index has the last header seen of each id; put right the ids that lost.
     scan.settle(survivors)?;
     let applied = Applied { record: last, stamp };
-    unread.give_up(&scan.salvage)?;
+    unread.give_up(&scan.salvage, scan.salvage.data())?;
     index.set_unreadable(&scan.salvage.unread)?;
     index.seal(superblock.uuid, applied)?;
     tracing::info!("{name}: index rebuilt: {kept} chunks of {total} headers");

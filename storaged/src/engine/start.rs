@@ -137,10 +137,21 @@ impl Engine {
         unread: &mut Unread,
     ) -> Result<Self> {
         let name = path.display().to_string();
-        let records = journal::scan(&*device, &superblock)
-            .map_err(|e| Error::new(ErrorKind::Io, format!("{name}: reading the journal: {e}")))?;
-        let start = Start { device: &*device, superblock: &superblock, name: &name };
+        let mut salvage = Salvage::new(&*device, &superblock, &name);
+        let records = journal::scan(&mut salvage, &superblock)?;
+        unread.give_up(&salvage, superblock.journal_block..superblock.data_block)?;
+        let bad_blocks = salvage.unread;
+        let start = Start {
+            device: &*device,
+            superblock: &superblock,
+            name: &name,
+            whole_journal: bad_blocks.is_empty(),
+        };
         let (index, mut applied) = start.index(index_path, &records, unread)?;
+        journal::mend(&*device, &bad_blocks).map_err(|e| {
+            let what = "a bad block of the journal cannot be written anew, replace the drive";
+            Error::new(ErrorKind::Io, format!("{name}: {what}: {e}"))
+        })?;
         // Puts that nobody was told of may have left headers with greater numbers than the last known.
         applied.stamp += STAMP_JUMP;
         index.apply(&[], applied)?;
@@ -314,6 +325,8 @@ struct Start<'a> {
     device: &'a dyn Device,
     superblock: &'a Superblock,
     name: &'a str,
+    /// All of the journal could be read.
+    whole_journal: bool,
 }
 
 impl Start<'_> {
@@ -324,8 +337,12 @@ impl Start<'_> {
         records: &BTreeMap<u64, Record>,
         unread: &mut Unread,
     ) -> Result<(Index, Applied)> {
-        let last = records.last_key_value().map_or(0, |(&n, _)| n);
+        let mut last = records.last_key_value().map_or(0, |(&n, _)| n);
         let lost = match Index::open(path, self.superblock.uuid)? {
+            Opened::Ready(_, applied) if !self.whole_journal => {
+                last = last.max(applied.record);
+                true
+            }
             Opened::Ready(index, applied) => {
                 let next = applied.record + 1;
                 // A record was written only when the one before it was durable: one that is missing
@@ -345,6 +362,10 @@ impl Start<'_> {
             Opened::Lost => last > 0 || self.superblock.cluster != Uuid::NIL,
         };
         if lost {
+            if !self.whole_journal {
+                // Above the records that could not be read: no more than there are blocks.
+                last += self.superblock.journal_blocks;
+            }
             tracing::warn!(
                 "{}: index {} is lost; it is rebuilt from the target",
                 self.name,
@@ -405,7 +426,7 @@ impl Start<'_> {
             }
         }
         if !salvage.unread.is_empty() {
-            unread.give_up(&salvage)?;
+            unread.give_up(&salvage, salvage.data())?;
             index.set_unreadable(&(&index.unreadable()? | &salvage.unread))?;
         }
         index.apply(&batch, end)?;

@@ -9,6 +9,7 @@ use super::device::Device;
 use super::superblock::Superblock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// So many tries in a row must have failed to read a block.
@@ -28,16 +29,19 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Takes in what the try that ends now could not read. Errors: it may be read the next time.
-    pub(super) fn give_up(&mut self, salvage: &Salvage<'_>) -> Result<()> {
+    /// Takes in what the try that ends now could not read of the blocks `of`. Errors: it may be read the next
+    /// time.
+    pub(super) fn give_up(&mut self, salvage: &Salvage<'_>, of: Range<u64>) -> Result<()> {
         let (blocks, name) = (&salvage.unread, salvage.name);
-        self.tries.retain(|block, _| blocks.contains(block));
+        self.tries.retain(|block, _| !of.contains(block) || blocks.contains(block));
         let Some(first) = blocks.first() else { return Ok(()) };
         salvage.look_around()?;
+        let mut tries = TRIES;
         for &block in blocks {
-            *self.tries.entry(block).or_default() += 1;
+            let of_block = self.tries.entry(block).or_default();
+            *of_block += 1;
+            tries = tries.min(*of_block);
         }
-        let tries = self.tries.values().copied().min().unwrap_or(0);
         if tries >= TRIES {
             tracing::error!(
                 "{name}: {} blocks cannot be read, the first at byte {}; they are given up: what lay there \
@@ -71,9 +75,14 @@ impl<'a> Salvage<'a> {
         Self { device, superblock, name, unread: BTreeSet::new() }
     }
 
+    /// The blocks that chunks lie in.
+    pub fn data(&self) -> Range<u64> {
+        self.superblock.data_block..self.superblock.data_end
+    }
+
     /// Looks whether the drive can be read but for a few blocks. Who replays a journal has read little of it.
     fn look_around(&self) -> Result<()> {
-        let (first, end) = (self.superblock.data_block, self.superblock.data_end);
+        let Range { start: first, end } = self.data();
         let probes = (first..end).step_by((end - first).div_ceil(PROBES).max(1) as usize);
         let looked = probes.clone().count() as u64;
         let bad = probes

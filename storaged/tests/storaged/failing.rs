@@ -167,6 +167,49 @@ fn a_block_that_can_never_be_read_is_given_up() {
     assert_eq!(given_up, [LEFT.end - LEFT.start + 5, 7 * 6]);
 }
 
+/// Nor does a bad block of the journal: no chunk is lost with it, since headers tell of all.
+#[test]
+fn a_block_of_the_journal_that_can_never_be_read_is_written_anew() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let image = worked(dir.path(), &superblock);
+    let member = Superblock { cluster: Uuid([3; 16]), ..superblock.clone() };
+    let index = dir.path().join("index");
+    for block in superblock.journal_block..superblock.data_block {
+        for (lost, heals) in [(false, true), (true, true), (false, false)] {
+            if !lost {
+                copy_index(&dir.path().join("old"), &index).unwrap();
+            }
+            let unreadable = (block * 4096, block * 4096 + 4096);
+            let (mut unread, mut tries) = (Unread::default(), 0);
+            let recorder = loop {
+                let (drive, recorder) = Drive::new(image.clone(), 1, None);
+                recorder.fail(Faults { unreadable, heals, ..Faults::default() });
+                tries += 1;
+                match start_again(drive, &member, &index, &mut unread) {
+                    Ok(engine) => {
+                        assert!(heals && has_all(&engine), "block {block}, index lost: {lost}");
+                        runtime().block_on(put(&engine, 50, 0)).unwrap();
+                        break recorder;
+                    }
+                    Err(e) => assert!(e.kind == ErrorKind::Io && (tries < 4 || !heals), "{e}"),
+                }
+                if !heals && tries == 9 {
+                    break recorder;
+                }
+            };
+            assert_eq!(tries, if heals { 4 } else { 9 });
+            // What was put since is there, too, and nothing of the records from before is done again.
+            let (drive, _) = Drive::new(recorder.contents(), 2, None);
+            let engine = start(drive, &member, &index).unwrap();
+            assert!(has_all(&engine), "block {block}, index lost: {lost}");
+            let later = runtime().block_on(readable(&engine, 50..51));
+            assert_eq!(later.len(), usize::from(heals));
+            drop(engine);
+            std::fs::remove_dir_all(&index).unwrap();
+        }
+    }
+}
+
 /// What fails here and there, or all over the drive, or in a large part of it, may come back.
 #[test]
 fn what_fails_otherwise_is_tried_for_ever() {

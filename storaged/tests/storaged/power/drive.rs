@@ -26,6 +26,8 @@ pub struct Faults {
     pub reads: bool,
     /// Reads are that touch bytes from the first to before the second.
     pub unreadable: (u64, u64),
+    /// Until one of these is written.
+    pub heals: bool,
     /// The error; 0: `EIO`.
     pub errno: i32,
 }
@@ -183,6 +185,10 @@ impl State {
             // Not there when the trace was taken away meanwhile.
             if let Some(Write { off, bytes }) = self.trace.writes.get(number) {
                 self.current[*off..*off + bytes.len()].copy_from_slice(bytes);
+                let (from, to) = self.faults.unreadable;
+                if self.faults.heals && (*off as u64) < to && from < (*off + bytes.len()) as u64 {
+                    self.faults.unreadable = (0, 0);
+                }
             }
             self.trace.events.push(Event::Ended(number));
             self.ended += 1;
