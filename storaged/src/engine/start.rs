@@ -407,6 +407,7 @@ impl Start<'_> {
         let mut batch: Vec<_> = deletes.into_iter().map(|c| index::Change::Delete(c.0)).collect();
         let puts: Vec<_> = puts.into_iter().filter_map(|(id, put)| Some((id, put?))).collect();
         let mut salvage = Salvage::new(self.device, self.superblock, self.name);
+        let mut dropped = Vec::new();
         for some in puts.chunks(READS) {
             let headers: Vec<_> =
                 some.iter().map(|(_, (_, place))| self.read_header(place)).collect();
@@ -419,7 +420,7 @@ impl Start<'_> {
                 batch.push(match entry {
                     Some(entry) => index::Change::Put(*id, Arc::new(entry)),
                     None => {
-                        tracing::warn!("{}: chunk {id} is not whole and is dropped", self.name);
+                        dropped.push(*id);
                         index::Change::Delete(*id)
                     }
                 });
@@ -428,6 +429,9 @@ impl Start<'_> {
         if !salvage.unread.is_empty() {
             unread.give_up(&salvage, salvage.data())?;
             index.set_unreadable(&(&index.unreadable()? | &salvage.unread))?;
+        }
+        for id in dropped {
+            tracing::warn!("{}: chunk {id} is not whole and is dropped", self.name);
         }
         index.apply(&batch, end)?;
         index.flush()?;
