@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::debug;
 use weft_proto::v1::make_files_op;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
@@ -28,6 +30,10 @@ const TOGETHER: usize = 64;
 /// waits for a leader that waits for the declaration.
 const SOON: Duration = Duration::from_secs(1);
 
+/// The last descriptor of a handle was closed so long ago at most, if the end of that is on its
+/// way.
+const CLOSING: Duration = Duration::from_millis(500);
+
 /// One open of a file.
 pub(crate) struct Handle {
     pub file: Arc<File>,
@@ -37,6 +43,10 @@ pub(crate) struct Handle {
     /// It is open for writing, or was written through all the same.
     writes: AtomicBool,
     pub ahead: ReadAhead,
+    /// The caller may map the file to write through it.
+    maps: AtomicBool,
+    /// A descriptor of it was closed; there may be no other.
+    closing: AtomicBool,
     /// Failures of the file that this handle was told.
     told: Mutex<u64>,
 }
@@ -55,6 +65,11 @@ impl Handle {
     /// Whether its close has nothing to wait for. What is written through others is theirs to wait for.
     pub fn is_closed(&self) -> bool {
         self.file.is_closed() || !(self.writes.load(Ordering::Relaxed) || self.file.is_new())
+    }
+
+    /// One of its descriptors is closed.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
     }
 
     /// Flushes, and answers a failure of this flush or an earlier one.
@@ -193,11 +208,53 @@ impl Files {
         Ok(())
     }
 
-    /// All leases to read are gone: what is cached above may be old.
+    /// The caller may map a file to write through this handle. Answers whether this mount has the right to
+    /// that, which one has at a time.
+    pub async fn map(&self, id: HandleId) -> bool {
+        let Ok(handle) = self.handle(id) else { return false };
+        let (ino, opens, meta) = (handle.file.ino, &self.mount.opens, &self.mount.meta);
+        // Before the lease is looked at: whoever takes that back asks whether it is mapped.
+        let begun = opens.begin_to_map(ino);
+        let granted = meta.leases.may_map(ino)
+            || match meta.ask(Op::Map(v1::MapOp { ino: ino.0 })).await {
+                Ok(Reply::Map(map)) => map.granted,
+                Ok(_) => false,
+                Err(error) => {
+                    debug!(%ino, %error, "it is not known who maps a file");
+                    false
+                }
+            };
+        handle.maps.store(true, Ordering::Relaxed);
+        opens.map(ino, begun, granted)
+    }
+
+    /// Whether the caller needs the right to map a file to write. Of a descriptor that was closed,
+    /// the end may still be on its way from the caller: it is waited for.
+    pub async fn needs_map(&self, ino: InodeId) -> bool {
+        let mut ends = self.mount.opens.unmapped();
+        let until = Instant::now() + CLOSING;
+        loop {
+            ends.borrow_and_update();
+            if !self.mount.opens.maps(ino) {
+                return false;
+            }
+            let in_use = self.handles.read().values().any(|handle| {
+                let maps = handle.maps.load(Ordering::Relaxed);
+                handle.file.ino == ino && maps && !handle.closing.load(Ordering::Relaxed)
+            });
+            if in_use || timeout_at(until, ends.changed()).await.is_err() {
+                return true;
+            }
+        }
+    }
+
+    /// All leases to read are gone: what is cached above may be old. Does not wait for long, and
+    /// what is left then is forgotten later.
     pub async fn forget_content(&self) {
         let leases = &self.mount.meta.leases;
         let files = self.all().into_iter().filter(|file| !leases.may_buffer(file.ino));
-        join_all(files.map(|file| async move { file.forget_above(SOON).await })).await;
+        let forgotten = files.map(|file| tokio::spawn(async move { drop(file.take_back().await) }));
+        let _ = timeout(SOON, join_all(forgotten)).await;
     }
 
     /// Makes a file and opens it, if a lease allows to do that without asking: `file` but for its number.
@@ -284,6 +341,8 @@ impl Files {
             no_atime: flags.no_atime,
             writes: AtomicBool::new(flags.write),
             ahead: ReadAhead::default(),
+            maps: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             told,
         };
         let id = HandleId(number);
@@ -313,7 +372,7 @@ impl Files {
             _ => return false,
         }
         self.handles.write().remove(&id);
-        self.mount.opens.end(ino);
+        self.ended(handle);
         true
     }
 
@@ -321,8 +380,16 @@ impl Files {
         let handle = self.handles.write().remove(&id);
         if let Some(handle) = handle {
             self.leave(handle.file.ino);
-            self.mount.opens.end(handle.file.ino);
+            self.ended(&handle);
         }
+    }
+
+    /// A handle is no more.
+    fn ended(&self, handle: &Handle) {
+        if handle.maps.load(Ordering::Relaxed) {
+            self.mount.opens.unmap(handle.file.ino);
+        }
+        self.mount.opens.end(handle.file.ino);
     }
 
     /// One handle less.

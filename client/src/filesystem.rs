@@ -3,6 +3,7 @@
 
 use crate::Options;
 use crate::chance::Chance;
+use crate::file::above::{ALL, forget_behind, forget_in_time};
 use crate::files::{Entered, Files};
 use crate::map::MapWatch;
 use crate::meta::Meta;
@@ -12,7 +13,7 @@ use crate::options::after;
 use crate::store::Store;
 use crate::to_the_end::{handing_over, to_the_end};
 use crate::types::{
-    Allocate, Attr, Counters, Creator, HandleId, OpenFlags, Opened, ReadData, Seek,
+    Allocate, Attr, Counters, Creator, HandleId, OpenFlags, Opened, ReadData, Seek, Via,
 };
 use crate::{accesses, creates, file, flusher, locks, recalls, session};
 use bytes::Bytes;
@@ -88,6 +89,7 @@ impl Filesystem {
             tokio::spawn(accesses::run(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(recalls::answer(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(recalls::return_surplus(mount.clone(), Arc::downgrade(&files))),
+            tokio::spawn(forget_in_time(mount.clone(), Arc::downgrade(&files))),
         ];
         let tasks = tasks.iter().map(|task| task.abort_handle()).collect();
         let fs = Self { inner: Arc::new(Inner { mount, files, tasks }) };
@@ -122,26 +124,32 @@ impl Filesystem {
         flushed
     }
 
-    /// Opens a file. Errors: `NotFound`.
-    pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<Opened> {
-        let files = self.inner.files.clone();
-        self.opened(async move { files.open(ino, flags).await }).await
-    }
-
     /// What was opened, unless the caller is gone by then.
     async fn opened(
         &self,
+        flags: OpenFlags,
         open: impl Future<Output = Result<Entered>> + Send + 'static,
     ) -> Result<Opened> {
-        let files = self.inner.files.clone();
-        let unwanted = move |opened: Result<Entered>| async move {
-            if let Ok((handle, ..)) = opened {
+        let (files, unwanting) = (self.inner.files.clone(), self.inner.files.clone());
+        let open = async move {
+            let (handle, attr, keep_cache) = open.await?;
+            let entitled = !flags.both || files.map(handle).await;
+            let cached = entitled && !flags.append;
+            Ok(Opened { handle, attr, keep_cache, cached })
+        };
+        let unwanted = move |opened: Result<Opened>| async move {
+            if let Ok(opened) = opened {
                 // Nothing was written by it.
-                let _ = files.release(handle).await;
+                let _ = unwanting.release(opened.handle).await;
             }
         };
-        let (handle, attr, keep_cache) = handing_over(open, unwanted).await?;
-        Ok(Opened { handle, attr, keep_cache })
+        handing_over(open, unwanted).await
+    }
+
+    /// Opens a file. Errors: `NotFound`.
+    pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<Opened> {
+        let files = self.inner.files.clone();
+        self.opened(flags, async move { files.open(ino, flags).await }).await
     }
 
     /// Makes a regular file and opens it; opens what is there unless `flags.exclusive`.
@@ -161,15 +169,14 @@ impl Filesystem {
         let file = File { parent, name: of, mode, uid, gid, umask, made_ns, ..File::default() };
         let alone = (!self.inner.mount.options.dir_sync).then(|| self.files().make(file, flags));
         if let Some(made) = alone.flatten() {
-            let (handle, attr, keep_cache) = made?;
-            return Ok(Opened { handle, attr, keep_cache });
+            return self.opened(flags, std::future::ready(made)).await;
         }
         let op = move |open_seq| {
             let op = v1::CreateOp { parent, name, mode, uid, gid, exclusive, open_seq, umask };
             Op::Create(op)
         };
         let files = self.inner.files.clone();
-        self.opened(async move { files.create(op, flags).await }).await
+        self.opened(flags, async move { files.create(op, flags).await }).await
     }
 
     /// Makes a regular file without a name and opens it. It inherits from `parent`, which
@@ -186,7 +193,7 @@ impl Filesystem {
         let op =
             move |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq, umask });
         let files = self.inner.files.clone();
-        self.opened(async move { files.create(op, flags).await }).await
+        self.opened(flags, async move { files.create(op, flags).await }).await
     }
 
     /// What `fsync(2)` of a directory does: what was made, moved or removed in it through this mount is
@@ -226,10 +233,42 @@ impl Filesystem {
     /// Up to `len` bytes from `off`; fewer only at the end of file. Data written through this mount
     /// is seen at once. Errors: `Io` if bytes cannot be had or verified; never zeros for them (I3).
     pub async fn read(&self, handle: HandleId, off: u64, len: usize) -> Result<ReadData> {
+        self.read_via(handle, off, len, Via::Direct).await
+    }
+
+    /// [`Self::read`], into a cache above.
+    pub async fn read_via(
+        &self,
+        handle: HandleId,
+        off: u64,
+        len: usize,
+        via: Via,
+    ) -> Result<ReadData> {
         let id = handle;
         let handle = self.files().handle(id)?;
         self.locks_hold(handle.file.ino, id)?;
-        let data = handle.file.read(off, len, &handle.ahead).await?;
+        let file = &handle.file;
+        let data = match via {
+            Via::Cache if self.inner.mount.content_cache().is_some() => {
+                let range = off..off.saturating_add(len as u64);
+                let ticket = file.above.begin(range, via, false).await;
+                loop {
+                    let read = async {
+                        file.may_fill(&ticket).await?;
+                        file.read(off, len, &handle.ahead).await
+                    };
+                    let data = tokio::select! {
+                        biased;
+                        data = read => data?,
+                        error = ticket.failed() => return Err(error),
+                    };
+                    if ticket.ends() {
+                        break data;
+                    }
+                }
+            }
+            _ => file.read(off, len, &handle.ahead).await?,
+        };
         if !handle.no_atime && !data.is_empty() {
             self.note_access(|| Some(handle.file.attr()));
         }
@@ -250,16 +289,75 @@ impl Filesystem {
     /// of it was taken (all, unless an error came in between). With an append handle `off` is ignored.
     /// Answers the failure of an earlier write of the file if this handle was not told yet (I8).
     pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
+        self.write_via(handle, off, data, Via::Direct).await
+    }
+
+    /// [`Self::write`], through a cache above or past it.
+    pub async fn write_via(
+        &self,
+        handle: HandleId,
+        off: u64,
+        data: &[u8],
+        via: Via,
+    ) -> Result<usize> {
         let id = handle;
         let handle = self.files().handle(id)?;
-        let permitted = || self.locks_hold(handle.file.ino, id);
-        handle.failure()?;
-        handle.writes();
-        let (written, buffered) = handle.file.write(off, data, handle.append, permitted).await?;
-        if handle.sync || !buffered {
-            handle.flush().await?;
+        let file = &handle.file;
+        let permitted = || self.locks_hold(file.ino, id);
+        // The cache writes pages back through any handle.
+        let append = handle.append && via != Via::WriteBack;
+        let range = off..off.saturating_add(data.len() as u64);
+        let ticket = match via {
+            Via::Direct => None,
+            via => Some(file.above.begin(range.clone(), via, true).await),
+        };
+        let write = async {
+            if let (Via::Cache, Some(ticket)) = (via, &ticket) {
+                file.may_fill(ticket).await?;
+            }
+            handle.failure()?;
+            handle.writes();
+            let (written, buffered) = file.write(off, data, append, permitted).await?;
+            if handle.sync || !buffered {
+                handle.flush().await?;
+            }
+            Ok(written)
+        };
+        let written = write.await;
+        if ticket.is_some_and(|ticket| !ticket.ends()) {
+            // The pages that it changed may hold more than that, from before.
+            file.forget_behind(range);
+        } else if via == Via::Direct
+            && let Some(forgotten) = self.written_past(id, off, data.len())
+        {
+            forgotten.await;
         }
-        Ok(written)
+        written
+    }
+
+    /// Bytes were written past the cache above: what that has of them is good no more, and a read
+    /// may have filled it meanwhile. Answers when it is gone, before which the write must not be
+    /// answered; `None` if nothing is cached.
+    pub fn written_past(
+        &self,
+        handle: HandleId,
+        off: u64,
+        len: usize,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let handle = self.files().handle(handle).ok()?;
+        let len = len as u64;
+        let range = match handle.append {
+            // The caller may know of another end than it was when they landed.
+            true => off.min(handle.file.size().saturating_sub(len))..u64::MAX,
+            false => off..off.saturating_add(len),
+        };
+        handle.file.forget_written(range)
+    }
+
+    /// What is cached above of the content of an inode is good no more: what changes it was
+    /// answered before it had an effect.
+    pub fn forget_content(&self, ino: InodeId) {
+        forget_behind(&self.inner.mount, ino, ALL);
     }
 
     /// Tells what caches content above this library, before the first open.
@@ -268,14 +366,25 @@ impl Filesystem {
     }
 
     /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send
-    /// first. `None` says
-    /// that nothing was taken in. Must be called inside a runtime.
-    pub fn write_now(&self, handle: HandleId, off: u64, data: &[u8]) -> Option<Result<usize>> {
+    /// first. `None` says that nothing was taken in. What is cached of a write past the cache is
+    /// not forgotten yet. Must be called inside a runtime.
+    pub fn write_now(
+        &self,
+        handle: HandleId,
+        off: u64,
+        data: &[u8],
+        via: Via,
+    ) -> Option<Result<usize>> {
         let id = handle;
         let handle = self.files().handle(id).ok().filter(|handle| !handle.sync)?;
         handle.writes();
+        let file = &handle.file;
+        if via == Via::Cache && (!file.above.is_open() || file.is_cached_alone()) {
+            return None;
+        }
+        let append = handle.append && via != Via::WriteBack;
         match self.locks_hold(handle.file.ino, id).and_then(|()| handle.failure()) {
-            Ok(()) => handle.file.write_now(off, data, handle.append).map(Ok),
+            Ok(()) => handle.file.write_now(off, data, append).map(Ok),
             Err(error) => Some(Err(error)),
         }
     }
@@ -283,6 +392,7 @@ impl Filesystem {
     /// [`Self::close`] if there is nothing to do.
     pub fn close_now(&self, handle: HandleId, owner: u64) -> Option<Result<()>> {
         let handle = self.files().handle(handle).ok()?;
+        handle.close();
         let idle = !self.has_locks(handle.file.ino, owner) && handle.is_closed();
         idle.then(|| handle.failure())
     }
@@ -292,6 +402,7 @@ impl Filesystem {
     /// any more.
     pub async fn close(&self, handle: HandleId, owner: u64) -> Result<()> {
         let (mount, handle) = (self.inner.mount.clone(), self.files().handle(handle)?);
+        handle.close();
         to_the_end(async move {
             let flushed = match handle.is_closed() {
                 true => handle.failure(),

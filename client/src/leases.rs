@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use weft_proto::mode::{SETGID, mode_of_new};
 use weft_proto::v1::make_files_op;
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -53,6 +53,8 @@ struct Held {
     since: u64,
     /// With the right to write: locks may be taken without asking.
     locks: bool,
+    /// With the right to write: the caller may map it to write, without asking.
+    maps: bool,
     /// What was buffered is being committed because the right to write was recalled. Until that is
     /// done, nobody else may be told that there is nothing: a new leader learns of this lease too.
     flushing: bool,
@@ -77,6 +79,7 @@ impl Held {
             mode,
             since: 0,
             locks: false,
+            maps: false,
             flushing: false,
             seq: 0,
             attr: None,
@@ -142,6 +145,7 @@ impl Table {
             (held.mode, held.since) = (Mode::Write, self.epoch);
         }
         held.locks |= grant.locks;
+        held.maps |= grant.maps;
         held.layout = grant.layout.or(held.layout);
         held.seq = held.seq.max(grant.seq);
     }
@@ -248,6 +252,7 @@ pub(crate) struct Leases {
     origin: Instant,
     /// Nanoseconds after `origin` until which the session lives for certain.
     until: AtomicU64,
+    renewals: Notify,
     table: Mutex<Table>,
     /// What is given up without having been recalled, and the leader was not told yet.
     surplus: Mutex<Vec<(InodeId, u64)>>,
@@ -292,6 +297,7 @@ impl Default for Leases {
         Self {
             origin,
             until: AtomicU64::new(0),
+            renewals: Notify::new(),
             table: Mutex::new(table),
             surplus: Mutex::default(),
             surplus_grew: Notify::new(),
@@ -307,6 +313,22 @@ impl Leases {
         let until = sent + ttl.mul_f64(0.9);
         let nanos = until.saturating_duration_since(self.origin).as_nanos() as u64;
         self.until.fetch_max(nanos, Ordering::Release);
+        self.renewals.notify_one();
+    }
+
+    /// Returns when nothing is to be used any more because the session was not renewed in time.
+    pub async fn lapsed(&self) {
+        while self.live() {
+            sleep_until(self.origin + Duration::from_nanos(self.until.load(Ordering::Acquire)))
+                .await;
+        }
+    }
+
+    /// Returns when the session lives for certain. Only one may wait.
+    pub async fn revived(&self) {
+        while !self.live() {
+            self.renewals.notified().await;
+        }
     }
 
     fn live(&self) -> bool {
@@ -355,6 +377,13 @@ impl Leases {
         let table = self.table.lock();
         let held = table.inodes.get(&ino);
         held.is_some_and(|held| held.mode == Mode::Write && held.locks) && self.live()
+    }
+
+    /// Whether the caller may map the file to write without asking.
+    pub fn may_map(&self, ino: InodeId) -> bool {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino);
+        held.is_some_and(|held| held.mode == Mode::Write && held.maps) && self.live()
     }
 
     /// The attributes that a name leads to, if that is known.
@@ -588,7 +617,8 @@ impl Leases {
         let extents = Some(v1::ExtentsReply { attr: Some(attr), ..Default::default() });
         let reply = v1::OpenReply { attr: Some(attr), layout: Some(layout), extents };
         let since = table.epoch;
-        table.inodes.insert(ino, Held { locks: true, since, ..Held::new(Mode::Write) });
+        let held = Held { locks: true, maps: true, since, ..Held::new(Mode::Write) };
+        table.inodes.insert(ino, held);
         table.learn_content(Start(table.epoch), &reply);
         self.shrink(table);
         Some(reply)
@@ -662,7 +692,7 @@ impl Leases {
         table.mark(ino);
         let Some(held) = table.inodes.get_mut(&ino) else { return false };
         held.flushing |= held.mode == Mode::Write;
-        (held.mode, held.locks) = (Mode::Read, false);
+        (held.mode, held.locks, held.maps) = (Mode::Read, false, false);
         held.flushing
     }
 

@@ -48,5 +48,5 @@ pub use mount::ContentCache;
 pub use options::Options;
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,
-    OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs,
+    OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs, Via,
 };

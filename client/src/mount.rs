@@ -7,12 +7,10 @@ use crate::locks::Locks;
 use crate::meta::Meta;
 use crate::opens::Opens;
 use crate::store::Store;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
-use tracing::debug;
 use weft_proto::InodeId;
 
 /// Inodes whose cached content is remembered to be good.
@@ -20,9 +18,13 @@ const COHERENT: usize = 64 << 10;
 
 /// A cache of file content above this library: the kernel's page cache.
 pub trait ContentCache: Send + Sync {
-    /// Forgets the content of an inode; ends when nobody uses it any more, which may have to wait for
-    /// reads of that inode to be answered. It is forgotten also if nobody waits for that.
-    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    /// Forgets a range of the content of an inode, to its end if that ends with the largest number;
+    /// ends when nobody uses it any more, which may have to wait for reads and writes there to be
+    /// answered. It is forgotten also if nobody waits for that.
+    fn forget(&self, ino: InodeId, range: Range<u64>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// Content is cached in pieces of so many bytes.
+    fn page(&self) -> u64;
 }
 
 pub(crate) struct Mount {
@@ -67,14 +69,14 @@ impl Mount {
         let _ = self.above.set(above);
     }
 
-    /// What is cached above of this inode is good no more. Returns when it is gone, or `patience`
-    /// is over: a read whose pages it waits for may itself wait for who waits for us.
-    pub async fn forget_above(&self, ino: InodeId, patience: Duration) {
+    /// What caches content above, if anything does.
+    pub fn content_cache(&self) -> Option<&Arc<dyn ContentCache>> {
+        self.above.get()
+    }
+
+    /// What is cached above of this inode is not to be relied on at its next open.
+    pub fn not_coherent(&self, ino: InodeId) {
         self.coherent.remove(&ino);
-        let Some(above) = self.above.get() else { return };
-        if timeout(patience, above.forget(ino)).await.is_err() {
-            debug!(%ino, "cached content is being forgotten still");
-        }
     }
 
     /// This mount's own commit led from one version to the next: what is cached followed.

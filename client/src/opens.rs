@@ -40,11 +40,24 @@ struct Open {
     newest: u64,
     /// The leader may know of it.
     told: bool,
+    /// Handles through which the caller may map it to write.
+    both: u32,
+    /// Those for which the right to that is being asked for.
+    asking: u32,
+    /// This mount has that right.
+    entitled: bool,
+}
+
+impl Open {
+    fn needs_right(&self) -> bool {
+        self.asking > 0 || (self.entitled && self.both > 0)
+    }
 }
 
 impl Table {
     fn begin(&mut self, ino: InodeId, number: u64) {
-        let open = self.0.entry(ino).or_insert(Open { count: 0, newest: 0, told: false });
+        let new = Open { count: 0, newest: 0, told: false, both: 0, asking: 0, entitled: false };
+        let open = self.0.entry(ino).or_insert(new);
         open.count += 1;
         open.newest = open.newest.max(number);
     }
@@ -67,6 +80,10 @@ impl Table {
         self.0.range_mut((from, Bound::Unbounded)).take(limit).map(tell).collect()
     }
 
+    fn maps(&self) -> Vec<InodeId> {
+        self.0.iter().filter(|(_, open)| open.needs_right()).map(|(ino, _)| *ino).collect()
+    }
+
     /// Answers what the leader is to be told.
     fn end(&mut self, ino: InodeId) -> Option<v1::close_op::Item> {
         let open = self.0.get_mut(&ino)?;
@@ -87,6 +104,10 @@ pub(crate) struct Opens {
     /// Closes that the leader was not told yet.
     closes: Arc<Mutex<Vec<v1::close_op::Item>>>,
     declarations: watch::Sender<u64>,
+    /// How often the rights to map were lost, with the session. Changes under the lock of the table.
+    losses: AtomicU64,
+    /// Wakes who waits for the end of a mapping.
+    unmapped: watch::Sender<()>,
     /// A new leader waits for the declaration.
     pub declare_now: Notify,
 }
@@ -99,6 +120,8 @@ impl Opens {
             last: AtomicU64::new(0),
             closes: Arc::default(),
             declarations: watch::Sender::new(0),
+            losses: AtomicU64::new(0),
+            unmapped: watch::Sender::default(),
             declare_now: Notify::new(),
         }
     }
@@ -126,6 +149,74 @@ impl Opens {
     /// or 0 if it is not.
     pub fn tell(&self, ino: InodeId) -> u64 {
         self.table.lock().tell(ino)
+    }
+
+    /// The caller may map the inode, which is open, to write through one more handle: the right to that
+    /// is about to be asked for, and needed meanwhile. Answers what [`Self::map`] has to be given.
+    pub fn begin_to_map(&self, ino: InodeId) -> u64 {
+        let mut table = self.table.lock();
+        if let Some(open) = table.0.get_mut(&ino) {
+            open.asking += 1;
+        }
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    /// The right was granted or not. Answers whether this mount has it, for all its handles of the inode,
+    /// until [`Self::unmap`] of the last.
+    pub fn map(&self, ino: InodeId, begun: u64, granted: bool) -> bool {
+        let mut table = self.table.lock();
+        let granted = granted && self.losses.load(Ordering::Relaxed) == begun;
+        let entitled = table.0.get_mut(&ino).is_some_and(|open| {
+            open.asking -= 1;
+            open.both += 1;
+            open.entitled |= granted;
+            open.entitled
+        });
+        drop(table);
+        self.unmapped.send_replace(());
+        entitled
+    }
+
+    /// The caller maps the inode no more through one of its handles.
+    pub fn unmap(&self, ino: InodeId) {
+        if let Some(open) = self.table.lock().0.get_mut(&ino) {
+            open.both -= 1;
+            open.entitled &= open.both > 0;
+        }
+        self.unmapped.send_replace(());
+    }
+
+    /// The session that had the rights to map is over: others may have them now.
+    pub fn lose_rights_to_map(&self) {
+        let mut table = self.table.lock();
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        table.0.values_mut().for_each(|open| open.entitled = false);
+    }
+
+    /// Whether the caller may map the inode to write.
+    pub fn may_be_mapped(&self, ino: InodeId) -> bool {
+        self.table.lock().0.get(&ino).is_some_and(|open| open.both > 0)
+    }
+
+    /// Whether it may although this mount has not the right to that.
+    pub fn maps_without_right(&self, ino: InodeId) -> bool {
+        let table = self.table.lock();
+        table.0.get(&ino).is_some_and(|open| open.both > 0 && !open.entitled)
+    }
+
+    /// Whether this mount needs the right to map an inode to write.
+    pub fn maps(&self, ino: InodeId) -> bool {
+        self.table.lock().0.get(&ino).is_some_and(Open::needs_right)
+    }
+
+    /// Those that it needs the right to map.
+    pub fn all_maps(&self) -> Vec<InodeId> {
+        self.table.lock().maps()
+    }
+
+    /// News of the ends of mappings.
+    pub fn unmapped(&self) -> watch::Receiver<()> {
+        self.unmapped.subscribe()
     }
 
     /// Tells the leader that the inode is open, and asks for a lease. Errors: `Stale` if it is gone.

@@ -4,8 +4,12 @@
 //! committed, or given up and its failure noted, and what was locked under it is told; and after nothing that
 //! was cached under it is used any more, here or above ([`crate::ContentCache`]). What cannot be told keeps the
 //! lease here, until the session ends with it.
+//!
+//! What may have been stored in memory above ([`crate::file::above`]) is written back first, while it may be
+//! buffered: else each page would be a commit of its own.
 
 use crate::file::File;
+use crate::file::above::Taken;
 use crate::files::Files;
 use crate::leases::Answering;
 use crate::locks;
@@ -29,9 +33,6 @@ const GATHER: Duration = Duration::from_millis(20);
 const AGAIN: Duration = Duration::from_millis(500);
 /// Leases in one request.
 const TOGETHER: usize = 4096;
-/// A recall waits so long for what is cached above to be forgotten. Only mappings that two mounts
-/// write to at once can wait for each other.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Answers recalls for ever.
 pub(crate) async fn answer(mount: Arc<Mount>, files: Weak<Files>) {
@@ -76,8 +77,17 @@ pub(crate) async fn answer(mount: Arc<Mount>, files: Weak<Files>) {
 /// Carries one recall out.
 async fn give_up(mount: &Arc<Mount>, files: &Weak<Files>, recall: Recall) {
     let Some(files) = files.upgrade() else { return };
-    if let Some(item) = let_go(mount, &files, recall).await {
-        return_items(mount, vec![item]).await;
+    if recall.of_map {
+        let (maps, of_map) = (files.needs_map(InodeId(recall.ino)).await, true);
+        let Recall { ino, seq, .. } = recall;
+        let items = vec![Item { ino, seq, maps, of_map, keep_read: true, open_seq: 0 }];
+        if let Err(error) = mount.meta.ask(Op::ReturnLeases(v1::ReturnLeasesOp { items })).await {
+            debug!(%error, "it was not told who maps a file");
+        }
+        return;
+    }
+    if let Some(answer) = let_go(mount, &files, recall).await {
+        return_items(mount, vec![answer]).await;
     }
 }
 
@@ -95,17 +105,22 @@ async fn tell_all(mount: &Mount, ino: InodeId, file: Option<&Arc<File>>) -> bool
     !mount.meta.creates.untold(ino) && !file.is_some_and(|file| file.owes())
 }
 
+/// What the leader is told, and what waits until it was: who wants a new lease, and who would cache above.
+type Return<'a> = (Item, Answering<'a>, Option<Taken>);
+
 /// Does what has to be done before a lease is given back. Answers what the leader is to be told; `None` if the
 /// session has ended, and the lease with it.
-async fn let_go<'a>(
-    mount: &'a Arc<Mount>,
-    files: &Files,
-    recall: Recall,
-) -> Option<(Item, Answering<'a>)> {
+async fn let_go<'a>(mount: &'a Arc<Mount>, files: &Files, recall: Recall) -> Option<Return<'a>> {
     let (ino, leases) = (InodeId(recall.ino), &mount.meta.leases);
     let session = mount.meta.sessions.current().id;
-    let buffered = leases.stop_buffering(ino);
     let file = files.get(ino);
+    let mut taken = None;
+    if let Some(file) = &file
+        && file.is_mapped_under_lease(recall.keep_read)
+    {
+        taken = Some(file.take_back().await);
+    }
+    let buffered = leases.stop_buffering(ino);
     // What was written without a lease to write is on its way already, and must not be waited for:
     // its commit may be waiting for another mount that waits for this one.
     let owing = file.as_ref().filter(|_| buffered);
@@ -119,13 +134,17 @@ async fn let_go<'a>(
     leases.flushed(ino);
     if !recall.keep_read {
         leases.drop_lease(ino);
-        if let Some(file) = file {
-            file.forget_above(PATIENCE).await;
+        if let Some(file) = file
+            && taken.is_none()
+        {
+            taken = Some(file.take_back().await);
         }
     }
     let answering = leases.answering(ino);
     let Recall { ino: number, seq, keep_read, .. } = recall;
-    Some((Item { ino: number, seq, keep_read, open_seq: mount.opens.tell(ino) }, answering))
+    let (open_seq, maps) = (mount.opens.tell(ino), mount.opens.maps(ino));
+    let item = Item { ino: number, seq, keep_read, open_seq, maps, of_map: false };
+    Some((item, answering, taken))
 }
 
 /// Gives back what is not wanted any more, for ever.
@@ -146,10 +165,11 @@ pub(crate) async fn return_surplus(mount: Arc<Mount>, files: Weak<Files>) {
 }
 
 /// If it does not get through, the leader asks again, or the session has ended and all with it.
-async fn return_items(mount: &Mount, items: Vec<(Item, Answering<'_>)>) {
-    let (items, _answering): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+async fn return_items(mount: &Mount, returns: Vec<Return<'_>>) {
+    let items = returns.iter().map(|(item, ..)| *item).collect();
     let op = Op::ReturnLeases(v1::ReturnLeasesOp { items });
     if let Err(error) = mount.meta.ask(op).await {
         debug!(%error, "leases were not returned");
     }
+    drop(returns);
 }

@@ -187,6 +187,7 @@ pub(crate) async fn keep(
             warn!(session = %session.id, "the cluster declared this mount dead; opening a new session");
             meta.leases.lost();
             meta.creates.lost();
+            mount.opens.lose_rights_to_map();
             if let Some(files) = files.upgrade() {
                 files.locks().lost_with(session.id);
             }
@@ -261,14 +262,25 @@ async fn renew(
     }
     let declaration = mount.opens.begin_declaration();
     let mut leases = write_leases.chunks(PIECE);
+    let maps = mount.opens.all_maps();
+    let mut maps = maps.chunks(PIECE);
     let (mut after, mut piece) = (None, 0);
     loop {
         let opens = mount.opens.declare_some(after, PIECE);
         after = opens.last().map(|open| InodeId(open.ino)).or(after);
         let write_leases = leases.next().unwrap_or_default().iter().map(|ino| ino.0).collect();
-        let more = opens.len() == PIECE || leases.len() > 0;
-        let op =
-            v1::RenewOp { declares, opens, write_leases, open_files, declaration, piece, more };
+        let maps_of = maps.next().unwrap_or_default().iter().map(|ino| ino.0).collect();
+        let more = opens.len() == PIECE || leases.len() > 0 || maps.len() > 0;
+        let op = v1::RenewOp {
+            declares,
+            opens,
+            write_leases,
+            open_files,
+            declaration,
+            piece,
+            more,
+            maps: maps_of,
+        };
         let reply = renew_with(mount, session, op, ttl).await?;
         if !more {
             return Ok(reply);

@@ -187,6 +187,9 @@ pub struct OpenFlags {
     pub sync: bool,
     /// The handle is going to be written to.
     pub write: bool,
+    /// The handle is going to be read from and written to, as one that a file is mapped through to
+    /// write.
+    pub both: bool,
     /// Reads leave the access time as it is.
     pub no_atime: bool,
 }
@@ -201,9 +204,22 @@ impl OpenFlags {
             // O_DSYNC; O_SYNC contains it.
             sync: flags & 0o10000 != 0,
             write: flags & 0o3 != 0,
+            both: flags & 0o3 == 2,
             no_atime: flags & 0o1_000_000 != 0,
         }
     }
+}
+
+/// What a cache above this library, such as the kernel's pages, has to do with a read or a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Via {
+    /// Nothing: it goes past the cache.
+    Direct,
+    /// A read fills it, a write is filed there; the caller holds these pages until it is answered.
+    Cache,
+    /// The cache writes what was stored in it through mappings. Whoever takes the pages back may
+    /// wait for it.
+    WriteBack,
 }
 
 /// An open that succeeded.
@@ -213,6 +229,10 @@ pub struct Opened {
     pub attr: Attr,
     /// What the caller (the kernel) has cached of the content is still good.
     pub keep_cache: bool,
+    /// The caller may cache what it reads and writes through this handle, mappings aside, which it always may.
+    /// Not for an append, which lands where the group says, and not to read and write while another mount
+    /// may map it to write.
+    pub cached: bool,
 }
 
 /// One name in a directory.

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags};
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Via};
 use weft_proto::{ErrorKind, InodeId};
 
 async fn content(cluster: &Cluster, ino: InodeId) -> Vec<u8> {
@@ -40,7 +40,7 @@ async fn a_flush_ends_when_what_it_waits_for_is_overwritten() {
     let segment = cluster.metadata.state.lock().layout.segment_len as usize;
     let (handle, ino) = create(&fs, "f").await;
     let write = |off: usize, byte| {
-        let written = fs.write_now(handle, off as u64, &vec![byte; segment / 2]);
+        let written = fs.write_now(handle, off as u64, &vec![byte; segment / 2], Via::Cache);
         assert_eq!(written.unwrap().unwrap(), segment / 2);
     };
     // The first whole segment is on its way when the flush begins.
@@ -141,7 +141,8 @@ async fn a_lease_is_not_given_back_before_what_was_written_under_it_is_committed
     *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
     cluster.metadata.recall(ino.0);
     // It is told of a flush that failed.
-    until(|| fs.write_now(handle, 0, b"abc").is_some_and(|written| written.is_err())).await;
+    until(|| fs.write_now(handle, 0, b"abc", Via::Cache).is_some_and(|written| written.is_err()))
+        .await;
     let commits = cluster.metadata.count("commit");
     until(|| cluster.metadata.count("commit") > commits + 3).await;
     assert_eq!(
@@ -175,7 +176,8 @@ async fn what_was_written_under_a_lease_that_is_gone_overwrites_nothing() {
     let (cluster, fs, handle, ino) = hasty().await;
     *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
     cluster.metadata.recall(ino.0);
-    until(|| fs.write_now(handle, 0, b"abc").is_some_and(|written| written.is_err())).await;
+    until(|| fs.write_now(handle, 0, b"abc", Via::Cache).is_some_and(|written| written.is_err()))
+        .await;
     let before = fs.session();
     cluster.metadata.expire_sessions();
     *cluster.metadata.refuse_commits.lock() = None;
@@ -288,6 +290,6 @@ async fn a_handle_that_was_released_for_nobody_is_gone() {
     cluster.metadata.hold_answers();
     drop_midway(&cluster, "make", fs.release(handle)).await;
     cluster.metadata.answer(u64::MAX);
-    until(|| fs.write_now(handle, 0, b"x").is_none()).await;
+    until(|| fs.write_now(handle, 0, b"x", Via::Cache).is_none()).await;
     assert_eq!(content(&cluster, ino).await, b"abc");
 }

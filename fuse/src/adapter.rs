@@ -3,7 +3,7 @@
 //! Not here, on purpose: `access` (the kernel checks permissions itself): "no such call" is answered
 //! once and the kernel does not ask again.
 
-use crate::abi::{Errno, Op, Reply, Request};
+use crate::abi::{Errno, Header, Op, Reply, Request};
 use crate::handler::{Handler, Outcome};
 use crate::set_ids::{self, Caller};
 use crate::{attr, reply};
@@ -22,6 +22,7 @@ const DIR_PAGE: u32 = 512;
 /// before every write. There are no labels, which `ls -l` asks for of every name.
 const REFUSED: [&[u8]; 2] = [b"security.capability", b"security.selinux"];
 
+const SETATTR: u32 = 4;
 /// Most bytes that the older form of a copy can say it has copied, in whole pages.
 const COPY_32: u64 = 0xffff_f000;
 
@@ -119,7 +120,7 @@ impl Handler for Adapter {
             }
             Op::Open { flags } => {
                 let wanted = OpenFlags::from_bits(flags as i32);
-                Outcome::working(async move { reply::opened(fs.open(ino, wanted).await, flags) })
+                Outcome::working(async move { reply::opened(fs.open(ino, wanted).await) })
             }
             Op::Create { name, mode, umask, flags } => {
                 let (name, mode, by) = (own(name), permissions(mode), by(umask));
@@ -132,7 +133,7 @@ impl Handler for Adapter {
                         Err(e) if e.kind == ErrorKind::Exists && !wanted.exclusive => {
                             Err(Errno(libc::ESTALE))
                         }
-                        opened => reply::created(opened, flags, TTL),
+                        opened => reply::created(opened, TTL),
                     }
                 })
             }
@@ -141,24 +142,36 @@ impl Handler for Adapter {
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
                     let opened = fs.tmp_file(ino, mode, by, wanted).await;
-                    reply::created(opened, flags, TTL)
+                    reply::created(opened, TTL)
                 })
             }
             Op::SyncFs => Outcome::working(async move { reply::empty(fs.sync().await) }),
-            Op::Read { fh, offset, size } => Outcome::working(async move {
-                reply::content(fs.read(HandleId(fh), offset, size as usize).await)
-            }),
-            Op::Write { fh, offset, data, drop_set_ids } => {
+            Op::Read { fh, offset, size, direct } => {
+                let (fh, len, via) = (HandleId(fh), size as usize, attr::via(direct, false));
+                Outcome::working(
+                    async move { reply::content(fs.read_via(fh, offset, len, via).await) },
+                )
+            }
+            Op::Write { fh, offset, data, direct, write_back, drop_set_ids } => {
                 let drop_first = drop_set_ids && set_ids::may_be_there(&fs, ino);
-                if !drop_first && let Some(written) = fs.write_now(HandleId(fh), offset, data) {
-                    return Outcome::Done(reply::written(written));
+                let (fh, via) = (HandleId(fh), attr::via(direct, write_back));
+                if !drop_first && let Some(written) = fs.write_now(fh, offset, data, via) {
+                    let past = direct.then(|| fs.written_past(fh, offset, data.len())).flatten();
+                    let answer = reply::written(written);
+                    return match past {
+                        Some(forgotten) => Outcome::working(async move {
+                            forgotten.await;
+                            answer
+                        }),
+                        None => Outcome::Done(answer),
+                    };
                 }
                 let (data, caller) = (own(data), Caller::of(&request.header));
                 Outcome::working(async move {
                     if drop_first && let Err(error) = set_ids::drop(&fs, ino, caller).await {
                         return reply::written(Err(error));
                     }
-                    reply::written(fs.write(HandleId(fh), offset, &data).await)
+                    reply::written(fs.write_via(fh, offset, &data, via).await)
                 })
             }
             Op::Flush { fh, lock_owner } => match fs.close_now(HandleId(fh), lock_owner) {
@@ -252,13 +265,21 @@ impl Handler for Adapter {
         }
     }
 
-    fn unwanted(&self, reply: &Reply) {
-        if let Reply::Open(open) | Reply::Created(_, open) = reply {
-            let (fs, handle) = (self.fs.clone(), HandleId(open.fh));
-            tokio::spawn(async move {
-                // Nothing was written by it.
-                let _ = fs.release(handle).await;
-            });
+    fn unwanted(&self, header: &Header, reply: &Reply) {
+        match reply {
+            Reply::Open(open) | Reply::Created(_, open) => {
+                let (fs, handle) = (self.fs.clone(), HandleId(open.fh));
+                tokio::spawn(async move {
+                    // Nothing was written by it.
+                    let _ = fs.release(handle).await;
+                });
+            }
+            // The kernel has kept its pages, or read them since: the change took effect only now.
+            Reply::Written(_) => self.fs.forget_content(InodeId(header.node)),
+            Reply::Attr(..) if header.opcode == SETATTR => {
+                self.fs.forget_content(InodeId(header.node));
+            }
+            _ => {}
         }
     }
 }

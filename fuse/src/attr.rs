@@ -1,7 +1,7 @@
 //! Attributes, times and locks between the client's form and the kernel's.
 
 use crate::abi;
-use weft_client::{Allocate, Attr, FileKind, Lock, LockKind, SetAttr, SetTime};
+use weft_client::{Allocate, Attr, FileKind, Lock, LockKind, SetAttr, SetTime, Via};
 
 /// Size that `stat` recommends for I/O, in bytes: one FUSE request.
 const IO_SIZE: u32 = abi::MAX_REQUEST;
@@ -62,6 +62,15 @@ pub fn to_client(change: &abi::SetAttr) -> SetAttr {
         size: change.size,
         atime: change.atime.map(set_time),
         mtime: change.mtime.map(set_time),
+    }
+}
+
+/// How a read or write has to do with the kernel's pages.
+pub fn via(direct: bool, write_back: bool) -> Via {
+    match (direct, write_back) {
+        (true, _) => Via::Direct,
+        (false, true) => Via::WriteBack,
+        (false, false) => Via::Cache,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What answers requests, whichever channel they came by.
 
-use crate::abi::{Answer, Reply, Request};
+use crate::abi::{Answer, Header, Reply, Request};
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -42,7 +42,8 @@ pub trait Handler: Send + Sync + 'static {
     /// The request borrows the channel's buffer, which is used again when this returns.
     fn handle(&self, request: &Request<'_>) -> Outcome;
 
-    /// The caller was killed before its request had this reply: the kernel does not hear of it, and will
-    /// never close what was opened.
-    fn unwanted(&self, reply: &Reply);
+    /// The caller was killed before its request had this reply: the kernel does not hear of it,
+    /// will never close what was opened, and has not done to its caches what it does when such a
+    /// request succeeds.
+    fn unwanted(&self, header: &Header, reply: &Reply);
 }

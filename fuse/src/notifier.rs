@@ -3,32 +3,38 @@
 use crate::abi::Notice;
 use crate::channel::Device;
 use std::io;
+use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use weft_client::ContentCache;
+use weft_proto::InodeId;
+
+/// Notices that may wait in the kernel at a time, each on a thread.
+const TOGETHER: usize = 64;
 
 /// A handle from which any thread may invalidate what the kernel has cached of one mount.
 ///
-/// Notices are sent by a thread of their own, in order: the kernel may wait in one, for an inode that
-/// a request is working on, so the threads that answer requests must never send them. A notice
-/// is on its way when the method returns; the future ends when the kernel has done it. To wait for
-/// that future inside a request deadlocks if the notice needs a lock that the kernel holds for the
-/// request:
+/// Notices are sent by threads of their own, each by another: the kernel may wait in one, for an
+/// inode that a request is working on, and that must hold up no request and no other notice. They
+/// come in no order. A notice is on its way when the method returns; the future ends when the
+/// kernel has done it. To wait for that future inside a request deadlocks if the notice needs a
+/// lock that the kernel holds for the request:
 /// - an entry or a delete needs the directory, held while a name in it is made, removed or renamed;
 /// - an inode with content needs its cached pages, held while they are read or written;
 /// - an inode's attributes alone (`offset` -1) need nothing.
 #[derive(Clone, Debug)]
-pub struct Notifier(Sender<(Notice, oneshot::Sender<io::Result<()>>)>);
+pub struct Notifier {
+    device: Arc<Device>,
+    runtime: Handle,
+    room: Arc<Semaphore>,
+}
 
 impl Notifier {
-    /// Ends with the mount: its thread when the last clone is dropped, its effect with the
-    /// connection.
-    pub(crate) fn start(device: Arc<Device>) -> io::Result<Self> {
-        let (sender, notices) = channel();
-        std::thread::Builder::new()
-            .name("fuse-notify".into())
-            .spawn(move || serve(&device, &notices))?;
-        Ok(Self(sender))
+    /// Its threads are those for blocking work of the runtime. Its effect ends with the connection.
+    pub(crate) fn new(device: Arc<Device>, runtime: Handle) -> Self {
+        Self { device, runtime, room: Arc::new(Semaphore::new(TOGETHER)) }
     }
 
     /// Attributes of an inode; and, unless `offset` is negative, its cached content from there,
@@ -64,22 +70,60 @@ impl Notifier {
 
     fn send(&self, notice: Notice) -> impl Future<Output = io::Result<()>> + Send + use<> {
         let (done, ended) = oneshot::channel();
-        // A thread that is gone leaves the future to say so.
-        let _ = self.0.send((notice, done));
+        let (device, runtime) = (self.device.clone(), self.runtime.clone());
+        let tell = move |place| {
+            // Whoever sent it need not wait.
+            let tell = move || drop((done.send(tell(&device, &notice)), place));
+            // A runtime that ends leaves the future to say so.
+            drop(runtime.spawn_blocking(tell));
+        };
+        match self.room.clone().try_acquire_owned() {
+            Ok(place) => tell(place),
+            Err(_) => {
+                let room = self.room.clone();
+                self.runtime.spawn(async move {
+                    if let Ok(place) = room.acquire_owned().await {
+                        tell(place);
+                    }
+                });
+            }
+        }
         async move { ended.await.unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into())) }
     }
 }
 
-fn serve(device: &Device, notices: &Receiver<(Notice, oneshot::Sender<io::Result<()>>)>) {
-    for (notice, done) in notices {
-        let told = match device.notify(&notice) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
-        };
-        if let Err(error) = &told {
-            tracing::debug!("the kernel did not take {notice:?}: {error}");
-        }
-        // Whoever sent it need not wait.
-        let _ = done.send(told);
+fn tell(device: &Device, notice: &Notice) -> io::Result<()> {
+    let told = match device.notify(notice) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    if let Err(error) = &told {
+        tracing::debug!("the kernel did not take {notice:?}: {error}");
     }
+    told
+}
+
+/// The kernel's cached pages.
+impl ContentCache for Notifier {
+    fn forget(&self, ino: InodeId, range: Range<u64>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let far = |at: u64| i64::try_from(at).ok();
+        let (start, end) = (far(range.start), far(range.end));
+        let Some(start) = start.filter(|_| !range.is_empty()) else {
+            return Box::pin(std::future::ready(()));
+        };
+        let forgotten = self.inval_inode(ino.0, start, end.map_or(0, |end| end - start));
+        // What the kernel does not take is a mount that is no more.
+        Box::pin(async move { drop(forgotten.await) })
+    }
+
+    fn page(&self) -> u64 {
+        page_size()
+    }
+}
+
+/// The kernel's pages, bytes.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: takes no pointers.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(4096)
 }

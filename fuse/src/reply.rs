@@ -61,30 +61,29 @@ pub fn copied(result: Result<u64>, wide: bool) -> Answer {
     result.map(reply).map_err(errno)
 }
 
-/// `flags` are those of `open(2)`.
-pub fn opened(result: Result<Opened>, flags: u32) -> Answer {
-    result.map(|opened| Reply::Open(open(&opened, flags))).map_err(errno)
+pub fn opened(result: Result<Opened>) -> Answer {
+    result.map(|opened| Reply::Open(open(&opened))).map_err(errno)
 }
 
 pub fn opened_dir(result: Result<HandleId>) -> Answer {
     result.map(|handle| Reply::Open(Open { fh: handle.0, flags: 0 })).map_err(errno)
 }
 
-pub fn created(result: Result<Opened>, flags: u32, ttl: Duration) -> Answer {
-    let both = |o: Opened| Reply::Created(Entry { attr: to_kernel(&o.attr), ttl }, open(&o, flags));
+pub fn created(result: Result<Opened>, ttl: Duration) -> Answer {
+    let both = |o: Opened| Reply::Created(Entry { attr: to_kernel(&o.attr), ttl }, open(&o));
     result.map(both).map_err(errno)
 }
 
 /// What the kernel may do with an open file.
-fn open(opened: &Opened, flags: u32) -> Open {
-    let flags = flags as i32;
+fn open(opened: &Opened) -> Open {
     let mut allowed = 0;
     if opened.keep_cache {
         allowed |= open_flag::KEEP_CACHE;
     }
     // Where an append lands is known only when it is committed; the page cache would file it under
-    // the end of file that the kernel remembers.
-    if flags & libc::O_APPEND != 0 {
+    // the end of file that the kernel remembers. And of what another mount may map to write, pages cost a
+    // lease to write: only mappings are to fill them.
+    if !opened.cached {
         allowed |= open_flag::DIRECT_IO;
     }
     Open { fh: opened.handle.0, flags: allowed }

@@ -4,7 +4,7 @@
 
 mod memory;
 
-use memory::{BAD, BORN, Event, Memory, SLOW, SLOW_TO_CLOSE, SLOW_TO_OPEN};
+use memory::{BAD, BORN, Event, Memory, SLOW, SLOW_TO_CLOSE, SLOW_TO_OPEN, SLOW_TO_READ};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::ffi::CString;
@@ -58,6 +58,15 @@ impl Rig {
 
     fn wait(&self, told: impl Future<Output = std::io::Result<()>>) {
         self.runtime.block_on(told).unwrap();
+    }
+
+    /// As [`Self::wait`], of what may wait for the gate if something is wrong.
+    fn wait_for(&self, told: impl Future<Output = std::io::Result<()>>) {
+        let told = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, told).await });
+        if told.is_err() {
+            self.memory.open_gate();
+        }
+        told.expect("it waits").unwrap();
     }
 
     fn await_event(&self, event: Event) {
@@ -402,6 +411,33 @@ fn what_the_kernel_keeps_is_taken_from_it_by_notices() {
         rig.memory.remove("g");
         rig.wait(notifier.delete(1, other, b"g"));
         assert!(!rig.path("g").exists());
+    });
+}
+
+/// The kernel forgets a page that is being read when it has been read; other files it forgets
+/// meanwhile.
+#[test]
+fn a_notice_that_waits_holds_up_no_other() {
+    on_each(DAY, |rig| {
+        let notifier = rig.mounted.as_ref().unwrap().notifier().clone();
+        let slow = rig.memory.put(SLOW_TO_READ, &pattern(100));
+        std::thread::scope(|scope| {
+            let mut file = File::open(rig.path(SLOW_TO_READ)).unwrap();
+            let reads = scope.spawn(move || file.read(&mut [0; 100]).unwrap());
+            rig.await_event(Event::Began);
+            let waits = notifier.inval_inode(slow, 0, 0);
+            for i in 0..20 {
+                let name = format!("f{i}");
+                let ino = rig.memory.put(&name, b"one");
+                assert_eq!(fs::read(rig.path(&name)).unwrap(), b"one");
+                rig.memory.put(&name, b"two");
+                rig.wait_for(notifier.inval_inode(ino, 0, 0));
+                assert_eq!(fs::read(rig.path(&name)).unwrap(), b"two");
+            }
+            rig.memory.open_gate();
+            rig.wait(waits);
+            reads.join().unwrap();
+        });
     });
 }
 

@@ -94,25 +94,40 @@ pub async fn readable(node: &Node, by: SessionId, ino: InodeId, deadline: Instan
     .await
 }
 
-/// Grants a lease to read that the asker cannot do without: its kernel is going to cache what it is
+/// Grants a lease that the asker cannot do without: its kernel is going to cache what it is
 /// told. Waits for changes that are under way; but not if the asker has to give back an earlier lease
 /// first, which it cannot before this is answered. What it caches then, it forgets with that one.
 pub async fn must_grant(
     node: &Node,
     to: SessionId,
     ino: InodeId,
+    mode: Mode,
     deadline: Instant,
 ) -> Result<Option<v1::Grant>> {
     let what = "a change by another session has not ended yet";
+    let use_of = if mode == Mode::Write { Use::Change } else { Use::Read };
     when(node, deadline, what, |s| {
         let now = Instant::now();
-        if !s.leases.recall(now, to, ino, Use::Read) {
+        if !s.leases.recall(now, to, ino, use_of) {
             return None;
         }
-        match s.leases.grant(now, to, ino, Mode::Read, true) {
+        match s.leases.grant(now, to, ino, mode, true) {
             None if !s.leases.owes(to, ino) => None,
             grant => Some(grant),
         }
+    })
+    .await
+}
+
+/// Gives a session the right to map an inode to write, unless another needs it. Answers whether it
+/// did.
+pub async fn may_map(node: &Node, by: SessionId, ino: InodeId, deadline: Instant) -> Result<bool> {
+    let what = "another session has not said yet whether it maps the file";
+    let mut asked = 0;
+    when(node, deadline, what, |s| {
+        // Who may write maps without asking.
+        let alone = s.leases.recall(Instant::now(), by, ino, Use::Read);
+        alone.then(|| s.leases.map(by, ino, &mut asked)).flatten()
     })
     .await
 }

@@ -91,6 +91,15 @@ struct Sent {
     since: Instant,
 }
 
+/// Who may map a file to write, whether it holds a lease or not.
+struct Mapper {
+    session: SessionId,
+    /// When it got that right.
+    since: u64,
+    /// The newest question whether it needs it to which it said yes.
+    needs: u64,
+}
+
 /// A name in a directory that is being changed.
 pub type Name = (InodeId, bytes::Bytes);
 
@@ -101,6 +110,7 @@ pub struct Leases {
     /// ask for them again.
     cooling: VecDeque<(Instant, InodeId)>,
     parties: HashMap<SessionId, Party>,
+    mappers: HashMap<InodeId, Mapper>,
     names: HashSet<Name>,
     seq: u64,
     changed: watch::Sender<u64>,
@@ -112,6 +122,7 @@ impl Default for Leases {
             inodes: HashMap::new(),
             cooling: VecDeque::new(),
             parties: HashMap::new(),
+            mappers: HashMap::new(),
             names: HashSet::new(),
             seq: 0,
             changed: watch::Sender::new(0),
@@ -159,6 +170,7 @@ impl Leases {
                 }
                 self.forget_idle(now, ino);
             }
+            self.mappers.retain(|_, mapper| mapper.session != id);
             self.note_change();
         }
     }
@@ -232,7 +244,8 @@ impl Leases {
         }
         let (seq, mode) = self.insert(to, ino, mode)?;
         let write = mode == Mode::Write;
-        Some(v1::Grant { ino: ino.0, seq, write, locks: false, layout: None })
+        let maps = write && self.mappers.get(&ino).is_none_or(|mapper| mapper.session == to);
+        Some(v1::Grant { ino: ino.0, seq, write, locks: false, layout: None, maps })
     }
 
     /// Whether the session holds a lease to write this inode, or is just giving it back.
@@ -248,7 +261,7 @@ impl Leases {
             return None;
         }
         let (seq, _) = self.insert(to, ino, Mode::Write)?;
-        Some(v1::Grant { ino: ino.0, seq, write: true, locks: true, layout: None })
+        Some(v1::Grant { ino: ino.0, seq, write: true, locks: true, layout: None, maps: true })
     }
 
     /// Whether a session has to answer a recall of this inode, or is not known.
@@ -282,7 +295,8 @@ impl Leases {
             holder.recall = Some(Recall { seq, keep_read, weaker });
             lease.cool[usize::from(!keep_read)] = Some(now + COOL);
             if let Some(party) = self.parties.get_mut(&holder.session) {
-                let recall = v1::recalls_reply::Recall { ino: ino.0, seq, keep_read };
+                let recall =
+                    v1::recalls_reply::Recall { ino: ino.0, seq, keep_read, of_map: false };
                 party.recalls.insert(seq, Sent { recall, since: now });
                 party.news.send_replace(seq);
             }
@@ -316,6 +330,60 @@ impl Leases {
             lease.holders.swap_remove(at);
         }
         self.forget_idle(Instant::now(), ino);
+        self.note_change();
+    }
+
+    /// A session has an inode open so that it may be mapped to write. Not if another has that
+    /// right: then the session is mistaken.
+    pub fn keeps_map(&mut self, by: SessionId, ino: InodeId) {
+        let free = self.mappers.get(&ino).is_none_or(|mapper| mapper.session == by);
+        if free && self.parties.contains_key(&by) {
+            let since = self.number();
+            self.mappers.insert(ino, Mapper { session: by, since, needs: 0 });
+        }
+    }
+
+    /// Gives `by` the right to map an inode to write, or asks the session that has it whether it
+    /// needs it. Answers whether it was given; `None` while that has not said. `asked` is the
+    /// number of the question.
+    ///
+    /// Nobody else may hold a lease to write it, with which comes that right.
+    pub fn map(&mut self, by: SessionId, ino: InodeId, asked: &mut u64) -> Option<bool> {
+        match self.mappers.get(&ino) {
+            Some(mapper) if mapper.session != by => {
+                let (holder, since, needs) = (mapper.session, mapper.since, mapper.needs);
+                if *asked <= since {
+                    *asked = self.number();
+                    let (ino, seq) = (ino.0, *asked);
+                    let recall =
+                        v1::recalls_reply::Recall { ino, seq, keep_read: true, of_map: true };
+                    if let Some(party) = self.parties.get_mut(&holder) {
+                        party.recalls.insert(seq, Sent { recall, since: Instant::now() });
+                        party.news.send_replace(seq);
+                    }
+                }
+                (needs >= *asked).then_some(false)
+            }
+            _ => {
+                self.keeps_map(by, ino);
+                Some(self.parties.contains_key(&by))
+            }
+        }
+    }
+
+    /// A session was asked whether it needs the right to map an inode. What it was given after the
+    /// question it keeps.
+    pub fn map_answered(&mut self, by: SessionId, ino: InodeId, asked: u64, needs: bool) {
+        if let Some(party) = self.parties.get_mut(&by) {
+            party.recalls.remove(&asked);
+        }
+        if let Some(mapper) = self.mappers.get_mut(&ino).filter(|mapper| mapper.session == by) {
+            if needs || asked <= mapper.since {
+                mapper.needs = mapper.needs.max(asked);
+            } else {
+                self.mappers.remove(&ino);
+            }
+        }
         self.note_change();
     }
 
@@ -495,6 +563,43 @@ mod tests {
         assert!(l.writes(A, INO), "until it has given it back");
         l.returned(A, INO, u64::MAX, true);
         assert!(!l.writes(A, INO));
+    }
+
+    #[test]
+    fn one_session_maps_a_file_to_write_until_it_needs_that_no_more() {
+        let (mut l, now) = table();
+        assert!(l.grant(now, A, INO, Mode::Write, false).is_some_and(|grant| grant.maps));
+        let mut asked = 0;
+        // It says that it does when it gives the lease back.
+        assert!(!l.recall(now, B, INO, Use::Read));
+        l.keeps_map(A, INO);
+        l.returned(A, INO, recalls(&l, A)[0].0, true);
+        assert_eq!(l.map(B, INO, &mut asked), None);
+        assert_eq!(recalls(&l, A), [(asked, true)], "it is asked");
+        assert_eq!(l.map(B, INO, &mut asked), None);
+        assert_eq!(recalls(&l, A).len(), 1, "once is enough");
+        l.map_answered(A, INO, asked, true);
+        assert_eq!(l.map(B, INO, &mut asked), Some(false));
+        // Who gets the lease to write now does not get that right with it.
+        l.returned(A, INO, u64::MAX, false);
+        assert!(l.grant(now, B, INO, Mode::Write, true).is_some_and(|grant| !grant.maps));
+        l.returned(B, INO, u64::MAX, false);
+
+        // An answer does not take away what was given after the question.
+        let mut asked = 0;
+        assert_eq!(l.map(B, INO, &mut asked), None);
+        assert_eq!(l.map(A, INO, &mut 0), Some(true));
+        l.map_answered(A, INO, asked, false);
+        assert_eq!(l.map(B, INO, &mut asked), None);
+        l.map_answered(A, INO, asked, false);
+        assert_eq!(l.map(B, INO, &mut asked), Some(true));
+        assert!(l.grant(now, B, INO, Mode::Write, true).is_some_and(|grant| grant.maps));
+
+        // It goes with the session.
+        let mut asked = 0;
+        assert_eq!(l.map(A, INO, &mut asked), None);
+        l.ended(B);
+        assert_eq!(l.map(A, INO, &mut asked), Some(true));
     }
 
     #[test]

@@ -137,6 +137,7 @@ impl MetadataService {
             Op::Open(open) => self.open(session, open, deadline).await,
             Op::Close(close) => self.close(session, close, deadline).await,
             Op::Lease(lease) => self.lease(session, lease, deadline).await,
+            Op::Map(map) => self.map(session, InodeId(map.ino), deadline).await,
             Op::ReturnLeases(returned) => self.return_leases(session, returned, deadline).await,
             Op::Recalls(recalls) => self.recalls(session, recalls.seen, deadline).await,
             Op::GetLock(op) => self.get_lock(session, op.lock.as_ref(), deadline).await,
@@ -284,10 +285,23 @@ impl MetadataService {
             grants.extend(self.grant_to_write(session, ino)?);
         }
         if grants.is_empty() {
-            grants.extend(conflicts::must_grant(&self.node, session, ino, deadline).await?);
+            let mode = if op.write && op.alone { Mode::Write } else { Mode::Read };
+            grants.extend(conflicts::must_grant(&self.node, session, ino, mode, deadline).await?);
         }
         let reply = self.node.state.open_reply(ino)?;
         Ok(v1::MetaReply { result: Some(Reply::Open(reply)), grants, ..Default::default() })
+    }
+
+    async fn map(
+        &self,
+        session: SessionId,
+        ino: InodeId,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        self.may_read(session, Some(ino), deadline).await?;
+        let granted = conflicts::may_map(&self.node, session, ino, deadline).await?;
+        let result = Some(Reply::Map(v1::MapReply { granted }));
+        Ok(v1::MetaReply { result, ..Default::default() })
     }
 
     async fn return_leases(
@@ -300,6 +314,13 @@ impl MetadataService {
         let mut sessions = self.node.sessions.lock();
         for item in &op.items {
             let ino = InodeId(item.ino);
+            if item.of_map {
+                sessions.leases.map_answered(session, ino, item.seq, item.maps);
+                continue;
+            }
+            if item.maps {
+                sessions.leases.keeps_map(session, ino);
+            }
             if item.open_seq != 0 {
                 match sessions.open(session, ino, item.open_seq) {
                     // It is being opened, and whoever does that is told that it is gone.
@@ -494,7 +515,9 @@ impl MetadataService {
             let attr = self.node.state.attr(ino)?;
             grants.extend(match attr.is_some_and(|a| a.kind() == v1::FileKind::Directory) {
                 true => self.grant(session, ino, Mode::Read, false),
-                false => conflicts::must_grant(&self.node, session, ino, deadline).await?,
+                false => {
+                    conflicts::must_grant(&self.node, session, ino, Mode::Read, deadline).await?
+                }
             });
         }
         match self.node.state.open_reply(ino) {
@@ -536,6 +559,7 @@ impl MetadataService {
             write_leases: renew.write_leases.iter().map(|&ino| InodeId(ino)).collect(),
             piece: (renew.declaration, renew.piece),
             more: renew.more,
+            maps: renew.maps.iter().map(|&ino| InodeId(ino)).collect(),
         });
         let need_declare = {
             let mut sessions = self.node.sessions.lock();

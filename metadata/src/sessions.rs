@@ -42,6 +42,7 @@ pub struct Declaration {
     pub piece: (u64, u32),
     /// More pieces follow.
     pub more: bool,
+    pub maps: Vec<InodeId>,
 }
 
 struct Session {
@@ -177,6 +178,9 @@ impl Sessions {
                 self.undeclared -= usize::from(!declaration.more);
                 self.leases.declared(id, &declaration.write_leases);
                 self.leases.note_change();
+            }
+            for ino in declaration.maps {
+                self.leases.keeps_map(id, ino);
             }
             for (ino, seq) in declaration.opens {
                 if !self.purging.contains(&ino) {
@@ -404,7 +408,8 @@ mod tests {
         let (mut t, now) = table();
         let piece = |number, piece, more, ino| {
             let (opens, write_leases) = (vec![(InodeId(ino), 1)], vec![InodeId(ino + 10)]);
-            Some(Declaration { opens, write_leases, piece: (number, piece), more })
+            let maps = Vec::new();
+            Some(Declaration { opens, write_leases, maps, piece: (number, piece), more })
         };
         // The first was told to another leader.
         assert!(t.renew(now, A, piece(1, 1, true, 5)).unwrap());

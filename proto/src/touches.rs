@@ -64,6 +64,7 @@ impl Op {
             Self::GetLayout(op) => op.ino,
             Self::Open(op) => op.ino,
             Self::Lease(op) => op.ino,
+            Self::Map(op) => op.ino,
             Self::GetLock(op) => lock(&op.lock),
             Self::SetLock(op) => lock(&op.lock),
             Self::WaitLock(op) => lock(&op.lock),

@@ -20,7 +20,8 @@ use nix::unistd::{Pid, syncfs};
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -446,26 +447,33 @@ fn pid(process: &Value) -> Result<i32> {
         .with_context(|| format!("no pid in {process}"))
 }
 
-/// Processes that stand still until this is dropped.
-pub struct Paused(Vec<Pid>);
+/// Processes that stand still until this is dropped, or for five minutes: a mount that stands still hangs whoever
+/// looks at the processes that use it, and also what ends with a file open there or starts another program.
+pub struct Paused(Child);
 
 impl Paused {
     fn all<'a>(processes: impl IntoIterator<Item = &'a Value>) -> Result<Self> {
-        let mut paused = Self(Vec::new());
-        for process in processes {
-            let pid = Pid::from_raw(pid(process)?);
-            kill(pid, Signal::SIGSTOP)?;
-            paused.0.push(pid);
-        }
+        let pids = processes.into_iter().map(pid).collect::<Result<Vec<_>>>()?;
+        let pids: Vec<_> = pids.iter().map(i32::to_string).collect();
+        let resumes = Command::new("sh")
+            .args(["-c", "kill -STOP \"$@\"; echo; timeout 300 cat; kill -CONT \"$@\"", "resume"])
+            .args(pids)
+            // What ends the test's group does not end it.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut paused = Self(resumes);
+        let said = paused.0.stdout.as_mut().context("no output")?.read(&mut [0])?;
+        ensure!(said == 1, "processes cannot be paused");
         Ok(paused)
     }
 }
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        for pid in &self.0 {
-            let _ = kill(*pid, Signal::SIGCONT);
-        }
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 

@@ -162,6 +162,31 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        name: "store in a mapping, msync -> content",
+        prepare: make_file,
+        look: stat_and_read,
+        act: |d, i| {
+            let file = OpenOptions::new().read(true).write(true).open(d.join("f"))?;
+            let (fd, prot) = (file.as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE);
+            // SAFETY: a new mapping of a file that is as long, used and taken away here.
+            unsafe {
+                let at = libc::mmap(std::ptr::null_mut(), 11, prot, libc::MAP_SHARED, fd, 0);
+                ensure!(at != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+                at.cast::<u8>().add((i % 11) as usize).write_volatile(b'#');
+                let synced = libc::msync(at, 11, libc::MS_SYNC);
+                libc::munmap(at, 11);
+                ensure!(synced == 0, "msync: {}", std::io::Error::last_os_error());
+            }
+            Ok(())
+        },
+        sees: |d, i| {
+            let mut expected = b"old content".to_vec();
+            expected[(i % 11) as usize] = b'#';
+            ensure!(fs::read(d.join("f"))? == expected);
+            Ok(())
+        },
+    },
+    Row {
         name: "punch a hole -> content, blocks",
         prepare: |d| Ok(fs::write(d.join("f"), vec![7; 100_000])?),
         look: stat_and_read,

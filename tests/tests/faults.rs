@@ -204,7 +204,7 @@ fn a_directory_that_a_killed_process_was_opening_is_not_left_open() -> Result<()
         };
         let reply = opened.map_err(|error| anyhow!("{error:?}"))?;
         tokio::task::block_in_place(|| cluster.await_opens(&[0, 1]))?;
-        adapter.unwanted(&reply);
+        adapter.unwanted(&abi::decode(&request)?.header, &reply);
         tokio::task::block_in_place(|| cluster.await_opens(&[0, 0]))?;
         Ok(fs.shutdown().await?)
     })

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Runtime;
 use weft_client::{Creator, Filesystem, OpenFlags};
-use weft_fuse::abi::{Op, Reply, Request};
+use weft_fuse::abi::{Header, Op, Reply, Request};
 use weft_fuse::{Adapter, Handler, Options, Outcome, mount_handler};
 use weft_proto::InodeId;
 use weft_tests::{Cluster, path, run};
@@ -43,8 +43,8 @@ impl Handler for Overtaken {
         })
     }
 
-    fn unwanted(&self, reply: &Reply) {
-        self.adapter.unwanted(reply);
+    fn unwanted(&self, header: &Header, reply: &Reply) {
+        self.adapter.unwanted(header, reply);
     }
 }
 

@@ -4,6 +4,7 @@
 //! in the session that wrote the segment (I5); bytes stay in memory until the commit is answered, so
 //! that a lost session costs a rewrite and not the data; what is given up is told (I8).
 
+use super::above::ALL;
 use super::dirty::{Batch, BufferNo, Piece, PieceSource};
 use super::{File, Waiting};
 use crate::locks::lost_locks;
@@ -204,6 +205,8 @@ impl File {
         {
             let by = landed.wrapping_sub(base) as i64;
             state.dirty.shift(by);
+            // Who has read it meanwhile saw it where it is not.
+            self.forget_behind(ALL);
             for Piece { range, .. } in &mut pieces {
                 *range = range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by);
             }
@@ -270,6 +273,7 @@ impl File {
         state.went_along();
         state.fail(error);
         drop(state);
+        self.forget_behind(ALL);
         self.mount.meta.creates.forget_failed(self.ino);
         // Who says that they were committed before may be right: then they are seen.
         if !ambiguous && kind != ErrorKind::Invalid {
@@ -395,6 +399,7 @@ impl Flight {
                     warn!(ino = %file.ino, %error, "written data is lost; the writer will be told");
                     state.dirty.forget(&[*no]);
                     state.fail(error);
+                    file.forget_behind(ALL);
                     None
                 }
             };

@@ -4,6 +4,7 @@
 //! the inode are made one after the other, under `order`; every failure to make written data
 //! durable is remembered and told once to each handle (I8).
 
+pub(crate) mod above;
 pub(crate) mod ahead;
 mod allocate;
 mod commit;
@@ -20,11 +21,11 @@ pub(crate) use copy::copy_range;
 use crate::leases::{Mode, Right};
 use crate::mount::Mount;
 use crate::types::Attr;
+use above::Above;
 use dirty::Dirty;
 use extents::Extents;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::mode::mode_after;
@@ -39,10 +40,19 @@ pub(crate) struct File {
     state: Mutex<State>,
     /// Held by whoever commits or resizes.
     order: tokio::sync::Mutex<()>,
-    /// Writes under way whose caller may hold what a cache above has to wait for.
-    writing: AtomicUsize,
+    pub above: Above,
     /// Until then no lease to write is asked for: it was refused.
     refused_until: Mutex<Option<Instant>>,
+}
+
+/// A lease that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Read,
+    /// To write, if nobody else uses the file.
+    Write,
+    /// To write: others give up theirs.
+    Alone,
 }
 
 /// After a lease to write was refused, it is not asked for again for this long.
@@ -172,6 +182,13 @@ impl State {
         }
     }
 
+    /// [`Self::adopt`] only of a newer content.
+    fn adopt_newer(&mut self, attr: Attr) {
+        if attr.data_version > self.attr.data_version {
+            self.adopt(attr);
+        }
+    }
+
     /// Takes over a change of the content that this mount made under `order`; `change` does the same to
     /// what is known of the extents.
     fn changed(&mut self, mount: &Mount, attr: Attr, change: impl FnOnce(&mut Extents)) {
@@ -214,7 +231,7 @@ impl File {
             mount,
             state: Mutex::new(state),
             order: tokio::sync::Mutex::default(),
-            writing: AtomicUsize::new(0),
+            above: Above::default(),
             refused_until: Mutex::default(),
         }
     }
@@ -224,8 +241,14 @@ impl File {
     async fn refresh(self: &Arc<Self>) -> Result<()> {
         let leases = &self.mount.meta.leases;
         match leases.mode(self.ino) {
-            // Only this mount has changed it since, and knows how.
-            Some(Mode::Write) => return Ok(()),
+            // Only this mount has changed it since, and knows how; but the answer that the lease came with may be
+            // on its way to this file still.
+            Some(Mode::Write) => {
+                if let Some(attr) = leases.attr(self.ino) {
+                    self.state.lock().adopt_newer(attr);
+                }
+                return Ok(());
+            }
             // It may have come with an answer that this file was not told, that of a lookup by name; then
             // so did the attributes.
             Some(Mode::Read) => {
@@ -238,7 +261,7 @@ impl File {
         }
         leases.settled(self.ino).await;
         self.settle().await;
-        self.ask_for_lease(false).await
+        self.ask_for_lease(Wanted::Read).await
     }
 
     /// Without a lease nothing may stay buffered, where only this mount would see it: what is left of
@@ -260,30 +283,22 @@ impl File {
         }
         leases.settled(self.ino).await;
         self.settle().await;
-        self.ask_for_lease(!refused).await?;
+        self.ask_for_lease(if refused { Wanted::Read } else { Wanted::Write }).await?;
         if !refused && !leases.may_buffer(self.ino) {
             *self.refused_until.lock() = Some(Instant::now() + REFUSED);
         }
         Ok(())
     }
 
-    async fn ask_for_lease(&self, write: bool) -> Result<()> {
-        let op = Op::Lease(v1::LeaseOp { ino: self.ino.0, write });
+    async fn ask_for_lease(&self, wanted: Wanted) -> Result<()> {
+        let (write, alone) = (wanted != Wanted::Read, wanted == Wanted::Alone);
+        let op = Op::Lease(v1::LeaseOp { ino: self.ino.0, write, alone });
         let Reply::Open(reply) = self.mount.meta.ask(op).await? else {
             let what = "the reply to asking for a lease is of another kind";
             return Err(Error::new(ErrorKind::Protocol, what));
         };
         let (attr, layout) = attr_and_layout(&reply)?;
         self.opened(attr, layout, reply.extents).map(drop)
-    }
-
-    /// What is cached above this library of the content is forgotten. Does not wait while a write of
-    /// the file is under way, whose caller may hold pages of that cache: they are forgotten when it
-    /// has ended.
-    pub async fn forget_above(&self, patience: Duration) {
-        let writing = self.writing.load(Ordering::Acquire) > 0;
-        let patience = if writing { Duration::ZERO } else { patience };
-        self.mount.forget_above(self.ino, patience).await;
     }
 
     /// Takes over what an open answered.
@@ -308,7 +323,7 @@ impl File {
     }
 
     /// Size with what is not committed yet, as far as is known here.
-    fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.state.lock().size()
     }
 

@@ -2,7 +2,6 @@
 
 use super::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 use weft_proto::layout::MAX_FILE;
 use weft_proto::{Error, ErrorKind, Result};
@@ -10,39 +9,12 @@ use weft_proto::{Error, ErrorKind, Result};
 /// Bytes that are taken in at a time. An append of up to this length lands in one piece.
 const STEP: usize = 1 << 20;
 
-/// A write that is under way until this is dropped.
-struct Writing<'a>(&'a AtomicUsize);
-
-impl<'a> Writing<'a> {
-    fn begin(writing: &'a AtomicUsize) -> Self {
-        writing.fetch_add(1, Ordering::AcqRel);
-        Self(writing)
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 impl File {
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
     /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or the
     /// file would be too long; and whether it may stay in the buffer, which another mount's use of
     /// the file forbids. `permitted` is asked whenever there was something to wait for.
     pub async fn write(
-        self: &Arc<Self>,
-        off: u64,
-        data: &[u8],
-        append: bool,
-        permitted: impl Fn() -> Result<()>,
-    ) -> Result<(usize, bool)> {
-        let _writing = Writing::begin(&self.writing);
-        self.take_all_in(off, data, append, permitted).await
-    }
-
-    async fn take_all_in(
         self: &Arc<Self>,
         off: u64,
         data: &[u8],

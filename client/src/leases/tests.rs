@@ -49,7 +49,7 @@ fn opened(ino: u64) -> Option<Reply> {
 async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
     let l = leases();
     let create = Op::Create(v1::CreateOp { parent: DIR, name: "a".into(), ..Default::default() });
-    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true });
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, alone: false });
     let grants = vec![write_grant(DIR), write_grant(INO)];
     let reply =
         v1::MetaReply { result: opened(INO), grants, touched: vec![DIR], ..Default::default() };
@@ -261,7 +261,7 @@ async fn a_new_leader_leaves_the_right_to_write() {
 #[tokio::test]
 async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
     let (l, ino) = (leases(), InodeId(INO));
-    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true });
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, alone: false });
     let grants = vec![write_grant(INO)];
     let reply = v1::MetaReply { result: opened(INO), grants, ..Default::default() };
     l.learn(l.start(), &lease, &reply);

@@ -12,14 +12,12 @@ const OLDEST_MINOR: u32 = 33;
 
 /// Longest read or write request, bytes.
 pub const MAX_REQUEST: u32 = 1 << 20;
-/// Pages in one request.
-const MAX_PAGES: u16 = (MAX_REQUEST / 4096) as u16;
+/// The kernel's smallest page, bytes.
+const SMALLEST_PAGE: u32 = 4096;
 /// Requests that the kernel may have in flight without a caller waiting: read-ahead, direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 
 /// Bits of the handshake that this code gives or takes. Of the others:
-/// - `ASYNC_DIO`: the kernel forgets the pages under an asynchronous direct write before it, and not after
-///   it, so that who reads meanwhile brings the old bytes back for good.
 /// - `AUTO_INVAL_DATA`: whether cached data is good is said with each open.
 /// - `WRITEBACK_CACHE`: the client buffers writes itself and knows when they must be seen.
 /// - `SECURITY_CTX`: there are no labels.
@@ -41,6 +39,9 @@ pub mod flag {
     /// The umask comes with what makes an inode, and is not applied yet: what a directory lets inherit
     /// goes before it.
     pub const DONT_MASK: u64 = 1 << 6;
+    /// Parts of a direct read or write at a time, and asynchronous ones. The kernel forgets the pages under such a
+    /// write before it, and not after it: the client has it forget what was read meanwhile.
+    pub const ASYNC_DIO: u64 = 1 << 15;
     /// Lookups and listings of one directory at a time.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// Access control lists are attributes that the kernel asks for, and obeys.
@@ -56,7 +57,8 @@ pub mod flag {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// There are flags above bit 31.
     pub const INIT_EXT: u64 = 1 << 30;
-    /// Shared mappings of files opened for direct I/O, as appended ones are.
+    /// Shared mappings of files opened for direct I/O, as appended ones are and those that another mount
+    /// may map.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// Requests over io_uring.
     pub const OVER_IO_URING: u64 = 1 << 41;
@@ -68,6 +70,7 @@ const ALWAYS: u64 = flag::ASYNC_READ
     | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES
     | flag::DONT_MASK
+    | flag::ASYNC_DIO
     | flag::PARALLEL_DIROPS
     | flag::POSIX_ACL
     | flag::MAX_PAGES
@@ -101,6 +104,8 @@ pub struct Wanted {
     pub io_uring: bool,
     /// Locks are asked for; else the kernel keeps those of this mount itself.
     pub locks: bool,
+    /// The kernel's pages, bytes; 0 for the smallest there are.
+    pub page: u32,
 }
 
 /// What was agreed.
@@ -109,6 +114,9 @@ pub struct InitReply {
     pub minor: u32,
     pub max_readahead: u32,
     pub flags: u64,
+    /// Pages in one request. The kernel's io_uring queues want buffers for as many, however long a
+    /// write may be: more than [`MAX_REQUEST`] has of its pages would have it refuse ours.
+    pub max_pages: u16,
 }
 
 /// Takes of the offer what is wanted. Errors: `EPROTO` for a version that cannot be spoken.
@@ -128,7 +136,9 @@ pub fn negotiate(offer: &Init, wanted: Wanted) -> Result<InitReply, Errno> {
         flags |= flag::INIT_EXT;
     }
     let minor = offer.minor.min(MINOR);
-    Ok(InitReply { minor, max_readahead: offer.max_readahead.min(MAX_REQUEST), flags })
+    let max_readahead = offer.max_readahead.min(MAX_REQUEST);
+    let max_pages = (MAX_REQUEST / wanted.page.max(SMALLEST_PAGE)).max(1) as u16;
+    Ok(InitReply { minor, max_readahead, flags, max_pages })
 }
 
 impl InitReply {
@@ -136,7 +146,7 @@ impl InitReply {
         out.u32(MAJOR).u32(self.minor).u32(self.max_readahead).u32(self.flags as u32);
         out.u16(MAX_BACKGROUND).u16(MAX_BACKGROUND * 3 / 4).u32(MAX_REQUEST);
         // Times are exact to the nanosecond.
-        out.u32(1).u16(MAX_PAGES).u16(0).u32((self.flags >> 32) as u32);
+        out.u32(1).u16(self.max_pages).u16(0).u32((self.flags >> 32) as u32);
         out.u32(0).u16(0).zeros(22);
     }
 }

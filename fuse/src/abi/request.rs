@@ -136,15 +136,21 @@ pub enum Op<'a> {
         umask: u32,
         flags: u32,
     },
+    /// `direct` where it fills no page of the kernel's.
     Read {
         fh: u64,
         offset: u64,
         size: u32,
+        direct: bool,
     },
+    /// `direct` as in `Read`; `write_back` where the kernel writes pages that were stored to in
+    /// memory.
     Write {
         fh: u64,
         offset: u64,
         data: &'a [u8],
+        direct: bool,
+        write_back: bool,
         /// The caller may not keep set-id bits.
         drop_set_ids: bool,
     },
@@ -228,6 +234,9 @@ pub enum Op<'a> {
     /// Anything that this protocol version does not know, or that nobody here serves.
     Unknown,
 }
+
+/// Of reads and writes: the owner of locks is told, which Linux does of those past its pages alone.
+const LOCK_OWNER: u32 = 1 << 1;
 
 /// Length of the record that a request of this opcode begins with.
 pub fn operation_len(opcode: u32) -> usize {
@@ -315,12 +324,17 @@ fn operation<'a>(
             Op::Create { flags, mode, umask, name: tail.name()? }
         }
         51 => Op::TmpFile { flags: r.u32()?, mode: r.u32()?, umask: r.u32()? },
-        15 => Op::Read { fh: r.u64()?, offset: r.u64()?, size: r.u32()? },
+        15 => {
+            let (fh, offset, size, flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
+            Op::Read { fh, offset, size, direct: flags & LOCK_OWNER != 0 }
+        }
         16 => {
+            const CACHE: u32 = 1 << 0;
             const KILL_SUIDGID: u32 = 1 << 2;
             let (fh, offset, size, flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
-            let drop_set_ids = flags & KILL_SUIDGID != 0;
-            Op::Write { fh, offset, data: exactly(tail, size)?, drop_set_ids }
+            let (direct, write_back) = (flags & LOCK_OWNER != 0, flags & CACHE != 0);
+            let (drop_set_ids, data) = (flags & KILL_SUIDGID != 0, exactly(tail, size)?);
+            Op::Write { fh, offset, data, direct, write_back, drop_set_ids }
         }
         17 => Op::StatFs,
         18 => release(&mut r)?,

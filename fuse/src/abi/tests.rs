@@ -52,10 +52,14 @@ fn requests_decode_as_the_kernel_lays_them_out() {
     assert_eq!(op(12, &longs(&[6]), b"a\0b\0"), renamed);
     let exchanged = Op::Rename { name, new_parent, new_name, flags: 2 };
     assert_eq!(op(45, &[longs(&[6]), words(&[2, 0])].concat(), b"a\0b\0"), exchanged);
-    for (flags, drop_set_ids) in [(0, false), (0b100, true), (0b1011, false)] {
+    let (fh, offset, data) = (3, 4096, b"bytes".as_slice());
+    for flags in 0..16 {
+        let bit = |bit: u32| flags & 1 << bit != 0;
+        let (write_back, direct, drop_set_ids) = (bit(0), bit(1), bit(2));
         let write = [longs(&[3, 4096]), words(&[5, flags]), longs(&[0]), words(&[0, 0])].concat();
-        let written = Op::Write { fh: 3, offset: 4096, data: b"bytes", drop_set_ids };
-        assert_eq!(op(16, &write, b"bytes"), written);
+        let written = Op::Write { fh, offset, data, direct, write_back, drop_set_ids };
+        assert_eq!(op(16, &write, data), written);
+        assert_eq!(op(15, &write, b""), Op::Read { fh, offset, size: 5, direct });
     }
     let created = Op::Create { name: b"f", mode: 0o100644, umask: 0o22, flags: 0x42 };
     assert_eq!(op(35, &words(&[0x42, 0o100644, 0o22, 0]), b"f\0"), created);
@@ -147,6 +151,15 @@ fn handshakes_agree_on_what_both_want() {
     assert_eq!(negotiate(&offer(30, u64::MAX), none), Err(Errno(libc::EPROTO)));
     assert!(negotiate(&Init { major: 8, ..offer(45, 0) }, none).is_err());
 
+    // A request has as many bytes whatever a page has.
+    for page in [4096, 16 << 10, 64 << 10] {
+        let agreed = negotiate(&offer(45, u64::MAX), Wanted { page, ..wanted }).unwrap();
+        assert_eq!(u32::from(agreed.max_pages) * page, MAX_REQUEST);
+        let answer = Ok(Reply::Init(agreed));
+        let told = Encoded::new(7, &answer);
+        assert_eq!(told.record()[28..30], agreed.max_pages.to_ne_bytes());
+    }
+
     // As an older kernel and as a newer one send it.
     let old = words(&[7, 33, 4096, flag::MAX_PAGES as u32]);
     let Op::Init(init) = op(26, &[], &old) else { panic!("no handshake") };
@@ -166,7 +179,7 @@ fn replies_have_the_lengths_of_the_kernels_records() {
     let (files, files_free, block_size, name_max) = (4, 5, 6, 7);
     let room = StatFs { blocks: 1, free: 2, available: 3, files, files_free, block_size, name_max };
     let lock = Lock { fh: 0, owner: 0, start: 0, end: 1, kind: 2, pid: 3, flock: false };
-    let agreed = InitReply { minor: 45, max_readahead: 1, flags: u64::MAX };
+    let agreed = InitReply { minor: 45, max_readahead: 1, flags: u64::MAX, max_pages: 256 };
     for (reply, len) in [
         (Reply::Empty, 0),
         (Reply::Entry(entry), 128),

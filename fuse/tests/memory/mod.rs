@@ -19,6 +19,8 @@ pub const SLOW: &str = "slow";
 pub const SLOW_TO_OPEN: &str = "slow to open";
 /// Its close waits until the gate is open.
 pub const SLOW_TO_CLOSE: &str = "slow to close";
+/// Reads of it wait until the gate is open, and find nothing.
+pub const SLOW_TO_READ: &str = "slow to read";
 /// Whoever looks it up makes the handler panic.
 pub const BAD: &str = "bad";
 
@@ -165,13 +167,14 @@ impl Handler for Memory {
         match request.op {
             Op::Open { .. } if is(SLOW_TO_OPEN) => self.wait(Reply::Open(OPEN)),
             Op::Flush { .. } if is(SLOW_TO_CLOSE) => self.wait(Reply::Empty),
+            Op::Read { .. } if is(SLOW_TO_READ) => self.wait(Reply::Data(Vec::new())),
             Op::Fsync { .. } if slow => self.wait(Reply::Empty),
             Op::SetLkW(_) if slow => self.wait_or_hear(),
             ref op => Outcome::Done(self.answer(&request.header, op)),
         }
     }
 
-    fn unwanted(&self, reply: &Reply) {
+    fn unwanted(&self, _: &Header, reply: &Reply) {
         if matches!(reply, Reply::Open(_)) {
             let _ = self.events.send(Event::Unwanted);
         }

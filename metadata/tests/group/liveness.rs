@@ -125,7 +125,7 @@ async fn no_lease_is_granted_on_what_is_about_to_be_removed() {
     hold(&holder, ino).await;
     maker.read(Op::Close(close(ino, open_seq))).await.unwrap();
     let seq = recalled(&mut holder, ino).await;
-    let op = Op::Lease(v1::LeaseOp { ino, write: false });
+    let op = Op::Lease(v1::LeaseOp { ino, ..Default::default() });
     let request =
         v1::MetaRequest { session: late.session, op: Some(op.clone()), ..Default::default() };
     let waits = late.ask(&late.leader, &request, Duration::from_secs(1)).await;

@@ -8,15 +8,14 @@ use anyhow::{Context, Result, bail, ensure};
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
-use weft_client::{ContentCache, Filesystem, OpenFlags};
-use weft_fuse::abi::{Answer, Attr, Entry, Errno, Op, Reply, Request};
-use weft_fuse::{Adapter, Handler, Notifier, Outcome};
+use weft_client::{Filesystem, OpenFlags};
+use weft_fuse::abi::{Answer, Attr, Entry, Errno, Header, Op, Reply, Request};
+use weft_fuse::{Adapter, Handler, Outcome};
 use weft_proto::InodeId;
 
 /// How long an end may take that was not clean.
@@ -89,7 +88,7 @@ pub fn serve(cluster: &str, at: &Path, fault: &str) -> Result<()> {
     let _inside = runtime.enter();
     let mounted = weft_fuse::mount_handler(Arc::new(faulty), at, &options)?;
     if fault != Some(Fault::StaleData) {
-        fs.set_content_cache(Arc::new(Pages(mounted.notifier().clone())));
+        fs.set_content_cache(Arc::new(mounted.notifier().clone()));
     }
     println!("mounted");
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
@@ -97,16 +96,6 @@ pub fn serve(cluster: &str, at: &Path, fault: &str) -> Result<()> {
     mounted.unmount(true)?;
     let shutdown = runtime.block_on(async { timeout(PATIENCE, fs.shutdown()).await });
     Ok(shutdown.context("shut down")??)
-}
-
-/// The kernel's cached pages.
-struct Pages(Notifier);
-
-impl ContentCache for Pages {
-    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let forgotten = self.0.inval_inode(ino.0, 0, 0);
-        Box::pin(async move { drop(forgotten.await) })
-    }
 }
 
 /// A name in a directory.
@@ -145,8 +134,8 @@ impl Handler for Faulty {
         }
     }
 
-    fn unwanted(&self, reply: &Reply) {
-        self.inner.unwanted(reply);
+    fn unwanted(&self, header: &Header, reply: &Reply) {
+        self.inner.unwanted(header, reply);
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use weft_fuse::abi::{Answer, Attr, Entry, Errno, Op, Open, Reply, Request};
+use weft_fuse::abi::{Answer, Attr, Entry, Errno, Header, Op, Open, Reply, Request};
 use weft_fuse::{Handler, Outcome};
 
 /// Longest request that FUSE carries.
@@ -148,5 +148,5 @@ impl Handler for Empty {
         Outcome::Done(self.answer(request.header.node, &request.op))
     }
 
-    fn unwanted(&self, _: &Reply) {}
+    fn unwanted(&self, _: &Header, _: &Reply) {}
 }

@@ -1,0 +1,229 @@
+//! What a cache above the library, such as the kernel's pages, may go on showing. Here it is a
+//! cache of the test's own, with the locks that the kernel has: who fills a page holds it until the
+//! read is answered, and who forgets it waits for that.
+
+mod fixture;
+
+use fixture::storage::Fault;
+use fixture::{Cluster, small_layout};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::yield_now;
+use weft_client::{ContentCache, Creator, Filesystem, HandleId, OpenFlags, Via};
+use weft_proto::{ErrorKind, InodeId};
+
+const PAGE: u64 = 4096;
+const PAGES: u64 = 8;
+
+#[derive(Clone)]
+enum Page {
+    /// Being read.
+    Locked,
+    Good(Vec<u8>),
+}
+
+/// The pages of one file.
+#[derive(Default)]
+struct Kernel {
+    pages: Mutex<BTreeMap<u64, Page>>,
+    changes: watch::Sender<()>,
+}
+
+impl Kernel {
+    async fn read(&self, fs: &Filesystem, handle: HandleId, page: u64) -> Option<Vec<u8>> {
+        loop {
+            let mut changes = self.changes.subscribe();
+            {
+                let mut pages = self.pages.lock();
+                match pages.get(&page) {
+                    Some(Page::Good(bytes)) => return Some(bytes.clone()),
+                    Some(Page::Locked) => {}
+                    None => {
+                        pages.insert(page, Page::Locked);
+                        break;
+                    }
+                }
+            }
+            let _ = changes.changed().await;
+        }
+        // On the way to the library, and back.
+        yield_now().await;
+        let read = fs.read_via(handle, page * PAGE, PAGE as usize, Via::Cache).await;
+        yield_now().await;
+        let bytes = read.ok().map(|read| read.into_bytes().to_vec());
+        let _ = match &bytes {
+            Some(bytes) => self.pages.lock().insert(page, Page::Good(bytes.clone())),
+            None => self.pages.lock().remove(&page),
+        };
+        self.changes.send_replace(());
+        bytes
+    }
+
+    /// One page after the other, as the kernel does.
+    async fn forget(&self, range: Range<u64>) {
+        let mut at = range.start / PAGE;
+        while at < range.end.div_ceil(PAGE) {
+            let mut changes = self.changes.subscribe();
+            let locked = {
+                let mut pages = self.pages.lock();
+                let found = pages.range(at..range.end.div_ceil(PAGE)).next();
+                let Some((&page, state)) = found else { return };
+                at = page;
+                let locked = matches!(state, Page::Locked);
+                if !locked {
+                    pages.remove(&page);
+                    at += 1;
+                }
+                locked
+            };
+            match locked {
+                true => drop(changes.changed().await),
+                false => yield_now().await,
+            }
+        }
+    }
+
+    /// Pages that anybody may look at.
+    fn shown(&self) -> Vec<u64> {
+        let pages = self.pages.lock();
+        let good = pages.iter().filter(|(_, page)| matches!(page, Page::Good(_)));
+        good.map(|(number, _)| *number).collect()
+    }
+
+    async fn until_empty(&self) {
+        let mut changes = self.changes.subscribe();
+        while !self.shown().is_empty() {
+            let _ = tokio::time::timeout(Duration::from_millis(20), changes.changed()).await;
+        }
+    }
+}
+
+struct Cache(Arc<Kernel>);
+
+impl ContentCache for Cache {
+    fn forget(&self, _: InodeId, range: Range<u64>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let kernel = self.0.clone();
+        let forgotten = tokio::spawn(async move { kernel.forget(range).await });
+        Box::pin(async move { forgotten.await.unwrap() })
+    }
+
+    fn page(&self) -> u64 {
+        PAGE
+    }
+}
+
+struct Rig {
+    cluster: Cluster,
+    fs: Filesystem,
+    kernel: Arc<Kernel>,
+    handle: HandleId,
+    ino: InodeId,
+}
+
+impl Rig {
+    async fn start() -> Self {
+        let cluster = Cluster::start(3, small_layout("2+1")).await;
+        let fs = cluster.client().await;
+        let kernel = Arc::new(Kernel::default());
+        fs.set_content_cache(Arc::new(Cache(kernel.clone())));
+        let flags = OpenFlags { write: true, ..Default::default() };
+        let by = Creator::default();
+        let opened = fs.create(InodeId::ROOT, b"f", 0o644, by, flags).await.unwrap();
+        let (handle, ino) = (opened.handle, opened.attr.ino);
+        let content = [7; (PAGE * PAGES) as usize];
+        assert_eq!(fs.write(handle, 0, &content).await.unwrap(), content.len());
+        fs.fsync(handle, false).await.unwrap();
+        Self { cluster, fs, kernel, handle, ino }
+    }
+
+    async fn read(&self, page: u64) -> Option<Vec<u8>> {
+        self.kernel.read(&self.fs, self.handle, page).await
+    }
+
+    async fn read_all(&self) {
+        for page in 0..PAGES {
+            assert_eq!(self.read(page).await.unwrap(), [7; PAGE as usize]);
+        }
+    }
+}
+
+/// A read that waits for lost targets holds its page; that keeps nothing else from being forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_hangs_keeps_no_page_from_being_forgotten() {
+    let rig = Arc::new(Rig::start().await);
+    rig.read_all().await;
+    rig.kernel.pages.lock().remove(&3);
+    // One that nothing was read ahead for.
+    let other = rig.fs.open(rig.ino, OpenFlags::default()).await.unwrap().handle;
+    rig.cluster.targets.iter().for_each(|target| target.set(Fault::Hang));
+    let hangs = tokio::spawn({
+        let rig = rig.clone();
+        async move { rig.kernel.read(&rig.fs, other, 3).await }
+    });
+    while rig.cluster.targets.iter().all(|target| target.hung.load(Ordering::Relaxed) == 0) {
+        yield_now().await;
+    }
+    let (tell, mut told) = watch::channel(None);
+    let kernel = rig.kernel.clone();
+    let look =
+        move |_: &mut fixture::metadata::Inode| drop(tell.send_replace(Some(kernel.shown())));
+    *rig.cluster.metadata.on_return.lock() = Some(Box::new(look));
+    rig.cluster.metadata.recall(rig.ino.0);
+    let shown = told.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(shown, Some(vec![]), "pages are shown after the lease was given back");
+    hangs.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_cut_off_shows_nothing_when_its_leases_are_over() {
+    let rig = Rig::start().await;
+    rig.read_all().await;
+    assert_eq!(rig.kernel.shown().len() as u64, PAGES);
+    rig.cluster.metadata.hints.store(false, Ordering::SeqCst);
+    rig.cluster.metadata.leader.store(usize::MAX, Ordering::SeqCst);
+    rig.kernel.until_empty().await;
+    rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
+    rig.read_all().await;
+}
+
+/// What was given up is not shown as if it had been written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_committed_is_not_shown() {
+    let rig = Rig::start().await;
+    rig.read_all().await;
+    *rig.cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Invalid);
+    let lost = [9; PAGE as usize];
+    rig.fs.write_via(rig.handle, 0, &lost, Via::Cache).await.unwrap();
+    rig.kernel.pages.lock().insert(0, Page::Good(lost.to_vec()));
+    assert!(rig.fs.fsync(rig.handle, false).await.is_err());
+    rig.kernel.until_empty().await;
+    rig.read_all().await;
+}
+
+/// A read that ran at the same time may have filled the cache with what was there before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_past_the_cache_is_not_cached_when_that_is_answered() {
+    let rig = Rig::start().await;
+    rig.read_all().await;
+    rig.fs.write_via(rig.handle, PAGE, &[8; PAGE as usize], Via::Direct).await.unwrap();
+    assert!(!rig.kernel.shown().contains(&1) && rig.kernel.shown().contains(&5));
+    // Appended bytes may share the last page with what was there.
+    let flags = OpenFlags { write: true, append: true, ..Default::default() };
+    let append = rig.fs.open(rig.ino, flags).await.unwrap().handle;
+    rig.fs.write_via(append, PAGE * PAGES, b"more", Via::Direct).await.unwrap();
+    assert!(rig.read(PAGES).await.unwrap() == b"more");
+    rig.fs.write_via(append, PAGE * PAGES + 4, b" of it", Via::Direct).await.unwrap();
+    assert!(rig.read(PAGES).await.unwrap() == b"more of it");
+    assert!(rig.kernel.shown().contains(&5));
+    // What was stored in a mapping is written where it is, through whichever handle.
+    rig.fs.write_via(append, 2 * PAGE, &[6; PAGE as usize], Via::WriteBack).await.unwrap();
+    let stored = rig.fs.read(rig.handle, 2 * PAGE, PAGE as usize).await.unwrap();
+    assert!(stored.into_bytes() == vec![6; PAGE as usize]);
+    assert!(rig.fs.get_attr(rig.ino, None).await.unwrap().size == PAGE * PAGES + 10);
+}
