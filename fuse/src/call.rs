@@ -10,6 +10,7 @@
 use crate::abi::{Answer, Errno, Header};
 use crate::channel::Route;
 use crate::handler::{Handler, Work};
+use crate::proc::is_killed;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +29,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
 /// when it is gone; longer only if the cluster does not answer.
 const LAST_FLUSH: Duration = Duration::from_secs(2);
-/// The kernel's flag of a thread that ends.
-const PF_EXITING: u32 = 4;
 /// Signals that were heard before their request was entered.
 const EARLY: usize = 256;
 
@@ -65,20 +64,19 @@ impl Waiting {
         runtime: &Handle,
     ) {
         let call = Arc::new(Call {
-            unique: header.unique,
-            opcode: header.opcode,
-            pid: header.pid,
+            header: *header,
             route,
             signal,
             runtime: runtime.clone(),
             waiting: Arc::downgrade(self),
             answered: AtomicBool::new(false),
+            looked_at: AtomicBool::new(false),
             work: Mutex::new(Progress::Begun { woken: false }),
         });
         let waker = Waker::from(call.clone());
         match work.as_mut().poll(&mut Context::from_waker(&waker)) {
             // Nobody else knows of it yet.
-            Poll::Ready(answer) => call.route.answer(call.unique, &answer),
+            Poll::Ready(answer) => call.route.answer(call.header.unique, &answer),
             Poll::Pending => {
                 self.enter(&call);
                 call.park(work);
@@ -101,11 +99,11 @@ impl Waiting {
             drop(table);
             return call.answer(&Err(Errno(libc::EIO)));
         }
-        table.calls.insert(call.unique, call.clone());
-        if call.opcode == FLUSH && !std::mem::replace(&mut table.closes_watched, true) {
+        table.calls.insert(call.header.unique, call.clone());
+        if call.header.opcode == FLUSH && !std::mem::replace(&mut table.closes_watched, true) {
             call.runtime.spawn(self.clone().watch_closes());
         }
-        if let Some(at) = table.early.iter().position(|unique| *unique == call.unique) {
+        if let Some(at) = table.early.iter().position(|unique| *unique == call.header.unique) {
             table.early.remove(at);
             drop(table);
             call.clone().interrupt();
@@ -119,9 +117,14 @@ impl Waiting {
         loop {
             tokio::time::sleep(LAST_FLUSH).await;
             let waiting = seen.iter().filter(|call| !call.answered.load(Ordering::Acquire));
-            waiting.filter(|call| is_killed(call.pid)).for_each(|call| call.let_go());
+            // One look that takes long does not put off the others.
+            for call in waiting {
+                let call = call.clone();
+                tokio::spawn(async move { call.look().await });
+            }
             let mut table = self.table.lock();
-            seen = table.calls.values().filter(|call| call.opcode == FLUSH).cloned().collect();
+            seen =
+                table.calls.values().filter(|call| call.header.opcode == FLUSH).cloned().collect();
             if seen.is_empty() {
                 table.closes_watched = false;
                 return;
@@ -160,15 +163,15 @@ enum Progress {
 
 /// One request that waits.
 struct Call {
-    unique: u64,
-    opcode: u32,
-    pid: u32,
+    header: Header,
     route: Route,
     /// Hears of signals to the caller.
     signal: Option<Arc<Notify>>,
     runtime: Handle,
     waiting: Weak<Waiting>,
     answered: AtomicBool,
+    /// Somebody looks whether the caller was killed.
+    looked_at: AtomicBool,
     work: Mutex<Progress>,
 }
 
@@ -208,17 +211,28 @@ impl Call {
         let waiting = self.waiting.upgrade();
         if !self.answered.swap(true, Ordering::AcqRel) {
             if let Some(waiting) = waiting {
-                waiting.table.lock().calls.remove(&self.unique);
+                waiting.table.lock().calls.remove(&self.header.unique);
             }
-            return self.route.answer(self.unique, answer);
+            return self.route.answer(self.header.unique, answer);
         }
         if let (Ok(reply), Some(waiting)) = (answer, waiting) {
-            waiting.handler.unwanted(reply);
+            waiting.handler.unwanted(&self.header, reply);
         }
     }
 
+    /// Lets go of a caller that was killed. One looks at a time.
+    async fn look(&self) {
+        if self.looked_at.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if is_killed(self.header.pid).await {
+            self.let_go();
+        }
+        self.looked_at.store(false, Ordering::Release);
+    }
+
     fn let_go(&self) {
-        tracing::debug!(opcode = self.opcode, "a killed caller does not wait");
+        tracing::debug!(opcode = self.header.opcode, "a killed caller does not wait");
         self.answer(&Err(Errno(libc::EINTR)));
     }
 
@@ -226,7 +240,7 @@ impl Call {
         if let Some(signal) = &self.signal {
             signal.notify_one();
         }
-        if REPLACE_PAGES.contains(&self.opcode) {
+        if REPLACE_PAGES.contains(&self.header.opcode) {
             return;
         }
         // Programs do not expect any other call on a file to end early; Linux ends it only for one
@@ -234,13 +248,11 @@ impl Call {
         let runtime = self.runtime.clone();
         runtime.spawn(async move {
             // What hears of signals ends by itself.
-            if self.opcode == FLUSH || self.signal.is_some() {
+            if self.header.opcode == FLUSH || self.signal.is_some() {
                 tokio::time::sleep(LAST_FLUSH).await;
             }
             while !self.answered.load(Ordering::Acquire) {
-                if is_killed(self.pid) {
-                    return self.let_go();
-                }
+                self.look().await;
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         });
@@ -253,47 +265,5 @@ struct Owed(Arc<Call>);
 impl Drop for Owed {
     fn drop(&mut self) {
         self.0.answer(&Err(Errno(libc::EIO)));
-    }
-}
-
-/// Is the thread gone, does it end, or does SIGKILL wait for it? Linux turns every signal that ends a
-/// process without a core into that.
-fn is_killed(pid: u32) -> bool {
-    if pid == 0 {
-        // Of a namespace that this process does not see.
-        return false;
-    }
-    if std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_ending(&stat)) {
-        return true;
-    }
-    match std::fs::read_to_string(format!("/proc/{pid}/status")) {
-        Ok(status) => status.lines().any(|line| {
-            line.strip_prefix("SigPnd:")
-                .or_else(|| line.strip_prefix("ShdPnd:"))
-                .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-                .is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
-        }),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    }
-}
-
-/// Whether `/proc/PID/stat` is of a thread that ends: its flags follow the name, which may hold anything,
-/// and six numbers.
-fn is_ending(stat: &str) -> bool {
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let flags = after_name.split_whitespace().nth(6).and_then(|flags| flags.parse::<u32>().ok());
-    flags.is_some_and(|flags| flags & PF_EXITING != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_ending;
-
-    #[test]
-    fn who_ends_is_told_by_its_flags_whatever_its_name() {
-        let stat = |flags: u32| format!("7 (a) b (c) D 1 7 7 0 -1 {flags} 0 0 0");
-        assert!(is_ending(&stat(0x40_0004)));
-        assert!(!is_ending(&stat(0x40_0100)));
-        assert!(!is_ending("") && !is_ending("7 (a"));
     }
 }

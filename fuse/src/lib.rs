@@ -20,6 +20,7 @@ mod handler;
 mod mount;
 mod mount_table;
 mod notifier;
+mod proc;
 mod reply;
 mod session;
 mod set_ids;

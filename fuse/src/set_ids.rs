@@ -5,6 +5,7 @@
 
 use crate::abi::{self, Header};
 use crate::attr;
+use crate::proc::groups;
 use weft_client::{Attr, FileKind, Filesystem, HandleId, SetAttr};
 use weft_proto::mode::{SET_IDS, without_set_ids};
 use weft_proto::{InodeId, Result};
@@ -23,24 +24,16 @@ impl Caller {
     }
 
     /// Whether the caller is in a group, or stands above groups.
-    fn is_in(self, group: u32) -> bool {
-        self.uid == 0 || self.gid == group || groups(self.pid).contains(&group)
+    async fn is_in(self, group: u32) -> bool {
+        self.uid == 0 || self.gid == group || groups(self.pid).await.contains(&group)
     }
 
-    fn leaves(self, of: &Attr) -> u32 {
+    async fn leaves(self, of: &Attr) -> u32 {
         match of.kind == FileKind::Directory || of.mode & SET_IDS == 0 {
             true => of.mode,
-            false => without_set_ids(of.mode, self.is_in(of.gid)),
+            false => without_set_ids(of.mode, self.is_in(of.gid).await),
         }
     }
-}
-
-/// Groups of a process beside its own: the kernel tells only that one. None of what has ended, or is not seen
-/// from here.
-fn groups(pid: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let list = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    list.split_whitespace().filter_map(|group| group.parse().ok()).collect()
 }
 
 /// Whether a file may have such bits, as far as is known without asking.
@@ -51,7 +44,7 @@ pub fn may_be_there(fs: &Filesystem, ino: InodeId) -> bool {
 /// Takes the bits of a file that `caller` is going to write.
 pub async fn drop(fs: &Filesystem, ino: InodeId, caller: Caller) -> Result<()> {
     let attr = fs.get_attr(ino, None).await?;
-    let left = caller.leaves(&attr);
+    let left = caller.leaves(&attr).await;
     if left != attr.mode {
         let mode = Some(left);
         fs.set_attr(ino, None, SetAttr { mode, ..Default::default() }).await?;
@@ -71,23 +64,10 @@ pub async fn set_attr(
     let none = wanted == SetAttr::default();
     if none || change.drop_set_ids && change.mode.is_none() {
         let attr = fs.get_attr(ino, None).await?;
-        wanted.mode = Some(caller.leaves(&attr)).filter(|left| *left != attr.mode);
+        wanted.mode = Some(caller.leaves(&attr).await).filter(|left| *left != attr.mode);
         if wanted == SetAttr::default() {
             return Ok(attr);
         }
     }
     fs.set_attr(ino, handle, wanted).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_of_this_process_are_found() {
-        let own = nix::unistd::getgroups().unwrap();
-        let found = groups(std::process::id());
-        assert!(own.iter().all(|group| found.contains(&group.as_raw())), "{own:?} {found:?}");
-        assert_eq!(groups(0), []);
-    }
 }

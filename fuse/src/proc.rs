@@ -1,0 +1,135 @@
+//! What `/proc` tells of the processes that make requests.
+//!
+//! Who reads there holds the memory of the process for a moment. If the process ends meanwhile, the reader
+//! takes that memory down: it writes back what was stored in mappings of this very mount, and waits for
+//! asynchronous writes to it. So that is left to threads that may block, a bounded number of them, and no
+//! request waits for one for ever.
+
+use std::fs::read_to_string;
+use std::io;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// Threads that look at a time whether somebody was killed; who finds none looks again later.
+const MOST_LOOKS: usize = 16;
+/// Threads that read groups at a time.
+const MOST_GROUPS: usize = 16;
+/// Groups that are not known after so long do not count.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The kernel's flag of a thread that ends.
+const PF_EXITING: u32 = 4;
+
+static LOOKS: Semaphore = Semaphore::const_new(MOST_LOOKS);
+static GROUPS: Semaphore = Semaphore::const_new(MOST_GROUPS);
+
+/// Is the thread gone, does it end, or does SIGKILL wait for it? Linux turns every signal that ends a
+/// process without a core into that. "No" if that cannot be told now.
+pub async fn is_killed(pid: u32) -> bool {
+    // 0 is of a namespace that this process does not see.
+    pid != 0 && look(&LOOKS, move || killed(pid)).await.unwrap_or(false)
+}
+
+/// Groups of a process beside its own: the kernel tells only that one. None of what has ended, or is not seen
+/// from here.
+pub async fn groups(pid: u32) -> Vec<u32> {
+    let read = async {
+        let place = GROUPS.acquire().await.ok()?;
+        spawn_blocking(move || {
+            let _place = place;
+            groups_now(pid)
+        })
+        .await
+        .ok()
+    };
+    timeout(PATIENCE, read).await.ok().flatten().unwrap_or_default()
+}
+
+/// Answers what `ask` does, on a thread that may block; `None` if there is no room for one.
+async fn look<T: Send + 'static>(
+    room: &'static Semaphore,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let place = room.try_acquire().ok()?;
+    let asked = spawn_blocking(move || {
+        let _place = place;
+        ask()
+    });
+    asked.await.ok()
+}
+
+fn killed(pid: u32) -> bool {
+    if read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_ending(&stat)) {
+        return true;
+    }
+    match read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status.lines().any(|line| {
+            line.strip_prefix("SigPnd:")
+                .or_else(|| line.strip_prefix("ShdPnd:"))
+                .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+                .is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
+        }),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether `/proc/PID/stat` is of a thread that ends: its flags follow the name, which may hold anything,
+/// and six numbers.
+fn is_ending(stat: &str) -> bool {
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let flags = after_name.split_whitespace().nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
+fn groups_now(pid: u32) -> Vec<u32> {
+    let status = read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    list.split_whitespace().filter_map(|group| group.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn who_ends_is_told_by_its_flags_whatever_its_name() {
+        let stat = |flags: u32| format!("7 (a) b (c) D 1 7 7 0 -1 {flags} 0 0 0");
+        assert!(is_ending(&stat(0x40_0004)));
+        assert!(!is_ending(&stat(0x40_0100)));
+        assert!(!is_ending("") && !is_ending("7 (a"));
+    }
+
+    #[tokio::test]
+    async fn groups_of_this_process_are_found() {
+        let own = nix::unistd::getgroups().unwrap();
+        let found = groups(std::process::id()).await;
+        assert!(own.iter().all(|group| found.contains(&group.as_raw())), "{own:?} {found:?}");
+        assert_eq!(groups(0).await, []);
+        assert!(!is_killed(std::process::id()).await && !is_killed(0).await);
+    }
+
+    /// The runtime has one thread, which goes on while looks block, as many as there may be.
+    #[tokio::test]
+    async fn looks_that_block_hold_up_nothing_and_do_not_pile_up() {
+        static ROOM: Semaphore = Semaphore::const_new(2);
+        let mut blocked = Vec::new();
+        for _ in 0..2 {
+            let (go, wait) = channel::<()>();
+            let (began, begin) = tokio::sync::oneshot::channel();
+            let look = tokio::spawn(look(&ROOM, move || {
+                began.send(()).unwrap();
+                wait.recv().is_err()
+            }));
+            begin.await.unwrap();
+            blocked.push((go, look));
+        }
+        assert_eq!(look(&ROOM, || true).await, None);
+        for (go, look) in blocked {
+            drop(go);
+            assert_eq!(look.await.unwrap(), Some(true));
+        }
+        assert_eq!(look(&ROOM, || true).await, Some(true));
+    }
+}
