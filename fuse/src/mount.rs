@@ -5,19 +5,17 @@ use crate::adapter::Adapter;
 use crate::attach::attach;
 use crate::channel::{Device, Rings, Threads};
 use crate::handler::Handler;
-use crate::mount_table::{SOURCE_PREFIX, mount_at, resolve_mount_point, unmount};
-use crate::notifier::Notifier;
+use crate::mount_table::{Connection, SOURCE_PREFIX, mount_at, resolve_mount_point, unmount};
+use crate::notifier::{Notifier, page_size};
 use crate::session::Session;
 use nix::mount::MsFlags;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use weft_client::{ContentCache, Filesystem};
-use weft_proto::InodeId;
+use weft_client::Filesystem;
 
 /// The kernel's switch for FUSE over io_uring, of all mounts of the machine.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -231,19 +229,8 @@ pub fn check_mount_point(path: &Path, allow_nonempty: bool) -> Result<PathBuf, M
 pub fn mount(fs: Filesystem, path: &Path, options: &Options) -> Result<Mounted, MountError> {
     let options = Options { locks: true, ..options.clone() };
     let mounted = mount_handler(Arc::new(Adapter::new(fs.clone())), path, &options)?;
-    fs.set_content_cache(Arc::new(PageCache(mounted.notifier.clone())));
+    fs.set_content_cache(Arc::new(mounted.notifier.clone()));
     Ok(mounted)
-}
-
-/// The kernel's cached pages.
-struct PageCache(Notifier);
-
-impl ContentCache for PageCache {
-    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let forgotten = self.0.inval_inode(ino.0, 0, 0);
-        // What the kernel does not take is a mount that is no more.
-        Box::pin(async move { drop(forgotten.await) })
-    }
 }
 
 /// As [`mount`], with any handler of requests.
@@ -273,16 +260,17 @@ fn serve(
     options: &Options,
 ) -> Result<Mounted, MountError> {
     let failed = |error| MountError::Mount { path: path.to_owned(), error };
-    let wanted = Wanted { io_uring: rings.is_some(), locks: options.locks };
+    let wanted =
+        Wanted { io_uring: rings.is_some(), locks: options.locks, page: page_size() as u32 };
     let agreed = device.greet(wanted).map_err(failed)?;
     let over_io_uring = agreed.flags & flag::OVER_IO_URING != 0;
     if options.io_uring == IoUring::On && !over_io_uring {
         return Err(MountError::NoIoUring(io::Error::other("the kernel does not offer it")));
     }
     let rings = rings.filter(|_| over_io_uring);
-    let session = Session::new(handler, Handle::current());
+    let session = Session::new(handler, Handle::current(), Connection::at(path));
     let threads = Threads::start(&session, device, options.threads, rings).map_err(failed)?;
-    let notifier = Notifier::start(device.clone()).map_err(failed)?;
+    let notifier = Notifier::new(device.clone(), Handle::current());
     let channel = if over_io_uring { "io_uring" } else { "/dev/fuse" };
     tracing::info!("FUSE 7.{} over {channel}, flags {:#x}", agreed.minor, agreed.flags);
     Ok(Mounted { path: path.to_owned(), session, threads, notifier, over_io_uring })
@@ -334,6 +322,7 @@ fn raise_read_ahead(path: &Path, kib: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Outcome, abi};
 
     #[test]
     fn flags_are_read_as_they_are_shown() {
@@ -346,6 +335,47 @@ mod tests {
         assert!(flags.to_string().split(',').all(|option| same.set(option)));
         assert_eq!(same, flags);
         assert!(!flags.set("") && !flags.set("sync"));
+    }
+
+    /// Answers nothing but what a mount needs.
+    struct Silent;
+
+    impl Handler for Silent {
+        fn handle(&self, request: &abi::Request<'_>) -> Outcome {
+            match request.op {
+                abi::Op::Lookup { .. } => Outcome::working(std::future::pending()),
+                _ => Outcome::Done(Err(abi::Errno(libc::ENOSYS))),
+            }
+        }
+
+        fn unwanted(&self, _: &abi::Header, _: &abi::Reply) {}
+    }
+
+    /// Who waits for it is told, whichever way it ended.
+    #[test]
+    fn a_thread_that_fails_takes_the_connection_with_it() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let failed = || Err(io::Error::from_raw_os_error(libc::EBADF));
+        let panicked = || panic!("as a ring might");
+        let ways: [fn() -> io::Result<()>; 2] = [failed, panicked];
+        for (way, fails) in ways.into_iter().enumerate() {
+            let name = format!("weft-connection-{}-{way}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            fs::create_dir(&dir).unwrap();
+            let options = Options { io_uring: IoUring::Off, ..Options::default() };
+            let mounted = mount_handler(Arc::new(Silent), &dir, &options).unwrap();
+            let session = mounted.session.clone();
+            assert!(session.guarded("a test", || Ok(())).is_ok());
+            assert!(session.guarded("a test", fails).is_err());
+            // Whatever comes now has an answer, and nobody serves it any more.
+            assert!(fs::symlink_metadata(dir.join("x")).is_err());
+            mounted.join().unwrap();
+            if mount_at(&dir).unwrap().is_some() {
+                unmount(&dir, true).unwrap();
+            }
+            fs::remove_dir(&dir).unwrap();
+        }
     }
 
     #[test]

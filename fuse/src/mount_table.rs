@@ -29,6 +29,40 @@ impl MountEntry {
     }
 }
 
+/// The kernel's side of a mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Connection {
+    mount_point: PathBuf,
+    /// Minor number of its device, as `/sys/fs/fuse/connections` names it.
+    number: String,
+}
+
+impl Connection {
+    /// That of the mount that was just made at exactly this absolute path.
+    pub fn at(path: &Path) -> Option<Self> {
+        let mount = mount_at(path).ok()??;
+        let number = mount.device.split_once(':')?.1.to_owned();
+        Some(Self { mount_point: mount.mount_point, number })
+    }
+
+    /// Has the kernel answer an error to all that wait and to all that comes. Errors: it is not to be had here.
+    pub fn abort(&self) -> io::Result<()> {
+        let control = format!("/sys/fs/fuse/connections/{}/abort", self.number);
+        if std::fs::write(control, "1").is_ok() {
+            return Ok(());
+        }
+        // Where that is not mounted. Files that are open keep the mount, without the connection.
+        let name = CString::new(self.mount_point.as_os_str().as_bytes())?;
+        // SAFETY: `name` is a NUL-terminated string that outlives the call.
+        let forced =
+            unsafe { libc::umount2(name.as_ptr(), libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW) };
+        match io::Error::last_os_error() {
+            error if forced != 0 && error.kind() != io::ErrorKind::ResourceBusy => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// All mounts that this process sees, oldest first.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(std::fs::read("/proc/self/mountinfo")?.split(|&b| b == b'\n').filter_map(parse).collect())

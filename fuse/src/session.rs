@@ -4,6 +4,8 @@ use crate::abi::{self, Errno, Op, Request};
 use crate::call::Waiting;
 use crate::channel::Route;
 use crate::handler::{Handler, Outcome};
+use crate::mount_table::Connection;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -13,12 +15,18 @@ pub struct Session {
     handler: Arc<dyn Handler>,
     runtime: Handle,
     waiting: Arc<Waiting>,
+    connection: Option<Connection>,
 }
 
 impl Session {
-    pub fn new(handler: Arc<dyn Handler>, runtime: Handle) -> Arc<Self> {
+    /// `connection`: what is aborted when it cannot be served any more.
+    pub fn new(
+        handler: Arc<dyn Handler>,
+        runtime: Handle,
+        connection: Option<Connection>,
+    ) -> Arc<Self> {
         let waiting = Arc::new(Waiting::new(handler.clone()));
-        Arc::new(Self { handler, runtime, waiting })
+        Arc::new(Self { handler, runtime, waiting, connection })
     }
 
     /// The runtime in which requests are handled; threads enter it once.
@@ -29,6 +37,23 @@ impl Session {
     /// Answers everybody who waits with an error, from now on.
     pub fn abandon(&self) {
         self.waiting.abandon();
+    }
+
+    /// Serves requests until the connection is over. If that fails, or panics, requests would wait for ever
+    /// that only this thread can take: the connection is aborted, and its callers get an error.
+    pub fn guarded(&self, what: &str, serve: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let served = catch_unwind(AssertUnwindSafe(serve));
+        let served = served.unwrap_or_else(|_| Err(io::Error::other("it panicked")));
+        if let Err(error) = &served {
+            tracing::error!("{what} has failed, and the mount with it: {error}");
+            self.abandon();
+            if let Some(connection) = &self.connection
+                && let Err(error) = connection.abort()
+            {
+                tracing::error!("the connection cannot be aborted: {error}; unmount it");
+            }
+        }
+        served
     }
 
     /// Serves one request. Does not block.

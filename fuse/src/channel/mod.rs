@@ -51,7 +51,8 @@ impl Threads {
         for _ in 0..count.max(1) {
             let (session, device) = (session.clone(), device.clone());
             let thread = std::thread::Builder::new().name("fuse".into());
-            threads.push(thread.spawn(move || device::serve(&session, &device))?);
+            let serve = move || session.guarded("/dev/fuse", || device::serve(&session, &device));
+            threads.push(thread.spawn(serve)?);
         }
         if let Some(rings) = rings {
             threads.extend(rings.start(session, device));

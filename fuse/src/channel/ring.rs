@@ -106,7 +106,7 @@ fn run(
     let (Some(mut ring), Ok((session, device))) = (ring, wait.recv()) else { return Ok(()) };
     pin(cpu);
     let _inside = session.runtime().enter();
-    ring.serve(&session, &device)
+    session.guarded(&format!("FUSE over io_uring of CPU {cpu}"), || ring.serve(&session, &device))
 }
 
 /// Without the right to it requests are served as well, only slower.
@@ -120,13 +120,25 @@ fn pin(cpu: usize) {
     }
 }
 
+/// A queue of the kernel that a ring serves.
+struct Queue {
+    number: u16,
+    /// Its entries that the kernel has.
+    spare: usize,
+    /// The kernel did not take the last new entry: another would fare no better.
+    refused: bool,
+}
+
 struct Ring {
     // Closed before the buffers are unmapped.
     io: IoUring<Entry128, cqueue::Entry>,
     outbox: Arc<Outbox>,
     entries: Vec<Arc<Entry>>,
-    /// The queues of this ring, each with the number of its entries that the kernel has.
-    queues: Vec<(u16, usize)>,
+    /// Entries that brought a request: the kernel has taken them.
+    taken: Vec<bool>,
+    queues: Vec<Queue>,
+    /// Completions that nobody has looked at: what they are of, and the result.
+    arrived: Vec<(u64, i32)>,
     /// Where the kernel puts the bell's count.
     rung: Box<u64>,
 }
@@ -140,9 +152,12 @@ impl Ring {
             .setup_defer_taskrun()
             .setup_cqsize(1024)
             .build(64)?;
-        let queues = queues.into_iter().map(|queue| (queue, 0)).collect();
+        let queue = |number| Queue { number, spare: 0, refused: false };
+        let queues = queues.into_iter().map(queue).collect();
         let outbox = Arc::new(Outbox::new()?);
-        Ok(Self { io, outbox, entries: Vec::new(), queues, rung: Box::default() })
+        let (entries, taken) = (Vec::new(), Vec::new());
+        let (arrived, rung) = (Vec::new(), Box::default());
+        Ok(Self { io, outbox, entries, taken, queues, arrived, rung })
     }
 
     /// Serves requests until the connection is over.
@@ -155,18 +170,15 @@ impl Ring {
                 self.commit(index, device)?;
             }
             for at in 0..self.queues.len() {
-                while self.queues[at].1 < SPARE_ENTRIES && self.entries.len() < MOST_ENTRIES {
+                while self.wants_entry(at) {
                     self.add_entry(at, device)?;
                 }
             }
-            let may_wait = self.outbox.fall_asleep();
+            let may_wait = self.arrived.is_empty() && self.outbox.fall_asleep();
             let waited = self.io.submit_and_wait(usize::from(may_wait));
             self.outbox.wake_up();
-            match waited {
-                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
-                _ => {}
-            }
-            arrived.extend(self.io.completion().map(|c| (c.user_data(), c.result())));
+            self.reap(waited)?;
+            std::mem::swap(&mut arrived, &mut self.arrived);
             for (what, result) in arrived.drain(..) {
                 if what == BELL {
                     self.hear_bell()?;
@@ -177,12 +189,32 @@ impl Ring {
         }
     }
 
+    /// Takes what has arrived, which may be what the kernel waits for. Errors: what does not pass.
+    fn reap(&mut self, submitted: io::Result<usize>) -> io::Result<()> {
+        self.arrived.extend(self.io.completion().map(|c| (c.user_data(), c.result())));
+        match submitted {
+            Err(error) if !passes(&error) => Err(error),
+            Err(_) => {
+                std::thread::yield_now();
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn wants_entry(&self, at: usize) -> bool {
+        let Queue { spare, refused, .. } = self.queues[at];
+        spare < SPARE_ENTRIES && !refused && self.entries.len() < MOST_ENTRIES
+    }
+
     /// A completion of an entry. Answers whether the connection goes on.
     fn arrived(&mut self, index: usize, result: i32, session: &Session) -> io::Result<bool> {
         let entry = self.entries[index].clone();
         self.count(entry.queue, -1);
         match -result {
             0 => {
+                self.taken[index] = true;
+                self.set_refused(entry.queue, false);
                 let route = Route::Ring(entry.clone());
                 match entry.request() {
                     Ok(request) => session.serve(&request, route),
@@ -194,30 +226,59 @@ impl Ring {
             errno => {
                 // The kernel goes on with its other entries, or with /dev/fuse if it has none.
                 let error = io::Error::from_raw_os_error(errno);
-                tracing::error!("FUSE over io_uring: an entry is lost: {error}");
+                if self.taken[index] {
+                    tracing::error!("FUSE over io_uring: an entry is lost: {error}");
+                } else if self.set_refused(entry.queue, true) {
+                    let queue = entry.queue;
+                    tracing::error!("FUSE over io_uring: queue {queue} takes no entries: {error}");
+                }
                 Ok(true)
             }
         }
     }
 
     fn count(&mut self, queue: u16, by: isize) {
-        if let Some((_, count)) = self.queues.iter_mut().find(|(q, _)| *q == queue) {
-            *count = count.saturating_add_signed(by);
+        if let Some(queue) = self.queues.iter_mut().find(|q| q.number == queue) {
+            queue.spare = queue.spare.saturating_add_signed(by);
         }
     }
 
+    /// Answers whether that is new.
+    fn set_refused(&mut self, queue: u16, refused: bool) -> bool {
+        let queue = self.queues.iter_mut().find(|q| q.number == queue);
+        queue.is_some_and(|queue| std::mem::replace(&mut queue.refused, refused) != refused)
+    }
+
     fn add_entry(&mut self, at: usize, device: &Device) -> io::Result<()> {
-        let (queue, index) = (self.queues[at].0, self.entries.len());
-        let entry = Arc::new(Entry::new(queue, index, self.outbox.clone())?);
-        let parts = entry.parts();
-        self.entries.push(entry);
-        self.queues[at].1 += 1;
+        let queue = self.queues[at].number;
+        let index = match self.make_entry(at) {
+            Ok(index) => index,
+            Err(error) => {
+                // The others go on.
+                if self.set_refused(queue, true) {
+                    tracing::error!(
+                        "FUSE over io_uring: no more entries for queue {queue}: {error}"
+                    );
+                }
+                return Ok(());
+            }
+        };
+        let parts = self.entries[index].parts();
         let mut sqe = opcode::UringCmd80::new(Fd(device.as_raw_fd()), REGISTER)
             .cmd(command(0, queue))
             .addr(Some(parts))
             .build();
         set_len(&mut sqe, 2);
         self.push(sqe.user_data(index as u64))
+    }
+
+    fn make_entry(&mut self, at: usize) -> io::Result<usize> {
+        let index = self.entries.len();
+        let entry = Entry::new(self.queues[at].number, index, self.outbox.clone())?;
+        self.entries.push(Arc::new(entry));
+        self.taken.push(false);
+        self.queues[at].spare += 1;
+        Ok(index)
     }
 
     fn commit(&mut self, index: usize, device: &Device) -> io::Result<()> {
@@ -242,9 +303,15 @@ impl Ring {
             if unsafe { self.io.submission().push(&sqe) }.is_ok() {
                 return Ok(());
             }
-            self.io.submit()?;
+            let submitted = self.io.submit();
+            self.reap(submitted)?;
         }
     }
+}
+
+/// Whether the kernel may take the same later.
+fn passes(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR))
 }
 
 /// REGISTER takes a number of parts, for which [`opcode::UringCmd80`] has no field.
@@ -266,6 +333,47 @@ fn command(commit_id: u64, queue: u16) -> [u8; 80] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Handler, Outcome, abi};
+
+    struct Nobody;
+
+    impl Handler for Nobody {
+        fn handle(&self, _: &abi::Request<'_>) -> Outcome {
+            Outcome::Done(Err(abi::Errno(libc::ENOSYS)))
+        }
+
+        fn unwanted(&self, _: &abi::Header, _: &abi::Reply) {}
+    }
+
+    /// As for buffers that are too short for it: each new entry would be refused like the one
+    /// before.
+    #[test]
+    fn a_queue_that_takes_no_entries_is_not_offered_more() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let session = Session::new(Arc::new(Nobody), runtime.handle().clone(), None);
+        let mut ring = Ring::new(vec![0, 1]).unwrap();
+        while ring.wants_entry(0) {
+            ring.make_entry(0).unwrap();
+        }
+        assert_eq!(ring.entries.len(), SPARE_ENTRIES);
+        for index in 0..SPARE_ENTRIES {
+            assert!(ring.arrived(index, -libc::EINVAL, &session).unwrap());
+        }
+        assert!(!ring.wants_entry(0) && ring.wants_entry(1));
+        // One that is lost in use is replaced.
+        let index = ring.make_entry(1).unwrap();
+        ring.taken[index] = true;
+        assert!(ring.arrived(index, -libc::EIO, &session).unwrap() && ring.wants_entry(1));
+    }
+
+    #[test]
+    fn what_passes_ends_no_ring() {
+        let mut ring = Ring::new(vec![0]).unwrap();
+        for errno in [libc::EAGAIN, libc::EBUSY, libc::EINTR] {
+            ring.reap(Err(io::Error::from_raw_os_error(errno))).unwrap();
+        }
+        assert!(ring.reap(Err(io::Error::from_raw_os_error(libc::EBADF))).is_err());
+    }
 
     #[test]
     fn lists_of_cpus_parse() {
