@@ -18,8 +18,6 @@ const MOST_LOOKS: usize = 16;
 const MOST_GROUPS: usize = 16;
 /// Groups that are not known after so long do not count.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The kernel's flag of a thread that ends.
-const PF_EXITING: u32 = 4;
 
 static LOOKS: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static GROUPS: Semaphore = Semaphore::const_new(MOST_GROUPS);
@@ -60,26 +58,23 @@ async fn look<T: Send + 'static>(
 }
 
 fn killed(pid: u32) -> bool {
-    if read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_ending(&stat)) {
-        return true;
-    }
     match read_to_string(format!("/proc/{pid}/status")) {
-        Ok(status) => status.lines().any(|line| {
-            line.strip_prefix("SigPnd:")
-                .or_else(|| line.strip_prefix("ShdPnd:"))
-                .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-                .is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
-        }),
+        Ok(status) => is_over(&status),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
-/// Whether `/proc/PID/stat` is of a thread that ends: its flags follow the name, which may hold anything,
-/// and six numbers.
-fn is_ending(stat: &str) -> bool {
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let flags = after_name.split_whitespace().nth(6).and_then(|flags| flags.parse::<u32>().ok());
-    flags.is_some_and(|flags| flags & PF_EXITING != 0)
+/// Whether `/proc/PID/status` is of a thread that SIGKILL waits for, or that ends: it has no memory any more
+/// when its files are closed, as no thread of the kernel ever has. Its flags in `/proc/PID/stat` would say the
+/// same, but nobody can read those of a process that begins a program, which first closes files and waits for
+/// that.
+fn is_over(status: &str) -> bool {
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let kills = |mask: &str| {
+        u64::from_str_radix(mask, 16).is_ok_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
+    };
+    let killed = ["SigPnd:", "ShdPnd:"].into_iter().filter_map(field).any(kills);
+    killed || (field("VmSize:").is_none() && field("Kthread:") == Some("0"))
 }
 
 fn groups_now(pid: u32) -> Vec<u32> {
@@ -94,11 +89,18 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn who_ends_is_told_by_its_flags_whatever_its_name() {
-        let stat = |flags: u32| format!("7 (a) b (c) D 1 7 7 0 -1 {flags} 0 0 0");
-        assert!(is_ending(&stat(0x40_0004)));
-        assert!(!is_ending(&stat(0x40_0100)));
-        assert!(!is_ending("") && !is_ending("7 (a"));
+    fn who_ends_has_no_memory_or_a_kill_that_waits() {
+        let status = |memory: &str, pending: &str| {
+            format!(
+                "Name:\ta\nKthread:\t0\n{memory}SigPnd:\t{pending}\nShdPnd:\t0000000000000000\n"
+            )
+        };
+        let (memory, none) = ("VmSize:\t    2920 kB\n", "0000000000000000");
+        assert!(!is_over(&status(memory, none)));
+        assert!(is_over(&status("", none)) && is_over(&status(memory, "0000000000000100")));
+        // Threads of the kernel close files, too.
+        assert!(!is_over(&status("", none).replace("Kthread:\t0", "Kthread:\t1")));
+        assert!(!is_over("") && !is_over("SigPnd:\tx"));
     }
 
     #[tokio::test]

@@ -8,10 +8,12 @@ use crate::cluster::Cluster;
 use crate::history::{Call, Event, FileNo, Kind, Record, Recorder, write_edn};
 use crate::nemesis::Fault;
 use anyhow::{Context, Result, bail, ensure};
+use nix::sched::CloneFlags;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use weft_tests::eventually;
@@ -47,15 +49,25 @@ pub fn run(plan: &Plan) -> Result<()> {
     let recorder = Recorder::default();
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
     let mounts = cluster.mounts.clone();
+    let alone = Barrier::new(mounts.len() + 1);
     std::thread::scope(|s| {
         let workers: Vec<_> = (0u32..)
             .zip(&mounts)
             .map(|(client, mount)| {
                 let seed = plan.seed ^ u64::from(client + 1) << 32;
                 let (recorder, stop, acknowledged) = (&recorder, &stop, &acknowledged);
-                s.spawn(move || append_until(client, mount, seed, recorder, stop, acknowledged))
+                let alone = &alone;
+                s.spawn(move || {
+                    // What brings faults about starts programs. Those would close copies of the files that
+                    // are open here before they begin, and a close waits for a cluster that is cut off.
+                    let own_files = nix::sched::unshare(CloneFlags::CLONE_FILES);
+                    alone.wait();
+                    own_files.expect("a thread can have its files to itself");
+                    append_until(client, mount, seed, recorder, stop, acknowledged);
+                })
             })
             .collect();
+        alone.wait();
         let done = faults(plan, &mut cluster, &acknowledged);
         stop.store(true, Ordering::Relaxed);
         workers.into_iter().for_each(|w| w.join().expect("workers do not panic"));

@@ -8,15 +8,16 @@
 # a stuck process was started with may take for ever to read.
 ours() {
     {
-        echo "$TEMP" | timeout 10 grep -lsFf - /proc/[0-9]*/cmdline
+        echo "$TEMP" | timeout -s KILL 10 grep -lsFf - /proc/[0-9]*/cmdline
         find /proc/[0-9]*/cwd -maxdepth 0 -lname "$TEMP*" 2>/dev/null
     } | cut -d/ -f3 | sort -nu | grep -vx "$TEST"
 }
 
 # What this process started, and what that did, this guard aside.
 below() {
-    for stat in /proc/[0-9]*/stat; do
-        sed -n 's/^\([0-9]*\) (.*) [A-Za-z] \([0-9]*\) .*/\1 \2/p' "$stat" 2>/dev/null
+    for status in /proc/[0-9]*/status; do
+        sed -nE 's/^(Pid|PPid):[[:space:]]*([0-9]+).*/\2/p' "$status" 2>/dev/null | tr '\n' ' '
+        echo
     done | awk -v root="$1" -v guard=$$ '
         { parent[$1] = $2 }
         END {

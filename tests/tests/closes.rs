@@ -7,8 +7,10 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use weft_tests::{Cluster, eventually, path, weft_ok};
@@ -16,6 +18,8 @@ use weft_tests::{Cluster, eventually, path, weft_ok};
 /// What is overwritten, whole, all the time.
 const LEN: usize = 640 << 10;
 const CLOSES: usize = 400;
+/// Long enough for a mount to look more than once who waits for a close.
+const OUTAGE: Duration = Duration::from_secs(6);
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -69,6 +73,27 @@ fn closes_end_while_the_file_is_overwritten() -> Result<()> {
     let (a, b) = (cluster.mnt(), cluster.mount_again("b")?);
     closes_end(a, [a, a])?;
     closes_end(a, [a, &b])?;
+    cluster.await_clean()
+}
+
+/// A program begins with the closes of what it does not inherit. Until it has begun, the kernel lets nobody
+/// read its `/proc/PID/stat`, and so no mount that looks whether it was killed.
+#[test]
+fn a_program_that_begins_in_an_outage_begins_after_it() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let mut file = File::create(cluster.mnt().join("f"))?;
+    file.write_all(b"abc")?;
+    let paused = cluster.pause_metadata()?;
+    let (begun, begins) = channel();
+    let program = thread::spawn(move || begun.send(Command::new("true").status()));
+    let early = begins.recv_timeout(OUTAGE);
+    drop(paused);
+    ensure!(early.is_err(), "a close did not wait for the cluster: {early:?}");
+    let ended = begins.recv_timeout(PATIENCE).context("the program did not begin")?;
+    ensure!(ended?.success());
+    program.join().expect("no panic").expect("somebody listens");
+    drop(file);
+    ensure!(fs::read(cluster.mnt().join("f"))? == b"abc");
     cluster.await_clean()
 }
 
