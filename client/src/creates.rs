@@ -8,14 +8,15 @@
 //! Invariants: a request about such a file or its directory is sent after the group was told
 //! ([`Meta::settle`]), and so is the answer to a recall; nothing is made twice: a file keeps its number,
 //! by which the group knows it, also in the session after the one that it was made in; one that cannot be
-//! made is told to its handles (I8); whoever makes files waits when many are not told yet.
+//! made is told to its handles (I8), or without any to whoever syncs its directory or the filesystem next;
+//! whoever makes files waits when many are not told yet.
 
 use crate::meta::{Failed, Meta};
 use crate::mount::Mount;
 use crate::to_the_end::to_the_end;
 use crate::types::Attr;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,20 +79,31 @@ struct Table {
     queue: VecDeque<Wanted>,
     numbers: VecDeque<Range<u64>>,
     reserving: bool,
+    lost: Lost,
     /// Sessions that have ended.
     ended: u64,
 }
 
-impl Made {
-    fn fail(&mut self, ino: InodeId, error: Error) {
-        if self.left {
-            warn!(%ino, %error, "a new file that was closed already is lost");
-        }
-        self.stage = Stage::Failed(error);
-    }
+/// Files that could not be made, after they were closed.
+#[derive(Default)]
+struct Lost {
+    /// The last in each directory, which was not synced since.
+    dirs: HashMap<InodeId, Error>,
+    /// The last anywhere since the filesystem was synced.
+    last: Option<Error>,
 }
 
 impl Table {
+    /// Nobody can be told of this file's failure any more but who syncs.
+    fn lose(&mut self, ino: InodeId) {
+        let Some(Made { file, stage: Stage::Failed(error), .. }) = self.files.remove(&ino) else {
+            return;
+        };
+        warn!(%ino, %error, "a new file that was closed already is lost");
+        self.lost.last = Some(error.clone());
+        self.lost.dirs.insert(InodeId(file.parent), error);
+    }
+
     fn next(&self) -> Option<InodeId> {
         self.numbers.front().map(|range| InodeId(range.start))
     }
@@ -234,7 +246,7 @@ impl Creates {
         made.left = true;
         match made.stage {
             Stage::Failed(_) => {
-                table.files.remove(&ino);
+                table.lose(ino);
                 self.counted(table);
             }
             Stage::Here => self.want_behind(table, ino),
@@ -258,6 +270,16 @@ impl Creates {
         if table.want(ino, None).is_some() {
             self.behind.notify_one();
         }
+    }
+
+    /// The failure of files in a directory, or anywhere, that were closed before it was known; told once.
+    pub fn take_lost(&self, dir: Option<InodeId>) -> Result<()> {
+        let lost = &mut self.table.lock().lost;
+        let error = match dir {
+            Some(dir) => lost.dirs.remove(&dir),
+            None => lost.last.take(),
+        };
+        error.map_or(Ok(()), Err)
     }
 
     fn counted(&self, table: &Table) {
@@ -406,7 +428,10 @@ impl Meta {
                 return Err(Error::new(ErrorKind::TimedOut, what));
             };
             match self.tell_queue(turn).await {
-                Err(error) if passes(&error) || Instant::now() >= deadline => return Err(error),
+                // In the next session, if there is one.
+                Err(error) if error.kind != ErrorKind::SessionExpired => return Err(error),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(error) if self.sessions.have_ended() => return Err(error),
                 // A file that is refused is its own handles' failure.
                 _ => {}
             }
@@ -481,6 +506,7 @@ impl Meta {
             Err(Failed { mut error, ambiguous }) => {
                 // They may have been made, and be gone again.
                 let over = ambiguous && error.kind == ErrorKind::SessionExpired;
+                let failure = error.clone();
                 if over {
                     error = lost();
                 }
@@ -491,7 +517,7 @@ impl Meta {
                     }
                     let _ = told.send(Err(Failed { error: error.clone(), ambiguous }));
                 }
-                Err(error)
+                Err(failure)
             }
         };
         self.creates.counted(&table);
@@ -515,10 +541,10 @@ impl Meta {
 
     fn failed(&self, table: &mut Table, ino: InodeId, error: &Error) {
         if let Some(made) = table.files.get_mut(&ino) {
-            made.fail(ino, error.clone());
+            made.stage = Stage::Failed(error.clone());
             self.leases.not_made(&made.file);
             if made.left {
-                table.files.remove(&ino);
+                table.lose(ino);
             }
         }
     }
@@ -544,11 +570,6 @@ pub(crate) async fn tell_behind(mount: Arc<Mount>) {
             sleep(AGAIN).await;
         }
     }
-}
-
-/// Whether it may be told later.
-fn passes(error: &Error) -> bool {
-    matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable)
 }
 
 fn given_up() -> Failed {

@@ -413,6 +413,7 @@ impl Files {
             first = first.and(flushed);
         }
         // And files that were made and closed.
-        first.and(self.mount.meta.settle_all().await)
+        let creates = &self.mount.meta.creates;
+        first.and(self.mount.meta.settle_all().await).and(creates.take_lost(None))
     }
 }

@@ -197,9 +197,10 @@ impl Filesystem {
     }
 
     /// What `fsync(2)` of a directory does: what was made, moved or removed in it through this mount is
-    /// durable.
+    /// durable. Answers, once, why a file that was made in it and closed since could not be made.
     pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
-        self.meta().settle(&[ino]).await
+        self.meta().settle(&[ino]).await?;
+        self.meta().creates.take_lost(Some(ino))
     }
 
     /// Opens a directory: until [`Self::release`] it outlives its removal, after which it has no names and
@@ -216,7 +217,7 @@ impl Filesystem {
     }
 
     /// What `syncfs(2)` does: everything written through this mount is durable and visible to all.
-    /// Answers the first failure; each is also told to the handles of its file.
+    /// Answers the first failure; each is also told to the handles of its file, if it has any.
     pub async fn sync(&self) -> Result<()> {
         self.tell_accesses().await;
         self.files().flush_all().await

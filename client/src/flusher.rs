@@ -13,6 +13,9 @@ use tokio::time::{Instant, sleep_until};
 /// How often to look again while writers wait.
 const PRESSED: Duration = Duration::from_millis(20);
 
+/// What has not landed for this long is not waited for by others.
+const STUCK: Duration = Duration::from_secs(2);
+
 /// Who has not read on for this long, or twice it, does so later.
 const RESTS: Duration = Duration::from_secs(10);
 
@@ -35,23 +38,29 @@ pub(crate) async fn run(mount: Arc<Mount>, files: Weak<Files>) {
             rest = now + RESTS;
         }
         let files = files.all();
-        if mount.budget.is_short() {
-            make_room(&files);
-            tick = now + PRESSED;
-        } else if now >= tick {
+        let is_short = mount.budget.is_short();
+        if is_short {
+            make_room(&files, now);
+        }
+        if now >= tick {
             let old = |f: &&Arc<File>| f.oldest().is_some_and(|born| now - born >= age);
             files.iter().filter(old).for_each(|f| f.flush_behind());
-            tick = now + pause;
+        }
+        if is_short || now >= tick {
+            tick = now + if is_short { PRESSED } else { pause };
         }
     }
 }
 
-/// What is durable is committed; only if nothing is on its way at all, buffers are sent as they
-/// are: segments should be whole.
-fn make_room(files: &[Arc<File>]) {
+/// What is durable is committed; only if nothing is on its way that may land soon, buffers are sent as
+/// they are: segments should be whole.
+fn make_room(files: &[Arc<File>], now: Instant) {
     let durable: Vec<_> = files.iter().filter(|f| f.has_durable()).collect();
     durable.iter().for_each(|f| f.commit_behind());
-    if durable.is_empty() && !files.iter().any(|f| f.has_flying()) {
+    let lands = |f: &Arc<File>| {
+        f.has_flying() && f.oldest().is_some_and(|born| now.duration_since(born) < STUCK)
+    };
+    if durable.is_empty() && !files.iter().any(lands) {
         files.iter().filter(|f| f.is_dirty()).for_each(|f| f.flush_behind());
     }
 }

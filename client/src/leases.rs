@@ -141,10 +141,13 @@ impl Table {
             return;
         }
         let held = self.inodes.entry(ino).or_insert_with(|| Held::new(Mode::Read));
-        if grant.write && held.mode == Mode::Read {
-            (held.mode, held.since) = (Mode::Write, self.epoch);
+        // What is being given back is not written under again before it is.
+        if grant.write && !held.flushing {
+            if held.mode == Mode::Read {
+                (held.mode, held.since, held.locks) = (Mode::Write, self.epoch, false);
+            }
+            held.locks |= grant.locks;
         }
-        held.locks |= grant.locks;
         held.maps |= grant.maps;
         held.layout = grant.layout.or(held.layout);
         held.seq = held.seq.max(grant.seq);
@@ -696,18 +699,21 @@ impl Leases {
         held.flushing
     }
 
-    /// Second step of a recall: what was buffered is committed.
-    pub fn flushed(&self, ino: InodeId) {
-        if let Some(held) = self.table.lock().inodes.get_mut(&ino) {
+    /// Second step of a recall: what was buffered is committed, and nothing is used any more, unless
+    /// `keep_read`. Answers whether that is so: a new session may have the right to write again.
+    pub fn flushed(&self, ino: InodeId, keep_read: bool) -> bool {
+        let table = &mut *self.table.lock();
+        if let Some(held) = table.inodes.get_mut(&ino) {
+            if held.mode == Mode::Write {
+                return false;
+            }
             held.flushing = false;
         }
-    }
-
-    /// Last step of a recall that leaves nothing: nothing of it is used any more.
-    pub fn drop_lease(&self, ino: InodeId) {
-        let table = &mut *self.table.lock();
-        table.mark(ino);
-        table.drop_lease(ino);
+        if !keep_read {
+            table.mark(ino);
+            table.drop_lease(ino);
+        }
+        true
     }
 
     /// An answer to a recall is under way; while it is, who wants a new lease waits.
@@ -751,7 +757,7 @@ impl Leases {
         // is on its way to the group stays too.
         let surplus = |(_, held): &(&InodeId, &Held)| {
             let dir = held.complete || !held.names.is_empty();
-            held.seq > 0 && (if dir { names } else { inodes })
+            held.seq > 0 && !held.flushing && (if dir { names } else { inodes })
         };
         let half = table.inodes.iter().filter(surplus).step_by(2);
         let half: Vec<_> = half.map(|(ino, held)| (*ino, held.mode, held.seq)).collect();

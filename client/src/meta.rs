@@ -187,7 +187,8 @@ impl Meta {
         op: Op,
         deadline: Instant,
     ) -> Result<Reply, Failed> {
-        let number = session.number();
+        let number = session.number(deadline).await;
+        let number = number.map_err(|error| Failed { error, ambiguous: false })?;
         self.requests.fetch_add(1, Ordering::Relaxed);
         let request = v1::MetaRequest {
             session: session.id.0,

@@ -14,10 +14,11 @@ use crate::files::Files;
 use crate::leases::Answering;
 use crate::locks;
 use crate::mount::Mount;
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 use v1::recalls_reply::Recall;
 use v1::return_leases_op::Item;
@@ -33,6 +34,8 @@ const GATHER: Duration = Duration::from_millis(20);
 const AGAIN: Duration = Duration::from_millis(500);
 /// Leases in one request.
 const TOGETHER: usize = 4096;
+/// So long nothing more is given up while some of it cannot be flushed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Answers recalls for ever.
 pub(crate) async fn answer(mount: Arc<Mount>, files: Weak<Files>) {
@@ -113,32 +116,31 @@ type Return<'a> = (Item, Answering<'a>, Option<Taken>);
 async fn let_go<'a>(mount: &'a Arc<Mount>, files: &Files, recall: Recall) -> Option<Return<'a>> {
     let (ino, leases) = (InodeId(recall.ino), &mount.meta.leases);
     let session = mount.meta.sessions.current().id;
-    let file = files.get(ino);
     let mut taken = None;
-    if let Some(file) = &file
+    if let Some(file) = files.get(ino)
         && file.is_mapped_under_lease(recall.keep_read)
     {
         taken = Some(file.take_back().await);
     }
-    let buffered = leases.stop_buffering(ino);
-    // What was written without a lease to write is on its way already, and must not be waited for:
-    // its commit may be waiting for another mount that waits for this one.
-    let owing = file.as_ref().filter(|_| buffered);
-    while !tell_all(mount, ino, owing).await {
-        sleep(AGAIN).await;
-        if mount.meta.sessions.is_over(session) {
-            return None;
+    let file = loop {
+        let buffered = leases.stop_buffering(ino);
+        let file = files.get(ino);
+        // What was written without a lease to write is on its way already, and must not be waited for:
+        // its commit may be waiting for another mount that waits for this one.
+        let owing = file.as_ref().filter(|_| buffered);
+        while !tell_all(mount, ino, owing).await {
+            sleep(AGAIN).await;
+            if mount.meta.sessions.is_over(session) {
+                return None;
+            }
         }
-    }
-    locks::tell(mount, ino).await;
-    leases.flushed(ino);
-    if !recall.keep_read {
-        leases.drop_lease(ino);
-        if let Some(file) = file
-            && taken.is_none()
-        {
-            taken = Some(file.take_back().await);
+        locks::tell(mount, ino).await;
+        if leases.flushed(ino, recall.keep_read) {
+            break file;
         }
+    };
+    if let Some(file) = file.filter(|_| !recall.keep_read && taken.is_none()) {
+        taken = Some(file.take_back().await);
     }
     let answering = leases.answering(ino);
     let Recall { ino: number, seq, keep_read, .. } = recall;
@@ -153,14 +155,22 @@ pub(crate) async fn return_surplus(mount: Arc<Mount>, files: Weak<Files>) {
         mount.meta.leases.surplus_grew.notified().await;
         sleep(GATHER).await;
         let Some(files) = files.upgrade() else { return };
-        for surplus in mount.meta.leases.take_surplus().chunks(TOGETHER) {
-            let items = surplus.iter().map(|(ino, seq)| {
-                let recall = Recall { ino: ino.0, seq: *seq, ..Default::default() };
-                let_go(&mount, &files, recall)
+        let mount = mount.clone();
+        // What cannot be flushed now holds up no other.
+        tokio::spawn(async move {
+            let leases = &mount.meta.leases;
+            let surplus = leases.take_surplus().into_iter().map(|(ino, seq)| {
+                let_go(&mount, &files, Recall { ino: ino.0, seq, ..Default::default() })
             });
-            return_items(&mount, join_all(items).await.into_iter().flatten().collect()).await;
-        }
-        mount.meta.leases.shrunk();
+            let left = stream::iter(surplus).buffer_unordered(TOGETHER).ready_chunks(TOGETHER);
+            let mut returned =
+                pin!(left.for_each(|items| {
+                    return_items(&mount, items.into_iter().flatten().collect())
+                }));
+            let _ = timeout(PATIENCE, &mut returned).await;
+            leases.shrunk();
+            returned.await;
+        });
     }
 }
 

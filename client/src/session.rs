@@ -13,12 +13,14 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{debug, warn};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, Uuid, v1};
+use weft_proto::{
+    Error, ErrorKind, InodeId, REQUEST_WINDOW, Result, SegmentId, SessionId, Uuid, v1,
+};
 
 const RENEW: Duration = Duration::from_secs(1);
 /// Most opens, and most leases, in one piece of a declaration: some 2 MiB, half of what a request may be.
@@ -35,6 +37,8 @@ struct Numbers {
 pub(crate) struct Session {
     pub id: SessionId,
     numbers: Mutex<Numbers>,
+    /// The lowest outstanding number is over.
+    moved: Notify,
     segments: AtomicU64,
 }
 
@@ -50,13 +54,32 @@ impl Session {
         Self { id, ..Self::default() }
     }
 
-    pub fn number(&self) -> Number<'_> {
+    /// The next number, as soon as it is in the window of what may be outstanding: one request that waits
+    /// for another mount holds up those far behind it. Error: `TimedOut`.
+    pub async fn number(&self, deadline: Instant) -> Result<Number<'_>> {
+        loop {
+            let moved = self.moved.notified();
+            if let Some(number) = self.number_now() {
+                return Ok(number);
+            }
+            if timeout_at(deadline, moved).await.is_err() {
+                let what =
+                    "too many requests wait for one that the metadata group has not answered";
+                return Err(Error::new(ErrorKind::TimedOut, what));
+            }
+        }
+    }
+
+    fn number_now(&self) -> Option<Number<'_>> {
         let mut numbers = self.numbers.lock();
-        numbers.next += 1;
-        let number = numbers.next;
-        numbers.outstanding.insert(number);
+        let number = numbers.next + 1;
         let acked_below = numbers.outstanding.first().copied().unwrap_or(number);
-        Number { session: self, number, acked_below }
+        if number - acked_below >= REQUEST_WINDOW {
+            return None;
+        }
+        numbers.next = number;
+        numbers.outstanding.insert(number);
+        Some(Number { session: self, number, acked_below })
     }
 
     pub fn next_segment(&self) -> SegmentId {
@@ -77,7 +100,12 @@ impl Number<'_> {
 
 impl Drop for Number<'_> {
     fn drop(&mut self) {
-        self.session.numbers.lock().outstanding.remove(&self.number);
+        let outstanding = &mut self.session.numbers.lock().outstanding;
+        let was_first = outstanding.first() == Some(&self.number);
+        outstanding.remove(&self.number);
+        if was_first {
+            self.session.moved.notify_waiters();
+        }
     }
 }
 
@@ -311,16 +339,34 @@ mod tests {
     #[test]
     fn acked_below_stops_at_the_oldest_outstanding_request() {
         let session = Session::new(SessionId(7));
-        let first = session.number();
+        let number = || session.number_now().expect("in the window");
+        let first = number();
         assert_eq!((first.get(), first.acked_below()), (1, 1));
-        let second = session.number();
+        let second = number();
         assert_eq!((second.get(), second.acked_below()), (2, 1));
         drop(second);
-        assert_eq!(session.number().acked_below(), 1);
+        assert_eq!(number().acked_below(), 1);
         drop(first);
-        let later = session.number();
+        let later = number();
         assert_eq!((later.get(), later.acked_below()), (4, 4));
         assert_eq!(session.next_segment(), SegmentId { session: SessionId(7), seq: 1 });
         assert_eq!(session.next_segment().seq, 2);
+    }
+
+    /// The group would refuse them for good, and what they carry would be given up.
+    #[tokio::test(start_paused = true)]
+    async fn numbers_beyond_the_window_wait_for_the_oldest_request() {
+        let session = Session::new(SessionId(7));
+        let oldest = session.number_now().expect("in the window");
+        for _ in 1..REQUEST_WINDOW {
+            session.number_now().expect("in the window");
+        }
+        let soon = Instant::now() + Duration::from_secs(1);
+        let refused = session.number(soon).await.map(|number| number.get());
+        assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::TimedOut));
+        let late = soon + Duration::from_secs(1);
+        let (number, ()) = tokio::join!(session.number(late), async { drop(oldest) });
+        let number = number.expect("the oldest is over");
+        assert_eq!((number.get(), number.acked_below()), (REQUEST_WINDOW + 1, REQUEST_WINDOW + 1));
     }
 }

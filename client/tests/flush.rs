@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Via};
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, SetAttr, Via};
 use weft_proto::{ErrorKind, InodeId};
 
 async fn content(cluster: &Cluster, ino: InodeId) -> Vec<u8> {
@@ -190,6 +190,64 @@ async fn what_was_written_under_a_lease_that_is_gone_overwrites_nothing() {
     let _ = fs.flush(handle).await;
     fs.flush(handle).await.unwrap();
     assert_eq!(content(&cluster, ino).await, b"xyz");
+}
+
+/// A change of the size is made on what the group has by then, and is answered with its version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_overwrites_nothing_after_a_truncation_either() {
+    let (cluster, fs, handle, ino) = hasty().await;
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
+    cluster.metadata.recall(ino.0);
+    until(|| fs.write_now(handle, 0, b"abc", Via::Cache).is_some_and(|written| written.is_err()))
+        .await;
+    let before = fs.session();
+    cluster.metadata.expire_sessions();
+    until(|| fs.session() != before).await;
+    // As if another client had committed it.
+    cluster.metadata.overwrite(ino.0, b"xyz");
+    let longer = SetAttr { size: Some(5), ..Default::default() };
+    fs.set_attr(ino, Some(handle), longer).await.unwrap();
+    *cluster.metadata.refuse_commits.lock() = None;
+    let _ = fs.flush(handle).await;
+    fs.flush(handle).await.unwrap();
+    assert_eq!(content(&cluster, ino).await, b"xyz\0\0");
+}
+
+/// What this mount truncates itself does not stand in its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_is_committed_after_a_truncation_of_this_mount() {
+    let (cluster, fs, handle, ino) = hasty().await;
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
+    cluster.metadata.recall(ino.0);
+    until(|| fs.write_now(handle, 0, b"abc", Via::Cache).is_some_and(|written| written.is_err()))
+        .await;
+    let before = fs.session();
+    cluster.metadata.expire_sessions();
+    until(|| fs.session() != before).await;
+    let shorter = SetAttr { size: Some(2), ..Default::default() };
+    fs.set_attr(ino, Some(handle), shorter).await.unwrap();
+    *cluster.metadata.refuse_commits.lock() = None;
+    let _ = fs.flush(handle).await;
+    fs.flush(handle).await.unwrap();
+    assert_eq!(content(&cluster, ino).await, b"ab");
+}
+
+/// A mode that was answered is not lost with data that is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_outlive_the_data_that_they_waited_for() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.flush(handle).await.unwrap();
+    fs.write(handle, 0, b"abc").await.unwrap();
+    let private = SetAttr { mode: Some(0o600), ..Default::default() };
+    assert_eq!(fs.set_attr(ino, Some(handle), private).await.unwrap().mode, 0o600);
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
+    let refused = fs.fsync(handle, false).await;
+    assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::NoSpace));
+    *cluster.metadata.refuse_commits.lock() = None;
+    fs.fsync(handle, false).await.unwrap();
+    assert_eq!(cluster.client().await.get_attr(ino, None).await.unwrap().mode, 0o600);
+    assert_eq!(content(&cluster, ino).await, b"");
 }
 
 /// Begins `work`, and drops it when the group has carried `op` out and not answered yet.

@@ -26,3 +26,7 @@ pub use layout::{Geometry, Layout, Profile, exact_size};
 pub const PROTOCOL_VERSION: u32 = 1;
 /// Oldest version that it accepts from a peer.
 pub const MIN_PROTOCOL_VERSION: u32 = 1;
+
+/// A session's request may have a number so much above the lowest that was not acknowledged, less one: what
+/// the metadata group keeps of a session is bounded so.
+pub const REQUEST_WINDOW: u64 = 1 << 16;

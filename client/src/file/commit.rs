@@ -270,7 +270,10 @@ impl File {
         let kind = error.kind;
         let mut state = self.state.lock();
         state.dirty.forget(&batch.buffers);
-        state.went_along();
+        // What was set beside the data is asked for once more, without it.
+        if batch.pieces.is_empty() || !state.waiting.is_more() {
+            state.went_along();
+        }
         state.fail(error);
         drop(state);
         self.forget_behind(ALL);

@@ -195,7 +195,10 @@ impl State {
         let before = self.extents.version();
         change(&mut self.extents);
         mount.note_commit(attr.ino, before, attr.data_version);
-        self.buffered_under.version = attr.data_version;
+        // Each change counts one. If others made some in between, what waits was not written on them.
+        if attr.data_version == self.buffered_under.version + 1 {
+            self.buffered_under.version = attr.data_version;
+        }
         self.adopt(attr);
     }
 

@@ -29,6 +29,11 @@ fn leases() -> Leases {
     leases
 }
 
+fn give_back(l: &Leases, ino: u64) {
+    l.stop_buffering(InodeId(ino));
+    assert!(l.flushed(InodeId(ino), false));
+}
+
 fn unlinked() -> (Op, v1::MetaReply) {
     let op = Op::Unlink(v1::UnlinkOp { parent: DIR, name: "a".into() });
     let result = Some(Reply::Empty(v1::Empty {}));
@@ -138,7 +143,7 @@ async fn half_of_too_much_is_given_back() {
     let surplus = l.take_surplus();
     assert!(surplus.len().abs_diff(MOST / 2) < 2, "{}", surplus.len());
     assert!(surplus.iter().all(|(ino, _)| ino.0 != DIR), "it leads to others");
-    surplus.iter().for_each(|(ino, _)| l.drop_lease(*ino));
+    surplus.iter().for_each(|(ino, _)| give_back(&l, ino.0));
     l.shrunk();
     assert_eq!(l.take_surplus(), []);
 }
@@ -150,11 +155,11 @@ async fn what_was_found_is_known_until_it_is_recalled() {
     l.learn(l.start(), &lookup("a"), &found());
     assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap().ino, InodeId(INO));
     assert!(l.lookup(InodeId(DIR), b"b").is_none());
-    l.drop_lease(InodeId(INO));
+    give_back(&l, INO);
     assert!(l.lookup(InodeId(DIR), b"a").is_none());
     assert!(l.attr(InodeId(INO)).is_none());
     l.learn(l.start(), &lookup("a"), &found());
-    l.drop_lease(InodeId(DIR));
+    give_back(&l, DIR);
     assert!(l.lookup(InodeId(DIR), b"a").is_none());
     assert!(l.attr(InodeId(INO)).is_some());
 }
@@ -163,7 +168,7 @@ async fn what_was_found_is_known_until_it_is_recalled() {
 async fn an_answer_that_was_overtaken_by_a_recall_teaches_nothing() {
     let l = leases();
     let start = l.start();
-    l.drop_lease(InodeId(INO));
+    give_back(&l, INO);
     l.learn(start, &lookup("a"), &found());
     assert!(l.mode(InodeId(INO)).is_none() && l.attr(InodeId(INO)).is_none());
     assert_eq!(l.mode(InodeId(DIR)), Some(Mode::Read));
@@ -252,7 +257,7 @@ async fn a_new_leader_leaves_the_right_to_write() {
     assert!(l.stop_buffering(InodeId(INO)) && !l.stop_buffering(InodeId(DIR)));
     assert!(!l.may_buffer(InodeId(INO)));
     assert_eq!(l.keep_writes(), [InodeId(INO)]);
-    l.flushed(InodeId(INO));
+    assert!(l.flushed(InodeId(INO), true));
     assert!(l.keep_writes().is_empty());
 }
 
@@ -269,7 +274,7 @@ async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
     assert!(l.keeps(ino, first));
     assert!(l.stop_buffering(ino));
     assert_eq!((l.right_to_write(ino), l.keeps(ino, first)), (None, true));
-    l.flushed(ino);
+    assert!(l.flushed(ino, true));
     assert!(!l.keeps(ino, first));
     l.learn(l.start(), &lease, &reply);
     let second = l.right_to_write(ino).unwrap();
@@ -325,8 +330,33 @@ async fn extended_attributes_are_known_until_they_may_have_changed() {
     assert_eq!(get(b"user.a"), None);
     l.learn(l.start(), &ask, &answer);
     assert_eq!((get(b"user.a"), get(b"user.b")), (value(), None));
-    l.drop_lease(InodeId(INO));
+    give_back(&l, INO);
     l.learn(l.start(), &ask, &answer);
     assert_eq!(get(b"user.a"), None, "without a lease");
     assert_eq!(l.table.lock().xattrs, 0);
+}
+
+/// The leader does not know that it is being given back, and grants it once more.
+#[tokio::test]
+async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
+    let (l, ino) = (leases(), InodeId(INO));
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, ..Default::default() });
+    let granted = || {
+        let grants = vec![write_grant(INO)];
+        let reply = v1::MetaReply { result: opened(INO), grants, ..Default::default() };
+        l.learn(l.start(), &lease, &reply);
+    };
+    granted();
+    let right = l.right_to_write(ino).expect("granted");
+    assert!(l.stop_buffering(ino));
+    granted();
+    assert!(!l.may_buffer(ino) && !l.may_lock(ino) && l.keeps(ino, right));
+    assert!(l.flushed(ino, true));
+    assert!(!l.keeps(ino, right) && !l.may_buffer(ino));
+    granted();
+    assert!(l.may_buffer(ino) && l.may_lock(ino));
+    // It may have been granted in a new session, while the answer to a recall of the old one is made ready.
+    assert!(!l.flushed(ino, false), "there may be something to flush");
+    assert!(l.may_buffer(ino));
+    assert!(l.stop_buffering(ino) && l.flushed(ino, false) && l.mode(ino).is_none());
 }

@@ -1,6 +1,6 @@
 //! Requests of sessions: who may ask, and that a request takes effect once (I4, I5).
 //!
-//! A session has at most [`WINDOW`] numbers between the lowest that it has not acknowledged and
+//! A session has at most [`REQUEST_WINDOW`] numbers between the lowest that it has not acknowledged and
 //! the highest, so that what is kept for it is bounded.
 
 use super::{
@@ -9,10 +9,7 @@ use super::{
 use crate::schema::{self, NonceOwner, Session, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, SessionId, v1};
-
-/// Most requests of one session that may be waiting for their acknowledgement.
-const WINDOW: u64 = 1 << 16;
+use weft_proto::{Error, ErrorKind, REQUEST_WINDOW, SessionId, v1};
 
 /// Applies the request of a session, or answers what it answered the first time.
 pub(super) fn apply(
@@ -69,8 +66,8 @@ fn number_state(
     if number < session.acked_below {
         return refused(format!("request {number} of session {id} was acknowledged already"));
     }
-    if number - acked.min(number) >= WINDOW {
-        return refused(format!("session {id} has over {WINDOW} unacknowledged requests"));
+    if number - acked.min(number) >= REQUEST_WINDOW {
+        return refused(format!("session {id} has over {REQUEST_WINDOW} unacknowledged requests"));
     }
     // Beyond the highest none can be stored: the common case costs no read.
     if number > session.highest {
@@ -83,7 +80,7 @@ fn number_state(
 /// Forgets the replies that the client has seen. None was stored outside of the window.
 fn forget_replies(tx: &mut Txn<'_>, id: SessionId, session: &Session, acked: u64) {
     let from = session.acked_below;
-    for number in from..acked.min(from.saturating_add(WINDOW)) {
+    for number in from..acked.min(from.saturating_add(REQUEST_WINDOW)) {
         tx.delete(schema::reply(id, number));
     }
 }

@@ -102,12 +102,10 @@ fn set_times(op: &v1::SetAttrOp, inode: &mut Inode, now: i64) {
 /// Cuts off or extends by a hole.
 fn truncate(tx: &mut Txn<'_>, mut inode: Inode, size: u64) -> StoreResult<Inode> {
     let old = inode.attr.size;
-    if size == old {
-        return Ok(inode);
-    }
     inode.attr.size = size;
+    // Also if nothing changed: whoever finds the version one higher takes that for its own doing.
     inode.attr.data_version += 1;
-    if size > old {
+    if size >= old {
         return Ok(inode);
     }
     let mut edit = Edit::new(inode);
