@@ -159,6 +159,8 @@ impl Table {
             && let Some(held) = self.inodes.get_mut(&attr.ino)
             // Of a directory in which only this mount makes files it knows more.
             && !(attr.is_dir() && held.mode == Mode::Write && held.attr.is_some())
+            // An answer from before the lease may come after the one that it came with.
+            && held.attr.is_none_or(|known| known.data_version <= attr.data_version)
         {
             held.attr = Some(attr);
         }
@@ -169,6 +171,7 @@ impl Table {
         let Some(ino) = reply.attr.map(|a| InodeId(a.ino)) else { return };
         if self.holds_since(start, ino)
             && let Some(held) = self.inodes.get_mut(&ino)
+            && held.attr.map(|known| known.data_version) == reply.attr.map(|told| told.data_version)
         {
             held.content = Some(Arc::new(reply.clone()));
         }

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::yield_now;
+use tokio::task::{JoinSet, yield_now};
 use weft_client::{ContentCache, Creator, Filesystem, HandleId, OpenFlags, Via};
-use weft_proto::{ErrorKind, InodeId};
+use weft_proto::{ErrorKind, InodeId, v1};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 8;
@@ -150,6 +150,68 @@ impl Rig {
         for page in 0..PAGES {
             assert_eq!(self.read(page).await.unwrap(), [7; PAGE as usize]);
         }
+    }
+}
+
+/// Every page tells the version of the content.
+fn content_of(version: u64) -> Vec<u8> {
+    version.to_le_bytes().repeat((PAGE * PAGES / 8) as usize)
+}
+
+/// Others change the file whenever its lease is given back: whatever a read is under way then,
+/// nobody sees an older content after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_cached_when_a_lease_is_given_back() {
+    const ROUNDS: u64 = 300;
+    let rig = Arc::new(Rig::start().await);
+    let current = Arc::new(watch::Sender::new(0));
+    let now = current.clone();
+    let change = move |inode: &mut fixture::metadata::Inode| {
+        let version = *now.borrow() + 1;
+        let content = content_of(version);
+        let len = content.len() as u64;
+        let source = Some(v1::extent::Source::Inline(content.into()));
+        inode.extents = vec![v1::Extent { file_off: 0, len, source }];
+        inode.attr.data_version += 1;
+        now.send_replace(version);
+    };
+    *rig.cluster.metadata.on_return.lock() = Some(Box::new(change));
+    rig.cluster.metadata.recall(rig.ino.0);
+    current.subscribe().wait_for(|version| *version > 0).await.unwrap();
+
+    let seen = Arc::new(AtomicU64::new(0));
+    let mut readers = JoinSet::new();
+    for reader in 0..6 {
+        let (rig, current, seen) = (rig.clone(), current.clone(), seen.clone());
+        readers.spawn(async move {
+            let mut page = reader;
+            while *current.borrow() < ROUNDS {
+                page = (page * 5 + 3) % PAGES;
+                let before = *current.borrow();
+                let bytes = rig.read(page).await.expect("a read fails");
+                let version = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                assert!(bytes == content_of(version)[..PAGE as usize], "torn");
+                assert!(version >= before, "{version} is shown after the change to {before}");
+                seen.fetch_add(1, Ordering::Relaxed);
+                yield_now().await;
+            }
+        });
+    }
+    let mut versions = current.subscribe();
+    for round in 1..ROUNDS {
+        // Each change is looked at.
+        let read = seen.load(Ordering::Relaxed) + 6;
+        while seen.load(Ordering::Relaxed) < read && !readers.is_empty() {
+            yield_now().await;
+            if let Some(ended) = readers.try_join_next() {
+                ended.unwrap();
+            }
+        }
+        rig.cluster.metadata.recall(rig.ino.0);
+        versions.wait_for(|version| *version > round).await.unwrap();
+    }
+    while let Some(ended) = readers.join_next().await {
+        ended.unwrap();
     }
 }
 
