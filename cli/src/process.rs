@@ -15,7 +15,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
+
+/// Whether a process holds a folder is told at once, or it begins a program and waits for files that it closes.
+const LOOK: Duration = Duration::from_secs(1);
+/// Threads that may be left behind by such looks.
+const STUCK: usize = 8;
 
 /// One process of this machine, for as long as it lives and never another one after it.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -157,8 +165,18 @@ impl Interrupt {
 }
 
 /// Processes that work in this folder or below it, or have something there open, each with its name.
-/// Those of other users are seen by root only. Asks nothing of the filesystem there.
+/// Those of other users are seen by root only, and one that begins a program only when it has begun. Asks
+/// nothing of the filesystem there.
 pub fn holders(folder: &Path) -> Vec<(i32, String)> {
+    let folder = folder.to_owned();
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found = each(all.collect(), LOOK, move |proc| held(proc, &folder));
+    found.sort_unstable();
+    found
+}
+
+/// Id and name of a process, by its folder in `/proc`, if it works below `folder` or has something open there.
+fn held(proc: PathBuf, folder: &Path) -> Option<(i32, String)> {
     let links = |proc: &Path| {
         let open = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
         ["cwd", "root", "exe"]
@@ -171,14 +189,39 @@ pub fn holders(folder: &Path) -> Vec<(i32, String)> {
         let mut targets = links(proc).into_iter().filter_map(|link| fs::read_link(link).ok());
         targets.any(|target| target.starts_with(folder))
     };
-    let held = |proc: PathBuf| {
-        let pid = proc.file_name()?.to_str()?.parse().ok()?;
-        let name = fs::read_to_string(proc.join("comm")).ok()?;
-        holds(&proc).then(|| (pid, name.trim().to_owned()))
-    };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut found: Vec<_> = all.filter_map(|entry| held(entry.path())).collect();
-    found.sort_unstable();
+    let pid = proc.file_name()?.to_str()?.parse().ok()?;
+    let name = fs::read_to_string(proc.join("comm")).ok()?;
+    holds(&proc).then(|| (pid, name.trim().to_owned()))
+}
+
+/// What `look` finds at each, but for those where it takes longer than `limit`: a thread stays behind there.
+/// After [`STUCK`] of those it is enough.
+fn each<T: Send + 'static, F: Send + 'static>(
+    all: Vec<T>,
+    limit: Duration,
+    look: impl Fn(T) -> Option<F> + Send + Sync + 'static,
+) -> Vec<F> {
+    let (rest, look) = (Arc::new(Mutex::new(all.into_iter())), Arc::new(look));
+    let mut found = Vec::new();
+    for _ in 0..STUCK {
+        let (tell, told) = channel();
+        let (rest, look) = (rest.clone(), look.clone());
+        thread::spawn(move || {
+            let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some(one) = next() {
+                if tell.send(look(one)).is_err() {
+                    return;
+                }
+            }
+        });
+        loop {
+            match told.recv_timeout(limit) {
+                Ok(answer) => found.extend(answer),
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return found,
+            }
+        }
+    }
     found
 }
 
@@ -278,6 +321,22 @@ mod tests {
         assert!(!process.alive(), "a zombie has ended");
         child.wait().unwrap();
         assert!(process.wait(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_look_that_waits_for_ever_holds_up_no_other() {
+        let (go, wait) = channel::<()>();
+        let wait = Mutex::new(wait);
+        let limit = Duration::from_millis(100);
+        let found = each((0..100).collect(), limit, move |i| {
+            if i % 30 == 10 {
+                let _ = wait.lock().map(|wait| wait.recv());
+            }
+            Some(i)
+        });
+        drop(go);
+        let expected: Vec<_> = (0..100).filter(|i| i % 30 != 10).collect();
+        assert_eq!(found, expected);
     }
 
     #[test]

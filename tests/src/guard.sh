@@ -9,7 +9,7 @@
 ours() {
     {
         echo "$TEMP" | timeout -s KILL 10 grep -lsFf - /proc/[0-9]*/cmdline
-        find /proc/[0-9]*/cwd -maxdepth 0 -lname "$TEMP*" 2>/dev/null
+        timeout -s KILL 10 find /proc/[0-9]*/cwd -maxdepth 0 -lname "$TEMP*" 2>/dev/null
     } | cut -d/ -f3 | sort -nu | grep -vx "$TEST"
 }
 
