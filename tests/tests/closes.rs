@@ -81,9 +81,11 @@ fn closes_end_while_the_file_is_overwritten() -> Result<()> {
 #[test]
 fn a_program_that_begins_in_an_outage_begins_after_it() -> Result<()> {
     let cluster = Cluster::start()?;
-    let mut file = File::create(cluster.mnt().join("f"))?;
-    file.write_all(b"abc")?;
+    let file = File::create(cluster.mnt().join("f"))?;
+    file.write_all_at(b"...", 0)?;
+    file.sync_all()?;
     let paused = cluster.pause_metadata()?;
+    file.write_all_at(b"abc", 0)?;
     let (begun, begins) = channel();
     let program = thread::spawn(move || begun.send(Command::new("true").status()));
     let early = begins.recv_timeout(OUTAGE);

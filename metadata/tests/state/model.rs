@@ -393,7 +393,7 @@ impl Model {
                 FileKind::Directory => return Err(IsDirectory),
                 _ => return Err(Invalid),
             }
-            node.version += u64::from(size != node.size);
+            node.version += 1;
             node.size = size;
             node.cells.truncate(size as usize);
             node.times[1] = now;
