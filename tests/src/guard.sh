@@ -19,7 +19,7 @@ below() {
         sed -nE 's/^(Pid|PPid):[[:space:]]*([0-9]+).*/\2/p' "$status" 2>/dev/null | tr '\n' ' '
         echo
     done | awk -v root="$1" -v guard=$$ '
-        { parent[$1] = $2 }
+        NF == 2 { parent[$1] = $2 }
         END {
             for (pid in parent) {
                 for (p = pid; p in parent && p != root && p != guard; p = parent[p]);
