@@ -120,7 +120,7 @@ async fn let_go<'a>(mount: &'a Arc<Mount>, files: &Files, recall: Recall) -> Opt
     if let Some(file) = files.get(ino)
         && file.is_mapped_under_lease(recall.keep_read)
     {
-        taken = Some(file.take_back().await);
+        taken = Some(file.take_mapped_back().await);
     }
     let file = loop {
         let buffered = leases.stop_buffering(ino);

@@ -27,6 +27,7 @@
 //! and lose stores that share a page.
 
 use super::{File, Wanted};
+use crate::ContentCache;
 use crate::files::Files;
 use crate::mount::Mount;
 use crate::ranges::RangeMap;
@@ -38,17 +39,21 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 use weft_proto::{Error, ErrorKind, InodeId, Result};
 
 /// A request that waits goes on after so long if the cache may wait for it.
 const SOON: Duration = Duration::from_millis(2);
+/// Pause before a lease that was not granted is asked for again.
+const AGAIN: Duration = Duration::from_millis(2);
 /// The same is looked for again at least so often.
 const SELDOM: Duration = Duration::from_millis(100);
 /// A read that went on and still has no answer after so long fails: the pages that it holds belong
 /// to who wants to change them.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// What the cache writes is waited for so long before what it holds is taken back.
+const WRITES: Duration = Duration::from_millis(500);
 /// The round of a request that has to wait for another turn.
 const NONE: u64 = u64::MAX;
 /// All of a file.
@@ -176,6 +181,23 @@ impl Above {
         state.rounds += 1;
     }
 
+    /// Returns when no request up to this one writes any more.
+    async fn written(&self, last: u64) {
+        let mut changes = self.changes.subscribe();
+        loop {
+            changes.borrow_and_update();
+            let writes = self.state.lock().requests.range(..=last).any(|(_, r)| r.writes);
+            if !writes || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The last request that has begun.
+    fn last(&self) -> u64 {
+        self.state.lock().last
+    }
+
     /// What no request under way holds; and what those hold that write.
     fn idle(&self, page: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let state = self.state.lock();
@@ -275,7 +297,13 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.above.state.lock().end(self.number);
+        let mut state = self.above.state.lock();
+        state.end(self.number);
+        let taking = state.taking > 0;
+        drop(state);
+        if taking {
+            self.above.changes.send_replace(());
+        }
     }
 }
 
@@ -295,17 +323,41 @@ fn without(mut of: RangeMap<()>, requests: &BTreeMap<u64, Request>, page: u64) -
 impl File {
     /// Takes back all that is cached above of the content.
     pub async fn take_back(self: &Arc<Self>) -> Taken {
+        self.take(false).await
+    }
+
+    /// The same while the lease is held under which programs may have stored there, also since the cache began
+    /// to write: what it writes now ends first.
+    pub async fn take_mapped_back(self: &Arc<Self>) -> Taken {
+        self.take(true).await
+    }
+
+    async fn take(self: &Arc<Self>, mapped: bool) -> Taken {
         self.above.close();
         let taken = Taken(self.clone());
         self.mount.not_coherent(self.ino);
         let Some(cache) = self.mount.content_cache() else { return taken };
         let _turn = self.above.turn.lock().await;
         let page = cache.page();
-        let (mut rest, writes) = self.above.idle(page);
-        for range in writes {
+        let last = self.above.last();
+        let (mut rest, mut written) = self.above.idle(page);
+        for range in &written {
             // What can be had of them now; the rest when they have ended.
-            drop(cache.forget(self.ino, range));
+            drop(cache.forget(self.ino, range.clone()));
         }
+        loop {
+            self.forget_all(&**cache, rest).await;
+            if !mapped || written.is_empty() {
+                return taken;
+            }
+            self.above.let_on(&written, false, page);
+            let _ = timeout(WRITES, self.above.written(last)).await;
+            rest = std::mem::take(&mut written);
+        }
+    }
+
+    async fn forget_all(&self, cache: &dyn ContentCache, mut rest: Vec<Range<u64>>) {
+        let page = cache.page();
         while !rest.is_empty() {
             let forgotten = rest.iter().map(|range| cache.forget(self.ino, range.clone()));
             let mut forgotten = join_all(forgotten);
@@ -320,7 +372,6 @@ impl File {
             }
             rest = self.above.left(page);
         }
-        taken
     }
 
     /// Whether others store in pages of this file, unlike this mount, under a lease to read: see above.
@@ -342,13 +393,24 @@ impl File {
         loop {
             ticket.turn().await;
             let leases = &self.mount.meta.leases;
+            let (covered, wanted) = match self.is_cached_alone() {
+                true => (leases.may_buffer(self.ino), Wanted::Alone),
+                false => {
+                    let mapped = self.mount.opens.may_be_mapped(self.ino);
+                    (!mapped || leases.mode(self.ino).is_some(), Wanted::Read)
+                }
+            };
             // What goes on is taken back before the lease that is being given up.
-            if !self.is_cached_alone() || leases.may_buffer(self.ino) || ticket.goes_on() {
+            if covered || ticket.goes_on() {
                 return Ok(());
             }
             leases.settled(self.ino).await;
             self.settle().await;
-            self.ask_for_lease(Wanted::Alone).await?;
+            self.ask_for_lease(wanted).await?;
+            if !self.is_cached_alone() && leases.mode(self.ino).is_none() {
+                // Somebody else is served first.
+                sleep(AGAIN).await;
+            }
         }
     }
 
