@@ -456,7 +456,11 @@ impl Paused {
         let pids = processes.into_iter().map(pid).collect::<Result<Vec<_>>>()?;
         let pids: Vec<_> = pids.iter().map(i32::to_string).collect();
         let resumes = Command::new("sh")
-            .args(["-c", "kill -STOP \"$@\"; echo; timeout 300 cat; kill -CONT \"$@\"", "resume"])
+            .args([
+                "-c",
+                "kill -STOP \"$@\"; echo; timeout 300 head -c 1; kill -CONT \"$@\"",
+                "resume",
+            ])
             .args(pids)
             // What ends the test's group does not end it.
             .process_group(0)
@@ -472,7 +476,10 @@ impl Paused {
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
+        // Not by the end of input: a program that this process starts may hold a copy until it has begun.
+        if let Some(mut stdin) = self.0.stdin.take() {
+            let _ = stdin.write_all(b"\n");
+        }
         let _ = self.0.wait();
     }
 }
