@@ -224,8 +224,13 @@ impl Files {
                     false
                 }
             };
+        // What is cached by now was filled under a lease to read.
+        let alone = !granted && !opens.may_be_mapped(ino);
+        let taken = if alone { Some(handle.file.take_back().await) } else { None };
         handle.maps.store(true, Ordering::Relaxed);
-        opens.map(ino, begun, granted)
+        let entitled = opens.map(ino, begun, granted);
+        drop(taken);
+        entitled
     }
 
     /// Whether the caller needs the right to map a file to write. Of a descriptor that was closed,

@@ -316,6 +316,9 @@ impl Filesystem {
             if let (Via::Cache, Some(ticket)) = (via, &ticket) {
                 file.may_fill(ticket).await?;
             }
+            if via == Via::WriteBack {
+                file.may_write_back()?;
+            }
             handle.failure()?;
             handle.writes();
             let (written, buffered) = file.write(off, data, append, permitted).await?;

@@ -47,6 +47,15 @@ pub(crate) struct Right(u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Start(u64);
 
+/// What the end of buffering ended.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Stopped {
+    /// Something may be buffered still.
+    pub buffered: bool,
+    /// Until now.
+    pub had_right: bool,
+}
+
 struct Held {
     mode: Mode,
     /// With the right to write: when it was granted, as the table counts.
@@ -144,11 +153,12 @@ impl Table {
         // What is being given back is not written under again before it is.
         if grant.write && !held.flushing {
             if held.mode == Mode::Read {
-                (held.mode, held.since, held.locks) = (Mode::Write, self.epoch, false);
+                (held.mode, held.since) = (Mode::Write, self.epoch);
+                (held.locks, held.maps) = (false, false);
             }
             held.locks |= grant.locks;
+            held.maps |= grant.maps;
         }
-        held.maps |= grant.maps;
         held.layout = grant.layout.or(held.layout);
         held.seq = held.seq.max(grant.seq);
     }
@@ -362,6 +372,11 @@ impl Leases {
     pub fn writes(&self, ino: InodeId) -> bool {
         let table = self.table.lock();
         table.inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write || held.flushing)
+    }
+
+    /// Whether the right to write was not recalled, whether or not it may be used now.
+    pub fn has_right_to_write(&self, ino: InodeId) -> bool {
+        self.table.lock().inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write)
     }
 
     /// The right under which writes may be buffered now.
@@ -692,14 +707,15 @@ impl Leases {
     }
 
     /// First step of a recall: from now on nothing more is buffered, nor locked without asking; also not by
-    /// a grant that is on its way still. Answers whether something may be buffered.
-    pub fn stop_buffering(&self, ino: InodeId) -> bool {
+    /// a grant that is on its way still.
+    pub fn stop_buffering(&self, ino: InodeId) -> Stopped {
         let mut table = self.table.lock();
         table.mark(ino);
-        let Some(held) = table.inodes.get_mut(&ino) else { return false };
-        held.flushing |= held.mode == Mode::Write;
+        let Some(held) = table.inodes.get_mut(&ino) else { return Stopped::default() };
+        let had_right = held.mode == Mode::Write;
+        held.flushing |= had_right;
         (held.mode, held.locks, held.maps) = (Mode::Read, false, false);
-        held.flushing
+        Stopped { buffered: held.flushing, had_right }
     }
 
     /// Second step of a recall: what was buffered is committed, and nothing is used any more, unless

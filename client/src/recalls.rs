@@ -6,12 +6,14 @@
 //! lease here, until the session ends with it.
 //!
 //! What may have been stored in memory above ([`crate::file::above`]) is written back first, while it may be
-//! buffered: else each page would be a commit of its own.
+//! buffered: else each page would be a commit of its own. Of a file whose pages go with the right to write
+//! nothing is there without that, and its recall waits for nobody who fills pages: who does waits for that right,
+//! and so perhaps for whoever recalls.
 
 use crate::file::File;
 use crate::file::above::Taken;
 use crate::files::Files;
-use crate::leases::Answering;
+use crate::leases::{Answering, Stopped};
 use crate::locks;
 use crate::mount::Mount;
 use futures_util::stream::{self, StreamExt};
@@ -123,8 +125,14 @@ async fn let_go<'a>(mount: &'a Arc<Mount>, files: &Files, recall: Recall) -> Opt
         taken = Some(file.take_mapped_back().await);
     }
     let file = loop {
-        let buffered = leases.stop_buffering(ino);
+        let Stopped { buffered, had_right } = leases.stop_buffering(ino);
         let file = files.get(ino);
+        // The right to write came meanwhile.
+        if let Some(file) = file.as_ref().filter(|file| had_right && file.is_cached_alone())
+            && taken.is_none()
+        {
+            taken = Some(file.take_mapped_back().await);
+        }
         // What was written without a lease to write is on its way already, and must not be waited for:
         // its commit may be waiting for another mount that waits for this one.
         let owing = file.as_ref().filter(|_| buffered);
@@ -139,7 +147,10 @@ async fn let_go<'a>(mount: &'a Arc<Mount>, files: &Files, recall: Recall) -> Opt
             break file;
         }
     };
-    if let Some(file) = file.filter(|_| !recall.keep_read && taken.is_none()) {
+    let is_left = |file: &Arc<File>| !file.is_cached_alone() && !recall.keep_read;
+    if let Some(file) = file.filter(is_left)
+        && taken.is_none()
+    {
         taken = Some(file.take_back().await);
     }
     let answering = leases.answering(ino);

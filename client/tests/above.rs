@@ -289,3 +289,33 @@ async fn what_is_written_past_the_cache_is_not_cached_when_that_is_answered() {
     assert!(stored.into_bytes() == vec![6; PAGE as usize]);
     assert!(rig.fs.get_attr(rig.ino, None).await.unwrap().size == PAGE * PAGES + 10);
 }
+
+/// Programs store in what a mapping fills, whole pages of which are written back later: without the right to write
+/// none is filled, not even for whoever takes back what is cached and would wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mapping_that_others_share_is_filled_under_the_right_to_write_only() {
+    let rig = Rig::start().await;
+    let (tell, mut returns) = watch::channel(0);
+    // From now on others use the file.
+    let count = move |_: &mut fixture::metadata::Inode| tell.send_modify(|n| *n += 1);
+    *rig.cluster.metadata.on_return.lock() = Some(Box::new(count));
+    rig.cluster.metadata.recall(rig.ino.0);
+    returns.wait_for(|n| *n == 1).await.unwrap();
+    let flags = OpenFlags { write: true, both: true, ..Default::default() };
+    let opened = rig.fs.open(rig.ino, flags).await.unwrap();
+    assert!(!opened.cached, "another has the right to map it");
+    // The kernel holds the page; its request is on its way when the lease to read is recalled.
+    rig.kernel.pages.lock().insert(0, Page::Locked);
+    rig.cluster.metadata.recall(rig.ino.0);
+    let fs = rig.fs.clone();
+    let fills =
+        tokio::spawn(async move { fs.read_via(opened.handle, 0, PAGE as usize, Via::Cache).await });
+    returns.wait_for(|n| *n == 2).await.unwrap();
+    let asked = rig.cluster.metadata.count("lease");
+    while rig.cluster.metadata.count("lease") < asked + 3 {
+        yield_now().await;
+    }
+    assert!(!fills.is_finished(), "a page is filled that is not taken back");
+    *rig.cluster.metadata.on_return.lock() = None;
+    assert_eq!(fills.await.unwrap().unwrap().into_bytes(), [7; PAGE as usize][..]);
+}

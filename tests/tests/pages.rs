@@ -312,6 +312,47 @@ fn mounts_that_map_one_file_see_what_the_others_store() -> Result<()> {
     cluster.await_clean()
 }
 
+/// Mounts store at the same time, each its own bytes of the same pages: nobody loses any, not to what the
+/// kernel writes either, which is whole pages.
+#[test]
+fn nothing_is_lost_of_what_mounts_store_at_the_same_time() -> Result<()> {
+    const STORES: usize = 400;
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    fs::write(a.join("f"), [0; 8192])?;
+    let opened = [both(&a.join("f"))?, both(&b.join("f"))?];
+    std::thread::scope(|scope| -> Result<()> {
+        let stores = opened.iter().enumerate().map(|(which, file)| {
+            scope.spawn(move || -> Result<()> {
+                let map = Mapping::new(file, 8192, true, libc::MAP_SHARED)?;
+                for i in 0..STORES {
+                    let at = i * 37 % 4096 * 2 + which;
+                    map.store(at, which as u8 + 1);
+                    if i % 50 == 0 {
+                        map.sync()?;
+                    }
+                    ensure!(map.load(at) == which as u8 + 1, "store {i} of {which} is gone");
+                }
+                Ok(())
+            })
+        });
+        let stores: Vec<_> = stores.collect();
+        stores.into_iter().try_for_each(|store| store.join().expect("a thread panicked"))
+    })?;
+    drop(opened);
+    for mount in [&a, &b] {
+        let content = fs::read(mount.join("f"))?;
+        for (which, i) in (0..2).flat_map(|which| (0..STORES).map(move |i| (which, i))) {
+            ensure!(
+                content[i * 37 % 4096 * 2 + which] == which as u8 + 1,
+                "{which} lost store {i}"
+            );
+        }
+    }
+    weft_ok(&["umount", path(&b)])?;
+    cluster.await_clean()
+}
+
 /// A new leader knows who may map; a mount that died maps nothing.
 #[test]
 fn mappings_outlive_leaders_and_other_mounts() -> Result<()> {

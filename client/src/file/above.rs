@@ -16,8 +16,10 @@
 //! - One mount at a time has the right to map ([`crate::opens`]; the leader keeps it): the first that opens the
 //!   file to read and write. It caches as ever, under a lease to read too.
 //! - Another mount that opens the file so has no pages of it but under a lease to write, which no other lease
-//!   stands beside, and gives all of them back with that. Its handles go past the cache, so that only
-//!   mappings are filled so, and programs that do not map never wait for it.
+//!   stands beside, and gives all of them back with that: before, while what was stored can be committed. Its
+//!   handles go past the cache, so that only mappings are filled so, and programs that do not map never wait for it.
+//!   Without that lease a request that fills a page waits for it, whoever wants the page back. So nobody does: the
+//!   recall of a lease to read finds no pages there, and waits for none.
 //!
 //! So at most one mount has pages in which it may store, what was stored is written back before another has
 //! them, and each store and load takes effect in one order, as on one machine: SQLite's log and its index work. Of
@@ -52,8 +54,6 @@ const SELDOM: Duration = Duration::from_millis(100);
 /// A read that went on and still has no answer after so long fails: the pages that it holds belong
 /// to who wants to change them.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What the cache writes is waited for so long before what it holds is taken back.
-const WRITES: Duration = Duration::from_millis(500);
 /// The round of a request that has to wait for another turn.
 const NONE: u64 = u64::MAX;
 /// All of a file.
@@ -350,8 +350,11 @@ impl File {
             if !mapped || written.is_empty() {
                 return taken;
             }
+            // What is written now may be of whole pages, and must not come after what others write.
             self.above.let_on(&written, false, page);
-            let _ = timeout(WRITES, self.above.written(last)).await;
+            while timeout(SELDOM, self.above.written(last)).await.is_err() {
+                self.above.let_on(&written, false, page);
+            }
             rest = std::mem::take(&mut written);
         }
     }
@@ -381,10 +384,20 @@ impl File {
 
     /// Whether programs may have stored in pages that go with the lease.
     pub fn is_mapped_under_lease(&self, keep_read: bool) -> bool {
-        match keep_read {
-            true => self.is_cached_alone(),
-            false => self.mount.opens.may_be_mapped(self.ino),
+        match self.is_cached_alone() {
+            true => self.mount.meta.leases.has_right_to_write(self.ino),
+            false => !keep_read && self.mount.opens.may_be_mapped(self.ino),
         }
+    }
+
+    /// What the cache writes back was stored there under a lease. Error: `Io` if that is gone, with a session:
+    /// others may have stored in the same pages since.
+    pub fn may_write_back(&self) -> Result<()> {
+        if self.is_cached_alone() && !self.mount.meta.leases.writes(self.ino) {
+            let what = "what was stored through a mapping is lost: the cluster declared this mount dead meanwhile";
+            return Err(Error::new(ErrorKind::Io, what));
+        }
+        Ok(())
     }
 
     /// Returns when a request may go on that fills the cache: programs may store there then. To be called
@@ -393,15 +406,16 @@ impl File {
         loop {
             ticket.turn().await;
             let leases = &self.mount.meta.leases;
-            let (covered, wanted) = match self.is_cached_alone() {
+            let (good, wanted) = match self.is_cached_alone() {
                 true => (leases.may_buffer(self.ino), Wanted::Alone),
                 false => {
                     let mapped = self.mount.opens.may_be_mapped(self.ino);
-                    (!mapped || leases.mode(self.ino).is_some(), Wanted::Read)
+                    let covered = !mapped || leases.mode(self.ino).is_some();
+                    // What goes on is taken back before the lease that is being given up.
+                    (covered || ticket.goes_on(), Wanted::Read)
                 }
             };
-            // What goes on is taken back before the lease that is being given up.
-            if covered || ticket.goes_on() {
+            if good {
                 return Ok(());
             }
             leases.settled(self.ino).await;

@@ -59,7 +59,7 @@ async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
     let reply =
         v1::MetaReply { result: opened(INO), grants, touched: vec![DIR], ..Default::default() };
     let (start, inos) = (l.start(), [DIR, INO].map(InodeId));
-    inos.into_iter().for_each(|ino| assert!(!l.stop_buffering(ino)));
+    inos.into_iter().for_each(|ino| assert!(!l.stop_buffering(ino).buffered));
     l.changed(start, &create, &reply);
     l.learn(start, &lease, &reply);
     assert_eq!(inos.map(|ino| l.mode(ino)), [None; 2]);
@@ -254,7 +254,7 @@ async fn a_new_leader_leaves_the_right_to_write() {
     l.learn(before, &lookup("a"), &found());
     assert!(l.mode(InodeId(DIR)).is_none(), "the old leader's grants are worth nothing");
     // Its recall has begun, and what was buffered is not committed yet.
-    assert!(l.stop_buffering(InodeId(INO)) && !l.stop_buffering(InodeId(DIR)));
+    assert!(l.stop_buffering(InodeId(INO)).buffered && !l.stop_buffering(InodeId(DIR)).buffered);
     assert!(!l.may_buffer(InodeId(INO)));
     assert_eq!(l.keep_writes(), [InodeId(INO)]);
     assert!(l.flushed(InodeId(INO), true));
@@ -272,7 +272,7 @@ async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
     l.learn(l.start(), &lease, &reply);
     let first = l.right_to_write(ino).unwrap();
     assert!(l.keeps(ino, first));
-    assert!(l.stop_buffering(ino));
+    assert!(l.stop_buffering(ino).buffered);
     assert_eq!((l.right_to_write(ino), l.keeps(ino, first)), (None, true));
     assert!(l.flushed(ino, true));
     assert!(!l.keeps(ino, first));
@@ -341,22 +341,25 @@ async fn extended_attributes_are_known_until_they_may_have_changed() {
 async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
     let (l, ino) = (leases(), InodeId(INO));
     let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, ..Default::default() });
-    let granted = || {
-        let grants = vec![write_grant(INO)];
+    let grant = |maps| {
+        let grants = vec![v1::Grant { maps, ..write_grant(INO) }];
         let reply = v1::MetaReply { result: opened(INO), grants, ..Default::default() };
         l.learn(l.start(), &lease, &reply);
     };
+    let (granted, without_maps) = (|| grant(true), || grant(false));
     granted();
     let right = l.right_to_write(ino).expect("granted");
-    assert!(l.stop_buffering(ino));
+    assert!(l.may_map(ino) && l.stop_buffering(ino).buffered);
     granted();
-    assert!(!l.may_buffer(ino) && !l.may_lock(ino) && l.keeps(ino, right));
+    assert!(!l.may_buffer(ino) && !l.may_lock(ino) && !l.may_map(ino) && l.keeps(ino, right));
     assert!(l.flushed(ino, true));
     assert!(!l.keeps(ino, right) && !l.may_buffer(ino));
+    without_maps();
+    assert!(l.may_buffer(ino) && l.may_lock(ino) && !l.may_map(ino), "of the grant before");
     granted();
-    assert!(l.may_buffer(ino) && l.may_lock(ino));
+    assert!(l.may_map(ino));
     // It may have been granted in a new session, while the answer to a recall of the old one is made ready.
     assert!(!l.flushed(ino, false), "there may be something to flush");
     assert!(l.may_buffer(ino));
-    assert!(l.stop_buffering(ino) && l.flushed(ino, false) && l.mode(ino).is_none());
+    assert!(l.stop_buffering(ino).buffered && l.flushed(ino, false) && l.mode(ino).is_none());
 }
