@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::join;
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, warn};
@@ -52,6 +53,20 @@ struct Made {
     stage: Stage,
     /// It has no handles any more.
     left: bool,
+}
+
+/// Of which session a file is. Those of an earlier one are told apart: without a lease on their directory they
+/// wait for whoever changes it, who may wait for others to be told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    This,
+    Earlier,
+}
+
+impl Made {
+    fn of(&self, session: SessionId) -> Of {
+        if self.session == session { Of::This } else { Of::Earlier }
+    }
 }
 
 enum Stage {
@@ -148,13 +163,23 @@ impl Table {
         Ok(concerned)
     }
 
-    /// What goes in the next request. Files of an earlier session go apart: without a lease on their
-    /// directory they wait for whoever changes it, who may wait for others to be told.
-    fn batch(&mut self, session: SessionId) -> (Vec<Wanted>, Vec<File>) {
+    /// Whose turn it is when these are to be told: those of this session wait for nobody else.
+    fn turn_for(&self, inos: &[InodeId], session: SessionId) -> Of {
+        let of = |ino| self.files.get(ino).map(|made| made.of(session));
+        if inos.iter().any(|ino| of(ino) == Some(Of::This)) { Of::This } else { Of::Earlier }
+    }
+
+    /// What goes in the next request of these.
+    fn batch(&mut self, session: SessionId, of: Of) -> (Vec<Wanted>, Vec<File>) {
         let (mut batch, mut files, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut others = VecDeque::new();
         while batch.len() < TOGETHER && bytes < TOGETHER_BYTES {
             let Some(wanted) = self.queue.pop_front() else { break };
             let Some(made) = self.files.get_mut(&wanted.ino) else { continue };
+            if made.of(session) != of {
+                others.push_back(wanted);
+                continue;
+            }
             let content = match &wanted.content {
                 // It has to be written again.
                 Some(Content(_, of)) if *of != session => {
@@ -165,15 +190,13 @@ impl Table {
                 }
                 content => content.as_ref().map(|Content(op, _)| op.clone()),
             };
-            let of = if made.session == session { 0 } else { made.session.0 };
-            if files.first().is_some_and(|first: &File| first.session != of) {
-                self.queue.push_front(wanted);
-                break;
-            }
+            let session = if of == Of::This { 0 } else { made.session.0 };
             bytes += content.as_ref().map_or(0, prost::Message::encoded_len);
-            files.push(File { content, session: of, ..made.file.clone() });
+            files.push(File { content, session, ..made.file.clone() });
             batch.push(wanted);
         }
+        others.append(&mut self.queue);
+        self.queue = others;
         (batch, files)
     }
 }
@@ -185,10 +208,10 @@ pub(crate) struct Creates {
     /// Files in the table.
     count: AtomicUsize,
     table: Mutex<Table>,
-    /// Held by who tells.
-    turn: Arc<tokio::sync::Mutex<()>>,
-    /// Something is in the queue that nobody waits for.
-    behind: Notify,
+    /// Held by who tells: of this session, and of earlier ones.
+    turns: [Arc<tokio::sync::Mutex<()>>; 2],
+    /// Something is in the queue that nobody waits for; the same.
+    behind: [Notify; 2],
 }
 
 impl Creates {
@@ -255,21 +278,37 @@ impl Creates {
     }
 
     /// Has files without handles told that could not be; answers whether there are any.
-    fn again(&self) -> bool {
+    fn again(&self, session: SessionId, of: Of) -> bool {
         let table = &mut *self.table.lock();
         let late = |(ino, made): (&InodeId, &Made)| {
-            (made.left && matches!(made.stage, Stage::Here)).then_some(*ino)
+            let late = made.left && matches!(made.stage, Stage::Here) && made.of(session) == of;
+            late.then_some(*ino)
         };
         let late: Vec<_> = table.files.iter().filter_map(late).collect();
         late.iter().for_each(|ino| self.want_behind(table, *ino));
         !late.is_empty()
     }
 
+    /// Whether such files are in the queue.
+    fn wants(&self, session: SessionId, of: Of) -> bool {
+        let table = self.table.lock();
+        let of_wanted = |wanted: &Wanted| table.files.get(&wanted.ino).map(|made| made.of(session));
+        table.queue.iter().any(|wanted| of_wanted(wanted) == Some(of))
+    }
+
     /// Nobody waits for the answer.
     fn want_behind(&self, table: &mut Table, ino: InodeId) {
         if table.want(ino, None).is_some() {
-            self.behind.notify_one();
+            self.tell_behind();
         }
+    }
+
+    fn tell_behind(&self) {
+        self.behind.iter().for_each(Notify::notify_one);
+    }
+
+    async fn turn(&self, of: Of) -> OwnedMutexGuard<()> {
+        self.turns[of as usize].clone().lock_owned().await
     }
 
     /// The failure of files in a directory, or anywhere, that were closed before it was known; told once.
@@ -293,7 +332,7 @@ impl Creates {
         {
             made.stage = Stage::Here;
             if made.left {
-                self.behind.notify_one();
+                self.tell_behind();
             }
         }
     }
@@ -382,7 +421,7 @@ impl Meta {
         let ino = InodeId(op.ino);
         let content = Some(Content(op, session));
         let answer = self.creates.table.lock().want(ino, content)?;
-        Some(self.told(answer).await)
+        Some(self.told(ino, answer).await)
     }
 
     /// Returns when the group knows of everything that a request is about, or why it does not.
@@ -417,23 +456,23 @@ impl Meta {
         // More may be made meanwhile.
         let mut concerned = self.creates.table.lock().concerned(inos)?;
         while !concerned.is_empty() {
-            {
+            let of = {
                 let table = &mut *self.creates.table.lock();
                 concerned.iter().for_each(|ino| drop(table.want(*ino, None)));
-            }
+                table.turn_for(&concerned, self.sessions.current().id)
+            };
             // When it is this one's turn, they were told, or are in the queue.
-            let turn = self.creates.turn.clone().lock_owned();
-            let Ok(turn) = timeout_at(deadline, turn).await else {
+            let Ok(turn) = timeout_at(deadline, self.creates.turn(of)).await else {
                 let what = "the metadata group has not answered yet what was made here";
                 return Err(Error::new(ErrorKind::TimedOut, what));
             };
-            match self.tell_queue(turn).await {
-                // In the next session, if there is one.
-                Err(error) if error.kind != ErrorKind::SessionExpired => return Err(error),
-                Err(error) if Instant::now() >= deadline => return Err(error),
-                Err(error) if self.sessions.have_ended() => return Err(error),
-                // A file that is refused is its own handles' failure.
-                _ => {}
+            if let Err(error) = self.tell_queue(turn, of).await {
+                // In the next session, if there is one and time for it. A file that is refused is no error
+                // here: it is its own handles' failure.
+                let again = error.kind == ErrorKind::SessionExpired && !self.sessions.have_ended();
+                if !again || Instant::now() >= deadline {
+                    return Err(error);
+                }
             }
             let still = self.creates.table.lock().concerned(inos)?;
             concerned.retain(|ino| still.contains(ino));
@@ -442,36 +481,38 @@ impl Meta {
     }
 
     /// Waits until what was wanted is told; tells what is in the queue when it is nobody else's turn.
-    async fn told(self: &Arc<Self>, mut answer: Answer) -> Told {
+    async fn told(self: &Arc<Self>, ino: InodeId, mut answer: Answer) -> Told {
         loop {
+            let session = self.sessions.current().id;
+            let of = self.creates.table.lock().turn_for(&[ino], session);
             let turn = tokio::select! {
                 biased;
                 told = &mut answer => return told.unwrap_or_else(|_| Err(given_up())),
-                turn = self.creates.turn.clone().lock_owned() => turn,
+                turn = self.creates.turn(of) => turn,
             };
             match answer.try_recv() {
                 Ok(told) => return told,
                 Err(oneshot::error::TryRecvError::Closed) => return Err(given_up()),
-                Err(oneshot::error::TryRecvError::Empty) => drop(self.tell_queue(turn).await),
+                Err(oneshot::error::TryRecvError::Empty) => drop(self.tell_queue(turn, of).await),
             }
         }
     }
 
     /// One request for what is in the queue, by whoever has the turn. Answers why the group was not told.
     /// Others wait for what it is told: it is not the caller's to give up.
-    async fn tell_queue(self: &Arc<Self>, turn: OwnedMutexGuard<()>) -> Result<()> {
+    async fn tell_queue(self: &Arc<Self>, turn: OwnedMutexGuard<()>, of: Of) -> Result<()> {
         let meta = self.clone();
         to_the_end(async move {
             let _turn = turn;
-            meta.tell_some().await
+            meta.tell_some(of).await
         })
         .await
     }
 
-    async fn tell_some(self: &Arc<Self>) -> Result<()> {
+    async fn tell_some(self: &Arc<Self>, of: Of) -> Result<()> {
         let session = self.sessions.current();
         let (mut leaving, files) = {
-            let (batch, files) = self.creates.table.lock().batch(session.id);
+            let (batch, files) = self.creates.table.lock().batch(session.id, of);
             if batch.is_empty() {
                 return Ok(());
             }
@@ -552,21 +593,26 @@ impl Meta {
 
 /// Tells what nobody waits for, for ever.
 pub(crate) async fn tell_behind(mount: Arc<Mount>) {
-    let (meta, creates) = (&mount.meta, &mount.meta.creates);
+    join!(tell_behind_of(&mount.meta, Of::This), tell_behind_of(&mount.meta, Of::Earlier));
+}
+
+async fn tell_behind_of(meta: &Arc<Meta>, of: Of) {
+    let creates = &meta.creates;
     loop {
-        creates.behind.notified().await;
+        creates.behind[of as usize].notified().await;
         sleep(GATHER).await;
         {
-            let turn = creates.turn.clone().lock_owned().await;
-            if let Err(error) = meta.tell_queue(turn).await {
+            let turn = creates.turn(of).await;
+            if let Err(error) = meta.tell_queue(turn, of).await {
                 debug!(%error, "new files are not told; trying on");
             }
         }
-        if !creates.table.lock().queue.is_empty() {
-            creates.behind.notify_one();
+        let session = meta.sessions.current().id;
+        if creates.wants(session, of) {
+            creates.behind[of as usize].notify_one();
         }
         // What did not get through.
-        if creates.again() {
+        if creates.again(session, of) {
             sleep(AGAIN).await;
         }
     }
@@ -613,19 +659,54 @@ mod tests {
         meta
     }
 
+    /// Two mounts that tell of files of earlier sessions, each in a directory that the other has by now, would wait
+    /// for each other: either gives its directory back only when it has told what it made there.
+    #[tokio::test]
+    async fn files_of_an_earlier_session_hold_up_no_others() {
+        let meta = alone();
+        let this = meta.sessions.current().id;
+        let before = SessionId(this.0 + 7);
+        let make = |name: &'static str| {
+            let free = Op::Lookup(v1::LookupOp { parent: InodeId::ROOT.0, name: name.into() });
+            let result = Some(Reply::Missing(v1::Empty {}));
+            let reply = v1::MetaReply { result, ..Default::default() };
+            meta.leases.learn(meta.leases.start(), &free, &reply);
+            let file = File { parent: InodeId::ROOT.0, name: name.into(), ..Default::default() };
+            meta.make(file, |_| ()).expect("the right to make files");
+            meta.creates.table.lock().next().map(|next| InodeId(next.0 - 1)).unwrap()
+        };
+        let (earlier, later) = (["a", "b", "c"].map(make), ["d", "e"].map(make));
+        let table = &mut *meta.creates.table.lock();
+        for ino in earlier {
+            table.files.get_mut(&ino).unwrap().session = before;
+        }
+        for ino in [earlier[0], later[0], earlier[1], later[1], earlier[2]] {
+            assert!(table.want(ino, None).is_some());
+        }
+        assert!(table.turn_for(&[earlier[0], later[1]], this) == Of::This);
+        let told = |(wanted, files): (Vec<Wanted>, Vec<File>)| {
+            let sessions: Vec<_> = files.iter().map(|file| file.session).collect();
+            (wanted.iter().map(|wanted| wanted.ino).collect::<Vec<_>>(), sessions)
+        };
+        assert_eq!(told(table.batch(this, Of::This)), (later.to_vec(), vec![0; 2]));
+        assert!(table.turn_for(&earlier, this) == Of::Earlier);
+        assert_eq!(told(table.batch(this, Of::Earlier)), (earlier.to_vec(), vec![before.0; 3]));
+        assert!(table.queue.is_empty());
+    }
+
     /// The lease was good when it was looked at, and the recall does not see the file in the table yet.
     #[tokio::test]
     async fn a_recall_waits_for_a_file_that_is_being_made() {
         let meta = alone();
         let file = File { parent: InodeId::ROOT.0, name: "f".into(), ..Default::default() };
         let made = meta.make(file.clone(), |_| {
-            assert!(meta.leases.stop_buffering(InodeId::ROOT));
+            assert!(meta.leases.stop_buffering(InodeId::ROOT).buffered);
             assert!(!meta.creates.is_empty(), "there is nothing to tell");
         });
         assert!(made.is_some() && meta.creates.untold(InodeId::ROOT));
         // After the recall nothing is made, nor counted.
         let meta = alone();
-        assert!(meta.leases.stop_buffering(InodeId::ROOT));
+        assert!(meta.leases.stop_buffering(InodeId::ROOT).buffered);
         assert!(meta.make(file, |_| ()).is_none() && meta.creates.is_empty());
     }
 }

@@ -134,15 +134,27 @@ async fn hasty() -> (Cluster, Filesystem, HandleId, InodeId) {
     (cluster, fs, handle, ino)
 }
 
-/// Nothing can be committed for longer than an operation takes, while the lease is wanted.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_is_not_given_back_before_what_was_written_under_it_is_committed() {
-    let (cluster, fs, handle, ino) = hasty().await;
+/// Nothing can be committed from now on, and the lease is wanted. Returns when a flush has failed.
+async fn put_off(cluster: &Cluster, fs: &Filesystem, handle: HandleId, ino: InodeId) {
     *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
     cluster.metadata.recall(ino.0);
     // It is told of a flush that failed.
     until(|| fs.write_now(handle, 0, b"abc", Via::Cache).is_some_and(|written| written.is_err()))
         .await;
+}
+
+/// The session ends, and a new one begins.
+async fn until_next_session(cluster: &Cluster, fs: &Filesystem) {
+    let before = fs.session();
+    cluster.metadata.expire_sessions();
+    until(|| fs.session() != before).await;
+}
+
+/// Nothing can be committed for longer than an operation takes, while the lease is wanted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_not_given_back_before_what_was_written_under_it_is_committed() {
+    let (cluster, fs, handle, ino) = hasty().await;
+    put_off(&cluster, &fs, handle, ino).await;
     let commits = cluster.metadata.count("commit");
     until(|| cluster.metadata.count("commit") > commits + 3).await;
     assert_eq!(
@@ -174,10 +186,7 @@ async fn a_directory_is_not_given_back_before_what_was_made_in_it_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_written_under_a_lease_that_is_gone_overwrites_nothing() {
     let (cluster, fs, handle, ino) = hasty().await;
-    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
-    cluster.metadata.recall(ino.0);
-    until(|| fs.write_now(handle, 0, b"abc", Via::Cache).is_some_and(|written| written.is_err()))
-        .await;
+    put_off(&cluster, &fs, handle, ino).await;
     let before = fs.session();
     cluster.metadata.expire_sessions();
     *cluster.metadata.refuse_commits.lock() = None;
@@ -196,13 +205,8 @@ async fn what_was_written_under_a_lease_that_is_gone_overwrites_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_overwrites_nothing_after_a_truncation_either() {
     let (cluster, fs, handle, ino) = hasty().await;
-    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
-    cluster.metadata.recall(ino.0);
-    until(|| fs.write_now(handle, 0, b"abc", Via::Cache).is_some_and(|written| written.is_err()))
-        .await;
-    let before = fs.session();
-    cluster.metadata.expire_sessions();
-    until(|| fs.session() != before).await;
+    put_off(&cluster, &fs, handle, ino).await;
+    until_next_session(&cluster, &fs).await;
     // As if another client had committed it.
     cluster.metadata.overwrite(ino.0, b"xyz");
     let longer = SetAttr { size: Some(5), ..Default::default() };
@@ -217,13 +221,8 @@ async fn what_waits_overwrites_nothing_after_a_truncation_either() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_is_committed_after_a_truncation_of_this_mount() {
     let (cluster, fs, handle, ino) = hasty().await;
-    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::Unavailable);
-    cluster.metadata.recall(ino.0);
-    until(|| fs.write_now(handle, 0, b"abc", Via::Cache).is_some_and(|written| written.is_err()))
-        .await;
-    let before = fs.session();
-    cluster.metadata.expire_sessions();
-    until(|| fs.session() != before).await;
+    put_off(&cluster, &fs, handle, ino).await;
+    until_next_session(&cluster, &fs).await;
     let shorter = SetAttr { size: Some(2), ..Default::default() };
     fs.set_attr(ino, Some(handle), shorter).await.unwrap();
     *cluster.metadata.refuse_commits.lock() = None;

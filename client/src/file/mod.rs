@@ -196,7 +196,7 @@ impl State {
         change(&mut self.extents);
         mount.note_commit(attr.ino, before, attr.data_version);
         // Each change counts one. If others made some in between, what waits was not written on them.
-        if attr.data_version == self.buffered_under.version + 1 {
+        if attr.data_version.checked_sub(1) == Some(self.buffered_under.version) {
             self.buffered_under.version = attr.data_version;
         }
         self.adopt(attr);
