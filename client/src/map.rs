@@ -81,6 +81,16 @@ impl Map {
         self.targets.values()
     }
 
+    /// Whether the placement group is in the map.
+    pub fn has(&self, pg: PgId) -> bool {
+        self.pgs.contains_key(&pg)
+    }
+
+    /// Whether there was such a placement group, and no segment is in it any more.
+    pub fn has_dropped(&self, pg: PgId) -> bool {
+        pg.0 < self.wire.next_pg && !self.has(pg)
+    }
+
     /// The target in a seat of a placement group.
     pub fn seat(&self, pg: PgId, seat: u8) -> Option<&Target> {
         self.target(*self.pgs.get(&pg)?.seats.get(usize::from(seat))?)

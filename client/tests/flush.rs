@@ -350,3 +350,53 @@ async fn a_handle_that_was_released_for_nobody_is_gone() {
     until(|| fs.write_now(handle, 0, b"x", Via::Cache).is_none()).await;
     assert_eq!(content(&cluster, ino).await, b"abc");
 }
+
+/// Two changes of the targets while data was on its way, and the mount hears of them late.
+#[tokio::test]
+async fn what_lies_in_a_group_that_is_no_more_is_written_again() {
+    for is_new in [true, false] {
+        let (cluster, fs) = client(|_| ()).await;
+        let (handle, ino) = create(&fs, "f").await;
+        if !is_new {
+            fs.fsync(handle, false).await.unwrap();
+        }
+        let data = pattern(100_000, 5);
+        fs.write(handle, 0, &data).await.unwrap();
+        let metadata = &cluster.metadata;
+        metadata.dropped_pgs.lock().insert(1);
+        let sync = fs.fsync(handle, false);
+        let told = async {
+            until(|| metadata.in_dropped.load(Ordering::SeqCst) > 0).await;
+            metadata.place(2);
+        };
+        let (synced, ()) = futures_util::future::join(sync, told).await;
+        synced.unwrap();
+        assert!(content(&cluster, ino).await == data);
+        let segments = || metadata.state.lock().segments.clone();
+        assert!(segments().values().all(|segment| segment.pg == 2), "new: {is_new}");
+        // What was written first is deleted.
+        let all_known = |target: &std::sync::Arc<fixture::storage::Target>| {
+            target.chunks.lock().keys().all(|chunk| segments().contains_key(&chunk.segment))
+        };
+        until(|| cluster.targets.iter().all(all_known)).await;
+        cluster.assert_no_violations();
+    }
+}
+
+/// Of a segment that was deleted, the group may have gone, too: where the bytes are now is asked for.
+#[tokio::test]
+async fn a_read_of_what_lay_in_a_group_that_is_no_more_asks_where_it_is_now() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let (handle, ino) = create(&fs, "f").await;
+    let data = pattern(30_000, 3);
+    fs.write(handle, 0, &data).await.unwrap();
+    fs.flush(handle).await.unwrap();
+    cluster.metadata.rewrite(ino.0);
+    cluster.metadata.state.lock().segments.values_mut().for_each(|segment| segment.pg = 2);
+    let epoch = fs.cluster_map().epoch;
+    cluster.metadata.place(2);
+    until(|| fs.cluster_map().epoch > epoch).await;
+    let read = tokio::time::timeout(PATIENCE, fs.read(handle, 0, data.len())).await;
+    assert!(read.unwrap().unwrap().into_bytes() == data);
+}

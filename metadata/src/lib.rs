@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`state`], `ops`, `schema`, `store` | the state machine: deterministic, no clock, no socket |
+//! | `upgrade` | takes over the state of an older version |
 //! | `raftlog`, `node` | the log on disk and the event loop that owns Raft |
 //! | `replication`, `snapshot` | Raft messages and state snapshots between servers |
 //! | `server`, `control` | the framed service of clients; gRPC for daemons and people |
@@ -38,6 +39,7 @@ mod snapshot;
 pub mod state;
 mod store;
 mod targets;
+mod upgrade;
 mod worker;
 
 pub use config::{Config, Member};

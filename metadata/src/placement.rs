@@ -268,7 +268,8 @@ fn flip(member_at: &mut [Vec<usize>], seat_at: &mut [Vec<usize>], part: usize, a
 // The leader's duty.
 
 /// Makes new groups whenever the set of targets of a pool has changed and then stayed the same for
-/// a while. The old groups are retired: their segments stay where they are.
+/// a while. The old groups are retired: their segments stay where they are. Those without any are dropped at
+/// the next change.
 pub async fn keep(node: &Arc<Node>) {
     let settle = Duration::from_millis(node.config.placement_settle_ms);
     let mut seen: Option<(Vec<Seat>, Instant)> = None;
@@ -320,9 +321,8 @@ fn placed(pool: &v1::PoolInfo) -> BTreeSet<u32> {
 
 /// The entry that sets these groups; those that are not in it are retired by it.
 fn replace(map: &v1::ClusterMap, pool: &v1::PoolInfo, groups: Vec<Vec<u32>>) -> v1::SetPgsEntry {
-    let last = map.pools.iter().flat_map(|p| &p.pgs).map(|pg| pg.id).max().unwrap_or(0);
     let fresh =
-        (last + 1..).zip(groups).map(|(id, targets)| v1::PgInfo { id, targets, retired: false });
+        (map.next_pg..).zip(groups).map(|(id, targets)| v1::PgInfo { id, targets, retired: false });
     v1::SetPgsEntry { pool: pool.id, pgs: fresh.collect(), based_on_epoch: map.epoch }
 }
 

@@ -30,8 +30,8 @@ use bytes::Bytes;
 use prost::Message;
 use weft_proto::{InodeId, Layout, SegmentId, SessionId, v1};
 
-/// Version of the disk format that this build writes and the only one that it reads.
-pub(crate) const FORMAT: u64 = 2;
+/// Version of the disk format that this build writes. It also reads the one before ([`crate::upgrade`]).
+pub(crate) const FORMAT: u64 = 3;
 
 /// The shard of what belongs to no inode: sessions, segments, the cluster map.
 const ROOT_SHARD: u16 = 0;
@@ -408,6 +408,9 @@ pub(crate) struct Counters {
     pub next_target: u32,
     #[prost(uint64, tag = "4")]
     pub inodes: u64,
+    /// No placement group has had this id or one above it.
+    #[prost(uint32, tag = "5")]
+    pub next_pg: u32,
 }
 
 /// The cluster map but for targets, pools and placement groups.
@@ -436,6 +439,9 @@ pub(crate) struct Group {
     pub pool: u32,
     #[prost(message, required, tag = "2")]
     pub info: v1::PgInfo,
+    /// Segments that name it, committed ones and garbage: without it their chunks are not found.
+    #[prost(uint64, tag = "3")]
+    pub segments: u64,
 }
 
 /// A number stored under a name.
@@ -525,6 +531,17 @@ impl Txn<'_> {
         let answer = change(&mut counters);
         self.put(meta(COUNTERS), &counters);
         Ok(answer)
+    }
+
+    /// So many more segments name a placement group; fewer, if it is negative. Each is counted by whoever puts
+    /// or deletes its record, as committed or as garbage.
+    pub(crate) fn count_in_group(&mut self, pg: u32, change: i64) -> StoreResult<()> {
+        let key = group(pg);
+        // A check finds segments without one.
+        let Some(mut record) = self.state().load::<Group>(&key)? else { return Ok(()) };
+        record.segments = record.segments.saturating_add_signed(change);
+        self.put(key, &record);
+        Ok(())
     }
 
     pub(crate) fn put_cluster(&mut self, cluster: &Cluster) {

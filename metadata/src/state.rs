@@ -13,6 +13,7 @@ use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
 use crate::schema::{self, Tag};
 use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn};
+use crate::upgrade;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +54,7 @@ impl StateMachine {
 
     fn over(store: Store) -> Result<Self> {
         let applied = store.newest(accept)?;
+        upgrade::run(&store)?;
         Ok(Self::at(store, applied))
     }
 
@@ -291,6 +293,7 @@ impl StateMachine {
     pub fn replace(&self, dir: &Path) -> Result<()> {
         let _writer = self.writer.lock();
         self.store.replace(dir, &|new| accept(new).map(|_| ()))?;
+        upgrade::run(&self.store)?;
         let applied = self.store.newest(accept)?;
         self.applied.store(applied, Ordering::Release);
         Ok(())
@@ -333,20 +336,23 @@ impl StateMachine {
     }
 }
 
-/// Refuses a store of another format; answers its applied index.
+/// Refuses a store of a format that this version does not read; answers its applied index.
 fn accept(store: &dyn Read) -> StoreResult<u64> {
     match store.number(schema::FORMAT_NAME)? {
-        None | Some(schema::FORMAT) => Ok(store.number(schema::APPLIED)?.unwrap_or(0)),
+        None | Some(upgrade::FROM | schema::FORMAT) => {
+            Ok(store.number(schema::APPLIED)?.unwrap_or(0))
+        }
         Some(format) => Err(StoreError(Error::new(
             ErrorKind::NotSupported,
             format!(
-                "the metadata state has format {format}, and this version of weft reads {} only: {}",
+                "the metadata state has format {format}, and this version of weft reads {} and {}: {}",
+                upgrade::FROM,
                 schema::FORMAT,
                 if format > schema::FORMAT {
                     "start the newer version that wrote it"
                 } else {
                     "start the version that wrote it, copy what is needed out of the cluster, and make a \
-                     new cluster with this one; formats are not converted before the first release"
+                     new cluster with this one"
                 }
             ),
         ))),
@@ -514,7 +520,7 @@ mod tests {
     #[test]
     fn a_store_of_another_format_is_refused_and_left_as_it_is() {
         for (format, says) in [
-            (schema::FORMAT - 1, "make a new cluster"),
+            (upgrade::FROM - 1, "make a new cluster"),
             (schema::FORMAT + 1, "start the newer version"),
         ] {
             let dir = tempfile::tempdir().unwrap();

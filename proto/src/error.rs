@@ -92,6 +92,9 @@ kinds! {
     InlineFull = 1009 => 5,
     /// A defect in Weft.
     Internal = 1010 => 5,
+    /// A new segment lies in a placement group that is no more: nobody would find it. Write the data again,
+    /// to another.
+    Misplaced = 1011 => 5,
 }
 
 /// A failure with its kind and a sentence for people.

@@ -13,6 +13,7 @@ use crate::to_the_end::to_the_end;
 use crate::types::{Attr, SetAttr, SetTime};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 use weft_proto::mode::mode_after;
@@ -20,6 +21,8 @@ use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
 
+/// How long a newer map is waited for at a time.
+const NEWER_MAP: Duration = Duration::from_secs(1);
 /// Pieces in one commit.
 const MOST_PIECES: usize = 4096;
 
@@ -86,7 +89,7 @@ impl File {
             self.landed(below).await;
             match self.commit(below).await {
                 Outcome::Committed => {}
-                // Each time because a session died.
+                // Each time because a session died or a placement group was dropped.
                 Outcome::Again if Instant::now() < deadline => {}
                 _ => break,
             }
@@ -229,6 +232,9 @@ impl File {
         error: Error,
         ambiguous: bool,
     ) -> Outcome {
+        if error.kind == ErrorKind::Misplaced {
+            return self.place_again(&batch).await;
+        }
         let passes = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable);
         if append && ambiguous {
             // Doing it again could append twice.
@@ -247,12 +253,24 @@ impl File {
         if passes { self.put_off(&batch, error) } else { self.give_up(&batch, error, ambiguous) }
     }
 
-    /// The data must go into new segments: the old ones belong to a dead session, or there are none.
+    /// The data must go into new segments: the old ones cannot be committed, or there are none.
     fn write_again(self: &Arc<Self>, buffers: &[BufferNo]) -> Outcome {
         let launched = self.state.lock().dirty.relaunch(buffers);
         self.mount.store.counters.rewritten.fetch_add(launched.len() as u64, Ordering::Relaxed);
         self.launch(launched);
         Outcome::Again
+    }
+
+    /// The commit had no effect, as a placement group that it names has been dropped: the data goes to others. If
+    /// the map has them all yet, a newer one is on its way.
+    async fn place_again(self: &Arc<Self>, batch: &Batch) -> Outcome {
+        let store = &self.mount.store;
+        let map = store.map.current();
+        batch.segments.iter().for_each(|segment| store.discard(segment.clone()));
+        if batch.segments.iter().all(|segment| map.has(segment.pg)) {
+            store.map.newer(map.epoch, Instant::now() + NEWER_MAP).await;
+        }
+        self.write_again(&batch.buffers)
     }
 
     /// The data stays, in case the cluster comes back; the failure is told all the same. It will be

@@ -86,8 +86,13 @@ impl Store {
     ) -> Result<Vec<BytesMut>> {
         let map = self.map.current();
         let Some(target) = map.seat(segment.pg, segment.seats[usize::from(shard)]) else {
+            // It may come with the next map, or have gone with the segment.
+            let kind = match map.has_dropped(segment.pg) {
+                true => ErrorKind::NotFound,
+                false => ErrorKind::Unavailable,
+            };
             return Err(Error::new(
-                ErrorKind::Unavailable,
+                kind,
                 format!(
                     "placement group {} of shard {shard} is not in the cluster map",
                     segment.pg

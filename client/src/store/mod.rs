@@ -115,7 +115,8 @@ impl Store {
         deadline.min(Instant::now() + self.target_deadline)
     }
 
-    /// Deletes chunks that nothing refers to, as soon as that can be (I7).
+    /// Deletes chunks that nothing refers to, as soon as that can be (I7). Where their placement group is no more,
+    /// they are found when the session ends.
     pub fn discard(self: &Arc<Self>, segment: Segment) {
         let map = self.map.current();
         let seats = (0..).zip(&segment.seats);

@@ -298,9 +298,10 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Live bytes, and that garbage is garbage.
+    /// Live bytes, that garbage is garbage, and that every segment's placement group is there and counts it.
     fn segments(&mut self, extents: &Extents) -> StoreResult<()> {
         let state = self.state;
+        let mut named: BTreeMap<u32, u64> = BTreeMap::new();
         state.records(schema::all(Tag::Segment), |key, s: Segment| {
             let id = schema::segment_of(key)?;
             self.report.segments += 1;
@@ -311,15 +312,35 @@ impl Check<'_> {
             if s.info.geometry().is_err() || s.info.id.map(SegmentId::from) != Some(id) {
                 self.problem(format!("segment {id}: its record is not well formed"));
             }
-            let group: Option<Group> = state.load(&schema::group(s.info.pg))?;
-            if group.is_none() {
-                self.problem(format!("segment {id}: no placement group {}", s.info.pg));
-            }
+            *named.entry(s.info.pg).or_default() += 1;
             if state.get(&schema::garbage(id))?.is_some() {
                 self.problem(format!("segment {id}: both committed and garbage"));
             }
             Ok(true)
-        })
+        })?;
+        state.records(schema::all(Tag::Garbage), |_, info: v1::SegmentInfo| {
+            *named.entry(info.pg).or_default() += 1;
+            Ok(true)
+        })?;
+        let next = state.counters()?.next_pg;
+        state.records(schema::all(Tag::Group), |_, group: Group| {
+            let id = group.info.id;
+            let segments = named.remove(&id).unwrap_or(0);
+            if group.segments != segments {
+                self.problem(format!(
+                    "placement group {id}: {segments} segments, counts {}",
+                    group.segments
+                ));
+            }
+            if id >= next {
+                self.problem(format!("placement group {id}: the next would be {next}"));
+            }
+            Ok(true)
+        })?;
+        for (pg, segments) in named {
+            self.problem(format!("placement group {pg}: none, but {segments} segments name it"));
+        }
+        Ok(())
     }
 
     /// Locks belong to live sessions, which lead to them, and stand against no other.
@@ -598,5 +619,13 @@ mod tests {
         let mut tx = Txn::new(&*state);
         tx.edit_counters(|c| c.inodes += 1).unwrap();
         assert!(!problems(&tx).is_empty());
+
+        let mut tx = Txn::new(&*state);
+        tx.count_in_group(1, -1).unwrap();
+        assert_eq!(problems(&tx), ["placement group 1: 1 segments, counts 0"]);
+
+        let mut tx = Txn::new(&*state);
+        tx.edit_counters(|c| c.next_pg -= 1).unwrap();
+        assert_eq!(problems(&tx), ["placement group 1: the next would be 1"]);
     }
 }

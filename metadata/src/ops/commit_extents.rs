@@ -151,7 +151,8 @@ fn check_ranges(extents: &[v1::Extent], base: u64, min_size: u64) -> Result<(), 
 type Segments<'a> = BTreeMap<SegmentId, &'a v1::SegmentInfo>;
 
 /// New segments must be the session's own, unknown so far, well formed, and on a known placement
-/// group. A retired group may be named: it was retired while the data was under way.
+/// group. A retired group may be named: it was retired while the data was under way. If it was also dropped
+/// meanwhile, the data must be written again: nobody would find the chunks.
 fn check_new_segments<'a>(
     state: &dyn Read,
     infos: &'a [v1::SegmentInfo],
@@ -172,10 +173,16 @@ fn check_new_segments<'a>(
             return refuse(ErrorKind::Invalid, format!("segment {id} was committed before"));
         }
         let Some(group) = state.load::<Group>(&schema::group(info.pg))? else {
-            return refuse(
-                ErrorKind::Invalid,
-                format!("segment {id} names placement group {}, which does not exist", info.pg),
-            );
+            return match info.pg < state.counters()?.next_pg {
+                true => refuse(
+                    ErrorKind::Misplaced,
+                    format!("placement group {} of segment {id} is no more", info.pg),
+                ),
+                false => refuse(
+                    ErrorKind::Invalid,
+                    format!("segment {id} names placement group {}, which does not exist", info.pg),
+                ),
+            };
         };
         let seats = group.info.targets.len();
         if info.seats.iter().any(|&seat| usize::from(seat) >= seats) {

@@ -3,7 +3,8 @@
 //!
 //! Invariants: extents of a file do not overlap and end within its size; neighbours that one extent
 //! could express are one; a file's `allocated` and `inline_bytes` are the sums over its extents; a
-//! segment's `live_bytes` is the sum over all extents that point at it, and at 0 it is garbage.
+//! segment's `live_bytes` is the sum over all extents that point at it, and at 0 it is garbage; a placement
+//! group counts the segments that name it, garbage too.
 //!
 //! Who takes away a range of very many extents only notes that it is cut out: nobody sees them from then
 //! on, and the leader has them deleted step by step ([`trim`]). Until then they count as allocated.
@@ -331,7 +332,10 @@ impl Edit {
         for (id, change) in self.live {
             let key = schema::segment(id);
             let mut segment = match new.get(&id) {
-                Some(&info) => Segment { info: info.clone(), live_bytes: 0 },
+                Some(&info) => {
+                    tx.count_in_group(info.pg, 1)?;
+                    Segment { info: info.clone(), live_bytes: 0 }
+                }
                 None if change == 0 => continue,
                 None => tx.state().load(&key)?.ok_or_else(|| {
                     StoreError::corrupt(format!("segment {id} of an extent is missing"))

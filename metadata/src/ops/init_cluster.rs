@@ -40,7 +40,7 @@ impl Operation for v1::InitClusterEntry {
         tx.put_inode(&inodes::root(Layout::for_profile(profile).into(), cx.now));
         let next_inode = InodeId::ROOT.number() + 1;
         tx.edit_counters(|c| {
-            *c = Counters { next_inode, next_session: 1, next_target: 1, inodes: 1 };
+            *c = Counters { next_inode, next_session: 1, next_target: 1, inodes: 1, next_pg: 1 };
         })?;
         Ok(EMPTY)
     }

@@ -15,7 +15,11 @@ impl Operation for v1::SegmentsFreedEntry {
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
         for &key in &self.segments {
-            tx.delete(schema::garbage(SegmentId::from(key)));
+            let key = schema::garbage(SegmentId::from(key));
+            if let Some(freed) = tx.state().load::<v1::SegmentInfo>(&key)? {
+                tx.count_in_group(freed.pg, -1)?;
+                tx.delete(key);
+            }
         }
         Ok(EMPTY)
     }

@@ -1,5 +1,8 @@
-//! Sets the placement groups of a pool. A group that is left out is retired, never dropped, and
-//! never loses a seat: segments point at seats for ever.
+//! Sets the placement groups of a pool. A group that is left out is retired, and never loses a seat: segments
+//! point at seats for ever. One that was retired before, and that no segment names, is dropped.
+//!
+//! What is under way to a group when that is retired can still be committed, until the next change of the targets
+//! at least. What comes when it has been dropped is refused, and its client writes it again, to another.
 
 use super::{Context, EMPTY, Fault, Operation, Reply, cluster, refuse};
 use crate::schema::{self, Cluster, Group, Pool, Tag};
@@ -10,11 +13,18 @@ use weft_proto::{ErrorKind, v1};
 /// Most seats of a group: a seat is one byte in a segment's record.
 const MAX_SEATS: usize = 256;
 
-impl Operation for v1::SetPgsEntry {
+pub(crate) struct Plan {
+    cluster: Cluster,
     /// The groups that change, as they will be.
-    type Plan = (Cluster, Vec<Group>);
+    changed: Vec<Group>,
+    dropped: Vec<u32>,
+    next_pg: u32,
+}
 
-    fn check(&self, state: &dyn Read, _: &Context) -> Result<Self::Plan, Fault> {
+impl Operation for v1::SetPgsEntry {
+    type Plan = Plan;
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Plan, Fault> {
         let cluster = cluster::existing(state)?;
         if self.based_on_epoch != cluster.epoch {
             return refuse(
@@ -34,36 +44,62 @@ impl Operation for v1::SetPgsEntry {
             Ok(true)
         })?;
         let known: BTreeSet<u32> = cluster::targets(state)?.iter().map(|t| t.id).collect();
-        let mut changed = Vec::new();
+        let unused = state.counters()?.next_pg;
+        let (mut changed, mut dropped, mut next_pg) = (Vec::new(), Vec::new(), unused);
         let mut named = BTreeSet::new();
         for info in &self.pgs {
             check_group(info, old.get(&info.id), self.pool, &known)?;
             if !named.insert(info.id) {
                 return refuse(ErrorKind::Invalid, format!("group {} is listed twice", info.id));
             }
-            let new = Group { pool: self.pool, info: info.clone() };
-            if old.get(&info.id) != Some(&new) {
+            let known = old.get(&info.id);
+            if known.is_none() {
+                next_pg = next_pg.max(after(info.id, unused)?);
+            }
+            let segments = known.map_or(0, |group| group.segments);
+            let new = Group { pool: self.pool, info: info.clone(), segments };
+            if known != Some(&new) {
                 changed.push(new);
             }
         }
         for group in old.into_values() {
-            if group.pool == self.pool && !named.contains(&group.info.id) && !group.info.retired {
+            if group.pool != self.pool || named.contains(&group.info.id) {
+                continue;
+            }
+            if !group.info.retired {
                 let info = v1::PgInfo { retired: true, ..group.info };
                 changed.push(Group { info, ..group });
+            } else if group.segments == 0 {
+                dropped.push(group.info.id);
             }
         }
-        Ok((cluster, changed))
+        Ok(Plan { cluster, changed, dropped, next_pg })
     }
 
-    fn apply(&self, plan: Self::Plan, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
-        let (cluster, changed) = plan;
+    fn apply(&self, plan: Plan, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
+        let Plan { cluster, changed, dropped, next_pg } = plan;
         for group in &changed {
             tx.put(schema::group(group.info.id), group);
         }
-        if !changed.is_empty() {
+        for &id in &dropped {
+            tx.delete(schema::group(id));
+        }
+        if !changed.is_empty() || !dropped.is_empty() {
+            tx.edit_counters(|counters| counters.next_pg = next_pg)?;
             cluster::bump(tx, cluster);
         }
         Ok(EMPTY)
+    }
+}
+
+/// The id behind that of a new group, which must be one that none has had.
+fn after(id: u32, unused: u32) -> Result<u32, Fault> {
+    match id.checked_add(1) {
+        Some(next) if id >= unused => Ok(next),
+        _ => refuse(
+            ErrorKind::Invalid,
+            format!("group {id}: the id was used before, or is the last"),
+        ),
     }
 }
 

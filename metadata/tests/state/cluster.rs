@@ -1,5 +1,5 @@
 //! The cluster map: first initialisation wins, targets are known by identity, placement groups are
-//! retired and never dropped, and the epoch grows exactly when the map changes.
+//! retired and dropped, and the epoch grows exactly when the map changes.
 
 use crate::rig::{Answer, Rig};
 use v1::log_entry::Body;
@@ -90,7 +90,7 @@ fn a_target_is_known_by_its_identity() {
 }
 
 #[test]
-fn groups_are_retired_not_dropped() {
+fn groups_are_retired_and_then_dropped() {
     let mut rig = Rig::in_memory();
     let set = |rig: &Rig, pool, pgs: &[(u32, &[u32])]| {
         let pgs = pgs
@@ -107,6 +107,11 @@ fn groups_are_retired_not_dropped() {
     // Planned for an older map.
     assert_eq!(grew(&mut rig, body), (Err(ErrorKind::StaleMap), 0));
     let again = set(&rig, 1, &[(2, &[4, 3, 2]), (3, &[1, 2, 3])]);
+    assert_eq!(grew(&mut rig, again), (Ok(()), 1));
+    let map = rig.machine.cluster_map().unwrap();
+    let left: Vec<_> = map.pools[0].pgs.iter().map(|pg| pg.id).collect();
+    assert_eq!((left, map.next_pg), (vec![2, 3], 4), "nothing was ever written to 1");
+    let again = set(&rig, 1, &[(2, &[4, 3, 2]), (3, &[1, 2, 3])]);
     assert_eq!(grew(&mut rig, again), (Ok(()), 0));
     let seat_moves = set(&rig, 1, &[(2, &[4, 1, 2]), (3, &[1, 2, 3, 4])]);
     assert_eq!(grew(&mut rig, seat_moves), (Ok(()), 1));
@@ -117,6 +122,8 @@ fn groups_are_retired_not_dropped() {
         (1, vec![(4, &[1, 9][..])], ErrorKind::Invalid),
         (1, vec![(4, &[][..])], ErrorKind::Invalid),
         (1, vec![(4, &[1][..]), (4, &[2][..])], ErrorKind::Invalid),
+        (1, vec![(1, &[1, 2, 3, 4][..])], ErrorKind::Invalid),
+        (1, vec![(u32::MAX, &[1][..])], ErrorKind::Invalid),
     ] {
         let body = set(&rig, pool, &pgs);
         assert_eq!(grew(&mut rig, body), (Err(kind), 0), "{pgs:?}");

@@ -4,6 +4,7 @@ mod cluster;
 mod commits;
 mod durability;
 mod garbage;
+mod groups;
 mod history;
 mod locks;
 mod made;
