@@ -29,8 +29,10 @@ pub async fn status_of(address: &str) -> Result<StatusReply> {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
             .with_context(|| format!("{address:?} is not an address; write host:port"))?;
         let channel = endpoint.connect_timeout(PATIENCE).connect().await?;
-        // Status carries the whole map: thousands of placement groups exceed tonic's 4 MiB.
-        let mut client = ControlClient::new(channel).max_decoding_message_size(64 << 20);
+        // Status carries the whole map: many thousand placement groups exceed tonic's 4 MiB. As much again
+        // is for what comes beside it.
+        let most = 2 * weft_proto::map::MAX_BYTES;
+        let mut client = ControlClient::new(channel).max_decoding_message_size(most);
         Ok(client.status(v1::StatusRequest {}).await?.into_inner())
     };
     tokio::time::timeout(PATIENCE, ask)

@@ -1,6 +1,7 @@
 //! The cluster map as this client uses it, and the watch that keeps it new.
 //!
-//! Invariant: the epoch that [`MapWatch::current`] answers never goes back.
+//! Invariants: the epoch that [`MapWatch::current`] answers never goes back; changes are carried out on the
+//! map that they are of.
 
 use crate::Options;
 use crate::chance::Chance;
@@ -14,7 +15,7 @@ use tonic::transport::{Endpoint, Uri};
 use tracing::{debug, info, warn};
 use weft_net::Transport;
 use weft_proto::v1::control_client::ControlClient;
-use weft_proto::{Error, ErrorKind, MapEpoch, PgId, Result, TargetId, v1};
+use weft_proto::{Error, ErrorKind, MapEpoch, PgId, Result, TargetId, map, v1};
 
 /// The pool that new segments go to.
 const POOL: u32 = 1;
@@ -116,15 +117,21 @@ impl MapWatch {
         self.newest.borrow().clone()
     }
 
-    /// Takes a map if it is newer than what is known.
-    pub fn offer(&self, wire: v1::ClusterMap) {
-        self.newest.send_if_modified(|map| {
-            let newer = wire.epoch > map.epoch.0;
-            if newer {
-                *map = Arc::new(Map::new(wire));
-            }
-            newer
-        });
+    /// Takes a map, or changes of the one that is known, if that is newer. Error: `StaleMap`, changes of another.
+    pub fn offer(&self, news: v1::ClusterMap) -> Result<()> {
+        let known = self.current();
+        if news.epoch <= known.epoch.0 {
+            return Ok(());
+        }
+        let wire = if news.since == 0 {
+            news
+        } else {
+            let mut wire = (*known.wire).clone();
+            map::apply(&mut wire, news)?;
+            wire
+        };
+        self.newest.send_replace(Arc::new(Map::new(wire)));
+        Ok(())
     }
 
     /// Waits until the map is newer than `than`; answers false if `deadline` came first.
@@ -154,21 +161,21 @@ impl MapWatch {
     async fn watch(&self, server: &str, transport: Arc<dyn Transport>) -> Result<()> {
         let channel = channel(server, transport).await?;
         let have_epoch = self.current().epoch.0;
-        let mut control = ControlClient::new(channel).max_decoding_message_size(64 << 20);
+        let mut control = ControlClient::new(channel).max_decoding_message_size(map::MAX_BYTES);
         let bad = |what: tonic::Status| {
             Error::new(ErrorKind::Unavailable, format!("map watch at {server}: {what}"))
         };
-        let request = v1::WatchMapRequest { have_epoch };
+        let request = v1::WatchMapRequest { have_epoch, changes: true };
         let mut maps = timeout(CONNECT, control.watch_map(request))
             .await
             .map_err(|_| bad(tonic::Status::deadline_exceeded("no answer")))?
             .map_err(bad)?
             .into_inner();
-        while let Some(map) = maps.message().await.map_err(bad)? {
-            if map.epoch > self.current().epoch.0 {
-                info!(server, epoch = map.epoch, "cluster map");
+        while let Some(news) = maps.message().await.map_err(bad)? {
+            if news.epoch > self.current().epoch.0 {
+                info!(server, epoch = news.epoch, since = news.since, "cluster map");
             }
-            self.offer(map);
+            self.offer(news)?;
         }
         Ok(())
     }

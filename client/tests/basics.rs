@@ -431,3 +431,40 @@ async fn who_writes_without_a_lease_asks_for_one_every_time() {
     assert_eq!(cluster.metadata.count("lease") - before, 10);
     fs.release(handle).await.unwrap();
 }
+
+/// Ten thousand targets of 4+2, and some generations of groups that are in use yet: over the 4 MiB that gRPC takes
+/// if it is told nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_map_of_very_many_targets_is_taken() {
+    use prost::Message;
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    cluster.metadata.change_map(|map| {
+        let target = |id| weft_proto::v1::TargetInfo {
+            id,
+            uuid: vec![1; 16].into(),
+            daemon: format!("storage-{id}.example.org"),
+            address: format!("storage-{id}.example.org:7440"),
+            domain: format!("rack-{}", id % 100),
+            state: weft_proto::v1::TargetState::Down.into(),
+            ..Default::default()
+        };
+        map.targets.extend((4..=10_000).map(target));
+        let pg = |id| {
+            let targets = (0..6).map(|i| 1 + (id * 7 + i) % 10_000).collect();
+            weft_proto::v1::PgInfo { id, targets, retired: true }
+        };
+        map.pools[0].pgs.extend((2..200_000).map(pg));
+        map.next_pg = 200_000;
+        assert!(map.encoded_len() > 4 << 20 && map.encoded_len() < weft_proto::map::MAX_BYTES / 4);
+    });
+    let epoch = cluster.metadata.map.borrow().epoch;
+    while fs.cluster_map().epoch < epoch {
+        tokio::task::yield_now().await;
+    }
+    // And by who comes then.
+    for fs in [fs, cluster.client().await] {
+        assert!(*fs.cluster_map() == *cluster.metadata.map.borrow());
+        fs.shutdown().await.unwrap();
+    }
+}

@@ -138,12 +138,18 @@ impl Control for ControlService {
         &self,
         request: Request<v1::WatchMapRequest>,
     ) -> Result<Response<MapStream>, Status> {
-        let have = request.into_inner().have_epoch;
-        let maps = self.node.watch_map();
-        let newer = WatchStream::new(maps)
-            .filter(move |map| map.epoch > have)
-            .map(|map| Ok((*map).clone()));
-        Ok(Response::new(Box::pin(newer)))
+        let v1::WatchMapRequest { have_epoch: mut have, changes } = request.into_inner();
+        let node = self.node.clone();
+        let news = WatchStream::new(self.node.watch_map()).filter_map(move |map| {
+            if map.epoch <= have {
+                return None;
+            }
+            let told = if changes { node.map_changes(have) } else { None };
+            let told = told.unwrap_or_else(|| (*map).clone());
+            have = told.epoch;
+            Some(Ok(told))
+        });
+        Ok(Response::new(Box::pin(news)))
     }
 
     async fn register_target(

@@ -8,6 +8,7 @@
 //! | `replication`, `snapshot` | Raft messages and state snapshots between servers |
 //! | `server`, `control` | the framed service of clients; gRPC for daemons and people |
 //! | `sessions`, `targets` | soft state of the leader: who lives, what is open |
+//! | `map_changes` | what led to the newest cluster map, for those who have one of the last |
 //! | `lock_waits` | whose turn it is to take a lock; the locks are replicated (`ops/locks`) |
 //! | `leader`, `gc`, `placement` | the leader's duties |
 //! | [`config`], [`env`], `identity`, `run` | settings, seams to the world, start and stop |
@@ -26,6 +27,7 @@ mod leader;
 #[doc(hidden)] // For the example that measures it.
 pub mod leases;
 mod lock_waits;
+mod map_changes;
 mod node;
 mod ops;
 mod placement;

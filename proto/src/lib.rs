@@ -8,6 +8,7 @@ mod error;
 mod ids;
 pub mod layout;
 pub mod locks;
+pub mod map;
 pub mod mode;
 pub mod op;
 mod touches;

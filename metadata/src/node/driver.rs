@@ -150,6 +150,7 @@ impl Driver {
             view: watch::Sender::new(View::default()),
             applied: watch::Sender::new(applied_index),
             map: watch::Sender::new(Arc::new(map_of(&state)?)),
+            map_changes: Mutex::default(),
             commit: AtomicU64::new(applied_index),
             proposals: proposals_tx,
             barriers: barriers_tx,
@@ -617,14 +618,11 @@ impl Driver {
     }
 
     pub(super) fn publish_map(&self) -> Result<()> {
-        let map = map_of(&self.node.state)?;
-        self.node.map.send_if_modified(|seen| {
-            let newer = map.epoch > seen.epoch;
-            if newer {
-                *seen = Arc::new(map);
-            }
-            newer
-        });
+        let (map, before) = (map_of(&self.node.state)?, self.node.map());
+        if map.epoch > before.epoch {
+            self.node.map_changes.lock().note(&before, &map);
+            self.node.map.send_replace(Arc::new(map));
+        }
         Ok(())
     }
 }

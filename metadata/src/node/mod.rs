@@ -21,6 +21,7 @@ pub use proposal::Effect;
 
 use crate::config::Config;
 use crate::env::Env;
+use crate::map_changes::MapChanges;
 use crate::raftlog::Position;
 use crate::sessions::Sessions;
 use crate::state::StateMachine;
@@ -58,6 +59,8 @@ pub struct Node {
     view: watch::Sender<View>,
     applied: watch::Sender<u64>,
     map: watch::Sender<Arc<v1::ClusterMap>>,
+    /// What led to it last.
+    map_changes: Mutex<MapChanges>,
     commit: AtomicU64,
     lease: Lease,
     proposals: mpsc::Sender<Proposal>,
@@ -86,6 +89,11 @@ impl Node {
     /// The cluster map; its sender changes it whenever its epoch has grown.
     pub fn watch_map(&self) -> watch::Receiver<Arc<v1::ClusterMap>> {
         self.map.subscribe()
+    }
+
+    /// What has changed of the map since that of this epoch; `None` where only the whole map can tell.
+    pub fn map_changes(&self, since: u64) -> Option<v1::ClusterMap> {
+        self.map_changes.lock().since(since)
     }
 
     /// The cluster map as last applied here.

@@ -37,6 +37,7 @@ pub(crate) fn cluster_map(state: &dyn Read) -> Result<v1::ClusterMap, Fault> {
         targets: targets(state)?,
         pools: pools.into_values().collect(),
         next_pg: state.counters()?.next_pg,
+        ..Default::default()
     })
 }
 
