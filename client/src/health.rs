@@ -1,5 +1,5 @@
-//! What this client knows of targets beyond the map: which failed it lately, which are full, which
-//! let a read wait, and how long a read takes.
+//! What this client knows of targets beyond the map: which failed it lately, which have no room for how long
+//! a chunk, which let a read wait, and how long a read takes.
 //!
 //! Soft state: a target that failed is passed over for a while that doubles with each failure and
 //! is trusted again after it. The map has the last word on who is down. No read waits for a target
@@ -23,7 +23,8 @@ struct Record {
     /// It let a read wait, and is being probed.
     late: bool,
     suspect_until: Option<Instant>,
-    full_until: Option<Instant>,
+    /// The longest chunk that it has room for, in bytes, as far as is known until then.
+    room: Option<(u64, Instant)>,
 }
 
 #[derive(Default)]
@@ -61,9 +62,12 @@ impl Health {
         self.targets.lock().entry(target).or_default().late = false;
     }
 
-    /// The target had no room.
-    pub fn filled(&self, target: TargetId) {
-        self.targets.lock().entry(target).or_default().full_until = Some(Instant::now() + FULL);
+    /// The target had no room for chunks of more than `longest` bytes.
+    pub fn filled(&self, target: TargetId, longest: u64) {
+        let mut targets = self.targets.lock();
+        let (record, now) = (targets.entry(target).or_default(), Instant::now());
+        let known = record.room.filter(|(_, until)| *until > now);
+        record.room = Some((known.map_or(longest, |(room, _)| room.min(longest)), now + FULL));
     }
 
     pub fn is_suspect(&self, target: TargetId) -> bool {
@@ -76,9 +80,10 @@ impl Health {
         !self.targets.lock().get(&target).is_some_and(|r| r.late) && !self.is_suspect(target)
     }
 
-    pub fn is_full(&self, target: TargetId) -> bool {
-        let until = self.targets.lock().get(&target).and_then(|r| r.full_until);
-        until.is_some_and(|t| t > Instant::now())
+    /// Whether the target may have room for a chunk of so many bytes.
+    pub fn has_room(&self, target: TargetId, chunk: u64) -> bool {
+        let room = self.targets.lock().get(&target).and_then(|r| r.room);
+        room.is_none_or(|(longest, until)| chunk <= longest || until <= Instant::now())
     }
 
     /// A read of `len` bytes took `time`.
@@ -146,8 +151,19 @@ mod tests {
         assert!(!health.is_suspect(target), "writes need not go round it");
         health.probed(target);
         assert!(health.is_prompt(target));
-        health.filled(target);
-        assert!(health.is_full(target) && !health.is_suspect(target));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_target_is_passed_over_for_chunks_that_it_had_no_room_for() {
+        let (health, target) = (Health::default(), TargetId(3));
+        health.filled(target, 8192);
+        health.filled(target, 65_536);
+        assert!(health.has_room(target, 8192) && !health.has_room(target, 8193));
+        assert!(!health.is_suspect(target));
+        tokio::time::advance(FULL).await;
+        assert!(health.has_room(target, 8193), "it may have been emptied");
+        health.filled(target, 65_536);
+        assert!(health.has_room(target, 65_536), "what was long ago does not count");
     }
 
     #[test]

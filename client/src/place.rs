@@ -23,7 +23,8 @@ pub(crate) enum NoPlace {
 }
 
 /// Picks among the placement groups with the most usable seats (no more than are needed count), at
-/// random among equals; and starts at a random seat, so that data and parity go round.
+/// random among equals; and starts at a random seat, so that data and parity go round. A seat is usable
+/// if its target has room for a chunk as long as they are then.
 pub(crate) fn choose(
     map: &Map,
     health: &Health,
@@ -31,12 +32,11 @@ pub(crate) fn choose(
     length: u64,
     chance: &Chance,
 ) -> Result<Place, NoPlace> {
-    let with_room = |t: &Target| !t.full && !health.is_full(t.id);
-    let trusted = |t: &Target| t.up && with_room(t) && !health.is_suspect(t.id);
-    let usable = |t: &Target| t.up && with_room(t);
+    let usable = |t: &Target, chunk| t.up && !t.full && health.has_room(t.id, chunk);
+    let trusted = |t: &Target, chunk| usable(t, chunk) && !health.is_suspect(t.id);
     pick(map, layout, length, chance, trusted)
         .or_else(|| pick(map, layout, length, chance, usable))
-        .ok_or_else(|| match pick(map, layout, length, chance, |t| t.up) {
+        .ok_or_else(|| match pick(map, layout, length, chance, |t, _| t.up) {
             Some(_) => NoPlace::Full,
             None => NoPlace::TooFew,
         })
@@ -47,36 +47,47 @@ fn pick(
     layout: &Layout,
     length: u64,
     chance: &Chance,
-    usable: impl Fn(&Target) -> bool,
+    usable: impl Fn(&Target, u64) -> bool,
 ) -> Option<Place> {
-    let wanted = layout.profile.fit(length, layout.unit, usize::MAX)?.width().into();
-    let live = |pg: &crate::map::Pg| -> Vec<u8> {
+    let fit = |width| {
+        let profile = layout.profile.fit(length, layout.unit, width)?;
+        Some(Geometry { profile, unit: layout.unit, length })
+    };
+    let wanted = fit(usize::MAX)?.profile.width().into();
+    let mut most = usize::from(layout.profile.m()) + 1;
+    // The fewer they are, the longer are chunks. None is longer than those of parity.
+    let chunk = |width| fit(width).map_or(0, |g| g.shard_len(g.profile.k()));
+    let chunks: Vec<u64> = (0..=wanted).map(chunk).collect();
+    let live = |pg: &crate::map::Pg, chunk| -> Vec<u8> {
         let seats = (0..=u8::MAX).zip(&pg.seats);
-        seats.filter(|(_, t)| map.target(**t).is_some_and(&usable)).map(|(seat, _)| seat).collect()
+        let usable = |target: &&_| map.target(**target).is_some_and(|t| usable(t, chunk));
+        seats.filter(|(_, target)| usable(target)).map(|(seat, _)| seat).collect()
     };
     let mut best: Vec<(PgId, Vec<u8>)> = Vec::new();
-    let mut most = usize::from(layout.profile.m()) + 1;
     for pg in map.open_pgs() {
-        let seats = live(pg);
-        let counts = seats.len().min(wanted);
-        if counts > most {
-            best.clear();
-            most = counts;
-        }
-        if counts == most {
+        for width in (most..=wanted).rev() {
+            let seats = live(pg, chunks[width]);
+            if seats.len() < width {
+                continue;
+            }
+            if width > most {
+                best.clear();
+                most = width;
+            }
             best.push((pg.id, seats));
+            break;
         }
     }
     if best.is_empty() {
         return None;
     }
     let (pg, mut seats) = best.swap_remove(chance.below(best.len()));
-    let profile = layout.profile.fit(length, layout.unit, seats.len())?;
+    let geometry = fit(most)?;
     let start = chance.below(seats.len());
     seats.rotate_left(start);
-    seats.truncate(profile.width().into());
+    seats.truncate(most);
     let targets = seats.iter().map(|&seat| map.seat(pg, seat).cloned()).collect::<Option<_>>()?;
-    Some(Place { geometry: Geometry { profile, unit: layout.unit, length }, pg, seats, targets })
+    Some(Place { geometry, pg, seats, targets })
 }
 
 #[cfg(test)]
@@ -150,5 +161,28 @@ mod tests {
         assert_eq!(choice(&[1, 2, 3], &[], &health), Ok(3), "unless it is needed");
         let small = choose(&map(pgs, &[], &[]), &health, &layout(), 5000, &chance).unwrap();
         assert_eq!(small.geometry.profile, Profile::replica(3).unwrap());
+    }
+    /// Other groups first, then fewer and longer chunks where these fit, and then none.
+    #[tokio::test]
+    async fn targets_without_room_for_so_long_a_chunk_are_passed_over() {
+        let (health, chance) = (Health::default(), Chance::new(Some(1)));
+        let pgs: &[&[u32]] = &[&[1, 2, 3, 4, 5, 6], &[3, 4, 5, 6, 7, 8]];
+        let map = map(pgs, &[], &[]);
+        let choice = |length| {
+            choose(&map, &health, &layout(), length, &chance).map(|p| (p.pg, p.geometry.profile))
+        };
+        let ec = |k| Profile::ec(k, 2).unwrap();
+        const MIB: u64 = 1 << 20;
+        health.filled(TargetId(1), MIB);
+        for _ in 0..20 {
+            assert_eq!(choice(16 * MIB), Ok((PgId(2), ec(4))));
+        }
+        health.filled(TargetId(7), MIB);
+        assert_eq!(choice(16 * MIB).map(|c| c.1), Ok(ec(3)));
+        assert_eq!(choice(4 * MIB).map(|c| c.1), Ok(ec(4)), "its chunks are of 1 MiB");
+        // Room for chunks of four, not for those of three.
+        (2..=8).for_each(|id| health.filled(TargetId(id), 4 * MIB));
+        assert_eq!(choice(16 * MIB), Err(NoPlace::Full));
+        assert_eq!(choice(12 * MIB).map(|c| c.1), Ok(ec(3)));
     }
 }

@@ -293,6 +293,68 @@ async fn a_full_cluster_is_told_once_to_each_handle() {
     fs.shutdown().await.unwrap();
 }
 
+/// Where nowhere is room for chunks as long as the layout wants them, segments are shorter. Nothing of what
+/// was refused stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fits_into_holes_is_written_in_shorter_segments() {
+    for (longest, told) in [(16_384, true), (16_384, false), (8192, true), (8192, false)] {
+        let cluster = Cluster::start(6, small_layout("4+2")).await;
+        let fs = cluster.client().await;
+        let holes = Fault::Holes { chunks: usize::MAX, longest, told };
+        cluster.targets.iter().for_each(|t| t.set(holes));
+        let mut data = pattern(1_000_003, 9);
+        let (handle, ino) = create(&fs, "f").await;
+        fs.write(handle, 0, &data).await.unwrap();
+        let (head, tail) = data.split_at_mut(400_000);
+        fs.write(handle, 400_000, &head[..50_000]).await.unwrap();
+        tail[..50_000].copy_from_slice(&head[..50_000]);
+        fs.fsync(handle, false).await.unwrap();
+        let segments: Vec<v1::SegmentInfo> =
+            cluster.metadata.state.lock().segments.values().cloned().collect();
+        assert!(segments.len() >= data.len() / (4 * longest));
+        let is_wide = |s: &v1::SegmentInfo| s.profile.unwrap().k == 4 || s.length < 16_384;
+        assert!(segments.iter().all(is_wide), "shorter, and with no more parity: {segments:?}");
+        let known = |chunk: &weft_proto::ChunkId| {
+            cluster.metadata.state.lock().segments.contains_key(&chunk.segment)
+        };
+        while !cluster.targets.iter().all(|t| t.chunks.lock().keys().all(known)) {
+            tokio::task::yield_now().await;
+        }
+        let reader = cluster.client().await;
+        assert!(read(&reader, ino, 0, data.len()).await.unwrap() == data);
+        cluster.assert_no_violations();
+    }
+}
+
+/// A cluster that is really full says so after a bounded number of attempts, and what fitted of a
+/// segment that does not is deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_does_not_fit_into_holes_leaves_nothing() {
+    for told in [true, false] {
+        let cluster = Cluster::start(3, small_layout("2+1")).await;
+        let fs = cluster.client().await;
+        let holes = Fault::Holes { chunks: 1, longest: 16_384, told };
+        cluster.targets.iter().for_each(|t| t.set(holes));
+        let (handle, ino) = create(&fs, "f").await;
+        fs.write(handle, 0, &pattern(60_000, 1)).await.unwrap();
+        assert_eq!(fs.fsync(handle, false).await.unwrap_err().kind, ErrorKind::NoSpace);
+        let puts: u64 = cluster.targets.iter().map(|t| t.puts.load(Ordering::Relaxed)).sum();
+        assert!(puts > 0, "the first half had room");
+        let refused: u64 = cluster.targets.iter().map(|t| t.refused.load(Ordering::Relaxed)).sum();
+        assert!(
+            refused <= 3 * 4 * 3,
+            "{refused} refusals: three lengths, four attempts, three targets"
+        );
+        while cluster.targets.iter().any(|t| !t.chunks.lock().is_empty()) {
+            tokio::task::yield_now().await;
+        }
+        fs.write(handle, 0, &pattern(8000, 1)).await.unwrap();
+        fs.fsync(handle, false).await.unwrap();
+        assert!(read(&fs, ino, 0, 8000).await.unwrap() == pattern(8000, 1));
+        cluster.assert_no_violations();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_wait_for_m_plus_one_targets() {
     let cluster = Cluster::start(4, small_layout("2+2")).await;

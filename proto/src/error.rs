@@ -102,8 +102,8 @@ kinds! {
 pub struct Error {
     pub kind: ErrorKind,
     pub message: String,
-    /// For [`ErrorKind::NotLeader`] and [`ErrorKind::Unavailable`]: the leader's address, empty if not
-    /// known.
+    /// For [`ErrorKind::NotLeader`] and [`ErrorKind::Unavailable`]: the leader's address, for
+    /// [`ErrorKind::NoSpace`] of a target: the longest chunk that it has room for, in bytes. Empty if not known.
     pub hint: String,
 }
 

@@ -415,20 +415,18 @@ impl Flight {
         let (unwanted, durable) = {
             let mut state = file.state.lock();
             let unwanted = match sent {
-                Ok(segment) => state.dirty.landed(*no, segment),
+                Ok(segments) => state.dirty.landed(*no, segments),
                 Err(error) => {
                     warn!(ino = %file.ino, %error, "written data is lost; the writer will be told");
                     state.dirty.forget(&[*no]);
                     state.fail(error);
                     file.forget_behind(ALL);
-                    None
+                    Vec::new()
                 }
             };
             (unwanted, state.dirty.durable())
         };
-        if let Some(segment) = unwanted {
-            file.mount.store.discard(segment);
-        }
+        unwanted.into_iter().for_each(|segment| file.mount.store.discard(segment));
         Some(durable)
     }
 }

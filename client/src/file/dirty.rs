@@ -11,11 +11,12 @@
 use crate::ranges::{Part, RangeMap};
 use crate::store::Segment;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use weft_net::AlignedBuf;
+use weft_proto::SegmentId;
 
 /// A write this long gets a buffer of its own wherever it begins.
 const STREAM: usize = 256 << 10;
@@ -55,8 +56,8 @@ pub(crate) enum Stage {
     Inline,
     /// On its way to storage.
     Flying,
-    /// Durable, not yet visible.
-    Durable(Segment),
+    /// Durable, not yet visible: in segments that follow each other.
+    Durable(Vec<Segment>),
 }
 
 /// Recycled memory: touching fresh pages costs more than copying into them.
@@ -154,6 +155,15 @@ impl Buffer {
 pub(crate) struct Piece {
     pub range: Range<u64>,
     pub source: PieceSource,
+}
+
+impl Piece {
+    fn segment(&self) -> Option<SegmentId> {
+        match &self.source {
+            PieceSource::Segment { segment, .. } => Some(segment.id),
+            PieceSource::Inline(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -368,15 +378,15 @@ impl Dirty {
         }
     }
 
-    /// A flight arrived. Answers the segment if nobody wants it any more.
-    pub fn landed(&mut self, no: BufferNo, segment: Segment) -> Option<Segment> {
+    /// A flight arrived. Answers the segments if nobody wants them any more.
+    pub fn landed(&mut self, no: BufferNo, segments: Vec<Segment>) -> Vec<Segment> {
         match self.buffers.get_mut(&no) {
             Some(b) if b.stage == Stage::Flying => {
-                b.stage = Stage::Durable(segment);
+                b.stage = Stage::Durable(segments);
                 self.count_landing();
-                None
+                Vec::new()
             }
-            _ => Some(segment),
+            _ => segments,
         }
     }
 
@@ -474,11 +484,15 @@ impl Dirty {
         let mut dead = Vec::new();
         for (no, buffer) in self.buffers.range(..below) {
             match &buffer.stage {
-                Stage::Durable(segment) if buffer.live == 0 => {
+                Stage::Durable(segments) if buffer.live == 0 => {
                     dead.push(*no);
-                    batch.dead.push(segment.clone());
+                    batch.dead.extend_from_slice(segments);
                 }
-                Stage::Durable(_) | Stage::Inline => {
+                Stage::Durable(segments) => {
+                    // Where two meet, a range may become two pieces.
+                    ready.insert(*no, segments.len().saturating_sub(1));
+                }
+                Stage::Inline => {
                     ready.insert(*no, 0usize);
                 }
                 Stage::Open if !self.append => {}
@@ -498,11 +512,17 @@ impl Dirty {
             }
             pieces += count;
             batch.buffers.push(no);
-            if let Stage::Durable(segment) = &self.buffers[&no].stage {
-                batch.segments.push(segment.clone());
-            }
         }
         batch.pieces = self.pieces(&batch.buffers);
+        let used: HashSet<SegmentId> = batch.pieces.iter().filter_map(Piece::segment).collect();
+        for no in &batch.buffers {
+            let Stage::Durable(segments) = &self.buffers[no].stage else { continue };
+            for segment in segments {
+                let to =
+                    if used.contains(&segment.id) { &mut batch.segments } else { &mut batch.dead };
+                to.push(segment.clone());
+            }
+        }
         batch
     }
 
@@ -513,13 +533,25 @@ impl Dirty {
                 continue;
             }
             let buffer = &self.buffers[&place.buffer];
-            let source = match &buffer.stage {
-                Stage::Durable(segment) => {
-                    PieceSource::Segment { segment: segment.clone(), at: place.at }
-                }
-                _ => PieceSource::Inline(buffer.bytes(place.at, range.end - range.start)),
+            let Stage::Durable(segments) = &buffer.stage else {
+                let source = PieceSource::Inline(buffer.bytes(place.at, range.end - range.start));
+                pieces.push(Piece { range, source });
+                continue;
             };
-            pieces.push(Piece { range, source });
+            let mut from = 0;
+            for segment in segments {
+                let within = from..from + segment.geometry.length;
+                let place_end = place.at + (range.end - range.start);
+                let part = place.at.max(within.start)..place_end.min(within.end);
+                if !part.is_empty() {
+                    let start = range.start + (part.start - place.at);
+                    let range = start..start + (part.end - part.start);
+                    let at = part.start - within.start;
+                    let source = PieceSource::Segment { segment: segment.clone(), at };
+                    pieces.push(Piece { range, source });
+                }
+                from = within.end;
+            }
         }
         pieces
     }
@@ -611,7 +643,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::Arc;
     use tokio::sync::Semaphore;
-    use weft_proto::{Geometry, PgId, Profile, SegmentId, SessionId};
+    use weft_proto::{Geometry, PgId, Profile, SessionId};
 
     const SEGMENT: u64 = 1 << 20;
     const SPAN: usize = 3 << 20;
@@ -664,16 +696,26 @@ mod tests {
         fn land(&mut self) {
             for no in self.flying.drain(..) {
                 let Some(payload) = self.dirty.payload(no) else { continue };
-                let id = SegmentId { session: SessionId(1), seq: self.stored.len() as u64 };
-                let profile = Profile::replica(1).unwrap();
-                let geometry = Geometry { profile, unit: 4096, length: payload.len() as u64 };
-                self.stored.push(payload);
-                self.dirty.landed(no, Segment { id, geometry, pg: PgId(1), seats: vec![0] });
+                // One, or several if there is no room for one.
+                let most = if no % 2 == 0 { usize::MAX } else { 40_000 };
+                let mut segments = Vec::new();
+                for part in payload.chunks(most) {
+                    let id = SegmentId { session: SessionId(1), seq: self.stored.len() as u64 };
+                    let profile = Profile::replica(1).unwrap();
+                    let geometry = Geometry { profile, unit: 4096, length: part.len() as u64 };
+                    self.stored.push(payload.slice_ref(part));
+                    segments.push(Segment { id, geometry, pg: PgId(1), seats: vec![0] });
+                }
+                self.dirty.landed(no, segments);
             }
         }
 
         fn commit(&mut self) {
             let batch = self.dirty.batch(BufferNo::MAX, 64);
+            let used: HashSet<_> = batch.pieces.iter().filter_map(Piece::segment).collect();
+            let named: HashSet<_> = batch.segments.iter().map(|s| s.id).collect();
+            assert_eq!(used, named);
+            assert!(batch.dead.iter().all(|s| !used.contains(&s.id)));
             let mut at = 0;
             for Piece { range, source } in &batch.pieces {
                 assert!(range.start >= at && !range.is_empty());

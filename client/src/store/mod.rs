@@ -147,8 +147,8 @@ impl Store {
     fn note<T>(&self, target: TargetId, result: &Result<T>) {
         match result {
             Ok(_) => self.health.succeeded(target),
-            Err(e) if e.kind == ErrorKind::NoSpace => self.health.filled(target),
-            Err(e) if e.kind == ErrorKind::NotFound => {}
+            // A put notes for how long a chunk there was none.
+            Err(e) if matches!(e.kind, ErrorKind::NotFound | ErrorKind::NoSpace) => {}
             Err(_) => self.health.failed(target),
         }
     }

@@ -1,7 +1,9 @@
-//! Makes a segment durable: cut, encode, send every shard at once, and somewhere else if one fails.
+//! Makes a segment durable: cut, encode, send every shard at once, and somewhere else if one fails; as
+//! shorter segments if nowhere is room for chunks so long.
 //!
 //! Invariants: a segment is answered only after every shard was acknowledged durable, m parity
-//! shards always among them (I1); an attempt that failed leaves its id behind for ever.
+//! shards always among them (I1); an attempt that failed leaves its id behind for ever. Every refusal
+//! for want of room is remembered, and so many attempts as there are targets end those of one length.
 
 use super::{Segment, Store};
 use crate::map::Target;
@@ -20,6 +22,9 @@ use weft_proto::{Error, ErrorKind, Geometry, Layout, Result, op, v1};
 
 /// How long to wait for the map to change before looking at the targets again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Data is cut no shorter to find room, in bytes. A target that has as much free at all has it for a chunk of
+/// that length: it takes sixteen holes of a block each.
+const SHORTEST: usize = 32 << 10;
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 /// The chunks of a segment: payload in slices of the segment's own buffer, and checksums.
@@ -35,9 +40,38 @@ struct Chunk {
 }
 
 impl Store {
-    /// Writes `data` as one new segment of the current session. Errors: `NoSpace`; `Io` when at the
-    /// deadline too few targets live or answer.
+    /// Writes `data` as new segments of the current session, which follow each other: one, or, if no
+    /// targets have room for its chunks, shorter ones. Errors: `NoSpace`; `Io` when at the deadline too
+    /// few targets live or answer.
     pub async fn put(
+        self: &Arc<Self>,
+        layout: &Layout,
+        data: &Bytes,
+        deadline: Instant,
+    ) -> Result<Vec<Segment>> {
+        let (mut segments, mut at, mut longest) = (Vec::new(), 0, data.len());
+        while at < data.len() {
+            let part = data.slice(at..data.len().min(at + longest));
+            match self.put_one(layout, &part, deadline).await {
+                Ok(segment) => {
+                    at += part.len();
+                    segments.push(segment);
+                }
+                Err(e) if e.kind == ErrorKind::NoSpace && part.len() > SHORTEST => {
+                    longest = shorter(layout, part.len());
+                    debug!(bytes = part.len(), longest, "no room; trying shorter segments");
+                }
+                Err(error) => {
+                    segments.into_iter().for_each(|segment| self.discard(segment));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(segments)
+    }
+
+    /// Writes `data` as one new segment.
+    async fn put_one(
         self: &Arc<Self>,
         layout: &Layout,
         data: &Bytes,
@@ -46,6 +80,7 @@ impl Store {
         let begun = Instant::now();
         let mut encoded: Option<Encoded> = None;
         let mut last = None;
+        let mut refusals = 0;
         for turn in 0.. {
             let map = self.map.current();
             let wait = match choose(&map, &self.health, layout, data.len() as u64, &self.chance) {
@@ -62,17 +97,20 @@ impl Store {
                         Err(error) => {
                             self.counters.rewritten.fetch_add(1, Ordering::Relaxed);
                             info!(%error, bytes = data.len(), "segment goes to other targets");
+                            let is_full = error.kind == ErrorKind::NoSpace;
                             last = Some(error);
+                            if !is_full {
+                                self.chance.backoff(turn)
+                            } else if refusals < map.targets().count() {
+                                refusals += 1;
+                                Duration::ZERO
+                            } else {
+                                return Err(full(last));
+                            }
                         }
                     }
-                    self.chance.backoff(turn)
                 }
-                Err(NoPlace::Full) => {
-                    return Err(Error::new(
-                        ErrorKind::NoSpace,
-                        "no placement group has enough targets with room",
-                    ));
-                }
+                Err(NoPlace::Full) => return Err(full(last)),
                 Err(NoPlace::TooFew) => {
                     last.get_or_insert_with(|| too_few(layout));
                     self.map.newer(map.epoch, deadline.min(Instant::now() + LOOK_AGAIN)).await;
@@ -118,12 +156,18 @@ impl Store {
                 chunk: Some(segment.chunk(shard).into()),
                 checksums: chunk.checksums,
             };
+            let length: u64 = chunk.slices.iter().map(|slice| slice.len() as u64).sum();
             shards.spawn(async move {
                 let until = store.request_deadline(deadline);
                 let body = Body { send: chunk.slices, into: Vec::new() };
                 let peer = store.peers.peer(&target.address);
                 let sent = peer.exchange::<_, v1::PutReply>(op::PUT, &request, body, until).await;
                 store.note(target.id, &sent);
+                if let Err(refusal) = &sent
+                    && refusal.kind == ErrorKind::NoSpace
+                {
+                    store.health.filled(target.id, room(refusal, length));
+                }
                 sent.map(drop).map_err(|e| Error {
                     message: format!("put on target {} at {}: {e}", target.id, target.address),
                     ..e
@@ -146,6 +190,26 @@ impl Store {
         debug!(segment = %id, bytes = place.geometry.length, profile = %place.geometry.profile, "durable");
         Ok(segment)
     }
+}
+
+/// The longest chunk that a target has room for which refused one of `length` bytes.
+fn room(refusal: &Error, length: u64) -> u64 {
+    let shorter = length.saturating_sub(BLOCK.into());
+    refusal.hint.parse().map_or(shorter, |told: u64| told.min(shorter))
+}
+
+/// How long a segment to try when there is no room for one of `len` bytes: half as long, in whole stripes if
+/// there are more than one.
+fn shorter(layout: &Layout, len: usize) -> usize {
+    let stripe = usize::from(layout.profile.k()) * layout.unit as usize;
+    let step = if len > stripe { stripe } else { BLOCK as usize };
+    (len / 2).next_multiple_of(step).max(SHORTEST)
+}
+
+fn full(last: Option<Error>) -> Error {
+    let why = last.map_or_else(String::new, |e| format!(": {e}"));
+    let what = format!("no placement group has enough targets with room{why}");
+    Error::new(ErrorKind::NoSpace, what)
 }
 
 fn too_few(layout: &Layout) -> Error {

@@ -37,8 +37,8 @@ pub struct ListPage {
 impl Engine {
     /// Stores a chunk durably. `data` is a multiple of 4096 bytes, with a CRC-32 for each block; it is
     /// written without a copy if it starts 4096-aligned. The same chunk again is fine. Errors:
-    /// `Corrupt` (checksums do not match the data), `Exists` (with other checksums), `NoSpace`,
-    /// `Invalid`, `Io`.
+    /// `Corrupt` (checksums do not match the data), `Exists` (with other checksums), `NoSpace` (with what
+    /// there is room for, where that is known), `Invalid`, `Io`.
     pub async fn put(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
         check_payload(id, &data, &checksums)?;
         self.core.check_writable()?;
@@ -58,8 +58,12 @@ impl Engine {
         }
         let length = data.len() as u64;
         let extents = core.take_space(length).ok_or_else(|| {
-            let what = format!("of {length} bytes does not fit: {}", core.room());
-            core.error(ErrorKind::NoSpace, id, &what)
+            let (free, chunk) = core.room();
+            let what = format!(
+                "of {length} bytes does not fit: the target has {free} bytes free, in pieces that hold a \
+                 chunk of {chunk}"
+            );
+            Error { hint: chunk.to_string(), ..core.error(ErrorKind::NoSpace, id, &what) }
         })?;
         let stamp = core.stamp.fetch_add(1, Ordering::Relaxed);
         let entry = Arc::new(Entry { place: Place { stamp, length, extents }, checksums });
@@ -174,13 +178,13 @@ impl Core {
         take().or_else(|| if self.discard.hurry() { take() } else { None })
     }
 
-    /// Says how full the target is.
-    fn room(&self) -> String {
+    /// Bytes that are free, and the longest chunk that can be put in them.
+    fn room(&self) -> (u64, u64) {
         let allocator = self.allocator.lock();
         let free = allocator.capacity().saturating_sub(allocator.used()) * BLOCK;
         let blocks = allocator.longest().min(layout::MAX_CHUNK / BLOCK);
         let chunk = blocks.saturating_sub(header::blocks(blocks * BLOCK)) * BLOCK;
-        format!("the target has {free} bytes free, in pieces that hold a chunk of {chunk}")
+        (free, chunk)
     }
 
     async fn get(self: &Arc<Self>, id: ChunkId, off: u64, len: u64) -> Result<Range> {
