@@ -5,7 +5,7 @@
 
 use super::commit::Commit;
 use super::entry::{Entry, Extent, Place};
-use super::{BLOCK, Core, Engine, header};
+use super::{BLOCK, Core, Engine, header, superblock};
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
@@ -252,7 +252,8 @@ impl Core {
         if matches!(e.raw_os_error(), Some(libc::EROFS | libc::EPERM)) {
             return self.fail(format!("the drive is read-only: {e}"));
         }
-        if let Err(e) = self.device.read(0, BLOCK as usize).wait().await {
+        let size = self.superblock.read().size;
+        if let Err(e) = superblock::read_any(&*self.device, size).await {
             self.fail(format!("the drive is gone: its superblock cannot be read: {e}"));
         }
     }

@@ -1,6 +1,6 @@
 //! Whether a drive is still there, and how to let go of one that is not.
 
-use super::{BLOCK, Engine, Superblock};
+use super::{Engine, Superblock, superblock};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -16,7 +16,8 @@ impl Engine {
         let fail = |what: String| {
             Error::new(ErrorKind::Io, format!("superblock of {}: {what}", self.path().display()))
         };
-        let read = self.core.device.read(0, BLOCK as usize).wait().await;
+        let size = self.core.superblock.read().size;
+        let read = superblock::read_any(&*self.core.device, size).await;
         let block = read.map_err(|e| fail(e.to_string()))?;
         let found = Superblock::decode(block.as_ref()).map_err(fail)?;
         match found.uuid == self.uuid() {

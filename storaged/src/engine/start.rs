@@ -83,14 +83,16 @@ impl Engine {
         let path = &options.path;
         let target = file::open(path)?;
         let index = index_path(options, &target)?;
-        let superblock = find_superblock(&target, path)?;
+        check_size(&target, path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut tuning = options.tuning;
         if options.sparse && !target.block_device {
             tuning.discard.get_or_insert(DISCARD_RATE);
         }
-        let device = Uring::new(target, superblock.size, &name, tuning)
+        let device = Uring::new(target, &name, tuning)
             .map_err(|e| Error::new(ErrorKind::Io, format!("{}: io_uring: {e}", path.display())))?;
+        let superblock = Superblock::find(&device, &path.display().to_string())?
+            .map_err(|what| no_target(path, &what))?;
         Self::on_device(Arc::new(device), superblock, path, &index, unread)
     }
 
@@ -223,67 +225,22 @@ fn index_path(options: &TargetOptions, target: &TargetFile) -> Result<PathBuf> {
     Ok(name.into())
 }
 
-/// The superblock that holds, both copies repaired.
-fn find_superblock(target: &TargetFile, path: &Path) -> Result<Superblock> {
+/// Why there is no superblock; `what` is wrong with the first copy.
+fn no_target(path: &Path, what: &str) -> Error {
     let name = path.display();
-    let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{name}: superblock: {e}"));
-    let refuse = |what: String| Err(Error::new(ErrorKind::Invalid, format!("{name}: {what}")));
-    check_size(target, path)?;
-    let read = |at: u64| -> Result<Result<Superblock, String>> {
-        let mut buffer = AlignedBuf::take(BLOCK as usize);
-        target.file.read_exact_at(buffer.as_mut_slice(), at).map_err(io)?;
-        Ok(Superblock::decode(buffer.as_ref()))
+    let what = match signature::inspect(path).map(|found| found.content) {
+        Ok(Content::Blank) => {
+            "it is blank, and only `weft target add` makes a target of it; if it was one, it \
+                               was wiped, or this is another drive"
+                .into()
+        }
+        Ok(content) => format!(
+            "{what}, and it is not blank: it is damaged, or holds {content}; if nothing on it is needed, `weft \
+             target add --force` overwrites it"
+        ),
+        Err(e) => return e,
     };
-    let first = read(0)?;
-    let last_at = first.as_ref().map_or(target.size, |s| s.size.min(target.size)) - BLOCK;
-    let last = read(last_at)?;
-    let (holds, repair) = match (first, last) {
-        (Ok(a), _) if a.size > target.size => {
-            return refuse(format!(
-                "it was formatted with {} bytes and has {} now: it was truncated; restore its size or replace the target",
-                a.size, target.size
-            ));
-        }
-        (Ok(a), Ok(b)) if a.uuid != b.uuid => {
-            return refuse(format!(
-                "its superblocks belong to two targets, {} and {}",
-                a.uuid, b.uuid
-            ));
-        }
-        (Ok(a), Ok(b)) if a.sequence == b.sequence => (a, false),
-        (Ok(a), Ok(b)) => (if a.sequence > b.sequence { a } else { b }, true),
-        (Ok(a), Err(_)) => (a, true),
-        (Err(_), Ok(b)) if b.size == target.size => (b, true),
-        (Err(_), Ok(b)) => {
-            return refuse(format!(
-                "its last superblock is for {} bytes and it has {}",
-                b.size, target.size
-            ));
-        }
-        (Err(e), Err(_)) => {
-            return refuse(match signature::find(target).map_err(io)? {
-                Content::Blank => {
-                    "it is blank, and only `weft target add` makes a target of it; if it \
-                                   was one, it was wiped, or this is another drive"
-                        .into()
-                }
-                content => format!(
-                    "{e}, and it is not blank: it is damaged, or holds {content}; if nothing on it is \
-                     needed, `weft target add --force` overwrites it"
-                ),
-            });
-        }
-    };
-    if target.size > holds.size {
-        tracing::warn!("{name} has {} bytes, of which its format uses {}", target.size, holds.size);
-    }
-    if repair {
-        tracing::warn!(
-            "{name}: one superblock was damaged or stale; it is repaired from the other"
-        );
-        store(target, &holds).map_err(io)?;
-    }
-    Ok(holds)
+    Error::new(ErrorKind::Invalid, format!("{name}: {what}"))
 }
 
 fn check_size(target: &TargetFile, path: &Path) -> Result<()> {

@@ -1,11 +1,15 @@
 //! Who a target is and how it is divided. Two copies, in its first and its last block.
+//!
+//! They are written twice in the life of a target: when it is formatted, and when it joins a cluster, before
+//! which it holds no chunks. The first is durable before the second is touched. So the first copy is never
+//! older than the last, and one that says which cluster the target belongs to is never older than any.
 
 use super::BLOCK;
 use super::device::Device;
 use super::entry::{take, take_u64};
 use std::io;
 use weft_net::AlignedBuf;
-use weft_proto::{TargetId, Uuid};
+use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid};
 
 const MAGIC: [u8; 8] = *b"WEFTTGT\n";
 const VERSION: u32 = 1;
@@ -131,6 +135,104 @@ impl Superblock {
             && it.data_block < it.data_end
             && it.data_end < blocks;
         if sound { Ok(it) } else { Err("the superblock's fields contradict each other".into()) }
+    }
+}
+
+/// A copy as it is found.
+enum Copy {
+    Good(Superblock),
+    /// What was read is none.
+    Bad(String),
+    Unreadable(io::Error),
+}
+
+impl Copy {
+    fn read(device: &dyn Device, at: u64) -> Self {
+        match device.read(at, BLOCK as usize).block().map(|b| Superblock::decode(b.as_ref())) {
+            Ok(Ok(superblock)) => Self::Good(superblock),
+            Ok(Err(what)) => Self::Bad(what),
+            Err(e) => Self::Unreadable(e),
+        }
+    }
+}
+
+impl Superblock {
+    /// The superblock of a drive, whose copies are repaired from each other; the inner error says why there
+    /// is none. Blocks. Errors name the drive: `Invalid`, it is not the whole target, or parts of two; `Io`,
+    /// no copy could be read that is known to hold.
+    pub fn find(device: &dyn Device, name: &str) -> Result<Result<Self, String>> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::Invalid, format!("{name}: {what}")));
+        let io = |what: String| Error::new(ErrorKind::Io, format!("{name}: superblock: {what}"));
+        let size = device.size();
+        let first = Copy::read(device, 0);
+        let end = match &first {
+            Copy::Good(first) => first.size.min(size),
+            _ => size,
+        };
+        let last = Copy::read(device, end - BLOCK);
+        // What counts, where the other is, and why that cannot be read.
+        let (holds, other, unreadable) = match (first, last) {
+            (Copy::Good(a), _) if a.size > size => {
+                return refuse(format!(
+                    "it was formatted with {} bytes and has {size} now: it was truncated; restore its size or replace the target",
+                    a.size
+                ));
+            }
+            (Copy::Good(a), Copy::Good(b)) if a.uuid != b.uuid => {
+                return refuse(format!(
+                    "its superblocks belong to two targets, {} and {}",
+                    a.uuid, b.uuid
+                ));
+            }
+            (Copy::Good(a), Copy::Good(b)) if a.sequence == b.sequence => (a, None, None),
+            (Copy::Good(a), Copy::Good(b)) if a.sequence < b.sequence => (b, Some(0), None),
+            (Copy::Good(a), Copy::Good(_) | Copy::Bad(_)) => (a, Some(end - BLOCK), None),
+            (Copy::Good(a), Copy::Unreadable(e)) => (a, Some(end - BLOCK), Some(e)),
+            (Copy::Bad(_), Copy::Good(b)) if b.size != size => {
+                return refuse(format!(
+                    "its last superblock is for {} bytes and it has {size}",
+                    b.size
+                ));
+            }
+            (Copy::Bad(_), Copy::Good(b)) => (b, Some(0), None),
+            (Copy::Unreadable(e), Copy::Good(b)) if b.size == size && b.cluster != Uuid::NIL => {
+                (b, Some(0), Some(e))
+            }
+            (Copy::Unreadable(e), Copy::Good(_)) => {
+                return Err(io(format!(
+                    "the first copy cannot be read: {e}; the last may be older"
+                )));
+            }
+            (Copy::Bad(what), Copy::Bad(_)) => return Ok(Err(what)),
+            (Copy::Unreadable(e), _) | (_, Copy::Unreadable(e)) => return Err(io(e.to_string())),
+        };
+        if size > holds.size {
+            tracing::warn!("{name} has {size} bytes, of which its format uses {}", holds.size);
+        }
+        let Some(at) = other else { return Ok(Ok(holds)) };
+        match (device.commit(at, holds.encode().into()).block(), unreadable) {
+            (Ok(()), None) => tracing::warn!(
+                "{name}: one superblock was damaged or stale; it is repaired from the other"
+            ),
+            (Ok(()), Some(e)) => tracing::error!(
+                "{name}: the superblock at byte {at} could not be read, {e}; it is written anew from the other; \
+                 replace the drive if there is more of this"
+            ),
+            (Err(e), None) => return Err(io(e.to_string())),
+            (Err(why), Some(e)) => tracing::error!(
+                "{name}: the superblock at byte {at} can neither be read, {e}, nor written anew, {why}; the \
+                 other one is the last: replace the drive"
+            ),
+        }
+        Ok(Ok(holds))
+    }
+}
+
+/// The block of the first copy of a target of `size` bytes; of the last, if that cannot be read.
+pub(super) async fn read_any(device: &dyn Device, size: u64) -> io::Result<AlignedBuf> {
+    match device.read(0, BLOCK as usize).wait().await {
+        Ok(first) => Ok(first),
+        Err(e) => device.read(size - BLOCK, BLOCK as usize).wait().await.map_err(|_| e),
     }
 }
 

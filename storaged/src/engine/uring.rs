@@ -107,9 +107,9 @@ struct Part {
 }
 
 impl Uring {
-    /// Takes the file, of `size` usable bytes. Errors: no io_uring, or no thread.
-    pub fn new(target: TargetFile, size: u64, name: &str, tuning: Tuning) -> io::Result<Self> {
-        let TargetFile { file, block_device, .. } = target;
+    /// Takes the file. Errors: no io_uring, or no thread.
+    pub fn new(target: TargetFile, name: &str, tuning: Tuning) -> io::Result<Self> {
+        let TargetFile { file, size, block_device } = target;
         // A file always needs the flush: the filesystem keeps records of its own about it.
         let flushes = !block_device || tuning.flush.unwrap_or_else(|| kernel::caches_writes(&file));
         let takes = kernel::discards(&file, block_device);
@@ -593,7 +593,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
         let target = TargetFile { file, size: 1 << 20, block_device: false };
-        let device = Uring::new(target, 1 << 20, "test", Tuning::default()).unwrap();
+        let device = Uring::new(target, "test", Tuning::default()).unwrap();
         assert_eq!(device.read(0, 4096).block().unwrap().as_ref(), [0; 4096]);
         let (null, rings) = (File::open("/dev/null").unwrap(), rings());
         assert_eq!(rings.len(), 1, "no other test of this program has a ring");

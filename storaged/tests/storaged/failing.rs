@@ -244,6 +244,61 @@ fn what_fails_otherwise_is_tried_for_ever() {
     }
 }
 
+/// One copy of the superblock that cannot be read keeps no target away, whether it can be written anew or not;
+/// nor is one believed that may be older: where it knows of no cluster, the other may.
+#[test]
+fn a_superblock_that_cannot_be_read_is_taken_from_the_other_copy() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let whole = worked(dir.path(), &superblock);
+    let (cluster, target) = (Uuid([3; 16]), TargetId(1));
+    let joined = Superblock { cluster, target, sequence: 2, ..superblock.clone() };
+    let image = |first: &[u8], last: &[u8]| {
+        let mut image = whole.clone();
+        let end = image.len() - 4096;
+        image[..4096].copy_from_slice(first);
+        image[end..].copy_from_slice(last);
+        image
+    };
+    let find = |image: Vec<u8>, faults| {
+        let (drive, recorder) = Drive::new(image, 1, None);
+        recorder.fail(faults);
+        (Superblock::find(&*drive, "drive"), recorder)
+    };
+    let unreadable = |at| Faults { unreadable: (at, at + 4096), ..Faults::default() };
+    let (first, last) = (0, superblock.size - 4096);
+    let (new, old) = (joined.encode(), superblock.encode());
+    let (new, old) = (new.as_ref(), old.as_ref());
+    let whole = image(new, new);
+    for at in [first, last] {
+        let (found, recorder) = find(whole.clone(), Faults { heals: true, ..unreadable(at) });
+        assert_eq!(found.unwrap().unwrap(), joined);
+        assert!(recorder.contents() == whole);
+        let (found, _) = find(whole.clone(), Faults { commits: true, ..unreadable(at) });
+        assert_eq!(found.unwrap().unwrap(), joined, "though it cannot be written anew");
+    }
+    // What is in the other is not known, and is written anew.
+    let (found, recorder) = find(image(new, old), Faults { heals: true, ..unreadable(last) });
+    assert_eq!(found.unwrap().unwrap(), joined);
+    assert!(recorder.contents() == whole);
+    // Power was cut while it joined, and what it holds since then is known to the first copy only.
+    let (refused, recorder) = find(image(new, old), Faults { heals: true, ..unreadable(first) });
+    let refused = refused.unwrap_err();
+    assert!(refused.kind == ErrorKind::Io && refused.message.contains("older"), "{refused}");
+    assert!(recorder.contents() == image(new, old), "nothing was written");
+    assert_eq!(find(image(new, old), Faults::default()).0.unwrap().unwrap(), joined);
+    // Neither can be told.
+    let both = Faults { unreadable: (0, superblock.size), ..Faults::default() };
+    let none = [0; 4096];
+    for (image, faults) in [
+        (image(new, new), both),
+        (image(new, &none), unreadable(first)),
+        (image(&none, new), unreadable(last)),
+    ] {
+        assert_eq!(find(image, faults).0.unwrap_err().kind, ErrorKind::Io, "not blank either");
+    }
+    assert!(find(image(&none, &none), Faults::default()).0.unwrap().is_err());
+}
+
 /// A record that does not read as it was written hides those behind it: the chunks are found by
 /// their headers.
 #[test]
