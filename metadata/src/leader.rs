@@ -1,6 +1,6 @@
 //! What the leader does besides answering: it makes the cluster, declares silent sessions dead and
-//! silent targets down, says whose turn it is to take a lock, removes inodes without names and extents that are
-//! cut out of files, and makes placement groups.
+//! silent targets down, says whose turn it is to take a lock, removes inodes without names, extents that are
+//! cut out of files and what ended sessions leave, and makes placement groups.
 //!
 //! Every duty runs only while this server leads, in tasks that end with the term; whatever they
 //! decide goes through the log, so that a duty cut off in the middle is taken up by the next leader.
@@ -57,6 +57,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { purge_orphans(&n, term).await });
     let n = node.clone();
     duties.spawn(async move { trim_files(&n).await });
+    let n = node.clone();
+    duties.spawn(async move { clear_sessions(&n).await });
     let (n, t) = (node.clone(), targets.clone());
     duties.spawn(async move { keep_targets(&n, &t, since).await });
     let n = node.clone();
@@ -240,6 +242,31 @@ async fn trim_files(node: &Node) {
             }
             Err(error) => {
                 tracing::error!("cannot read the list of files to trim: {error}");
+                sleep(LOOK).await;
+            }
+        }
+    }
+}
+
+/// Deletes what ended sessions have left, step by step.
+async fn clear_sessions(node: &Node) {
+    let mut done = None;
+    loop {
+        let put = node.state.ended();
+        if done == Some(put) {
+            sleep(LOOK).await;
+            continue;
+        }
+        match node.state.ended_session() {
+            Ok(None) => done = Some(put),
+            Ok(Some(session)) => {
+                let body = Body::ExpireSession(v1::ExpireSessionEntry { session: session.0 });
+                if propose(node, "delete what a session left", body).await.is_err() {
+                    sleep(LOOK).await;
+                }
+            }
+            Err(error) => {
+                tracing::error!("cannot read the list of ended sessions: {error}");
                 sleep(LOOK).await;
             }
         }

@@ -57,6 +57,7 @@ pub(crate) enum Tag {
     // 0x33 was another record of what is reserved.
     Dead = 0x34,
     Reserved = 0x35,
+    Ended = 0x36,
     LockOf = 0x3a,
     Target = 0x40,
     Pool = 0x41,
@@ -152,6 +153,11 @@ pub(crate) fn garbage(id: SegmentId) -> Vec<u8> {
 
 pub(crate) fn session(id: SessionId) -> Vec<u8> {
     key(ROOT_SHARD, Tag::Session, &[&id.0.to_be_bytes()])
+}
+
+/// A session that has ended, and of which records are left to be deleted.
+pub(crate) fn ended(id: SessionId) -> Vec<u8> {
+    key(ROOT_SHARD, Tag::Ended, &[&id.0.to_be_bytes()])
 }
 
 pub(crate) fn reply(id: SessionId, number: u64) -> Vec<u8> {

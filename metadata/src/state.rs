@@ -29,11 +29,12 @@ pub struct StateMachine {
     applied: AtomicU64,
     /// Held by whoever changes the store.
     writer: Mutex<()>,
-    /// Counts batches of entries that put something on the list of orphans, on that of garbage, and on that
-    /// of files to trim.
+    /// Counts batches of entries that put something on the list of orphans, on that of garbage, on that
+    /// of files to trim, and on that of ended sessions.
     orphaned: AtomicU64,
     discarded: AtomicU64,
     cut: AtomicU64,
+    ended: AtomicU64,
 }
 
 impl StateMachine {
@@ -66,6 +67,7 @@ impl StateMachine {
             orphaned: AtomicU64::new(0),
             discarded: AtomicU64::new(0),
             cut: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         }
     }
 
@@ -101,6 +103,7 @@ impl StateMachine {
             (Tag::Orphan, &self.orphaned),
             (Tag::Garbage, &self.discarded),
             (Tag::Trim, &self.cut),
+            (Tag::Ended, &self.ended),
         ];
         let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
         self.store.write(changes)?;
@@ -125,6 +128,11 @@ impl StateMachine {
     /// As [`Self::orphaned`], of the list of files to trim.
     pub fn cut(&self) -> u64 {
         self.cut.load(Ordering::Acquire)
+    }
+
+    /// As [`Self::orphaned`], of the list of ended sessions of which something is left.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Records that entries up to `index` that change no state (empty ones, changes of the Raft
@@ -258,6 +266,14 @@ impl StateMachine {
     /// Files with extents that they do not show any more: to be trimmed.
     pub fn to_trim(&self, limit: usize) -> Result<Vec<InodeId>> {
         self.list(schema::all(Tag::Trim), limit, |key, _: v1::Empty| schema::ino_of(key))
+    }
+
+    /// A session that has ended and has left more than one entry deletes: to be declared dead again.
+    pub fn ended_session(&self) -> Result<Option<SessionId>> {
+        let first = self.list(schema::all(Tag::Ended), 1, |key, _: v1::Empty| {
+            schema::number_at(key, schema::HEAD).map(SessionId)
+        })?;
+        Ok(first.first().copied())
     }
 
     /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.

@@ -343,14 +343,15 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Locks belong to live sessions, which lead to them, and stand against no other.
+    /// Locks belong to sessions that live, or of which they are left to be deleted, which lead to them, and stand against no other.
     fn locks(&mut self) -> StoreResult<()> {
         let state = self.state;
         let mut last = None;
         state.records(schema::all(Tag::Lock), |key, held: Ranges| {
             let (ino, (flock, session, owner)) = (schema::ino_of(key)?, schema::holder_of(key)?);
             let told = format!("locks of owner {owner:x} of session {session} on inode {ino}");
-            if state.session(session)?.is_none() {
+            let has_ended = || state.get(&schema::ended(session));
+            if state.session(session)?.is_none() && has_ended()?.is_none() {
                 self.problem(format!("{told}: there is no such session"));
             }
             if state.get(&schema::lock_of(session, key))?.is_none() {

@@ -3,9 +3,10 @@
 //! Those of fcntl(2) and of flock(2) are two sorts that know nothing of each other; within a sort,
 //! ranges of two owners overlap only if both are for reading. A record holds all ranges of one owner
 //! on one inode and exists only while there are any; a second one leads to it from its session, so
-//! that a session takes its locks with it when it ends (I5).
+//! that a session takes its locks with it when it ends (I5). Those of a session that has ended lock nothing
+//! any more, though records of very many are still there.
 
-use super::Fault;
+use super::{Fault, session};
 use crate::schema;
 use crate::store::{Read, StoreResult, Txn, after};
 use v1::lock::Kind;
@@ -22,18 +23,18 @@ pub(super) fn check(lock: &v1::Lock) -> Result<(), Fault> {
     Ok(())
 }
 
-/// All that is locked of an inode, of one sort.
+/// The records of all that is locked of an inode, of one sort, those of ended sessions among them.
 fn holders(
     state: &dyn Read,
     ino: InodeId,
     flock: bool,
-    mut visit: impl FnMut(SessionId, u64, Ranges) -> bool,
+    mut visit: impl FnMut(SessionId, u64, Ranges) -> StoreResult<bool>,
 ) -> StoreResult<()> {
     let from = schema::lock(ino, flock, SessionId(0), 0);
     let to = after(&from[..from.len() - 16]).unwrap_or_default();
     state.records((from, to), |key, ranges: Ranges| {
         let (_, session, owner) = schema::holder_of(key)?;
-        Ok(visit(session, owner, ranges))
+        visit(session, owner, ranges)
     })
 }
 
@@ -47,10 +48,13 @@ pub(crate) fn conflict(
     let mut found = None;
     if lock.kind() != Kind::None {
         holders(state, InodeId(lock.ino), lock.flock, |holder, owner, held| {
-            if (holder, owner) != (session, lock.owner) {
-                found = held.against(lock).map(|r| shown(lock, holder, owner, held.pid, r));
+            if (holder, owner) != (session, lock.owner)
+                && let Some(r) = held.against(lock)
+                && session::exists(state, holder)?
+            {
+                found = Some(shown(lock, holder, owner, held.pid, r));
             }
-            found.is_none()
+            Ok(found.is_none())
         })?;
     }
     Ok(found)
@@ -67,8 +71,8 @@ pub(crate) fn others_hold(state: &dyn Read, session: SessionId, ino: InodeId) ->
     let mut others = false;
     for flock in [false, true] {
         holders(state, ino, flock, |holder, _, _| {
-            others |= holder != session;
-            !others
+            others |= holder != session && session::exists(state, holder)?;
+            Ok(!others)
         })?;
     }
     Ok(others)
@@ -77,10 +81,18 @@ pub(crate) fn others_hold(state: &dyn Read, session: SessionId, ino: InodeId) ->
 /// All locks on an inode of one sort.
 pub(crate) fn of_inode(state: &dyn Read, ino: InodeId, flock: bool) -> StoreResult<Vec<v1::Lock>> {
     let of = v1::Lock { ino: ino.0, flock, ..Default::default() };
-    let mut all = Vec::new();
+    let (mut all, mut last) = (Vec::new(), None);
     holders(state, ino, flock, |session, owner, held| {
-        all.extend(held.ranges.iter().map(|r| shown(&of, session, owner, held.pid, *r)));
-        true
+        // They come session by session.
+        let lives = match last.filter(|(known, _)| *known == session) {
+            Some((_, lives)) => lives,
+            None => session::exists(state, session)?,
+        };
+        last = Some((session, lives));
+        if lives {
+            all.extend(held.ranges.iter().map(|r| shown(&of, session, owner, held.pid, *r)));
+        }
+        Ok(true)
     })?;
     Ok(all)
 }
@@ -97,14 +109,15 @@ pub(super) fn put(tx: &mut Txn<'_>, key: Vec<u8>, session: SessionId, held: &Ran
     }
 }
 
-/// A session ends, and all its locks with it.
-pub(super) fn end(tx: &mut Txn<'_>, session: SessionId) -> StoreResult<()> {
+/// Deletes the locks of a session that has ended, up to `limit`. Answers how many.
+pub(super) fn end(tx: &mut Txn<'_>, session: SessionId, limit: usize) -> StoreResult<usize> {
     let (from, to) = schema::locks_of(session);
     let mut keys = Vec::new();
     tx.scan(&from, &to, &mut |key, _| {
         keys.push(key.to_vec());
-        Ok(true)
+        Ok(keys.len() < limit)
     })?;
+    let ended = keys.len();
     for key in keys {
         match schema::lock_in(&key) {
             Ok(lock) => tx.delete(lock.to_vec()),
@@ -112,7 +125,7 @@ pub(super) fn end(tx: &mut Txn<'_>, session: SessionId) -> StoreResult<()> {
         }
         tx.delete(key);
     }
-    Ok(())
+    Ok(ended)
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ use crate::store::{Read, StoreResult, Txn};
 use v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, REQUEST_WINDOW, SessionId, v1};
 
+/// Most locks and replies of an ended session that one entry deletes.
+const STEP: usize = 2048;
+
 /// Applies the request of a session, or answers what it answered the first time.
 pub(super) fn apply(
     tx: &mut Txn<'_>,
@@ -85,8 +88,9 @@ fn forget_replies(tx: &mut Txn<'_>, id: SessionId, session: &Session, acked: u64
     }
 }
 
-/// Ends a session: nothing that it sends takes effect from now on. None of its records need be read for that,
-/// and the same ones go whether they can be or not: else what it holds would be held for ever.
+/// Ends a session: nothing that it sends takes effect from now on, and what it has locked is free. None of its
+/// records need be read for that, and the same ones go whether they can be or not: else what it holds would be
+/// held for ever. Those that are too many for one entry go with later ones.
 pub(super) fn end(tx: &mut Txn<'_>, id: SessionId) -> StoreResult<()> {
     let key = schema::session(id);
     let Some(record) = tx.get(&key)? else { return Ok(()) };
@@ -97,17 +101,28 @@ pub(super) fn end(tx: &mut Txn<'_>, id: SessionId) -> StoreResult<()> {
             (0, nonces_of(tx, id)?)
         }
     };
-    // Those below are forgotten.
-    let (from, to) = (schema::reply(id, acked_below), schema::replies(id).1);
-    let mut keys = Vec::new();
-    tx.scan(&from, &to, &mut |key, _| {
-        keys.push(key.to_vec());
-        Ok(true)
-    })?;
-    keys.into_iter().for_each(|key| tx.delete(key));
-    locks::end(tx, id)?;
     nonces.into_iter().for_each(|nonce| tx.delete(nonce));
     tx.delete(key);
+    // Replies below are forgotten.
+    clear(tx, id, acked_below)
+}
+
+/// Takes a step in deleting what an ended session has left: locks, and replies from this number on.
+fn clear(tx: &mut Txn<'_>, id: SessionId, acked_below: u64) -> StoreResult<()> {
+    let locks = locks::end(tx, id, STEP)?;
+    let (from, to) = (schema::reply(id, acked_below), schema::replies(id).1);
+    let (left, mut keys) = (STEP - locks, Vec::new());
+    tx.scan(&from, &to, &mut |key, _| {
+        keys.push(key.to_vec());
+        Ok(keys.len() <= left)
+    })?;
+    let is_more = keys.len() > left;
+    keys.truncate(left);
+    keys.into_iter().for_each(|key| tx.delete(key));
+    match locks == STEP || is_more {
+        true => tx.put_bytes(schema::ended(id), Default::default()),
+        false => tx.delete(schema::ended(id)),
+    }
     Ok(())
 }
 
@@ -126,14 +141,16 @@ fn nonces_of(tx: &Txn<'_>, id: SessionId) -> StoreResult<Vec<Vec<u8>>> {
     Ok(keys)
 }
 
-fn exists(state: &dyn Read, id: SessionId) -> StoreResult<bool> {
+/// Whether the session has not ended.
+pub(super) fn exists(state: &dyn Read, id: SessionId) -> StoreResult<bool> {
     Ok(state.get(&schema::session(id))?.is_some())
 }
 
 impl Operation for v1::ExpireSessionEntry {
     type Plan = ();
 
-    /// A session that is gone already is no error: the leader may ask twice.
+    /// A session that is gone already is no error: the leader may ask twice, and asks again for what is left
+    /// of it.
     fn check(&self, _: &dyn Read, _: &Context) -> Result<(), Fault> {
         Ok(())
     }
@@ -143,6 +160,8 @@ impl Operation for v1::ExpireSessionEntry {
         if exists(tx.state(), id)? {
             end(tx, id)?;
             reserve_inodes::note_death(tx, id, cx.now)?;
+        } else if tx.get(&schema::ended(id))?.is_some() {
+            clear(tx, id, 0)?;
         }
         Ok(EMPTY)
     }

@@ -195,3 +195,62 @@ fn only_what_exists_is_locked_and_ranges_are_bounded() {
     assert_eq!(set(ino, Kind::None, 2, 2 * 4095), Ok(()));
     assert_eq!(set(ino, Kind::None, 0, LAST), Ok(()));
 }
+
+/// What a session held is free at once and it can do nothing any more (I5), however much it leaves: that goes
+/// with entries that delete a bounded number of records each.
+#[test]
+fn a_session_with_many_locks_ends_in_steps() {
+    const LOCKS: u64 = 5000;
+    const NAMES: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX";
+    for expires in [false, true] {
+        let mut rig = Rig::in_memory();
+        let (session, next) = (rig.session, rig.open_session(2));
+        let files: Vec<u64> = (0..50).map(|n| create(&mut rig, &NAMES[n..=n])).collect();
+        let lock = |n: u64, kind: Kind| {
+            let (ino, owner) = (files[n as usize % files.len()], n / 50);
+            let lock = v1::Lock { ino, owner, kind: kind.into(), end: LAST, ..Default::default() };
+            Op::SetLock(v1::SetLockOp { lock: Some(lock), ..Default::default() })
+        };
+        let request =
+            |session, number, op| v1::MetaRequest { session, number, acked_below: 0, op: Some(op) };
+        for n in 0..LOCKS {
+            rig.request(request(session, 1000 + n, lock(n, Kind::Read))).unwrap();
+        }
+        let expire = || Body::ExpireSession(v1::ExpireSessionEntry { session });
+        let tags = [0x1a, 0x3a, 0x31];
+        let left = |rig: &Rig| {
+            let records = rig.machine.dump().unwrap();
+            records.iter().filter(|(key, _)| tags.contains(&key[2])).count()
+        };
+        let before = left(&rig);
+        assert!(before as u64 > 3 * LOCKS);
+        match expires {
+            true => rig.entry(expire()).unwrap(),
+            false => {
+                rig.request(request(session, 9999, Op::CloseSession(Default::default()))).unwrap()
+            }
+        };
+        let mut rest = left(&rig);
+        assert!(rest > 0 && before - rest < 5000, "{before} records, {rest} after one entry");
+        let late = rig.request(request(session, 10_000, lock(0, Kind::None)));
+        assert_eq!(late, Err(ErrorKind::SessionExpired));
+        let again = rig.request(request(session, 9999, Op::CloseSession(Default::default())));
+        assert_eq!(again, Err(ErrorKind::SessionExpired));
+        // Another locks for itself what is in the way of nobody, though its records are there.
+        let ino = weft_proto::InodeId(files[49]);
+        assert_eq!(rig.machine.locks_of(ino, false).unwrap(), []);
+        assert!(!rig.machine.others_hold_locks(SessionId(next), ino).unwrap());
+        rig.request(request(next, 1, lock(49, Kind::Write))).unwrap();
+        assert_eq!(rig.machine.locks_of(ino, false).unwrap().len(), 1);
+        rig.check();
+        while let Some(ended) = rig.machine.ended_session().unwrap() {
+            assert_eq!(ended, SessionId(session));
+            rig.entry(expire()).unwrap();
+            let now = left(&rig);
+            assert!(now < rest && rest - now < 5000, "{rest} records, {now} after the next entry");
+            rest = now;
+        }
+        assert_eq!(rest, 3, "a lock, what leads to it, and a reply");
+        rig.check();
+    }
+}
