@@ -169,6 +169,11 @@ pub(crate) fn reserved(id: SessionId, end: u64) -> Vec<u8> {
     key(ROOT_SHARD, Tag::Reserved, &[&id.0.to_be_bytes(), &end.to_be_bytes()])
 }
 
+/// Where the range of numbers ends that a session took some from last. No range ends here.
+pub(crate) fn newest_reserved(id: SessionId) -> Vec<u8> {
+    reserved(id, 0)
+}
+
 /// All numbers that were set aside for a session: `[from, to)`.
 pub(crate) fn all_reserved(id: SessionId) -> (Vec<u8>, Vec<u8>) {
     let from = key(ROOT_SHARD, Tag::Reserved, &[&id.0.to_be_bytes()]);
@@ -395,6 +400,16 @@ pub(crate) struct Numbers {
     pub first: u64,
     #[prost(uint64, tag = "2")]
     pub count: u64,
+    /// As many behind them are kept for the session, which has not asked for them yet.
+    #[prost(uint64, tag = "3")]
+    pub room: u64,
+}
+
+impl Numbers {
+    /// The first number behind them.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.count
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]

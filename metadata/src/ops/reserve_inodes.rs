@@ -5,12 +5,15 @@
 //! session: by age, because all sessions may die together.
 
 use super::{Context, Fault, Operation, Reply, refuse};
-use crate::schema::{self, Numbers, Tag};
+use crate::schema::{self, Number, Numbers, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 /// Most numbers in one request.
 const MOST: u32 = 1 << 16;
+/// A session is given so many at a time to take its own from, at first and at most: twice what it has taken of
+/// the last. So sessions that ask in turns have a few ranges each, and not one for every request.
+const BLOCK: [u64; 2] = [MOST as u64, 1 << 24];
 /// How long numbers are remembered after their session was declared dead, in nanoseconds: a week, since a
 /// mount with new files waits for the group for as long as it lives.
 const AGE: i64 = 7 * 24 * 3600 * 1_000_000_000;
@@ -33,23 +36,37 @@ impl Operation for v1::ReserveInodesOp {
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
         let count = u64::from(self.count);
-        let first = tx.edit_counters(|c| {
-            c.next_inode += count;
-            c.next_inode - count
-        })?;
-        let first = InodeId::new(InodeId::ROOT.shard(), first).0;
-        // Who is alone in making files has one range, however many it makes.
-        let before = schema::reserved(cx.session, first);
-        let range = match tx.state().load::<Numbers>(&before)? {
-            Some(range) => {
-                tx.delete(before);
-                Numbers { count: range.count + count, ..range }
+        let mut range = newest(tx.state(), cx.session)?.unwrap_or_default();
+        if range.room < count {
+            let block = range.count.saturating_mul(2).clamp(BLOCK[0], BLOCK[1]);
+            let first = tx.edit_counters(|c| {
+                c.next_inode += block;
+                c.next_inode - block
+            })?;
+            let first = InodeId::new(InodeId::ROOT.shard(), first).0;
+            // Who is alone in making files has one range, however many it makes.
+            if range.end() + range.room == first {
+                range.room += block;
+            } else {
+                range = Numbers { first, count: 0, room: block };
             }
-            None => Numbers { first, count },
-        };
-        tx.put(schema::reserved(cx.session, first + count), &range);
+        }
+        let first = range.end();
+        if range.count > 0 {
+            tx.delete(schema::reserved(cx.session, first));
+        }
+        range.count += count;
+        range.room -= count;
+        tx.put(schema::reserved(cx.session, range.end()), &range);
+        tx.put(schema::newest_reserved(cx.session), &Number { value: range.end() });
         Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first }))
     }
+}
+
+/// The range that the session took numbers from last.
+fn newest(state: &dyn Read, id: SessionId) -> StoreResult<Option<Numbers>> {
+    let Some(Number { value }) = state.load(&schema::newest_reserved(id))? else { return Ok(None) };
+    state.load(&schema::reserved(id, value))
 }
 
 /// The range that was found last: the files of one request are mostly of one.
@@ -82,6 +99,8 @@ impl Known {
 
 /// Notes that a session was declared dead, and forgets what was set aside for those that died long ago.
 pub(super) fn note_death(tx: &mut Txn<'_>, id: SessionId, now: i64) -> StoreResult<()> {
+    // It takes no more of them.
+    tx.delete(schema::newest_reserved(id));
     if has_any(tx, id)? {
         tx.put_bytes(schema::dead(time(now), id), Default::default());
     }
