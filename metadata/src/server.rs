@@ -72,10 +72,12 @@ impl MetadataService {
     async fn meta(&self, request: Incoming) -> Result<Outgoing> {
         let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
         let message: v1::MetaRequest = decode(&request)?;
-        let mut reply =
-            tokio::time::timeout_at(deadline, self.dispatch(message, deadline)).await.map_err(
-                |_| Error::new(ErrorKind::TimedOut, "the metadata group did not answer in time"),
-            )??;
+        let mut reply = tokio::time::timeout_at(deadline, self.dispatch(message, deadline))
+            .await
+            .map_err(|_| {
+                Error::new(ErrorKind::TimedOut, "the metadata group did not answer in time")
+            })?
+            .map_err(|error| self.node.or_elsewhere(error))?;
         without(self.add_xattrs(&mut reply), "extended attributes that were not asked for");
         Ok(Outgoing::message(&reply))
     }

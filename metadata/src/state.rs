@@ -9,8 +9,8 @@
 //!
 //! One writer, the node; any number of readers, which never wait for it.
 
-use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
+use crate::ops::{self, Fault};
 use crate::schema::{self, Tag};
 use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn};
 use crate::upgrade;
@@ -35,6 +35,8 @@ pub struct StateMachine {
     discarded: AtomicU64,
     cut: AtomicU64,
     ended: AtomicU64,
+    /// Why a reader could not read what is here.
+    failure: Mutex<Option<Error>>,
 }
 
 impl StateMachine {
@@ -68,6 +70,7 @@ impl StateMachine {
             discarded: AtomicU64::new(0),
             cut: AtomicU64::new(0),
             ended: AtomicU64::new(0),
+            failure: Mutex::new(None),
         }
     }
 
@@ -169,6 +172,27 @@ impl StateMachine {
         Ok(applied)
     }
 
+    /// Why a reader could not read what is here, if one could not: this server's disk or memory has done
+    /// something to it, and the other replicas have it whole. To apply entries goes on.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.lock().clone()
+    }
+
+    /// Passes on what a reader was answered, and notes if the store failed. Nothing that was asked for can be
+    /// taken for that: it is refused, or not found.
+    fn read_by<T>(&self, answer: Result<T, impl Into<Fault>>) -> Result<T> {
+        answer.map_err(|fault| {
+            let fault = fault.into();
+            if let Fault::Store(e) = &fault
+                && !e.is_of_content()
+            {
+                tracing::error!("the state cannot be read: {e}");
+                self.failure.lock().get_or_insert_with(|| e.0.clone());
+            }
+            fault.into()
+        })
+    }
+
     /// Answers a read (ops 10..=20 of [`v1::MetaRequest`]) from one moment of the state. `stat_fs`
     /// fills in the inodes only: capacities are not replicated state.
     pub fn read(&self, request: &v1::MetaRequest) -> Result<v1::MetaReply> {
@@ -178,53 +202,53 @@ impl StateMachine {
         } else {
             self.store.view(|s| ops::query(op, s))
         };
-        Ok(v1::MetaReply { result: Some(answer?), ..Default::default() })
+        Ok(v1::MetaReply { result: Some(self.read_by(answer)?), ..Default::default() })
     }
 
     /// The inode behind a name, if there is one.
     pub fn child(&self, parent: InodeId, name: &[u8]) -> Result<Option<InodeId>> {
-        let dentry = self.store.newest(|s| s.dentry(parent, name))?;
+        let dentry = self.read_by(self.store.newest(|s| s.dentry(parent, name)))?;
         Ok(dentry.map(|d| InodeId(d.ino)))
     }
 
     /// Attributes of an inode, if it is there.
     pub fn attr(&self, ino: InodeId) -> Result<Option<v1::Attr>> {
-        Ok(self.store.newest(|s| s.inode(ino))?.map(|inode| inode.attr))
+        Ok(self.read_by(self.store.newest(|s| s.inode(ino)))?.map(|inode| inode.attr))
     }
 
     /// Extended attributes of an inode, if they are short enough to be sent unasked.
     pub fn short_xattrs(&self, ino: InodeId) -> Result<Option<v1::Xattrs>> {
-        Ok(self.store.view(|s| ops::short_xattrs(s, ino))?)
+        self.read_by(self.store.view(|s| ops::short_xattrs(s, ino)))
     }
 
     /// How files made in a directory are laid out.
     pub fn layout(&self, dir: InodeId) -> Result<Option<v1::LayoutInfo>> {
-        Ok(self.store.newest(|s| s.inode(dir))?.and_then(|inode| inode.layout))
+        Ok(self.read_by(self.store.newest(|s| s.inode(dir)))?.and_then(|inode| inode.layout))
     }
 
     /// What an open answers: attributes, effective layout and the first extents.
     pub fn open_reply(&self, ino: InodeId) -> Result<v1::OpenReply> {
-        Ok(self.store.view(|s| ops::open_reply(s, ino))?)
+        self.read_by(self.store.view(|s| ops::open_reply(s, ino)))
     }
 
     /// A lock of another owner that stands against `lock` of `session`.
     pub fn lock_conflict(&self, session: SessionId, lock: &v1::Lock) -> Result<Option<v1::Lock>> {
-        Ok(self.store.view(|s| ops::lock_conflict(s, session, lock))?)
+        self.read_by(self.store.view(|s| ops::lock_conflict(s, session, lock)))
     }
 
     /// Whether another session holds any lock on the inode.
     pub fn others_hold_locks(&self, session: SessionId, ino: InodeId) -> Result<bool> {
-        Ok(self.store.newest(|s| ops::others_hold(s, session, ino))?)
+        self.read_by(self.store.newest(|s| ops::others_hold(s, session, ino)))
     }
 
     /// All locks on an inode: those of flock(2), or those of fcntl(2).
     pub fn locks_of(&self, ino: InodeId, flock: bool) -> Result<Vec<v1::Lock>> {
-        Ok(self.store.view(|s| ops::locks_of(s, ino, flock))?)
+        self.read_by(self.store.view(|s| ops::locks_of(s, ino, flock)))
     }
 
     /// The cluster map; [`ErrorKind::Unavailable`] before the cluster is initialised.
     pub fn cluster_map(&self) -> Result<v1::ClusterMap> {
-        Ok(self.store.view(ops::cluster_map)?)
+        self.read_by(self.store.view(ops::cluster_map))
     }
 
     /// Every live session with the name its client gave. One whose record does not read is there, too: it
@@ -232,7 +256,7 @@ impl StateMachine {
     pub fn sessions(&self) -> Result<Vec<(SessionId, String)>> {
         let mut sessions = Vec::new();
         let (from, to) = schema::all(Tag::Session);
-        self.store.view(|s| {
+        let scanned = self.store.view(|s| {
             s.scan(&from, &to, &mut |key, value| {
                 let name = schema::decode::<schema::Session>(key, value).map(|s| s.client);
                 let name = name.unwrap_or_else(|e| {
@@ -242,18 +266,19 @@ impl StateMachine {
                 sessions.push((SessionId(schema::number_at(key, schema::HEAD)?), name));
                 Ok(true)
             })
-        })?;
+        });
+        self.read_by(scanned)?;
         Ok(sessions)
     }
 
     /// The number that the next session will get; they are given in order.
     pub fn next_session(&self) -> Result<u64> {
         // None are counted before the cluster is initialised, and 0 is no session.
-        Ok(self.store.newest(|s| s.counters())?.next_session.max(1))
+        Ok(self.read_by(self.store.newest(|s| s.counters()))?.next_session.max(1))
     }
 
     pub fn session_exists(&self, id: SessionId) -> Result<bool> {
-        Ok(self.store.newest(|s| s.get(&schema::session(id)))?.is_some())
+        Ok(self.read_by(self.store.newest(|s| s.get(&schema::session(id))))?.is_some())
     }
 
     /// Inodes without a name, after `after`, in order: to be purged once nobody has them open.
@@ -288,9 +313,10 @@ impl StateMachine {
 
     /// Whether metadata knows the segment: committed, or waiting for deletion.
     pub fn segment_known(&self, id: SegmentId) -> Result<bool> {
-        self.store.view(|s| {
+        let known = self.store.view(|s| -> StoreResult<bool> {
             Ok(s.get(&schema::segment(id))?.is_some() || s.get(&schema::garbage(id))?.is_some())
-        })
+        });
+        self.read_by(known)
     }
 
     /// Writes a copy of one moment of the state to `dir`, which must not exist, on the same
@@ -312,6 +338,7 @@ impl StateMachine {
         upgrade::run(&self.store)?;
         let applied = self.store.newest(accept)?;
         self.applied.store(applied, Ordering::Release);
+        *self.failure.lock() = None;
         Ok(())
     }
 
@@ -341,12 +368,13 @@ impl StateMachine {
     ) -> Result<Vec<T>> {
         let mut items = Vec::new();
         if limit > 0 {
-            self.store.view(|s| {
+            let listed = self.store.view(|s| {
                 s.records(range, |key, record| {
                     items.push(item(key, record)?);
                     Ok(items.len() < limit)
                 })
-            })?;
+            });
+            self.read_by(listed)?;
         }
         Ok(items)
     }

@@ -31,7 +31,7 @@ use rand::rngs::StdRng;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use weft_net::Peers;
@@ -112,6 +112,8 @@ pub struct Driver {
     pub(super) making: bool,
     pub(super) syncing: bool,
     pub(super) snapshot_sent: BTreeMap<u64, Instant>,
+    /// When each of the others was last heard of.
+    heard: BTreeMap<u64, Instant>,
 }
 
 impl Driver {
@@ -155,6 +157,7 @@ impl Driver {
             proposals: proposals_tx,
             barriers: barriers_tx,
             admissions: others.map(|id| (id, Default::default())).collect(),
+            replaceable: AtomicBool::new(false),
             state,
             env,
             config,
@@ -193,6 +196,7 @@ impl Driver {
             making: false,
             syncing: false,
             snapshot_sent: BTreeMap::new(),
+            heard: BTreeMap::new(),
         };
         Ok((node, driver))
     }
@@ -213,7 +217,7 @@ impl Driver {
                     self.pending.fail(super::stopping);
                     return Ok(());
                 }
-                _ = tick.tick() => self.on_tick(),
+                _ = tick.tick() => self.on_tick()?,
                 Some(written) = self.written.recv() => self.on_written(written?),
                 Some(applied) = self.applied.recv() => self.on_applied(applied?)?,
                 Some(messages) = self.wiring.inbox.recv() => self.on_messages(messages)?,
@@ -280,7 +284,7 @@ impl Driver {
         !muted && (self.caught_up() || admitted.term > 0 && reaches)
     }
 
-    fn on_tick(&mut self) {
+    fn on_tick(&mut self) -> Result<()> {
         if self.caught_up() {
             self.raw.tick();
         } else {
@@ -296,6 +300,23 @@ impl Driver {
         }
         self.care_for_snapshots();
         self.compact();
+        self.leave_to_others()
+    }
+
+    /// A leader whose state cannot be read ends, as one that cannot apply to it does, if the others go on
+    /// without it: they have it whole. Otherwise only those fail that ask for what is damaged.
+    fn leave_to_others(&self) -> Result<()> {
+        let patience = self.node.config.election_timeout();
+        let answer = self.heard.values().filter(|heard| heard.elapsed() < patience).count();
+        let replaceable = self.leads.is_some() && 2 * answer > self.node.config.peers.len();
+        self.node.replaceable.store(replaceable, Ordering::Relaxed);
+        match self.node.state.failure() {
+            Some(failure) if replaceable => {
+                tracing::error!("this server leaves its lead to the others, and ends: {failure}");
+                Err(failure)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the others commit what this server cannot write: it answers nobody, since it applies only
@@ -316,7 +337,9 @@ impl Driver {
     }
 
     fn on_messages(&mut self, messages: Vec<Message>) -> Result<()> {
+        let now = Instant::now();
         for mut message in messages {
+            self.heard.insert(message.from, now);
             match MessageType::from_i32(message.msg_type) {
                 Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
                     if !self.may_elect(&message) => {}

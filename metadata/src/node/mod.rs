@@ -32,7 +32,7 @@ use proposal::Proposal;
 use prost::Message as _;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use weft_proto::{Error, ErrorKind, MapEpoch, NodeId, Result, v1};
@@ -68,6 +68,8 @@ pub struct Node {
     /// The others, with the last request of each to be admitted and what that was told. Held while an entry
     /// is under way.
     admissions: BTreeMap<NodeId, Admission>,
+    /// This server leads, and a majority of the group answers without it.
+    replaceable: AtomicBool,
 }
 
 type Admission = Arc<tokio::sync::Mutex<Option<(Bytes, v1::JoinReply)>>>;
@@ -131,6 +133,17 @@ impl Node {
     /// The error for who asks a server that does not lead.
     pub fn not_leader(&self) -> Error {
         not_leader(&self.config, self.view().leader)
+    }
+
+    /// What to answer in place of an error: if this server cannot read its state, and another can take its
+    /// lead, that is asked again.
+    pub fn or_elsewhere(&self, error: Error) -> Error {
+        let unreadable = error.kind == ErrorKind::Io && self.state.failure().is_some();
+        if !unreadable || !self.replaceable.load(Ordering::Relaxed) {
+            return error;
+        }
+        let what = format!("this metadata server leaves its lead to the others: {error}");
+        Error::new(ErrorKind::Unavailable, what)
     }
 
     /// Waits until this server leads and may answer. Another leader, or none before the deadline,

@@ -113,5 +113,7 @@ proptest! {
         ] {
             let _ = rig.read(op);
         }
+        // Which would end the server.
+        prop_assert_eq!(rig.machine.failure(), None);
     }
 }

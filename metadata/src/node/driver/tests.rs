@@ -268,19 +268,19 @@ async fn a_leader_whose_log_disk_hangs_steps_down() {
         sent.iter().filter(|m| m.msg_type == MessageType::MsgHeartbeat as i32).count()
     };
     advance(rig.driver.node.config.election_timeout()).await;
-    rig.driver.on_tick();
+    rig.driver.on_tick().unwrap();
     rig.settle().await;
     assert!(rig.driver.leads.is_some(), "not before an election timeout has passed");
     rig.sent_to(2);
     advance(Duration::from_millis(1)).await;
-    rig.driver.on_tick();
+    rig.driver.on_tick().unwrap();
     rig.settle().await;
     assert_eq!(rig.driver.leads, None);
     assert_eq!(refused(answer).await, ErrorKind::Unavailable);
     rig.sent_to(2);
     for _ in 0..20 {
         advance(rig.driver.node.config.tick()).await;
-        rig.driver.on_tick();
+        rig.driver.on_tick().unwrap();
         rig.settle().await;
     }
     // It neither keeps others from being elected nor stands itself, before its disk writes.
@@ -300,7 +300,7 @@ async fn a_leader_whose_disk_is_as_slow_as_the_others_leads_on() {
     let answer = rig.propose(admit(9));
     rig.settle().await;
     advance(2 * rig.driver.node.config.election_timeout()).await;
-    rig.driver.on_tick();
+    rig.driver.on_tick().unwrap();
     rig.settle().await;
     disk.write();
     rig.driver.drain().unwrap();
@@ -384,7 +384,7 @@ async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
     rig.acknowledge(&[2]).await;
     assert_eq!(answer.await.unwrap().unwrap().1.error, 0);
     rig.sent_to(3);
-    rig.driver.on_tick();
+    rig.driver.on_tick().unwrap();
     rig.settle().await;
     let heartbeat = rig.sent_to(3).pop().unwrap();
     assert_eq!(heartbeat.commit, 0, "nothing is known of it");
@@ -405,7 +405,7 @@ async fn who_catches_up_stands_for_no_election_and_elects_who_has_what_it_forgot
         let patience = 10 * rig.driver.node.config.election_ticks();
         for have in 0..4 {
             for _ in 0..patience {
-                rig.driver.on_tick();
+                rig.driver.on_tick().unwrap();
                 rig.settle().await;
             }
             assert_eq!(rig.sent_to(3).len(), 0, "with {have} entries it does not stand");
@@ -423,7 +423,7 @@ async fn who_catches_up_stands_for_no_election_and_elects_who_has_what_it_forgot
             assert_eq!(rig.votes(5, 100).await, [], "it has just heard of a leader");
         }
         for _ in 0..patience {
-            rig.driver.on_tick();
+            rig.driver.on_tick().unwrap();
             rig.settle().await;
         }
         assert!(!rig.sent_to(3).is_empty(), "it stands");
@@ -541,4 +541,69 @@ async fn what_was_done_is_told_without_what_comes_along() {
         assert!(matches!(reply.result, Some(Reply::Open(_) | Reply::OpenSession(_))), "{reply:?}");
         assert_eq!(reply.grants.len(), grants, "{reply:?}");
     }
+}
+
+/// The client asks again, and another answers. With nobody to take the lead, only who asks for what is damaged
+/// is told so; and nobody can ask in a way that looks like damage.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_read_its_state_leaves_the_lead_to_who_can() {
+    use v1::meta_request::Op;
+    let mut rig = Rig::leading().await;
+    let init = v1::InitClusterEntry {
+        cluster: vec![7; 16].into(),
+        profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
+        members: vec![],
+    };
+    rig.propose(v1::log_entry::Body::InitCluster(init));
+    rig.settle().await;
+    rig.acknowledge(&[2]).await;
+    let node = rig.driver.node.clone();
+    let service = MetadataService::new(
+        node.clone(),
+        Arc::default(),
+        rig.driver.wiring.snapshots.clone(),
+        mpsc::channel(1).0,
+        rig.driver.wiring.shutdown.clone(),
+    );
+    let ask = async |op| {
+        node.lease.extend(Instant::now());
+        let request = v1::MetaRequest { op: Some(op), ..Default::default() };
+        let peer = weft_net::PeerInfo { name: "c".into(), address: "c".into(), cluster: None };
+        let incoming = weft_net::Incoming {
+            op: op::META,
+            head: request.encode_to_vec().into(),
+            payload: Default::default(),
+            peer: Arc::new(peer),
+            deadline: None,
+        };
+        service.call(incoming).await.map(drop).map_err(|e| e.kind)
+    };
+    let root = || Op::GetAttr(v1::GetAttrOp { ino: 1 });
+    rig.acknowledge(&[2, 3]).await;
+    assert_eq!(ask(root()).await, Ok(()));
+    for (op, refusal) in [
+        (Op::GetAttr(v1::GetAttrOp { ino: u64::MAX }), ErrorKind::Stale),
+        (Op::ReadLink(v1::ReadLinkOp { ino: 1 }), ErrorKind::Invalid),
+        (Op::Lookup(v1::LookupOp { parent: 1, name: vec![0; 9999].into() }), ErrorKind::NotFound),
+        (
+            Op::GetXattr(v1::GetXattrOp { ino: 1, name: vec![7; 9999].into() }),
+            ErrorKind::NoAttribute,
+        ),
+    ] {
+        let refused = ask(op.clone()).await.unwrap_err();
+        assert!(refused == refusal || refused == ErrorKind::NameTooLong, "{op:?}: {refused:?}");
+    }
+    assert_eq!(node.state.failure(), None);
+    rig.driver.on_tick().unwrap();
+
+    advance(node.config.election_timeout()).await;
+    rig.acknowledge(&[2]).await;
+    node.state.damage(crate::schema::inode(weft_proto::InodeId::ROOT), Some("\u{7f}".into()));
+    rig.driver.on_tick().unwrap();
+    assert_eq!(ask(root()).await, Err(ErrorKind::Io), "server 3 is silent");
+    rig.driver.on_tick().unwrap();
+    rig.acknowledge(&[2, 3]).await;
+    let ended = rig.driver.on_tick().unwrap_err();
+    assert!(ended.message.contains("move the whole data folder away"), "{ended}");
+    assert_eq!(ask(root()).await, Err(ErrorKind::Unavailable));
 }
