@@ -27,8 +27,8 @@ use weft_proto::{Error, ErrorKind, Result, Uuid};
 const INBOX: usize = 64;
 /// Largest payload of a request: none has one.
 const MAX_PAYLOAD: usize = 4096;
-/// Bytes held for one connection; pieces of snapshots are the largest answers.
-const MAX_IN_FLIGHT: usize = 8 << 20;
+/// Bytes held for one connection: answers to requests that wait for other clients hold theirs all the while.
+const MAX_IN_FLIGHT: usize = 32 << 20;
 /// Bytes held for all connections together.
 const MAX_MEMORY: usize = 256 << 20;
 

@@ -5,10 +5,13 @@ use crate::conflicts;
 use crate::leases::Mode;
 use crate::lock_waits::Turn;
 use crate::node::{Effect, Node};
+use crate::ops;
 use crate::replication;
 use crate::sessions::Declaration;
-use crate::snapshot::Snapshots;
+use crate::snapshot::{self, Snapshots};
 use crate::targets::Targets;
+use bytes::Bytes;
+use prost::Message;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +31,9 @@ const LOOKUP_INLINE: u64 = 16 << 10;
 
 /// Extended attributes that come unasked with one answer, in bytes.
 const UNASKED: usize = 256 << 10;
+
+/// What asks for a long answer is no longer, in bytes.
+const ASKING: usize = 1 << 10;
 
 /// One server's answers.
 pub struct MetadataService {
@@ -102,7 +108,7 @@ impl MetadataService {
             if bytes < UNASKED
                 && let Some(xattrs) = self.node.state.short_xattrs(InodeId(ino))?
             {
-                bytes += prost::Message::encoded_len(&xattrs);
+                bytes += xattrs.encoded_len();
                 reply.xattrs.push(xattrs);
             }
         }
@@ -770,9 +776,32 @@ impl Service for MetadataService {
             )),
         }
     }
+
+    fn weigh(&self, op: u16, head: &Bytes) -> usize {
+        match op {
+            op::META if head.len() <= ASKING => {
+                let asked = v1::MetaRequest::decode(head.clone()).ok();
+                asked.and_then(|asked| asked.op).map_or(0, |op| ops::longest(&op) + along(&op))
+            }
+            op::SNAPSHOT_PIECE => snapshot::PIECE as usize,
+            _ => 0,
+        }
+    }
 }
 
-fn decode<M: prost::Message + Default>(request: &Incoming) -> Result<M> {
+/// Bytes that come along with an answer, at most: extended attributes, leases (those of many names are counted
+/// with these), and the content of a small file and where it lies.
+fn along(op: &Op) -> usize {
+    const OF_ONE: usize = ops::SHORT_ALL + 4 * ops::GRANT;
+    match op {
+        Op::ReadDir(asked) if asked.attrs => UNASKED + OF_ONE,
+        Op::Lookup(_) => OF_ONE + 2 * LOOKUP_INLINE as usize,
+        Op::GetAttr(_) | Op::GetExtents(_) | Op::ReadDir(_) | Op::Open(_) | Op::Lease(_) => OF_ONE,
+        _ => 0,
+    }
+}
+
+fn decode<M: Message + Default>(request: &Incoming) -> Result<M> {
     M::decode(request.head.clone())
         .map_err(|e| Error::new(ErrorKind::Protocol, format!("operation {}: {e}", request.op)))
 }

@@ -20,7 +20,7 @@ use weft_net::{Body, Peers};
 use weft_proto::{Error, ErrorKind, Result, op, v1};
 
 /// Bytes asked for at a time.
-const PIECE: u64 = 1 << 20;
+pub(crate) const PIECE: u64 = 1 << 20;
 /// Most files and bytes that a follower takes from one snapshot.
 const MAX_FILES: usize = 100_000;
 const MAX_BYTES: u64 = 1 << 42;

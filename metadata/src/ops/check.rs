@@ -2,7 +2,7 @@
 //! state must keep among each other.
 
 use super::set_xattr::Room;
-use super::{Fault, Query, Reply, content, locks};
+use super::{BRIEF, Fault, Query, Reply, content, locks};
 use crate::schema::{self, Dentry, FIRST_COOKIE, Group, HEAD, IndexEntry, Inode, Segment, Tag};
 use crate::store::{Read, StoreResult};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -14,6 +14,8 @@ use weft_proto::{InodeId, SegmentId, v1};
 
 /// Most problems in one answer; more are only counted.
 const MAX_PROBLEMS: usize = 1000;
+/// One that names a name takes no more, in bytes.
+const PROBLEM: usize = 1200;
 
 impl Query for v1::CheckOp {
     fn answer(&self, state: &dyn Read) -> Result<Reply, Fault> {
@@ -33,6 +35,10 @@ impl Query for v1::CheckOp {
             check.report.problems.push(format!("and {} more problems", check.untold));
         }
         Ok(Reply::Check(check.report))
+    }
+
+    fn longest(&self) -> usize {
+        BRIEF + MAX_PROBLEMS * PROBLEM
     }
 }
 

@@ -1,10 +1,10 @@
 //! Where the bytes of a file lie.
 
-use super::{Fault, Query, Reply, content, inodes, item_len, refuse};
+use super::{ATTR, BRIEF, EXTENT, Fault, Query, Reply, SEGMENT, content, inodes, item_len, refuse};
 use crate::schema::Inode;
 use crate::store::Read;
 use v1::FileKind;
-use weft_proto::{ErrorKind, v1};
+use weft_proto::{ErrorKind, Layout, v1};
 
 /// Most extents in one answer.
 const MAX_EXTENTS: usize = 8192;
@@ -20,6 +20,15 @@ impl Query for v1::GetExtentsOp {
         let to = self.off.saturating_add(self.len);
         Ok(Reply::Extents(extents(state, &file, self.off, to, MAX_EXTENTS)?))
     }
+
+    fn longest(&self) -> usize {
+        longest(MAX_EXTENTS.min(usize::try_from(self.len).unwrap_or(usize::MAX)))
+    }
+}
+
+/// Bytes that an answer with so many extents is no longer than.
+pub(super) const fn longest(extents: usize) -> usize {
+    BRIEF + ATTR + extents * (EXTENT + SEGMENT) + Layout::MAX_INLINE as usize
 }
 
 /// Extents that touch `[from, to)`, up to `limit` of them, and their segments.

@@ -1,7 +1,8 @@
 //! The value of an extended attribute.
 
 use super::acl::Which;
-use super::{Fault, Query, Reply, inodes, refuse};
+use super::set_xattr::MAX_VALUE;
+use super::{BRIEF, Fault, Query, Reply, inodes, refuse};
 use crate::schema;
 use crate::store::Read;
 use weft_proto::{ErrorKind, InodeId, v1};
@@ -22,5 +23,8 @@ impl Query for v1::GetXattrOp {
                 refuse(ErrorKind::NoAttribute, "no such attribute")
             }
         }
+    }
+    fn longest(&self) -> usize {
+        BRIEF + MAX_VALUE
     }
 }

@@ -1,6 +1,6 @@
 //! Every segment that metadata knows, in order of id, for a reconcile with the targets (I7).
 
-use super::{Fault, Query, Reply};
+use super::{BRIEF, Fault, Query, Reply, SEGMENT};
 use crate::schema::{self, Segment, Tag};
 use crate::store::{Read, StoreResult};
 use v1::list_segments_reply::Item;
@@ -8,6 +8,9 @@ use weft_proto::{SegmentId, v1};
 
 /// Most segments in one answer.
 const MAX_ITEMS: u32 = 8192;
+
+/// The numbers of very many sessions, in bytes.
+const SESSIONS: usize = 64 << 10;
 
 impl Query for v1::ListSegmentsOp {
     fn answer(&self, state: &dyn Read) -> Result<Reply, Fault> {
@@ -24,6 +27,11 @@ impl Query for v1::ListSegmentsOp {
             more,
             live_sessions: live_sessions(state)?,
         }))
+    }
+
+    fn longest(&self) -> usize {
+        let limit = if self.limit == 0 { MAX_ITEMS } else { self.limit.min(MAX_ITEMS) } as usize;
+        BRIEF + limit * SEGMENT + SESSIONS
     }
 }
 

@@ -1,7 +1,8 @@
 //! Names of all extended attributes of an inode.
 
 use super::acl::Which;
-use super::{Fault, Query, Reply, inodes, item_len};
+use super::set_xattr::MAX_LIST;
+use super::{BRIEF, Fault, Query, Reply, inodes, item_len};
 use crate::schema::{self, HEAD, Inode, Tag};
 use crate::store::{Read, StoreResult};
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use weft_proto::{InodeId, v1};
 /// A value that is longer, in bytes, is not sent before it is asked for.
 const SHORT: usize = 512;
 /// Nor are any of an inode whose names and short values are longer, or that has to be read through long ones.
-const SHORT_ALL: usize = 4 << 10;
+pub(crate) const SHORT_ALL: usize = 4 << 10;
 const READ_ALL: u64 = 16 << 10;
 
 impl Query for v1::ListXattrOp {
@@ -23,6 +24,11 @@ impl Query for v1::ListXattrOp {
             true
         })?;
         Ok(Reply::ListXattr(v1::ListXattrReply { names }))
+    }
+
+    fn longest(&self) -> usize {
+        // A name has a byte at least, and two that say how long it is in place of the one that ends it.
+        BRIEF + 2 * MAX_LIST as usize
     }
 }
 

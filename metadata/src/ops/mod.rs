@@ -62,7 +62,7 @@ mod trim_files;
 mod unlink;
 
 pub(crate) use cluster::cluster_map;
-pub(crate) use list_xattr::short_xattrs;
+pub(crate) use list_xattr::{SHORT_ALL, short_xattrs};
 pub(crate) use locks::{conflict as lock_conflict, of_inode as locks_of, others_hold};
 pub(crate) use open::open_reply;
 pub use open_session::SESSION_TTL_MS;
@@ -146,7 +146,21 @@ pub(crate) trait Operation {
 /// A question about the state.
 pub(crate) trait Query {
     fn answer(&self, state: &dyn Read) -> Result<Reply, Fault>;
+
+    /// Bytes that no answer is longer than.
+    fn longest(&self) -> usize {
+        BRIEF
+    }
 }
+
+/// An answer that holds no list and no content is no longer, in bytes; nor are attributes, an extent without
+/// content, and the record of a segment.
+const BRIEF: usize = 512;
+const ATTR: usize = 256;
+const EXTENT: usize = 96;
+const SEGMENT: usize = 160;
+/// A lease.
+pub(crate) const GRANT: usize = 96;
 
 fn run<O: Operation>(op: &O, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
     attempt(tx, |tx| {
@@ -184,6 +198,23 @@ pub(crate) fn query(op: Option<&Op>, state: &dyn Read) -> Result<Reply, Fault> {
         Some(Op::ListSegments(op)) => op.answer(state),
         Some(Op::Check(op)) => op.answer(state),
         _ => refuse(ErrorKind::Protocol, "this request is not a read of the metadata state"),
+    }
+}
+
+/// Bytes that the answer to a query or an open is no longer than, but for what comes along. Others may wait for
+/// long, and are answered in few words, or in as many as they asked with.
+pub(crate) fn longest(op: &Op) -> usize {
+    match op {
+        Op::Open(_) | Op::Lease(_) => open::LONGEST,
+        Op::ReadDir(op) => op.longest(),
+        Op::ReadLink(op) => op.longest(),
+        Op::GetXattr(op) => op.longest(),
+        Op::ListXattr(op) => op.longest(),
+        Op::GetExtents(op) => op.longest(),
+        Op::ListSegments(op) => op.longest(),
+        Op::Check(op) => op.longest(),
+        Op::Lookup(_) | Op::GetAttr(_) | Op::StatFs(_) | Op::GetLayout(_) => BRIEF,
+        _ => 0,
     }
 }
 

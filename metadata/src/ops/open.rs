@@ -8,6 +8,9 @@ use weft_proto::{InodeId, v1};
 /// Most extents that come with an open.
 const FIRST_EXTENTS: usize = 512;
 
+/// Bytes that what [`open_reply`] answers is no longer than.
+pub(super) const LONGEST: usize = get_extents::longest(FIRST_EXTENTS);
+
 /// Attributes, effective layout and the first extents. That the session has the inode open is soft
 /// state of the leader and not recorded here.
 pub(crate) fn open_reply(state: &dyn Read, ino: InodeId) -> Result<v1::OpenReply, Fault> {

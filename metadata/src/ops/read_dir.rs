@@ -1,6 +1,7 @@
 //! Names in a directory, in the order of their cookies.
 
-use super::{Fault, Query, Reply, inodes, item_len};
+use super::names::MAX_NAME;
+use super::{ATTR, BRIEF, Fault, GRANT, Query, Reply, inodes, item_len};
 use crate::schema::{self, IndexEntry, Tag};
 use crate::store::Read;
 use weft_proto::{InodeId, v1};
@@ -9,6 +10,9 @@ use weft_proto::{InodeId, v1};
 const MAX_ENTRIES: u32 = 16_384;
 /// An answer is full once it is this long, in bytes.
 const MAX_BYTES: usize = 1 << 20;
+
+/// A name is no longer without attributes, in bytes.
+const ENTRY: usize = MAX_NAME + 64;
 
 impl Query for v1::ReadDirOp {
     fn answer(&self, state: &dyn Read) -> Result<Reply, Fault> {
@@ -37,5 +41,13 @@ impl Query for v1::ReadDirOp {
             Ok(true)
         })?;
         Ok(Reply::ReadDir(reply))
+    }
+
+    fn longest(&self) -> usize {
+        let limit =
+            if self.limit == 0 { MAX_ENTRIES } else { self.limit.min(MAX_ENTRIES) } as usize;
+        // They come with leases.
+        let attrs = if self.attrs { limit * (ATTR + GRANT) } else { 0 };
+        BRIEF + (limit * ENTRY).min(MAX_BYTES + ENTRY) + attrs
     }
 }

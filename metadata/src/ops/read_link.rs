@@ -1,6 +1,7 @@
 //! Where a symbolic link points.
 
-use super::{Fault, Query, Reply, inodes, refuse};
+use super::sym_link::MAX_TARGET;
+use super::{BRIEF, Fault, Query, Reply, inodes, refuse};
 use crate::store::Read;
 use v1::FileKind;
 use weft_proto::{ErrorKind, v1};
@@ -12,5 +13,8 @@ impl Query for v1::ReadLinkOp {
             FileKind::Symlink => Ok(Reply::Data(inode.target)),
             _ => refuse(ErrorKind::Invalid, format!("inode {} is no symbolic link", inode.ino())),
         }
+    }
+    fn longest(&self) -> usize {
+        BRIEF + MAX_TARGET
     }
 }

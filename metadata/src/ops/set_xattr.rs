@@ -9,12 +9,12 @@ use weft_proto::{ErrorKind, v1};
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 const MAX_NAME: usize = 255;
-const MAX_VALUE: usize = 64 << 10;
+pub(super) const MAX_VALUE: usize = 64 << 10;
 /// Names and values of one inode together, in bytes.
 const MAX_TOTAL: u64 = 1 << 20;
 /// The list of their names, which is as long as Linux can answer (64 KiB) with those of two access control
 /// lists.
-const MAX_LIST: u64 = (64 << 10) - 64;
+pub(super) const MAX_LIST: u64 = (64 << 10) - 64;
 
 /// What attributes take of an inode's limits, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -8,7 +8,7 @@ use v1::FileKind;
 use weft_proto::{ErrorKind, v1};
 
 /// Longest target, in bytes: Linux's PATH_MAX less the closing NUL.
-const MAX_TARGET: usize = 4095;
+pub(super) const MAX_TARGET: usize = 4095;
 
 impl Operation for v1::SymLinkOp {
     type Plan = Place;

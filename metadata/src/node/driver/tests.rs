@@ -607,3 +607,36 @@ async fn a_leader_that_cannot_read_its_state_leaves_the_lead_to_who_can() {
     assert!(ended.message.contains("move the whole data folder away"), "{ended}");
     assert_eq!(ask(root()).await, Err(ErrorKind::Unavailable));
 }
+
+/// Memory is taken for long answers before they are made, and for none that waits for something.
+#[tokio::test]
+async fn a_question_tells_how_long_its_answer_may_get() {
+    use v1::meta_request::Op;
+    let rig = Rig::leading().await;
+    let service = MetadataService::new(
+        rig.driver.node.clone(),
+        Arc::default(),
+        rig.driver.wiring.snapshots.clone(),
+        mpsc::channel(1).0,
+        rig.driver.wiring.shutdown.clone(),
+    );
+    let weigh = |op| {
+        let request = v1::MetaRequest { session: 7, number: 9, op: Some(op), ..Default::default() };
+        service.weigh(op::META, &request.encode_to_vec().into())
+    };
+    let read_dir = |limit, attrs| {
+        weigh(Op::ReadDir(v1::ReadDirOp { ino: 1, limit, attrs, ..Default::default() }))
+    };
+    assert!(weigh(Op::GetExtents(v1::GetExtentsOp { ino: 2, off: 0, len: u64::MAX })) > 1 << 20);
+    assert!(read_dir(0, false) > 1 << 20);
+    assert!(read_dir(256, true) > 256 * (255 + 100) && read_dir(256, true) < 1 << 19);
+    assert!(read_dir(1, false) < 8 << 10);
+    assert!(weigh(Op::Open(v1::OpenOp { ino: 2, ..Default::default() })) > 64 << 10);
+    let lookup = weigh(Op::Lookup(v1::LookupOp { parent: 1, name: vec![b'x'; 255].into() }));
+    assert!((16 << 10..64 << 10).contains(&lookup));
+    assert_eq!(weigh(Op::Recalls(v1::RecallsOp::default())), 0);
+    assert_eq!(weigh(Op::WaitLock(v1::WaitLockOp::default())), 0);
+    assert_eq!(weigh(Op::MkDir(v1::MkDirOp::default())), 0);
+    assert_eq!(service.weigh(op::META, &vec![0xff; 100].into()), 0);
+    assert_eq!(service.weigh(op::SNAPSHOT_PIECE, &Default::default()), 1 << 20);
+}
