@@ -162,6 +162,7 @@ mod tests {
         let small = choose(&map(pgs, &[], &[]), &health, &layout(), 5000, &chance).unwrap();
         assert_eq!(small.geometry.profile, Profile::replica(3).unwrap());
     }
+
     /// Other groups first, then fewer and longer chunks where these fit, and then none.
     #[tokio::test]
     async fn targets_without_room_for_so_long_a_chunk_are_passed_over() {
