@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::{Endpoint, Uri};
 use tracing::{debug, info, warn};
@@ -106,11 +106,13 @@ impl Map {
 /// The newest map, kept new by a task.
 pub(crate) struct MapWatch {
     newest: watch::Sender<Arc<Map>>,
+    /// The server that is watched is behind the others.
+    follow_another: Notify,
 }
 
 impl MapWatch {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { newest: watch::Sender::new(Arc::default()) })
+        Arc::new(Self { newest: watch::Sender::new(Arc::default()), follow_another: Notify::new() })
     }
 
     pub fn current(&self) -> Arc<Map> {
@@ -140,16 +142,26 @@ impl MapWatch {
         timeout_at(deadline, seen.wait_for(|map| map.epoch > than)).await.is_ok_and(|r| r.is_ok())
     }
 
+    /// There is a newer map, which the server that is watched does not have.
+    pub fn follow_another(&self) {
+        self.follow_another.notify_one();
+    }
+
     /// Follows the map for ever, going from one metadata server to the next as they fail.
     pub async fn follow(self: Arc<Self>, options: Options, chance: Arc<Chance>) {
-        let mut failed = 0;
+        let (mut failed, mut changes) = (0, true);
         for turn in 0.. {
             let mut servers = options.metadata.clone();
             servers.extend(self.current().wire.members.iter().map(|m| m.address.clone()));
             let server = &servers[turn % servers.len()];
             let before = self.current().epoch;
-            let end = self.watch(server, options.transport.clone()).await;
+            let end = tokio::select! {
+                end = self.watch(server, options.transport.clone(), changes) => end,
+                () = self.follow_another.notified() => Ok(()),
+            };
             debug!(server, ?end, "map watch ended");
+            // Changes that do not fit the map here: then all of the next one.
+            changes = !end.as_ref().is_err_and(|error| error.kind == ErrorKind::StaleMap);
             failed = if self.current().epoch > before { 0 } else { failed + 1 };
             if failed == 3 {
                 warn!(server, error = ?end.err(), "cannot watch the cluster map; going on with the last");
@@ -158,14 +170,19 @@ impl MapWatch {
         }
     }
 
-    async fn watch(&self, server: &str, transport: Arc<dyn Transport>) -> Result<()> {
+    async fn watch(
+        &self,
+        server: &str,
+        transport: Arc<dyn Transport>,
+        changes: bool,
+    ) -> Result<()> {
         let channel = channel(server, transport).await?;
         let have_epoch = self.current().epoch.0;
         let mut control = ControlClient::new(channel).max_decoding_message_size(map::MAX_BYTES);
         let bad = |what: tonic::Status| {
             Error::new(ErrorKind::Unavailable, format!("map watch at {server}: {what}"))
         };
-        let request = v1::WatchMapRequest { have_epoch, changes: true };
+        let request = v1::WatchMapRequest { have_epoch, changes };
         let mut maps = timeout(CONNECT, control.watch_map(request))
             .await
             .map_err(|_| bad(tonic::Status::deadline_exceeded("no answer")))?

@@ -90,7 +90,8 @@ fn main() {
         (1..=3).map(|i| Body::RegisterTarget(v1::RegisterTargetEntry { target: Some(target(i)) })),
     );
     let pgs = vec![v1::PgInfo { id: 1, targets: vec![1, 2, 3], retired: false }];
-    setup.push(Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 4 }));
+    let groups = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 4, ..Default::default() };
+    setup.push(Body::SetPgs(groups));
     let open = v1::OpenSessionOp { client: "speed".into(), nonce: vec![1; 16].into() };
     let op = Some(Op::OpenSession(open));
     setup.push(Body::Client(v1::MetaRequest { op, ..Default::default() }));

@@ -56,6 +56,9 @@ pub struct Config {
     /// How long the set of targets must be unchanged before placement groups are made for it.
     #[serde(default = "default_placement_settle_ms")]
     pub placement_settle_ms: u64,
+    /// How long a placement group is kept after it was retired, though no data is in it: some may be on its way.
+    #[serde(default = "default_placement_keep_ms")]
+    pub placement_keep_ms: u64,
     /// A target fuller than this many percent takes no new chunks; it is taken back five below.
     #[serde(default = "default_full_percent")]
     pub full_percent: u64,
@@ -92,6 +95,9 @@ fn default_target_down_ms() -> u64 {
 fn default_placement_settle_ms() -> u64 {
     1_000
 }
+fn default_placement_keep_ms() -> u64 {
+    600_000
+}
 fn default_full_percent() -> u64 {
     95
 }
@@ -118,6 +124,7 @@ impl Config {
             session_ttl_ms: default_session_ttl_ms(),
             target_down_ms: default_target_down_ms(),
             placement_settle_ms: default_placement_settle_ms(),
+            placement_keep_ms: default_placement_keep_ms(),
             full_percent: default_full_percent(),
             sweep_ms: default_sweep_ms(),
             max_connections: default_max_connections(),
@@ -180,6 +187,7 @@ impl Config {
             ("session_ttl_ms", self.session_ttl_ms, 100),
             ("target_down_ms", self.target_down_ms, 100),
             ("placement_settle_ms", self.placement_settle_ms, 1),
+            ("placement_keep_ms", self.placement_keep_ms, 1),
             ("sweep_ms", self.sweep_ms, 100),
             ("max_connections", self.max_connections, 16),
         ] {

@@ -14,7 +14,7 @@ use crate::leader::propose;
 use crate::node::Node;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -269,14 +269,18 @@ fn flip(member_at: &mut [Vec<usize>], seat_at: &mut [Vec<usize>], part: usize, a
 
 /// Makes new groups whenever the set of targets of a pool has changed and then stayed the same for
 /// a while. The old groups are retired: their segments stay where they are. Those without any are dropped at
-/// the next change.
+/// a later change, when what was on its way to them has long been committed.
 pub async fn keep(node: &Arc<Node>) {
     let settle = Duration::from_millis(node.config.placement_settle_ms);
+    let late = Duration::from_millis(node.config.placement_keep_ms);
     let mut seen: Option<(Vec<Seat>, Instant)> = None;
+    // Since when this leader knows of it.
+    let mut retired: HashMap<u32, Instant> = HashMap::new();
     loop {
         sleep(LOOK.min(settle)).await;
         let map = node.map();
         let Some(pool) = map.pools.first() else { continue };
+        note_retired(&mut retired, pool);
         let seats = usable(&map);
         if placed(pool) == seats.iter().map(|s| s.target).collect() {
             seen = None;
@@ -299,9 +303,20 @@ pub async fn keep(node: &Arc<Node>) {
         let made = node.env.blocking(move || Ok(generate(&seats, profile, seed))).await;
         let Ok(groups) = made else { continue };
         tracing::info!(pool = pool.id, groups = groups.len(), "making placement groups");
-        let entry = replace(&map, pool, groups);
+        let of_old = retired.iter().filter(|(_, since)| since.elapsed() >= late);
+        let mut dropped: Vec<u32> = of_old.map(|(id, _)| *id).collect();
+        dropped.sort_unstable();
+        let entry = v1::SetPgsEntry { dropped, ..replace(&map, pool, groups) };
         // If the map has changed meanwhile, the next look starts over.
         let _ = propose(node, "make placement groups", Body::SetPgs(entry)).await;
+    }
+}
+
+fn note_retired(known: &mut HashMap<u32, Instant>, pool: &v1::PoolInfo) {
+    let retired: HashSet<u32> = pool.pgs.iter().filter(|pg| pg.retired).map(|pg| pg.id).collect();
+    known.retain(|id, _| retired.contains(id));
+    for id in retired {
+        known.entry(id).or_insert_with(Instant::now);
     }
 }
 
@@ -323,7 +338,8 @@ fn placed(pool: &v1::PoolInfo) -> BTreeSet<u32> {
 fn replace(map: &v1::ClusterMap, pool: &v1::PoolInfo, groups: Vec<Vec<u32>>) -> v1::SetPgsEntry {
     let fresh =
         (map.next_pg..).zip(groups).map(|(id, targets)| v1::PgInfo { id, targets, retired: false });
-    v1::SetPgsEntry { pool: pool.id, pgs: fresh.collect(), based_on_epoch: map.epoch }
+    let based_on_epoch = map.epoch;
+    v1::SetPgsEntry { pool: pool.id, pgs: fresh.collect(), based_on_epoch, dropped: Vec::new() }
 }
 
 #[cfg(test)]

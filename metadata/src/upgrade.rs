@@ -75,7 +75,8 @@ mod tests {
         };
         let place = |ids: std::ops::Range<u32>, based_on_epoch| {
             let pg = |id| v1::PgInfo { id, targets: vec![1, 2], retired: false };
-            Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs: ids.map(pg).collect(), based_on_epoch })
+            let pgs = ids.map(pg).collect();
+            Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch, ..Default::default() })
         };
         let request = |number, op| {
             let session = u64::from(number > 0);

@@ -6,6 +6,7 @@
 
 use crate::v1::{ClusterMap, PoolInfo};
 use crate::{Error, ErrorKind, Result};
+use prost::Message;
 use std::collections::{HashMap, HashSet};
 
 /// Most bytes of an encoded map: what whoever is sent one takes. One of 10,000 targets has about 2 MiB, and more
@@ -45,9 +46,9 @@ pub fn changes(old: &ClusterMap, new: &ClusterMap) -> Option<ClusterMap> {
         targets: targets.into_iter().cloned().collect(),
         pools,
         next_pg: new.next_pg,
+        cluster: new.cluster.clone(),
         since: old.epoch,
         dropped_pgs,
-        ..Default::default()
     })
 }
 
@@ -67,11 +68,18 @@ fn changed<'a, R: PartialEq>(
 
 /// Carries changes out on the map that they are of, or adds them to changes that end there.
 ///
-/// Errors: `StaleMap`, they are of another epoch; the map is as it was.
+/// Errors: `StaleMap`, they are of another epoch, or another cluster's, or would make the map larger than anybody
+/// may have one; the map is as it was.
 pub fn apply(map: &mut ClusterMap, changes: ClusterMap) -> Result<()> {
-    if changes.since == 0 || changes.since != map.epoch {
-        let what = format!("changes of map {} do not apply to map {}", changes.since, map.epoch);
-        return Err(Error::new(ErrorKind::StaleMap, what));
+    let refuse = |what| Err(Error::new(ErrorKind::StaleMap, what));
+    if changes.since == 0 || changes.since != map.epoch || changes.cluster != map.cluster {
+        return refuse(format!(
+            "changes of map {} do not apply to map {}",
+            changes.since, map.epoch
+        ));
+    }
+    if map.encoded_len() + changes.encoded_len() > MAX_BYTES {
+        return refuse(format!("changes of map {} make it too large", changes.since));
     }
     (map.epoch, map.next_pg) = (changes.epoch, changes.next_pg);
     if !changes.members.is_empty() {
@@ -112,7 +120,6 @@ mod tests {
     use super::*;
     use crate::v1::{NodeInfo, PgInfo, ProfileInfo, TargetInfo, TargetState};
     use proptest::prelude::*;
-    use prost::Message;
 
     /// Something that happens to a map.
     #[derive(Clone, Debug)]

@@ -262,15 +262,18 @@ impl File {
     }
 
     /// The commit had no effect, as a placement group that it names has been dropped: the data goes to others. If
-    /// the map has them all yet, a newer one is on its way.
+    /// the map has them all yet, a newer one is on its way, or its server is behind.
     async fn place_again(self: &Arc<Self>, batch: &Batch) -> Outcome {
         let store = &self.mount.store;
         let map = store.map.current();
-        batch.segments.iter().for_each(|segment| store.discard(segment.clone()));
-        if batch.segments.iter().all(|segment| map.has(segment.pg)) {
-            store.map.newer(map.epoch, Instant::now() + NEWER_MAP).await;
+        if batch.segments.iter().all(|segment| map.has(segment.pg))
+            && !store.map.newer(map.epoch, Instant::now() + NEWER_MAP).await
+        {
+            store.map.follow_another();
         }
-        self.write_again(&batch.buffers)
+        let outcome = self.write_again(&batch.buffers);
+        batch.segments.iter().for_each(|segment| store.discard_in(&map, segment.clone()));
+        outcome
     }
 
     /// The data stays, in case the cluster comes back; the failure is told all the same. It will be

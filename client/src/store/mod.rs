@@ -9,7 +9,7 @@ mod put;
 use crate::Options;
 use crate::chance::Chance;
 use crate::health::Health;
-use crate::map::{MapWatch, Target};
+use crate::map::{Map, MapWatch, Target};
 use crate::outage::Outage;
 use crate::session::Sessions;
 use leftovers::Leftovers;
@@ -118,7 +118,11 @@ impl Store {
     /// Deletes chunks that nothing refers to, as soon as that can be (I7). Where their placement group is no more,
     /// they are found when the session ends.
     pub fn discard(self: &Arc<Self>, segment: Segment) {
-        let map = self.map.current();
+        self.discard_in(&self.map.current(), segment);
+    }
+
+    /// [`Self::discard`] of what was written by this map.
+    pub fn discard_in(self: &Arc<Self>, map: &Map, segment: Segment) {
         let seats = (0..).zip(&segment.seats);
         let at = |(shard, &seat)| Some((map.seat(segment.pg, seat)?.id, segment.chunk(shard)));
         self.discard_chunks(seats.filter_map(at).collect());

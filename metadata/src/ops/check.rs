@@ -483,7 +483,7 @@ mod tests {
             Body::InitCluster(v1::InitClusterEntry { cluster, profile, members: vec![] }),
             target(1),
             target(2),
-            Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 3 }),
+            Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 3, dropped: vec![] }),
         ];
         bodies.extend(std::iter::once(open).chain(ops).enumerate().map(|(i, op)| {
             let (number, op) = (i as u64, Some(op));

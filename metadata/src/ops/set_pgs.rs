@@ -1,8 +1,9 @@
 //! Sets the placement groups of a pool. A group that is left out is retired, and never loses a seat: segments
-//! point at seats for ever. One that was retired before, and that no segment names, is dropped.
+//! point at seats for ever. One that was retired before is dropped if the entry says so and no segment names it.
 //!
-//! What is under way to a group when that is retired can still be committed, until the next change of the targets
-//! at least. What comes when it has been dropped is refused, and its client writes it again, to another.
+//! What is under way to a group when that is retired can still be committed: the leader has a group dropped long
+//! after. What comes when it has been dropped is refused, and its client writes it again, to another. The entry
+//! says which go, not its reader: one from a version that dropped none drops none, whoever applies it.
 
 use super::{Context, EMPTY, Fault, Operation, Reply, cluster, refuse};
 use crate::schema::{self, Cluster, Group, Pool, Tag};
@@ -62,6 +63,7 @@ impl Operation for v1::SetPgsEntry {
                 changed.push(new);
             }
         }
+        let asked: BTreeSet<u32> = self.dropped.iter().copied().collect();
         for group in old.into_values() {
             if group.pool != self.pool || named.contains(&group.info.id) {
                 continue;
@@ -69,7 +71,7 @@ impl Operation for v1::SetPgsEntry {
             if !group.info.retired {
                 let info = v1::PgInfo { retired: true, ..group.info };
                 changed.push(Group { info, ..group });
-            } else if group.segments == 0 {
+            } else if group.segments == 0 && asked.contains(&group.info.id) {
                 dropped.push(group.info.id);
             }
         }

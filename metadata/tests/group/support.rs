@@ -43,9 +43,8 @@ impl Group {
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_test_writer()
             .try_init();
-        let members = (1..=n)
-            .map(|id| Member { id: NodeId(id), address: format!("127.0.0.1:{}", free_port()) })
-            .collect();
+        let members = (1..=n).zip(free_addresses(n));
+        let members = members.map(|(id, address)| Member { id: NodeId(id), address }).collect();
         let mut group = Self {
             dir: tempfile::tempdir().unwrap(),
             members,
@@ -71,6 +70,7 @@ impl Group {
         config.heartbeat_ms = 40;
         config.election_ms = 400;
         config.placement_settle_ms = 300;
+        config.placement_keep_ms = 1;
         (self.tune)(&mut config);
         config
     }
@@ -316,8 +316,11 @@ pub fn close(ino: u64, open_seq: u64) -> v1::CloseOp {
     v1::CloseOp { items: vec![v1::close_op::Item { ino, open_seq }] }
 }
 
-pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// Addresses that nobody listens on. All are held until the end, so that none is found twice.
+fn free_addresses(count: u64) -> Vec<String> {
+    let listen = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let held: Vec<_> = (0..count).map(listen).collect();
+    held.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
 /// Bytes below a folder.

@@ -97,7 +97,8 @@ fn groups_are_retired_and_then_dropped() {
             .iter()
             .map(|&(id, t)| v1::PgInfo { id, targets: t.to_vec(), retired: false })
             .collect();
-        Body::SetPgs(v1::SetPgsEntry { pool, pgs, based_on_epoch: epoch(rig) })
+        let (based_on_epoch, dropped) = (epoch(rig), vec![1, 2, 9]);
+        Body::SetPgs(v1::SetPgsEntry { pool, pgs, based_on_epoch, dropped })
     };
     let body = set(&rig, 1, &[(2, &[4, 3, 2]), (3, &[1, 2, 3])]);
     assert_eq!(grew(&mut rig, body.clone()), (Ok(()), 1));

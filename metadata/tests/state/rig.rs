@@ -50,8 +50,13 @@ impl Rig {
         }
         let group = v1::PgInfo { id: GROUP, targets: (1..=TARGETS).collect(), retired: false };
         let based_on_epoch = rig.machine.cluster_map().expect("map").epoch;
-        rig.entry(Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs: vec![group], based_on_epoch }))
-            .expect("groups");
+        rig.entry(Body::SetPgs(v1::SetPgsEntry {
+            pool: 1,
+            pgs: vec![group],
+            based_on_epoch,
+            ..Default::default()
+        }))
+        .expect("groups");
         rig.session = rig.open_session(1);
         rig
     }
