@@ -45,6 +45,8 @@ enum Step {
     CutPower(usize, bool),
     FailReads(usize, u32),
     ReplaceTarget(usize),
+    /// An admin restarts a daemon whose target has failed.
+    RestartFailed(usize),
 }
 
 /// The rest of a fault.
@@ -178,7 +180,8 @@ impl World {
         (format!("replace the drive of {name}"), steps)
     }
 
-    /// All daemons lose power at once, and some drives err for a while when they are back.
+    /// All daemons lose power at once, and some drives err for a while when they are back. A target that took
+    /// its drive for gone meanwhile is restarted: until then nobody could delete what lies there (I7).
     fn power_cut(&mut self) -> (String, Vec<Step>) {
         let lost = self.random.random_bool(0.3);
         let every = [0, 2, 5, 20][self.random.random_range(0..4)];
@@ -189,7 +192,8 @@ impl World {
         steps.push(Step::Pause(PAUSE));
         steps.extend(DAEMONS.into_iter().map(Step::Start));
         steps.push(Step::Pause(1000..6000));
-        steps.extend(all.map(|daemon| Step::FailReads(daemon, 0)));
+        steps.extend(all.clone().map(|daemon| Step::FailReads(daemon, 0)));
+        steps.extend(all.map(Step::RestartFailed));
         let what = if lost { " and indexes" } else { "" };
         (format!("cut the power{what} of all daemons; one read in {every} fails"), steps)
     }
@@ -220,6 +224,10 @@ impl Script {
                 Step::CutPower(daemon, lost) => world.storage[daemon].cut_power(lost)?,
                 Step::FailReads(daemon, every) => world.storage[daemon].fail_reads(every),
                 Step::ReplaceTarget(daemon) => world.storage[daemon].replace()?,
+                Step::RestartFailed(daemon) if world.storage[daemon].has_failed() => {
+                    sim.bounce(DAEMONS[daemon]);
+                }
+                Step::RestartFailed(_) => {}
             }
         }
         Ok(true)

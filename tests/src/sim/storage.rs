@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -66,6 +66,8 @@ pub struct Host {
     disk: Disk,
     works: Arc<Works>,
     random: Mutex<SmallRng>,
+    /// The target takes no writes until the daemon is restarted.
+    failed: AtomicBool,
 }
 
 /// A drive in memory.
@@ -111,6 +113,7 @@ impl Host {
             disk: Disk { state: Mutex::new(state), generation: AtomicU64::new(0) },
             works,
             random: Mutex::new(random),
+            failed: AtomicBool::new(false),
         })
     }
 
@@ -139,6 +142,12 @@ impl Host {
         lock(&self.disk.state).bad_reads = every;
     }
 
+    /// Whether the target of the daemon that runs has failed for good, which an admin sees: it errs no
+    /// more, but nobody else opens it again.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::SeqCst)
+    }
+
     /// Puts a blank drive in its place, formatted as an admin would.
     pub fn replace(&self) -> Result<()> {
         self.disk.generation.fetch_add(1, Ordering::SeqCst);
@@ -159,6 +168,7 @@ impl Host {
                 }
             }
         };
+        self.failed.store(false, Ordering::SeqCst);
         let (listen, public) =
             (format!("0.0.0.0:{}", self.port), format!("{}:{}", self.name, self.port));
         let mut config = Config::new(self.name, listen, self.metadata.clone());
@@ -166,9 +176,11 @@ impl Host {
         config.targets.push(Target::new("/simulated", None));
         let daemon = Daemon::bind(config, sim::transport()).await?;
         let (_stop, stopped) = watch::channel(false);
-        let around =
-            |service| Arc::new(Stepped { host: self.clone(), service }) as Arc<dyn Service>;
-        daemon.run_open(vec![(engine, "/simulated".into())], around, stopped).await?;
+        let around = |service| {
+            let (host, engine) = (self.clone(), engine.clone());
+            Arc::new(Stepped { host, engine, service }) as Arc<dyn Service>
+        };
+        daemon.run_open(vec![(engine.clone(), "/simulated".into())], around, stopped).await?;
         Ok(())
     }
 
@@ -271,6 +283,7 @@ impl Device for Drive {
 /// The chunk service, each request at one moment, after a delay that the seed decides.
 struct Stepped {
     host: Arc<Host>,
+    engine: Engine,
     service: Arc<dyn Service>,
 }
 
@@ -282,7 +295,9 @@ impl Service for Stepped {
         let delay = lock(&self.host.random).random_range(0..SLOWEST);
         tokio::time::sleep(Duration::from_micros(delay)).await;
         let service = self.service.clone();
-        self.host.works.run(move |runtime| runtime.block_on(service.call(request)))?
+        let reply = self.host.works.run(move |runtime| runtime.block_on(service.call(request)));
+        self.host.failed.store(self.engine.failure().is_some(), Ordering::SeqCst);
+        reply?
     }
 }
 
