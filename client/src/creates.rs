@@ -64,16 +64,21 @@ enum Of {
 }
 
 impl Made {
+    /// Whose turn it is, or was when it was sent, to tell of it.
     fn of(&self, session: SessionId) -> Of {
-        if self.session == session { Of::This } else { Of::Earlier }
+        match self.stage {
+            Stage::Leaving(Some(of)) => of,
+            _ if self.session == session => Of::This,
+            _ => Of::Earlier,
+        }
     }
 }
 
 enum Stage {
     /// Nobody else knows of it.
     Here,
-    /// In the queue, or on its way.
-    Leaving,
+    /// In the queue, or, in this turn, on its way.
+    Leaving(Option<Of>),
     /// It could not be made, which its handles have to be told.
     Failed(Error),
 }
@@ -138,7 +143,7 @@ impl Table {
         if !matches!(made.stage, Stage::Here) {
             return None;
         }
-        made.stage = Stage::Leaving;
+        made.stage = Stage::Leaving(None);
         let (told, answer) = oneshot::channel();
         self.queue.push_back(Wanted { ino, content, told });
         Some(answer)
@@ -190,6 +195,7 @@ impl Table {
                 }
                 content => content.as_ref().map(|Content(op, _)| op.clone()),
             };
+            made.stage = Stage::Leaving(Some(of));
             let session = if of == Of::This { 0 } else { made.session.0 };
             bytes += content.as_ref().map_or(0, prost::Message::encoded_len);
             files.push(File { content, session, ..made.file.clone() });
@@ -273,7 +279,7 @@ impl Creates {
                 self.counted(table);
             }
             Stage::Here => self.want_behind(table, ino),
-            Stage::Leaving => {}
+            Stage::Leaving(_) => {}
         }
     }
 
@@ -328,7 +334,7 @@ impl Creates {
     /// It is not known whether the group has heard of this file.
     fn back(&self, table: &mut Table, ino: InodeId) {
         if let Some(made) = table.files.get_mut(&ino)
-            && matches!(made.stage, Stage::Leaving)
+            && matches!(made.stage, Stage::Leaving(_))
         {
             made.stage = Stage::Here;
             if made.left {
@@ -608,7 +614,8 @@ async fn tell_behind_of(meta: &Arc<Meta>, of: Of) {
             }
         }
         let session = meta.sessions.current().id;
-        if creates.wants(session, of) {
+        // What was in the queue when the session ended is of an earlier one now.
+        for of in [Of::This, Of::Earlier].into_iter().filter(|of| creates.wants(session, *of)) {
             creates.behind[of as usize].notify_one();
         }
         // What did not get through.
@@ -690,6 +697,8 @@ mod tests {
         };
         assert_eq!(told(table.batch(this, Of::This)), (later.to_vec(), vec![0; 2]));
         assert!(table.turn_for(&earlier, this) == Of::Earlier);
+        // The next session begins while they are on their way.
+        assert!(table.turn_for(&later, before) == Of::This);
         assert_eq!(told(table.batch(this, Of::Earlier)), (earlier.to_vec(), vec![before.0; 3]));
         assert!(table.queue.is_empty());
     }
@@ -700,13 +709,13 @@ mod tests {
         let meta = alone();
         let file = File { parent: InodeId::ROOT.0, name: "f".into(), ..Default::default() };
         let made = meta.make(file.clone(), |_| {
-            assert!(meta.leases.stop_buffering(InodeId::ROOT).buffered);
+            assert!(meta.leases.stop_buffering(InodeId::ROOT, true).unwrap());
             assert!(!meta.creates.is_empty(), "there is nothing to tell");
         });
         assert!(made.is_some() && meta.creates.untold(InodeId::ROOT));
         // After the recall nothing is made, nor counted.
         let meta = alone();
-        assert!(meta.leases.stop_buffering(InodeId::ROOT).buffered);
+        assert!(meta.leases.stop_buffering(InodeId::ROOT, true).unwrap());
         assert!(meta.make(file, |_| ()).is_none() && meta.creates.is_empty());
     }
 }

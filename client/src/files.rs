@@ -57,6 +57,18 @@ impl Handle {
         self.file.failure_since(&mut self.told.lock())
     }
 
+    /// [`Self::failure`], which whoever asks next is told again: a process that closes its copy of a descriptor, as
+    /// each that is begun does, may not look, and takes nothing from who will.
+    pub fn failure_at_close(&self) -> Result<()> {
+        self.file.failure_since(&mut self.told.lock().clone())
+    }
+
+    /// [`Self::flush`] for a descriptor that is closed.
+    pub async fn flush_at_close(&self) -> Result<()> {
+        let flushed = self.file.flush().await;
+        self.failure_at_close().and(flushed)
+    }
+
     /// Something is written through it.
     pub fn writes(&self) {
         self.writes.store(true, Ordering::Relaxed);
@@ -225,10 +237,14 @@ impl Files {
                 }
             };
         // What is cached by now was filled under a lease to read.
-        let alone = !granted && !opens.may_be_mapped(ino);
-        let taken = if alone { Some(handle.file.take_back().await) } else { None };
+        let first = !opens.may_be_mapped(ino);
+        let taken = if first && !granted { Some(handle.file.take_back().await) } else { None };
         handle.maps.store(true, Ordering::Relaxed);
         let entitled = opens.map(ino, begun, granted);
+        if first && !entitled && taken.is_none() {
+            // What was granted went with its session.
+            drop(handle.file.take_back().await);
+        }
         drop(taken);
         entitled
     }
@@ -251,6 +267,12 @@ impl Files {
                 return true;
             }
         }
+    }
+
+    /// The session is over, and with it all leases: what is stored above is not written back any more.
+    pub async fn lose_content(&self) {
+        self.all().iter().for_each(|file| file.above.lose());
+        self.forget_content().await;
     }
 
     /// All leases to read are gone: what is cached above may be old. Does not wait for long, and

@@ -304,7 +304,11 @@ impl Filesystem {
         let id = handle;
         let handle = self.files().handle(id)?;
         let file = &handle.file;
-        let permitted = || self.locks_hold(file.ino, id);
+        let session = self.inner.mount.meta.sessions.current().id;
+        let permitted = || {
+            self.locks_hold(file.ino, id)?;
+            if via == Via::WriteBack { file.may_write_back(session) } else { Ok(()) }
+        };
         // The cache writes pages back through any handle.
         let append = handle.append && via != Via::WriteBack;
         let range = off..off.saturating_add(data.len() as u64);
@@ -315,9 +319,6 @@ impl Filesystem {
         let write = async {
             if let (Via::Cache, Some(ticket)) = (via, &ticket) {
                 file.may_fill(ticket).await?;
-            }
-            if via == Via::WriteBack {
-                file.may_write_back()?;
             }
             handle.failure()?;
             handle.writes();
@@ -387,7 +388,14 @@ impl Filesystem {
             return None;
         }
         let append = handle.append && via != Via::WriteBack;
-        match self.locks_hold(handle.file.ino, id).and_then(|()| handle.failure()) {
+        let permitted = || {
+            self.locks_hold(file.ino, id)?;
+            if via == Via::WriteBack {
+                file.may_write_back(self.inner.mount.meta.sessions.current().id)?;
+            }
+            handle.failure()
+        };
+        match permitted() {
             Ok(()) => handle.file.write_now(off, data, append).map(Ok),
             Err(error) => Some(Err(error)),
         }
@@ -398,7 +406,7 @@ impl Filesystem {
         let handle = self.files().handle(handle).ok()?;
         handle.close();
         let idle = !self.has_locks(handle.file.ino, owner) && handle.is_closed();
-        idle.then(|| handle.failure())
+        idle.then(|| handle.failure_at_close())
     }
 
     /// What `close(2)` does, each time that a process closes the file: everything written to it is
@@ -409,8 +417,8 @@ impl Filesystem {
         handle.close();
         to_the_end(async move {
             let flushed = match handle.is_closed() {
-                true => handle.failure(),
-                false => handle.flush().await,
+                true => handle.failure_at_close(),
+                false => handle.flush_at_close().await,
             };
             locks::unlock_owner(&mount, handle.file.ino, owner).await;
             flushed

@@ -47,15 +47,6 @@ pub(crate) struct Right(u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Start(u64);
 
-/// What the end of buffering ended.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Stopped {
-    /// Something may be buffered still.
-    pub buffered: bool,
-    /// Until now.
-    pub had_right: bool,
-}
-
 struct Held {
     mode: Mode,
     /// With the right to write: when it was granted, as the table counts.
@@ -707,15 +698,18 @@ impl Leases {
     }
 
     /// First step of a recall: from now on nothing more is buffered, nor locked without asking; also not by
-    /// a grant that is on its way still.
-    pub fn stop_buffering(&self, ino: InodeId) -> Stopped {
+    /// a grant that is on its way still. Answers whether something may be buffered; `None`, with nothing
+    /// done, if there is the right to write and something has to be done under it before (not `ready`).
+    pub fn stop_buffering(&self, ino: InodeId, ready: bool) -> Option<bool> {
         let mut table = self.table.lock();
         table.mark(ino);
-        let Some(held) = table.inodes.get_mut(&ino) else { return Stopped::default() };
-        let had_right = held.mode == Mode::Write;
-        held.flushing |= had_right;
+        let Some(held) = table.inodes.get_mut(&ino) else { return Some(false) };
+        if held.mode == Mode::Write && !ready {
+            return None;
+        }
+        held.flushing |= held.mode == Mode::Write;
         (held.mode, held.locks, held.maps) = (Mode::Read, false, false);
-        Stopped { buffered: held.flushing, had_right }
+        Some(held.flushing)
     }
 
     /// Second step of a recall: what was buffered is committed, and nothing is used any more, unless

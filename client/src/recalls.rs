@@ -13,7 +13,7 @@
 use crate::file::File;
 use crate::file::above::Taken;
 use crate::files::Files;
-use crate::leases::{Answering, Stopped};
+use crate::leases::Answering;
 use crate::locks;
 use crate::mount::Mount;
 use futures_util::stream::{self, StreamExt};
@@ -118,21 +118,18 @@ type Return<'a> = (Item, Answering<'a>, Option<Taken>);
 async fn let_go<'a>(mount: &'a Arc<Mount>, files: &Files, recall: Recall) -> Option<Return<'a>> {
     let (ino, leases) = (InodeId(recall.ino), &mount.meta.leases);
     let session = mount.meta.sessions.current().id;
-    let mut taken = None;
-    if let Some(file) = files.get(ino)
-        && file.is_mapped_under_lease(recall.keep_read)
-    {
-        taken = Some(file.take_mapped_back().await);
-    }
-    let file = loop {
-        let Stopped { buffered, had_right } = leases.stop_buffering(ino);
+    let mut taken: Option<Taken> = None;
+    loop {
         let file = files.get(ino);
-        // The right to write came meanwhile.
-        if let Some(file) = file.as_ref().filter(|file| had_right && file.is_cached_alone())
-            && taken.is_none()
-        {
+        let is_taken = |file: &&Arc<File>| taken.as_ref().is_some_and(|taken| taken.is_of(file));
+        let left = file.as_ref().filter(|file| !is_taken(file));
+        if let Some(file) = left.filter(|file| file.is_mapped_under_lease(recall.keep_read)) {
             taken = Some(file.take_mapped_back().await);
+            continue;
         }
+        // The right to write may come meanwhile.
+        let ready = left.is_none_or(|file| !file.is_cached_alone());
+        let Some(buffered) = leases.stop_buffering(ino, ready) else { continue };
         // What was written without a lease to write is on its way already, and must not be waited for:
         // its commit may be waiting for another mount that waits for this one.
         let owing = file.as_ref().filter(|_| buffered);
@@ -144,14 +141,19 @@ async fn let_go<'a>(mount: &'a Arc<Mount>, files: &Files, recall: Recall) -> Opt
         }
         locks::tell(mount, ino).await;
         if leases.flushed(ino, recall.keep_read) {
-            break file;
+            break;
         }
+    }
+    let is_left = |file: &Arc<File>| {
+        let is_taken = taken.as_ref().is_some_and(|taken| taken.is_of(file));
+        !is_taken && !file.is_cached_alone() && !recall.keep_read
     };
-    let is_left = |file: &Arc<File>| !file.is_cached_alone() && !recall.keep_read;
-    if let Some(file) = file.filter(is_left)
-        && taken.is_none()
-    {
-        taken = Some(file.take_back().await);
+    if let Some(file) = files.get(ino).filter(is_left) {
+        // It may have been opened meanwhile so that it may be mapped.
+        taken = Some(match mount.opens.may_be_mapped(ino) {
+            true => file.take_mapped_back().await,
+            false => file.take_back().await,
+        });
     }
     let answering = leases.answering(ino);
     let Recall { ino: number, seq, keep_read, .. } = recall;

@@ -218,8 +218,8 @@ pub(crate) async fn keep(
             mount.opens.lose_rights_to_map();
             if let Some(files) = files.upgrade() {
                 files.locks().lost_with(session.id);
+                files.lose_content().await;
             }
-            forget_content(&files).await;
             match open(&meta, &client, &chance, meta.deadline()).await {
                 Ok((new, _)) => {
                     ttl = new;

@@ -6,10 +6,11 @@ mod fixture;
 
 use fixture::storage::Fault;
 use fixture::{Cluster, small_layout};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -318,4 +319,26 @@ async fn a_mapping_that_others_share_is_filled_under_the_right_to_write_only() {
     assert!(!fills.is_finished(), "a page is filled that is not taken back");
     *rig.cluster.metadata.on_return.lock() = None;
     assert_eq!(fills.await.unwrap().unwrap().into_bytes(), [7; PAGE as usize][..]);
+}
+
+/// What programs stored goes with the session: others may have stored in the same pages since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_stored_before_a_session_ended_is_not_written_back_after() {
+    let rig = Rig::start().await;
+    let flags = OpenFlags { write: true, both: true, ..Default::default() };
+    let opened = rig.fs.open(rig.ino, flags).await.unwrap();
+    assert!(opened.cached);
+    rig.read_all().await;
+    rig.cluster.metadata.hints.store(false, Ordering::SeqCst);
+    rig.cluster.metadata.leader.store(usize::MAX, Ordering::SeqCst);
+    // The leases are over.
+    rig.kernel.until_empty().await;
+    let page = [8; PAGE as usize];
+    let mut written = pin!(rig.fs.write_via(opened.handle, 0, &page, Via::WriteBack));
+    assert!(written.as_mut().now_or_never().is_none());
+    rig.cluster.metadata.expire_sessions();
+    rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
+    assert_eq!(written.await.map_err(|error| error.kind), Err(ErrorKind::Io));
+    rig.fs.fsync(opened.handle, false).await.unwrap();
+    assert_eq!(rig.read(0).await.unwrap(), [7; PAGE as usize]);
 }

@@ -400,3 +400,27 @@ async fn a_read_of_what_lay_in_a_group_that_is_no_more_asks_where_it_is_now() {
     let read = tokio::time::timeout(PATIENCE, fs.read(handle, 0, data.len())).await;
     assert!(read.unwrap().unwrap().into_bytes() == data);
 }
+
+/// Another mount that looks later would see less: what waits for its commit, not under the right to write, is shown to
+/// nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_committed_yet_is_not_shown_without_the_right_to_write() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, b"abc").await.unwrap();
+    fs.fsync(handle, false).await.unwrap();
+    // From now on others use the file, and it may only be read.
+    *cluster.metadata.on_return.lock() = Some(Box::new(|_| ()));
+    cluster.metadata.recall(ino.0);
+    until(|| cluster.metadata.count("return_leases") > 0).await;
+    cluster.metadata.hold_commits.send_replace(true);
+    let writer = fs.clone();
+    let writes = tokio::spawn(async move { writer.write(handle, 0, b"xyz").await });
+    until(|| cluster.metadata.held.load(Ordering::SeqCst) > 0).await;
+    let read = || async { fs.read(handle, 0, 3).await.unwrap().into_bytes() };
+    assert_eq!(read().await, b"abc"[..]);
+    assert!(!writes.is_finished());
+    cluster.metadata.hold_commits.send_replace(false);
+    assert_eq!(writes.await.unwrap(), Ok(3));
+    assert_eq!(read().await, b"xyz"[..]);
+}

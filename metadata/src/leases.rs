@@ -333,6 +333,17 @@ impl Leases {
         self.note_change();
     }
 
+    /// A session declared to a new leader that it may map an inode to write. It had a lease to read then, which
+    /// is not declared; what programs have stored in pages of it may not be written back yet. So it holds one.
+    pub fn declared_map(&mut self, by: SessionId, ino: InodeId) {
+        self.keeps_map(by, ino);
+        let holds = self.mappers.get(&ino).is_some_and(|mapper| mapper.session == by);
+        let holders = self.inodes.get(&ino).map_or(&[][..], |lease| &lease.holders);
+        if holds && holders.iter().all(|h| h.session == by || h.mode == Mode::Read) {
+            self.insert(by, ino, Mode::Read);
+        }
+    }
+
     /// A session has an inode open so that it may be mapped to write. Not if another has that
     /// right: then the session is mistaken.
     pub fn keeps_map(&mut self, by: SessionId, ino: InodeId) {
@@ -563,6 +574,26 @@ mod tests {
         assert!(l.writes(A, INO), "until it has given it back");
         l.returned(A, INO, u64::MAX, true);
         assert!(!l.writes(A, INO));
+    }
+
+    /// What its programs have stored may not be written back when it has declared.
+    #[test]
+    fn who_declares_that_it_maps_a_file_is_asked_before_another_writes_it() {
+        let (mut l, now) = table();
+        l.declared_map(A, INO);
+        assert!(!l.recall(now, B, INO, Use::Change));
+        let (recalls, _) = l.mail(A, 0).unwrap();
+        assert_eq!(
+            recalls.iter().map(|r| (r.ino, r.keep_read)).collect::<Vec<_>>(),
+            [(INO.0, false)]
+        );
+        l.returned(A, INO, recalls[0].seq, false);
+        assert!(l.recall(now, B, INO, Use::Change));
+        // Who writes it alone has all there is to write back.
+        let (mut l, now) = table();
+        l.declared(B, &[INO]);
+        l.declared_map(A, INO);
+        assert!(l.recall(now, B, INO, Use::Change));
     }
 
     #[test]

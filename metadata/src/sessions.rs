@@ -180,7 +180,7 @@ impl Sessions {
                 self.leases.note_change();
             }
             for ino in declaration.maps {
-                self.leases.keeps_map(id, ino);
+                self.leases.declared_map(id, ino);
             }
             for (ino, seq) in declaration.opens {
                 if !self.purging.contains(&ino) {

@@ -43,7 +43,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
-use weft_proto::{Error, ErrorKind, InodeId, Result};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId};
 
 /// A request that waits goes on after so long if the cache may wait for it.
 const SOON: Duration = Duration::from_millis(2);
@@ -99,6 +99,10 @@ struct State {
     /// What requests left there that went on meanwhile.
     left: RangeMap<()>,
     filled: Filled,
+    /// How often the session ended under whose leases it was filled, and how many of these ends everything was
+    /// taken back after.
+    losses: u64,
+    cleared: u64,
 }
 
 impl State {
@@ -129,6 +133,12 @@ pub(crate) struct Ticket<'a> {
 
 /// Nothing is cached, and nothing fills the cache until this is dropped.
 pub(crate) struct Taken(Arc<File>);
+
+impl Taken {
+    pub fn is_of(&self, file: &Arc<File>) -> bool {
+        Arc::ptr_eq(&self.0, file)
+    }
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {
@@ -175,10 +185,28 @@ impl Above {
         }
     }
 
-    fn close(&self) {
+    /// Answers the losses so far.
+    fn close(&self) -> u64 {
         let mut state = self.state.lock();
         state.taking += 1;
         state.rounds += 1;
+        state.losses
+    }
+
+    /// The session has ended: what was stored in what is cached may have been overwritten by others.
+    pub fn lose(&self) {
+        self.state.lock().losses += 1;
+    }
+
+    fn is_lost(&self) -> bool {
+        let state = self.state.lock();
+        state.losses > state.cleared
+    }
+
+    /// Everything that was cached before so many losses is gone.
+    fn clear(&self, losses: u64) {
+        let mut state = self.state.lock();
+        state.cleared = state.cleared.max(losses);
     }
 
     /// Returns when no request up to this one writes any more.
@@ -333,10 +361,17 @@ impl File {
     }
 
     async fn take(self: &Arc<Self>, mapped: bool) -> Taken {
-        self.above.close();
+        let losses = self.above.close();
         let taken = Taken(self.clone());
         self.mount.not_coherent(self.ino);
-        let Some(cache) = self.mount.content_cache() else { return taken };
+        if let Some(cache) = self.mount.content_cache() {
+            self.take_from(&**cache, mapped).await;
+        }
+        self.above.clear(losses);
+        taken
+    }
+
+    async fn take_from(&self, cache: &dyn ContentCache, mapped: bool) {
         let _turn = self.above.turn.lock().await;
         let page = cache.page();
         let last = self.above.last();
@@ -346,9 +381,9 @@ impl File {
             drop(cache.forget(self.ino, range.clone()));
         }
         loop {
-            self.forget_all(&**cache, rest).await;
+            self.forget_all(cache, rest).await;
             if !mapped || written.is_empty() {
-                return taken;
+                return;
             }
             // What is written now may be of whole pages, and must not come after what others write.
             self.above.let_on(&written, false, page);
@@ -390,10 +425,12 @@ impl File {
         }
     }
 
-    /// What the cache writes back was stored there under a lease. Error: `Io` if that is gone, with a session:
-    /// others may have stored in the same pages since.
-    pub fn may_write_back(&self) -> Result<()> {
-        if self.is_cached_alone() && !self.mount.meta.leases.writes(self.ino) {
+    /// What the cache writes back, whole pages, was stored there under a lease, in `session` at the latest. Error:
+    /// `Io` if that is gone: others may have stored in the same pages since.
+    pub fn may_write_back(&self, session: SessionId) -> Result<()> {
+        let meta = &self.mount.meta;
+        let bare = self.is_cached_alone() && !meta.leases.writes(self.ino);
+        if bare || self.above.is_lost() || meta.sessions.current().id != session {
             let what = "what was stored through a mapping is lost: the cluster declared this mount dead meanwhile";
             return Err(Error::new(ErrorKind::Io, what));
         }

@@ -27,8 +27,14 @@ impl File {
         self.refresh().await?;
         let (parts, committed) = {
             let state = self.state.lock();
-            let end = off.saturating_add(len as u64).min(state.size());
-            (state.dirty.read(off..end.max(off)), state.attr.size)
+            let wanted = |size: u64| off..off.saturating_add(len as u64).min(size).max(off);
+            // What is not under the right to write nobody may see before all do, by its commit (I6).
+            let kept = |right| self.mount.meta.leases.keeps(self.ino, right);
+            let parts = match state.buffered_under.right.is_some_and(kept) {
+                true => state.dirty.read(wanted(state.size())),
+                false => vec![(wanted(state.attr.size), None)],
+            };
+            (parts, state.attr.size)
         };
         let mut data = ReadData::default();
         for (range, bytes) in parts {

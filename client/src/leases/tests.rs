@@ -30,7 +30,7 @@ fn leases() -> Leases {
 }
 
 fn give_back(l: &Leases, ino: u64) {
-    l.stop_buffering(InodeId(ino));
+    l.stop_buffering(InodeId(ino), true);
     assert!(l.flushed(InodeId(ino), false));
 }
 
@@ -59,7 +59,7 @@ async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
     let reply =
         v1::MetaReply { result: opened(INO), grants, touched: vec![DIR], ..Default::default() };
     let (start, inos) = (l.start(), [DIR, INO].map(InodeId));
-    inos.into_iter().for_each(|ino| assert!(!l.stop_buffering(ino).buffered));
+    inos.into_iter().for_each(|ino| assert!(!l.stop_buffering(ino, true).unwrap()));
     l.changed(start, &create, &reply);
     l.learn(start, &lease, &reply);
     assert_eq!(inos.map(|ino| l.mode(ino)), [None; 2]);
@@ -109,7 +109,7 @@ async fn a_file_is_made_where_nobody_else_can() {
     let missing = Some(Reply::Missing(v1::Empty {}));
     l.learn(asked, &op, &v1::MetaReply { result: missing, ..Default::default() });
     assert!(!matches!(l.lookup(InodeId(DIR), b"b"), Some(Err(_))));
-    l.stop_buffering(InodeId(DIR));
+    l.stop_buffering(InodeId(DIR), true);
     assert!(l.make(&mut file(9, "c")).is_none(), "it is being given back");
     // What a list or a removed directory make of a file is not for this mount to say.
     for change in [|dir: &mut v1::Attr| dir.acls = true, |dir: &mut v1::Attr| dir.nlink = 0] {
@@ -254,7 +254,10 @@ async fn a_new_leader_leaves_the_right_to_write() {
     l.learn(before, &lookup("a"), &found());
     assert!(l.mode(InodeId(DIR)).is_none(), "the old leader's grants are worth nothing");
     // Its recall has begun, and what was buffered is not committed yet.
-    assert!(l.stop_buffering(InodeId(INO)).buffered && !l.stop_buffering(InodeId(DIR)).buffered);
+    assert!(
+        l.stop_buffering(InodeId(INO), true).unwrap()
+            && !l.stop_buffering(InodeId(DIR), true).unwrap()
+    );
     assert!(!l.may_buffer(InodeId(INO)));
     assert_eq!(l.keep_writes(), [InodeId(INO)]);
     assert!(l.flushed(InodeId(INO), true));
@@ -272,7 +275,7 @@ async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
     l.learn(l.start(), &lease, &reply);
     let first = l.right_to_write(ino).unwrap();
     assert!(l.keeps(ino, first));
-    assert!(l.stop_buffering(ino).buffered);
+    assert!(l.stop_buffering(ino, true).unwrap());
     assert_eq!((l.right_to_write(ino), l.keeps(ino, first)), (None, true));
     assert!(l.flushed(ino, true));
     assert!(!l.keeps(ino, first));
@@ -349,7 +352,13 @@ async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
     let (granted, without_maps) = (|| grant(true), || grant(false));
     granted();
     let right = l.right_to_write(ino).expect("granted");
-    assert!(l.may_map(ino) && l.stop_buffering(ino).buffered);
+    assert!(l.may_map(ino));
+    assert_eq!(
+        l.stop_buffering(ino, false),
+        None,
+        "what is stored in pages is to be written back before"
+    );
+    assert!(l.may_buffer(ino) && l.stop_buffering(ino, true).unwrap());
     granted();
     assert!(!l.may_buffer(ino) && !l.may_lock(ino) && !l.may_map(ino) && l.keeps(ino, right));
     assert!(l.flushed(ino, true));
@@ -361,5 +370,5 @@ async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
     // It may have been granted in a new session, while the answer to a recall of the old one is made ready.
     assert!(!l.flushed(ino, false), "there may be something to flush");
     assert!(l.may_buffer(ino));
-    assert!(l.stop_buffering(ino).buffered && l.flushed(ino, false) && l.mode(ino).is_none());
+    assert!(l.stop_buffering(ino, true).unwrap() && l.flushed(ino, false) && l.mode(ino).is_none());
 }
