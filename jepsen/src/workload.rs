@@ -18,10 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use weft_tests::eventually;
 
-/// What a client that was cut off for long has sent to a daemon may get there after the second look for what its
-/// session left, 30 s after its end; the third comes two minutes later.
-const SWEPT: Duration = Duration::from_secs(200);
-
 /// How long and how hard a run is.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -203,7 +199,7 @@ fn judge(plan: &Plan, cluster: &Cluster, recorder: Recorder) -> Result<()> {
     );
     summarize(&events);
     let mut last = String::new();
-    eventually(SWEPT, "a clean fsck", || {
+    eventually(Duration::from_secs(60), "a clean fsck", || {
         let args = ["fsck", "--cluster", cluster.members(), "--output", "json"];
         let (clean, report) = cluster.weft(&args).ok()?;
         last = report;

@@ -306,7 +306,7 @@ pub async fn keep(node: &Arc<Node>) {
         let of_old = retired.iter().filter(|(_, since)| since.elapsed() >= late);
         let mut dropped: Vec<u32> = of_old.map(|(id, _)| *id).collect();
         dropped.sort_unstable();
-        let entry = v1::SetPgsEntry { dropped, ..replace(&map, pool, groups) };
+        let entry = replace(&map, pool, groups, dropped);
         // If the map has changed meanwhile, the next look starts over.
         let _ = propose(node, "make placement groups", Body::SetPgs(entry)).await;
     }
@@ -334,12 +334,18 @@ fn placed(pool: &v1::PoolInfo) -> BTreeSet<u32> {
     pool.pgs.iter().filter(|pg| !pg.retired).flat_map(|pg| pg.targets.iter().copied()).collect()
 }
 
-/// The entry that sets these groups; those that are not in it are retired by it.
-fn replace(map: &v1::ClusterMap, pool: &v1::PoolInfo, groups: Vec<Vec<u32>>) -> v1::SetPgsEntry {
+/// The entry that sets these groups; those that are not in it are retired by it, and those of `dropped` go that
+/// are of no use.
+fn replace(
+    map: &v1::ClusterMap,
+    pool: &v1::PoolInfo,
+    groups: Vec<Vec<u32>>,
+    dropped: Vec<u32>,
+) -> v1::SetPgsEntry {
     let fresh =
         (map.next_pg..).zip(groups).map(|(id, targets)| v1::PgInfo { id, targets, retired: false });
     let based_on_epoch = map.epoch;
-    v1::SetPgsEntry { pool: pool.id, pgs: fresh.collect(), based_on_epoch, dropped: Vec::new() }
+    v1::SetPgsEntry { pool: pool.id, pgs: fresh.collect(), based_on_epoch, dropped }
 }
 
 #[cfg(test)]
