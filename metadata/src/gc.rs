@@ -4,7 +4,8 @@
 //! [`collect`] deletes the chunks of segments that the state lists as garbage and then lets the
 //! state forget them. [`sweep`] lists the targets for chunks of sessions that are dead: all of a target
 //! once, when this server begins to lead or the target comes up, and then those of one session at a time,
-//! when it has ended and some more times, since what it had sent may arrive late.
+//! when it has ended. Before it lists, it fences those sessions off: what they had sent may arrive late, and is
+//! refused by the target then. As that forgets its fences when it starts anew, there are a few more looks.
 //! Invariants: a segment is forgotten only when every target that may hold a chunk of it has
 //! acknowledged the deletion; a chunk is swept only if, at one moment after it was listed, its
 //! session was dead and its segment unknown: a dead session commits nothing any more (I5), so that
@@ -34,7 +35,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Chunks listed at a time.
 const PAGE: u32 = 4096;
 /// How often what a session left is looked for, each time after four times the pause before.
-const LOOKS: u32 = 6;
+const LOOKS: u32 = 3;
+/// Ranges of sessions in one request.
+const FENCE: usize = 4096;
 /// When all of a target is looked at once more.
 const WHOLE: Duration = Duration::from_secs(24 * 3600);
 
@@ -241,7 +244,7 @@ pub async fn sweep(node: &Arc<Node>, peers: &Arc<Peers>) {
         let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up);
         let up: BTreeMap<_, _> = up.map(|t| (TargetId(t.id), t.address.clone())).collect();
         for target in swept.whole_due(Instant::now(), &up) {
-            look(node, peers, &up, target, None, &mut swept).await;
+            look(node, peers, &up, target, &[], &mut swept).await;
         }
         // After those: who ended meanwhile may not have been seen there.
         match sessions(node) {
@@ -253,34 +256,76 @@ pub async fn sweep(node: &Arc<Node>, peers: &Arc<Peers>) {
             }
             Err(error) => tracing::error!("cannot read the list of sessions: {error}"),
         }
-        for session in swept.sessions_due(Instant::now(), period) {
+        let due = swept.sessions_due(Instant::now(), period);
+        if !due.is_empty() {
             for target in swept.whole.keys().copied().collect::<Vec<_>>() {
-                look(node, peers, &up, target, Some(session), &mut swept).await;
+                look(node, peers, &up, target, &due, &mut swept).await;
             }
         }
         sleep(IDLE).await;
     }
 }
 
-/// Looks at all of a target, or for what one session left there.
+/// Looks for what these sessions left on a target; at all of it if there are none.
 async fn look(
     node: &Arc<Node>,
     peers: &Peers,
     up: &BTreeMap<TargetId, String>,
     target: TargetId,
-    session: Option<SessionId>,
+    ended: &[SessionId],
     swept: &mut Swept,
 ) {
     let Some(address) = up.get(&target) else { return };
     let begun = Instant::now();
-    match sweep_target(node, &peers.peer(address), target, session).await {
-        Ok(()) if session.is_none() => drop(swept.whole.insert(target, begun)),
+    match fence_and_sweep(node, &peers.peer(address), target, ended).await {
+        Ok(()) if ended.is_empty() => drop(swept.whole.insert(target, begun)),
         Ok(()) => {}
         Err(e) => {
             tracing::warn!(target = target.0, "could not look for chunks of dead sessions: {e}");
             swept.failed(target, Instant::now() + RETRY);
         }
     }
+}
+
+async fn fence_and_sweep(
+    node: &Arc<Node>,
+    peer: &weft_net::Peer,
+    target: TargetId,
+    ended: &[SessionId],
+) -> Result<()> {
+    if ended.is_empty() {
+        let (live, next) = sessions(node)?;
+        fence(peer, target, &between(&live, next)).await?;
+        return sweep_target(node, peer, target, None).await;
+    }
+    let ranges = ended.iter().map(|id| v1::SessionRange { first: id.0, last: id.0 });
+    fence(peer, target, &ranges.collect::<Vec<_>>()).await?;
+    for &session in ended {
+        sweep_target(node, peer, target, Some(session)).await?;
+    }
+    Ok(())
+}
+
+/// Lets a target refuse what these sessions sent and that has not arrived.
+async fn fence(peer: &weft_net::Peer, target: TargetId, ended: &[v1::SessionRange]) -> Result<()> {
+    for ended in ended.chunks(FENCE) {
+        let request = v1::FenceRequest { target: target.0, ended: ended.to_vec() };
+        let _: v1::FenceReply = peer.call(op::FENCE, &request, Instant::now() + DEADLINE).await?;
+    }
+    Ok(())
+}
+
+/// The sessions before `next` that do not live.
+fn between(live: &BTreeSet<SessionId>, next: u64) -> Vec<v1::SessionRange> {
+    let mut first = 0;
+    let mut ended = Vec::new();
+    for end in live.range(..SessionId(next)).map(|id| id.0).chain([next]) {
+        if first < end {
+            ended.push(v1::SessionRange { first, last: end - 1 });
+        }
+        first = end.saturating_add(1);
+    }
+    ended
 }
 
 /// The sessions that live, and the number of the next.
@@ -363,4 +408,23 @@ fn next_page(node: &Node, last: ChunkId) -> Result<ChunkId> {
         });
     }
     Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_live_lies_between_who_does() {
+        let ended = |live: &[u64], next| -> Vec<(u64, u64)> {
+            let live = live.iter().copied().map(SessionId).collect();
+            between(&live, next).into_iter().map(|of| (of.first, of.last)).collect()
+        };
+        assert_eq!(ended(&[], 1), [(0, 0)]);
+        assert_eq!(ended(&[1, 2], 3), [(0, 0)]);
+        assert_eq!(ended(&[2, 5], 9), [(0, 1), (3, 4), (6, 8)]);
+        // Some began after the number of the next one was read.
+        assert_eq!(ended(&[2, 9, 11], 9), [(0, 1), (3, 8)]);
+        assert_eq!(ended(&[u64::MAX], u64::MAX), [(0, u64::MAX - 1)]);
+    }
 }

@@ -28,3 +28,5 @@ pub const TARGET_STAT: u16 = 36;
 pub const REPORT_CORRUPT: u16 = 37;
 /// [`crate::v1::VerifyRequest`] → [`crate::v1::VerifyReply`].
 pub const VERIFY: u16 = 38;
+/// [`crate::v1::FenceRequest`] → [`crate::v1::FenceReply`].
+pub const FENCE: u16 = 39;

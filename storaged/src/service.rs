@@ -107,6 +107,7 @@ impl Targets {
             op::GET => self.get(&request).await,
             op::DELETE => self.delete(&request).await,
             op::LIST => self.list(&request).await,
+            op::FENCE => self.fence(&request).await,
             op::TARGET_STAT => {
                 let q: v1::TargetStatRequest = decode(&request)?;
                 Ok(Outgoing::message(&self.find(q.target)?.stat()))
@@ -152,6 +153,17 @@ impl Targets {
         let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<_>>()?;
         let deleted = self.find(q.target)?.delete(ids).await?;
         Ok(Outgoing::message(&v1::DeleteReply { deleted }))
+    }
+
+    async fn fence(&self, request: &Incoming) -> Result<Outgoing> {
+        let q: v1::FenceRequest = decode(request)?;
+        let ended = q.ended.iter().map(|range| range.first..=range.last).collect::<Vec<_>>();
+        if let Some(range) = ended.iter().find(|range| range.is_empty()) {
+            let what = format!("no sessions are from {} to {}", range.start(), range.end());
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        self.find(q.target)?.fence(ended).await?;
+        Ok(Outgoing::message(&v1::FenceReply {}))
     }
 
     async fn list(&self, request: &Incoming) -> Result<Outgoing> {

@@ -151,8 +151,12 @@ impl Store {
     fn note<T>(&self, target: TargetId, result: &Result<T>) {
         match result {
             Ok(_) => self.health.succeeded(target),
-            // A put notes for how long a chunk there was none.
-            Err(e) if matches!(e.kind, ErrorKind::NotFound | ErrorKind::NoSpace) => {}
+            // A put notes for how long a chunk there was none. A session that is fenced off is no fault of the target.
+            Err(e)
+                if matches!(
+                    e.kind,
+                    ErrorKind::NotFound | ErrorKind::NoSpace | ErrorKind::SessionExpired
+                ) => {}
             Err(_) => self.health.failed(target),
         }
     }

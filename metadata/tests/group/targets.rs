@@ -3,6 +3,7 @@
 
 use crate::support::*;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -16,20 +17,24 @@ type Chunks = Arc<Mutex<BTreeSet<(u32, ChunkId)>>>;
 /// Sessions that a daemon was asked to list, in order; 0: all.
 type Lists = Arc<Mutex<Vec<u64>>>;
 
+/// Sessions that a daemon was told have ended, by their target.
+type Fences = Arc<Mutex<Vec<(u32, RangeInclusive<u64>)>>>;
+
 /// A daemon's chunk service without disks.
 struct Daemon {
     chunks: Chunks,
     lists: Lists,
+    fences: Fences,
 }
 
 impl Daemon {
     async fn start() -> (String, Chunks, watch::Sender<bool>) {
-        let (address, chunks, _, stop) = Self::start_listed().await;
+        let (address, chunks, _, _, stop) = Self::start_listed().await;
         (address, chunks, stop)
     }
 
-    async fn start_listed() -> (String, Chunks, Lists, watch::Sender<bool>) {
-        let (chunks, lists) = (Chunks::default(), Lists::default());
+    async fn start_listed() -> (String, Chunks, Lists, Fences, watch::Sender<bool>) {
+        let (chunks, lists, fences) = (Chunks::default(), Lists::default(), Fences::default());
         let listener = weft_net::tcp().bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();
         let (stop, stopped) = watch::channel(false);
@@ -37,9 +42,10 @@ impl Daemon {
             max_payload: 4096,
             ..ServerOptions::new(weft_net::Identity { name: "daemon".into(), cluster: None })
         };
-        let service = Arc::new(Daemon { chunks: chunks.clone(), lists: lists.clone() });
-        tokio::spawn(weft_net::serve(listener, service, options, stopped));
-        (address, chunks, lists, stop)
+        let daemon =
+            Daemon { chunks: chunks.clone(), lists: lists.clone(), fences: fences.clone() };
+        tokio::spawn(weft_net::serve(listener, Arc::new(daemon), options, stopped));
+        (address, chunks, lists, fences, stop)
     }
 }
 
@@ -56,10 +62,21 @@ impl Service for Daemon {
                 let deleted = keys.filter(|k| chunks.remove(k)).count() as u64;
                 Ok(Outgoing::message(&v1::DeleteReply { deleted }))
             }
+            op::FENCE => {
+                let fence = v1::FenceRequest::decode(request.head).unwrap();
+                let ended = fence.ended.iter().map(|of| (fence.target, of.first..=of.last));
+                self.fences.lock().unwrap().extend(ended);
+                Ok(Outgoing::message(&v1::FenceReply {}))
+            }
             op::LIST => {
                 let list = v1::ListRequest::decode(request.head).unwrap();
                 let after = list.after.map(|c| ChunkId::try_from(c).unwrap());
                 self.lists.lock().unwrap().push(list.session);
+                // What ends is fenced off before it is looked for.
+                let fences = self.fences.lock().unwrap();
+                let of = |at: u32| fences.iter().filter(move |(target, _)| *target == at);
+                assert!(of(list.target).any(|(_, ended)| ended.contains(&list.session)));
+                drop(fences);
                 let of = |c: &ChunkId| [0, c.segment.session.0].contains(&list.session);
                 // Small pages, so that paging is tried.
                 let mut page: Vec<_> = chunks
@@ -385,7 +402,7 @@ async fn what_was_swept_is_not_listed_again() {
     let mut client = group.client();
     client.open_session().await;
     let address = client.leader.clone();
-    let (daemon, chunks, lists, _stop) = Daemon::start_listed().await;
+    let (daemon, chunks, lists, fences, _stop) = Daemon::start_listed().await;
     let (ids, beats) = register(&address, &daemon, 6).await;
     let begin = Instant::now();
     while lists.lock().unwrap().iter().filter(|of| **of == 0).count() < ids.len() {
@@ -414,5 +431,9 @@ async fn what_was_swept_is_not_listed_again() {
     }
     let lists = lists.lock().unwrap().clone();
     assert!(lists.iter().all(|of| *of == session), "{lists:?}");
+    let fences = fences.lock().unwrap().clone();
+    assert!(fences.iter().any(|(target, ended)| *target == ids[5] && ended.contains(&session)));
+    let living = |ended: &RangeInclusive<u64>| ended.contains(&client.session);
+    assert!(!fences.iter().any(|(_, ended)| living(ended)), "{fences:?}");
     beats.abort();
 }

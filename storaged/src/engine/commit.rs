@@ -2,6 +2,9 @@
 //!
 //! While a flush runs, the data of the next puts is being written and their commits gather here, so
 //! the more is going on, the fewer flushes each put costs.
+//!
+//! Invariant: of a session that was fenced off, nothing is committed any more. That is looked at here, where
+//! changes have an order, so that a list made after a fence has all that such a session will ever have.
 
 use super::entry::Entry;
 use super::index::{self, Applied};
@@ -9,7 +12,9 @@ use super::journal::{self, Change, Ring};
 use super::worker::{self, Answer, Worker};
 use super::{BLOCK, Core};
 use parking_lot::Mutex;
+use rangemap::RangeInclusiveSet;
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::mpsc;
 use std::sync::{Arc, atomic::Ordering};
 use std::thread::JoinHandle;
@@ -30,6 +35,8 @@ struct Waiting {
 
 enum Message {
     Commit(Waiting),
+    /// These sessions have ended.
+    Fence(Vec<RangeInclusive<u64>>, oneshot::Sender<()>),
     /// The index was made durable up to this record.
     Flushed(Result<u64>),
     Close(mpsc::Sender<Result<()>>),
@@ -48,7 +55,9 @@ impl Committer {
         let (queue, messages) = mpsc::channel();
         let ring = Ring::new(core.superblock.read().journal_blocks);
         let later = VecDeque::new();
-        let thread = Thread { core: core.clone(), ring, last, messages, later, flush: None };
+        let fenced = RangeInclusiveSet::new();
+        let thread =
+            Thread { core: core.clone(), ring, last, messages, later, flush: None, fenced };
         let own = queue.clone();
         let thread = Worker::start("commit", move || thread.run(&own))?;
         Ok(Self { queue, thread, core, closed: Mutex::default() })
@@ -57,9 +66,15 @@ impl Committer {
     /// Makes the changes durable, then visible. The order of two calls in flight is not defined.
     pub async fn commit(&self, commits: Vec<Commit>) -> Result<()> {
         let (done, result) = oneshot::channel();
-        let closed = || Error::new(ErrorKind::Unavailable, "the target is closing");
         self.queue.send(Message::Commit(Waiting { commits, done })).map_err(|_| closed())?;
         result.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Commits no puts of these sessions from now on.
+    pub async fn fence(&self, ended: Vec<RangeInclusive<u64>>) -> Result<()> {
+        let (done, fenced) = oneshot::channel();
+        self.queue.send(Message::Fence(ended, done)).map_err(|_| closed())?;
+        fenced.await.map_err(|_| closed())
     }
 
     /// Commits what was queued, makes the index durable and ends; only the first call does
@@ -91,6 +106,10 @@ impl Committer {
     }
 }
 
+fn closed() -> Error {
+    Error::new(ErrorKind::Unavailable, "the target is closing")
+}
+
 impl Drop for Committer {
     fn drop(&mut self) {
         if let Err(e) = self.close() {
@@ -110,6 +129,8 @@ struct Thread {
     later: VecDeque<Message>,
     /// An index flush that runs.
     flush: Option<JoinHandle<()>>,
+    /// Sessions that have ended.
+    fenced: RangeInclusiveSet<u64>,
 }
 
 impl Thread {
@@ -119,6 +140,10 @@ impl Thread {
                 Message::Commit(first) => {
                     let batch = self.gather(first);
                     self.commit(batch, own);
+                }
+                Message::Fence(ended, done) => {
+                    self.fenced.extend(ended);
+                    let _ = done.send(()); // who asked may be gone
                 }
                 Message::Flushed(result) => self.flushed(result),
                 Message::Close(done) => {
@@ -150,12 +175,37 @@ impl Thread {
     }
 
     fn commit(&mut self, batch: Vec<Waiting>, own: &mpsc::Sender<Message>) {
+        let (batch, late) = batch.into_iter().partition::<Vec<_>, _>(|w| !self.is_fenced(w));
+        late.into_iter().for_each(|waiting| self.refuse(waiting));
+        if batch.is_empty() {
+            return;
+        }
         let result = self.core.check_writable().and_then(|()| {
             self.write(&batch, own).inspect_err(|e| self.core.fail(e.message.clone()))
         });
         for waiting in batch {
             let _ = waiting.done.send(result.clone()); // a caller that left needs no answer
         }
+    }
+
+    fn is_fenced(&self, waiting: &Waiting) -> bool {
+        let of_ended = |commit: &Commit| match commit {
+            Commit::Put(id, _) => self.fenced.contains(&id.segment.session.0),
+            Commit::Delete(..) => false,
+        };
+        waiting.commits.iter().any(of_ended)
+    }
+
+    /// Puts of a session that has ended: they never were.
+    fn refuse(&self, waiting: Waiting) {
+        for commit in &waiting.commits {
+            if let Commit::Put(id, entry) = commit {
+                tracing::debug!(target = %self.core.path.display(), chunk = %id, "came too late");
+                self.core.discard.give(&entry.place.extents);
+            }
+        }
+        let what = "the session that wrote this has ended";
+        let _ = waiting.done.send(Err(Error::new(ErrorKind::SessionExpired, what)));
     }
 
     /// One record, one flush, one update of the index. An error means that nobody knows what of it

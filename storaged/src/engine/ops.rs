@@ -1,4 +1,4 @@
-//! What a target does for others: put, get, delete, list, verify.
+//! What a target does for others: put, get, delete, fence, list, verify.
 //!
 //! Invariant: a put or delete that began runs to its end, even when its caller is gone, so that no
 //! space is lost.
@@ -8,6 +8,7 @@ use super::entry::{Entry, Extent, Place};
 use super::{BLOCK, Core, Engine, header, superblock};
 use bytes::Bytes;
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_net::AlignedBuf;
@@ -38,7 +39,7 @@ impl Engine {
     /// Stores a chunk durably. `data` is a multiple of 4096 bytes, with a CRC-32 for each block; it is
     /// written without a copy if it starts 4096-aligned. The same chunk again is fine. Errors:
     /// `Corrupt` (checksums do not match the data), `Exists` (with other checksums), `NoSpace` (with what
-    /// there is room for, where that is known), `Invalid`, `Io`.
+    /// there is room for, where that is known), `SessionExpired` (its session is fenced off), `Invalid`, `Io`.
     pub async fn put(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
         check_payload(id, &data, &checksums)?;
         self.core.check_writable()?;
@@ -119,6 +120,13 @@ impl Engine {
             self.committer.commit(commits).await?;
         }
         Ok(deleted)
+    }
+
+    /// Refuses the chunks of these sessions (by id) from now on, until the target is closed: when this is answered,
+    /// a put of theirs has been committed and is listed, or is refused. Not durable: what a target that starts
+    /// anew is sent comes over connections made anew.
+    pub async fn fence(&self, ended: Vec<RangeInclusive<u64>>) -> Result<()> {
+        self.committer.fence(ended).await
     }
 
     /// Up to `limit` chunks in id order, after `after`, of one session or of all.

@@ -246,6 +246,15 @@ async fn serves_registers_and_comes_back() {
         v1::DeleteRequest { target: 1, chunks: vec![id(1, 5, 0).into(), id(1, 6, 0).into()] };
     let deleted: v1::DeleteReply = peer.call(op::DELETE, &delete, soon()).await.unwrap();
     assert_eq!(deleted.deleted, 1);
+    let fence = |first, last| {
+        let ended = vec![v1::SessionRange { first, last }];
+        v1::FenceRequest { target: 1, ended }
+    };
+    let none = peer.call::<_, v1::FenceReply>(op::FENCE, &fence(2, 1), soon()).await;
+    assert_eq!(none.unwrap_err().kind, ErrorKind::Invalid);
+    let _: v1::FenceReply = peer.call(op::FENCE, &fence(0, u64::MAX), soon()).await.unwrap();
+    let late = put(&peer, 1, 5, 33).await;
+    assert_eq!(late.unwrap_err().kind, ErrorKind::SessionExpired);
     let unknown = peer.call::<_, v1::PutReply>(99, &delete, soon()).await;
     assert_eq!(unknown.unwrap_err().kind, ErrorKind::Protocol);
     daemon.stop().await.unwrap();

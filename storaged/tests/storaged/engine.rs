@@ -246,6 +246,70 @@ fn a_full_target_refuses_then_takes_again_after_a_delete() {
     });
 }
 
+/// What a session that has ended sent may arrive at any time: after the fence it is refused and takes no space, so
+/// that the list made then has all there is. Others are not touched.
+#[test]
+fn nothing_of_a_session_that_is_fenced_off_is_stored_any_more() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let engine = open(dir.path(), SIZE);
+        let attempt = async |id: ChunkId| {
+            let (bytes, sums) = data(id, 2, 0);
+            engine.put(id, bytes, sums).await.map_err(|e| e.kind)
+        };
+        for round in 0..20 {
+            // Some are written, some wait for their commit, some come after it.
+            let session = 10 + round;
+            let puts: Vec<_> = (0..4)
+                .map(|shard| {
+                    let engine = engine.clone();
+                    tokio::spawn(async move {
+                        let mut stored = Vec::new();
+                        for id in (0..10).map(|seq| id(session, seq, shard)) {
+                            let (bytes, sums) = data(id, 2, 0);
+                            match engine.put(id, bytes, sums).await {
+                                Ok(()) => stored.push(id),
+                                Err(e) => assert_eq!(e.kind, ErrorKind::SessionExpired),
+                            }
+                        }
+                        stored
+                    })
+                })
+                .collect();
+            while engine.stat().chunks < round * 2 {
+                tokio::task::yield_now().await;
+            }
+            engine.fence(vec![session..=session]).await.unwrap();
+            let listed = async || {
+                let page = engine.list(None, Some(SessionId(session)), 1000).await.unwrap();
+                page.items.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+            };
+            let after_fence = listed().await;
+            let mut stored = Vec::new();
+            for put in puts {
+                stored.extend(put.await.unwrap());
+            }
+            stored.sort_unstable();
+            assert_eq!(stored, after_fence, "round {round}");
+            assert_eq!(stored, listed().await, "round {round}");
+            engine.delete(stored).await.unwrap();
+        }
+        let used = engine.stat().used_bytes;
+        assert_eq!((used, engine.stat().chunks), (0, 0), "what was refused takes no space");
+        assert_eq!(attempt(id(15, 99, 0)).await, Err(ErrorKind::SessionExpired));
+        assert_eq!(attempt(id(30, 1, 0)).await, Ok(()));
+        // As a new leader does it: all that there were but those who live.
+        engine.fence(vec![0..=29, 31..=u64::MAX]).await.unwrap();
+        assert_eq!(attempt(id(30, 2, 0)).await, Ok(()));
+        assert_eq!(attempt(id(31, 1, 0)).await, Err(ErrorKind::SessionExpired));
+        // What is stored is as good as before, and can be put again.
+        check(&engine, id(30, 1, 0), 2, 0, 0, 2).await;
+        engine.fence(vec![30..=30]).await.unwrap();
+        assert_eq!(attempt(id(30, 1, 0)).await, Ok(()));
+        check(&engine, id(30, 1, 0), 2, 0, 0, 2).await;
+    });
+}
+
 /// Free space in short runs: a long chunk is refused, which says what would fit, and that does fit.
 #[test]
 fn a_chunk_that_no_runs_hold_is_told_how_long_it_may_be() {
