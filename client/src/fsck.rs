@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, TargetId, op, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, TargetId, v1};
 
 const PAGE: u32 = 4096;
 /// A target that does not list a page in this time is not asked on.
@@ -170,7 +170,7 @@ impl Filesystem {
                 limit: PAGE,
             };
             let deadline = Instant::now() + LIST;
-            let page: v1::ListReply = peer.call(op::LIST, &request, deadline).await?;
+            let page = peer.call(&request, deadline).await?;
             count += page.items.len() as u64;
             let more = page.more && !page.items.is_empty();
             for item in page.items {

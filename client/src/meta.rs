@@ -23,7 +23,7 @@ use tracing::debug;
 use weft_net::{Peers, Way};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, op, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// One server gets this long to answer before another is asked.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -231,7 +231,7 @@ impl Meta {
             let server = self.server();
             let until = deadline.min(Instant::now() + attempt);
             let call = self.peers.peer_on(&server, way);
-            let answer = call.call::<_, v1::MetaReply>(op::META, request, until).await;
+            let answer = call.call(request, until).await;
             let error = match answer {
                 Ok(reply) => {
                     self.outage.over("the metadata leader answers again");

@@ -15,7 +15,7 @@ use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_metadata::{Config, Member};
 use weft_net::Peers;
-use weft_proto::{NodeId, Result, op, v1};
+use weft_proto::{NodeId, Result, v1};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -150,7 +150,7 @@ async fn ask(
     address: &str,
     request: &v1::MetaRequest,
 ) -> Result<v1::MetaReply> {
-    peers.peer(address).call(op::META, request, Instant::now() + Duration::from_secs(10)).await
+    peers.peer(address).call(request, Instant::now() + Duration::from_secs(10)).await
 }
 
 fn peers() -> Arc<Peers> {

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
 use weft_net::Peers;
-use weft_proto::{ChunkId, Error, ErrorKind, PgId, Result, SegmentId, SessionId, TargetId, op, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, PgId, Result, SegmentId, SessionId, TargetId, v1};
 
 /// Segments taken up at a time.
 const BATCH: usize = 4096;
@@ -152,7 +152,7 @@ async fn delete_on(
     for batch in chunks.chunks(DELETE) {
         let chunks = batch.iter().map(|(_, chunk)| (*chunk).into()).collect();
         let request = v1::DeleteRequest { target: target.0, chunks };
-        let _: v1::DeleteReply = peer.call(op::DELETE, &request, Instant::now() + DEADLINE).await?;
+        peer.call(&request, Instant::now() + DEADLINE).await?;
     }
     Ok(())
 }
@@ -310,7 +310,7 @@ async fn fence_and_sweep(
 async fn fence(peer: &weft_net::Peer, target: TargetId, ended: &[v1::SessionRange]) -> Result<()> {
     for ended in ended.chunks(FENCE) {
         let request = v1::FenceRequest { target: target.0, ended: ended.to_vec() };
-        let _: v1::FenceReply = peer.call(op::FENCE, &request, Instant::now() + DEADLINE).await?;
+        peer.call(&request, Instant::now() + DEADLINE).await?;
     }
     Ok(())
 }
@@ -346,8 +346,7 @@ async fn sweep_target(
         let begun = Instant::now();
         let request =
             v1::ListRequest { target: target.0, after: after.take(), session: of, limit: PAGE };
-        let listed: v1::ListReply =
-            peer.call(op::LIST, &request, Instant::now() + DEADLINE).await?;
+        let listed: v1::ListReply = peer.call(&request, Instant::now() + DEADLINE).await?;
         let mut chunks = Vec::with_capacity(listed.items.len());
         for item in &listed.items {
             let key = item

@@ -102,7 +102,7 @@ async fn ask(
         for other in config.peers.iter().filter(|p| p.id != config.id) {
             let deadline = Instant::now() + PATIENCE;
             let asked = peers.peer(&other.address);
-            match asked.call::<_, v1::JoinReply>(op::JOIN, &request, deadline).await {
+            match asked.call(&request, deadline).await {
                 Ok(reply) if reply.empty => empty += 1,
                 Ok(reply) => return checked(reply, identity),
                 Err(e) => said = format!("{} said last: {e}", other.address),
@@ -168,7 +168,10 @@ struct Waiting {
 impl Service for Waiting {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         match request.op {
-            op::JOIN => Ok(Outgoing::message(&v1::JoinReply { empty: true, ..Default::default() })),
+            op::JOIN => {
+                let empty = v1::JoinReply { empty: true, ..Default::default() };
+                request.answer(async |_: v1::JoinRequest| Ok(empty)).await
+            }
             _ => Err(Error::new(
                 ErrorKind::NotLeader,
                 format!("the data folder {} is empty: no part of its group yet", self.folder),

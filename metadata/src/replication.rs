@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use weft_net::Peer;
-use weft_proto::{Error, ErrorKind, NodeId, Result, op, v1};
+use weft_proto::{Error, ErrorKind, NodeId, Result, v1};
 
 /// Messages that wait for one peer.
 const QUEUE: usize = 4096;
@@ -101,13 +101,10 @@ async fn send_all(
         }
         let batch = v1::RaftBatch { from: from.0, messages, cluster: cluster() };
         let now = Instant::now();
-        if called.is_some_and(|at| now < at + deadline / CALLS)
-            && !snapshot
-            && peer.tell(op::RAFT, &batch)
-        {
+        if called.is_some_and(|at| now < at + deadline / CALLS) && !snapshot && peer.tell(&batch) {
             continue;
         }
-        let sent = peer.call::<_, v1::RaftAck>(op::RAFT, &batch, now + deadline).await;
+        let sent = peer.call(&batch, now + deadline).await;
         called = sent.is_ok().then_some(now);
         if let Err(e) = &sent {
             if healthy {

@@ -57,27 +57,21 @@ impl MetadataService {
         Self { node, targets, snapshots, inbox, members, shutdown }
     }
 
-    async fn raft(&self, request: Incoming) -> Result<Outgoing> {
-        let batch: v1::RaftBatch = decode(&request)?;
+    async fn raft(&self, batch: v1::RaftBatch, address: &str) -> Result<v1::RaftAck> {
         let ours = self.node.map().cluster.clone();
         if !batch.cluster.is_empty() && !ours.is_empty() && batch.cluster != ours {
             return Err(Error::new(
                 ErrorKind::WrongCluster,
-                format!(
-                    "metadata server {} at {} belongs to another cluster",
-                    batch.from, request.peer.address
-                ),
+                format!("metadata server {} at {} belongs to another cluster", batch.from, address),
             ));
         }
         let messages = replication::decode(batch, self.node.config.id, &self.members)?;
         let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
         self.inbox.send(messages).await.map_err(stopping)?;
-        Ok(Outgoing::message(&v1::RaftAck {}))
+        Ok(v1::RaftAck {})
     }
 
-    async fn meta(&self, request: Incoming) -> Result<Outgoing> {
-        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
-        let message: v1::MetaRequest = decode(&request)?;
+    async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
         let mut reply = tokio::time::timeout_at(deadline, self.dispatch(message, deadline))
             .await
             .map_err(|_| {
@@ -85,7 +79,7 @@ impl MetadataService {
             })?
             .map_err(|error| self.node.or_elsewhere(error))?;
         without(self.add_xattrs(&mut reply), "extended attributes that were not asked for");
-        Ok(Outgoing::message(&reply))
+        Ok(reply)
     }
 
     /// Adds the extended attributes of inodes that may have some and that the session is granted a lease on:
@@ -671,22 +665,14 @@ impl MetadataService {
     }
 
     /// Admits a server that lost its disk, if this one leads.
-    async fn join(&self, request: Incoming) -> Result<Outgoing> {
-        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
-        let asking: v1::JoinRequest = decode(&request)?;
+    async fn join(&self, asking: v1::JoinRequest, deadline: Instant) -> Result<v1::JoinReply> {
         let admit = async {
             self.node.lead(deadline).await?;
             self.node.admit(asking).await
         };
-        let reply = tokio::time::timeout_at(deadline, admit).await.map_err(|_| {
-            Error::new(ErrorKind::TimedOut, "no majority has acknowledged it yet")
-        })??;
-        Ok(Outgoing::message(&reply))
-    }
-
-    async fn piece(&self, request: Incoming) -> Result<Outgoing> {
-        let (piece, bytes) = self.snapshots.piece(decode(&request)?).await?;
-        Ok(Outgoing::with_payload(&piece, vec![bytes]))
+        tokio::time::timeout_at(deadline, admit)
+            .await
+            .map_err(|_| Error::new(ErrorKind::TimedOut, "no majority has acknowledged it yet"))?
     }
 }
 
@@ -762,11 +748,12 @@ impl Drop for Locking {
 #[async_trait::async_trait]
 impl Service for MetadataService {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
+        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
         match request.op {
-            op::META => self.meta(request).await,
-            op::RAFT => self.raft(request).await,
-            op::SNAPSHOT_PIECE => self.piece(request).await,
-            op::JOIN => self.join(request).await,
+            op::META => request.answer(|q| self.meta(q, deadline)).await,
+            op::RAFT => request.answer(|q| self.raft(q, &request.peer.address)).await,
+            op::SNAPSHOT_PIECE => request.answer_with_payload(|q| self.snapshots.piece(q)).await,
+            op::JOIN => request.answer(|q| self.join(q, deadline)).await,
             other => Err(Error::new(
                 ErrorKind::Protocol,
                 format!(
@@ -799,11 +786,6 @@ fn along(op: &Op) -> usize {
         Op::GetAttr(_) | Op::GetExtents(_) | Op::ReadDir(_) | Op::Open(_) | Op::Lease(_) => OF_ONE,
         _ => 0,
     }
-}
-
-fn decode<M: Message + Default>(request: &Incoming) -> Result<M> {
-    M::decode(request.head.clone())
-        .map_err(|e| Error::new(ErrorKind::Protocol, format!("operation {}: {e}", request.op)))
 }
 
 fn lock_reply(reply: v1::LockReply) -> v1::MetaReply {

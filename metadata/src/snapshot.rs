@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::{Body, Peers};
-use weft_proto::{Error, ErrorKind, Result, op, v1};
+use weft_proto::{Error, ErrorKind, Result, v1};
 
 /// Bytes asked for at a time.
 pub(crate) const PIECE: u64 = 1 << 20;
@@ -112,7 +112,7 @@ impl Snapshots {
     pub async fn piece(
         &self,
         request: v1::SnapshotPieceRequest,
-    ) -> Result<(v1::SnapshotPiece, Bytes)> {
+    ) -> Result<(v1::SnapshotPiece, Vec<Bytes>)> {
         let gone = || {
             let name = &request.snapshot;
             Error::new(ErrorKind::NotFound, format!("snapshot {name:?} is not here (any more)"))
@@ -145,7 +145,7 @@ impl Snapshots {
                 Ok(bytes)
             })
             .await?;
-        Ok((v1::SnapshotPiece { end: off + len == file_len }, bytes.into()))
+        Ok((v1::SnapshotPiece { end: off + len == file_len }, vec![bytes.into()]))
     }
 
     /// Where a fetched snapshot lies.
@@ -191,15 +191,9 @@ impl Snapshots {
                 off,
                 len: PIECE as u32,
             };
-            let answer = peers
-                .peer(&manifest.address)
-                .exchange::<_, v1::SnapshotPiece>(
-                    op::SNAPSHOT_PIECE,
-                    &request,
-                    Body::default(),
-                    Instant::now() + PIECE_DEADLINE,
-                )
-                .await?;
+            let deadline = Instant::now() + PIECE_DEADLINE;
+            let peer = peers.peer(&manifest.address);
+            let answer = peer.exchange(&request, Body::default(), deadline).await?;
             let got: u64 = answer.payload.iter().map(|b| b.len() as u64).sum();
             if got == 0 || got > file.len - off {
                 return Err(Error::new(

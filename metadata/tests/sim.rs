@@ -14,7 +14,7 @@ use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_metadata::{Clock, Config, Env, Member};
 use weft_net::Peers;
-use weft_proto::{ErrorKind, NodeId, op, v1};
+use weft_proto::{ErrorKind, NodeId, v1};
 
 /// The simulation's own time, as wall time.
 struct SimClock;
@@ -102,11 +102,7 @@ impl Client {
     async fn retry(&mut self, request: &v1::MetaRequest) -> weft_proto::Result<Reply> {
         loop {
             let deadline = Instant::now() + Duration::from_secs(2);
-            let answer = self
-                .peers
-                .peer(&self.leader)
-                .call::<_, v1::MetaReply>(op::META, request, deadline)
-                .await;
+            let answer = self.peers.peer(&self.leader).call(request, deadline).await;
             match answer {
                 Ok(reply) => return Ok(reply.result.unwrap()),
                 Err(e)
@@ -344,7 +340,7 @@ impl Witness {
                 let deadline = Instant::now() + Duration::from_secs(1);
                 let peer = self.client.peers.peer(&member.address);
                 let request = self.lookup(self.files.len());
-                let answer = peer.call::<_, v1::MetaReply>(op::META, &request, deadline).await;
+                let answer = peer.call(&request, deadline).await;
                 let kind = answer.expect_err("nobody may answer").kind;
                 use ErrorKind::*;
                 assert!(matches!(kind, NotLeader | Unavailable | TimedOut), "{kind:?}");
@@ -563,7 +559,7 @@ async fn call(
     ms: u64,
 ) -> weft_proto::Result<v1::MetaReply> {
     let deadline = Instant::now() + Duration::from_millis(ms);
-    peers.peer(leader).call(op::META, &request, deadline).await
+    peers.peer(leader).call(&request, deadline).await
 }
 
 /// The log cannot be replicated for a while, shorter than would end the leader's lease to answer reads.

@@ -49,13 +49,13 @@ fn cpu() -> f64 {
 async fn one(peer: &Peer, kind: Kind, data: &Bytes, into: Vec<BytesMut>) -> Result<Vec<BytesMut>> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let (op, send) = match kind {
-        Kind::Small => return peer.call::<u64, u64>(op::META, &7, deadline).await.map(|_| into),
+        Kind::Small => return peer.call_op::<u64, u64>(op::META, &7, deadline).await.map(|_| into),
         Kind::Get => (op::GET, vec![]),
         Kind::Put => (op::PUT, vec![data.clone()]),
     };
     let keep = if matches!(kind, Kind::Put) { into.clone() } else { vec![] };
     let into = if matches!(kind, Kind::Get) { into } else { vec![] };
-    let answer = peer.exchange::<u64, u64>(op, &7, Body { send, into }, deadline).await?;
+    let answer = peer.exchange_op::<u64, u64>(op, &7, Body { send, into }, deadline).await?;
     Ok(if keep.is_empty() { answer.payload } else { keep })
 }
 

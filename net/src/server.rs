@@ -16,7 +16,7 @@ use prost::Message;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use weft_proto::Result;
+use weft_proto::{Call, Error, ErrorKind, Result};
 
 /// What a daemon does with requests. Called concurrently, from as many connections as there are.
 #[async_trait::async_trait]
@@ -43,6 +43,38 @@ pub struct Incoming {
     pub peer: Arc<PeerInfo>,
     /// When the caller stops to wait.
     pub deadline: Option<Instant>,
+}
+
+impl Incoming {
+    /// The message that was sent. Errors: `Protocol` if it does not read, or is of another operation.
+    pub fn decode<C: Call>(&self) -> Result<C> {
+        let wrong =
+            |why: String| Error::new(ErrorKind::Protocol, format!("operation {}: {why}", self.op));
+        if self.op != C::OP {
+            return Err(wrong(format!("taken for {}", C::OP)));
+        }
+        C::decode(self.head.clone()).map_err(|e| wrong(e.to_string()))
+    }
+
+    /// Answers by what `serve` makes of the message.
+    pub async fn answer<C: Call, F>(&self, serve: impl FnOnce(C) -> F) -> Result<Outgoing>
+    where
+        F: Future<Output = Result<C::Answer>>,
+    {
+        Ok(Outgoing::message(&serve(self.decode()?).await?))
+    }
+
+    /// As [`Self::answer`], with payload.
+    pub async fn answer_with_payload<C: Call, F>(
+        &self,
+        serve: impl FnOnce(C) -> F,
+    ) -> Result<Outgoing>
+    where
+        F: Future<Output = Result<(C::Answer, Vec<Bytes>)>>,
+    {
+        let (answer, payload) = serve(self.decode()?).await?;
+        Ok(Outgoing::with_payload(&answer, payload))
+    }
 }
 
 /// An answer.

@@ -60,7 +60,8 @@ async fn round_trip(peer: Arc<weft_net::Peer>, case: Case) {
         }
     };
     let lens: Vec<usize> = into.iter().map(BytesMut::len).collect();
-    let answer = peer.exchange::<_, Bytes>(ECHO, &head, Body { send, into }, soon()).await.unwrap();
+    let answer =
+        peer.exchange_op::<_, Bytes>(ECHO, &head, Body { send, into }, soon()).await.unwrap();
     assert_eq!(answer.head, head);
     assert!(answer.payload.concat() == sent, "payload of {case:?}");
     if case.into.is_some() {
@@ -97,7 +98,7 @@ async fn a_thousand_calls_are_in_flight_and_answered_last_first() {
     for i in 0..1000u64 {
         let peer = peer.clone();
         calls.spawn(async move {
-            assert_eq!(peer.call::<u64, u64>(ECHO, &i, soon()).await.unwrap(), i);
+            assert_eq!(peer.call_op::<u64, u64>(ECHO, &i, soon()).await.unwrap(), i);
         });
     }
     let mut waiting = Vec::new();
@@ -178,7 +179,7 @@ async fn a_deadline_travels_and_ends_the_call() {
     let server = Server::start(service, options()).await;
     let peer = peer(&server.address);
     let deadline = Instant::now() + Duration::from_millis(300);
-    let call = peer.call::<u64, u64>(ECHO, &1, deadline);
+    let call = peer.call_op::<u64, u64>(ECHO, &1, deadline);
     let (answer, seen) = tokio::join!(call, async {
         let held = held.recv().await.unwrap();
         (held.request.deadline.unwrap(), held)
@@ -189,7 +190,10 @@ async fn a_deadline_travels_and_ends_the_call() {
     let late = seen.0.saturating_duration_since(deadline);
     assert!(seen.0 + Duration::from_millis(2) >= deadline && late < Duration::from_millis(300));
     let past = Instant::now();
-    assert_eq!(peer.call::<u64, u64>(ECHO, &1, past).await.unwrap_err().kind, ErrorKind::TimedOut);
+    assert_eq!(
+        peer.call_op::<u64, u64>(ECHO, &1, past).await.unwrap_err().kind,
+        ErrorKind::TimedOut
+    );
 }
 
 #[tokio::test]
@@ -329,11 +333,11 @@ async fn what_is_told_is_served_in_order_without_an_answer() {
     });
     let server = Server::start(service, options()).await;
     let peer = peer(&server.address);
-    assert!(!peer.tell(ECHO, &Bytes::from_static(b"lost")), "there is no connection yet");
+    assert!(!peer.tell_op(ECHO, &Bytes::from_static(b"lost")), "there is no connection yet");
     ask(&peer, op::PING, b"").await.unwrap();
     // More than the window has places for: each gives its place back without an answer.
     for round in 0..5000u32 {
-        assert!(peer.tell(ECHO, &Bytes::from(round.to_be_bytes().to_vec())));
+        assert!(peer.tell_op(ECHO, &Bytes::from(round.to_be_bytes().to_vec())));
     }
     while heard.lock().unwrap().len() < 5000 {
         ask(&peer, op::PING, b"").await.unwrap();
@@ -352,7 +356,7 @@ async fn a_request_over_the_limit_is_refused_and_others_go_on() {
     let refused = put(&peer, ECHO, Bytes::from(vec![0; (16 << 20) + 1]), vec![]).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Invalid);
     let huge = Bytes::from(vec![0; weft_net::MAX_HEAD]);
-    let refused = peer.call::<_, Bytes>(ECHO, &huge, soon()).await.unwrap_err();
+    let refused = peer.call_op::<_, Bytes>(ECHO, &huge, soon()).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Invalid);
     assert_eq!(ask(&peer, ECHO, b"").await.unwrap(), before, "the same connection");
 }
@@ -497,7 +501,7 @@ async fn answers_are_weighed_before_they_are_made() {
         calls.spawn(async move {
             let head = Bytes::copy_from_slice(&[mebibytes]);
             let answer =
-                peer.exchange::<_, Bytes>(ECHO, &head, Body::default(), soon()).await.unwrap();
+                peer.exchange_op::<_, Bytes>(ECHO, &head, Body::default(), soon()).await.unwrap();
             assert_eq!(answer.payload.concat().len(), usize::from(mebibytes) * MIB);
         });
     }

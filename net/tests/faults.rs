@@ -41,7 +41,7 @@ async fn the_death_of_a_peer_fails_all_calls_at_once_and_its_return_is_found() {
     assert!(killed.elapsed() < Duration::from_secs(5));
     // A deadline bounds the wait for an attempt that is backing off.
     let short = Instant::now() + Duration::from_millis(1);
-    let error = peer.call::<u64, u64>(ECHO, &1, short).await.unwrap_err();
+    let error = peer.call_op::<u64, u64>(ECHO, &1, short).await.unwrap_err();
     assert!(matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable));
 
     let _back = Server::start_at(&server.address, echo(), options()).await;
@@ -237,7 +237,7 @@ fn a_caller_survives_nonsense() {
             let body = Body { send: vec![], into: vec![BytesMut::zeroed(5000)] };
             let deadline = Instant::now() + Duration::from_secs(10);
             let head = Bytes::new();
-            match peer.exchange::<_, Bytes>(ECHO, &head, body, deadline).await {
+            match peer.exchange_op::<_, Bytes>(ECHO, &head, body, deadline).await {
                 // A cut frame that is whole by chance.
                 Ok(answer) => assert_eq!(answer.payload.concat(), [2; 5000]),
                 Err(e) => assert!(e.kind != ErrorKind::TimedOut, "{e}"),

@@ -41,7 +41,8 @@ fn payloads_cross_a_simulated_network() {
         let peer = peer();
         let sent = Bytes::from(vec![5; 300_000]);
         let body = Body { send: vec![sent.clone(), sent.clone()], into: vec![] };
-        let answer = peer.exchange::<_, Bytes>(ECHO, &Bytes::from("hi"), body, after(10)).await?;
+        let answer =
+            peer.exchange_op::<_, Bytes>(ECHO, &Bytes::from("hi"), body, after(10)).await?;
         assert_eq!(answer.head, "hi");
         assert_eq!(answer.payload[0], [sent.clone(), sent].concat());
         Ok(())
@@ -64,10 +65,10 @@ fn a_silent_peer_is_declared_dead_and_found_again() {
     sim.client("client", async {
         let peer = peer();
         // Slow is not dead: pings are answered.
-        peer.call::<u64, u64>(OTHER, &1, after(60)).await?;
+        peer.call_op::<u64, u64>(OTHER, &1, after(60)).await?;
 
         let started = Instant::now();
-        let call = peer.call::<u64, u64>(OTHER, &1, after(60));
+        let call = peer.call_op::<u64, u64>(OTHER, &1, after(60));
         let cut = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             turmoil::hold("client", "server");
@@ -77,13 +78,13 @@ fn a_silent_peer_is_declared_dead_and_found_again() {
         assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
         // A network that swallows everything: one attempt, then the truth.
         let started = Instant::now();
-        let error = peer.call::<u64, u64>(ECHO, &1, after(60)).await.unwrap_err();
+        let error = peer.call_op::<u64, u64>(ECHO, &1, after(60)).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
 
         turmoil::release("client", "server");
         let healed = Instant::now();
-        while peer.call::<u64, u64>(ECHO, &1, after(60)).await.is_err() {}
+        while peer.call_op::<u64, u64>(ECHO, &1, after(60)).await.is_err() {}
         assert!(healed.elapsed() < Duration::from_secs(5), "{:?}", healed.elapsed());
         Ok(())
     });
@@ -104,7 +105,7 @@ fn a_full_window_is_not_silence() {
         let peer = peer();
         let put = || {
             let body = Body { send: vec![Bytes::from(vec![0; 1000])], into: vec![] };
-            peer.exchange::<u64, u64>(ECHO, &1, body, after(100))
+            peer.exchange_op::<u64, u64>(ECHO, &1, body, after(100))
         };
         let started = Instant::now();
         let (a, b, c) = tokio::join!(put(), put(), put());
@@ -131,11 +132,11 @@ fn a_crashed_host_fails_calls_and_comes_back() {
     });
     sim.client("client", async {
         let peer = peer();
-        peer.call::<u64, u64>(ECHO, &1, after(5)).await?;
-        let error = peer.call::<u64, u64>(OTHER, &1, after(100)).await.unwrap_err();
+        peer.call_op::<u64, u64>(ECHO, &1, after(5)).await?;
+        let error = peer.call_op::<u64, u64>(OTHER, &1, after(100)).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         let until = after(60);
-        while let Err(error) = peer.call::<u64, u64>(ECHO, &1, until).await {
+        while let Err(error) = peer.call_op::<u64, u64>(ECHO, &1, until).await {
             assert_eq!(error.kind, ErrorKind::Unavailable);
         }
         Ok(())
@@ -166,7 +167,7 @@ fn an_idle_connection_is_let_go_by_the_caller_and_made_again() {
     sim.client("client", async {
         let peers = Peers::new(sim::transport(), identity("client", None));
         let (idle, used) = (peers.peer("server:7000"), peers.peer_on("server:7000", Way::Prompt));
-        let who = async |peer: &Peer| peer.call::<_, String>(ECHO, &0u64, after(10)).await;
+        let who = async |peer: &Peer| peer.call_op::<_, String>(ECHO, &0u64, after(10)).await;
         let first = [who(&idle).await?, who(&used).await?];
         for _ in 0..20 {
             tokio::time::sleep(Duration::from_secs(50)).await;

@@ -22,6 +22,7 @@ pub mod v1 {
 pub use error::{Error, ErrorKind, Result};
 pub use ids::*;
 pub use layout::{Geometry, Layout, Profile, exact_size};
+pub use op::Call;
 
 /// Version of the framed protocol that this build speaks.
 pub const PROTOCOL_VERSION: u32 = 1;

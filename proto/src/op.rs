@@ -1,32 +1,51 @@
-//! Operation codes of the framed protocol. Wire format: never reuse one.
+//! The operations of the framed protocol: code, request and answer of each, here and nowhere else.
+//!
+//! Invariant: a code is wire format and never used for anything else again.
 
-/// First request on a connection, and its answer: [`crate::v1::Hello`].
+use crate::v1;
+use prost::Message;
+
+/// A request of the framed protocol.
+pub trait Call: Message + Default {
+    /// Its operation.
+    const OP: u16;
+    /// What it is answered with, if not with an error.
+    type Answer: Message + Default;
+}
+
+/// First request on a connection, and its answer: [`v1::Hello`].
 pub const HELLO: u16 = 1;
 /// Empty; answers empty. Proves that the peer lives.
 pub const PING: u16 = 2;
 
-/// [`crate::v1::MetaRequest`] → [`crate::v1::MetaReply`].
-pub const META: u16 = 16;
-/// [`crate::v1::RaftBatch`] → [`crate::v1::RaftAck`].
-pub const RAFT: u16 = 17;
-/// [`crate::v1::SnapshotPieceRequest`] → [`crate::v1::SnapshotPiece`] and payload.
-pub const SNAPSHOT_PIECE: u16 = 18;
-/// [`crate::v1::JoinRequest`] → [`crate::v1::JoinReply`].
-pub const JOIN: u16 = 19;
+macro_rules! operations {
+    ($($name:ident = $code:literal: $request:ident => $answer:ident $(, $payload:literal)?;)*) => {
+        $(
+            #[doc = concat!("[`v1::", stringify!($request), "`] → [`v1::", stringify!($answer), "`]" $(, $payload)?)]
+            pub const $name: u16 = $code;
 
-/// [`crate::v1::PutRequest`] and payload → [`crate::v1::PutReply`].
-pub const PUT: u16 = 32;
-/// [`crate::v1::GetRequest`] → [`crate::v1::GetReply`] and payload.
-pub const GET: u16 = 33;
-/// [`crate::v1::DeleteRequest`] → [`crate::v1::DeleteReply`].
-pub const DELETE: u16 = 34;
-/// [`crate::v1::ListRequest`] → [`crate::v1::ListReply`].
-pub const LIST: u16 = 35;
-/// [`crate::v1::TargetStatRequest`] → [`crate::v1::TargetStat`].
-pub const TARGET_STAT: u16 = 36;
-/// [`crate::v1::ReportCorruptRequest`] → [`crate::v1::ReportCorruptReply`].
-pub const REPORT_CORRUPT: u16 = 37;
-/// [`crate::v1::VerifyRequest`] → [`crate::v1::VerifyReply`].
-pub const VERIFY: u16 = 38;
-/// [`crate::v1::FenceRequest`] → [`crate::v1::FenceReply`].
-pub const FENCE: u16 = 39;
+            impl Call for v1::$request {
+                const OP: u16 = $name;
+                type Answer = v1::$answer;
+            }
+        )*
+    };
+}
+
+operations! {
+    // Between metadata servers and their clients.
+    META = 16: MetaRequest => MetaReply;
+    RAFT = 17: RaftBatch => RaftAck;
+    SNAPSHOT_PIECE = 18: SnapshotPieceRequest => SnapshotPiece, " and payload";
+    JOIN = 19: JoinRequest => JoinReply;
+
+    // Of storage daemons.
+    PUT = 32: PutRequest => PutReply, "; the request has a payload";
+    GET = 33: GetRequest => GetReply, " and payload";
+    DELETE = 34: DeleteRequest => DeleteReply;
+    LIST = 35: ListRequest => ListReply;
+    TARGET_STAT = 36: TargetStatRequest => TargetStat;
+    REPORT_CORRUPT = 37: ReportCorruptRequest => ReportCorruptReply;
+    VERIFY = 38: VerifyRequest => VerifyReply;
+    FENCE = 39: FenceRequest => FenceReply;
+}

@@ -103,17 +103,16 @@ impl Service for Targets {
 impl Targets {
     async fn answer(&self, request: Incoming) -> Result<Outgoing> {
         match request.op {
-            op::PUT => self.put(request).await,
-            op::GET => self.get(&request).await,
-            op::DELETE => self.delete(&request).await,
-            op::LIST => self.list(&request).await,
-            op::FENCE => self.fence(&request).await,
-            op::TARGET_STAT => {
-                let q: v1::TargetStatRequest = decode(&request)?;
-                Ok(Outgoing::message(&self.find(q.target)?.stat()))
+            op::PUT => request.answer(|q| self.put(q, request.payload.clone())).await,
+            op::GET => request.answer_with_payload(|q| self.get(q)).await,
+            op::DELETE => request.answer(|q| self.delete(q)).await,
+            op::LIST => request.answer(|q| self.list(q)).await,
+            op::FENCE => request.answer(|q| self.fence(q)).await,
+            op::TARGET_STAT => request.answer(|q| self.stat(q)).await,
+            op::VERIFY => request.answer(|q| self.verify(q)).await,
+            op::REPORT_CORRUPT => {
+                request.answer(|q| self.report_corrupt(q, &request.peer.name)).await
             }
-            op::VERIFY => self.verify(&request).await,
-            op::REPORT_CORRUPT => self.report_corrupt(&request).await,
             other => Err(Error::new(
                 ErrorKind::Protocol,
                 format!("a storage daemon does not know operation {other}"),
@@ -121,53 +120,53 @@ impl Targets {
         }
     }
 
-    async fn report_corrupt(&self, request: &Incoming) -> Result<Outgoing> {
-        let q: v1::ReportCorruptRequest = decode(request)?;
-        let (chunk, peer) = (chunk(q.chunk)?, &request.peer.name);
+    async fn stat(&self, q: v1::TargetStatRequest) -> Result<v1::TargetStat> {
+        Ok(self.find(q.target)?.stat())
+    }
+
+    async fn report_corrupt(
+        &self,
+        q: v1::ReportCorruptRequest,
+        peer: &str,
+    ) -> Result<v1::ReportCorruptReply> {
+        let chunk = chunk(q.chunk)?;
         tracing::warn!(target_id = q.target, %chunk, off = q.off, len = q.len, %peer, "reported as corrupt");
         self.find(q.target)?.verify(chunk, q.off, q.len).await?;
-        Ok(Outgoing::message(&v1::ReportCorruptReply {}))
+        Ok(v1::ReportCorruptReply {})
     }
 
-    async fn verify(&self, request: &Incoming) -> Result<Outgoing> {
-        let q: v1::VerifyRequest = decode(request)?;
+    async fn verify(&self, q: v1::VerifyRequest) -> Result<v1::VerifyReply> {
         let bad_off = self.find(q.target)?.verify(chunk(q.chunk)?, 0, 0).await?;
-        Ok(Outgoing::message(&v1::VerifyReply { bad_off }))
+        Ok(v1::VerifyReply { bad_off })
     }
 
-    async fn put(&self, request: Incoming) -> Result<Outgoing> {
-        let q: v1::PutRequest = decode(&request)?;
-        let engine = self.find(q.target)?;
-        engine.put(chunk(q.chunk)?, request.payload, q.checksums).await?;
-        Ok(Outgoing::message(&v1::PutReply {}))
+    async fn put(&self, q: v1::PutRequest, payload: Bytes) -> Result<v1::PutReply> {
+        self.find(q.target)?.put(chunk(q.chunk)?, payload, q.checksums).await?;
+        Ok(v1::PutReply {})
     }
 
-    async fn get(&self, request: &Incoming) -> Result<Outgoing> {
-        let q: v1::GetRequest = decode(request)?;
+    async fn get(&self, q: v1::GetRequest) -> Result<(v1::GetReply, Vec<Bytes>)> {
         let range = self.find(q.target)?.get(chunk(q.chunk)?, q.off, q.len).await?;
-        Ok(Outgoing::with_payload(&v1::GetReply { checksums: range.checksums }, range.data))
+        Ok((v1::GetReply { checksums: range.checksums }, range.data))
     }
 
-    async fn delete(&self, request: &Incoming) -> Result<Outgoing> {
-        let q: v1::DeleteRequest = decode(request)?;
+    async fn delete(&self, q: v1::DeleteRequest) -> Result<v1::DeleteReply> {
         let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<_>>()?;
         let deleted = self.find(q.target)?.delete(ids).await?;
-        Ok(Outgoing::message(&v1::DeleteReply { deleted }))
+        Ok(v1::DeleteReply { deleted })
     }
 
-    async fn fence(&self, request: &Incoming) -> Result<Outgoing> {
-        let q: v1::FenceRequest = decode(request)?;
+    async fn fence(&self, q: v1::FenceRequest) -> Result<v1::FenceReply> {
         let ended = q.ended.iter().map(|range| range.first..=range.last).collect::<Vec<_>>();
         if let Some(range) = ended.iter().find(|range| range.is_empty()) {
             let what = format!("no sessions are from {} to {}", range.start(), range.end());
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         self.find(q.target)?.fence(ended).await?;
-        Ok(Outgoing::message(&v1::FenceReply {}))
+        Ok(v1::FenceReply {})
     }
 
-    async fn list(&self, request: &Incoming) -> Result<Outgoing> {
-        let q: v1::ListRequest = decode(request)?;
+    async fn list(&self, q: v1::ListRequest) -> Result<v1::ListReply> {
         let after = q.after.map(ChunkId::try_from).transpose()?;
         let session = Some(SessionId(q.session)).filter(|s| s.0 != 0);
         let limit = if q.limit == 0 { LIST_DEFAULT } else { q.limit.min(LIST_MAX) };
@@ -176,13 +175,8 @@ impl Targets {
             .items
             .into_iter()
             .map(|(id, length)| v1::list_reply::Item { chunk: Some(id.into()), length });
-        Ok(Outgoing::message(&v1::ListReply { items: items.collect(), more: page.more }))
+        Ok(v1::ListReply { items: items.collect(), more: page.more })
     }
-}
-
-fn decode<M: Message + Default>(request: &Incoming) -> Result<M> {
-    M::decode(request.head.clone())
-        .map_err(|e| Error::new(ErrorKind::Protocol, format!("operation {}: {e}", request.op)))
 }
 
 fn chunk(key: Option<v1::ChunkKey>) -> Result<ChunkId> {

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::{Identity, Peers};
+use weft_proto::Uuid;
 use weft_proto::v1::{self, StatusReply};
-use weft_proto::{Uuid, op};
 use weft_storaged::engine::{Content, inspect};
 
 /// Longest wait for the daemon whose target it is.
@@ -95,7 +95,7 @@ async fn holds_chunks(reply: &StatusReply, row: &TargetRow) -> Result<bool> {
     let until = Instant::now() + PATIENCE;
     let page: v1::ListReply = peers
         .peer(&row.address)
-        .call(op::LIST, &list, until)
+        .call(&list, until)
         .await
         .with_context(|| format!("storage daemon {} at {}", row.daemon, row.address))?;
     Ok(!page.items.is_empty())

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use weft_net::{Identity, Peer, Peers};
-use weft_proto::{ChunkId, ErrorKind, Uuid, op, v1};
+use weft_proto::{ChunkId, ErrorKind, Uuid, v1};
 
 /// Longest wait for one answer: a chunk has up to 64 MiB.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,8 +96,7 @@ impl Scrub {
         let mut after = None;
         loop {
             let list = v1::ListRequest { target: self.target, after, session: 0, limit: PAGE };
-            let page: v1::ListReply =
-                self.peer.call(op::LIST, &list, Instant::now() + PATIENCE).await?;
+            let page: v1::ListReply = self.peer.call(&list, Instant::now() + PATIENCE).await?;
             for item in page.items {
                 after = item.chunk;
                 self.chunk(item, &mut found).await?;
@@ -115,7 +114,7 @@ impl Scrub {
     async fn chunk(&self, item: v1::list_reply::Item, found: &mut Scrubbed) -> Result<()> {
         let ask = v1::VerifyRequest { target: self.target, chunk: item.chunk };
         let until = Instant::now() + PATIENCE;
-        let bad = match self.peer.call::<_, v1::VerifyReply>(op::VERIFY, &ask, until).await {
+        let bad = match self.peer.call(&ask, until).await {
             Ok(reply) => {
                 found.damaged += u64::from(reply.bad_off.is_some());
                 reply.bad_off.is_some()

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tracing::debug;
 use weft_net::Body;
 use weft_proto::layout::BLOCK;
-use weft_proto::{Error, ErrorKind, Result, op, v1};
+use weft_proto::{Error, ErrorKind, Result, v1};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -105,7 +105,7 @@ impl Store {
         let until = self.request_deadline(deadline);
         let (begun, peer) = (Instant::now(), self.peers.peer(&target.address));
         let body = Body { send: Vec::new(), into };
-        let answer = peer.exchange::<_, v1::GetReply>(op::GET, &request, body, until).await;
+        let answer = peer.exchange(&request, body, until).await;
         self.note(target.id, &answer);
         let answer = answer.map_err(|e| {
             let message =

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
-use weft_proto::{ChunkId, Result, TargetId, op, v1};
+use weft_proto::{ChunkId, Result, TargetId, v1};
 
 /// Most chunks that are remembered.
 const MOST: usize = 1 << 18;
@@ -77,7 +77,7 @@ impl Store {
         let request = v1::DeleteRequest { target: target.id.0, chunks };
         let deadline = Instant::now() + self.target_deadline;
         let peer = self.peers.peer(&target.address);
-        peer.call::<_, v1::DeleteReply>(op::DELETE, &request, deadline).await.map(drop)
+        peer.call(&request, deadline).await.map(drop)
     }
 
     fn delete_later(self: &Arc<Self>, target: TargetId, chunk: ChunkId) {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 use weft_net::Peers;
-use weft_proto::{ChunkId, Error, ErrorKind, Geometry, PgId, Result, SegmentId, TargetId, op, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, Geometry, PgId, Result, SegmentId, TargetId, v1};
 
 /// A segment as its record says: what a reader needs to find its chunks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -139,8 +139,7 @@ impl Store {
         tokio::spawn(async move {
             let peer = store.peers.peer(&target.address);
             let deadline = Instant::now() + store.target_deadline;
-            let sent: Result<v1::ReportCorruptReply> =
-                peer.call(op::REPORT_CORRUPT, &request, deadline).await;
+            let sent: Result<v1::ReportCorruptReply> = peer.call(&request, deadline).await;
             if let Err(error) = sent {
                 debug!(target = %target.id, %error, "cannot report corrupt bytes");
             }

@@ -18,7 +18,7 @@ use tracing::{debug, info};
 use weft_erasure::{checksum_blocks, encode_segment};
 use weft_net::{AlignedBuf, Body};
 use weft_proto::layout::BLOCK;
-use weft_proto::{Error, ErrorKind, Geometry, Layout, Result, op, v1};
+use weft_proto::{Error, ErrorKind, Geometry, Layout, Result, v1};
 
 /// How long to wait for the map to change before looking at the targets again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -161,7 +161,7 @@ impl Store {
                 let until = store.request_deadline(deadline);
                 let body = Body { send: chunk.slices, into: Vec::new() };
                 let peer = store.peers.peer(&target.address);
-                let sent = peer.exchange::<_, v1::PutReply>(op::PUT, &request, body, until).await;
+                let sent = peer.exchange(&request, body, until).await;
                 store.note(target.id, &sent);
                 if let Err(refusal) = &sent
                     && refusal.kind == ErrorKind::NoSpace

@@ -35,8 +35,11 @@ async fn garbage_on_the_port_harms_nobody() {
         for op in [op::META, op::RAFT, op::SNAPSHOT_PIECE, op::PUT, 999] {
             let nonsense = v1::Extent { file_off: noise, len: noise, source: None };
             let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
-            let answer =
-                client.peers.peer(&address).call::<_, v1::MetaReply>(op, &nonsense, deadline).await;
+            let answer = client
+                .peers
+                .peer(&address)
+                .call_op::<_, v1::MetaReply>(op, &nonsense, deadline)
+                .await;
             assert!(answer.is_err(), "operation {op} took nonsense");
         }
     }
@@ -53,7 +56,7 @@ async fn a_stranger_cannot_speak_in_the_group() {
         let peer = client.peers.peer(&address);
         async move {
             let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
-            peer.call::<_, v1::RaftAck>(op::RAFT, &batch, deadline).await.unwrap_err().kind
+            peer.call(&batch, deadline).await.unwrap_err().kind
         }
     };
     let batch = v1::RaftBatch { from: 9, ..Default::default() };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
-use weft_proto::{ErrorKind, op, v1};
+use weft_proto::{ErrorKind, v1};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_session_dies_and_a_renewed_one_lives() {
@@ -69,8 +69,7 @@ async fn hold(client: &Client, ino: u64) -> u64 {
     let op = Some(Op::GetAttr(v1::GetAttrOp { ino }));
     let request = v1::MetaRequest { session: client.session, op, ..Default::default() };
     let peer = client.peers.peer(&client.leader);
-    let reply: v1::MetaReply =
-        peer.call(op::META, &request, Instant::now() + PATIENCE).await.unwrap();
+    let reply: v1::MetaReply = peer.call(&request, Instant::now() + PATIENCE).await.unwrap();
     assert_eq!(reply.grants.len(), 1);
     reply.grants[0].seq
 }

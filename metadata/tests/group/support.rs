@@ -14,7 +14,7 @@ use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_metadata::{Config, Member};
 use weft_net::Peers;
-use weft_proto::{Error, ErrorKind, NodeId, Result, op, v1};
+use weft_proto::{Error, ErrorKind, NodeId, Result, v1};
 
 /// How long anything in these tests may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -164,7 +164,7 @@ pub struct Client {
 impl Client {
     /// Sends one request to the leader, and keeps the leases that it grants.
     pub async fn keep(&self, request: &v1::MetaRequest) -> Result<v1::MetaReply> {
-        self.peers.peer(&self.leader).call(op::META, request, Instant::now() + PATIENCE).await
+        self.peers.peer(&self.leader).call(request, Instant::now() + PATIENCE).await
     }
 
     /// Sends one request to one server. A lease that it grants is given back at once: this client
@@ -176,7 +176,7 @@ impl Client {
         patience: Duration,
     ) -> Result<Reply> {
         let peer = self.peers.peer(address);
-        let reply: v1::MetaReply = peer.call(op::META, request, Instant::now() + patience).await?;
+        let reply = peer.call(request, Instant::now() + patience).await?;
         if !reply.grants.is_empty() {
             let item = |g: &v1::Grant| v1::return_leases_op::Item {
                 ino: g.ino,
@@ -190,7 +190,7 @@ impl Client {
                 ..Default::default()
             };
             // If the leader is gone, so are the leases.
-            let _ = peer.call::<_, v1::MetaReply>(op::META, &back, Instant::now() + patience).await;
+            let _ = peer.call(&back, Instant::now() + patience).await;
         }
         reply.result.ok_or_else(|| Error::new(ErrorKind::Protocol, "an empty reply"))
     }

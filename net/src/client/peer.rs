@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
-use weft_proto::{Error, ErrorKind, Result, Uuid};
+use weft_proto::{Call, Error, ErrorKind, Result, Uuid};
 
 /// A host that answers at all answers a connect within this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -101,7 +101,30 @@ impl Peer {
     /// A request without payload. Errors: the peer's own error as it sent it; `Unavailable` if the
     /// peer cannot be reached or the connection is lost before the answer (the request may have
     /// taken effect); `TimedOut` at the deadline; `Protocol` and `WrongCluster` from the hello.
-    pub async fn call<Q: Message, A: Message + Default>(
+    pub async fn call<C: Call>(&self, request: &C, deadline: Instant) -> Result<C::Answer> {
+        self.call_op(C::OP, request, deadline).await
+    }
+
+    /// Sends a request without payload that wants no answer: whether it came, nobody learns. False
+    /// if there is no connection now; a call makes one. Those of one caller are begun by the peer in
+    /// order if it serves on one thread, else nearly so.
+    pub fn tell<C: Call>(&self, request: &C) -> bool {
+        self.tell_op(C::OP, request)
+    }
+
+    /// A request with payload either way. Errors as of [`Peer::call`], and `Protocol` if the
+    /// payload of the answer is not as long as `body.into`.
+    pub async fn exchange<C: Call>(
+        &self,
+        request: &C,
+        body: Body,
+        deadline: Instant,
+    ) -> Result<Answer<C::Answer>> {
+        self.exchange_op(C::OP, request, body, deadline).await
+    }
+
+    /// As [`Self::call`], of an operation by its code: for who knows no more of the messages than their bytes.
+    pub async fn call_op<Q: Message, A: Message + Default>(
         &self,
         op: u16,
         head: &Q,
@@ -111,16 +134,13 @@ impl Peer {
         decode(raw.head, &self.address)
     }
 
-    /// Sends a request without payload that wants no answer: whether it came, nobody learns. False
-    /// if there is no connection now; a call makes one. Those of one caller are begun by the peer in
-    /// order if it serves on one thread, else nearly so.
-    pub fn tell<Q: Message>(&self, op: u16, head: &Q) -> bool {
+    /// As [`Self::tell`], of an operation by its code.
+    pub fn tell_op<Q: Message>(&self, op: u16, head: &Q) -> bool {
         self.live().is_some_and(|connection| connection.tell(op, head))
     }
 
-    /// A request with payload either way. Errors as of [`Peer::call`], and `Protocol` if the
-    /// payload of the answer is not as long as `body.into`.
-    pub async fn exchange<Q: Message, A: Message + Default>(
+    /// As [`Self::exchange`], of an operation by its code.
+    pub async fn exchange_op<Q: Message, A: Message + Default>(
         &self,
         op: u16,
         head: &Q,

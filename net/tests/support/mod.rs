@@ -97,7 +97,7 @@ pub fn peer(address: &str) -> Arc<Peer> {
 }
 
 pub async fn ask(peer: &Peer, op: u16, head: &'static [u8]) -> Result<Bytes> {
-    peer.call(op, &Bytes::from_static(head), soon()).await
+    peer.call_op(op, &Bytes::from_static(head), soon()).await
 }
 
 pub async fn put(
@@ -107,7 +107,7 @@ pub async fn put(
     into: Vec<BytesMut>,
 ) -> Result<Vec<BytesMut>> {
     let body = Body { send: vec![payload], into };
-    Ok(peer.exchange::<_, Bytes>(op, &Bytes::new(), body, soon()).await?.payload)
+    Ok(peer.exchange_op::<_, Bytes>(op, &Bytes::new(), body, soon()).await?.payload)
 }
 
 /// A request that a service was asked, held until the test answers it.

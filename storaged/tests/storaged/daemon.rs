@@ -15,7 +15,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 use v1::control_server::{Control, ControlServer};
 use weft_net::{Body, Identity, Peer, Peers};
-use weft_proto::{ErrorKind, Result, Uuid, op, v1};
+use weft_proto::{ErrorKind, Result, Uuid, v1};
 use weft_storaged::engine::TargetOptions;
 use weft_storaged::nvmeof::Roots;
 use weft_storaged::{Config, Daemon, Target};
@@ -154,7 +154,7 @@ async fn put(peer: &Peer, target: u32, seq: u64, blocks: usize) -> Result<()> {
     let (bytes, checksums) = data(chunk, blocks, 0);
     let head = v1::PutRequest { target, chunk: Some(chunk.into()), checksums };
     let body = Body { send: vec![bytes], into: Vec::new() };
-    peer.exchange::<_, v1::PutReply>(op::PUT, &head, body, soon()).await.map(drop)
+    peer.exchange(&head, body, soon()).await.map(drop)
 }
 
 async fn get(
@@ -165,7 +165,7 @@ async fn get(
     len: u64,
 ) -> Result<(Vec<u32>, Vec<u8>)> {
     let head = v1::GetRequest { target, chunk: Some(id(1, seq, 0).into()), off, len };
-    let answer = peer.exchange::<_, v1::GetReply>(op::GET, &head, Body::default(), soon()).await?;
+    let answer = peer.exchange(&head, Body::default(), soon()).await?;
     Ok((answer.head.checksums, answer.payload.concat()))
 }
 
@@ -173,7 +173,7 @@ async fn get(
 async fn stat(peer: &Peer, target: u32) -> v1::TargetStat {
     let until = soon();
     loop {
-        match peer.call(op::TARGET_STAT, &v1::TargetStatRequest { target }, soon()).await {
+        match peer.call(&v1::TargetStatRequest { target }, soon()).await {
             Ok(stat) => return stat,
             Err(e) => assert!(Instant::now() < until, "{e}"),
         }
@@ -221,7 +221,7 @@ async fn serves_registers_and_comes_back() {
 
     let wrong = v1::PutRequest { target: 1, chunk: Some(id(1, 6, 0).into()), checksums: vec![1] };
     let body = Body { send: vec![bytes.slice(..4096)], into: Vec::new() };
-    let refused = peer.exchange::<_, v1::PutReply>(op::PUT, &wrong, body, soon()).await;
+    let refused = peer.exchange(&wrong, body, soon()).await;
     assert_eq!(refused.unwrap_err().kind, ErrorKind::Corrupt);
     assert_eq!(stat(&peer, 1).await.chunks, 1);
     metadata.wait_for_beat(|b| b.targets.iter().any(|t| t.chunks == 1)).await;
@@ -236,26 +236,26 @@ async fn serves_registers_and_comes_back() {
     let (_, got) = get(&peer, 1, 5, 0, 33 * 4096).await.unwrap();
     assert!(got == bytes);
     let list = v1::ListRequest { target: 1, after: None, session: 1, limit: 10 };
-    let listed: v1::ListReply = peer.call(op::LIST, &list, soon()).await.unwrap();
+    let listed = peer.call(&list, soon()).await.unwrap();
     assert_eq!(listed.items[0].length, 33 * 4096);
     let report =
         v1::ReportCorruptRequest { target: 1, chunk: Some(id(1, 5, 0).into()), off: 0, len: 0 };
-    let _: v1::ReportCorruptReply = peer.call(op::REPORT_CORRUPT, &report, soon()).await.unwrap();
+    peer.call(&report, soon()).await.unwrap();
     assert_eq!(stat(&peer, 1).await.checksum_errors, 0);
     let delete =
         v1::DeleteRequest { target: 1, chunks: vec![id(1, 5, 0).into(), id(1, 6, 0).into()] };
-    let deleted: v1::DeleteReply = peer.call(op::DELETE, &delete, soon()).await.unwrap();
+    let deleted = peer.call(&delete, soon()).await.unwrap();
     assert_eq!(deleted.deleted, 1);
     let fence = |first, last| {
         let ended = vec![v1::SessionRange { first, last }];
         v1::FenceRequest { target: 1, ended }
     };
-    let none = peer.call::<_, v1::FenceReply>(op::FENCE, &fence(2, 1), soon()).await;
+    let none = peer.call(&fence(2, 1), soon()).await;
     assert_eq!(none.unwrap_err().kind, ErrorKind::Invalid);
-    let _: v1::FenceReply = peer.call(op::FENCE, &fence(0, u64::MAX), soon()).await.unwrap();
+    peer.call(&fence(0, u64::MAX), soon()).await.unwrap();
     let late = put(&peer, 1, 5, 33).await;
     assert_eq!(late.unwrap_err().kind, ErrorKind::SessionExpired);
-    let unknown = peer.call::<_, v1::PutReply>(99, &delete, soon()).await;
+    let unknown = peer.call_op::<_, v1::PutReply>(99, &delete, soon()).await;
     assert_eq!(unknown.unwrap_err().kind, ErrorKind::Protocol);
     daemon.stop().await.unwrap();
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use weft_net::{
     AlignedBuf, Body, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, serve, tcp,
 };
-use weft_proto::op;
+use weft_proto::{op, v1};
 
 /// Bytes of one payload, as of a shard run.
 const PAYLOAD: usize = 1 << 20;
@@ -63,7 +63,7 @@ async fn start(payload: Bytes) -> Result<Arc<Peer>> {
     let (_, shutdown) = tokio::sync::watch::channel(false);
     tokio::spawn(serve(listener, Arc::new(Floor { payload }), options, shutdown));
     let peer = Peers::new(tcp(), identity).peer(&address);
-    peer.call::<(), ()>(op::TARGET_STAT, &(), Instant::now() + DEADLINE).await?;
+    peer.call(&v1::TargetStatRequest::default(), Instant::now() + DEADLINE).await?;
     Ok(peer)
 }
 
@@ -76,7 +76,7 @@ async fn write(peer: &Arc<Peer>, payload: &Bytes, requests: u64) -> Result<Outco
             for _ in (lane..requests).step_by(DEPTH as usize) {
                 let body = Body { send: vec![payload.clone()], into: Vec::new() };
                 let deadline = Instant::now() + DEADLINE;
-                peer.exchange::<(), ()>(op::PUT, &(), body, deadline).await?;
+                peer.exchange(&v1::PutRequest::default(), body, deadline).await?;
             }
             Ok::<_, weft_proto::Error>(())
         });
@@ -94,7 +94,7 @@ async fn read(peer: &Arc<Peer>, requests: u64) -> Result<Outcome> {
             for _ in (lane..requests).step_by(DEPTH as usize) {
                 let deadline = Instant::now() + DEADLINE;
                 let body = Body { send: Vec::new(), into };
-                into = peer.exchange::<(), ()>(op::GET, &(), body, deadline).await?.payload;
+                into = peer.exchange(&v1::GetRequest::default(), body, deadline).await?.payload;
             }
             Ok(())
         });
@@ -120,7 +120,7 @@ async fn calls(peer: &Peer, count: u64) -> Result<Outcome> {
     let start = Instant::now();
     for _ in 0..count {
         let begun = Instant::now();
-        peer.call::<(), ()>(op::TARGET_STAT, &(), begun + DEADLINE).await?;
+        peer.call(&v1::TargetStatRequest::default(), begun + DEADLINE).await?;
         outcome.latencies_us.push(begun.elapsed().as_secs_f32() * 1e6);
         outcome.operations += 1;
     }
