@@ -634,16 +634,16 @@ fn given_up() -> Failed {
 mod tests {
     use super::*;
     use crate::Options;
-    use crate::chance::Chance;
-    use crate::map::MapWatch;
     use weft_net::{Identity, Peers, tcp};
+    use weft_segments::MapWatch;
+    use weft_segments::Rng;
 
     /// A mount that may make files in the root, and has numbers for them.
     fn alone() -> Arc<Meta> {
         let options = Options::new(Vec::new(), tcp());
         let peers = Peers::new(tcp(), Identity { name: String::new(), cluster: None });
-        let chance = Arc::new(Chance::new(Some(1)));
-        let meta = Arc::new(Meta::new(&options, peers, MapWatch::new(), chance));
+        let rng = Arc::new(Rng::new(Some(1)));
+        let meta = Arc::new(Meta::new(&options, peers, MapWatch::new(), rng));
         meta.leases.renewed(Instant::now(), Duration::from_secs(600));
         meta.creates.table.lock().numbers.push_back(100..100 + 2 * FEW);
         let root = InodeId::ROOT.0;

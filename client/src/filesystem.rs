@@ -2,15 +2,12 @@
 //! `namespace`.
 
 use crate::Options;
-use crate::chance::Chance;
 use crate::file::above::{ALL, forget_behind, forget_in_time};
 use crate::files::{Entered, Files};
-use crate::map::MapWatch;
 use crate::meta::Meta;
 use crate::mount::ContentCache;
 use crate::mount::Mount;
 use crate::options::after;
-use crate::store::Store;
 use crate::to_the_end::{handing_over, to_the_end};
 use crate::types::{
     Allocate, Attr, Counters, Creator, HandleId, OpenFlags, Opened, ReadData, Seek, Via,
@@ -27,6 +24,7 @@ use weft_net::{Identity, Peers};
 use weft_proto::v1::make_files_op::File;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, v1};
+use weft_segments::{MapWatch, Rng, Segments, Timeouts};
 
 /// A sync or an unmount waits so long at most for access times to be told.
 const ACCESSES: Duration = Duration::from_secs(2);
@@ -67,23 +65,26 @@ impl Filesystem {
         if options.metadata.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "no metadata server is named"));
         }
-        let chance = Arc::new(Chance::new(options.seed));
+        let rng = Arc::new(Rng::new(options.seed));
         let identity = Identity { name: options.client_name.clone(), cluster: None };
         let peers = Peers::new(options.transport.clone(), identity);
         let map = MapWatch::new();
-        let meta = Arc::new(Meta::new(&options, peers.clone(), map.clone(), chance.clone()));
+        let meta = Arc::new(Meta::new(&options, peers.clone(), map.clone(), rng.clone()));
         let deadline = after(options.op_deadline.min(CONNECT));
-        let (ttl, cluster) = session::open(&meta, &options.client_name, &chance, deadline).await?;
+        let (ttl, cluster) = session::open(&meta, &options.client_name, &rng, deadline).await?;
         if let Some(cluster) = cluster {
             peers.set_cluster(cluster);
         }
-        let store = Store::new(&options, peers, map.clone(), chance.clone(), meta.sessions.clone());
-        let mount = Mount::new(options.clone(), meta, store);
+        let timeouts =
+            Timeouts { target: options.target_deadline, hedge_floor: options.hedge_floor };
+        let (sessions, clones) = (meta.sessions.clone(), (map.clone(), rng.clone()));
+        let segments = Segments::new(timeouts, peers, clones.0, clones.1, sessions);
+        let mount = Mount::new(options.clone(), meta, segments);
         let files = Files::new(mount.clone());
         let name = options.client_name.clone();
         let tasks = [
-            tokio::spawn(map.clone().follow(options, chance.clone())),
-            tokio::spawn(session::keep(mount.clone(), Arc::downgrade(&files), name, chance, ttl)),
+            tokio::spawn(map.clone().follow(options.metadata, options.transport, rng.clone())),
+            tokio::spawn(session::keep(mount.clone(), Arc::downgrade(&files), name, rng, ttl)),
             tokio::spawn(flusher::run(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(creates::tell_behind(mount.clone())),
             tokio::spawn(accesses::run(mount.clone(), Arc::downgrade(&files))),
@@ -507,7 +508,7 @@ impl Filesystem {
 
     /// What became of requests so far.
     pub fn counters(&self) -> Counters {
-        let counters = &self.store().counters;
+        let counters = self.segments().counters();
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         Counters {
             corrupt_chunks: get(&counters.corrupt),
@@ -519,7 +520,7 @@ impl Filesystem {
 
     /// The newest cluster map that this mount has.
     pub fn cluster_map(&self) -> Arc<v1::ClusterMap> {
-        self.inner.mount.store.map.current().wire.clone()
+        self.segments().map().current().wire.clone()
     }
 
     /// The session of this mount; it changes if the cluster declared the old one dead.
@@ -539,7 +540,7 @@ impl Filesystem {
         &self.inner.files
     }
 
-    pub(crate) fn store(&self) -> &Arc<Store> {
-        &self.inner.mount.store
+    pub(crate) fn segments(&self) -> &Arc<Segments> {
+        &self.inner.mount.segments
     }
 }

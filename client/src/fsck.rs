@@ -6,8 +6,6 @@
 //! what is wrong both times is reported.
 
 use crate::filesystem::Filesystem;
-use crate::map::{Map, Target};
-use crate::store::Segment;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
@@ -15,6 +13,8 @@ use tokio::time::{Instant, sleep};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, TargetId, v1};
+use weft_segments::Segment;
+use weft_segments::{Map, Target};
 
 const PAGE: u32 = 4096;
 /// A target that does not list a page in this time is not asked on.
@@ -133,7 +133,7 @@ impl Filesystem {
     /// Compares chunks with segments. Chunks are listed first: a segment that is committed later is
     /// looked for in vain, and found by the second look.
     async fn look(&self, progress: &impl Fn(FsckProgress)) -> Result<FsckReport> {
-        let map = self.store().map.current();
+        let map = self.segments().map().current();
         let mut look = Look {
             map: &map,
             chunks: HashMap::new(),
@@ -159,31 +159,17 @@ impl Filesystem {
         look: &mut Look<'_>,
         progress: &impl Fn(FsckProgress),
     ) -> Result<()> {
-        let peer = self.store().peers.peer(&target.address);
-        let mut after: Option<ChunkId> = None;
-        let mut count = 0;
+        let client = self.segments().target(target);
+        let (mut after, mut count) = (None, 0);
         loop {
-            let request = v1::ListRequest {
-                target: target.id.0,
-                after: after.map(Into::into),
-                session: 0,
-                limit: PAGE,
-            };
-            let deadline = Instant::now() + LIST;
-            let page = peer.call(&request, deadline).await?;
+            let page = client.list(after, None, PAGE, Instant::now() + LIST).await?;
             count += page.items.len() as u64;
-            let more = page.more && !page.items.is_empty();
-            for item in page.items {
-                let key = item
-                    .chunk
-                    .ok_or_else(|| Error::new(ErrorKind::Protocol, "listed chunk without a key"))?;
-                let chunk = ChunkId::try_from(key)?;
-                after = Some(chunk);
-                look.chunks.insert((target.id, chunk), item.length);
-            }
+            after = page.items.last().map(|(chunk, _)| *chunk);
+            let found = page.items.into_iter().map(|(chunk, length)| ((target.id, chunk), length));
+            look.chunks.extend(found);
             look.report.chunks = look.chunks.len() as u64;
             progress(FsckProgress::Target { target: target.id, chunks: count });
-            if !more {
+            if !page.more {
                 return Ok(());
             }
         }

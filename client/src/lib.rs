@@ -1,11 +1,10 @@
 //! The Weft client: one mounted filesystem behind the [`Filesystem`] facade.
 //!
 //! What holds here:
-//! - Written data goes to new segments, durable on every shard, before a commit makes it visible
+//! - Written data goes to new segments, durable on every shard ([`weft_segments`]), before a commit makes it visible
 //!   (I1); a file's commits are made one after the other.
 //! - Every metadata request that changes something carries a number of its session and takes effect
 //!   once, however often it is sent (I4).
-//! - Every byte that a read answers was checked against its checksum here (I3).
 //! - A write that could not be made durable is reported once on every handle of its file (I8).
 //! - No lock is held across I/O, but the one that orders the commits of an inode.
 //!
@@ -14,30 +13,24 @@
 
 mod accesses;
 mod budget;
-mod chance;
 mod creates;
 mod file;
 mod files;
 mod filesystem;
 mod flusher;
 mod fsck;
-mod health;
 mod layout_xattr;
 mod leases;
 mod listing;
 mod locks;
-mod map;
 mod meta;
 mod mount;
 mod namespace;
 mod opens;
 mod options;
-mod outage;
-mod place;
 mod ranges;
 mod recalls;
 mod session;
-mod store;
 mod to_the_end;
 mod types;
 mod xattrs;

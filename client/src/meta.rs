@@ -6,12 +6,9 @@
 //! that was sent is followed to its end, and what it did is known here, also if its caller is gone.
 
 use crate::Options;
-use crate::chance::Chance;
 use crate::creates::Creates;
 use crate::leases::Leases;
-use crate::map::MapWatch;
 use crate::options::after;
-use crate::outage::Outage;
 use crate::session::{Session, Sessions};
 use crate::to_the_end::to_the_end;
 use parking_lot::Mutex;
@@ -24,6 +21,9 @@ use weft_net::{Peers, Way};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+use weft_segments::MapWatch;
+use weft_segments::Outage;
+use weft_segments::Rng;
 
 /// One server gets this long to answer before another is asked.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ impl From<Failed> for Error {
 pub(crate) struct Meta {
     peers: Arc<Peers>,
     map: Arc<MapWatch>,
-    chance: Arc<Chance>,
+    rng: Arc<Rng>,
     servers: Mutex<Servers>,
     op_deadline: Duration,
     outage: Outage,
@@ -78,16 +78,11 @@ impl Answered {
 }
 
 impl Meta {
-    pub fn new(
-        options: &Options,
-        peers: Arc<Peers>,
-        map: Arc<MapWatch>,
-        chance: Arc<Chance>,
-    ) -> Self {
+    pub fn new(options: &Options, peers: Arc<Peers>, map: Arc<MapWatch>, rng: Arc<Rng>) -> Self {
         Self {
             peers,
             map,
-            chance,
+            rng,
             servers: Mutex::new(Servers { list: options.metadata.clone(), leader: None, next: 0 }),
             op_deadline: options.op_deadline,
             outage: Outage::default(),
@@ -252,7 +247,7 @@ impl Meta {
                 }
             };
             debug!(server, ?error, hinted, "metadata request goes on");
-            let wait = if hinted && hints < 3 { Duration::ZERO } else { self.chance.backoff(turn) };
+            let wait = if hinted && hints < 3 { Duration::ZERO } else { self.rng.backoff(turn) };
             hints += u32::from(hinted);
             let next = Instant::now() + wait;
             let what = || format!("no metadata leader answers; {server} said last: {error}");

@@ -6,12 +6,12 @@ use crate::budget::Budget;
 use crate::locks::Locks;
 use crate::meta::Meta;
 use crate::opens::Opens;
-use crate::store::Store;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use weft_proto::InodeId;
+use weft_segments::Segments;
 
 /// Inodes whose cached content is remembered to be good.
 const COHERENT: usize = 64 << 10;
@@ -30,7 +30,7 @@ pub trait ContentCache: Send + Sync {
 pub(crate) struct Mount {
     pub options: Options,
     pub meta: Arc<Meta>,
-    pub store: Arc<Store>,
+    pub segments: Arc<Segments>,
     pub budget: Arc<Budget>,
     pub opens: Opens,
     pub locks: Locks,
@@ -43,7 +43,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    pub fn new(options: Options, meta: Arc<Meta>, store: Arc<Store>) -> Arc<Self> {
+    pub fn new(options: Options, meta: Arc<Meta>, segments: Arc<Segments>) -> Arc<Self> {
         Arc::new(Self {
             budget: Budget::new(options.write_buffer_bytes, options.op_deadline),
             opens: Opens::new(meta.clone()),
@@ -54,7 +54,7 @@ impl Mount {
             above: OnceLock::new(),
             options,
             meta,
-            store,
+            segments,
         })
     }
 

@@ -4,7 +4,6 @@
 //! request that may still be sent again. One task renews; when the cluster has declared the session
 //! dead it opens another, declares what is open in it, and everyone who waits goes on with that.
 
-use crate::chance::Chance;
 use crate::files::Files;
 use crate::meta::Meta;
 use crate::mount::Mount;
@@ -21,6 +20,7 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{
     Error, ErrorKind, InodeId, REQUEST_WINDOW, Result, SegmentId, SessionId, Uuid, v1,
 };
+use weft_segments::{Rng, Writer};
 
 const RENEW: Duration = Duration::from_secs(1);
 /// Most opens, and most leases, in one piece of a declaration: some 2 MiB, half of what a request may be.
@@ -127,6 +127,20 @@ impl Default for Sessions {
     }
 }
 
+impl Writer for Sessions {
+    fn next_segment(&self) -> SegmentId {
+        self.current().next_segment()
+    }
+
+    fn session(&self) -> SessionId {
+        self.current().id
+    }
+
+    fn has_ended(&self) -> bool {
+        self.have_ended()
+    }
+}
+
 impl Sessions {
     pub fn current(&self) -> Arc<Session> {
         self.current.borrow().clone()
@@ -176,10 +190,10 @@ impl Sessions {
 pub(crate) async fn open(
     meta: &Meta,
     client: &str,
-    chance: &Chance,
+    rng: &Rng,
     deadline: Instant,
 ) -> Result<(Duration, Option<Uuid>)> {
-    let nonce = chance.nonce().to_vec().into();
+    let nonce = rng.nonce().to_vec().into();
     let op = Op::OpenSession(v1::OpenSessionOp { client: client.into(), nonce });
     let request = v1::MetaRequest { op: Some(op), ..Default::default() };
     let sent = Instant::now();
@@ -202,7 +216,7 @@ pub(crate) async fn keep(
     mount: Arc<Mount>,
     files: Weak<Files>,
     client: String,
-    chance: Arc<Chance>,
+    rng: Arc<Rng>,
     mut ttl: Duration,
 ) {
     let meta = mount.meta.clone();
@@ -220,7 +234,7 @@ pub(crate) async fn keep(
                 files.locks().lost_with(session.id);
                 files.lose_content().await;
             }
-            match open(&meta, &client, &chance, meta.deadline()).await {
+            match open(&meta, &client, &rng, meta.deadline()).await {
                 Ok((new, _)) => {
                     ttl = new;
                     meta.leases.lost();

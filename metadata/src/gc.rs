@@ -15,6 +15,7 @@ use crate::leader::propose;
 use crate::node::Node;
 use crate::state::StateMachine;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -22,11 +23,10 @@ use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
 use weft_net::Peers;
 use weft_proto::{ChunkId, Error, ErrorKind, PgId, Result, SegmentId, SessionId, TargetId, v1};
+use weft_segments::TargetClient;
 
 /// Segments taken up at a time.
 const BATCH: usize = 4096;
-/// Chunks in one request.
-const DELETE: usize = 2048;
 /// Pause when there is nothing to do, and before a target that failed is tried again.
 const IDLE: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_secs(2);
@@ -36,8 +36,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const PAGE: u32 = 4096;
 /// How often what a session left is looked for, each time after four times the pause before.
 const LOOKS: u32 = 3;
-/// Ranges of sessions in one request.
-const FENCE: usize = 4096;
 /// When all of a target is looked at once more.
 const WHOLE: Duration = Duration::from_secs(24 * 3600);
 
@@ -123,9 +121,10 @@ async fn delete(
             // What was on a target that was given up is gone with it.
             Some(info) if info.state() == v1::TargetState::Out => {}
             Some(info) if info.state() == v1::TargetState::Up && !resting.contains_key(&target) => {
-                let peer = peers.peer(&info.address);
+                let client = TargetClient::new(peers, target, &info.address);
                 requests.spawn(async move {
-                    let result = delete_on(&peer, target, &chunks).await;
+                    let ids: Vec<_> = chunks.iter().map(|(_, chunk)| *chunk).collect();
+                    let result = client.delete(&ids, Instant::now() + DEADLINE).await;
                     (target, chunks, result)
                 });
             }
@@ -142,19 +141,6 @@ async fn delete(
     }
     all.retain(|id| !failed.contains(id));
     all
-}
-
-async fn delete_on(
-    peer: &weft_net::Peer,
-    target: TargetId,
-    chunks: &[(SegmentId, ChunkId)],
-) -> Result<()> {
-    for batch in chunks.chunks(DELETE) {
-        let chunks = batch.iter().map(|(_, chunk)| (*chunk).into()).collect();
-        let request = v1::DeleteRequest { target: target.0, chunks };
-        peer.call(&request, Instant::now() + DEADLINE).await?;
-    }
-    Ok(())
 }
 
 fn groups(map: &v1::ClusterMap) -> HashMap<PgId, &v1::PgInfo> {
@@ -277,7 +263,7 @@ async fn look(
 ) {
     let Some(address) = up.get(&target) else { return };
     let begun = Instant::now();
-    match fence_and_sweep(node, &peers.peer(address), target, ended).await {
+    match fence_and_sweep(node, &TargetClient::new(peers, target, address), ended).await {
         Ok(()) if ended.is_empty() => drop(swept.whole.insert(target, begun)),
         Ok(()) => {}
         Err(e) => {
@@ -289,39 +275,29 @@ async fn look(
 
 async fn fence_and_sweep(
     node: &Arc<Node>,
-    peer: &weft_net::Peer,
-    target: TargetId,
+    target: &TargetClient,
     ended: &[SessionId],
 ) -> Result<()> {
     if ended.is_empty() {
         let (live, next) = sessions(node)?;
-        fence(peer, target, &between(&live, next)).await?;
-        return sweep_target(node, peer, target, None).await;
+        target.fence(&between(&live, next), Instant::now() + DEADLINE).await?;
+        return sweep_target(node, target, None).await;
     }
-    let ranges = ended.iter().map(|id| v1::SessionRange { first: id.0, last: id.0 });
-    fence(peer, target, &ranges.collect::<Vec<_>>()).await?;
+    let ranges: Vec<_> = ended.iter().map(|id| id.0..=id.0).collect();
+    target.fence(&ranges, Instant::now() + DEADLINE).await?;
     for &session in ended {
-        sweep_target(node, peer, target, Some(session)).await?;
-    }
-    Ok(())
-}
-
-/// Lets a target refuse what these sessions sent and that has not arrived.
-async fn fence(peer: &weft_net::Peer, target: TargetId, ended: &[v1::SessionRange]) -> Result<()> {
-    for ended in ended.chunks(FENCE) {
-        let request = v1::FenceRequest { target: target.0, ended: ended.to_vec() };
-        peer.call(&request, Instant::now() + DEADLINE).await?;
+        sweep_target(node, target, Some(session)).await?;
     }
     Ok(())
 }
 
 /// The sessions before `next` that do not live.
-fn between(live: &BTreeSet<SessionId>, next: u64) -> Vec<v1::SessionRange> {
+fn between(live: &BTreeSet<SessionId>, next: u64) -> Vec<RangeInclusive<u64>> {
     let mut first = 0;
     let mut ended = Vec::new();
     for end in live.range(..SessionId(next)).map(|id| id.0).chain([next]) {
         if first < end {
-            ended.push(v1::SessionRange { first, last: end - 1 });
+            ended.push(first..=end - 1);
         }
         first = end.saturating_add(1);
     }
@@ -336,24 +312,14 @@ fn sessions(node: &Node) -> Result<(BTreeSet<SessionId>, u64)> {
 
 async fn sweep_target(
     node: &Arc<Node>,
-    peer: &weft_net::Peer,
-    target: TargetId,
+    target: &TargetClient,
     session: Option<SessionId>,
 ) -> Result<()> {
-    let mut after: Option<v1::ChunkKey> = None;
-    let of = session.map_or(0, |session| session.0);
+    let mut after = None;
     loop {
         let begun = Instant::now();
-        let request =
-            v1::ListRequest { target: target.0, after: after.take(), session: of, limit: PAGE };
-        let listed: v1::ListReply = peer.call(&request, Instant::now() + DEADLINE).await?;
-        let mut chunks = Vec::with_capacity(listed.items.len());
-        for item in &listed.items {
-            let key = item
-                .chunk
-                .ok_or_else(|| Error::new(ErrorKind::Protocol, "a listed chunk without a key"))?;
-            chunks.push(ChunkId::try_from(key)?);
-        }
+        let listed = target.list(after, session, PAGE, begun + DEADLINE).await?;
+        let chunks: Vec<_> = listed.items.iter().map(|(chunk, _)| *chunk).collect();
         let Some(&last) = chunks.last() else { return Ok(()) };
         // The state must be at least as new as the list: a chunk in it whose session is dead now,
         // and whose segment is not known now, will never be.
@@ -362,24 +328,20 @@ async fn sweep_target(
         let state = node.state.clone();
         let dead = node.env.blocking(move || leftovers(&state, chunks)).await?;
         if !dead.is_empty() {
-            tracing::info!(
-                target = target.0,
-                chunks = dead.len(),
-                "deleting what dead sessions left"
-            );
-            delete_on(peer, target, &dead).await?;
+            tracing::info!(%target, chunks = dead.len(), "deleting what dead sessions left");
+            target.delete(&dead, Instant::now() + DEADLINE).await?;
         }
         if !listed.more {
             return Ok(());
         }
-        after = Some(next_page(node, last)?.into());
+        after = Some(next_page(node, last)?);
         // Half of the time is for others.
         sleep(begun.elapsed()).await;
     }
 }
 
 /// Of these chunks, those that no live session owns and no segment needs.
-fn leftovers(state: &StateMachine, chunks: Vec<ChunkId>) -> Result<Vec<(SegmentId, ChunkId)>> {
+fn leftovers(state: &StateMachine, chunks: Vec<ChunkId>) -> Result<Vec<ChunkId>> {
     let mut dead = Vec::new();
     // Chunks come in order, so neighbours share their segment and their session.
     let mut last: Option<(SegmentId, bool)> = None;
@@ -391,7 +353,7 @@ fn leftovers(state: &StateMachine, chunks: Vec<ChunkId>) -> Result<Vec<(SegmentI
         };
         last = Some((segment, is_dead));
         if is_dead {
-            dead.push((segment, chunk));
+            dead.push(chunk);
         }
     }
     Ok(dead)
@@ -415,15 +377,15 @@ mod tests {
 
     #[test]
     fn who_does_not_live_lies_between_who_does() {
-        let ended = |live: &[u64], next| -> Vec<(u64, u64)> {
+        let ended = |live: &[u64], next| {
             let live = live.iter().copied().map(SessionId).collect();
-            between(&live, next).into_iter().map(|of| (of.first, of.last)).collect()
+            between(&live, next)
         };
-        assert_eq!(ended(&[], 1), [(0, 0)]);
-        assert_eq!(ended(&[1, 2], 3), [(0, 0)]);
-        assert_eq!(ended(&[2, 5], 9), [(0, 1), (3, 4), (6, 8)]);
+        assert_eq!(ended(&[], 1), [0..=0]);
+        assert_eq!(ended(&[1, 2], 3), [0..=0]);
+        assert_eq!(ended(&[2, 5], 9), [0..=1, 3..=4, 6..=8]);
         // Some began after the number of the next one was read.
-        assert_eq!(ended(&[2, 9, 11], 9), [(0, 1), (3, 8)]);
-        assert_eq!(ended(&[u64::MAX], u64::MAX), [(0, u64::MAX - 1)]);
+        assert_eq!(ended(&[2, 9, 11], 9), [0..=1, 3..=8]);
+        assert_eq!(ended(&[u64::MAX], u64::MAX), [0..=u64::MAX - 1]);
     }
 }

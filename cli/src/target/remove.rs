@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::{Identity, Peers};
-use weft_proto::Uuid;
-use weft_proto::v1::{self, StatusReply};
+use weft_proto::v1::StatusReply;
+use weft_proto::{TargetId, Uuid};
+use weft_segments::TargetClient;
 use weft_storaged::engine::{Content, inspect};
 
 /// Longest wait for the daemon whose target it is.
@@ -91,12 +92,10 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
 async fn holds_chunks(reply: &StatusReply, row: &TargetRow) -> Result<bool> {
     let cluster = reply.map.as_ref().and_then(|m| Uuid::from_slice(&m.cluster));
     let peers = Peers::new(weft_net::tcp(), Identity { name: "weft target".into(), cluster });
-    let list = v1::ListRequest { target: row.id, after: None, session: 0, limit: 1 };
-    let until = Instant::now() + PATIENCE;
-    let page: v1::ListReply = peers
-        .peer(&row.address)
-        .call(&list, until)
+    let target = TargetClient::new(&peers, TargetId(row.id), &row.address);
+    let page = target
+        .list(None, None, 1, Instant::now() + PATIENCE)
         .await
-        .with_context(|| format!("storage daemon {} at {}", row.daemon, row.address))?;
+        .with_context(|| format!("storage daemon {}", row.daemon))?;
     Ok(!page.items.is_empty())
 }

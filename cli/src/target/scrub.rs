@@ -8,11 +8,11 @@ use crate::size::Size;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
-use weft_net::{Identity, Peer, Peers};
-use weft_proto::{ChunkId, ErrorKind, Uuid, v1};
+use weft_net::{Identity, Peers};
+use weft_proto::{ChunkId, ErrorKind, TargetId, Uuid};
+use weft_segments::TargetClient;
 
 /// Longest wait for one answer: a chunk has up to 64 MiB.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -67,8 +67,9 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     for id in wanted {
         let row = all.iter().find(|t| t.id == id);
         let row = row.with_context(|| format!("the cluster has no target {id}"))?;
-        let scrub = Scrub { peer: peers.peer(&row.address), target: id, pace: args.pace.0.max(1) };
-        scrubs.spawn(async move { scrub.run().await.with_context(|| format!("target {id}")) });
+        let target = TargetClient::new(&peers, TargetId(id), &row.address);
+        let scrub = Scrub { target, id, pace: args.pace.0.max(1) };
+        scrubs.spawn(async move { scrub.run().await });
     }
     let mut progress = Progress::new(format!("scrubbing {} targets", scrubs.len()));
     let mut done: Vec<Scrubbed> = Vec::new();
@@ -84,22 +85,21 @@ pub async fn run(args: Args) -> Result<ExitCode> {
 }
 
 struct Scrub {
-    peer: Arc<Peer>,
-    target: u32,
+    target: TargetClient,
+    id: u32,
     pace: u64,
 }
 
 impl Scrub {
     async fn run(&self) -> Result<Scrubbed> {
         let (begun, mut found) =
-            (Instant::now(), Scrubbed { target: self.target, ..Scrubbed::default() });
+            (Instant::now(), Scrubbed { target: self.id, ..Scrubbed::default() });
         let mut after = None;
         loop {
-            let list = v1::ListRequest { target: self.target, after, session: 0, limit: PAGE };
-            let page: v1::ListReply = self.peer.call(&list, Instant::now() + PATIENCE).await?;
-            for item in page.items {
-                after = item.chunk;
-                self.chunk(item, &mut found).await?;
+            let page = self.target.list(after, None, PAGE, Instant::now() + PATIENCE).await?;
+            for (chunk, length) in page.items {
+                after = Some(chunk);
+                self.chunk(chunk, length, &mut found).await?;
                 let due = Duration::from_secs_f64(found.bytes as f64 / self.pace as f64);
                 sleep_until(begun + due).await;
             }
@@ -111,13 +111,11 @@ impl Scrub {
         Ok(found)
     }
 
-    async fn chunk(&self, item: v1::list_reply::Item, found: &mut Scrubbed) -> Result<()> {
-        let ask = v1::VerifyRequest { target: self.target, chunk: item.chunk };
-        let until = Instant::now() + PATIENCE;
-        let bad = match self.peer.call(&ask, until).await {
-            Ok(reply) => {
-                found.damaged += u64::from(reply.bad_off.is_some());
-                reply.bad_off.is_some()
+    async fn chunk(&self, chunk: ChunkId, length: u64, found: &mut Scrubbed) -> Result<()> {
+        let bad = match self.target.verify(chunk, Instant::now() + PATIENCE).await {
+            Ok(bad) => {
+                found.damaged += u64::from(bad.is_some());
+                bad.is_some()
             }
             Err(e) if e.kind == ErrorKind::Io => {
                 found.unreadable += 1;
@@ -127,10 +125,9 @@ impl Scrub {
             Err(e) => bail!(e),
         };
         found.chunks += 1;
-        found.bytes += item.length;
+        found.bytes += length;
         if bad && found.bad.len() < NAMED {
-            let id = item.chunk.map(ChunkId::try_from).transpose()?;
-            found.bad.extend(id.map(|id| id.to_string()));
+            found.bad.push(chunk.to_string());
         }
         Ok(())
     }

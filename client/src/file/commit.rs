@@ -136,7 +136,7 @@ impl File {
             (batch, append, waiting, expect, moved)
         };
         for segment in &batch.dead {
-            self.mount.store.discard(segment.clone());
+            self.mount.segments.discard(segment.clone());
         }
         let meta = &self.mount.meta;
         let first = match batch.pieces.first() {
@@ -256,7 +256,11 @@ impl File {
     /// The data must go into new segments: the old ones cannot be committed, or there are none.
     fn write_again(self: &Arc<Self>, buffers: &[BufferNo]) -> Outcome {
         let launched = self.state.lock().dirty.relaunch(buffers);
-        self.mount.store.counters.rewritten.fetch_add(launched.len() as u64, Ordering::Relaxed);
+        self.mount
+            .segments
+            .counters()
+            .rewritten
+            .fetch_add(launched.len() as u64, Ordering::Relaxed);
         self.launch(launched);
         Outcome::Again
     }
@@ -264,15 +268,15 @@ impl File {
     /// The commit had no effect, as a placement group that it names has been dropped: the data goes to others. If
     /// the map has them all yet, a newer one is on its way, or its server is behind.
     async fn place_again(self: &Arc<Self>, batch: &Batch) -> Outcome {
-        let store = &self.mount.store;
-        let map = store.map.current();
+        let segments = &self.mount.segments;
+        let map = segments.map().current();
         if batch.segments.iter().all(|segment| map.has(segment.pg))
-            && !store.map.newer(map.epoch, Instant::now() + NEWER_MAP).await
+            && !segments.map().newer(map.epoch, Instant::now() + NEWER_MAP).await
         {
-            store.map.follow_another();
+            segments.map().follow_another();
         }
         let outcome = self.write_again(&batch.buffers);
-        batch.segments.iter().for_each(|segment| store.discard_in(&map, segment.clone()));
+        batch.segments.iter().for_each(|segment| segments.discard_in(&map, segment.clone()));
         outcome
     }
 
@@ -301,7 +305,7 @@ impl File {
         self.mount.meta.creates.forget_failed(self.ino);
         // Who says that they were committed before may be right: then they are seen.
         if !ambiguous && kind != ErrorKind::Invalid {
-            batch.segments.iter().for_each(|s| self.mount.store.discard(s.clone()));
+            batch.segments.iter().for_each(|s| self.mount.segments.discard(s.clone()));
         }
         Outcome::Failed
     }
@@ -413,7 +417,7 @@ impl Flight {
             (state.dirty.payload(*no)?, state.layout)
         };
         let deadline = file.mount.meta.deadline();
-        let sent = file.mount.store.put(&layout, &payload, deadline).await;
+        let sent = file.mount.segments.put(&layout, &payload, deadline).await;
         drop(payload);
         let (unwanted, durable) = {
             let mut state = file.state.lock();
@@ -429,7 +433,7 @@ impl Flight {
             };
             (unwanted, state.dirty.durable())
         };
-        unwanted.into_iter().for_each(|segment| file.mount.store.discard(segment));
+        unwanted.into_iter().for_each(|segment| file.mount.segments.discard(segment));
         Some(durable)
     }
 }

@@ -9,7 +9,6 @@
 //! whenever a buffer flies no more, who waits for that is told, by whatever it was that ended it.
 
 use crate::ranges::{Part, RangeMap};
-use crate::store::Segment;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -17,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use weft_net::AlignedBuf;
 use weft_proto::SegmentId;
+use weft_segments::Segment;
 
 /// A write this long gets a buffer of its own wherever it begins.
 const STREAM: usize = 256 << 10;

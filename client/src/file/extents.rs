@@ -5,12 +5,12 @@
 
 use crate::file::dirty::{Piece, PieceSource};
 use crate::ranges::{Part, RangeMap};
-use crate::store::Segment;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
+use weft_segments::Segment;
 
 /// Where committed bytes are.
 #[derive(Clone, Debug)]

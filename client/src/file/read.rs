@@ -97,7 +97,7 @@ impl File {
         Ok(match source {
             Some(Source::Inline(bytes)) => vec![bytes.slice(..(len as usize).min(bytes.len()))],
             Some(Source::Segment { segment, off }) => {
-                vec![self.mount.store.get(&segment, off, len, deadline).await?]
+                vec![self.mount.segments.get(&segment, off, len, deadline).await?]
             }
             None => {
                 let mut zeros = ReadData::default();

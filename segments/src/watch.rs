@@ -1,12 +1,11 @@
-//! The cluster map as this client uses it, and the watch that keeps it new.
+//! The newest cluster map, and the watch that keeps it new.
 //!
 //! Invariants: the epoch that [`MapWatch::current`] answers never goes back; changes are carried out on the
 //! map that they are of.
 
-use crate::Options;
-use crate::chance::Chance;
+use crate::map::Map;
+use crate::rng::Rng;
 use hyper_util::rt::TokioIo;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -15,106 +14,25 @@ use tonic::transport::{Endpoint, Uri};
 use tracing::{debug, info, warn};
 use weft_net::Transport;
 use weft_proto::v1::control_client::ControlClient;
-use weft_proto::{Error, ErrorKind, MapEpoch, PgId, Result, TargetId, map, v1};
+use weft_proto::{Error, ErrorKind, MapEpoch, Result, map, v1};
 
-/// The pool that new segments go to.
-const POOL: u32 = 1;
 const CONNECT: Duration = Duration::from_secs(3);
 const KEEPALIVE: Duration = Duration::from_secs(3);
 
-/// A target as a client sees it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Target {
-    pub id: TargetId,
-    pub address: String,
-    pub up: bool,
-    pub full: bool,
-    /// Given up: nothing is looked for on it.
-    pub out: bool,
-}
-
-/// A placement group: its seats in order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Pg {
-    pub id: PgId,
-    pub seats: Vec<TargetId>,
-}
-
-/// One version of the cluster map.
-#[derive(Default, Debug)]
-pub(crate) struct Map {
-    pub epoch: MapEpoch,
-    pub wire: Arc<v1::ClusterMap>,
-    targets: HashMap<TargetId, Target>,
-    pgs: HashMap<PgId, Pg>,
-    /// Placement groups that take new segments.
-    open: Vec<PgId>,
-}
-
-impl Map {
-    pub fn new(wire: v1::ClusterMap) -> Self {
-        let targets = wire.targets.iter().map(|t| {
-            let up = t.state() == v1::TargetState::Up;
-            let out = t.state() == v1::TargetState::Out;
-            let id = TargetId(t.id);
-            (id, Target { id, address: t.address.clone(), up, full: t.full, out })
-        });
-        let mut map =
-            Self { epoch: MapEpoch(wire.epoch), targets: targets.collect(), ..Self::default() };
-        for pool in &wire.pools {
-            for pg in &pool.pgs {
-                let seats = pg.targets.iter().map(|&t| TargetId(t)).collect();
-                map.pgs.insert(PgId(pg.id), Pg { id: PgId(pg.id), seats });
-                if pool.id == POOL && !pg.retired {
-                    map.open.push(PgId(pg.id));
-                }
-            }
-        }
-        map.wire = Arc::new(wire);
-        map
-    }
-
-    pub fn target(&self, id: TargetId) -> Option<&Target> {
-        self.targets.get(&id)
-    }
-
-    pub fn targets(&self) -> impl Iterator<Item = &Target> {
-        self.targets.values()
-    }
-
-    /// Whether the placement group is in the map.
-    pub fn has(&self, pg: PgId) -> bool {
-        self.pgs.contains_key(&pg)
-    }
-
-    /// Whether there was such a placement group, and no segment is in it any more.
-    pub fn has_dropped(&self, pg: PgId) -> bool {
-        pg.0 < self.wire.next_pg && !self.has(pg)
-    }
-
-    /// The target in a seat of a placement group.
-    pub fn seat(&self, pg: PgId, seat: u8) -> Option<&Target> {
-        self.target(*self.pgs.get(&pg)?.seats.get(usize::from(seat))?)
-    }
-
-    /// Placement groups that take new segments.
-    pub fn open_pgs(&self) -> impl Iterator<Item = &Pg> {
-        self.open.iter().filter_map(|id| self.pgs.get(id))
-    }
-}
-
 /// The newest map, kept new by a task.
-pub(crate) struct MapWatch {
+pub struct MapWatch {
     newest: watch::Sender<Arc<Map>>,
     /// The server that is watched is behind the others.
     follow_another: Notify,
 }
 
 impl MapWatch {
+    /// An empty map, of epoch 0.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { newest: watch::Sender::new(Arc::default()), follow_another: Notify::new() })
     }
 
+    /// The newest map that is known.
     pub fn current(&self) -> Arc<Map> {
         self.newest.borrow().clone()
     }
@@ -147,16 +65,22 @@ impl MapWatch {
         self.follow_another.notify_one();
     }
 
-    /// Follows the map for ever, going from one metadata server to the next as they fail.
-    pub async fn follow(self: Arc<Self>, options: Options, chance: Arc<Chance>) {
+    /// Follows the map for ever, going from one metadata server to the next as they fail. One of `metadata`
+    /// (`host:port`) is enough to find the others.
+    pub async fn follow(
+        self: Arc<Self>,
+        metadata: Vec<String>,
+        transport: Arc<dyn Transport>,
+        rng: Arc<Rng>,
+    ) {
         let (mut failed, mut changes) = (0, true);
         for turn in 0.. {
-            let mut servers = options.metadata.clone();
+            let mut servers = metadata.clone();
             servers.extend(self.current().wire.members.iter().map(|m| m.address.clone()));
             let server = &servers[turn % servers.len()];
             let before = self.current().epoch;
             let end = tokio::select! {
-                end = self.watch(server, options.transport.clone(), changes) => end,
+                end = self.watch(server, transport.clone(), changes) => end,
                 () = self.follow_another.notified() => Ok(()),
             };
             debug!(server, ?end, "map watch ended");
@@ -166,7 +90,7 @@ impl MapWatch {
             if failed == 3 {
                 warn!(server, error = ?end.err(), "cannot watch the cluster map; going on with the last");
             }
-            sleep(chance.backoff(failed)).await;
+            sleep(rng.backoff(failed)).await;
         }
     }
 

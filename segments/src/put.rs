@@ -5,9 +5,10 @@
 //! shards always among them (I1); an attempt that failed leaves its id behind for ever. Every refusal
 //! for want of room is remembered, and so many attempts as there are targets end those of one length.
 
-use super::{Segment, Store};
 use crate::map::Target;
 use crate::place::{NoPlace, Place, choose};
+use crate::segment::Segment;
+use crate::segments::Segments;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,9 +17,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info};
 use weft_erasure::{checksum_blocks, encode_segment};
-use weft_net::{AlignedBuf, Body};
+use weft_net::AlignedBuf;
 use weft_proto::layout::BLOCK;
-use weft_proto::{Error, ErrorKind, Geometry, Layout, Result, v1};
+use weft_proto::{Error, ErrorKind, Geometry, Layout, Result};
 
 /// How long to wait for the map to change before looking at the targets again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -39,7 +40,7 @@ struct Chunk {
     checksums: Vec<u32>,
 }
 
-impl Store {
+impl Segments {
     /// Writes `data` as new segments of the current session, which follow each other: one, or, if no
     /// targets have room for its chunks, shorter ones. Errors: `NoSpace`; `Io` when at the deadline too
     /// few targets live or answer.
@@ -83,7 +84,7 @@ impl Store {
         let mut refusals = 0;
         for turn in 0.. {
             let map = self.map.current();
-            let wait = match choose(&map, &self.health, layout, data.len() as u64, &self.chance) {
+            let wait = match choose(&map, &self.health, layout, data.len() as u64, &self.rng) {
                 Ok(place) => {
                     if encoded.as_ref().is_none_or(|e| e.geometry != place.geometry) {
                         encoded = Some(encode(place.geometry, data)?);
@@ -95,12 +96,12 @@ impl Store {
                             return Ok(segment);
                         }
                         Err(error) => {
-                            self.counters.rewritten.fetch_add(1, Ordering::Relaxed);
+                            self.counters().rewritten.fetch_add(1, Ordering::Relaxed);
                             info!(%error, bytes = data.len(), "segment goes to other targets");
                             let is_full = error.kind == ErrorKind::NoSpace;
                             last = Some(error);
                             if !is_full {
-                                self.chance.backoff(turn)
+                                self.rng.backoff(turn)
                             } else if refusals < map.targets().count() {
                                 refusals += 1;
                                 Duration::ZERO
@@ -117,7 +118,7 @@ impl Store {
                     Duration::ZERO
                 }
             };
-            if Instant::now() + wait >= deadline || self.sessions.have_ended() {
+            if Instant::now() + wait >= deadline || self.writer.has_ended() {
                 break;
             }
             self.outage.waits(begun, || {
@@ -140,7 +141,7 @@ impl Store {
         chunks: Vec<Chunk>,
         deadline: Instant,
     ) -> Result<Segment> {
-        let id = self.sessions.current().next_segment();
+        let id = self.writer.next_segment();
         let segment =
             Segment { id, geometry: place.geometry, pg: place.pg, seats: place.seats.clone() };
         let mut shards = JoinSet::new();
@@ -151,27 +152,19 @@ impl Store {
                 continue;
             }
             let store = self.clone();
-            let request = v1::PutRequest {
-                target: target.id.0,
-                chunk: Some(segment.chunk(shard).into()),
-                checksums: chunk.checksums,
-            };
+            let id = segment.chunk(shard);
             let length: u64 = chunk.slices.iter().map(|slice| slice.len() as u64).sum();
             shards.spawn(async move {
                 let until = store.request_deadline(deadline);
-                let body = Body { send: chunk.slices, into: Vec::new() };
-                let peer = store.peers.peer(&target.address);
-                let sent = peer.exchange(&request, body, until).await;
+                let client = store.target(&target);
+                let sent = client.put(id, chunk.checksums, chunk.slices, until).await;
                 store.note(target.id, &sent);
                 if let Err(refusal) = &sent
                     && refusal.kind == ErrorKind::NoSpace
                 {
                     store.health.filled(target.id, room(refusal, length));
                 }
-                sent.map(drop).map_err(|e| Error {
-                    message: format!("put on target {} at {}: {e}", target.id, target.address),
-                    ..e
-                })
+                sent.map_err(|e| Error { message: format!("put on {e}"), ..e })
             });
         }
         while let Some(shard) = shards.join_next().await {
@@ -183,7 +176,7 @@ impl Store {
             let store = self.clone();
             tokio::spawn(async move {
                 while shards.join_next().await.is_some() {}
-                store.discard_doubtful(written);
+                store.leftovers.discard_doubtful(written);
             });
             return Err(failed);
         }

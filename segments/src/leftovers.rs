@@ -5,13 +5,17 @@
 //! does not have it, also if the request that wrote it came late. What is forgotten is found when the session
 //! ends.
 
-use super::Store;
+use crate::segment::Writer;
+use crate::target::TargetClient;
+use crate::watch::MapWatch;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
-use weft_proto::{ChunkId, Result, TargetId, v1};
+use weft_net::Peers;
+use weft_proto::{ChunkId, Result, TargetId};
 
 /// Most chunks that are remembered.
 const MOST: usize = 1 << 18;
@@ -28,8 +32,12 @@ struct Leftover {
     due: Instant,
 }
 
-#[derive(Default)]
-pub(super) struct Leftovers {
+pub(crate) struct Leftovers {
+    peers: Arc<Peers>,
+    map: Arc<MapWatch>,
+    writer: Arc<dyn Writer>,
+    /// How long a target may take for one request.
+    timeout: Duration,
     queue: Mutex<Queue>,
 }
 
@@ -41,17 +49,26 @@ struct Queue {
     watched: bool,
 }
 
-impl Store {
+impl Leftovers {
+    pub fn new(
+        peers: Arc<Peers>,
+        map: Arc<MapWatch>,
+        writer: Arc<dyn Writer>,
+        timeout: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Self { peers, map, writer, timeout, queue: Mutex::default() })
+    }
+
     /// Deletes chunks behind the caller's back.
-    pub(super) fn discard_chunks(self: &Arc<Self>, chunks: Vec<(TargetId, ChunkId)>) {
-        let store = self.clone();
-        tokio::spawn(async move { store.delete_all(chunks).await });
+    pub fn discard(self: &Arc<Self>, chunks: Vec<(TargetId, ChunkId)>) {
+        let leftovers = self.clone();
+        tokio::spawn(async move { leftovers.delete_all(chunks).await });
     }
 
     /// Deletes chunks of targets that may write them yet: now, and once more later.
-    pub(super) fn discard_doubtful(self: &Arc<Self>, chunks: Vec<(TargetId, ChunkId)>) {
+    pub fn discard_doubtful(self: &Arc<Self>, chunks: Vec<(TargetId, ChunkId)>) {
         chunks.iter().for_each(|&(target, chunk)| self.delete_later(target, chunk));
-        self.discard_chunks(chunks);
+        self.discard(chunks);
     }
 
     async fn delete_all(self: &Arc<Self>, chunks: Vec<(TargetId, ChunkId)>) {
@@ -73,35 +90,32 @@ impl Store {
         let map = self.map.current();
         // What is not in the map is gone for good, with all that it holds.
         let Some(target) = map.target(target) else { return Ok(()) };
-        let chunks = chunks.iter().copied().map(Into::into).collect();
-        let request = v1::DeleteRequest { target: target.id.0, chunks };
-        let deadline = Instant::now() + self.target_deadline;
-        let peer = self.peers.peer(&target.address);
-        peer.call(&request, deadline).await.map(drop)
+        let client = TargetClient::new(&self.peers, target.id, &target.address);
+        client.delete(chunks, Instant::now() + self.timeout).await
     }
 
     fn delete_later(self: &Arc<Self>, target: TargetId, chunk: ChunkId) {
-        let queue = &mut *self.leftovers.queue.lock();
+        let queue = &mut *self.queue.lock();
         if queue.chunks.len() >= MOST {
             warn!(%chunk, "too many chunks cannot be deleted; the session's end will find this one");
             return;
         }
-        let due = Instant::now() + PATIENCE * self.target_deadline;
+        let due = Instant::now() + PATIENCE * self.timeout;
         queue.chunks.push_back(Leftover { target, chunk, due });
         if !std::mem::replace(&mut queue.watched, true) {
-            let store = self.clone();
-            tokio::spawn(async move { store.delete_leftovers().await });
+            let leftovers = self.clone();
+            tokio::spawn(async move { leftovers.delete_leftovers().await });
         }
     }
 
     /// As long as there are any.
     async fn delete_leftovers(self: Arc<Self>) {
-        while !self.sessions.have_ended() {
-            sleep(PATIENCE * self.target_deadline).await;
+        while !self.writer.has_ended() {
+            sleep(PATIENCE * self.timeout).await;
             let due = {
-                let queue = &mut *self.leftovers.queue.lock();
+                let queue = &mut *self.queue.lock();
                 // Those of sessions that have ended are looked after by the metadata group.
-                let session = self.sessions.current().id;
+                let session = self.writer.session();
                 queue.chunks.retain(|left| left.chunk.segment.session == session);
                 if queue.chunks.is_empty() {
                     queue.watched = false;

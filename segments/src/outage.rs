@@ -13,7 +13,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// One thing that many may wait for at a time.
 #[derive(Default)]
-pub(crate) struct Outage {
+pub struct Outage {
     told: Mutex<Option<Instant>>,
     is_told: AtomicBool,
 }

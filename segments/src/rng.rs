@@ -2,12 +2,14 @@
 
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng as _, RngCore, SeedableRng};
 use std::time::Duration;
 
-pub(crate) struct Chance(Mutex<StdRng>);
+/// A generator that a whole process shares.
+pub struct Rng(Mutex<StdRng>);
 
-impl Chance {
+impl Rng {
+    /// Begins with `seed`; `None`: from the operating system.
     pub fn new(seed: Option<u64>) -> Self {
         Self(Mutex::new(seed.map_or_else(StdRng::from_os_rng, StdRng::seed_from_u64)))
     }

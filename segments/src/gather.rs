@@ -6,8 +6,9 @@
 //! such blocks; a shard's answer lands at its final place in the one result buffer, so that nothing
 //! is copied unless shards were rebuilt.
 
-use super::{Segment, Store};
 use crate::map::Map;
+use crate::segment::Segment;
+use crate::segments::Segments;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -82,7 +83,7 @@ impl Part {
 }
 
 pub(super) struct Gather<'a> {
-    store: &'a Arc<Store>,
+    store: &'a Arc<Segments>,
     map: &'a Map,
     segment: &'a Segment,
     wanted: Vec<Part>,
@@ -95,7 +96,7 @@ pub(super) struct Gather<'a> {
 impl<'a> Gather<'a> {
     /// `start` and `end` are multiples of a block and touch the segment.
     pub fn new(
-        store: &'a Arc<Store>,
+        store: &'a Arc<Segments>,
         map: &'a Map,
         segment: &'a Segment,
         start: u64,
@@ -141,7 +142,7 @@ impl<'a> Gather<'a> {
         let width = self.segment.geometry.profile.width();
         let good: Vec<u8> = (0..width).filter(|&s| self.is_trusted(s)).collect();
         let n = if good.is_empty() { usize::from(width) } else { good.len() };
-        let pick = self.store.chance.below(n);
+        let pick = self.store.rng.below(n);
         good.get(pick).copied().unwrap_or(pick as u8)
     }
 
@@ -173,7 +174,7 @@ impl<'a> Gather<'a> {
             }
         }
         let mut rebuilds = self.wanted.iter().any(|p| p.state == State::Idle);
-        let slow_after = store.health.slow_after(most, store.hedge_floor);
+        let slow_after = store.health.slow_after(most, store.timeouts.hedge_floor);
         let mut slow = std::pin::pin!(sleep(slow_after));
         loop {
             if self.wanted.iter().all(|p| p.state == State::Good) {
@@ -307,7 +308,7 @@ impl<'a> Gather<'a> {
             self.wanted[i].span = span;
             self.wanted[i].state = State::Good;
         }
-        self.store.counters.rebuilt.fetch_add(1, Ordering::Relaxed);
+        self.store.counters().rebuilt.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
 

@@ -1,12 +1,12 @@
 //! Where a new segment goes.
 
-use crate::chance::Chance;
 use crate::health::Health;
 use crate::map::{Map, Target};
+use crate::rng::Rng;
 use weft_proto::{Geometry, Layout, PgId};
 
 /// A choice: geometry, placement group, and the seat and target of every shard.
-pub(crate) struct Place {
+pub struct Place {
     pub geometry: Geometry,
     pub pg: PgId,
     pub seats: Vec<u8>,
@@ -15,7 +15,7 @@ pub(crate) struct Place {
 
 /// Why there is no place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NoPlace {
+pub enum NoPlace {
     /// Enough targets live, but too few of them have room.
     Full,
     /// Fewer than m+1 targets live: waiting for the map may help (I1).
@@ -25,18 +25,18 @@ pub(crate) enum NoPlace {
 /// Picks among the placement groups with the most usable seats (no more than are needed count), at
 /// random among equals; and starts at a random seat, so that data and parity go round. A seat is usable
 /// if its target has room for a chunk as long as they are then.
-pub(crate) fn choose(
+pub fn choose(
     map: &Map,
     health: &Health,
     layout: &Layout,
     length: u64,
-    chance: &Chance,
+    rng: &Rng,
 ) -> Result<Place, NoPlace> {
     let usable = |t: &Target, chunk| t.up && !t.full && health.has_room(t.id, chunk);
     let trusted = |t: &Target, chunk| usable(t, chunk) && !health.is_suspect(t.id);
-    pick(map, layout, length, chance, trusted)
-        .or_else(|| pick(map, layout, length, chance, usable))
-        .ok_or_else(|| match pick(map, layout, length, chance, |t, _| t.up) {
+    pick(map, layout, length, rng, trusted)
+        .or_else(|| pick(map, layout, length, rng, usable))
+        .ok_or_else(|| match pick(map, layout, length, rng, |t, _| t.up) {
             Some(_) => NoPlace::Full,
             None => NoPlace::TooFew,
         })
@@ -46,7 +46,7 @@ fn pick(
     map: &Map,
     layout: &Layout,
     length: u64,
-    chance: &Chance,
+    rng: &Rng,
     usable: impl Fn(&Target, u64) -> bool,
 ) -> Option<Place> {
     let fit = |width| {
@@ -81,9 +81,9 @@ fn pick(
     if best.is_empty() {
         return None;
     }
-    let (pg, mut seats) = best.swap_remove(chance.below(best.len()));
+    let (pg, mut seats) = best.swap_remove(rng.below(best.len()));
     let geometry = fit(most)?;
-    let start = chance.below(seats.len());
+    let start = rng.below(seats.len());
     seats.rotate_left(start);
     seats.truncate(most);
     let targets = seats.iter().map(|&seat| map.seat(pg, seat).cloned()).collect::<Option<_>>()?;
@@ -128,11 +128,11 @@ mod tests {
 
     #[test]
     fn healthy_groups_win_and_load_is_even() {
-        let (health, chance) = (Health::default(), Chance::new(Some(1)));
+        let (health, rng) = (Health::default(), Rng::new(Some(1)));
         let map = map(&[&[1, 2, 3, 4, 5, 6], &[1, 2, 3, 4, 7, 8]], &[6], &[]);
         let mut shards: HashMap<(TargetId, usize), u32> = HashMap::new();
         for _ in 0..600 {
-            let place = choose(&map, &health, &layout(), 16 << 20, &chance).unwrap();
+            let place = choose(&map, &health, &layout(), 16 << 20, &rng).unwrap();
             assert_eq!(place.pg, PgId(2));
             assert_eq!(place.geometry.profile, Profile::ec(4, 2).unwrap());
             for (shard, target) in place.targets.iter().enumerate() {
@@ -145,12 +145,12 @@ mod tests {
 
     #[tokio::test]
     async fn k_shrinks_and_m_stays() {
-        let (health, chance) = (Health::default(), Chance::new(Some(1)));
+        let (health, rng) = (Health::default(), Rng::new(Some(1)));
         let pgs: &[&[u32]] = &[&[1, 2, 3, 4, 5, 6]];
-        let place = choose(&map(pgs, &[1, 2], &[]), &health, &layout(), 16 << 20, &chance).unwrap();
+        let place = choose(&map(pgs, &[1, 2], &[]), &health, &layout(), 16 << 20, &rng).unwrap();
         assert_eq!(place.geometry.profile, Profile::ec(2, 2).unwrap());
         let choice = |down: &[u32], full: &[u32], health| {
-            choose(&map(pgs, down, full), health, &layout(), 16 << 20, &chance)
+            choose(&map(pgs, down, full), health, &layout(), 16 << 20, &rng)
                 .map(|p| p.targets.len())
         };
         assert_eq!(choice(&[1, 2, 3, 4], &[], &health), Err(NoPlace::TooFew));
@@ -159,18 +159,18 @@ mod tests {
         health.failed(TargetId(6));
         assert_eq!(choice(&[1, 2], &[], &health), Ok(3), "the suspect is left out");
         assert_eq!(choice(&[1, 2, 3], &[], &health), Ok(3), "unless it is needed");
-        let small = choose(&map(pgs, &[], &[]), &health, &layout(), 5000, &chance).unwrap();
+        let small = choose(&map(pgs, &[], &[]), &health, &layout(), 5000, &rng).unwrap();
         assert_eq!(small.geometry.profile, Profile::replica(3).unwrap());
     }
 
     /// Other groups first, then fewer and longer chunks where these fit, and then none.
     #[tokio::test]
     async fn targets_without_room_for_so_long_a_chunk_are_passed_over() {
-        let (health, chance) = (Health::default(), Chance::new(Some(1)));
+        let (health, rng) = (Health::default(), Rng::new(Some(1)));
         let pgs: &[&[u32]] = &[&[1, 2, 3, 4, 5, 6], &[3, 4, 5, 6, 7, 8]];
         let map = map(pgs, &[], &[]);
         let choice = |length| {
-            choose(&map, &health, &layout(), length, &chance).map(|p| (p.pg, p.geometry.profile))
+            choose(&map, &health, &layout(), length, &rng).map(|p| (p.pg, p.geometry.profile))
         };
         let ec = |k| Profile::ec(k, 2).unwrap();
         const MIB: u64 = 1 << 20;

@@ -1,19 +1,19 @@
 //! Reads verified bytes of a segment (I3), waiting for targets to come back while it can help.
 
-use super::gather::{Gather, Lost};
-use super::{Segment, Store};
+use crate::gather::{Gather, Lost};
+use crate::segment::Segment;
+use crate::segments::Segments;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
-use weft_net::Body;
 use weft_proto::layout::BLOCK;
-use weft_proto::{Error, ErrorKind, Result, v1};
+use weft_proto::{Error, ErrorKind, Result};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-impl Store {
+impl Segments {
     /// Bytes `[off, off+len)` of a segment, every one checked. `len` must lie in the segment.
     /// Errors: `NotFound` if so many chunks are gone that the segment was probably deleted, else
     /// `Io`.
@@ -50,14 +50,14 @@ impl Store {
                 Err(lost) => lost,
             };
             let next = Instant::now() + LOOK_AGAIN;
-            if !lost.may_come_back || next >= deadline || self.sessions.have_ended() {
+            if !lost.may_come_back || next >= deadline || self.writer.has_ended() {
                 return Err(self.give_up(segment, lost));
             }
             debug!(segment = %segment.id, why = lost.why, "too few shards answer; trying on");
             let what = || format!("too few shards of segment {} answer: {}", segment.id, lost.why);
             self.missing.waits(begun, what);
             if !self.map.newer(map.epoch, next).await {
-                sleep(Duration::from_millis(self.chance.below(100) as u64)).await;
+                sleep(Duration::from_millis(self.rng.below(100) as u64)).await;
             }
         }
     }
@@ -76,7 +76,7 @@ impl Store {
 
     /// Part of one chunk from its target into `into`, every block checked. `off` and the lengths
     /// are multiples of a block.
-    pub(super) async fn fetch(
+    pub(crate) async fn fetch(
         self: &Arc<Self>,
         segment: &Segment,
         shard: u8,
@@ -100,35 +100,23 @@ impl Store {
             ));
         };
         let len = into.iter().map(|p| p.len() as u64).sum();
-        let chunk = segment.chunk(shard);
-        let request = v1::GetRequest { target: target.id.0, chunk: Some(chunk.into()), off, len };
+        let (chunk, begun) = (segment.chunk(shard), Instant::now());
         let until = self.request_deadline(deadline);
-        let (begun, peer) = (Instant::now(), self.peers.peer(&target.address));
-        let body = Body { send: Vec::new(), into };
-        let answer = peer.exchange(&request, body, until).await;
-        self.note(target.id, &answer);
-        let answer = answer.map_err(|e| {
-            let message =
-                format!("shard {shard} on target {} at {}: {e}", target.id, target.address);
-            Error { message, ..e }
-        })?;
-        if !verified(&answer.payload, &answer.head.checksums) {
+        let answer = self.target(target).get(chunk, off, into, until).await;
+        if answer.as_ref().is_err_and(|e| e.kind == ErrorKind::Corrupt) {
             self.report_corrupt(target, chunk, off, len);
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "shard {shard} on target {}: bytes do not match their checksums",
-                    target.id
-                ),
-            ));
+            self.health.succeeded(target.id);
+        } else {
+            self.note(target.id, &answer);
         }
+        let pieces = answer.map_err(|e| Error { message: format!("shard {shard} on {e}"), ..e })?;
         self.health.took(len, begun.elapsed());
-        Ok(answer.payload)
+        Ok(pieces)
     }
 
     /// Asks a target that let a read wait for one block of what it was asked for, unless that is under
     /// way: until it has answered or failed, no read waits for it.
-    pub(super) fn probe(self: &Arc<Self>, segment: &Segment, shard: u8, off: u64) {
+    pub(crate) fn probe(self: &Arc<Self>, segment: &Segment, shard: u8, off: u64) {
         let map = self.map.current();
         let seat = segment.seats.get(usize::from(shard));
         let Some(target) = seat.and_then(|&seat| map.seat(segment.pg, seat)) else { return };
@@ -138,25 +126,11 @@ impl Store {
         let (store, segment, target) = (self.clone(), segment.clone(), target.id);
         debug!(%target, "lets a read wait; no other does before it has answered again");
         tokio::spawn(async move {
-            let deadline = Instant::now() + store.target_deadline;
+            let deadline = Instant::now() + store.timeouts.target;
             let into = vec![BytesMut::zeroed(BLOCK as usize)];
             let probe = store.fetch(&segment, shard, off, into, deadline).await;
             debug!(%target, error = probe.err().map(tracing::field::display), "a slow target has answered");
             store.health.probed(target);
         });
     }
-}
-
-/// Pieces that are whole blocks, against the checksums of their blocks in order.
-fn verified(pieces: &[BytesMut], checksums: &[u32]) -> bool {
-    let mut left = checksums;
-    for piece in pieces {
-        let blocks = piece.len().div_ceil(BLOCK as usize);
-        let Some((mine, rest)) = left.split_at_checked(blocks) else { return false };
-        if weft_erasure::verify_blocks(piece, mine).is_err() {
-            return false;
-        }
-        left = rest;
-    }
-    left.is_empty()
 }

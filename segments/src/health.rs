@@ -28,7 +28,7 @@ struct Record {
 }
 
 #[derive(Default)]
-pub(crate) struct Health {
+pub struct Health {
     targets: Mutex<HashMap<TargetId, Record>>,
     latency: Mutex<Latency>,
 }
