@@ -3,8 +3,8 @@
 //!
 //! [`collect`] deletes the chunks of segments that the state lists as garbage and then lets the
 //! state forget them. [`sweep`] lists the targets for chunks of sessions that are dead: all of a target
-//! once, when this server begins to lead or the target comes up, and then those of one session at a time,
-//! when it has ended and some more times, since what it had sent may arrive late.
+//! once, when this server begins to lead or the target comes up or was opened anew, and then those of one session
+//! at a time, when it has ended and some more times, since what it had sent may arrive late.
 //! Invariants: a segment is forgotten only when every target that may hold a chunk of it has
 //! acknowledged the deletion; a chunk is swept only if, at one moment after it was listed, its
 //! session was dead and its segment unknown: a dead session commits nothing any more (I5), so that
@@ -13,6 +13,7 @@
 use crate::leader::propose;
 use crate::node::Node;
 use crate::state::StateMachine;
+use crate::targets::Targets;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -184,11 +185,19 @@ fn chunks_of(
     Ok((id, chunks))
 }
 
+/// A target that is up.
+struct Up {
+    address: String,
+    /// The number that its daemon gave to opening it: with an index that was lost, chunks come back that were deleted.
+    opened: u64,
+}
+
 /// What was looked at already, and what is to be.
 #[derive(Default)]
 struct Swept {
-    /// Targets that were looked at as a whole, and when; not those that have been away since.
-    whole: BTreeMap<TargetId, Instant>,
+    /// Targets that were looked at as a whole, when, and as which opening of them; not those that have been away
+    /// since.
+    whole: BTreeMap<TargetId, (Instant, u64)>,
     /// Targets that failed, and until when they are left alone.
     resting: BTreeMap<TargetId, Instant>,
     /// Sessions that have ended: when they are looked for next, and how often they were.
@@ -197,8 +206,10 @@ struct Swept {
 
 impl Swept {
     /// Targets to be looked at as a whole, of those that are up.
-    fn whole_due(&mut self, now: Instant, up: &BTreeMap<TargetId, String>) -> Vec<TargetId> {
-        self.whole.retain(|target, at| up.contains_key(target) && now - *at < WHOLE);
+    fn whole_due(&mut self, now: Instant, up: &BTreeMap<TargetId, Up>) -> Vec<TargetId> {
+        self.whole.retain(|target, (at, opened)| {
+            up.get(target).is_some_and(|up| up.opened == *opened) && now - *at < WHOLE
+        });
         self.resting.retain(|_, until| now < *until);
         let due = |t: &&TargetId| !self.whole.contains_key(t) && !self.resting.contains_key(t);
         up.keys().filter(due).copied().collect()
@@ -232,14 +243,12 @@ impl Swept {
 }
 
 /// Looks for what dead sessions left, for as long as this server leads.
-pub async fn sweep(node: &Arc<Node>, peers: &Arc<Peers>) {
+pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
     let period = Duration::from_millis(node.config.sweep_ms);
     let mut swept = Swept::default();
     let (mut live, mut next) = sessions(node).unwrap_or((BTreeSet::new(), u64::MAX));
     loop {
-        let map = node.map();
-        let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up);
-        let up: BTreeMap<_, _> = up.map(|t| (TargetId(t.id), t.address.clone())).collect();
+        let up = up(&node.map(), &targets.stats());
         for target in swept.whole_due(Instant::now(), &up) {
             look(node, peers, &up, target, None, &mut swept).await;
         }
@@ -262,19 +271,29 @@ pub async fn sweep(node: &Arc<Node>, peers: &Arc<Peers>) {
     }
 }
 
+/// The targets that are up and that this leader has heard of.
+fn up(map: &v1::ClusterMap, stats: &[v1::TargetStat]) -> BTreeMap<TargetId, Up> {
+    let opened: BTreeMap<_, _> = stats.iter().map(|stat| (stat.target, stat.opened)).collect();
+    let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up).filter_map(|t| {
+        let (address, opened) = (t.address.clone(), *opened.get(&t.id)?);
+        Some((TargetId(t.id), Up { address, opened }))
+    });
+    up.collect()
+}
+
 /// Looks at all of a target, or for what one session left there.
 async fn look(
     node: &Arc<Node>,
     peers: &Peers,
-    up: &BTreeMap<TargetId, String>,
+    up: &BTreeMap<TargetId, Up>,
     target: TargetId,
     session: Option<SessionId>,
     swept: &mut Swept,
 ) {
-    let Some(address) = up.get(&target) else { return };
+    let Some(Up { address, opened }) = up.get(&target) else { return };
     let begun = Instant::now();
     match sweep_target(node, &peers.peer(address), target, session).await {
-        Ok(()) if session.is_none() => drop(swept.whole.insert(target, begun)),
+        Ok(()) if session.is_none() => drop(swept.whole.insert(target, (begun, *opened))),
         Ok(()) => {}
         Err(e) => {
             tracing::warn!(target = target.0, "could not look for chunks of dead sessions: {e}");
