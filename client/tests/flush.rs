@@ -383,6 +383,25 @@ async fn what_lies_in_a_group_that_is_no_more_is_written_again() {
     }
 }
 
+/// It answers all the same, so that the watch of the map does not end. It has no map for who knows none.
+#[tokio::test]
+async fn a_mount_whose_map_is_of_a_server_that_is_behind_asks_another() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, ino) = create(&fs, "f").await;
+    let data = pattern(100_000, 5);
+    fs.write(handle, 0, &data).await.unwrap();
+    let metadata = &cluster.metadata;
+    // The first is the one that is watched.
+    metadata.behind.store(0, Ordering::SeqCst);
+    metadata.dropped_pgs.lock().insert(1);
+    metadata.place(2);
+    tokio::time::timeout(PATIENCE, fs.fsync(handle, false)).await.unwrap().unwrap();
+    assert_eq!(fs.cluster_map().epoch, metadata.map.borrow().epoch);
+    // Another mount begins at that server.
+    assert!(content(&cluster, ino).await == data);
+    cluster.assert_no_violations();
+}
+
 /// Of a segment that was deleted, the group may have gone, too: where the bytes are now is asked for.
 #[tokio::test]
 async fn a_read_of_what_lay_in_a_group_that_is_no_more_asks_where_it_is_now() {

@@ -62,10 +62,6 @@ pub struct Config {
     /// A target fuller than this many percent takes no new chunks; it is taken back five below.
     #[serde(default = "default_full_percent")]
     pub full_percent: u64,
-    /// When what an ended session left on the targets is looked for a second time, since some may arrive
-    /// late; after that more and more seldom.
-    #[serde(default = "default_sweep_ms")]
-    pub sweep_ms: u64,
     /// Most connections at once, of clients (a mount has up to four), daemons and other servers.
     #[serde(default = "default_max_connections")]
     pub max_connections: u64,
@@ -101,9 +97,6 @@ fn default_placement_keep_ms() -> u64 {
 fn default_full_percent() -> u64 {
     95
 }
-fn default_sweep_ms() -> u64 {
-    30_000
-}
 fn default_max_connections() -> u64 {
     16_384
 }
@@ -126,7 +119,6 @@ impl Config {
             placement_settle_ms: default_placement_settle_ms(),
             placement_keep_ms: default_placement_keep_ms(),
             full_percent: default_full_percent(),
-            sweep_ms: default_sweep_ms(),
             max_connections: default_max_connections(),
         }
     }
@@ -188,7 +180,6 @@ impl Config {
             ("target_down_ms", self.target_down_ms, 100),
             ("placement_settle_ms", self.placement_settle_ms, 1),
             ("placement_keep_ms", self.placement_keep_ms, 1),
-            ("sweep_ms", self.sweep_ms, 100),
             ("max_connections", self.max_connections, 16),
         ] {
             if value < min || value > 1 << 40 {
@@ -255,7 +246,6 @@ mod tests {
             ("listen", "election_ms = 100\nlisten", "election_ms"),
             ("listen", "lisen = 1\nlisten", "lisen"),
             ("listen", "full_percent = 5\nlisten", "full_percent"),
-            ("listen", "sweep_ms = 0\nlisten", "sweep_ms"),
             ("listen", "max_connections = 9\nlisten", "max_connections"),
             ("listen", "log_bytes = 1000\nlisten", "log_bytes"),
         ] {

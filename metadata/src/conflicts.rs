@@ -8,6 +8,7 @@
 
 use crate::leases::{Mode, Name, Use};
 use crate::node::Node;
+use crate::sessions::Sessions;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
@@ -55,12 +56,44 @@ impl Drop for Claim {
     }
 }
 
+/// A place in line of who has to wait for a lease, until this is dropped.
+struct Place<'a> {
+    node: &'a Node,
+    by: SessionId,
+    ino: InodeId,
+    mode: Mode,
+    number: Option<u64>,
+}
+
+impl<'a> Place<'a> {
+    fn of(node: &'a Node, by: SessionId, ino: InodeId, mode: Mode) -> Self {
+        Self { node, by, ino, mode, number: None }
+    }
+
+    /// Takes the place if there is no answer yet.
+    fn unless<T>(&mut self, answer: Option<T>, sessions: &mut Sessions) -> Option<T> {
+        if answer.is_none() && self.number.is_none() {
+            self.number = Some(sessions.leases.wait(self.by, self.ino, self.mode));
+        }
+        answer
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            // A later term does not know it.
+            self.node.sessions.lock().leases.wait_no_more(self.ino, number);
+        }
+    }
+}
+
 /// Repeats `attempt` under the lock of the soft state, after every change there, until it answers.
 async fn when<T>(
     node: &Node,
     deadline: Instant,
     what: &str,
-    mut attempt: impl FnMut(&mut crate::sessions::Sessions) -> Option<T>,
+    mut attempt: impl FnMut(&mut Sessions) -> Option<T>,
 ) -> Result<T> {
     loop {
         let mut changes = {
@@ -88,15 +121,18 @@ pub async fn all_declared(node: &Node, me: SessionId, deadline: Instant) -> Resu
 /// Waits until nobody else has buffered what `by` is about to read.
 pub async fn readable(node: &Node, by: SessionId, ino: InodeId, deadline: Instant) -> Result<()> {
     let what = "another session has not given up its lease yet";
+    let mut place = Place::of(node, by, ino, Mode::Read);
     when(node, deadline, what, |s| {
-        s.leases.recall(Instant::now(), by, ino, Use::Read).then_some(())
+        let clear = s.leases.recall(Instant::now(), by, ino, Use::Read).then_some(());
+        place.unless(clear, s)
     })
     .await
 }
 
 /// Grants a lease that the asker cannot do without: its kernel is going to cache what it is
-/// told. Waits for changes that are under way; but not if the asker has to give back an earlier lease
-/// first, which it cannot before this is answered. What it caches then, it forgets with that one.
+/// told. Waits for changes that are under way, and for whoever came earlier; but not if the asker has to give
+/// back an earlier lease first, which it cannot before this is answered. What it caches then, it forgets with
+/// that one.
 pub async fn must_grant(
     node: &Node,
     to: SessionId,
@@ -105,16 +141,26 @@ pub async fn must_grant(
     deadline: Instant,
 ) -> Result<Option<v1::Grant>> {
     let what = "a change by another session has not ended yet";
-    let use_of = if mode == Mode::Write { Use::Change } else { Use::Read };
+    let mut place = Place::of(node, to, ino, mode);
     when(node, deadline, what, |s| {
-        let now = Instant::now();
-        if !s.leases.recall(now, to, ino, use_of) {
-            return None;
-        }
-        match s.leases.grant(now, to, ino, mode, true) {
-            None if !s.leases.owes(to, ino) => None,
-            grant => Some(grant),
-        }
+        let served = s.leases.serve(Instant::now(), to, ino, mode);
+        place.unless(served, s)
+    })
+    .await
+}
+
+/// Waits for those who came earlier for the right to write, which nobody is granted while another locks.
+pub async fn may_begin_lock(
+    node: &Node,
+    by: SessionId,
+    ino: InodeId,
+    deadline: Instant,
+) -> Result<()> {
+    let what = "another session has not been granted the right to write yet";
+    let mut place = Place::of(node, by, ino, Mode::Read);
+    when(node, deadline, what, |s| {
+        let free = !s.leases.has_earlier(by, ino, Mode::Read);
+        place.unless(free.then_some(()), s)
     })
     .await
 }

@@ -3,9 +3,9 @@
 //!
 //! [`collect`] deletes the chunks of segments that the state lists as garbage and then lets the
 //! state forget them. [`sweep`] lists the targets for chunks of sessions that are dead: all of a target
-//! once, when this server begins to lead or the target comes up, and then those of one session at a time,
-//! when it has ended. Before it lists, it fences those sessions off: what they had sent may arrive late, and is
-//! refused by the target then. As that forgets its fences when it starts anew, there are a few more looks.
+//! once, when this server begins to lead or the target comes up or was opened anew, and then those of one session at a
+//! time, when it has ended. Before it lists, it fences those sessions off: what they had sent may arrive at any time,
+//! and is refused then, until the target is opened anew.
 //! Invariants: a segment is forgotten only when every target that may hold a chunk of it has
 //! acknowledged the deletion; a chunk is swept only if, at one moment after it was listed, its
 //! session was dead and its segment unknown: a dead session commits nothing any more (I5), so that
@@ -14,6 +14,7 @@
 use crate::leader::propose;
 use crate::node::Node;
 use crate::state::StateMachine;
+use crate::targets::Targets;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -34,8 +35,6 @@ const RETRY: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Chunks listed at a time.
 const PAGE: u32 = 4096;
-/// How often what a session left is looked for, each time after four times the pause before.
-const LOOKS: u32 = 3;
 /// When all of a target is looked at once more.
 const WHOLE: Duration = Duration::from_secs(24 * 3600);
 
@@ -173,44 +172,33 @@ fn chunks_of(
     Ok((id, chunks))
 }
 
+/// A target that is up.
+struct Up {
+    address: String,
+    /// The number that its daemon gave to opening it: fences are forgotten then, and with an index that was lost,
+    /// chunks come back that were deleted.
+    opened: u64,
+}
+
 /// What was looked at already, and what is to be.
 #[derive(Default)]
 struct Swept {
-    /// Targets that were looked at as a whole, and when; not those that have been away since.
-    whole: BTreeMap<TargetId, Instant>,
+    /// Targets that were looked at as a whole, when, and as which opening of them; not those that have been away
+    /// since.
+    whole: BTreeMap<TargetId, (Instant, u64)>,
     /// Targets that failed, and until when they are left alone.
     resting: BTreeMap<TargetId, Instant>,
-    /// Sessions that have ended: when they are looked for next, and how often they were.
-    ended: BTreeMap<SessionId, (Instant, u32)>,
 }
 
 impl Swept {
     /// Targets to be looked at as a whole, of those that are up.
-    fn whole_due(&mut self, now: Instant, up: &BTreeMap<TargetId, String>) -> Vec<TargetId> {
-        self.whole.retain(|target, at| up.contains_key(target) && now - *at < WHOLE);
+    fn whole_due(&mut self, now: Instant, up: &BTreeMap<TargetId, Up>) -> Vec<TargetId> {
+        self.whole.retain(|target, (at, opened)| {
+            up.get(target).is_some_and(|up| up.opened == *opened) && now - *at < WHOLE
+        });
         self.resting.retain(|_, until| now < *until);
         let due = |t: &&TargetId| !self.whole.contains_key(t) && !self.resting.contains_key(t);
         up.keys().filter(due).copied().collect()
-    }
-
-    /// These have ended.
-    fn note_ended(&mut self, now: Instant, sessions: impl Iterator<Item = SessionId>) {
-        self.ended.extend(sessions.map(|session| (session, (now, 0))));
-    }
-
-    /// Sessions to be looked for now on the targets that were looked at as a whole before, each `period` and
-    /// more after the last time.
-    fn sessions_due(&mut self, now: Instant, period: Duration) -> Vec<SessionId> {
-        let mut due = Vec::new();
-        self.ended.retain(|&session, (at, looks)| {
-            if *at <= now {
-                due.push(session);
-                *at = now + period * 4u32.pow(*looks);
-                *looks += 1;
-            }
-            *looks < LOOKS
-        });
-        due
     }
 
     /// What is there is not known: later, and all of it.
@@ -221,50 +209,60 @@ impl Swept {
 }
 
 /// Looks for what dead sessions left, for as long as this server leads.
-pub async fn sweep(node: &Arc<Node>, peers: &Arc<Peers>) {
-    let period = Duration::from_millis(node.config.sweep_ms);
+pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
     let mut swept = Swept::default();
     let (mut live, mut next) = sessions(node).unwrap_or((BTreeSet::new(), u64::MAX));
     loop {
-        let map = node.map();
-        let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up);
-        let up: BTreeMap<_, _> = up.map(|t| (TargetId(t.id), t.address.clone())).collect();
+        let up = up(&node.map(), &targets.stats());
         for target in swept.whole_due(Instant::now(), &up) {
             look(node, peers, &up, target, &[], &mut swept).await;
         }
         // After those: who ended meanwhile may not have been seen there.
-        match sessions(node) {
+        let ended = match sessions(node) {
             Ok((now, following)) => {
                 // Some may have come and gone since the last time.
                 live.extend((next..following).map(SessionId));
-                swept.note_ended(Instant::now(), live.difference(&now).copied());
+                let ended = live.difference(&now).copied().collect();
                 (live, next) = (now, following);
+                ended
             }
-            Err(error) => tracing::error!("cannot read the list of sessions: {error}"),
-        }
-        let due = swept.sessions_due(Instant::now(), period);
-        if !due.is_empty() {
+            Err(error) => {
+                tracing::error!("cannot read the list of sessions: {error}");
+                Vec::new()
+            }
+        };
+        if !ended.is_empty() {
             for target in swept.whole.keys().copied().collect::<Vec<_>>() {
-                look(node, peers, &up, target, &due, &mut swept).await;
+                look(node, peers, &up, target, &ended, &mut swept).await;
             }
         }
         sleep(IDLE).await;
     }
 }
 
+/// The targets that are up and that this leader has heard of.
+fn up(map: &v1::ClusterMap, stats: &[v1::TargetStat]) -> BTreeMap<TargetId, Up> {
+    let opened: BTreeMap<_, _> = stats.iter().map(|stat| (stat.target, stat.opened)).collect();
+    let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up).filter_map(|t| {
+        let (address, opened) = (t.address.clone(), *opened.get(&t.id)?);
+        Some((TargetId(t.id), Up { address, opened }))
+    });
+    up.collect()
+}
+
 /// Looks for what these sessions left on a target; at all of it if there are none.
 async fn look(
     node: &Arc<Node>,
     peers: &Peers,
-    up: &BTreeMap<TargetId, String>,
+    up: &BTreeMap<TargetId, Up>,
     target: TargetId,
     ended: &[SessionId],
     swept: &mut Swept,
 ) {
-    let Some(address) = up.get(&target) else { return };
+    let Some(Up { address, opened }) = up.get(&target) else { return };
     let begun = Instant::now();
     match fence_and_sweep(node, &TargetClient::new(peers, target, address), ended).await {
-        Ok(()) if ended.is_empty() => drop(swept.whole.insert(target, begun)),
+        Ok(()) if ended.is_empty() => drop(swept.whole.insert(target, (begun, *opened))),
         Ok(()) => {}
         Err(e) => {
             tracing::warn!(target = target.0, "could not look for chunks of dead sessions: {e}");

@@ -65,8 +65,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { placement::keep(&n).await });
     let (n, p) = (node.clone(), peers.clone());
     duties.spawn(async move { gc::collect(&n, &p).await });
-    let (n, p) = (node.clone(), peers.clone());
-    duties.spawn(async move { gc::sweep(&n, &p).await });
+    let (n, t, p) = (node.clone(), targets.clone(), peers.clone());
+    duties.spawn(async move { gc::sweep(&n, &t, &p).await });
     duties
 }
 

@@ -8,6 +8,10 @@
 //! its session ended ([`Leases::claim`] keeps new ones from being granted meanwhile); a lease is
 //! granted before the state is read for the answer that carries it. Grants and recalls are numbered
 //! in one sequence, so that a return never takes away what was granted after it.
+//!
+//! Who has to wait does so in line ([`Leases::wait`]), and nothing is granted that stands against one who
+//! came earlier: readers who come back in turns would else keep a writer waiting for ever, and writers a
+//! reader.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -51,9 +55,18 @@ struct Recall {
     weaker: Option<u64>,
 }
 
+/// Who cannot go on before this is granted, or could be.
+struct Waiter {
+    number: u64,
+    session: SessionId,
+    mode: Mode,
+}
+
 #[derive(Default)]
 struct Lease {
     holders: Vec<Holder>,
+    /// In order of arrival.
+    line: Vec<Waiter>,
     /// Sessions that are changing the inode, one entry a change.
     claims: Vec<SessionId>,
     /// Sessions that are locking it, one entry a request: another that may write would lock without asking.
@@ -65,6 +78,7 @@ struct Lease {
 impl Lease {
     fn is_idle(&self, now: Instant) -> bool {
         self.holders.is_empty()
+            && self.line.is_empty()
             && self.claims.is_empty()
             && self.locking.is_empty()
             && self.is_cool(now, Mode::Write)
@@ -74,6 +88,13 @@ impl Lease {
         let [write, all] = self.cool;
         let over = |until: Option<Instant>| until.is_none_or(|until| until <= now);
         over(all) && (mode == Mode::Read || over(write))
+    }
+
+    /// Whether another session came earlier for something that cannot be granted beside this.
+    fn has_earlier(&self, than: SessionId, mode: Mode) -> bool {
+        let before = self.line.iter().take_while(|w| w.session != than || w.mode < mode);
+        let stands = |w: &Waiter| w.mode == Mode::Write || mode == Mode::Write;
+        before.filter(|w| w.session != than).any(stands)
     }
 }
 
@@ -238,7 +259,7 @@ impl Leases {
                 true => h.recall.is_some(),
                 false => mode == Mode::Write || h.mode == Mode::Write,
             });
-            if !cool || claimed || locking || barred {
+            if !cool || claimed || locking || barred || lease.has_earlier(to, mode) {
                 return None;
             }
         }
@@ -246,6 +267,50 @@ impl Leases {
         let write = mode == Mode::Write;
         let maps = write && self.mappers.get(&ino).is_none_or(|mapper| mapper.session == to);
         Some(v1::Grant { ino: ino.0, seq, write, locks: false, layout: None, maps })
+    }
+
+    /// Takes a place in line, until [`Leases::wait_no_more`] with the number that this answers.
+    pub fn wait(&mut self, session: SessionId, ino: InodeId, mode: Mode) -> u64 {
+        let number = self.number();
+        self.inodes.entry(ino).or_default().line.push(Waiter { number, session, mode });
+        number
+    }
+
+    /// Leaves the line.
+    pub fn wait_no_more(&mut self, ino: InodeId, number: u64) {
+        let Some(lease) = self.inodes.get_mut(&ino) else { return };
+        lease.line.retain(|w| w.number != number);
+        if lease.line.is_empty() {
+            self.forget_idle(Instant::now(), ino);
+        } else {
+            self.note_change();
+        }
+    }
+
+    /// Whether a session has to wait for others who came earlier. Not if it has to give back a lease first:
+    /// they wait for that.
+    pub fn has_earlier(&self, than: SessionId, ino: InodeId, mode: Mode) -> bool {
+        let earlier = self.inodes.get(&ino).is_some_and(|lease| lease.has_earlier(than, mode));
+        earlier && !self.owes(than, ino)
+    }
+
+    /// Grants what the asker cannot do without; recalls what stands against it when it is its turn. `None`: it
+    /// has to wait. `Some(None)`: it has to give back an earlier lease first.
+    pub fn serve(
+        &mut self,
+        now: Instant,
+        to: SessionId,
+        ino: InodeId,
+        mode: Mode,
+    ) -> Option<Option<v1::Grant>> {
+        if self.owes(to, ino) {
+            return Some(None);
+        }
+        let what = if mode == Mode::Write { Use::Change } else { Use::Read };
+        if self.has_earlier(to, ino, mode) || !self.recall(now, to, ino, what) {
+            return None;
+        }
+        self.grant(now, to, ino, mode, true).map(Some)
     }
 
     /// Whether the session holds a lease to write this inode, or is just giving it back.
@@ -304,6 +369,8 @@ impl Leases {
         }
         if recalled {
             self.cooling.push_back((now + COOL, ino));
+            // Who has to give back a lease now waits for nobody who wants it.
+            self.note_change();
         }
         clear
     }
@@ -645,6 +712,101 @@ mod tests {
         assert!(l.inodes.is_empty());
         l.begin_lock(A, INO);
         assert!(l.grant(now, A, INO, Mode::Write, false).is_some());
+    }
+
+    /// Each gives its lease back when it is asked to, and comes back for another before the next does.
+    #[test]
+    fn readers_who_come_back_in_turns_do_not_keep_a_writer_waiting() {
+        let (mut l, now) = table();
+        let readers: Vec<_> = (10..20).map(SessionId).collect();
+        for &reader in &readers {
+            l.joined(reader);
+            l.grant(now, reader, INO, Mode::Read, true).unwrap();
+        }
+        let place = l.wait(A, INO, Mode::Write);
+        assert!(l.serve(now, A, INO, Mode::Write).is_none());
+        for &reader in &readers {
+            // It asks again before it has answered: nobody could go on if it waited.
+            assert!(l.serve(now, reader, INO, Mode::Read).unwrap().is_none());
+            let (seq, _) = recalls(&l, reader)[0];
+            assert!(l.serve(now, A, INO, Mode::Write).is_none());
+            l.returned(reader, INO, seq, false);
+            assert!(l.serve(now, reader, INO, Mode::Read).is_none(), "the writer came earlier");
+            assert!(l.grant(now + COOL, reader, INO, Mode::Read, false).is_none());
+        }
+        assert!(l.serve(now, A, INO, Mode::Write).unwrap().unwrap().write);
+        l.wait_no_more(INO, place);
+        // Now they are served.
+        assert!(l.serve(now, readers[0], INO, Mode::Read).is_none());
+        l.returned(A, INO, recalls(&l, A)[0].0, true);
+        for &reader in &readers {
+            assert!(l.serve(now, reader, INO, Mode::Read).unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn who_waits_is_served_in_order_of_arrival() {
+        let (mut l, now) = table();
+        let (d, e) = (SessionId(4), SessionId(5));
+        [d, e].into_iter().for_each(|s| l.joined(s));
+        l.grant(now, A, INO, Mode::Write, true).unwrap();
+        let line = [(B, Mode::Write), (C, Mode::Read), (d, Mode::Read), (e, Mode::Write)];
+        let places = line.map(|(session, mode)| l.wait(session, INO, mode));
+        for (late, mode) in &line[1..] {
+            assert!(l.serve(now, *late, INO, *mode).is_none());
+        }
+        assert!(recalls(&l, A).is_empty(), "it is the turn of none of them");
+        assert!(l.serve(now, B, INO, Mode::Write).is_none());
+        let give_back = |l: &mut Leases, of| l.returned(of, INO, recalls(l, of)[0].0, false);
+        give_back(&mut l, A);
+        // Not to who comes back, nor to who did not wait.
+        for late in [A, e] {
+            assert!(l.grant(now, late, INO, Mode::Write, true).is_none());
+        }
+        assert!(l.serve(now, B, INO, Mode::Write).unwrap().unwrap().write);
+        l.wait_no_more(INO, places[0]);
+        // Readers together.
+        assert!(l.serve(now, d, INO, Mode::Read).is_none());
+        give_back(&mut l, B);
+        assert!(l.serve(now, e, INO, Mode::Write).is_none());
+        assert!(l.serve(now, d, INO, Mode::Read).unwrap().is_some());
+        assert!(l.serve(now, C, INO, Mode::Read).unwrap().is_some());
+        [1, 2].into_iter().for_each(|reader| l.wait_no_more(INO, places[reader]));
+        assert!(l.serve(now, A, INO, Mode::Read).is_none(), "a writer waits");
+        // It has gone before it was its turn.
+        l.wait_no_more(INO, places[3]);
+        assert!(l.serve(now, A, INO, Mode::Read).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_line_leaves_nothing_behind() {
+        let (mut l, now) = table();
+        let places = [A, B].map(|s| l.wait(s, INO, Mode::Write));
+        let changes = l.changes();
+        l.wait_no_more(INO, places[0]);
+        assert!(changes.has_changed().unwrap(), "the next is told");
+        assert!(l.serve(now, B, INO, Mode::Write).unwrap().is_some());
+        l.returned(B, INO, u64::MAX, false);
+        assert_eq!(l.inodes.len(), 1);
+        l.wait_no_more(INO, places[1]);
+        assert!(l.inodes.is_empty());
+        // Another leader's.
+        l.wait_no_more(INO, places[1]);
+    }
+
+    /// Or it would wait for who waits for it.
+    #[test]
+    fn who_waits_is_told_that_it_has_to_give_back() {
+        let (mut l, now) = table();
+        l.grant(now, A, INO, Mode::Read, true).unwrap();
+        l.grant(now, B, INO, Mode::Read, true).unwrap();
+        l.wait(A, INO, Mode::Write);
+        assert!(l.serve(now, A, INO, Mode::Write).is_none());
+        let changes = l.changes();
+        l.claim(C, &[INO]);
+        assert!(!l.recall(now, C, INO, Use::Change));
+        assert!(changes.has_changed().unwrap());
+        assert!(l.serve(now, A, INO, Mode::Write).unwrap().is_none());
     }
 
     #[test]

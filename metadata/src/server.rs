@@ -465,6 +465,10 @@ impl MetadataService {
         if lock.kind() == v1::lock::Kind::None {
             return Ok(None);
         }
+        if !op.held {
+            let ino = InodeId(lock.ino);
+            conflicts::may_begin_lock(&self.node, session, ino, deadline).await?;
+        }
         let locking = Locking::begin(&self.node, term, session, InodeId(lock.ino));
         conflicts::all_declared(&self.node, session, deadline).await?;
         conflicts::readable(&self.node, session, locking.ino, deadline).await?;

@@ -112,13 +112,21 @@ impl MapWatch {
             .map_err(|_| bad(tonic::Status::deadline_exceeded("no answer")))?
             .map_err(bad)?
             .into_inner();
-        while let Some(news) = maps.message().await.map_err(bad)? {
+        loop {
+            let news = maps.message();
+            let news = match self.current().epoch.0 {
+                // Who has a map sends it at once; a server that has not heard of the cluster yet sends none.
+                0 => timeout(CONNECT, news)
+                    .await
+                    .map_err(|_| bad(tonic::Status::deadline_exceeded("it has no map")))?,
+                _ => news.await,
+            };
+            let Some(news) = news.map_err(bad)? else { return Ok(()) };
             if news.epoch > self.current().epoch.0 {
                 info!(server, epoch = news.epoch, since = news.since, "cluster map");
             }
             self.offer(news)?;
         }
-        Ok(())
     }
 }
 

@@ -2,10 +2,11 @@
 
 use crate::support::*;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
-use weft_proto::{ErrorKind, v1};
+use weft_proto::{ErrorKind, Result, v1};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_session_dies_and_a_renewed_one_lives() {
@@ -131,6 +132,99 @@ async fn no_lease_is_granted_on_what_is_about_to_be_removed() {
     assert_eq!(waits.unwrap_err().kind, ErrorKind::TimedOut);
     give_back(&mut holder, ino, seq).await;
     assert_eq!(late.read(op).await.unwrap_err().kind, ErrorKind::Stale);
+}
+
+/// Asks for a lease behind the caller, to keep.
+fn ask_to_keep(client: &Client, lease: v1::LeaseOp) -> JoinHandle<Result<Vec<v1::Grant>>> {
+    let op = Some(Op::Lease(lease));
+    let request = v1::MetaRequest { session: client.session, op, ..Default::default() };
+    let peer = client.peers.peer(&client.leader);
+    tokio::spawn(async move {
+        let deadline = Instant::now() + PATIENCE;
+        peer.call(&request, deadline).await.map(|r| r.grants)
+    })
+}
+
+/// A file, who made it, and two that hold leases to read it.
+async fn a_file_and_two_readers(group: &Group) -> (u64, Client, Client, Client) {
+    let mut clients = [group.client(), group.client(), group.client()];
+    for client in &mut clients {
+        client.open_session().await;
+    }
+    let [mut maker, first, second] = clients;
+    let ino = maker.create("x").await.unwrap().ino;
+    hold(&first, ino).await;
+    hold(&second, ino).await;
+    (ino, maker, first, second)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_to_write_alone_is_served_before_readers_who_come_back() {
+    let group = Group::start(3, |_| {}).await;
+    let (ino, mut writer, mut first, mut second) = a_file_and_two_readers(&group).await;
+    let writing = ask_to_keep(&writer, v1::LeaseOp { ino, write: true, alone: true });
+    let seqs = [recalled(&mut first, ino).await, recalled(&mut second, ino).await];
+    give_back(&mut first, ino, seqs[0]).await;
+    // Were it granted, one of them would always hold a lease.
+    let reading = ask_to_keep(&first, v1::LeaseOp { ino, ..Default::default() });
+    // What needs no lease waits for nobody.
+    first.read(Op::GetAttr(v1::GetAttrOp { ino })).await.unwrap();
+    assert!(!reading.is_finished());
+    give_back(&mut second, ino, seqs[1]).await;
+    assert!(writing.await.unwrap().unwrap()[0].write);
+    let seq = recalled(&mut writer, ino).await;
+    assert!(!reading.is_finished());
+    give_back(&mut writer, ino, seq).await;
+    assert_eq!(reading.await.unwrap().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_to_write_alone_and_goes_keeps_nobody_waiting() {
+    let group = Group::start(3, |_| {}).await;
+    let (ino, mut writer, mut first, _second) = a_file_and_two_readers(&group).await;
+    let alone = v1::LeaseOp { ino, write: true, alone: true };
+    let op = Some(Op::Lease(alone));
+    let request = v1::MetaRequest { session: writer.session, op, ..Default::default() };
+    let waits = writer.ask(&writer.leader, &request, Duration::from_millis(500)).await;
+    assert_eq!(waits.unwrap_err().kind, ErrorKind::TimedOut);
+    let seq = recalled(&mut first, ino).await;
+    give_back(&mut first, ino, seq).await;
+    let again = ask_to_keep(&first, v1::LeaseOp { ino, ..Default::default() });
+    assert_eq!(again.await.unwrap().unwrap().len(), 1);
+
+    let _writing = ask_to_keep(&writer, alone);
+    let seq = recalled(&mut first, ino).await;
+    give_back(&mut first, ino, seq).await;
+    let reading = ask_to_keep(&first, v1::LeaseOp { ino, ..Default::default() });
+    first.read(Op::GetAttr(v1::GetAttrOp { ino })).await.unwrap();
+    assert!(!reading.is_finished());
+    writer.write(Op::CloseSession(v1::CloseSessionOp {})).await.unwrap();
+    assert_eq!(reading.await.unwrap().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_to_write_alone_is_served_before_locks() {
+    let group = Group::start(3, |_| {}).await;
+    let (ino, mut writer, mut first, mut second) = a_file_and_two_readers(&group).await;
+    let writing = ask_to_keep(&writer, v1::LeaseOp { ino, write: true, alone: true });
+    let seqs = [recalled(&mut first, ino).await, recalled(&mut second, ino).await];
+    let lock = |start| {
+        let (kind, end) = (v1::lock::Kind::Write as i32, start);
+        let lock = v1::Lock { ino, owner: 7, kind, start, end, ..Default::default() };
+        Op::SetLock(v1::SetLockOp { lock: Some(lock), ..Default::default() })
+    };
+    // Who has to give back is not kept from it.
+    second.write(lock(1)).await.unwrap();
+    give_back(&mut second, ino, seqs[1]).await;
+    let locking = second.change(lock(2));
+    let waits = second.ask(&second.leader, &locking, Duration::from_millis(500)).await;
+    assert_eq!(waits.unwrap_err().kind, ErrorKind::TimedOut);
+    give_back(&mut first, ino, seqs[0]).await;
+    assert!(writing.await.unwrap().unwrap()[0].write);
+    let locking = tokio::spawn(async move { second.retry(&locking).await });
+    let seq = recalled(&mut writer, ino).await;
+    give_back(&mut writer, ino, seq).await;
+    locking.await.unwrap().unwrap();
 }
 
 /// Who holds the lease to make files in a directory makes one while the directory is recalled for a change

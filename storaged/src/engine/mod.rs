@@ -89,6 +89,8 @@ struct Core {
     /// Number of the next put; orders chunk headers in a rebuild.
     stamp: AtomicU64,
     counters: Counters,
+    /// Tells this opening of the target from others.
+    opened: u64,
     /// Why nothing can be written any more.
     failure: Mutex<Option<String>>,
 }
@@ -173,6 +175,7 @@ impl Engine {
             checksum_errors: core.counters.checksum_errors.load(Ordering::Relaxed),
             commits: core.counters.commits.load(Ordering::Relaxed),
             stalled_ms: self.stalled().as_millis() as u64,
+            opened: core.opened,
         }
     }
 

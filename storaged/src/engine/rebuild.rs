@@ -2,7 +2,8 @@
 //!
 //! Deletes leave headers behind, so a header does not prove that its chunk is there. A chunk counts
 //! unless a newer one overlaps it. What was deleted and not overwritten since comes back; nobody
-//! refers to it, and the full reconcile (I7) deletes it again. Readers verify checksums as always.
+//! refers to it, and the metadata leader deletes it again, since it looks at all of a target that was opened
+//! anew (I7). Readers verify checksums as always.
 //!
 //! Invariant: the index is sealed only when every block was read, but for those that try after try could not
 //! read: their space goes to nobody, and the index says so. A fabric that is away for a moment reads as a

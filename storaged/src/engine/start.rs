@@ -201,6 +201,7 @@ impl Engine {
             busy: Busy::default(),
             stamp: AtomicU64::new(applied.stamp),
             counters: Counters::default(),
+            opened: rand::random(),
             failure: Mutex::new(None),
         });
         core.counters.chunks.store(chunks, Ordering::Relaxed);

@@ -570,7 +570,7 @@ fn the_index_of_another_target_is_refused_and_a_lost_or_old_one_is_rebuilt() {
         engine.delete(vec![id(1, 3, 0)]).await.unwrap();
         let before = engine.list(None, None, 100).await.unwrap().items;
         engine.close().await.unwrap();
-        let used = engine.stat().used_bytes;
+        let (used, opened) = (engine.stat().used_bytes, engine.stat().opened);
         drop(engine);
 
         let other = tempdir().unwrap();
@@ -580,9 +580,12 @@ fn the_index_of_another_target_is_refused_and_a_lost_or_old_one_is_rebuilt() {
         let refused = open_with(&stranger).err().unwrap();
         assert!(refused.message.contains("belongs to target"), "{refused}");
 
-        // The header of what was deleted last is still there and may come back: it is garbage, not loss.
+        // The header of what was deleted last is still there and comes back: it is garbage, not loss. Who cleans up
+        // sees that there may be some.
         fs::rename(&index, dir.path().join("old")).unwrap();
         let engine = open_with(&options).unwrap();
+        assert_eq!(engine.stat().chunks, before.len() as u64 + 1);
+        assert_ne!(engine.stat().opened, opened);
         engine.delete(vec![id(1, 3, 0)]).await.unwrap();
         assert_eq!(engine.list(None, None, 100).await.unwrap().items, before);
         assert_eq!(engine.stat().used_bytes, used);
