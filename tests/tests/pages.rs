@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weft_tests::{Cluster, eventually, path, weft_ok};
+use weft_tests::{Cluster, eventually, path, requests, tell_accesses, weft_ok};
 
 const LEN: usize = 640 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -202,14 +202,18 @@ fn what_a_killed_process_was_cutting_off_is_not_shown() -> Result<()> {
         .spawn()?;
     let mut cutter = Reaped(cutter);
     BufReader::new(cutter.0.stdout.as_mut().context("no output")?).read_line(&mut String::new())?;
+    tell_accesses(&a)?;
     // The one who is asked to give its lease back does not answer yet.
     let paused = cluster.pause_mount(&b)?;
+    let asked = requests(&a)?;
     writeln!(cutter.0.stdin.as_mut().context("no input")?, "cut")?;
     let call = format!("/proc/{}/syscall", cutter.0.id());
     let cutting = libc::SYS_ftruncate.to_string();
     eventually(PATIENCE, "the file is being cut", || {
+        // What the mount has not taken from the kernel yet goes with the process.
         let now = fs::read_to_string(&call).ok()?;
-        (now.split(' ').next() == Some(cutting.as_str())).then_some(())
+        let cuts = now.split(' ').next() == Some(cutting.as_str());
+        (cuts && requests(&a).ok()? > asked).then_some(())
     })?;
     cutter.0.kill()?;
     cutter.0.wait()?;
