@@ -147,6 +147,38 @@ impl Rig {
         self.kernel.read(&self.fs, self.handle, page).await
     }
 
+    /// As a program does that stores in a mapping.
+    async fn open_to_map(&self) -> HandleId {
+        let flags = OpenFlags { write: true, both: true, ..Default::default() };
+        let opened = self.fs.open(self.ino, flags).await.unwrap();
+        assert!(opened.cached);
+        opened.handle
+    }
+
+    /// Others use the file from now on: it is read under a lease, and no more.
+    async fn give_back_write(&self) {
+        let (tell, mut returned) = watch::channel(false);
+        let told =
+            move |_: &mut fixture::metadata::Inode| tell.send_modify(|returned| *returned = true);
+        *self.cluster.metadata.on_return.lock() = Some(Box::new(told));
+        self.cluster.metadata.recall(self.ino.0);
+        returned.wait_for(|returned| *returned).await.unwrap();
+    }
+
+    /// No metadata leader answers any more.
+    fn cut_off(&self) {
+        self.cluster.metadata.hints.store(false, Ordering::SeqCst);
+        self.cluster.metadata.leader.store(usize::MAX, Ordering::SeqCst);
+    }
+
+    /// Returns when the session was renewed meanwhile.
+    async fn renewed(&self) {
+        let renewed = self.cluster.metadata.count("renew") + 2;
+        while self.cluster.metadata.count("renew") < renewed {
+            yield_now().await;
+        }
+    }
+
     async fn read_all(&self) {
         for page in 0..PAGES {
             assert_eq!(self.read(page).await.unwrap(), [7; PAGE as usize]);
@@ -248,8 +280,7 @@ async fn who_is_cut_off_shows_nothing_when_its_leases_are_over() {
     let rig = Rig::start().await;
     rig.read_all().await;
     assert_eq!(rig.kernel.shown().len() as u64, PAGES);
-    rig.cluster.metadata.hints.store(false, Ordering::SeqCst);
-    rig.cluster.metadata.leader.store(usize::MAX, Ordering::SeqCst);
+    rig.cut_off();
     rig.kernel.until_empty().await;
     rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
     rig.read_all().await;
@@ -321,24 +352,97 @@ async fn a_mapping_that_others_share_is_filled_under_the_right_to_write_only() {
     assert_eq!(fills.await.unwrap().unwrap().into_bytes(), [7; PAGE as usize][..]);
 }
 
+/// Who takes the pages back waits for that, and must not wait for servers that do not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_stored_is_written_back_at_once_while_the_leases_are_over() {
+    for keeps_write in [true, false] {
+        let rig = Rig::start().await;
+        let opened = rig.open_to_map().await;
+        if !keeps_write {
+            rig.give_back_write().await;
+        }
+        rig.read_all().await;
+        // It waits with others that were written without the right to write.
+        let waits = b"waits";
+        let mut waiting = pin!(rig.fs.write_via(rig.handle, 0, waits, Via::Cache));
+        rig.cluster.metadata.hold_commits.send_replace(true);
+        rig.cut_off();
+        if !keeps_write {
+            assert!(waiting.as_mut().now_or_never().is_none());
+        }
+        rig.kernel.until_empty().await;
+        let page = [8; PAGE as usize];
+        let mut written = pin!(rig.fs.write_via(opened, PAGE, &page, Via::WriteBack));
+        let written = written.as_mut().now_or_never().expect("it waits for servers");
+        assert_eq!(written.unwrap(), page.len());
+        // Nobody is shown what was there before, now that the leases are good again.
+        rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
+        rig.renewed().await;
+        let settle = async {
+            rig.renewed().await;
+            rig.cluster.metadata.hold_commits.send_replace(false);
+        };
+        let (read, ()) = tokio::join!(rig.read(1), settle);
+        assert!(read.unwrap() == page, "write lease: {keeps_write}");
+        waiting.await.unwrap();
+        rig.fs.fsync(opened, false).await.unwrap();
+        assert_eq!(rig.read(0).await.unwrap()[..waits.len()], waits[..]);
+        rig.cluster.assert_no_violations();
+    }
+}
+
+/// It was stored on a content that is no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_back_in_doubt_overwrites_nothing_of_others() {
+    for (keeps_write, in_time) in [(true, true), (false, true), (false, false)] {
+        let rig = Rig::start().await;
+        let opened = rig.open_to_map().await;
+        if !keeps_write {
+            rig.give_back_write().await;
+        }
+        rig.read_all().await;
+        rig.cut_off();
+        rig.kernel.until_empty().await;
+        let page = [8; PAGE as usize];
+        if in_time {
+            rig.fs.write_via(opened, 0, &page, Via::WriteBack).await.unwrap();
+        }
+        rig.cluster.metadata.expire_sessions();
+        rig.cluster.metadata.overwrite(rig.ino.0, b"others");
+        rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
+        *rig.cluster.metadata.on_return.lock() = None;
+        // It hears of the new content, perhaps before it does of the end of its session.
+        rig.fs.get_attr(rig.ino, None).await.unwrap();
+        let late = rig.fs.write_via(rig.handle, 0, &page, Via::WriteBack).await;
+        let synced = rig.fs.fsync(opened, false).await;
+        if in_time || late.is_ok() {
+            assert_eq!(synced.map_err(|error| error.kind), Err(ErrorKind::Stale), "{late:?}");
+        }
+        assert_eq!(rig.read(0).await.unwrap()[..6], b"others"[..]);
+    }
+}
+
 /// What programs stored goes with the session: others may have stored in the same pages since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_stored_before_a_session_ended_is_not_written_back_after() {
     let rig = Rig::start().await;
-    let flags = OpenFlags { write: true, both: true, ..Default::default() };
-    let opened = rig.fs.open(rig.ino, flags).await.unwrap();
-    assert!(opened.cached);
+    let opened = rig.open_to_map().await;
     rig.read_all().await;
-    rig.cluster.metadata.hints.store(false, Ordering::SeqCst);
-    rig.cluster.metadata.leader.store(usize::MAX, Ordering::SeqCst);
+    let flags = OpenFlags { write: true, append: true, ..Default::default() };
+    let append = rig.fs.open(rig.ino, flags).await.unwrap().handle;
+    rig.fs.write(append, PAGE * PAGES, b"more").await.unwrap();
+    rig.cut_off();
     // The leases are over.
     rig.kernel.until_empty().await;
     let page = [8; PAGE as usize];
-    let mut written = pin!(rig.fs.write_via(opened.handle, 0, &page, Via::WriteBack));
-    assert!(written.as_mut().now_or_never().is_none());
+    let mut written = pin!(rig.fs.write_via(opened, 0, &page, Via::WriteBack));
+    assert!(
+        written.as_mut().now_or_never().is_none(),
+        "it cannot be committed with what is appended"
+    );
     rig.cluster.metadata.expire_sessions();
     rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
     assert_eq!(written.await.map_err(|error| error.kind), Err(ErrorKind::Io));
-    rig.fs.fsync(opened.handle, false).await.unwrap();
+    rig.fs.fsync(opened, false).await.unwrap();
     assert_eq!(rig.read(0).await.unwrap(), [7; PAGE as usize]);
 }

@@ -21,6 +21,10 @@
 //!   Without that lease a request that fills a page waits for it, whoever wants the page back. So nobody does: the
 //!   recall of a lease to read finds no pages there, and waits for none.
 //!
+//! When the time of the leases is over, pages are written back without waiting for servers that may not answer, and
+//! taken back then. What they held is kept in doubt: shown to nobody, and committed only onto the content that the
+//! leases were of, unless they turn out to have lasted.
+//!
 //! So at most one mount has pages in which it may store, what was stored is written back before another has
 //! them, and each store and load takes effect in one order, as on one machine: SQLite's log and its index work. Of
 //! mounts that have the file open only to read, a mapping shows what was stored after msync, munmap or close, or
@@ -490,7 +494,7 @@ pub(crate) async fn forget_in_time(mount: Arc<Mount>, files: Weak<Files>) {
         leases.lapsed().await;
         let Some(open) = files.upgrade() else { return };
         warn!("no metadata leader has answered in time: what is cached is not used any more");
-        open.forget_content().await;
+        open.lapse().await;
         drop(open);
         leases.revived().await;
     }

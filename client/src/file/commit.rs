@@ -6,7 +6,8 @@
 
 use super::above::ALL;
 use super::dirty::{Batch, BufferNo, Piece, PieceSource};
-use super::{File, Waiting};
+use super::{File, Waiting, follow};
+use crate::leases::Right;
 use crate::locks::lost_locks;
 use crate::meta::Meta;
 use crate::to_the_end::to_the_end;
@@ -218,7 +219,12 @@ impl File {
         state.extents.commit(attr.data_version, &pieces);
         self.mount.note_commit(self.ino, before, attr.data_version);
         state.adopt(attr);
-        state.buffered_under.version = attr.data_version;
+        follow(&mut state.lapsed_at, attr.data_version);
+        match state.buffered_under.right {
+            // Of that content all of it is, or none.
+            Some(Right::GONE) => follow(&mut state.buffered_under.version, attr.data_version),
+            _ => state.buffered_under.version = attr.data_version,
+        }
         state.went_along();
         debug!(ino = %self.ino, pieces = pieces.len(), segments = batch.segments.len(), "committed");
         Outcome::Committed

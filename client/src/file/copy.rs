@@ -4,6 +4,7 @@
 //! source: whoever reads it has waited before.
 
 use super::File;
+use super::write::Way;
 use crate::files::Handle;
 use crate::to_the_end::to_the_end;
 use crate::types::Attr;
@@ -72,7 +73,8 @@ async fn move_bytes(
     let data = from.file.read(at, len as usize, &from.ahead).await?;
     let mut done = 0;
     for part in data.parts() {
-        let (written, buffered) = to.file.write(into + done, part, false, permitted).await?;
+        let (written, buffered) =
+            to.file.write(into + done, part, false, Way::Straight, permitted).await?;
         if !buffered {
             to.flush().await?;
         }

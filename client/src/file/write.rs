@@ -9,6 +9,15 @@ use weft_proto::{Error, ErrorKind, Result};
 /// Bytes that are taken in at a time. An append of up to this length lands in one piece.
 const STEP: usize = 1 << 20;
 
+/// How bytes that are written come here, as to what is cached above.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From who writes them.
+    Straight,
+    /// They were stored in the cache, which writes them back.
+    Back,
+}
+
 impl File {
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
     /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or the
@@ -19,6 +28,7 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
+        way: Way,
         permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
         // As on local filesystems, what fits is written, and the next write fails.
@@ -31,7 +41,7 @@ impl File {
         self.prepare_to_write().await?;
         let (mut done, mut buffered) = (0, true);
         for step in data.chunks(STEP) {
-            match self.take_in(off + done as u64, step, append, &permitted).await {
+            match self.take_in(off + done as u64, step, append, way, &permitted).await {
                 Ok(stays) => buffered &= stays,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -42,13 +52,19 @@ impl File {
     }
 
     /// [`Self::write`] of one step, if nothing has to be waited for and it may stay in the buffer.
-    pub fn write_now(self: &Arc<Self>, off: u64, data: &[u8], append: bool) -> Option<usize> {
+    pub fn write_now(
+        self: &Arc<Self>,
+        off: u64,
+        data: &[u8],
+        append: bool,
+        way: Way,
+    ) -> Option<usize> {
         let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_FILE);
         if !fits || data.len() > STEP {
             return None;
         }
         let permit = self.mount.budget.try_take(data.len())?;
-        self.put_in(off, data, append, permit, true).map(|_| data.len())
+        self.put_in(off, data, append, way, permit, true).map(|_| data.len())
     }
 
     /// Answers whether the bytes may stay in the buffer.
@@ -57,12 +73,13 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
+        way: Way,
         permitted: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
         loop {
             let permit = self.mount.budget.take(data.len()).await?;
             permitted()?;
-            if let Some(stays) = self.put_in(off, data, append, permit, false) {
+            if let Some(stays) = self.put_in(off, data, append, way, permit, false) {
                 return Ok(stays);
             }
             // Positioned and appended data are committed in different ways, and what was written under
@@ -77,24 +94,35 @@ impl File {
     ///
     /// A recall first forbids buffering and then flushes what it finds under this same lock, so
     /// nothing that is said to stay is missed.
+    ///
+    /// While the session may be over, what the cache writes back stays all the same, in doubt: who waits for that
+    /// waits for pages that must not be shown any more, and not for servers that do not answer.
     fn put_in(
         self: &Arc<Self>,
         off: u64,
         data: &[u8],
         append: bool,
+        way: Way,
         mut permit: OwnedSemaphorePermit,
         must_stay: bool,
     ) -> Option<bool> {
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
-            let right = self.mount.meta.leases.right_to_write(self.ino);
-            let stays = right.is_some();
+            let (leases, session) =
+                (&self.mount.meta.leases, self.mount.meta.sessions.current().id);
+            let right = leases.right_to_write(self.ino);
+            let back = way == Way::Back && right.is_none();
+            let in_doubt = back.then(|| leases.right_in_doubt(self.ino)).flatten();
+            let stays = right.is_some() || in_doubt.is_some();
             let other_way = state.dirty.append != append && !state.dirty.is_empty();
             let other_right = state.buffered_under.right != right && state.is_dirty();
-            if other_way || other_right || (must_stay && !stays) {
+            if other_way || (other_right && in_doubt.is_none()) || (must_stay && !stays) {
                 return None;
             }
-            state.keeps_under(self.mount.meta.sessions.current().id, right);
+            match in_doubt {
+                Some(right) => state.keeps_in_doubt(session, right),
+                None => state.keeps_under(session, right),
+            }
             state.dirty.append = append;
             state.waiting.written((self.mount.options.clock)());
             let segment_len = state.layout.segment_len;
