@@ -257,7 +257,7 @@ impl Filesystem {
                 loop {
                     let read = async {
                         file.may_fill(&ticket).await?;
-                        file.read(off, len, &handle.ahead).await
+                        file.read(off, len, &handle.ahead, true).await
                     };
                     let data = tokio::select! {
                         biased;
@@ -269,7 +269,7 @@ impl Filesystem {
                     }
                 }
             }
-            _ => file.read(off, len, &handle.ahead).await?,
+            _ => file.read(off, len, &handle.ahead, false).await?,
         };
         if !handle.no_atime && !data.is_empty() {
             self.note_access(|| Some(handle.file.attr()));
@@ -313,7 +313,12 @@ impl Filesystem {
         };
         // The cache writes pages back through any handle.
         let append = handle.append && !back;
-        let way = if back { Way::Back } else { Way::Straight };
+        let past = (via == Via::Direct).then(|| file.write_past());
+        let way = match via {
+            Via::Direct => Way::Past(past.as_ref()),
+            Via::Cache => Way::Along,
+            Via::WriteBack => Way::Back,
+        };
         let range = off..off.saturating_add(data.len() as u64);
         let ticket = match via {
             Via::Direct => None,
@@ -363,7 +368,7 @@ impl Filesystem {
     /// Bytes were written past the cache above: what that has of them is good no more, and a read
     /// may have filled it meanwhile. Answers when it is gone, before which the write must not be
     /// answered; `None` if nothing is cached.
-    pub fn written_past(
+    fn written_past(
         &self,
         handle: HandleId,
         off: u64,
@@ -391,8 +396,8 @@ impl Filesystem {
     }
 
     /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send
-    /// first. `None` says that nothing was taken in. What is cached of a write past the cache is
-    /// not forgotten yet. Must be called inside a runtime.
+    /// first, nothing cached that a write past the cache makes old. `None` says that nothing was taken in. Must be called
+    /// inside a runtime.
     pub fn write_now(
         &self,
         handle: HandleId,
@@ -409,7 +414,11 @@ impl Filesystem {
             return None;
         }
         let append = handle.append && !back;
-        let way = if back { Way::Back } else { Way::Straight };
+        let way = match via {
+            Via::Direct => Way::Past(None),
+            Via::Cache => Way::Along,
+            Via::WriteBack => Way::Back,
+        };
         let permitted = || {
             self.locks_hold(file.ino, id)?;
             if back {

@@ -178,14 +178,18 @@ impl Above {
 
     /// What may be cached of `range`, which was written past the cache.
     fn stale(&self, range: Range<u64>) -> Option<Range<u64>> {
-        let mut state = self.state.lock();
-        match state.filled {
+        match self.state.lock().filled {
             Filled::Nothing => None,
             Filled::Since => Some(range),
-            Filled::Before => {
-                state.filled = Filled::Nothing;
-                Some(ALL)
-            }
+            Filled::Before => Some(ALL),
+        }
+    }
+
+    /// All is gone that was cached before this file was opened.
+    fn emptied(&self) {
+        let filled = &mut self.state.lock().filled;
+        if *filled == Filled::Before {
+            *filled = Filled::Nothing;
         }
     }
 
@@ -472,11 +476,25 @@ impl File {
     /// `range` was written past the cache above. Answers when what was cached of it is gone; `None`
     /// if nothing was.
     pub fn forget_written(
-        &self,
+        self: &Arc<Self>,
         range: Range<u64>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let cache = self.mount.content_cache()?;
-        Some(cache.forget(self.ino, self.above.stale(range)?))
+        let stale = self.above.stale(range)?;
+        let (file, all) = (self.clone(), stale == ALL);
+        let forgotten = cache.forget(self.ino, stale);
+        Some(async move {
+            forgotten.await;
+            if all {
+                file.above.emptied();
+            }
+        })
+    }
+
+    /// Whether anything of the content may be cached above.
+    pub fn is_cached(&self) -> bool {
+        let filled = self.above.state.lock().filled;
+        self.mount.content_cache().is_some() && filled != Filled::Nothing
     }
 
     /// What is cached above of `range` is good no more. Does not wait until it is gone: who asks

@@ -209,6 +209,7 @@ impl File {
         {
             let by = landed.wrapping_sub(base) as i64;
             state.dirty.shift(by);
+            state.past.shift(base, by);
             // Who has read it meanwhile saw it where it is not.
             self.forget_behind(ALL);
             for Piece { range, .. } in &mut pieces {

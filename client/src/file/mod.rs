@@ -11,6 +11,7 @@ mod commit;
 mod copy;
 pub(crate) mod dirty;
 mod extents;
+mod past;
 mod read;
 mod seek;
 pub(crate) mod write;
@@ -25,6 +26,7 @@ use above::Above;
 use dirty::Dirty;
 use extents::Extents;
 use parking_lot::Mutex;
+use past::Past;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -69,6 +71,7 @@ struct State {
     buffered_under: Under,
     /// When the leases lapsed last: the version of the content that they were of.
     lapsed_at: u64,
+    past: Past,
     /// Failures so far, and the last.
     failures: u64,
     failure: Option<Error>,
@@ -246,6 +249,7 @@ impl File {
             waiting: Waiting::default(),
             buffered_under: Under::default(),
             lapsed_at: u64::MAX,
+            past: Past::default(),
             failures: 0,
             failure: None,
         };

@@ -1,6 +1,7 @@
 //! Takes written bytes in: one copy, into the buffer that becomes a segment.
 
 use super::File;
+use super::past::WritePast;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weft_proto::layout::MAX_FILE;
@@ -10,10 +11,12 @@ use weft_proto::{Error, ErrorKind, Result};
 const STEP: usize = 1 << 20;
 
 /// How bytes that are written come here, as to what is cached above.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From who writes them.
-    Straight,
+#[derive(Clone, Copy)]
+pub(crate) enum Way<'a> {
+    /// It has them as well.
+    Along,
+    /// It has them not: they go past it, under this number if it may hold what was there before.
+    Past(Option<&'a WritePast>),
     /// They were stored in the cache, which writes them back.
     Back,
 }
@@ -28,7 +31,7 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
-        way: Way,
+        way: Way<'_>,
         permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
         // As on local filesystems, what fits is written, and the next write fails.
@@ -57,7 +60,7 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
-        way: Way,
+        way: Way<'_>,
     ) -> Option<usize> {
         let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_FILE);
         if !fits || data.len() > STEP {
@@ -73,7 +76,7 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
-        way: Way,
+        way: Way<'_>,
         permitted: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
         loop {
@@ -102,7 +105,7 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
-        way: Way,
+        way: Way<'_>,
         mut permit: OwnedSemaphorePermit,
         must_stay: bool,
     ) -> Option<bool> {
@@ -111,12 +114,14 @@ impl File {
             let (leases, session) =
                 (&self.mount.meta.leases, self.mount.meta.sessions.current().id);
             let right = leases.right_to_write(self.ino);
-            let back = way == Way::Back && right.is_none();
+            let back = matches!(way, Way::Back) && right.is_none();
             let in_doubt = back.then(|| leases.right_in_doubt(self.ino)).flatten();
             let stays = right.is_some() || in_doubt.is_some();
             let other_way = state.dirty.append != append && !state.dirty.is_empty();
             let other_right = state.buffered_under.right != right && state.is_dirty();
-            if other_way || (other_right && in_doubt.is_none()) || (must_stay && !stays) {
+            let unnumbered = matches!(way, Way::Past(None)) && self.is_cached();
+            let must_not = must_stay && (!stays || unnumbered);
+            if other_way || (other_right && in_doubt.is_none()) || must_not {
                 return None;
             }
             match in_doubt {
@@ -126,16 +131,30 @@ impl File {
             state.dirty.append = append;
             state.waiting.written((self.mount.options.clock)());
             let segment_len = state.layout.segment_len;
-            let mut off = if append { state.size() } else { off };
-            let (mut rest, mut full) = (data, Vec::new());
-            while !rest.is_empty() {
-                let room = if append { segment_len } else { segment_len - off % segment_len };
-                let (head, tail) = rest.split_at(rest.len().min(room as usize));
-                if let Some(part) = permit.split(head.len()) {
-                    full.extend(state.dirty.write(off, head, segment_len, part));
+            let off = if append { state.size() } else { off };
+            let range = off..off + data.len() as u64;
+            let parts = match way {
+                Way::Back => state.past.rest(range.clone()).collect(),
+                _ => vec![range.clone()],
+            };
+            match way {
+                Way::Along => state.past.filled(range),
+                Way::Past(Some(past)) if self.is_cached() => state.past.wrote(range, past.number()),
+                Way::Past(_) | Way::Back => {}
+            }
+            let mut full = Vec::new();
+            for part in parts {
+                let (mut at, mut rest) =
+                    (part.start, &data[(part.start - off) as usize..(part.end - off) as usize]);
+                while !rest.is_empty() {
+                    let room = if append { segment_len } else { segment_len - at % segment_len };
+                    let (head, tail) = rest.split_at(rest.len().min(room as usize));
+                    if let Some(part) = permit.split(head.len()) {
+                        full.extend(state.dirty.write(at, head, segment_len, part));
+                    }
+                    at += head.len() as u64;
+                    rest = tail;
                 }
-                off += head.len() as u64;
-                rest = tail;
             }
             (full, state.dirty.is_scattered(), stays)
         };
