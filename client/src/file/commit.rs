@@ -105,7 +105,7 @@ impl File {
     /// Sends buffers that were just closed to storage.
     pub(super) fn launch(self: &Arc<Self>, buffers: Vec<BufferNo>) {
         for no in buffers {
-            let flight = Flight { file: self.clone(), no };
+            let flight = Flight { file: self.clone(), no, over: false };
             tokio::spawn(flight.fly());
         }
     }
@@ -391,12 +391,14 @@ impl File {
 struct Flight {
     file: Arc<File>,
     no: BufferNo,
+    /// It has ended, and the buffer may be on another.
+    over: bool,
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
         let mut state = self.file.state.lock();
-        if state.dirty.crashed(self.no) {
+        if !self.over && state.dirty.crashed(self.no) {
             let what = "written data did not get to storage; it will be sent again";
             state.fail(Error::new(ErrorKind::Io, what));
         }
@@ -413,8 +415,8 @@ impl Flight {
     }
 
     /// Answers how many bytes of the file are durable then, unless nobody wants the buffer any more.
-    async fn land(self) -> Option<u64> {
-        let Self { file, no } = &self;
+    async fn land(mut self) -> Option<u64> {
+        let Self { file, no, over } = &mut self;
         let (payload, layout) = {
             let state = file.state.lock();
             (state.dirty.payload(*no)?, state.layout)
@@ -424,6 +426,7 @@ impl Flight {
         drop(payload);
         let (unwanted, durable) = {
             let mut state = file.state.lock();
+            *over = true;
             let unwanted = match sent {
                 Ok(segments) => state.dirty.landed(*no, segments),
                 Err(error) => {
