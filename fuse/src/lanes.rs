@@ -123,7 +123,11 @@ mod tests {
             let (go, wait) = mpsc::channel();
             let done = done.clone();
             waits.push(go);
-            lanes.run(move || drop((wait.recv(), done.send(()))));
+            lanes.run(move || {
+                // Ends when the sender is dropped.
+                let _ = wait.recv();
+                let _ = done.send(());
+            });
         }
         lanes.run(move || drop(waits));
         let all = tokio::task::spawn_blocking(move || {
