@@ -275,6 +275,12 @@ impl Files {
         self.forget_content().await;
     }
 
+    /// The time of all leases is over.
+    pub async fn lapse(&self) {
+        self.all().iter().for_each(|file| file.lapsed());
+        self.forget_content().await;
+    }
+
     /// All leases to read are gone: what is cached above may be old. Does not wait for long, and
     /// what is left then is forgotten later.
     pub async fn forget_content(&self) {

@@ -3,6 +3,7 @@
 
 use crate::Options;
 use crate::file::above::{ALL, forget_behind, forget_in_time};
+use crate::file::write::Way;
 use crate::files::{Entered, Files};
 use crate::meta::Meta;
 use crate::mount::ContentCache;
@@ -257,7 +258,7 @@ impl Filesystem {
                 loop {
                     let read = async {
                         file.may_fill(&ticket).await?;
-                        file.read(off, len, &handle.ahead).await
+                        file.read(off, len, &handle.ahead, true).await
                     };
                     let data = tokio::select! {
                         biased;
@@ -269,7 +270,7 @@ impl Filesystem {
                     }
                 }
             }
-            _ => file.read(off, len, &handle.ahead).await?,
+            _ => file.read(off, len, &handle.ahead, false).await?,
         };
         if !handle.no_atime && !data.is_empty() {
             self.note_access(|| Some(handle.file.attr()));
@@ -305,13 +306,20 @@ impl Filesystem {
         let id = handle;
         let handle = self.files().handle(id)?;
         let file = &handle.file;
+        let back = via == Via::WriteBack;
         let session = self.inner.mount.meta.sessions.current().id;
         let permitted = || {
             self.locks_hold(file.ino, id)?;
-            if via == Via::WriteBack { file.may_write_back(session) } else { Ok(()) }
+            if back { file.may_write_back(session) } else { Ok(()) }
         };
         // The cache writes pages back through any handle.
-        let append = handle.append && via != Via::WriteBack;
+        let append = handle.append && !back;
+        let past = (via == Via::Direct).then(|| file.write_past());
+        let way = match via {
+            Via::Direct => Way::Past(past.as_ref()),
+            Via::Cache => Way::Along,
+            Via::WriteBack => Way::Back,
+        };
         let range = off..off.saturating_add(data.len() as u64);
         let ticket = match via {
             Via::Direct => None,
@@ -323,13 +331,20 @@ impl Filesystem {
             }
             handle.failure()?;
             handle.writes();
-            let (written, buffered) = file.write(off, data, append, permitted).await?;
-            if handle.sync || !buffered {
+            let (written, buffered) = file.write(off, data, append, way, permitted).await?;
+            if (handle.sync && !back) || !buffered {
                 handle.flush().await?;
             }
             Ok(written)
         };
-        let written = write.await;
+        let written = match via {
+            Via::WriteBack => tokio::select! {
+                biased;
+                written = self.write_back_in_doubt(id, off, data) => written,
+                written = write => written,
+            },
+            _ => write.await,
+        };
         if ticket.is_some_and(|ticket| !ticket.ends()) {
             // The pages that it changed may hold more than that, from before.
             file.forget_behind(range);
@@ -341,10 +356,20 @@ impl Filesystem {
         written
     }
 
+    /// Waits until the session may be over, in which `data` was stored in the cache above, and takes it in then if it
+    /// need not wait for anything more.
+    async fn write_back_in_doubt(&self, id: HandleId, off: u64, data: &[u8]) -> Result<usize> {
+        self.meta().leases.lapsed().await;
+        match self.write_now(id, off, data, Via::WriteBack) {
+            Some(written) => written,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Bytes were written past the cache above: what that has of them is good no more, and a read
     /// may have filled it meanwhile. Answers when it is gone, before which the write must not be
     /// answered; `None` if nothing is cached.
-    pub fn written_past(
+    fn written_past(
         &self,
         handle: HandleId,
         off: u64,
@@ -372,8 +397,8 @@ impl Filesystem {
     }
 
     /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send
-    /// first. `None` says that nothing was taken in. What is cached of a write past the cache is
-    /// not forgotten yet. Must be called inside a runtime.
+    /// first, nothing cached that a write past the cache makes old. `None` says that nothing was taken in. Must be called
+    /// inside a runtime.
     pub fn write_now(
         &self,
         handle: HandleId,
@@ -382,22 +407,28 @@ impl Filesystem {
         via: Via,
     ) -> Option<Result<usize>> {
         let id = handle;
-        let handle = self.files().handle(id).ok().filter(|handle| !handle.sync)?;
+        let back = via == Via::WriteBack;
+        let handle = self.files().handle(id).ok().filter(|handle| !handle.sync || back)?;
         handle.writes();
         let file = &handle.file;
         if via == Via::Cache && (!file.above.is_open() || file.is_cached_alone()) {
             return None;
         }
-        let append = handle.append && via != Via::WriteBack;
+        let append = handle.append && !back;
+        let way = match via {
+            Via::Direct => Way::Past(None),
+            Via::Cache => Way::Along,
+            Via::WriteBack => Way::Back,
+        };
         let permitted = || {
             self.locks_hold(file.ino, id)?;
-            if via == Via::WriteBack {
+            if back {
                 file.may_write_back(self.inner.mount.meta.sessions.current().id)?;
             }
             handle.failure()
         };
         match permitted() {
-            Ok(()) => handle.file.write_now(off, data, append).map(Ok),
+            Ok(()) => handle.file.write_now(off, data, append, way).map(Ok),
             Err(error) => Some(Err(error)),
         }
     }

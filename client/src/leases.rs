@@ -43,6 +43,11 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Right(u64);
 
+impl Right {
+    /// One that is not held any more.
+    pub const GONE: Self = Self(u64::MAX);
+}
+
 /// When a request was sent, as [`Leases`] counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Start(u64);
@@ -375,6 +380,15 @@ impl Leases {
         let table = self.table.lock();
         let right = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write);
         right.map(|held| Right(held.since)).filter(|_| self.live())
+    }
+
+    /// While the lease may be over: the right under which bytes are kept that were stored under it. It is kept
+    /// ([`Self::keeps`]) if the lease turns out to have lasted.
+    pub fn right_in_doubt(&self, ino: InodeId) -> Option<Right> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write || held.flushing);
+        let right = held.map_or(Right::GONE, |held| Right(held.since));
+        (!self.live()).then_some(right)
     }
 
     /// Whether nobody else may write what was buffered under this right: it was not given back.

@@ -147,6 +147,38 @@ impl Rig {
         self.kernel.read(&self.fs, self.handle, page).await
     }
 
+    /// As a program does that stores in a mapping.
+    async fn open_to_map(&self) -> HandleId {
+        let flags = OpenFlags { write: true, both: true, ..Default::default() };
+        let opened = self.fs.open(self.ino, flags).await.unwrap();
+        assert!(opened.cached);
+        opened.handle
+    }
+
+    /// Others use the file from now on: it is read under a lease, and no more.
+    async fn give_back_write(&self) {
+        let (tell, mut returned) = watch::channel(false);
+        let told =
+            move |_: &mut fixture::metadata::Inode| tell.send_modify(|returned| *returned = true);
+        *self.cluster.metadata.on_return.lock() = Some(Box::new(told));
+        self.cluster.metadata.recall(self.ino.0);
+        returned.wait_for(|returned| *returned).await.unwrap();
+    }
+
+    /// No metadata leader answers any more.
+    fn cut_off(&self) {
+        self.cluster.metadata.hints.store(false, Ordering::SeqCst);
+        self.cluster.metadata.leader.store(usize::MAX, Ordering::SeqCst);
+    }
+
+    /// Returns when the session was renewed meanwhile.
+    async fn renewed(&self) {
+        let renewed = self.cluster.metadata.count("renew") + 2;
+        while self.cluster.metadata.count("renew") < renewed {
+            yield_now().await;
+        }
+    }
+
     async fn read_all(&self) {
         for page in 0..PAGES {
             assert_eq!(self.read(page).await.unwrap(), [7; PAGE as usize]);
@@ -248,8 +280,7 @@ async fn who_is_cut_off_shows_nothing_when_its_leases_are_over() {
     let rig = Rig::start().await;
     rig.read_all().await;
     assert_eq!(rig.kernel.shown().len() as u64, PAGES);
-    rig.cluster.metadata.hints.store(false, Ordering::SeqCst);
-    rig.cluster.metadata.leader.store(usize::MAX, Ordering::SeqCst);
+    rig.cut_off();
     rig.kernel.until_empty().await;
     rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
     rig.read_all().await;
@@ -289,6 +320,85 @@ async fn what_is_written_past_the_cache_is_not_cached_when_that_is_answered() {
     let stored = rig.fs.read(rig.handle, 2 * PAGE, PAGE as usize).await.unwrap();
     assert!(stored.into_bytes() == vec![6; PAGE as usize]);
     assert!(rig.fs.get_attr(rig.ino, None).await.unwrap().size == PAGE * PAGES + 10);
+}
+
+/// A cache in whose second page programs store just before it is forgotten: it writes that back, as it was filled,
+/// with a byte changed at `at`.
+struct Stored {
+    fs: Filesystem,
+    handle: HandleId,
+    /// What the page was filled with, and where a program stores; `None`: it is filled anew.
+    page: Mutex<Option<(Option<Vec<u8>>, usize)>>,
+}
+
+impl ContentCache for Stored {
+    fn forget(&self, _: InodeId, range: Range<u64>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let is_stored = range.start < 2 * PAGE && PAGE < range.end;
+        let page = if is_stored { self.page.lock().take() } else { None };
+        let (fs, handle) = (self.fs.clone(), self.handle);
+        Box::pin(async move {
+            let Some((filled, at)) = page else { return };
+            let mut page = match filled {
+                Some(page) => page,
+                None => {
+                    let read = fs.read_via(handle, PAGE, PAGE as usize, Via::Cache).await;
+                    read.unwrap().into_bytes().to_vec()
+                }
+            };
+            page[at] = 9;
+            assert_eq!(
+                fs.write_via(handle, PAGE, &page, Via::WriteBack).await.unwrap(),
+                page.len()
+            );
+        })
+    }
+
+    fn page(&self) -> u64 {
+        PAGE
+    }
+}
+
+/// Neither is lost: what was written, what was stored beside it meanwhile, and what was stored over it by who had seen
+/// it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_past_a_page_and_what_is_stored_in_it_are_both_kept() {
+    const AT: usize = 10;
+    for (has_seen, stores) in [(false, 100), (false, AT), (true, 100), (true, AT)] {
+        let cluster = Cluster::start(3, small_layout("2+1")).await;
+        let fs = cluster.client().await;
+        let flags = OpenFlags { write: true, both: true, ..Default::default() };
+        let by = Creator::default();
+        let opened = fs.create(InodeId::ROOT, b"f", 0o644, by, flags).await.unwrap();
+        let content = vec![7; (PAGE * PAGES) as usize];
+        fs.write(opened.handle, 0, &content).await.unwrap();
+        fs.fsync(opened.handle, false).await.unwrap();
+        let cache =
+            Arc::new(Stored { fs: fs.clone(), handle: opened.handle, page: Mutex::default() });
+        fs.set_content_cache(cache.clone());
+        let filled = fs.read_via(opened.handle, PAGE, PAGE as usize, Via::Cache).await.unwrap();
+        let filled = (!has_seen).then(|| filled.into_bytes().to_vec());
+        *cache.page.lock() = Some((filled, stores));
+        let (at, written) = (PAGE + AT as u64, [8; 4]);
+        match fs.write_now(opened.handle, at, &written, Via::Direct) {
+            None => drop(fs.write(opened.handle, at, &written).await.unwrap()),
+            Some(_) => panic!("it waits for what is cached"),
+        }
+        assert!(cache.page.lock().is_none(), "nothing was forgotten");
+        let mut expected = content[..PAGE as usize].to_vec();
+        expected[AT..AT + 4].copy_from_slice(&written);
+        if has_seen || stores != AT {
+            expected[stores] = 9;
+        }
+        let read = fs.read(opened.handle, PAGE, PAGE as usize).await.unwrap().into_bytes();
+        assert!(read == expected, "seen: {has_seen}, stored at {stores}");
+        // Later pages are written back whole again.
+        let page = vec![6; PAGE as usize];
+        fs.write_via(opened.handle, PAGE, &page, Via::WriteBack).await.unwrap();
+        let read = fs.read(opened.handle, PAGE, PAGE as usize).await.unwrap().into_bytes();
+        assert!(read == page);
+        fs.fsync(opened.handle, false).await.unwrap();
+        cluster.assert_no_violations();
+    }
 }
 
 /// Programs store in what a mapping fills, whole pages of which are written back later: without the right to write
@@ -462,24 +572,101 @@ async fn what_is_stored_while_a_lease_is_given_back_is_written_before_it_is() {
     assert_eq!(after, Some(true), "given back while the cache writes what was stored");
 }
 
+/// Who takes the pages back waits for that, and must not wait for servers that do not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_stored_is_written_back_at_once_while_the_leases_are_over() {
+    for keeps_write in [true, false] {
+        let rig = Rig::start().await;
+        let opened = rig.open_to_map().await;
+        if !keeps_write {
+            rig.give_back_write().await;
+        }
+        rig.read_all().await;
+        // It waits with others that were written without the right to write.
+        let waits = b"waits";
+        let mut waiting = pin!(rig.fs.write_via(rig.handle, 0, waits, Via::Cache));
+        rig.cluster.metadata.hold_commits.send_replace(true);
+        rig.cut_off();
+        if !keeps_write {
+            assert!(waiting.as_mut().now_or_never().is_none());
+        }
+        rig.kernel.until_empty().await;
+        let page = [8; PAGE as usize];
+        let mut written = pin!(rig.fs.write_via(opened, PAGE, &page, Via::WriteBack));
+        let written = written.as_mut().now_or_never().expect("it waits for servers");
+        assert_eq!(written.unwrap(), page.len());
+        // Nobody is shown what was there before, now that the leases are good again.
+        rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
+        rig.renewed().await;
+        let settle = async {
+            rig.renewed().await;
+            rig.cluster.metadata.hold_commits.send_replace(false);
+        };
+        let (read, ()) = tokio::join!(rig.read(1), settle);
+        assert!(read.unwrap() == page, "write lease: {keeps_write}");
+        waiting.await.unwrap();
+        rig.fs.fsync(opened, false).await.unwrap();
+        assert_eq!(rig.read(0).await.unwrap()[..waits.len()], waits[..]);
+        rig.cluster.assert_no_violations();
+    }
+}
+
+/// It was stored on a content that is no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_back_in_doubt_overwrites_nothing_of_others() {
+    for (keeps_write, in_time) in [(true, true), (false, true), (false, false)] {
+        let rig = Rig::start().await;
+        let opened = rig.open_to_map().await;
+        if !keeps_write {
+            rig.give_back_write().await;
+        }
+        rig.read_all().await;
+        let version = rig.fs.get_attr(rig.ino, None).await.unwrap().data_version;
+        rig.cut_off();
+        rig.kernel.until_empty().await;
+        let page = [8; PAGE as usize];
+        if in_time {
+            rig.fs.write_via(opened, 0, &page, Via::WriteBack).await.unwrap();
+        }
+        rig.cluster.metadata.hold_renewals.send_replace(true);
+        rig.cluster.metadata.expire_sessions();
+        rig.cluster.metadata.overwrite(rig.ino.0, b"others");
+        rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
+        *rig.cluster.metadata.on_return.lock() = None;
+        if !in_time {
+            // It hears of the new content before it does of the end of its session.
+            let told = rig.fs.get_attr(rig.ino, None).await.unwrap();
+            assert_ne!(told.data_version, version);
+            rig.fs.write_via(opened, 0, &page, Via::WriteBack).await.unwrap();
+        }
+        rig.cluster.metadata.hold_renewals.send_replace(false);
+        let synced = rig.fs.fsync(opened, false).await;
+        assert_eq!(synced.map_err(|error| error.kind), Err(ErrorKind::Stale));
+        assert_eq!(rig.read(0).await.unwrap()[..6], b"others"[..]);
+    }
+}
+
 /// What programs stored goes with the session: others may have stored in the same pages since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_stored_before_a_session_ended_is_not_written_back_after() {
     let rig = Rig::start().await;
-    let flags = OpenFlags { write: true, both: true, ..Default::default() };
-    let opened = rig.fs.open(rig.ino, flags).await.unwrap();
-    assert!(opened.cached);
+    let opened = rig.open_to_map().await;
     rig.read_all().await;
-    rig.cluster.metadata.hints.store(false, Ordering::SeqCst);
-    rig.cluster.metadata.leader.store(usize::MAX, Ordering::SeqCst);
+    let flags = OpenFlags { write: true, append: true, ..Default::default() };
+    let append = rig.fs.open(rig.ino, flags).await.unwrap().handle;
+    rig.fs.write(append, PAGE * PAGES, b"more").await.unwrap();
+    rig.cut_off();
     // The leases are over.
     rig.kernel.until_empty().await;
     let page = [8; PAGE as usize];
-    let mut written = pin!(rig.fs.write_via(opened.handle, 0, &page, Via::WriteBack));
-    assert!(written.as_mut().now_or_never().is_none());
+    let mut written = pin!(rig.fs.write_via(opened, 0, &page, Via::WriteBack));
+    assert!(
+        written.as_mut().now_or_never().is_none(),
+        "it cannot be committed with what is appended"
+    );
     rig.cluster.metadata.expire_sessions();
     rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
     assert_eq!(written.await.map_err(|error| error.kind), Err(ErrorKind::Io));
-    rig.fs.fsync(opened.handle, false).await.unwrap();
+    rig.fs.fsync(opened, false).await.unwrap();
     assert_eq!(rig.read(0).await.unwrap(), [7; PAGE as usize]);
 }

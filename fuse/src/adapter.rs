@@ -156,15 +156,7 @@ impl Handler for Adapter {
                 let drop_first = drop_set_ids && set_ids::may_be_there(&fs, ino);
                 let (fh, via) = (HandleId(fh), attr::via(direct, write_back));
                 if !drop_first && let Some(written) = fs.write_now(fh, offset, data, via) {
-                    let past = direct.then(|| fs.written_past(fh, offset, data.len())).flatten();
-                    let answer = reply::written(written);
-                    return match past {
-                        Some(forgotten) => Outcome::working(async move {
-                            forgotten.await;
-                            answer
-                        }),
-                        None => Outcome::Done(answer),
-                    };
+                    return Outcome::Done(reply::written(written));
                 }
                 let (data, caller) = (own(data), Caller::of(&request.header));
                 Outcome::working(async move {

@@ -17,6 +17,7 @@ mod attr;
 mod call;
 mod channel;
 mod handler;
+mod lanes;
 mod mount;
 mod mount_table;
 mod notifier;

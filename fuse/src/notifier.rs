@@ -2,23 +2,21 @@
 
 use crate::abi::Notice;
 use crate::channel::Device;
+use crate::lanes::Lanes;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use weft_client::ContentCache;
 use weft_proto::InodeId;
 
-/// Notices that may wait in the kernel at a time, each on a thread.
-const TOGETHER: usize = 64;
-
 /// A handle from which any thread may invalidate what the kernel has cached of one mount.
 ///
-/// Notices are sent by threads of their own, each by another: the kernel may wait in one, for an
-/// inode that a request is working on, and that must hold up no request and no other notice. They
-/// come in no order. A notice is on its way when the method returns; the future ends when the
+/// Notices are sent by threads of their own ([`Lanes`]): the kernel may wait in one, for an inode that
+/// a request is working on, and that must hold up no request and no other notice. They come in no
+/// order. A notice is on its way when the method returns; the future ends when the
 /// kernel has done it. To wait for that future inside a request deadlocks if the notice needs a
 /// lock that the kernel holds for the request:
 /// - an entry or a delete needs the directory, held while a name in it is made, removed or renamed;
@@ -27,14 +25,13 @@ const TOGETHER: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Notifier {
     device: Arc<Device>,
-    runtime: Handle,
-    room: Arc<Semaphore>,
+    lanes: Arc<Lanes>,
 }
 
 impl Notifier {
-    /// Its threads are those for blocking work of the runtime. Its effect ends with the connection.
+    /// Its effect ends with the connection.
     pub(crate) fn new(device: Arc<Device>, runtime: Handle) -> Self {
-        Self { device, runtime, room: Arc::new(Semaphore::new(TOGETHER)) }
+        Self { device, lanes: Lanes::new(runtime) }
     }
 
     /// Attributes of an inode; and, unless `offset` is negative, its cached content from there,
@@ -70,24 +67,9 @@ impl Notifier {
 
     fn send(&self, notice: Notice) -> impl Future<Output = io::Result<()>> + Send + use<> {
         let (done, ended) = oneshot::channel();
-        let (device, runtime) = (self.device.clone(), self.runtime.clone());
-        let tell = move |place| {
-            // Whoever sent it need not wait.
-            let tell = move || drop((done.send(tell(&device, &notice)), place));
-            // A runtime that ends leaves the future to say so.
-            drop(runtime.spawn_blocking(tell));
-        };
-        match self.room.clone().try_acquire_owned() {
-            Ok(place) => tell(place),
-            Err(_) => {
-                let room = self.room.clone();
-                self.runtime.spawn(async move {
-                    if let Ok(place) = room.acquire_owned().await {
-                        tell(place);
-                    }
-                });
-            }
-        }
+        let device = self.device.clone();
+        // Whoever sent it need not wait. A runtime that ends leaves the future to say so.
+        self.lanes.run(move || drop(done.send(tell(&device, &notice))));
         async move { ended.await.unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into())) }
     }
 }

@@ -21,6 +21,10 @@
 //!   Without that lease a request that fills a page waits for it, whoever wants the page back. So nobody does: the
 //!   recall of a lease to read finds no pages there, and waits for none.
 //!
+//! When the time of the leases is over, pages are written back without waiting for servers that may not answer, and
+//! taken back then. What they held is kept in doubt: shown to nobody, and committed only onto the content that the
+//! leases were of, unless they turn out to have lasted.
+//!
 //! So at most one mount has pages in which it may store, what was stored is written back before another has
 //! them, and each store and load takes effect in one order, as on one machine: SQLite's log and its index work. Of
 //! mounts that have the file open only to read, a mapping shows what was stored after msync, munmap or close, or
@@ -174,14 +178,18 @@ impl Above {
 
     /// What may be cached of `range`, which was written past the cache.
     fn stale(&self, range: Range<u64>) -> Option<Range<u64>> {
-        let mut state = self.state.lock();
-        match state.filled {
+        match self.state.lock().filled {
             Filled::Nothing => None,
             Filled::Since => Some(range),
-            Filled::Before => {
-                state.filled = Filled::Nothing;
-                Some(ALL)
-            }
+            Filled::Before => Some(ALL),
+        }
+    }
+
+    /// All is gone that was cached before this file was opened.
+    fn emptied(&self) {
+        let filled = &mut self.state.lock().filled;
+        if *filled == Filled::Before {
+            *filled = Filled::Nothing;
         }
     }
 
@@ -468,11 +476,25 @@ impl File {
     /// `range` was written past the cache above. Answers when what was cached of it is gone; `None`
     /// if nothing was.
     pub fn forget_written(
-        &self,
+        self: &Arc<Self>,
         range: Range<u64>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let cache = self.mount.content_cache()?;
-        Some(cache.forget(self.ino, self.above.stale(range)?))
+        let stale = self.above.stale(range)?;
+        let (file, all) = (self.clone(), stale == ALL);
+        let forgotten = cache.forget(self.ino, stale);
+        Some(async move {
+            forgotten.await;
+            if all {
+                file.above.emptied();
+            }
+        })
+    }
+
+    /// Whether anything of the content may be cached above.
+    pub fn is_cached(&self) -> bool {
+        let filled = self.above.state.lock().filled;
+        self.mount.content_cache().is_some() && filled != Filled::Nothing
     }
 
     /// What is cached above of `range` is good no more. Does not wait until it is gone: who asks
@@ -490,7 +512,7 @@ pub(crate) async fn forget_in_time(mount: Arc<Mount>, files: Weak<Files>) {
         leases.lapsed().await;
         let Some(open) = files.upgrade() else { return };
         warn!("no metadata leader has answered in time: what is cached is not used any more");
-        open.forget_content().await;
+        open.lapse().await;
         drop(open);
         leases.revived().await;
     }

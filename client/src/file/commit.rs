@@ -6,7 +6,8 @@
 
 use super::above::ALL;
 use super::dirty::{Batch, BufferNo, Piece, PieceSource};
-use super::{File, Waiting};
+use super::{File, Waiting, follow};
+use crate::leases::Right;
 use crate::locks::lost_locks;
 use crate::meta::Meta;
 use crate::to_the_end::to_the_end;
@@ -104,7 +105,7 @@ impl File {
     /// Sends buffers that were just closed to storage.
     pub(super) fn launch(self: &Arc<Self>, buffers: Vec<BufferNo>) {
         for no in buffers {
-            let flight = Flight { file: self.clone(), no };
+            let flight = Flight { file: self.clone(), no, over: false };
             tokio::spawn(flight.fly());
         }
     }
@@ -208,6 +209,7 @@ impl File {
         {
             let by = landed.wrapping_sub(base) as i64;
             state.dirty.shift(by);
+            state.past.shift(base, by);
             // Who has read it meanwhile saw it where it is not.
             self.forget_behind(ALL);
             for Piece { range, .. } in &mut pieces {
@@ -218,7 +220,12 @@ impl File {
         state.extents.commit(attr.data_version, &pieces);
         self.mount.note_commit(self.ino, before, attr.data_version);
         state.adopt(attr);
-        state.buffered_under.version = attr.data_version;
+        follow(&mut state.lapsed_at, attr.data_version);
+        match state.buffered_under.right {
+            // Of that content all of it is, or none.
+            Some(Right::GONE) => follow(&mut state.buffered_under.version, attr.data_version),
+            _ => state.buffered_under.version = attr.data_version,
+        }
         state.went_along();
         debug!(ino = %self.ino, pieces = pieces.len(), segments = batch.segments.len(), "committed");
         Outcome::Committed
@@ -388,12 +395,14 @@ impl File {
 struct Flight {
     file: Arc<File>,
     no: BufferNo,
+    /// It has ended, and the buffer may be on another.
+    over: bool,
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
         let mut state = self.file.state.lock();
-        if state.dirty.crashed(self.no) {
+        if !self.over && state.dirty.crashed(self.no) {
             let what = "written data did not get to storage; it will be sent again";
             state.fail(Error::new(ErrorKind::Io, what));
         }
@@ -410,8 +419,8 @@ impl Flight {
     }
 
     /// Answers how many bytes of the file are durable then, unless nobody wants the buffer any more.
-    async fn land(self) -> Option<u64> {
-        let Self { file, no } = &self;
+    async fn land(mut self) -> Option<u64> {
+        let Self { file, no, over } = &mut self;
         let (payload, layout) = {
             let state = file.state.lock();
             (state.dirty.payload(*no)?, state.layout)
@@ -421,6 +430,7 @@ impl Flight {
         drop(payload);
         let (unwanted, durable) = {
             let mut state = file.state.lock();
+            *over = true;
             let unwanted = match sent {
                 Ok(segments) => state.dirty.landed(*no, segments),
                 Err(error) => {

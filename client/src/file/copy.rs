@@ -4,6 +4,7 @@
 //! source: whoever reads it has waited before.
 
 use super::File;
+use super::write::Way;
 use crate::files::Handle;
 use crate::to_the_end::to_the_end;
 use crate::types::Attr;
@@ -69,10 +70,11 @@ async fn move_bytes(
     len: u64,
     permitted: &impl Fn() -> Result<()>,
 ) -> Result<u64> {
-    let data = from.file.read(at, len as usize, &from.ahead).await?;
+    let data = from.file.read(at, len as usize, &from.ahead, false).await?;
     let mut done = 0;
     for part in data.parts() {
-        let (written, buffered) = to.file.write(into + done, part, false, permitted).await?;
+        let (written, buffered) =
+            to.file.write(into + done, part, false, Way::Along, permitted).await?;
         if !buffered {
             to.flush().await?;
         }

@@ -11,9 +11,10 @@ mod commit;
 mod copy;
 pub(crate) mod dirty;
 mod extents;
+mod past;
 mod read;
 mod seek;
-mod write;
+pub(crate) mod write;
 
 pub(crate) use commit::set_attr;
 pub(crate) use copy::copy_range;
@@ -25,6 +26,7 @@ use above::Above;
 use dirty::Dirty;
 use extents::Extents;
 use parking_lot::Mutex;
+use past::Past;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -67,6 +69,9 @@ struct State {
     /// What is not committed yet of the attributes.
     waiting: Waiting,
     buffered_under: Under,
+    /// When the leases lapsed last: the version of the content that they were of.
+    lapsed_at: u64,
+    past: Past,
     /// Failures so far, and the last.
     failures: u64,
     failure: Option<Error>,
@@ -161,6 +166,17 @@ impl State {
         }
     }
 
+    /// The same of what was stored under a lease that may be over, and joins whatever waits: all of it is committed
+    /// only onto the content that the lease was of.
+    fn keeps_in_doubt(&mut self, session: SessionId, right: Right) {
+        self.keeps_under(session, Some(right));
+        let under = &mut self.buffered_under;
+        under.version = under.version.min(self.lapsed_at);
+        if under.right != Some(right) {
+            under.right = Some(Right::GONE);
+        }
+    }
+
     /// What waited went with a commit, or was given up with it; what is still dirty was written since, or
     /// is on its way.
     fn went_along(&mut self) {
@@ -195,10 +211,9 @@ impl State {
         let before = self.extents.version();
         change(&mut self.extents);
         mount.note_commit(attr.ino, before, attr.data_version);
-        // Each change counts one. If others made some in between, what waits was not written on them.
-        if attr.data_version.checked_sub(1) == Some(self.buffered_under.version) {
-            self.buffered_under.version = attr.data_version;
-        }
+        // If others made some in between, what waits was not written on them.
+        follow(&mut self.buffered_under.version, attr.data_version);
+        follow(&mut self.lapsed_at, attr.data_version);
         self.adopt(attr);
     }
 
@@ -217,6 +232,13 @@ impl State {
     }
 }
 
+/// A version becomes that after a change of this mount's own, which counts one, if it was that before.
+fn follow(version: &mut u64, after: u64) {
+    if after.checked_sub(1) == Some(*version) {
+        *version = after;
+    }
+}
+
 impl File {
     pub fn new(mount: Arc<Mount>, attr: Attr, layout: Layout) -> Self {
         let state = State {
@@ -226,6 +248,8 @@ impl File {
             dirty: Dirty::default(),
             waiting: Waiting::default(),
             buffered_under: Under::default(),
+            lapsed_at: u64::MAX,
+            past: Past::default(),
             failures: 0,
             failure: None,
         };
@@ -242,6 +266,7 @@ impl File {
     /// Returns when what is known here of the committed content is what it is now: at once under a
     /// lease, else after the leader was asked.
     async fn refresh(self: &Arc<Self>) -> Result<()> {
+        self.settle_doubt().await?;
         let leases = &self.mount.meta.leases;
         match leases.mode(self.ino) {
             // Only this mount has changed it since, and knows how; but the answer that the lease came with may be
@@ -274,6 +299,32 @@ impl File {
         if self.mount.meta.leases.mode(self.ino).is_none() && self.is_dirty() {
             let _ = self.flush().await;
         }
+    }
+
+    /// What was kept under a right that is gone is committed, or dropped and told to its writers, before anything
+    /// is seen: it is not shown, and was stored before.
+    async fn settle_doubt(self: &Arc<Self>) -> Result<()> {
+        while self.is_in_doubt() {
+            // What was dropped is no matter of who reads.
+            if let Err(error) = self.flush().await
+                && self.is_in_doubt()
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        let state = self.state.lock();
+        let kept = |right| self.mount.meta.leases.keeps(self.ino, right);
+        state.is_dirty() && state.buffered_under.right.is_some_and(|right| !kept(right))
+    }
+
+    /// The time of all leases is over.
+    pub fn lapsed(&self) {
+        let mut state = self.state.lock();
+        state.lapsed_at = state.attr.data_version;
     }
 
     /// Asks for the right to buffer writes, unless it was refused a moment ago.

@@ -17,20 +17,25 @@ use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 impl File {
-    /// Up to `len` bytes from `off`; fewer only at the end of file.
+    /// Up to `len` bytes from `off`; fewer only at the end of file. `fills`: the cache above.
     pub async fn read(
         self: &Arc<Self>,
         off: u64,
         len: usize,
         ahead: &ReadAhead,
+        fills: bool,
     ) -> Result<ReadData> {
         self.refresh().await?;
         let (parts, committed) = {
-            let state = self.state.lock();
+            let state = &mut *self.state.lock();
             let wanted = |size: u64| off..off.saturating_add(len as u64).min(size).max(off);
             // What is not under the right to write nobody may see before all do, by its commit (I6).
             let kept = |right| self.mount.meta.leases.keeps(self.ino, right);
-            let parts = match state.buffered_under.right.is_some_and(kept) {
+            let shown = state.buffered_under.right.is_some_and(kept);
+            if fills && (shown || state.dirty.is_empty()) {
+                state.past.filled(off..off.saturating_add(len as u64));
+            }
+            let parts = match shown {
                 true => state.dirty.read(wanted(state.size())),
                 false => vec![(wanted(state.attr.size), None)],
             };

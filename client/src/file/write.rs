@@ -1,6 +1,7 @@
 //! Takes written bytes in: one copy, into the buffer that becomes a segment.
 
 use super::File;
+use super::past::WritePast;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weft_proto::layout::MAX_FILE;
@@ -8,6 +9,17 @@ use weft_proto::{Error, ErrorKind, Result};
 
 /// Bytes that are taken in at a time. An append of up to this length lands in one piece.
 const STEP: usize = 1 << 20;
+
+/// How bytes that are written come here, as to what is cached above.
+#[derive(Clone, Copy)]
+pub(crate) enum Way<'a> {
+    /// It has them as well.
+    Along,
+    /// It has them not: they go past it, under this number if it may hold what was there before.
+    Past(Option<&'a WritePast>),
+    /// They were stored in the cache, which writes them back.
+    Back,
+}
 
 impl File {
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
@@ -19,6 +31,7 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
+        way: Way<'_>,
         permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
         // As on local filesystems, what fits is written, and the next write fails.
@@ -31,7 +44,7 @@ impl File {
         self.prepare_to_write().await?;
         let (mut done, mut buffered) = (0, true);
         for step in data.chunks(STEP) {
-            match self.take_in(off + done as u64, step, append, &permitted).await {
+            match self.take_in(off + done as u64, step, append, way, &permitted).await {
                 Ok(stays) => buffered &= stays,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -42,13 +55,19 @@ impl File {
     }
 
     /// [`Self::write`] of one step, if nothing has to be waited for and it may stay in the buffer.
-    pub fn write_now(self: &Arc<Self>, off: u64, data: &[u8], append: bool) -> Option<usize> {
+    pub fn write_now(
+        self: &Arc<Self>,
+        off: u64,
+        data: &[u8],
+        append: bool,
+        way: Way<'_>,
+    ) -> Option<usize> {
         let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_FILE);
         if !fits || data.len() > STEP {
             return None;
         }
         let permit = self.mount.budget.try_take(data.len())?;
-        self.put_in(off, data, append, permit, true).map(|_| data.len())
+        self.put_in(off, data, append, way, permit, true).map(|_| data.len())
     }
 
     /// Answers whether the bytes may stay in the buffer.
@@ -57,12 +76,13 @@ impl File {
         off: u64,
         data: &[u8],
         append: bool,
+        way: Way<'_>,
         permitted: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
         loop {
             let permit = self.mount.budget.take(data.len()).await?;
             permitted()?;
-            if let Some(stays) = self.put_in(off, data, append, permit, false) {
+            if let Some(stays) = self.put_in(off, data, append, way, permit, false) {
                 return Ok(stays);
             }
             // Positioned and appended data are committed in different ways, and what was written under
@@ -77,37 +97,64 @@ impl File {
     ///
     /// A recall first forbids buffering and then flushes what it finds under this same lock, so
     /// nothing that is said to stay is missed.
+    ///
+    /// While the session may be over, what the cache writes back stays all the same, in doubt: who waits for that
+    /// waits for pages that must not be shown any more, and not for servers that do not answer.
     fn put_in(
         self: &Arc<Self>,
         off: u64,
         data: &[u8],
         append: bool,
+        way: Way<'_>,
         mut permit: OwnedSemaphorePermit,
         must_stay: bool,
     ) -> Option<bool> {
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
-            let right = self.mount.meta.leases.right_to_write(self.ino);
-            let stays = right.is_some();
+            let (leases, session) =
+                (&self.mount.meta.leases, self.mount.meta.sessions.current().id);
+            let right = leases.right_to_write(self.ino);
+            let back = matches!(way, Way::Back) && right.is_none();
+            let in_doubt = back.then(|| leases.right_in_doubt(self.ino)).flatten();
+            let stays = right.is_some() || in_doubt.is_some();
             let other_way = state.dirty.append != append && !state.dirty.is_empty();
             let other_right = state.buffered_under.right != right && state.is_dirty();
-            if other_way || other_right || (must_stay && !stays) {
+            let unnumbered = matches!(way, Way::Past(None)) && self.is_cached();
+            let must_not = must_stay && (!stays || unnumbered);
+            if other_way || (other_right && in_doubt.is_none()) || must_not {
                 return None;
             }
-            state.keeps_under(self.mount.meta.sessions.current().id, right);
+            match in_doubt {
+                Some(right) => state.keeps_in_doubt(session, right),
+                None => state.keeps_under(session, right),
+            }
             state.dirty.append = append;
             state.waiting.written((self.mount.options.clock)());
             let segment_len = state.layout.segment_len;
-            let mut off = if append { state.size() } else { off };
-            let (mut rest, mut full) = (data, Vec::new());
-            while !rest.is_empty() {
-                let room = if append { segment_len } else { segment_len - off % segment_len };
-                let (head, tail) = rest.split_at(rest.len().min(room as usize));
-                if let Some(part) = permit.split(head.len()) {
-                    full.extend(state.dirty.write(off, head, segment_len, part));
+            let off = if append { state.size() } else { off };
+            let range = off..off + data.len() as u64;
+            let parts = match way {
+                Way::Back => state.past.rest(range.clone()).collect(),
+                _ => vec![range.clone()],
+            };
+            match way {
+                Way::Along => state.past.filled(range),
+                Way::Past(Some(past)) if self.is_cached() => state.past.wrote(range, past.number()),
+                Way::Past(_) | Way::Back => {}
+            }
+            let mut full = Vec::new();
+            for part in parts {
+                let (mut at, mut rest) =
+                    (part.start, &data[(part.start - off) as usize..(part.end - off) as usize]);
+                while !rest.is_empty() {
+                    let room = if append { segment_len } else { segment_len - at % segment_len };
+                    let (head, tail) = rest.split_at(rest.len().min(room as usize));
+                    if let Some(part) = permit.split(head.len()) {
+                        full.extend(state.dirty.write(at, head, segment_len, part));
+                    }
+                    at += head.len() as u64;
+                    rest = tail;
                 }
-                off += head.len() as u64;
-                rest = tail;
             }
             (full, state.dirty.is_scattered(), stays)
         };

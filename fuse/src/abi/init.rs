@@ -10,6 +10,10 @@ const MAJOR: u32 = 7;
 const MINOR: u32 = 45;
 const OLDEST_MINOR: u32 = 33;
 
+/// From this version on (Linux 6.16) what takes pages back waits for those that are being written back. Older
+/// kernels write copies of them, which may come here after others have stored in the same pages.
+const WAITS_FOR_WRITES: u32 = 44;
+
 /// Longest read or write request, bytes.
 pub const MAX_REQUEST: u32 = 1 << 20;
 /// The kernel's smallest page, bytes.
@@ -58,7 +62,7 @@ pub mod flag {
     /// There are flags above bit 31.
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files opened for direct I/O, as appended ones are and those that another mount
-    /// may map.
+    /// may map. Without it they are refused (`ENODEV`), as they are where a page may be written back late.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// Requests over io_uring.
     pub const OVER_IO_URING: u64 = 1 << 41;
@@ -130,6 +134,9 @@ pub fn negotiate(offer: &Init, wanted: Wanted) -> Result<InitReply, Errno> {
     }
     if wanted.io_uring {
         flags |= flag::OVER_IO_URING;
+    }
+    if offer.minor < WAITS_FOR_WRITES {
+        flags &= !flag::DIRECT_IO_ALLOW_MMAP;
     }
     flags &= offer.flags;
     if flags >> 32 != 0 {

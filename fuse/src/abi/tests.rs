@@ -151,6 +151,12 @@ fn handshakes_agree_on_what_both_want() {
     assert_eq!(negotiate(&offer(30, u64::MAX), none), Err(Errno(libc::EPROTO)));
     assert!(negotiate(&Init { major: 8, ..offer(45, 0) }, none).is_err());
 
+    // Who writes pages back late shares none with another mount.
+    for (minor, shares) in [(33, false), (43, false), (44, true), (45, true)] {
+        let agreed = negotiate(&offer(minor, u64::MAX), none).unwrap();
+        assert_eq!(agreed.flags & flag::DIRECT_IO_ALLOW_MMAP != 0, shares, "7.{minor}");
+    }
+
     // A request has as many bytes whatever a page has.
     for page in [4096, 16 << 10, 64 << 10] {
         let agreed = negotiate(&offer(45, u64::MAX), Wanted { page, ..wanted }).unwrap();
