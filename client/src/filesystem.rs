@@ -72,8 +72,8 @@ impl Filesystem {
         let map = MapWatch::new();
         let meta = Arc::new(Meta::new(&options, peers.clone(), map.clone(), rng.clone()));
         let deadline = after(options.op_deadline.min(CONNECT));
-        let (ttl, cluster) = session::open(&meta, &options.client_name, &rng, deadline).await?;
-        if let Some(cluster) = cluster {
+        let opened = session::open(&meta, None, &options.client_name, &rng, deadline).await?;
+        if let (_, Some(cluster)) = opened {
             peers.set_cluster(cluster);
         }
         let timeouts =
@@ -85,7 +85,7 @@ impl Filesystem {
         let name = options.client_name.clone();
         let tasks = [
             tokio::spawn(map.clone().follow(options.metadata, options.transport, rng.clone())),
-            tokio::spawn(session::keep(mount.clone(), Arc::downgrade(&files), name, rng, ttl)),
+            tokio::spawn(session::keep(mount.clone(), Arc::downgrade(&files), name, rng, opened)),
             tokio::spawn(flusher::run(mount.clone(), Arc::downgrade(&files))),
             tokio::spawn(creates::tell_behind(mount.clone())),
             tokio::spawn(accesses::run(mount.clone(), Arc::downgrade(&files))),

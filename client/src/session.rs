@@ -186,9 +186,11 @@ impl Sessions {
     }
 }
 
-/// Opens a session and makes it the current one. Answers its time to live and the cluster.
+/// Opens a session and makes it the current one. Answers its time to live and the cluster. Errors: `WrongCluster`
+/// if that is not `of`, the one that was mounted.
 pub(crate) async fn open(
     meta: &Meta,
+    of: Option<Uuid>,
     client: &str,
     rng: &Rng,
     deadline: Instant,
@@ -199,10 +201,16 @@ pub(crate) async fn open(
     let sent = Instant::now();
     match meta.send(&request, Duration::from_secs(5), deadline).await?.result()? {
         Reply::OpenSession(reply) if reply.session != 0 => {
+            let cluster = Uuid::from_slice(&reply.cluster);
+            if of.is_some() && cluster != of {
+                let what =
+                    "another cluster was made in place of the one that was mounted: mount it anew";
+                return Err(Error::new(ErrorKind::WrongCluster, what));
+            }
             // An earlier try may have opened it: its time runs from then.
             meta.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
             meta.sessions.current.send_replace(Arc::new(Session::new(SessionId(reply.session))));
-            Ok((Duration::from_millis(reply.ttl_ms), Uuid::from_slice(&reply.cluster)))
+            Ok((Duration::from_millis(reply.ttl_ms), cluster))
         }
         _ => Err(Error::new(
             ErrorKind::Protocol,
@@ -217,7 +225,7 @@ pub(crate) async fn keep(
     files: Weak<Files>,
     client: String,
     rng: Arc<Rng>,
-    mut ttl: Duration,
+    (mut ttl, cluster): (Duration, Option<Uuid>),
 ) {
     let meta = mount.meta.clone();
     let sessions = meta.sessions.clone();
@@ -234,7 +242,7 @@ pub(crate) async fn keep(
                 files.locks().lost_with(session.id);
                 files.lose_content().await;
             }
-            match open(&meta, &client, &rng, meta.deadline()).await {
+            match open(&meta, cluster, &client, &rng, meta.deadline()).await {
                 Ok((new, _)) => {
                     ttl = new;
                     meta.leases.lost();

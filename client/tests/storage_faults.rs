@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options};
-use weft_proto::{ErrorKind, InodeId, v1};
+use weft_proto::{ChunkId, ErrorKind, InodeId, SegmentId, SessionId, v1};
 
 async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
     let opened = fs
@@ -272,6 +272,42 @@ async fn what_a_failed_attempt_leaves_behind_is_deleted_when_that_can_be() {
         tokio::task::yield_now().await;
     }
     cluster.assert_no_violations();
+}
+
+/// A chunk with other content is somebody else's: of a cluster that was made in place of the one that was mounted,
+/// where sessions and segments are counted from the start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stood_against_a_put_is_not_deleted_with_what_it_left() {
+    let cluster = Cluster::start(4, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let target = &cluster.targets[1];
+    target.set(Fault::RefusePut(ErrorKind::Exists));
+    let (handle, _) = create(&fs, "f").await;
+    // The first of the fixture.
+    let session = SessionId(100);
+    let theirs = |seq, shard| ChunkId { segment: SegmentId { session, seq }, shard };
+    let all: Vec<_> = (1..50).flat_map(|seq| (0..3).map(move |shard| (seq, shard))).collect();
+    for &(seq, shard) in &all {
+        target.chunks.lock().insert(theirs(seq, shard), (Bytes::from_static(&[1]), Vec::new()));
+    }
+    let mut i = 0;
+    while fs.counters().rewritten_segments == 0 {
+        fs.write(handle, i * 60_000, &pattern(60_000, 5)).await.unwrap();
+        fs.flush(handle).await.unwrap();
+        i += 1;
+    }
+    let unknown = || {
+        let state = cluster.metadata.state.lock();
+        let others = cluster.targets.iter().filter(|other| other.id != target.id);
+        others
+            .flat_map(|t| t.chunks.lock().keys().copied().collect::<Vec<_>>())
+            .filter(|chunk| !state.segments.contains_key(&chunk.segment))
+            .count()
+    };
+    while unknown() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(target.chunks.lock().len(), all.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,8 +3,8 @@
 //!
 //! Invariant: no work waits for ever for work before it. [`LANES`] threads do what comes. While more waits and
 //! nothing ends for [`STUCK`], all of them wait in the kernel, and as many again are begun. So there are at most twice
-//! as many threads as there is work that waits in the kernel, or [`LANES`]; each costs a stack of [`STACK`] bytes and
-//! the kernel's own. They end when nothing is left to do.
+//! as many threads as there is work that waits in the kernel, or [`LANES`], and never more than [`MOST`]; each costs a
+//! stack of [`STACK`] bytes and the kernel's own. They end when nothing is left to do.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -16,6 +16,9 @@ use tokio::runtime::Handle;
 
 /// Threads that are begun at once.
 const LANES: usize = 64;
+/// Threads at most: so many pages that wait at a time are a read of lost data that is taken back again and again, and
+/// no mount that waits for another.
+const MOST: usize = 4096;
 const STUCK: Duration = Duration::from_millis(10);
 /// Bytes.
 const STACK: usize = 128 << 10;
@@ -30,6 +33,8 @@ struct State {
     ended: u64,
     /// Somebody looks whether any ends.
     watched: bool,
+    /// That there are no more threads was said.
+    told: bool,
 }
 
 pub struct Lanes {
@@ -85,7 +90,7 @@ impl Lanes {
             tokio::time::sleep(STUCK).await;
             let state = &mut *self.state.lock();
             if state.waiting.is_empty() {
-                state.watched = false;
+                (state.watched, state.told) = (false, false);
                 return;
             }
             if seen.replace(state.ended) == Some(state.ended) {
@@ -95,14 +100,25 @@ impl Lanes {
     }
 
     fn grow(self: &Arc<Self>, state: &mut State) {
-        for _ in 0..state.threads.min(state.waiting.len()) {
+        let room = MOST.saturating_sub(state.threads);
+        for _ in 0..state.threads.min(state.waiting.len()).min(room) {
             let lanes = self.clone();
             let thread = thread::Builder::new().name("weft-notice".into()).stack_size(STACK);
             if let Err(error) = thread.spawn(move || lanes.serve()) {
-                tracing::warn!("{} notices to the kernel wait: {error}", state.waiting.len());
+                self.tell(state, &error);
                 return;
             }
             state.threads += 1;
+        }
+        if room == 0 {
+            self.tell(state, &"there are too many threads");
+        }
+    }
+
+    /// Once, until all of it was done.
+    fn tell(&self, state: &mut State, why: &dyn fmt::Display) {
+        if !std::mem::replace(&mut state.told, true) {
+            tracing::warn!("{} notices to the kernel wait: {why}", state.waiting.len());
         }
     }
 }

@@ -225,9 +225,12 @@ impl Leases {
         let lease = self.inodes.entry(ino).or_default();
         match lease.holders.iter_mut().find(|h| h.session == to) {
             Some(holder) => {
-                holder.seq = seq;
+                // The answer to a recall that is under way is as old as the recall.
+                if holder.recall.is_none() {
+                    holder.seq = seq;
+                }
                 holder.mode = holder.mode.max(mode);
-                Some((seq, holder.mode))
+                Some((holder.seq, holder.mode))
             }
             None => {
                 party.inos.insert(ino);
@@ -528,6 +531,7 @@ impl Leases {
             lease.locking.swap_remove(at);
         }
         self.forget_idle(Instant::now(), ino);
+        self.note_change();
     }
 
     /// Ends a claim.
@@ -807,6 +811,21 @@ mod tests {
         assert!(!l.recall(now, C, INO, Use::Change));
         assert!(changes.has_changed().unwrap());
         assert!(l.serve(now, A, INO, Mode::Write).unwrap().is_none());
+    }
+
+    /// It is sent again when its answer was lost, or as the new leader asks twice for it.
+    #[test]
+    fn a_declaration_that_is_repeated_leaves_a_recall_to_be_answered() {
+        let (mut l, now) = table();
+        l.declared_map(A, INO);
+        l.claim(B, &[INO]);
+        assert!(!l.recall(now, B, INO, Use::Change));
+        let (seq, _) = recalls(&l, A)[0];
+        l.declared_map(A, INO);
+        l.declared(A, &[INO]);
+        l.returned(A, INO, seq, false);
+        assert!(l.recall(now, B, INO, Use::Change), "the answer was not taken");
+        assert!(recalls(&l, A).is_empty());
     }
 
     #[test]

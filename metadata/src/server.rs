@@ -72,7 +72,16 @@ impl MetadataService {
     }
 
     async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
-        let mut reply = tokio::time::timeout_at(deadline, self.dispatch(message, deadline))
+        let session = SessionId(message.session);
+        let answer = async {
+            match self.dispatch(message, deadline).await {
+                Err(e) if e.kind == ErrorKind::SessionExpired => {
+                    Err(self.if_over(session, e).await)
+                }
+                answer => answer,
+            }
+        };
+        let mut reply = tokio::time::timeout_at(deadline, answer)
             .await
             .map_err(|_| {
                 Error::new(ErrorKind::TimedOut, "the metadata group did not answer in time")
@@ -80,6 +89,22 @@ impl MetadataService {
             .map_err(|error| self.node.or_elsewhere(error))?;
         without(self.add_xattrs(&mut reply), "extended attributes that were not asked for");
         Ok(reply)
+    }
+
+    /// Whether a session is over only the state says, of who leads now: soft state may be that of a term which has
+    /// ended, or of none. A client that is told so gives up what it holds.
+    async fn if_over(&self, session: SessionId, error: Error) -> Error {
+        if let Err(not_leader) = self.node.read_barrier().await {
+            return not_leader;
+        }
+        match self.node.state.session_exists(session) {
+            Ok(false) => error,
+            Ok(true) => {
+                let what = format!("session {session} is not known here yet");
+                Error::new(ErrorKind::Unavailable, what)
+            }
+            Err(unreadable) => unreadable,
+        }
     }
 
     /// Adds the extended attributes of inodes that may have some and that the session is granted a lease on:

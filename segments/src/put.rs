@@ -15,11 +15,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use weft_erasure::{checksum_blocks, encode_segment};
 use weft_net::AlignedBuf;
 use weft_proto::layout::BLOCK;
-use weft_proto::{Error, ErrorKind, Geometry, Layout, Result};
+use weft_proto::{ChunkId, Error, ErrorKind, Geometry, Layout, Result, TargetId};
 
 /// How long to wait for the map to change before looking at the targets again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -146,7 +146,7 @@ impl Segments {
             Segment { id, geometry: place.geometry, pg: place.pg, seats: place.seats.clone() };
         let mut shards = JoinSet::new();
         let at = |(shard, target): (u8, &Target)| (target.id, segment.chunk(shard));
-        let written: Vec<_> = (0..).zip(&place.targets).map(at).collect();
+        let mut written: Vec<_> = (0..).zip(&place.targets).map(at).collect();
         for ((shard, chunk), target) in (0u8..).zip(chunks).zip(place.targets) {
             if chunk.checksums.is_empty() {
                 continue;
@@ -164,24 +164,44 @@ impl Segments {
                 {
                     store.health.filled(target.id, room(refusal, length));
                 }
-                sent.map_err(|e| Error { message: format!("put on {e}"), ..e })
+                let sent = sent.map_err(|e| Error { message: format!("put on {e}"), ..e });
+                ((target.id, id), sent)
             });
         }
         while let Some(shard) = shards.join_next().await {
             let failed = match shard {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) => error,
+                Ok((_, Ok(()))) => continue,
+                Ok((at, Err(error))) => {
+                    keep_what_exists(&mut written, at, &error);
+                    error
+                }
                 Err(panic) => Error::new(ErrorKind::Internal, format!("put: {panic}")),
             };
             let store = self.clone();
             tokio::spawn(async move {
-                while shards.join_next().await.is_some() {}
+                while let Some(shard) = shards.join_next().await {
+                    if let Ok((at, Err(error))) = shard {
+                        keep_what_exists(&mut written, at, &error);
+                    }
+                }
                 store.leftovers.discard_doubtful(written);
             });
             return Err(failed);
         }
         debug!(segment = %id, bytes = place.geometry.length, profile = %place.geometry.profile, "durable");
         Ok(segment)
+    }
+}
+
+/// A chunk that is there with other content is not of this attempt, and must not be deleted with it.
+fn keep_what_exists(
+    written: &mut Vec<(TargetId, ChunkId)>,
+    at: (TargetId, ChunkId),
+    refusal: &Error,
+) {
+    if refusal.kind == ErrorKind::Exists {
+        warn!(target = %at.0, chunk = %at.1, "{refusal}; is this the cluster that was mounted?");
+        written.retain(|chunk| *chunk != at);
     }
 }
 

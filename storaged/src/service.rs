@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::timeout_at;
-use weft_net::{Incoming, Outgoing, Service};
+use weft_net::{Incoming, Outgoing, PeerInfo, Service};
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
 
 /// A drive that has not answered its oldest request for this long counts as failed until it does, and
@@ -56,7 +56,23 @@ impl Targets {
         self.by_id.read().iter().filter(|(_, s)| s.away.is_some()).map(|(id, _)| id.0).collect()
     }
 
-    fn find(&self, id: u32) -> Result<Engine> {
+    /// The target, if it is of the cluster that who asks belongs to, as far as both know: ids are counted in
+    /// each.
+    fn find(&self, id: u32, peer: &PeerInfo) -> Result<Engine> {
+        let engine = self.served(id)?;
+        match (engine.cluster(), peer.cluster) {
+            (Some(ours), Some(theirs)) if ours != theirs => Err(Error::new(
+                ErrorKind::WrongCluster,
+                format!(
+                    "target {id} belongs to cluster {ours}, {} to cluster {theirs}: mount it anew",
+                    peer.name
+                ),
+            )),
+            _ => Ok(engine),
+        }
+    }
+
+    fn served(&self, id: u32) -> Result<Engine> {
         let found =
             self.by_id.read().get(&TargetId(id)).map(|s| (s.engine.clone(), s.away.clone()));
         if let Some((_, Some(why))) = found {
@@ -75,7 +91,8 @@ impl Targets {
         Err(if self.opening.load(Ordering::Acquire) > 0 {
             Error::new(ErrorKind::Unavailable, format!("target {id} may still be starting"))
         } else {
-            Error::new(ErrorKind::NotFound, format!("target {id} is not served here"))
+            // It may have moved to another daemon, as the next map will say: no chunk is missing.
+            Error::new(ErrorKind::StaleMap, format!("target {id} is not served here"))
         })
     }
 }
@@ -102,17 +119,16 @@ impl Service for Targets {
 
 impl Targets {
     async fn answer(&self, request: Incoming) -> Result<Outgoing> {
+        let peer = &*request.peer;
         match request.op {
-            op::PUT => request.answer(|q| self.put(q, request.payload.clone())).await,
-            op::GET => request.answer_with_payload(|q| self.get(q)).await,
-            op::DELETE => request.answer(|q| self.delete(q)).await,
-            op::LIST => request.answer(|q| self.list(q)).await,
-            op::FENCE => request.answer(|q| self.fence(q)).await,
-            op::TARGET_STAT => request.answer(|q| self.stat(q)).await,
-            op::VERIFY => request.answer(|q| self.verify(q)).await,
-            op::REPORT_CORRUPT => {
-                request.answer(|q| self.report_corrupt(q, &request.peer.name)).await
-            }
+            op::PUT => request.answer(|q| self.put(q, request.payload.clone(), peer)).await,
+            op::GET => request.answer_with_payload(|q| self.get(q, peer)).await,
+            op::DELETE => request.answer(|q| self.delete(q, peer)).await,
+            op::LIST => request.answer(|q| self.list(q, peer)).await,
+            op::FENCE => request.answer(|q| self.fence(q, peer)).await,
+            op::TARGET_STAT => request.answer(|q| self.stat(q, peer)).await,
+            op::VERIFY => request.answer(|q| self.verify(q, peer)).await,
+            op::REPORT_CORRUPT => request.answer(|q| self.report_corrupt(q, peer)).await,
             other => Err(Error::new(
                 ErrorKind::Protocol,
                 format!("a storage daemon does not know operation {other}"),
@@ -120,57 +136,62 @@ impl Targets {
         }
     }
 
-    async fn stat(&self, q: v1::TargetStatRequest) -> Result<v1::TargetStat> {
-        Ok(self.find(q.target)?.stat())
+    async fn stat(&self, q: v1::TargetStatRequest, peer: &PeerInfo) -> Result<v1::TargetStat> {
+        Ok(self.find(q.target, peer)?.stat())
     }
 
     async fn report_corrupt(
         &self,
         q: v1::ReportCorruptRequest,
-        peer: &str,
+        peer: &PeerInfo,
     ) -> Result<v1::ReportCorruptReply> {
         let chunk = chunk(q.chunk)?;
-        tracing::warn!(target_id = q.target, %chunk, off = q.off, len = q.len, %peer, "reported as corrupt");
-        self.find(q.target)?.verify(chunk, q.off, q.len).await?;
+        tracing::warn!(target_id = q.target, %chunk, off = q.off, len = q.len, peer = peer.name, "reported as corrupt");
+        self.find(q.target, peer)?.verify(chunk, q.off, q.len).await?;
         Ok(v1::ReportCorruptReply {})
     }
 
-    async fn verify(&self, q: v1::VerifyRequest) -> Result<v1::VerifyReply> {
-        let bad_off = self.find(q.target)?.verify(chunk(q.chunk)?, 0, 0).await?;
+    async fn verify(&self, q: v1::VerifyRequest, peer: &PeerInfo) -> Result<v1::VerifyReply> {
+        let bad_off = self.find(q.target, peer)?.verify(chunk(q.chunk)?, 0, 0).await?;
         Ok(v1::VerifyReply { bad_off })
     }
 
-    async fn put(&self, q: v1::PutRequest, payload: Bytes) -> Result<v1::PutReply> {
-        self.find(q.target)?.put(chunk(q.chunk)?, payload, q.checksums).await?;
+    async fn put(
+        &self,
+        q: v1::PutRequest,
+        payload: Bytes,
+        peer: &PeerInfo,
+    ) -> Result<v1::PutReply> {
+        self.find(q.target, peer)?.put(chunk(q.chunk)?, payload, q.checksums).await?;
         Ok(v1::PutReply {})
     }
 
-    async fn get(&self, q: v1::GetRequest) -> Result<(v1::GetReply, Vec<Bytes>)> {
-        let range = self.find(q.target)?.get(chunk(q.chunk)?, q.off, q.len).await?;
+    async fn get(&self, q: v1::GetRequest, peer: &PeerInfo) -> Result<(v1::GetReply, Vec<Bytes>)> {
+        let range = self.find(q.target, peer)?.get(chunk(q.chunk)?, q.off, q.len).await?;
         Ok((v1::GetReply { checksums: range.checksums }, range.data))
     }
 
-    async fn delete(&self, q: v1::DeleteRequest) -> Result<v1::DeleteReply> {
+    async fn delete(&self, q: v1::DeleteRequest, peer: &PeerInfo) -> Result<v1::DeleteReply> {
         let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<_>>()?;
-        let deleted = self.find(q.target)?.delete(ids).await?;
+        let deleted = self.find(q.target, peer)?.delete(ids).await?;
         Ok(v1::DeleteReply { deleted })
     }
 
-    async fn fence(&self, q: v1::FenceRequest) -> Result<v1::FenceReply> {
+    async fn fence(&self, q: v1::FenceRequest, peer: &PeerInfo) -> Result<v1::FenceReply> {
         let ended = q.ended.iter().map(|range| range.first..=range.last).collect::<Vec<_>>();
         if let Some(range) = ended.iter().find(|range| range.is_empty()) {
             let what = format!("no sessions are from {} to {}", range.start(), range.end());
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        self.find(q.target)?.fence(ended).await?;
+        self.find(q.target, peer)?.fence(ended).await?;
         Ok(v1::FenceReply {})
     }
 
-    async fn list(&self, q: v1::ListRequest) -> Result<v1::ListReply> {
+    async fn list(&self, q: v1::ListRequest, peer: &PeerInfo) -> Result<v1::ListReply> {
         let after = q.after.map(ChunkId::try_from).transpose()?;
         let session = Some(SessionId(q.session)).filter(|s| s.0 != 0);
         let limit = if q.limit == 0 { LIST_DEFAULT } else { q.limit.min(LIST_MAX) };
-        let page = self.find(q.target)?.list(after, session, limit as usize).await?;
+        let page = self.find(q.target, peer)?.list(after, session, limit as usize).await?;
         let items = page
             .items
             .into_iter()

@@ -18,8 +18,11 @@ const WAITS_FOR_WRITES: u32 = 44;
 pub const MAX_REQUEST: u32 = 1 << 20;
 /// The kernel's smallest page, bytes.
 const SMALLEST_PAGE: u32 = 4096;
-/// Requests that the kernel may have in flight without a caller waiting: read-ahead, direct I/O.
-const MAX_BACKGROUND: u16 = 64;
+/// Requests that the kernel may have in flight without a caller waiting: read-ahead, direct I/O, pages that it writes
+/// back. Reads may wait for targets, or for another mount which waits for what is written back behind them, so there is
+/// no end to these; no read-ahead is begun beyond `CONGESTED`.
+const MAX_BACKGROUND: u16 = u16::MAX;
+const CONGESTED: u16 = 48;
 
 /// Bits of the handshake that this code gives or takes. Of the others:
 /// - `AUTO_INVAL_DATA`: whether cached data is good is said with each open.
@@ -151,7 +154,7 @@ pub fn negotiate(offer: &Init, wanted: Wanted) -> Result<InitReply, Errno> {
 impl InitReply {
     pub(super) fn encode(&self, out: &mut Record) {
         out.u32(MAJOR).u32(self.minor).u32(self.max_readahead).u32(self.flags as u32);
-        out.u16(MAX_BACKGROUND).u16(MAX_BACKGROUND * 3 / 4).u32(MAX_REQUEST);
+        out.u16(MAX_BACKGROUND).u16(CONGESTED).u32(MAX_REQUEST);
         // Times are exact to the nanosecond.
         out.u32(1).u16(self.max_pages).u16(0).u32((self.flags >> 32) as u32);
         out.u32(0).u16(0).zeros(22);

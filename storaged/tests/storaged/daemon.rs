@@ -206,7 +206,12 @@ async fn serves_registers_and_comes_back() {
     put(&peer, 1, 5, 33).await.unwrap();
     put(&peer, 1, 5, 33).await.unwrap();
     assert_eq!(put(&peer, 1, 5, 34).await.unwrap_err().kind, ErrorKind::Exists);
-    assert_eq!(put(&peer, 9, 5, 1).await.unwrap_err().kind, ErrorKind::NotFound);
+    // No chunk of it counts as missing.
+    assert_eq!(put(&peer, 9, 5, 1).await.unwrap_err().kind, ErrorKind::StaleMap);
+    let identity = Identity { name: "stranger".into(), cluster: Some(Uuid([8; 16])) };
+    let stranger = Peers::new(weft_net::tcp(), identity).peer(&daemon.address);
+    assert_eq!(put(&stranger, 1, 6, 1).await.unwrap_err().kind, ErrorKind::WrongCluster);
+    assert_eq!(get(&stranger, 1, 5, 0, 4096).await.unwrap_err().kind, ErrorKind::WrongCluster);
     let (bytes, sums) = data(id(1, 5, 0), 33, 0);
     let (got_sums, got) = get(&peer, 1, 5, 4096, 8192).await.unwrap();
     assert_eq!((got_sums, got), (sums[1..3].to_vec(), bytes[4096..12288].to_vec()));

@@ -492,11 +492,8 @@ async fn a_server_is_admitted_once_for_each_lost_disk() {
     }
 }
 
-/// What comes along with an answer cannot be read any more when the change has taken effect.
-#[tokio::test]
-async fn what_was_done_is_told_without_what_comes_along() {
-    use v1::meta_reply::Result as Reply;
-    use v1::meta_request::Op;
+/// The leader of a cluster, and what answers there.
+async fn serving() -> (Rig, MetadataService) {
     let mut rig = Rig::leading().await;
     let init = v1::InitClusterEntry {
         cluster: vec![7; 16].into(),
@@ -513,6 +510,54 @@ async fn what_was_done_is_told_without_what_comes_along() {
         mpsc::channel(1).0,
         rig.driver.wiring.shutdown.clone(),
     );
+    (rig, service)
+}
+
+fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
+    let peer = weft_net::PeerInfo { name: "c".into(), address: "c".into(), cluster: None };
+    weft_net::Incoming {
+        op: op::META,
+        head: request.encode_to_vec().into(),
+        payload: Default::default(),
+        peer: Arc::new(peer),
+        deadline: None,
+    }
+}
+
+/// Whoever is told so gives up locks and what it has not written: soft state that has gone with a term, or is of an
+/// earlier one, is no proof.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_over_only_if_the_state_says_so() {
+    use v1::meta_request::Op;
+    let (mut rig, service) = serving().await;
+    let open = Op::OpenSession(v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() });
+    let request = v1::MetaRequest { op: Some(open), ..Default::default() };
+    let mut call = service.call(incoming(&request));
+    assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
+    assert_eq!(rig.pump().await, 1);
+    call.await.unwrap();
+    let node = rig.driver.node.clone();
+    node.sessions.lock().start(Instant::now(), 0, Vec::new());
+    for (session, kind) in [(1, ErrorKind::Unavailable), (2, ErrorKind::SessionExpired)] {
+        for op in [
+            Op::Recalls(v1::RecallsOp::default()),
+            Op::Renew(v1::RenewOp::default()),
+            Op::Close(v1::CloseOp { items: vec![Default::default()] }),
+        ] {
+            node.lease.extend(Instant::now());
+            let request = v1::MetaRequest { session, op: Some(op), ..Default::default() };
+            let refused = service.call(incoming(&request)).await.map(drop);
+            assert_eq!(refused.unwrap_err().kind, kind, "{:?}", request.op);
+        }
+    }
+}
+
+/// What comes along with an answer cannot be read any more when the change has taken effect.
+#[tokio::test]
+async fn what_was_done_is_told_without_what_comes_along() {
+    use v1::meta_reply::Result as Reply;
+    use v1::meta_request::Op;
+    let (mut rig, service) = serving().await;
     let open = Op::OpenSession(v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() });
     let create = |name: &'static str| {
         Op::Create(v1::CreateOp { parent: 1, name: name.into(), ..Default::default() })
@@ -523,14 +568,7 @@ async fn what_was_done_is_told_without_what_comes_along() {
     {
         let request =
             v1::MetaRequest { session: number.min(1), number, acked_below: 0, op: Some(op) };
-        let peer = weft_net::PeerInfo { name: "c".into(), address: "c".into(), cluster: None };
-        let mut call = service.call(weft_net::Incoming {
-            op: op::META,
-            head: request.encode_to_vec().into(),
-            payload: Default::default(),
-            peer: Arc::new(peer),
-            deadline: None,
-        });
+        let mut call = service.call(incoming(&request));
         assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
         assert_eq!(rig.pump().await, 1);
         if damaged {
@@ -548,35 +586,12 @@ async fn what_was_done_is_told_without_what_comes_along() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_read_its_state_leaves_the_lead_to_who_can() {
     use v1::meta_request::Op;
-    let mut rig = Rig::leading().await;
-    let init = v1::InitClusterEntry {
-        cluster: vec![7; 16].into(),
-        profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
-        members: vec![],
-    };
-    rig.propose(v1::log_entry::Body::InitCluster(init));
-    rig.settle().await;
-    rig.acknowledge(&[2]).await;
+    let (mut rig, service) = serving().await;
     let node = rig.driver.node.clone();
-    let service = MetadataService::new(
-        node.clone(),
-        Arc::default(),
-        rig.driver.wiring.snapshots.clone(),
-        mpsc::channel(1).0,
-        rig.driver.wiring.shutdown.clone(),
-    );
     let ask = async |op| {
         node.lease.extend(Instant::now());
         let request = v1::MetaRequest { op: Some(op), ..Default::default() };
-        let peer = weft_net::PeerInfo { name: "c".into(), address: "c".into(), cluster: None };
-        let incoming = weft_net::Incoming {
-            op: op::META,
-            head: request.encode_to_vec().into(),
-            payload: Default::default(),
-            peer: Arc::new(peer),
-            deadline: None,
-        };
-        service.call(incoming).await.map(drop).map_err(|e| e.kind)
+        service.call(incoming(&request)).await.map(drop).map_err(|e| e.kind)
     };
     let root = || Op::GetAttr(v1::GetAttrOp { ino: 1 });
     rig.acknowledge(&[2, 3]).await;
