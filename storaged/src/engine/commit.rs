@@ -12,7 +12,6 @@ use super::journal::{self, Change, Ring};
 use super::worker::{self, Answer, Worker};
 use super::{BLOCK, Core};
 use parking_lot::Mutex;
-use rangemap::RangeInclusiveSet;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::mpsc;
@@ -55,9 +54,7 @@ impl Committer {
         let (queue, messages) = mpsc::channel();
         let ring = Ring::new(core.superblock.read().journal_blocks);
         let later = VecDeque::new();
-        let fenced = RangeInclusiveSet::new();
-        let thread =
-            Thread { core: core.clone(), ring, last, messages, later, flush: None, fenced };
+        let thread = Thread { core: core.clone(), ring, last, messages, later, flush: None };
         let own = queue.clone();
         let thread = Worker::start("commit", move || thread.run(&own))?;
         Ok(Self { queue, thread, core, closed: Mutex::default() })
@@ -129,8 +126,6 @@ struct Thread {
     later: VecDeque<Message>,
     /// An index flush that runs.
     flush: Option<JoinHandle<()>>,
-    /// Sessions that have ended.
-    fenced: RangeInclusiveSet<u64>,
 }
 
 impl Thread {
@@ -142,7 +137,7 @@ impl Thread {
                     self.commit(batch, own);
                 }
                 Message::Fence(ended, done) => {
-                    self.fenced.extend(ended);
+                    self.core.fenced.write().extend(ended);
                     let _ = done.send(()); // who asked may be gone
                 }
                 Message::Flushed(result) => self.flushed(result),
@@ -190,7 +185,7 @@ impl Thread {
 
     fn is_fenced(&self, waiting: &Waiting) -> bool {
         let of_ended = |commit: &Commit| match commit {
-            Commit::Put(id, _) => self.fenced.contains(&id.segment.session.0),
+            Commit::Put(id, _) => self.core.check_fence(*id).is_err(),
             Commit::Delete(..) => false,
         };
         waiting.commits.iter().any(of_ended)
@@ -198,14 +193,14 @@ impl Thread {
 
     /// Puts of a session that has ended: they never were.
     fn refuse(&self, waiting: Waiting) {
+        let mut refusal = Ok(());
         for commit in &waiting.commits {
             if let Commit::Put(id, entry) = commit {
-                tracing::debug!(target = %self.core.path.display(), chunk = %id, "came too late");
                 self.core.discard.give(&entry.place.extents);
+                refusal = refusal.and(self.core.check_fence(*id));
             }
         }
-        let what = "the session that wrote this has ended";
-        let _ = waiting.done.send(Err(Error::new(ErrorKind::SessionExpired, what)));
+        let _ = waiting.done.send(refusal);
     }
 
     /// One record, one flush, one update of the index. An error means that nobody knows what of it

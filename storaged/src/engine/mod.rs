@@ -59,11 +59,12 @@ use commit::Committer;
 use discard::Discard;
 use index::Index;
 use parking_lot::{Mutex, RwLock};
+use rangemap::RangeInclusiveSet;
 use readers::Readers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
 
 /// Unit of allocation, of checksums and of I/O, in bytes.
 pub const BLOCK: u64 = layout::BLOCK as u64;
@@ -91,6 +92,8 @@ struct Core {
     counters: Counters,
     /// Tells this opening of the target from others.
     opened: u64,
+    /// Sessions that have ended, by id. Only the committer adds to them.
+    fenced: RwLock<RangeInclusiveSet<u64>>,
     /// Why nothing can be written any more.
     failure: Mutex<Option<String>>,
 }
@@ -112,6 +115,16 @@ impl Core {
         if failure.is_none() {
             tracing::error!(target = %self.path.display(), "target takes no more writes: {why}");
             *failure = Some(why);
+        }
+    }
+
+    fn check_fence(&self, id: ChunkId) -> Result<()> {
+        match self.fenced.read().contains(&id.segment.session.0) {
+            false => Ok(()),
+            true => {
+                let what = format!("chunk {id} comes too late: its session has ended");
+                Err(Error::new(ErrorKind::SessionExpired, what))
+            }
         }
     }
 

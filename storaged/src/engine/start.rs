@@ -202,6 +202,7 @@ impl Engine {
             stamp: AtomicU64::new(applied.stamp),
             counters: Counters::default(),
             opened: rand::random(),
+            fenced: RwLock::default(),
             failure: Mutex::new(None),
         });
         core.counters.chunks.store(chunks, Ordering::Relaxed);
