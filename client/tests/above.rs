@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
-use weft_client::{ContentCache, Creator, Filesystem, HandleId, OpenFlags, Opened, Via};
+use weft_client::{ContentCache, Creator, Filesystem, HandleId, OpenFlags, Opened, Options, Via};
 use weft_proto::{ErrorKind, InodeId, Result, v1};
 
 const PAGE: u64 = 4096;
@@ -129,8 +129,14 @@ struct Rig {
 
 impl Rig {
     async fn start() -> Self {
+        Self::start_with(|_| ()).await
+    }
+
+    async fn start_with(options: impl FnOnce(&mut Options)) -> Self {
         let cluster = Cluster::start(3, small_layout("2+1")).await;
-        let fs = cluster.client().await;
+        let mut with = cluster.options();
+        options(&mut with);
+        let fs = Filesystem::connect(with).await.unwrap();
         let kernel = Arc::new(Kernel::default());
         fs.set_content_cache(Arc::new(Cache(kernel.clone())));
         let flags = OpenFlags { write: true, ..Default::default() };
@@ -177,6 +183,17 @@ impl Rig {
         while self.cluster.metadata.count("renew") < renewed {
             yield_now().await;
         }
+    }
+
+    /// As if others changed the content whenever the lease is given back. Answers how often.
+    fn change_on_return(&self) -> watch::Receiver<u64> {
+        let (tell, returns) = watch::channel(0);
+        let change = move |inode: &mut fixture::metadata::Inode| {
+            inode.attr.data_version += 1;
+            tell.send_modify(|n| *n += 1);
+        };
+        *self.cluster.metadata.on_return.lock() = Some(Box::new(change));
+        returns
     }
 
     async fn read_all(&self) {
@@ -669,4 +686,56 @@ async fn what_was_stored_before_a_session_ended_is_not_written_back_after() {
     assert_eq!(written.await.map_err(|error| error.kind), Err(ErrorKind::Io));
     rig.fs.fsync(opened, false).await.unwrap();
     assert_eq!(rig.read(0).await.unwrap(), [7; PAGE as usize]);
+}
+
+/// Others change the file when they have its lease, and what is in doubt is committed only onto what it was stored on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_not_given_back_before_what_is_in_doubt_is_committed() {
+    let rig = Rig::start().await;
+    let metadata = &rig.cluster.metadata;
+    let opened = rig.open_to_map().await;
+    rig.give_back_write().await;
+    rig.read_all().await;
+    rig.cut_off();
+    rig.kernel.until_empty().await;
+    rig.fs.write_via(opened, 0, &[8; PAGE as usize], Via::WriteBack).await.unwrap();
+    metadata.hold_commits.send_replace(true);
+    let mut returns = rig.change_on_return();
+    metadata.recall(rig.ino.0);
+    metadata.leader.store(0, Ordering::SeqCst);
+    rig.renewed().await;
+    let fs = rig.fs.clone();
+    let synced = tokio::spawn(async move { fs.fsync(opened, false).await });
+    while metadata.held.load(Ordering::SeqCst) == 0 {
+        yield_now().await;
+    }
+    // An answer to the recall would come in this time.
+    for _ in 0..100 {
+        rig.fs.stat_fs().await.unwrap();
+    }
+    metadata.hold_commits.send_replace(false);
+    synced.await.unwrap().unwrap();
+    returns.wait_for(|n| *n == 1).await.unwrap();
+}
+
+/// Nobody needs to ask for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_doubt_is_committed_when_the_leases_turn_out_to_have_lasted() {
+    let rig = Rig::start_with(|o| o.flush_age = Duration::from_secs(3600)).await;
+    let metadata = &rig.cluster.metadata;
+    let opened = rig.open_to_map().await;
+    rig.give_back_write().await;
+    rig.read_all().await;
+    rig.cut_off();
+    rig.kernel.until_empty().await;
+    rig.fs.write_via(opened, 0, &[8; PAGE as usize], Via::WriteBack).await.unwrap();
+    let commits = metadata.count("commit");
+    metadata.leader.store(0, Ordering::SeqCst);
+    let committed = async {
+        while metadata.count("commit") == commits {
+            yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), committed).await.expect("it stays in doubt");
+    rig.fs.fsync(opened, false).await.unwrap();
 }

@@ -315,10 +315,17 @@ impl File {
         Ok(())
     }
 
-    fn is_in_doubt(&self) -> bool {
+    pub fn is_in_doubt(&self) -> bool {
         let state = self.state.lock();
         let kept = |right| self.mount.meta.leases.keeps(self.ino, right);
         state.is_dirty() && state.buffered_under.right.is_some_and(|right| !kept(right))
+    }
+
+    /// Whether something waits that was kept in doubt in this session, and under no right that it keeps.
+    pub fn is_in_doubt_since(&self, session: SessionId) -> bool {
+        let state = self.state.lock();
+        let Under { session: since, right, .. } = state.buffered_under;
+        state.is_dirty() && right == Some(Right::GONE) && since == session
     }
 
     /// The time of all leases is over.
