@@ -290,7 +290,8 @@ impl Filesystem {
 
     /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers how much
     /// of it was taken (all, unless an error came in between). With an append handle `off` is ignored.
-    /// Answers the failure of an earlier write of the file if this handle was not told yet (I8).
+    /// Answers the failure of an earlier write of the file if this handle was not told yet (I8), but not to the cache
+    /// that writes back.
     pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
         self.write_via(handle, off, data, Via::Direct).await
     }
@@ -329,11 +330,16 @@ impl Filesystem {
             if let (Via::Cache, Some(ticket)) = (via, &ticket) {
                 file.may_fill(ticket).await?;
             }
-            handle.failure()?;
+            if !back {
+                handle.failure()?;
+            }
             handle.writes();
             let (written, buffered) = file.write(off, data, append, way, permitted).await?;
-            if (handle.sync && !back) || !buffered {
-                handle.flush().await?;
+            match back {
+                // Earlier failures are none of what was stored: who writes, syncs or closes is told.
+                true if !buffered => file.flush().await?,
+                false if handle.sync || !buffered => handle.flush().await?,
+                _ => {}
             }
             Ok(written)
         };
@@ -422,10 +428,10 @@ impl Filesystem {
         };
         let permitted = || {
             self.locks_hold(file.ino, id)?;
-            if back {
-                file.may_write_back(self.inner.mount.meta.sessions.current().id)?;
+            match back {
+                true => file.may_write_back(self.inner.mount.meta.sessions.current().id),
+                false => handle.failure(),
             }
-            handle.failure()
         };
         match permitted() {
             Ok(()) => handle.file.write_now(off, data, append, way).map(Ok),

@@ -739,3 +739,48 @@ async fn what_is_in_doubt_is_committed_when_the_leases_turn_out_to_have_lasted()
     tokio::time::timeout(Duration::from_secs(20), committed).await.expect("it stays in doubt");
     rig.fs.fsync(opened, false).await.unwrap();
 }
+
+/// Those were of other stores; whoever syncs is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_page_is_dropped_because_of_earlier_failures() {
+    for shared in [false, true] {
+        let rig = Rig::start().await;
+        let refuse = &rig.cluster.metadata.refuse_commits;
+        let opened = rig.open_to_map().await;
+        let flags = OpenFlags { write: true, ..Default::default() };
+        let other = rig.fs.open(rig.ino, flags).await.unwrap().handle;
+        if shared {
+            rig.give_back_write().await;
+        }
+        *refuse.lock() = Some(ErrorKind::Invalid);
+        let lost = rig.fs.write(other, 0, b"lost").await;
+        assert!(lost.is_err() || rig.fs.fsync(other, false).await.is_err());
+        *refuse.lock() = None;
+        let page = [8; PAGE as usize];
+        let now = rig.fs.write_now(opened, PAGE, &page, Via::WriteBack);
+        assert!(now.is_none_or(|now| now.is_ok()), "shared: {shared}");
+        let written = rig.fs.write_via(opened, PAGE, &page, Via::WriteBack).await;
+        assert!(written.is_ok(), "shared: {shared}: {written:?}");
+        assert!(rig.fs.fsync(opened, false).await.is_err(), "nobody is told");
+        rig.fs.fsync(opened, false).await.unwrap();
+        assert_eq!(rig.read(1).await.unwrap(), page);
+    }
+}
+
+/// It cannot be committed with what is appended, and is none of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_page_is_dropped_with_what_has_to_be_committed_before() {
+    let rig = Rig::start().await;
+    let refuse = &rig.cluster.metadata.refuse_commits;
+    let opened = rig.open_to_map().await;
+    let flags = OpenFlags { write: true, append: true, ..Default::default() };
+    let append = rig.fs.open(rig.ino, flags).await.unwrap().handle;
+    rig.fs.write(append, PAGE * PAGES, b"more").await.unwrap();
+    *refuse.lock() = Some(ErrorKind::Invalid);
+    let page = [8; PAGE as usize];
+    rig.fs.write_via(opened, PAGE, &page, Via::WriteBack).await.unwrap();
+    *refuse.lock() = None;
+    assert!(rig.fs.fsync(opened, false).await.is_err(), "nobody is told");
+    rig.fs.fsync(opened, false).await.unwrap();
+    assert_eq!(rig.read(1).await.unwrap(), page);
+}

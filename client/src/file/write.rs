@@ -79,6 +79,7 @@ impl File {
         way: Way<'_>,
         permitted: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
+        let mut spared = matches!(way, Way::Back);
         loop {
             let permit = self.mount.budget.take(data.len()).await?;
             permitted()?;
@@ -86,8 +87,13 @@ impl File {
                 return Ok(stays);
             }
             // Positioned and appended data are committed in different ways, and what was written under
-            // the right to and without it: not together.
-            self.flush().await?;
+            // the right to and without it: not together. A page that is written back would be lost with what is given
+            // up then, and is none of that.
+            if let Err(error) = self.flush().await
+                && !std::mem::take(&mut spared)
+            {
+                return Err(error);
+            }
         }
     }
 
