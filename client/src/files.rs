@@ -284,7 +284,9 @@ impl Files {
     /// The leases turn out to have lasted. What was kept in doubt is committed now, since others may use its file;
     /// a failure is noted for its handles.
     pub fn revive(&self) {
-        for file in self.all().into_iter().filter(|file| file.is_in_doubt()) {
+        let files = self.all();
+        files.iter().for_each(|file| file.revived());
+        for file in files.into_iter().filter(|file| file.is_in_doubt()) {
             tokio::spawn(async move { file.flush().await });
         }
     }

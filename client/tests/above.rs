@@ -784,3 +784,37 @@ async fn no_page_is_dropped_with_what_has_to_be_committed_before() {
     rig.fs.fsync(opened, false).await.unwrap();
     assert_eq!(rig.read(1).await.unwrap(), page);
 }
+
+/// The leases were good meanwhile, and the content has changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_doubt_is_of_the_content_when_the_leases_lapsed_last() {
+    let rig = Rig::start().await;
+    let metadata = &rig.cluster.metadata;
+    let opened = rig.open_to_map().await;
+    rig.give_back_write().await;
+    rig.read_all().await;
+    rig.cut_off();
+    rig.kernel.until_empty().await;
+    metadata.leader.store(0, Ordering::SeqCst);
+    rig.renewed().await;
+    rig.read_all().await;
+    let mut returns = rig.change_on_return();
+    metadata.recall(rig.ino.0);
+    returns.wait_for(|n| *n == 1).await.unwrap();
+    rig.read_all().await;
+    rig.cut_off();
+    // It comes as soon as they have lapsed.
+    let page = [8; PAGE as usize];
+    let written = loop {
+        match rig.fs.write_now(opened, 0, &page, Via::WriteBack) {
+            Some(written) => break written,
+            None => yield_now().await,
+        }
+    };
+    written.unwrap();
+    rig.kernel.until_empty().await;
+    metadata.leader.store(0, Ordering::SeqCst);
+    rig.renewed().await;
+    rig.fs.fsync(opened, false).await.unwrap();
+    assert_eq!(rig.read(0).await.unwrap(), page);
+}

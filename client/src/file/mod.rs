@@ -69,7 +69,7 @@ struct State {
     /// What is not committed yet of the attributes.
     waiting: Waiting,
     buffered_under: Under,
-    /// When the leases lapsed last: the version of the content that they were of.
+    /// While the leases may be over: the version of the content that they were of. Else none: the largest number.
     lapsed_at: u64,
     past: Past,
     /// Failures so far, and the last.
@@ -332,6 +332,11 @@ impl File {
     pub fn lapsed(&self) {
         let mut state = self.state.lock();
         state.lapsed_at = state.attr.data_version;
+    }
+
+    /// They turn out to have lasted.
+    pub fn revived(&self) {
+        self.state.lock().lapsed_at = u64::MAX;
     }
 
     /// Asks for the right to buffer writes, unless it was refused a moment ago.
