@@ -818,3 +818,55 @@ async fn what_is_in_doubt_is_of_the_content_when_the_leases_lapsed_last() {
     rig.fs.fsync(opened, false).await.unwrap();
     assert_eq!(rig.read(0).await.unwrap(), page);
 }
+
+/// What it has to wait for is given up while the leases are over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_could_not_be_taken_in_at_once_is_when_it_can_be() {
+    let rig = Rig::start_with(|o| o.op_deadline = Duration::from_secs(6)).await;
+    let opened = rig.open_to_map().await;
+    rig.read_all().await;
+    let flags = OpenFlags { write: true, append: true, ..Default::default() };
+    let append = rig.fs.open(rig.ino, flags).await.unwrap().handle;
+    rig.fs.write(append, PAGE * PAGES, &[9; PAGE as usize]).await.unwrap();
+    let refuse = Fault::RefusePut(ErrorKind::Unavailable);
+    rig.cluster.targets.iter().for_each(|target| target.set(refuse));
+    rig.cut_off();
+    rig.kernel.until_empty().await;
+    let page = [8; PAGE as usize];
+    rig.fs.write_via(opened, 0, &page, Via::WriteBack).await.unwrap();
+    rig.cluster.targets.iter().for_each(|target| target.set(Fault::None));
+    rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
+    rig.renewed().await;
+    assert!(rig.fs.fsync(opened, false).await.is_err(), "what was appended is lost");
+    rig.fs.fsync(opened, false).await.unwrap();
+    assert_eq!(rig.read(0).await.unwrap(), page);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_write_buffer_keeps_no_page_shown_while_the_leases_are_over() {
+    let rig = Rig::start_with(|o| {
+        (o.write_buffer_bytes, o.flush_age) = (4 << 20, Duration::from_secs(3600));
+    })
+    .await;
+    let opened = rig.open_to_map().await;
+    rig.read_all().await;
+    let flags = OpenFlags { write: true, ..Default::default() };
+    let by = Creator::default();
+    let full = rig.fs.create(InodeId::ROOT, b"full", 0o644, by, flags).await.unwrap().handle;
+    rig.cluster.metadata.hold_commits.send_replace(true);
+    let (page, mut at) = ([8; PAGE as usize], 0);
+    while let Some(written) = rig.fs.write_now(full, at, &page, Via::Cache) {
+        at += written.unwrap() as u64;
+    }
+    assert!(at >= 2 << 20, "{at}");
+    rig.cut_off();
+    rig.kernel.until_empty().await;
+    let mut written = pin!(rig.fs.write_via(opened, PAGE, &page, Via::WriteBack));
+    let written = written.as_mut().now_or_never().expect("it waits for room");
+    assert_eq!(written.unwrap(), page.len());
+    rig.cluster.metadata.leader.store(0, Ordering::SeqCst);
+    rig.cluster.metadata.hold_commits.send_replace(false);
+    rig.renewed().await;
+    rig.fs.fsync(opened, false).await.unwrap();
+    assert_eq!(rig.read(1).await.unwrap(), page);
+}

@@ -66,7 +66,12 @@ impl File {
         if !fits || data.len() > STEP {
             return None;
         }
-        let permit = self.mount.budget.try_take(data.len())?;
+        let budget = &self.mount.budget;
+        let in_doubt = || self.mount.meta.leases.right_in_doubt(self.ino).is_some();
+        let permit = match way {
+            Way::Back if in_doubt() => budget.try_take_more(data.len()),
+            _ => budget.try_take(data.len()),
+        }?;
         self.put_in(off, data, append, way, permit, true).map(|_| data.len())
     }
 
