@@ -9,9 +9,12 @@ use weft_proto::{Error, ErrorKind, Result};
 
 /// Most bytes that one file keeps durable without committing them.
 const COMMIT_AT: usize = 64 << 20;
+/// Room beside that for what is written back while the leases are over, when nothing can be committed.
+const RESERVE: usize = 64 << 20;
 
 pub(crate) struct Budget {
     room: Arc<Semaphore>,
+    reserve: Arc<Semaphore>,
     limit: usize,
     patience: Duration,
     waiting: AtomicUsize,
@@ -33,6 +36,7 @@ impl Budget {
         let limit = limit.clamp(4 << 20, Semaphore::MAX_PERMITS);
         Arc::new(Self {
             room: Arc::new(Semaphore::new(limit)),
+            reserve: Arc::new(Semaphore::new(RESERVE)),
             limit,
             patience,
             waiting: AtomicUsize::new(0),
@@ -44,6 +48,14 @@ impl Budget {
     pub fn try_take(&self, len: usize) -> Option<OwnedSemaphorePermit> {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         self.room.clone().try_acquire_many_owned(len).ok()
+    }
+
+    /// The same, with the reserve if there is no other.
+    pub fn try_take_more(&self, len: usize) -> Option<OwnedSemaphorePermit> {
+        self.try_take(len).or_else(|| {
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            self.reserve.clone().try_acquire_many_owned(len).ok()
+        })
     }
 
     /// Waits for room for `len` bytes.
@@ -70,6 +82,7 @@ impl Budget {
     /// Nobody waits any more.
     pub fn end(&self) {
         self.room.close();
+        self.reserve.close();
     }
 
     pub fn is_short(&self) -> bool {

@@ -281,6 +281,16 @@ impl Files {
         self.forget_content().await;
     }
 
+    /// The leases turn out to have lasted. What was kept in doubt is committed now, since others may use its file;
+    /// a failure is noted for its handles.
+    pub fn revive(&self) {
+        let files = self.all();
+        files.iter().for_each(|file| file.revived());
+        for file in files.into_iter().filter(|file| file.is_in_doubt()) {
+            tokio::spawn(async move { file.flush().await });
+        }
+    }
+
     /// All leases to read are gone: what is cached above may be old. Does not wait for long, and
     /// what is left then is forgotten later.
     pub async fn forget_content(&self) {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 use weft_net::{Identity, Peers};
 use weft_proto::v1::make_files_op::File;
@@ -34,6 +34,8 @@ const ACCESSES: Duration = Duration::from_secs(2);
 /// by itself else.
 const CONNECT: Duration = Duration::from_secs(60);
 const CLOSE: Duration = Duration::from_secs(10);
+/// Pause before what the cache above writes back while the leases are over is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 struct Inner {
     mount: Arc<Mount>,
@@ -290,7 +292,8 @@ impl Filesystem {
 
     /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers how much
     /// of it was taken (all, unless an error came in between). With an append handle `off` is ignored.
-    /// Answers the failure of an earlier write of the file if this handle was not told yet (I8).
+    /// Answers the failure of an earlier write of the file if this handle was not told yet (I8), but not to the cache
+    /// that writes back.
     pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
         self.write_via(handle, off, data, Via::Direct).await
     }
@@ -329,18 +332,23 @@ impl Filesystem {
             if let (Via::Cache, Some(ticket)) = (via, &ticket) {
                 file.may_fill(ticket).await?;
             }
-            handle.failure()?;
+            if !back {
+                handle.failure()?;
+            }
             handle.writes();
             let (written, buffered) = file.write(off, data, append, way, permitted).await?;
-            if (handle.sync && !back) || !buffered {
-                handle.flush().await?;
+            match back {
+                // Earlier failures are none of what was stored: who writes, syncs or closes is told.
+                true if !buffered => file.flush().await?,
+                false if handle.sync || !buffered => handle.flush().await?,
+                _ => {}
             }
             Ok(written)
         };
         let written = match via {
             Via::WriteBack => tokio::select! {
                 biased;
-                written = self.write_back_in_doubt(id, off, data) => written,
+                written = self.write_back_in_doubt(id, off, data, session) => written,
                 written = write => written,
             },
             _ => write.await,
@@ -356,13 +364,23 @@ impl Filesystem {
         written
     }
 
-    /// Waits until the session may be over, in which `data` was stored in the cache above, and takes it in then if it
-    /// need not wait for anything more.
-    async fn write_back_in_doubt(&self, id: HandleId, off: u64, data: &[u8]) -> Result<usize> {
-        self.meta().leases.lapsed().await;
-        match self.write_now(id, off, data, Via::WriteBack) {
-            Some(written) => written,
-            None => std::future::pending().await,
+    /// Waits until the session may be over, in which `data` was stored in the cache above, and takes it in as soon as
+    /// it need not wait for anything more.
+    async fn write_back_in_doubt(
+        &self,
+        id: HandleId,
+        off: u64,
+        data: &[u8],
+        session: SessionId,
+    ) -> Result<usize> {
+        let file = self.files().handle(id)?.file.clone();
+        loop {
+            self.meta().leases.lapsed().await;
+            file.may_write_back(session)?;
+            if let Some(written) = self.write_now(id, off, data, Via::WriteBack) {
+                return written;
+            }
+            sleep(AGAIN).await;
         }
     }
 
@@ -422,10 +440,10 @@ impl Filesystem {
         };
         let permitted = || {
             self.locks_hold(file.ino, id)?;
-            if back {
-                file.may_write_back(self.inner.mount.meta.sessions.current().id)?;
+            match back {
+                true => file.may_write_back(self.inner.mount.meta.sessions.current().id),
+                false => handle.failure(),
             }
-            handle.failure()
         };
         match permitted() {
             Ok(()) => handle.file.write_now(off, data, append, way).map(Ok),

@@ -18,7 +18,8 @@ pub struct Options {
     pub transport: Arc<dyn Transport>,
     /// Most bytes of read-ahead that the mount keeps, all files together.
     pub cache_bytes: usize,
-    /// Most bytes that were written and are not committed yet; writers wait above it.
+    /// Most bytes that were written and are not committed yet; writers wait above it. Up to 64 MiB more may have been
+    /// stored through mappings and written back while no metadata leader answered.
     pub write_buffer_bytes: usize,
     /// An operation that finds no way to succeed for this long fails. By default none does: they wait for the
     /// cluster, however long, as NFS does when it is mounted "hard".

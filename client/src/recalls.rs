@@ -1,7 +1,7 @@
 //! Gives leases back: those that the leader recalls, and those that this mount has no use for.
 //!
 //! Invariant (I6): a recall is answered after everything that was buffered or made under the lease is
-//! committed, or given up and its failure noted, and what was locked under it is told; and after nothing that
+//! committed, or given up and its failure noted, also what was written back in doubt; and what was locked under it is told; and after nothing that
 //! was cached under it is used any more, here or above ([`crate::ContentCache`]). What cannot be told keeps the
 //! lease here, until the session ends with it.
 //!
@@ -154,6 +154,16 @@ async fn let_go<'a>(mount: &'a Arc<Mount>, files: &Files, recall: Recall) -> Opt
             true => file.take_mapped_back().await,
             false => file.take_back().await,
         });
+    }
+    // What was stored under the lease when that may have been over is refused once others have changed the file. Only
+    // who has the right to map it can have such: no two mounts wait for each other.
+    while let Some(file) = files.get(ino).filter(|file| file.is_in_doubt_since(session)) {
+        if !tell_all(mount, ino, Some(&file)).await {
+            sleep(AGAIN).await;
+        }
+        if mount.meta.sessions.is_over(session) {
+            return None;
+        }
     }
     let answering = leases.answering(ino);
     let Recall { ino: number, seq, keep_read, .. } = recall;

@@ -515,6 +515,8 @@ pub(crate) async fn forget_in_time(mount: Arc<Mount>, files: Weak<Files>) {
         open.lapse().await;
         drop(open);
         leases.revived().await;
+        let Some(open) = files.upgrade() else { return };
+        open.revive();
     }
 }
 

@@ -12,6 +12,7 @@ use crate::ranges::{Part, RangeMap};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use weft_net::AlignedBuf;
@@ -76,7 +77,8 @@ struct Buffer {
     shared: bool,
     /// Ranges that were put in.
     parts: usize,
-    permit: Option<OwnedSemaphorePermit>,
+    /// One for each part of the budget that it takes up.
+    permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Buffer {
@@ -98,7 +100,7 @@ impl Buffer {
     /// Makes room for `len` more bytes, counted by `permit`: at once for all that may come, if the budget has
     /// room for that memory, else for little more than these.
     fn grow(&mut self, len: usize, permit: &OwnedSemaphorePermit, segment_len: usize) {
-        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let held = self.held();
         let free = permit.semaphore().available_permits() + held + permit.num_permits();
         let need = self.len() + len;
         let Body::Open(bytes) = &mut self.body else { return };
@@ -111,7 +113,7 @@ impl Buffer {
 
     /// Counts the memory of the buffer: `permit` is for bytes that were added.
     fn count(&mut self, mut permit: OwnedSemaphorePermit) {
-        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let held = self.held();
         let (held, capacity) = (held + permit.num_permits(), self.capacity());
         if let Some(surplus) = held.checked_sub(capacity) {
             // There was room for them.
@@ -121,7 +123,7 @@ impl Buffer {
         {
             permit.merge(more);
         }
-        self.hold(Some(permit));
+        self.hold(permit);
     }
 
     fn bytes(&self, at: u64, len: u64) -> Bytes {
@@ -132,11 +134,18 @@ impl Buffer {
         }
     }
 
+    /// Bytes that it counts for.
+    fn held(&self) -> usize {
+        self.permits.iter().map(OwnedSemaphorePermit::num_permits).sum()
+    }
+
     /// Counts `permit` against the budget for as long as the buffer lives.
-    fn hold(&mut self, permit: Option<OwnedSemaphorePermit>) {
-        match (&mut self.permit, permit) {
-            (Some(held), Some(permit)) => held.merge(permit),
-            (held, permit) => *held = held.take().or(permit),
+    fn hold(&mut self, permit: OwnedSemaphorePermit) {
+        let alike =
+            |held: &&mut OwnedSemaphorePermit| Arc::ptr_eq(held.semaphore(), permit.semaphore());
+        match self.permits.iter_mut().find(alike) {
+            Some(held) => held.merge(permit),
+            None => self.permits.push(permit),
         }
     }
 
@@ -343,7 +352,7 @@ impl Dirty {
             born: Instant::now(),
             shared,
             parts: 0,
-            permit: None,
+            permits: Vec::new(),
         };
         self.buffers.insert(no, buffer);
         no
@@ -470,7 +479,7 @@ impl Dirty {
         for no in small {
             let Some(old) = self.buffers.remove(&no) else { continue };
             if let Some(new) = to.and_then(|to| self.buffers.get_mut(&to)) {
-                new.hold(old.permit);
+                old.permits.into_iter().for_each(|permit| new.hold(permit));
                 new.born = new.born.min(old.born);
             }
         }

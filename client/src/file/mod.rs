@@ -69,7 +69,7 @@ struct State {
     /// What is not committed yet of the attributes.
     waiting: Waiting,
     buffered_under: Under,
-    /// When the leases lapsed last: the version of the content that they were of.
+    /// While the leases may be over: the version of the content that they were of. Else none: the largest number.
     lapsed_at: u64,
     past: Past,
     /// Failures so far, and the last.
@@ -315,16 +315,28 @@ impl File {
         Ok(())
     }
 
-    fn is_in_doubt(&self) -> bool {
+    pub fn is_in_doubt(&self) -> bool {
         let state = self.state.lock();
         let kept = |right| self.mount.meta.leases.keeps(self.ino, right);
         state.is_dirty() && state.buffered_under.right.is_some_and(|right| !kept(right))
+    }
+
+    /// Whether something waits that was kept in doubt in this session, and under no right that it keeps.
+    pub fn is_in_doubt_since(&self, session: SessionId) -> bool {
+        let state = self.state.lock();
+        let Under { session: since, right, .. } = state.buffered_under;
+        state.is_dirty() && right == Some(Right::GONE) && since == session
     }
 
     /// The time of all leases is over.
     pub fn lapsed(&self) {
         let mut state = self.state.lock();
         state.lapsed_at = state.attr.data_version;
+    }
+
+    /// They turn out to have lasted.
+    pub fn revived(&self) {
+        self.state.lock().lapsed_at = u64::MAX;
     }
 
     /// Asks for the right to buffer writes, unless it was refused a moment ago.

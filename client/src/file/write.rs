@@ -66,7 +66,12 @@ impl File {
         if !fits || data.len() > STEP {
             return None;
         }
-        let permit = self.mount.budget.try_take(data.len())?;
+        let budget = &self.mount.budget;
+        let in_doubt = || self.mount.meta.leases.right_in_doubt(self.ino).is_some();
+        let permit = match way {
+            Way::Back if in_doubt() => budget.try_take_more(data.len()),
+            _ => budget.try_take(data.len()),
+        }?;
         self.put_in(off, data, append, way, permit, true).map(|_| data.len())
     }
 
@@ -79,6 +84,7 @@ impl File {
         way: Way<'_>,
         permitted: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
+        let mut spared = matches!(way, Way::Back);
         loop {
             let permit = self.mount.budget.take(data.len()).await?;
             permitted()?;
@@ -86,8 +92,13 @@ impl File {
                 return Ok(stays);
             }
             // Positioned and appended data are committed in different ways, and what was written under
-            // the right to and without it: not together.
-            self.flush().await?;
+            // the right to and without it: not together. A page that is written back would be lost with what is given
+            // up then, and is none of that.
+            if let Err(error) = self.flush().await
+                && !std::mem::take(&mut spared)
+            {
+                return Err(error);
+            }
         }
     }
 
