@@ -66,7 +66,10 @@ pub async fn collect(node: &Arc<Node>, peers: &Arc<Peers>) {
         let last = garbage.last().and_then(|s| s.segment_id().ok());
         resting.retain(|_, until| *until > Instant::now());
         let freed = delete(node, peers, &garbage, &mut resting).await;
-        if !freed.is_empty() {
+        if freed.is_empty() {
+            // All of it waits for targets that are away: there may be very much of that.
+            sleep(IDLE).await;
+        } else {
             let segments = freed.into_iter().map(Into::into).collect();
             let entry = v1::SegmentsFreedEntry { segments };
             if propose(node, "forget deleted segments", Body::SegmentsFreed(entry)).await.is_err() {

@@ -754,6 +754,25 @@ mod tests {
         }
     }
 
+    /// As bytes that are written back while the leases are over may be.
+    #[test]
+    fn a_buffer_counts_for_two_parts_of_the_budget() {
+        const LIMIT: usize = 1 << 20;
+        let budgets = [(); 2].map(|()| Arc::new(Semaphore::new(LIMIT)));
+        let mut dirty = Dirty::default();
+        for (n, budget) in (0u64..).zip(budgets.iter().cycle().take(8)) {
+            let permit = budget.clone().try_acquire_many_owned(5000).unwrap();
+            // Every other pair lies apart, to be put together.
+            let off = n * 5000 + n / 2 * 100_000;
+            assert!(dirty.write(off, &[1; 5000], 16 << 20, permit).is_empty());
+        }
+        assert_eq!(dirty.close_all(|_| false, 16 << 20).len(), 1);
+        let counted: usize = budgets.iter().map(|b| LIMIT - b.available_permits()).sum();
+        assert!(counted >= 8 * 5000, "{counted}");
+        dirty.cut(0..u64::MAX);
+        assert!(budgets.iter().all(|budget| budget.available_permits() == LIMIT));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
