@@ -635,8 +635,7 @@ mod tests {
     use super::*;
     use crate::Options;
     use weft_net::{Identity, Peers, tcp};
-    use weft_segments::MapWatch;
-    use weft_segments::Rng;
+    use weft_segments::{MapWatch, Rng};
 
     /// A mount that may make files in the root, and has numbers for them.
     fn alone() -> Arc<Meta> {

@@ -80,8 +80,8 @@ impl Filesystem {
         }
         let timeouts =
             Timeouts { target: options.target_deadline, hedge_floor: options.hedge_floor };
-        let (sessions, clones) = (meta.sessions.clone(), (map.clone(), rng.clone()));
-        let segments = Segments::new(timeouts, peers, clones.0, clones.1, sessions);
+        let writer = meta.sessions.clone();
+        let segments = Segments::new(timeouts, peers, map.clone(), rng.clone(), writer);
         let mount = Mount::new(options.clone(), meta, segments);
         let files = Files::new(mount.clone());
         let name = options.client_name.clone();

@@ -13,8 +13,7 @@ use tokio::time::{Instant, sleep};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, TargetId, v1};
-use weft_segments::Segment;
-use weft_segments::{Map, Target};
+use weft_segments::{Map, Segment, Target};
 
 const PAGE: u32 = 4096;
 /// A target that does not list a page in this time is not asked on.

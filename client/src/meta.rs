@@ -21,9 +21,7 @@ use weft_net::{Peers, Way};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
-use weft_segments::MapWatch;
-use weft_segments::Outage;
-use weft_segments::Rng;
+use weft_segments::{MapWatch, Outage, Rng};
 
 /// One server gets this long to answer before another is asked.
 const ATTEMPT: Duration = Duration::from_secs(5);

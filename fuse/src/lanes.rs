@@ -37,6 +37,15 @@ struct State {
     told: bool,
 }
 
+impl State {
+    /// Once, until all of it was done.
+    fn tell(&mut self, why: &dyn fmt::Display) {
+        if !std::mem::replace(&mut self.told, true) {
+            tracing::warn!("{} notices to the kernel wait: {why}", self.waiting.len());
+        }
+    }
+}
+
 pub struct Lanes {
     state: Mutex<State>,
     runtime: Handle,
@@ -105,20 +114,13 @@ impl Lanes {
             let lanes = self.clone();
             let thread = thread::Builder::new().name("weft-notice".into()).stack_size(STACK);
             if let Err(error) = thread.spawn(move || lanes.serve()) {
-                self.tell(state, &error);
+                state.tell(&error);
                 return;
             }
             state.threads += 1;
         }
         if room == 0 {
-            self.tell(state, &"there are too many threads");
-        }
-    }
-
-    /// Once, until all of it was done.
-    fn tell(&self, state: &mut State, why: &dyn fmt::Display) {
-        if !std::mem::replace(&mut state.told, true) {
-            tracing::warn!("{} notices to the kernel wait: {why}", state.waiting.len());
+            state.tell(&"there are too many threads");
         }
     }
 }

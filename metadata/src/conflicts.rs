@@ -6,7 +6,7 @@
 //! that the inodes behind its names stay the same and nobody is granted what the change would have had
 //! to recall; reads claim nothing. See [`crate::leases`].
 
-use crate::leases::{Mode, Name, Use};
+use crate::leases::{Leases, Mode, Name, Use};
 use crate::node::Node;
 use crate::sessions::Sessions;
 use std::collections::BTreeSet;
@@ -59,32 +59,14 @@ impl Drop for Claim {
 /// A place in line of who has to wait for a lease, until this is dropped.
 struct Place<'a> {
     node: &'a Node,
-    by: SessionId,
     ino: InodeId,
-    mode: Mode,
-    number: Option<u64>,
-}
-
-impl<'a> Place<'a> {
-    fn of(node: &'a Node, by: SessionId, ino: InodeId, mode: Mode) -> Self {
-        Self { node, by, ino, mode, number: None }
-    }
-
-    /// Takes the place if there is no answer yet.
-    fn unless<T>(&mut self, answer: Option<T>, sessions: &mut Sessions) -> Option<T> {
-        if answer.is_none() && self.number.is_none() {
-            self.number = Some(sessions.leases.wait(self.by, self.ino, self.mode));
-        }
-        answer
-    }
+    number: u64,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            // A later term does not know it.
-            self.node.sessions.lock().leases.wait_no_more(self.ino, number);
-        }
+        // A later term does not know it.
+        self.node.sessions.lock().leases.wait_no_more(self.ino, self.number);
     }
 }
 
@@ -118,13 +100,30 @@ pub async fn all_declared(node: &Node, me: SessionId, deadline: Instant) -> Resu
     when(node, deadline, what, |s| s.others_declared(me).then_some(())).await
 }
 
+/// [`when`], in line for a lease of this mode from the first attempt on that does not answer.
+async fn in_line<T>(
+    node: &Node,
+    (by, ino, mode): (SessionId, InodeId, Mode),
+    deadline: Instant,
+    what: &str,
+    mut attempt: impl FnMut(&mut Leases) -> Option<T>,
+) -> Result<T> {
+    let mut place = None;
+    when(node, deadline, what, |s| {
+        let answer = attempt(&mut s.leases);
+        if answer.is_none() && place.is_none() {
+            place = Some(Place { node, ino, number: s.leases.wait(by, ino, mode) });
+        }
+        answer
+    })
+    .await
+}
+
 /// Waits until nobody else has buffered what `by` is about to read.
 pub async fn readable(node: &Node, by: SessionId, ino: InodeId, deadline: Instant) -> Result<()> {
     let what = "another session has not given up its lease yet";
-    let mut place = Place::of(node, by, ino, Mode::Read);
-    when(node, deadline, what, |s| {
-        let clear = s.leases.recall(Instant::now(), by, ino, Use::Read).then_some(());
-        place.unless(clear, s)
+    in_line(node, (by, ino, Mode::Read), deadline, what, |leases| {
+        leases.recall(Instant::now(), by, ino, Use::Read).then_some(())
     })
     .await
 }
@@ -141,12 +140,8 @@ pub async fn must_grant(
     deadline: Instant,
 ) -> Result<Option<v1::Grant>> {
     let what = "a change by another session has not ended yet";
-    let mut place = Place::of(node, to, ino, mode);
-    when(node, deadline, what, |s| {
-        let served = s.leases.serve(Instant::now(), to, ino, mode);
-        place.unless(served, s)
-    })
-    .await
+    let serve = |leases: &mut Leases| leases.serve(Instant::now(), to, ino, mode);
+    in_line(node, (to, ino, mode), deadline, what, serve).await
 }
 
 /// Waits for those who came earlier for the right to write, which nobody is granted while another locks.
@@ -157,10 +152,8 @@ pub async fn may_begin_lock(
     deadline: Instant,
 ) -> Result<()> {
     let what = "another session has not been granted the right to write yet";
-    let mut place = Place::of(node, by, ino, Mode::Read);
-    when(node, deadline, what, |s| {
-        let free = !s.leases.has_earlier(by, ino, Mode::Read);
-        place.unless(free.then_some(()), s)
+    in_line(node, (by, ino, Mode::Read), deadline, what, |leases| {
+        (!leases.has_earlier(by, ino, Mode::Read)).then_some(())
     })
     .await
 }

@@ -1,7 +1,9 @@
 //! Takes written bytes in: one copy, into the buffer that becomes a segment.
 
 use super::File;
+use super::dirty::Dirty;
 use super::past::WritePast;
+use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weft_proto::layout::MAX_FILE;
@@ -144,27 +146,31 @@ impl File {
             let segment_len = state.layout.segment_len;
             let off = if append { state.size() } else { off };
             let range = off..off + data.len() as u64;
-            let parts = match way {
-                Way::Back => state.past.rest(range.clone()).collect(),
-                _ => vec![range.clone()],
-            };
-            match way {
-                Way::Along => state.past.filled(range),
-                Way::Past(Some(past)) if self.is_cached() => state.past.wrote(range, past.number()),
-                Way::Past(_) | Way::Back => {}
-            }
             let mut full = Vec::new();
-            for part in parts {
+            let mut take = |dirty: &mut Dirty, part: Range<u64>| {
                 let (mut at, mut rest) =
                     (part.start, &data[(part.start - off) as usize..(part.end - off) as usize]);
                 while !rest.is_empty() {
                     let room = if append { segment_len } else { segment_len - at % segment_len };
                     let (head, tail) = rest.split_at(rest.len().min(room as usize));
                     if let Some(part) = permit.split(head.len()) {
-                        full.extend(state.dirty.write(at, head, segment_len, part));
+                        full.extend(dirty.write(at, head, segment_len, part));
                     }
                     at += head.len() as u64;
                     rest = tail;
+                }
+            };
+            match way {
+                Way::Back => state.past.rest(range).for_each(|part| take(&mut state.dirty, part)),
+                Way::Along => {
+                    state.past.filled(range.clone());
+                    take(&mut state.dirty, range);
+                }
+                Way::Past(past) => {
+                    if let Some(past) = past.filter(|_| self.is_cached()) {
+                        state.past.wrote(range.clone(), past.number());
+                    }
+                    take(&mut state.dirty, range);
                 }
             }
             (full, state.dirty.is_scattered(), stays)

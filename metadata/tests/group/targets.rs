@@ -407,6 +407,15 @@ async fn chunks_of_removed_files_and_of_dead_sessions_are_deleted() {
     beats.abort();
 }
 
+/// Returns when so many targets were looked at as a whole.
+async fn all_listed(lists: &Lists, targets: usize) {
+    let begin = Instant::now();
+    while lists.lock().unwrap().iter().filter(|of| **of == 0).count() < targets {
+        assert!(begin.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// To list all chunks of all targets again and again costs the one thread that answers everybody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_swept_is_not_listed_again() {
@@ -417,10 +426,7 @@ async fn what_was_swept_is_not_listed_again() {
     let (daemon, chunks, lists, fences, _stop) = Daemon::start_listed().await;
     let (ids, beats) = register(&address, &daemon, 6).await;
     let begin = Instant::now();
-    while lists.lock().unwrap().iter().filter(|of| **of == 0).count() < ids.len() {
-        assert!(begin.elapsed() < PATIENCE);
-        sleep(Duration::from_millis(20)).await;
-    }
+    all_listed(&lists, ids.len()).await;
     let mut ending = group.client();
     ending.open_session().await;
     let session = ending.session;
@@ -455,10 +461,7 @@ async fn a_target_that_was_opened_anew_is_looked_at_as_a_whole() {
     let opened = Arc::new(AtomicU64::new(1));
     let (ids, beats) = register_opened(&address, &daemon, 2, opened.clone()).await;
     let begin = Instant::now();
-    while lists.lock().unwrap().len() < ids.len() {
-        assert!(begin.elapsed() < PATIENCE);
-        sleep(Duration::from_millis(20)).await;
-    }
+    all_listed(&lists, ids.len()).await;
     // Of a session that is long dead.
     let back = ChunkId { segment: SegmentId { session: SessionId(99), seq: 1 }, shard: 0 };
     chunks.lock().unwrap().insert((ids[0], back));
