@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_metadata::leases::{Leases, Mode, Use};
+use weft_metadata::soft::leases::{Leases, Mode, Use};
 use weft_proto::{InodeId, SessionId};
 
 /// Leases of one session.

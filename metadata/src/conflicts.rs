@@ -4,16 +4,15 @@
 //! Invariants: a change holds its names and claims its inodes from before it is proposed until it
 //! was applied, or can be no more ([`Claim`]), whether or not somebody still waits for the answer, so
 //! that the inodes behind its names stay the same and nobody is granted what the change would have had
-//! to recall; reads claim nothing. See [`crate::leases`].
+//! to recall; reads claim nothing. See [`crate::soft::leases`].
 
-use crate::leases::{Leases, Mode, Name, Use};
 use crate::node::Node;
-use crate::sessions::Sessions;
+use crate::soft::leases::{Leases, Mode, Name, Use};
+use crate::soft::sessions::Sessions;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
-use v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+use weft_proto::{Error, ErrorKind, Footprint, InodeId, Result, SessionId, v1};
 
 /// Names and inodes that a change takes, until this is dropped.
 pub struct Claim {
@@ -32,7 +31,7 @@ impl Claim {
 
     /// Takes these inodes, too: recalls the leases that others hold on them, and waits until they are back.
     async fn take(&mut self, inos: Vec<InodeId>, deadline: Instant) -> Result<()> {
-        self.node.sessions.lock().leases.claim(self.by, &inos);
+        self.node.soft.with(|s| s.leases.claim(self.by, &inos));
         self.inos.extend(inos);
         let what = "another session has not given up its lease yet";
         when(&self.node, deadline, what, |s| {
@@ -48,11 +47,12 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut sessions = self.node.sessions.lock();
-        if self.node.view().term == self.term {
-            sessions.leases.free_names(&self.names);
-            sessions.leases.unclaim(self.by, &self.inos);
-        }
+        self.node.soft.with(|s| {
+            if self.node.view().term == self.term {
+                s.leases.free_names(&self.names);
+                s.leases.unclaim(self.by, &self.inos);
+            }
+        });
     }
 }
 
@@ -66,7 +66,7 @@ struct Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         // A later term does not know it.
-        self.node.sessions.lock().leases.wait_no_more(self.ino, self.number);
+        self.node.soft.with(|s| s.leases.wait_no_more(self.ino, self.number));
     }
 }
 
@@ -78,12 +78,10 @@ async fn when<T>(
     mut attempt: impl FnMut(&mut Sessions) -> Option<T>,
 ) -> Result<T> {
     loop {
-        let mut changes = {
-            let mut sessions = node.sessions.lock();
-            if let Some(done) = attempt(&mut sessions) {
-                return Ok(done);
-            }
-            sessions.leases.changes()
+        let tried = node.soft.with(|s| attempt(s).ok_or_else(|| s.leases.changes()));
+        let mut changes = match tried {
+            Ok(done) => return Ok(done),
+            Err(changes) => changes,
         };
         match timeout_at(deadline, changes.changed()).await {
             Ok(Ok(())) => {}
@@ -184,21 +182,21 @@ pub async fn claim_own(
     Ok(claim)
 }
 
-/// Takes what a client's change touches.
+/// Takes what a client's change touches. `unasked`: it was made in a directory that the client may write alone.
 pub async fn claim(
     node: &Arc<Node>,
     term: u64,
-    request: &v1::MetaRequest,
+    by: SessionId,
+    Footprint { mut names, changes, .. }: Footprint,
+    unasked: bool,
     deadline: Instant,
 ) -> Result<Claim> {
-    let by = SessionId(request.session);
-    let mut names = request.op.as_ref().map(Op::names).unwrap_or_default();
     names.dedup(); // a name that is moved to itself
     let mut claim = Claim { node: node.clone(), term, by, names: Vec::new(), inos: Vec::new() };
-    if let Some(Op::MakeFiles(_)) = request.op {
-        let leases = &node.sessions.lock().leases;
+    if unasked {
+        let writes = |dir| node.soft.with(|s| s.leases.writes(by, dir));
         // Whoever has taken one of these names waits for the lease, and so for this.
-        if names.iter().all(|(dir, _)| leases.writes(by, *dir)) {
+        if names.iter().all(|(dir, _)| writes(*dir)) {
             return Ok(claim);
         }
     }
@@ -208,7 +206,7 @@ pub async fn claim(
     // Whoever held the lease to make files in a directory tells them before it is back: a name may lead
     // to another inode then. It leads nowhere else once that is taken, too.
     loop {
-        let touched = touched(node, request, &claim.names)?;
+        let touched = touched(node, changes, &claim.names)?;
         let more: Vec<_> = touched.into_iter().filter(|ino| !claim.inos.contains(ino)).collect();
         if more.is_empty() {
             return Ok(claim);
@@ -218,8 +216,8 @@ pub async fn claim(
 }
 
 /// The inodes that a change touches now: what it names, the directories of its names, and what is there.
-fn touched(node: &Node, request: &v1::MetaRequest, names: &[Name]) -> Result<BTreeSet<InodeId>> {
-    let mut inos = BTreeSet::from_iter(request.op.as_ref().and_then(Op::inode));
+fn touched(node: &Node, changes: Option<InodeId>, names: &[Name]) -> Result<BTreeSet<InodeId>> {
+    let mut inos = BTreeSet::from_iter(changes);
     for (parent, name) in names {
         inos.insert(*parent);
         inos.extend(node.state.child(*parent, name)?);

@@ -4,8 +4,7 @@
 //! [`weft_proto::ErrorKind`]) and, for NotLeader, the leader's address in `weft-leader`.
 
 use crate::node::{Effect, Node};
-use crate::server::cluster_of;
-use crate::targets::Targets;
+use crate::soft::targets::Targets;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,7 +36,7 @@ impl ControlService {
     }
 
     fn check_cluster(&self, theirs: &[u8]) -> Result<Option<Uuid>> {
-        let ours = cluster_of(&self.node.map());
+        let ours = self.node.cluster();
         if !theirs.is_empty() && ours.is_some_and(|c| c.0 != *theirs) {
             return Err(Error::new(
                 ErrorKind::WrongCluster,
@@ -89,7 +88,7 @@ impl ControlService {
 
     fn status_now(&self) -> v1::StatusReply {
         let (node, view) = (&self.node, self.node.view());
-        let sessions = node.sessions.lock().show(Instant::now());
+        let sessions = node.soft.with(|s| s.show(Instant::now()));
         v1::StatusReply {
             id: node.config.id.0,
             leader: view.leader.map_or(0, |l| l.0),

@@ -5,6 +5,7 @@
 //! lose acknowledged metadata. An empty folder is one whose server may have forgotten: only an explicit
 //! bootstrap says that there was nothing to forget.
 
+use crate::folder::{LOG, MOVE_AWAY, STATE};
 use crate::raftlog::Position;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -14,14 +15,6 @@ use weft_proto::{Error, ErrorKind, NodeId, Result, Uuid};
 
 /// Version of what lies in the data folder.
 const FORMAT: u32 = 1;
-
-/// Folders of the Raft log and of the state, beside the identity.
-pub const LOG: &str = "log";
-pub const STATE: &str = "state";
-
-/// What to do with a folder of which a part is lost.
-pub const MOVE_AWAY: &str =
-    "move the whole data folder away and start this server; the others bring it up to date";
 
 /// What part a server may take in its group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

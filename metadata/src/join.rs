@@ -24,9 +24,10 @@
 
 use crate::config::Config;
 use crate::env::Env;
-use crate::identity::{Identity, LOG, STATE, Standing};
+use crate::folder::{LOG, STATE};
+use crate::identity::{Identity, Standing};
 use crate::raftlog::{LogStorage, Position};
-use crate::run::options;
+use crate::serving::options;
 use raft::eraftpb::HardState;
 use rand::RngCore;
 use std::path::Path;

@@ -2,16 +2,16 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`state`], `ops`, `schema`, `store` | the state machine: deterministic, no clock, no socket |
+//! | [`state`] over `ops` over `tables` over `schema` over `store` | the state machine: deterministic, no clock, no socket; what an operation is says `operation` |
 //! | `upgrade` | takes over the state of an older version |
 //! | `raftlog`, `node` | the log on disk and the event loop that owns Raft |
 //! | `replication`, `snapshot` | Raft messages and state snapshots between servers |
-//! | `server`, `control` | the framed service of clients; gRPC for daemons and people |
-//! | `sessions`, `targets` | soft state of the leader: who lives, what is open |
+//! | `service`, `control` | the framed service of clients; gRPC for daemons and people |
+//! | [`soft`] | soft state of the leader: who lives, what is open, leases, who waits for locks, targets |
+//! | `conflicts` | what a request waits for before it may be answered or proposed |
 //! | `map_changes` | what led to the newest cluster map, for those who have one of the last |
-//! | `lock_waits` | whose turn it is to take a lock; the locks are replicated (`ops/locks`) |
-//! | `leader`, `gc`, `placement` | the leader's duties |
-//! | [`config`], [`env`], `identity`, `run` | settings, seams to the world, start and stop |
+//! | `duties`, `placement` | what the leader does besides, one duty a file |
+//! | [`config`], [`env`], `folder`, `identity`, `serving`, `run` | settings, seams to the world, start and stop |
 //! | `join` | how a server that lost its disk comes back |
 //!
 //! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
@@ -19,28 +19,28 @@
 pub mod config;
 mod conflicts;
 mod control;
+mod duties;
 pub mod env;
-mod gc;
+mod folder;
 mod identity;
 mod join;
-mod leader;
-#[doc(hidden)] // For the example that measures it.
-pub mod leases;
-mod lock_waits;
 mod map_changes;
 mod node;
+mod operation;
 mod ops;
 mod placement;
 mod raftlog;
 mod replication;
 mod run;
 mod schema;
-mod server;
-mod sessions;
+mod service;
+mod serving;
 mod snapshot;
+#[doc(hidden)] // For the example that measures it.
+pub mod soft;
 pub mod state;
 mod store;
-mod targets;
+mod tables;
 mod upgrade;
 mod worker;
 

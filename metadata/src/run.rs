@@ -2,17 +2,19 @@
 
 use crate::config::Config;
 use crate::control::{self, ControlService};
+use crate::duties;
 use crate::env::Env;
-use crate::identity::{Identity, LOG, STATE, Standing};
+use crate::folder::{LOG, STATE};
+use crate::identity::{Identity, Standing};
 use crate::join;
-use crate::leader;
-use crate::node::{Driver, Node, Wiring};
+use crate::node::{Driver, Node, Wiring, cluster_of};
 use crate::raftlog::{LogStorage, Position};
 use crate::replication::Link;
-use crate::server::{MetadataService, cluster_of};
+use crate::service::MetadataService;
+use crate::serving;
 use crate::snapshot::Snapshots;
+use crate::soft::targets::Targets;
 use crate::state::StateMachine;
-use crate::targets::Targets;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use raft::eraftpb::HardState;
@@ -20,17 +22,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use weft_net::{Listener, Peers, ServerOptions, Transport, Way};
+use weft_net::{Listener, Peers, Transport, Way};
 use weft_proto::{Error, ErrorKind, Result, Uuid};
 
 /// Batches of Raft messages that wait for the event loop.
 const INBOX: usize = 64;
-/// Largest payload of a request: none has one.
-const MAX_PAYLOAD: usize = 4096;
-/// Bytes held for one connection: answers to requests that wait for other clients hold theirs all the while.
-const MAX_IN_FLIGHT: usize = 32 << 20;
-/// Bytes held for all connections together.
-const MAX_MEMORY: usize = 256 << 20;
 
 /// Marks the empty data folder of a server as that of a group that has never run. Once for each server
 /// of a new group: without, a server with an empty folder takes no part before a leader has admitted
@@ -84,22 +80,6 @@ pub async fn run_in(
     let opening = config.data_dir.join(STATE);
     let state = Arc::new(env.blocking(move || StateMachine::open(&opening)).await?);
     Server::start(config, transport, env, identity, state, listener, shutdown)?.run().await
-}
-
-/// How a metadata server serves.
-pub fn options(
-    identity: weft_net::Identity,
-    max_connections: usize,
-    http2: Option<mpsc::Sender<weft_net::BoxStream>>,
-) -> ServerOptions {
-    ServerOptions {
-        identity,
-        max_payload: MAX_PAYLOAD,
-        max_in_flight: MAX_IN_FLIGHT,
-        max_memory: MAX_MEMORY,
-        max_connections,
-        http2,
-    }
 }
 
 /// The tasks of a server. Dropping it ends them.
@@ -163,7 +143,7 @@ impl Server {
         let (node, driver) = Driver::open(config, env, state, wiring)?;
         let targets = Arc::new(Targets::default());
         let (http2_tx, http2) = mpsc::channel(16);
-        let options = options(me, max_connections, Some(http2_tx));
+        let options = serving::options(me, max_connections, Some(http2_tx));
         let service = Arc::new(MetadataService::new(
             node.clone(),
             targets.clone(),
@@ -182,7 +162,7 @@ impl Server {
         });
         let stop = shutdown.clone();
         tasks.spawn(async move { ("control", control::serve(grpc, http2, stop).await) });
-        let duties = leader::run(node.clone(), targets, peers.clone());
+        let duties = duties::run(node.clone(), targets, peers.clone());
         tasks.spawn(async move {
             duties.await;
             ("leader", Ok(()))

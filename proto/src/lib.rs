@@ -5,13 +5,13 @@
 
 mod convert;
 mod error;
+mod footprint;
 mod ids;
 pub mod layout;
 pub mod locks;
 pub mod map;
 pub mod mode;
 pub mod op;
-mod touches;
 
 /// Generated messages and gRPC stubs.
 #[allow(missing_docs, clippy::all)]
@@ -20,6 +20,7 @@ pub mod v1 {
 }
 
 pub use error::{Error, ErrorKind, Result};
+pub use footprint::{Footprint, Kind, Makes};
 pub use ids::*;
 pub use layout::{Geometry, Layout, Profile, exact_size};
 pub use op::Call;

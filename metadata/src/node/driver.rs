@@ -17,10 +17,11 @@ use super::setup::{LogJob, log_writer, logger, raft_config};
 use super::{Node, View, not_leader};
 use crate::config::Config;
 use crate::env::Env;
-use crate::identity::{LOG, MOVE_AWAY};
+use crate::folder::{LOG, MOVE_AWAY};
 use crate::raftlog::{Append, LogDb, LogStorage, Position};
 use crate::replication::{Link, Lost};
 use crate::snapshot::Snapshots;
+use crate::soft::SoftState;
 use crate::state::StateMachine;
 use crate::worker::Worker;
 use parking_lot::Mutex;
@@ -92,12 +93,12 @@ pub struct Driver {
     side: mpsc::UnboundedReceiver<Side>,
     pub(super) side_done: mpsc::UnboundedSender<Side>,
     pub(super) outbox: Outbox,
-    pending: Pending,
+    pub(super) pending: Pending,
     /// Read rounds under way: when each was sent.
-    rounds: BTreeMap<u64, Instant>,
-    round: u64,
+    pub(super) rounds: BTreeMap<u64, Instant>,
+    pub(super) round: u64,
     /// Readers, each with the first round that proves enough for it.
-    readers: Vec<(u64, oneshot::Sender<Result<()>>)>,
+    pub(super) readers: Vec<(u64, oneshot::Sender<Result<()>>)>,
     rng: StdRng,
     /// Term and role for which the election timeout was drawn, and what it is.
     drawn: (u64, StateRole),
@@ -106,7 +107,7 @@ pub struct Driver {
     mute_until: Option<Instant>,
     /// The term that this server leads.
     pub(super) leads: Option<u64>,
-    ready: bool,
+    pub(super) ready: bool,
     last_time_ns: i64,
     pub(super) fetching: bool,
     pub(super) making: bool,
@@ -148,7 +149,7 @@ impl Driver {
         let others = config.peers.clone().into_iter().map(|p| p.id).filter(|&id| id != me);
         let node = Arc::new(Node {
             lease: Lease::new(config.election_timeout()),
-            sessions: Mutex::default(),
+            soft: SoftState::default(),
             view: watch::Sender::new(View::default()),
             applied: watch::Sender::new(applied_index),
             map: watch::Sender::new(Arc::new(map_of(&state)?)),
@@ -390,7 +391,7 @@ impl Driver {
 
     /// The term that this server leads, unless it was deposed a moment ago, which is not published yet:
     /// Raft would forward to the next leader what may only be asked of a leader.
-    fn leads_still(&self) -> Option<u64> {
+    pub(super) fn leads_still(&self) -> Option<u64> {
         let raft = &self.raw.raft;
         self.leads.filter(|&term| raft.state == StateRole::Leader && raft.term == term)
     }
@@ -432,44 +433,6 @@ impl Driver {
         }
     }
 
-    fn on_reader(&mut self, reader: oneshot::Sender<Result<()>>) {
-        if self.leads.is_none() {
-            let _ = reader.send(Err(self.not_leader()));
-        } else {
-            self.readers.push((self.round + 1, reader));
-        }
-    }
-
-    /// Starts a round for readers that came since the last was sent.
-    fn ask_for_readers(&mut self) {
-        if self.readers.last().is_some_and(|(round, _)| *round > self.round) {
-            self.start_round();
-        }
-    }
-
-    fn start_round(&mut self) {
-        if self.leads_still().is_none() {
-            return; // Who waits is answered when that is published.
-        }
-        self.round += 1;
-        self.rounds.insert(self.round, Instant::now());
-        self.raw.read_index(self.round.to_be_bytes().to_vec());
-    }
-
-    fn on_round(&mut self, context: &[u8]) {
-        let Ok(round) = context.try_into().map(u64::from_be_bytes) else { return };
-        let sent = self.rounds.get(&round).copied();
-        self.rounds = self.rounds.split_off(&(round + 1));
-        // Not before this server has applied what its predecessors acknowledged; who waits gets a
-        // later round.
-        if let (true, Some(sent)) = (self.ready, sent) {
-            self.node.lease.extend(sent);
-            for (_, reader) in self.readers.extract_if(.., |(first, _)| *first <= round) {
-                let _ = reader.send(Ok(()));
-            }
-        }
-    }
-
     fn on_written(&mut self, number: u64) {
         self.unwritten.pop_front();
         self.release(number);
@@ -491,10 +454,11 @@ impl Driver {
         self.last_time_ns = self.last_time_ns.max(applied.time_ns);
         self.raw.advance_apply_to(applied.last);
         if !applied.answers.is_empty() && self.pending.len() > 0 {
-            let mut sessions = self.node.sessions.lock();
-            for (index, term, reply) in applied.answers {
-                self.pending.complete(index, term, reply, &mut sessions);
-            }
+            self.node.soft.with(|sessions| {
+                for (index, term, reply) in applied.answers {
+                    self.pending.complete(index, term, reply, sessions);
+                }
+            });
         }
         if applied.map_changed {
             self.publish_map()?;
@@ -588,70 +552,14 @@ impl Driver {
         }
     }
 
-    fn not_leader(&self) -> Error {
+    pub(super) fn not_leader(&self) -> Error {
         let leader = Some(NodeId(self.raw.raft.leader_id)).filter(|id| id.0 != 0);
         not_leader(&self.node.config, leader)
-    }
-
-    /// Tells the rest of the server what changed.
-    fn publish(&mut self) -> Result<()> {
-        let raft = &self.raw.raft;
-        let (term, leader) = (raft.term, Some(NodeId(raft.leader_id)).filter(|id| id.0 != 0));
-        let leads = (raft.state == StateRole::Leader).then_some(term);
-        self.node.commit.store(raft.raft_log.committed, Ordering::Relaxed);
-        if leads != self.leads {
-            self.leads = leads;
-            self.ready = false;
-            self.end_term();
-        }
-        if leads.is_some() && !self.ready && self.raw.raft.apply_to_current_term() {
-            let sessions = self.node.state.sessions()?;
-            self.node.sessions.lock().start(Instant::now(), term, sessions);
-            self.ready = true;
-        }
-        let serving = self.ready && self.node.epoch().0 > 0;
-        let view = View { term, leader, ready: self.ready, serving };
-        self.node.view.send_if_modified(|seen| {
-            let changed = *seen != view;
-            if changed {
-                tracing::info!(
-                    id = self.node.config.id.0,
-                    term,
-                    leader = view.leader.map_or(0, |l| l.0),
-                    ready = view.ready,
-                    "raft view"
-                );
-            }
-            *seen = view;
-            changed
-        });
-        Ok(())
-    }
-
-    fn end_term(&mut self) {
-        self.node.lease.end();
-        self.node.sessions.lock().start(Instant::now(), 0, Vec::new());
-        self.rounds.clear();
-        self.snapshot_sent.clear();
-        let error = self.not_leader();
-        self.pending.fail(|| super::in_doubt(&error));
-        for (_, reader) in self.readers.drain(..) {
-            let _ = reader.send(Err(error.clone()));
-        }
-    }
-
-    pub(super) fn publish_map(&self) -> Result<()> {
-        let (map, before) = (map_of(&self.node.state)?, self.node.map());
-        if map.epoch > before.epoch {
-            self.node.map_changes.lock().note(&before, &map);
-            self.node.map.send_replace(Arc::new(map));
-        }
-        Ok(())
     }
 }
 
 /// The cluster map; an empty one before the cluster is made.
-fn map_of(state: &StateMachine) -> Result<v1::ClusterMap> {
+pub(super) fn map_of(state: &StateMachine) -> Result<v1::ClusterMap> {
     match state.cluster_map() {
         Err(e) if e.kind == ErrorKind::Unavailable => Ok(v1::ClusterMap::default()),
         map => map,

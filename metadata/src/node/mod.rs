@@ -10,6 +10,7 @@ mod apply;
 mod compaction;
 mod disk;
 mod driver;
+mod leading;
 mod lease;
 mod outbox;
 mod proposal;
@@ -23,7 +24,7 @@ use crate::config::Config;
 use crate::env::Env;
 use crate::map_changes::MapChanges;
 use crate::raftlog::Position;
-use crate::sessions::Sessions;
+use crate::soft::SoftState;
 use crate::state::StateMachine;
 use bytes::Bytes;
 use lease::Lease;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use weft_proto::{Error, ErrorKind, MapEpoch, NodeId, Result, v1};
+use weft_proto::{Error, ErrorKind, MapEpoch, NodeId, Result, Uuid, v1};
 
 /// Who leads, as this server knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,7 +56,7 @@ pub struct Node {
     pub env: Env,
     pub state: Arc<StateMachine>,
     /// Soft state of the term in which this server leads.
-    pub sessions: Mutex<Sessions>,
+    pub soft: SoftState,
     view: watch::Sender<View>,
     applied: watch::Sender<u64>,
     map: watch::Sender<Arc<v1::ClusterMap>>,
@@ -101,6 +102,11 @@ impl Node {
     /// The cluster map as last applied here.
     pub fn map(&self) -> Arc<v1::ClusterMap> {
         self.map.borrow().clone()
+    }
+
+    /// The cluster's identity, once the cluster was made.
+    pub fn cluster(&self) -> Option<Uuid> {
+        cluster_of(&self.map())
     }
 
     /// Epoch of [`Node::map`].
@@ -274,4 +280,9 @@ fn in_doubt(not_leader: &Error) -> Error {
 
 fn stopping() -> Error {
     Error::new(ErrorKind::Unavailable, "this metadata server is stopping")
+}
+
+/// The cluster's identity in a map, once the cluster was made.
+pub fn cluster_of(map: &v1::ClusterMap) -> Option<Uuid> {
+    Uuid::from_slice(&map.cluster).filter(|c| *c != Uuid::NIL)
 }

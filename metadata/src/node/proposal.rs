@@ -1,7 +1,7 @@
 //! Proposals on their way through the log, and what they change in the leader's soft state.
 
 use crate::raftlog::Position;
-use crate::sessions::Sessions;
+use crate::soft::sessions::Sessions;
 use std::collections::VecDeque;
 use tokio::sync::oneshot;
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 //! Notes when inodes were read. It is no change of theirs: the change time stays, and nobody's lease is
 //! recalled. An access before the last change is not kept; to set an older time on purpose is a change.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::Inode;
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{ErrorKind, InodeId, v1};

@@ -4,10 +4,12 @@
 //! segments are new and well formed, that extents lie within them, that they have the redundancy
 //! that the file's layout asks for (I1).
 
-use super::content::{self, Edit, MAX_FILE, end};
-use super::{Context, Fault, Operation, Reply, inodes, refuse, set_attr};
+use super::set_attr;
+use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Group, Inode, Segment};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::content::{self, Edit, MAX_FILE, end};
+use crate::tables::inodes;
 use std::collections::{BTreeMap, BTreeSet};
 use v1::extent::Source;
 use weft_proto::{ErrorKind, Layout, Profile, SegmentId, v1};

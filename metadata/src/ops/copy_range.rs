@@ -1,12 +1,13 @@
 //! Makes a range of a file show what another range holds, without moving data: extents of both point at
 //! the same segments. A segment lives until the last byte of it goes, whoever points at it
-//! ([`super::content`]).
+//! ([`crate::tables::content`]).
 
-use super::content::{self, Edit, MAX_FILE, end, part, segment_of};
-use super::purge_inodes::STEP;
-use super::{Context, Fault, Operation, Reply, inodes, refuse};
+use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Inode, Segment};
 use crate::store::{Read, StoreError, StoreResult, Txn};
+use crate::tables::content::STEP;
+use crate::tables::content::{self, Edit, MAX_FILE, end, part, segment_of};
+use crate::tables::inodes;
 use std::collections::BTreeMap;
 use weft_proto::{ErrorKind, Layout, SegmentId, v1};
 

@@ -4,11 +4,12 @@
 //! keep for it. What remains of an allocation is the size, and the times, which every call changes as it
 //! does on a local filesystem.
 
-use super::content::{Edit, MAX_FILE};
-use super::purge_inodes::STEP;
-use super::{Context, Fault, Operation, Reply, inodes, refuse};
+use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::Inode;
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::content::STEP;
+use crate::tables::content::{Edit, MAX_FILE};
+use crate::tables::inodes;
 use weft_proto::{ErrorKind, v1};
 
 pub(crate) struct Plan {

@@ -1,8 +1,9 @@
 //! Where the bytes of a file lie.
 
-use super::{ATTR, BRIEF, EXTENT, Fault, Query, Reply, SEGMENT, content, inodes, item_len, refuse};
+use crate::operation::{ATTR, BRIEF, EXTENT, Fault, Query, Reply, SEGMENT, item_len, refuse};
 use crate::schema::Inode;
 use crate::store::Read;
+use crate::tables::{content, inodes};
 use v1::FileKind;
 use weft_proto::{ErrorKind, Layout, v1};
 

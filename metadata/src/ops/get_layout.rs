@@ -1,7 +1,8 @@
 //! How a file is laid out, or what a directory passes on to new children.
 
-use super::{Fault, Query, Reply, inodes, refuse};
+use crate::operation::{Fault, Query, Reply, refuse};
 use crate::store::Read;
+use crate::tables::inodes;
 use weft_proto::{ErrorKind, v1};
 
 impl Query for v1::GetLayoutOp {
@@ -14,5 +15,9 @@ impl Query for v1::GetLayoutOp {
                 format!("inode {} is no file or directory and has no layout", inode.ino()),
             ),
         }
+    }
+
+    fn is_single_read(&self) -> bool {
+        true
     }
 }

@@ -1,10 +1,11 @@
 //! The value of an extended attribute.
 
-use super::acl::Which;
-use super::set_xattr::MAX_VALUE;
-use super::{BRIEF, Fault, Query, Reply, inodes, refuse};
+use crate::operation::{BRIEF, Fault, Query, Reply, refuse};
 use crate::schema;
 use crate::store::Read;
+use crate::tables::acl::Which;
+use crate::tables::inodes;
+use crate::tables::xattrs::MAX_VALUE;
 use weft_proto::{ErrorKind, InodeId, v1};
 
 impl Query for v1::GetXattrOp {

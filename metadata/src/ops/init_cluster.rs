@@ -1,9 +1,10 @@
 //! Begins a cluster: its identity, the root directory and the first pool. The first entry wins;
 //! later ones change nothing.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, inodes, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster, Counters, Pool};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::inodes;
 use weft_proto::{ErrorKind, InodeId, Layout, Profile, Uuid, v1};
 
 /// The first pool.

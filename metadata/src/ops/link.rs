@@ -1,10 +1,10 @@
 //! Gives a file another name, or its first.
 
-use super::inodes::{self, MAX_LINKS};
-use super::names::{self, Place};
-use super::{Context, Fault, Operation, Reply, refuse};
+use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::inodes::{self, MAX_LINKS};
+use crate::tables::names::{self, Place};
 use weft_proto::{ErrorKind, v1};
 
 pub(crate) struct Plan {

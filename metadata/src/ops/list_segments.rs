@@ -1,6 +1,6 @@
 //! Every segment that metadata knows, in order of id, for a reconcile with the targets (I7).
 
-use super::{BRIEF, Fault, Query, Reply, SEGMENT};
+use crate::operation::{BRIEF, Fault, Query, Reply, SEGMENT};
 use crate::schema::{self, Segment, Tag};
 use crate::store::{Read, StoreResult};
 use v1::list_segments_reply::Item;

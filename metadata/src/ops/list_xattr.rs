@@ -1,10 +1,11 @@
 //! Names of all extended attributes of an inode.
 
-use super::acl::Which;
-use super::set_xattr::MAX_LIST;
-use super::{BRIEF, Fault, Query, Reply, inodes, item_len};
+use crate::operation::{BRIEF, Fault, Query, Reply, item_len};
 use crate::schema::{self, HEAD, Inode, Tag};
 use crate::store::{Read, StoreResult};
+use crate::tables::acl::Which;
+use crate::tables::inodes;
+use crate::tables::xattrs::MAX_LIST;
 use bytes::Bytes;
 use v1::xattrs::Item;
 use weft_proto::{InodeId, v1};

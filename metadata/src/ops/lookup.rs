@@ -1,8 +1,9 @@
 //! Finds a name in a directory.
 
-use super::names::valid;
-use super::{Fault, Query, Reply, inodes, refuse};
+use crate::operation::{Fault, Query, Reply, refuse};
 use crate::store::Read;
+use crate::tables::inodes;
+use crate::tables::names::valid;
 use weft_proto::{ErrorKind, InodeId, v1};
 
 impl Query for v1::LookupOp {

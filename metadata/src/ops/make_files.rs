@@ -4,12 +4,12 @@
 //! What the session shows of them already is what they become: their numbers, times, owner and mode.
 
 use super::commit_extents::{self, believed};
-use super::inodes::{self, Wanted};
-use super::names::{self, Place};
-use super::reserve_inodes::Known;
-use super::{Context, Fault, Reply, attempt, refuse};
+use crate::operation::{Change, Context, Fault, Reply, attempt, refuse};
 use crate::schema::Inode;
 use crate::store::{Read, Txn};
+use crate::tables::inodes::{self, Wanted};
+use crate::tables::names::{self, Place};
+use crate::tables::numbers::Known;
 use v1::FileKind;
 use v1::make_files_op::File;
 use v1::make_files_reply::Made;
@@ -19,24 +19,28 @@ use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 const MOST: usize = 4096;
 
 /// Makes each file or refuses it.
-pub(super) fn run(op: &v1::MakeFilesOp, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
-    if op.files.len() > MOST {
-        let what = format!("{} files in one request, over {MOST}", op.files.len());
-        return refuse(ErrorKind::Invalid, what);
+impl Change for v1::MakeFilesOp {
+    fn run(&self, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
+        if self.files.len() > MOST {
+            let what = format!("{} files in one request, over {MOST}", self.files.len());
+            return refuse(ErrorKind::Invalid, what);
+        }
+        let mut files = Vec::with_capacity(self.files.len());
+        let mut known = Known::default();
+        for file in &self.files {
+            let made = match attempt(tx, |tx| make(file, tx, cx, &mut known)) {
+                Ok(attr) => {
+                    Made { attr: file.content.is_some().then_some(attr), ..Default::default() }
+                }
+                Err(fault) => {
+                    let e = fault.refusal()?;
+                    Made { error: e.kind.code(), message: e.message, attr: None }
+                }
+            };
+            files.push(made);
+        }
+        Ok(Reply::MakeFiles(v1::MakeFilesReply { files }))
     }
-    let mut files = Vec::with_capacity(op.files.len());
-    let mut known = Known::default();
-    for file in &op.files {
-        let made = match attempt(tx, |tx| make(file, tx, cx, &mut known)) {
-            Ok(attr) => Made { attr: file.content.is_some().then_some(attr), ..Default::default() },
-            Err(fault) => {
-                let e = fault.refusal()?;
-                Made { error: e.kind.code(), message: e.message, attr: None }
-            }
-        };
-        files.push(made);
-    }
-    Ok(Reply::MakeFiles(v1::MakeFilesReply { files }))
 }
 
 struct Plan {

@@ -1,9 +1,9 @@
 //! Creates a directory.
 
-use super::inodes::{self, Wanted};
-use super::names::{self, Place};
-use super::{Context, Fault, Operation, Reply, refuse};
+use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::inodes::{self, Wanted};
+use crate::tables::names::{self, Place};
 use v1::FileKind;
 use weft_proto::{ErrorKind, v1};
 

@@ -1,7 +1,9 @@
 //! What a client gets when it opens an inode: all that it needs to read a small file at once.
 
-use super::{Fault, get_extents, inodes};
+use super::get_extents;
+use crate::operation::Fault;
 use crate::store::Read;
+use crate::tables::inodes;
 use v1::FileKind;
 use weft_proto::{InodeId, v1};
 

@@ -1,6 +1,6 @@
 //! Opens a session. A retry with the same nonce gets the same one.
 
-use super::{Context, Fault, Operation, Reply, refuse};
+use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster, NonceOwner, Session};
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{ErrorKind, SessionId, v1};

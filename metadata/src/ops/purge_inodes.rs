@@ -1,13 +1,13 @@
 //! Deletes orphans that nobody has open, a bounded number of extents and attributes at a time: an orphan with
 //! more extents stays one, and the leader asks again.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, attempt, content};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, attempt};
 use crate::schema::{self, Inode, Tag};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::content;
+use crate::tables::content::STEP;
 use weft_proto::{InodeId, v1};
 
-/// Most extents that one entry deletes; after as many extents and attributes it goes on to no other inode.
-pub(super) const STEP: usize = 2048;
 /// Most inodes that one entry looks at.
 const MAX_INODES: usize = 4096;
 

@@ -1,9 +1,10 @@
 //! Names in a directory, in the order of their cookies.
 
-use super::names::MAX_NAME;
-use super::{ATTR, BRIEF, Fault, GRANT, Query, Reply, inodes, item_len};
+use crate::operation::{ATTR, BRIEF, Fault, GRANT, Query, Reply, item_len};
 use crate::schema::{self, IndexEntry, Tag};
 use crate::store::Read;
+use crate::tables::inodes;
+use crate::tables::names::MAX_NAME;
 use weft_proto::{InodeId, v1};
 
 /// Most names in one answer.

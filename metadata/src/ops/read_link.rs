@@ -1,8 +1,9 @@
 //! Where a symbolic link points.
 
 use super::sym_link::MAX_TARGET;
-use super::{BRIEF, Fault, Query, Reply, inodes, refuse};
+use crate::operation::{BRIEF, Fault, Query, Reply, refuse};
 use crate::store::Read;
+use crate::tables::inodes;
 use v1::FileKind;
 use weft_proto::{ErrorKind, v1};
 
@@ -16,5 +17,9 @@ impl Query for v1::ReadLinkOp {
     }
     fn longest(&self) -> usize {
         BRIEF + MAX_TARGET
+    }
+
+    fn is_single_read(&self) -> bool {
+        true
     }
 }

@@ -1,8 +1,9 @@
 //! Makes a target known, or learns where a known one is now.
 
-use super::{Context, Fault, Operation, Reply, cluster, refuse};
+use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::cluster;
 use v1::TargetState;
 use weft_proto::{ErrorKind, Uuid, v1};
 

@@ -1,10 +1,11 @@
 //! Removes an extended attribute.
 
-use super::acl::{self, Which};
-use super::set_xattr::Room;
-use super::{Context, EMPTY, Fault, Operation, Reply, inodes, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::acl::{self, Which};
+use crate::tables::inodes;
+use crate::tables::xattrs::Room;
 use weft_proto::{ErrorKind, v1};
 
 impl Operation for v1::RemoveXattrOp {

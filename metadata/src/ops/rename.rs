@@ -1,11 +1,11 @@
 //! Moves a name, with the flags of Linux's `renameat2`. Refusals come in the order in which Linux
 //! makes them.
 
-use super::inodes::{self, Wanted};
-use super::names::{self, Place};
-use super::{Context, EMPTY, Fault, Operation, Reply, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::Dentry;
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::inodes::{self, Wanted};
+use crate::tables::names::{self, Place};
 use v1::FileKind;
 use weft_proto::{ErrorKind, InodeId, v1};
 

@@ -1,7 +1,7 @@
 //! The chunks of garbage segments are deleted everywhere: the segments can be forgotten. One that
 //! is not garbage is left alone.
 
-use super::{Context, EMPTY, Fault, Operation, Reply};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply};
 use crate::schema;
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{SegmentId, v1};

@@ -1,12 +1,13 @@
 //! Changes attributes: mode, owner, times, size. What Linux does to set-id bits and to the change
 //! time is done here too, for callers that have no kernel in front of them.
 
-use super::content::{self, Edit, MAX_FILE};
-use super::inodes::{self, Wanted};
-use super::purge_inodes::STEP;
-use super::{Context, Fault, Operation, Reply, acl, refuse};
+use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::acl;
+use crate::tables::content::STEP;
+use crate::tables::content::{self, Edit, MAX_FILE};
+use crate::tables::inodes::{self, Wanted};
 use v1::FileKind;
 use weft_proto::mode::mode_after;
 use weft_proto::{ErrorKind, InodeId, v1};

@@ -1,9 +1,10 @@
 //! Sets how new data is laid out: of a directory, what new children inherit; of an empty file, its
 //! own layout.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, inodes, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::Inode;
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::inodes;
 use v1::FileKind;
 use weft_proto::{ErrorKind, Layout, v1};
 

@@ -1,9 +1,10 @@
 //! Locks a range of a file for its owner, unlocks it, or changes what the lock is for. Never waits: who
-//! wants to, asks for its turn first ([`crate::lock_waits`]).
+//! wants to, asks for its turn first ([`crate::soft::lock_waits`]).
 
-use super::{Context, EMPTY, Fault, Operation, Reply, inodes, locks, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema;
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::{inodes, locks};
 use v1::lock::Kind;
 use weft_proto::locks::{MAX_RANGES, Ranges};
 use weft_proto::{Error, ErrorKind, InodeId, v1};

@@ -5,9 +5,10 @@
 //! after. What comes when it has been dropped is refused, and its client writes it again, to another. The entry
 //! says which go, not its reader: one from a version that dropped none drops none, whoever applies it.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, cluster, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster, Group, Pool, Tag};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::cluster;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_proto::{ErrorKind, v1};
 

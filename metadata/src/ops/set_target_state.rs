@@ -1,8 +1,9 @@
 //! Changes which targets are up, down, out or full.
 
-use super::{Context, EMPTY, Fault, Operation, Reply, cluster, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::cluster;
 use std::collections::BTreeMap;
 use v1::TargetState;
 use weft_proto::{ErrorKind, v1};

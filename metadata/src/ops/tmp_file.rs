@@ -1,9 +1,9 @@
 //! Creates a regular file without a name, for a caller that has it open and may name it later.
 
-use super::inodes::{self, Wanted};
-use super::{Context, Fault, Operation, Reply};
+use crate::operation::{Context, Fault, Operation, Reply};
 use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::inodes::{self, Wanted};
 use v1::FileKind;
 use weft_proto::v1;
 

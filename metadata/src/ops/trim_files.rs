@@ -1,10 +1,11 @@
 //! Deletes extents that files do not show any more, a bounded number at a time: a file with more stays on
 //! the list, and the leader asks again.
 
-use super::purge_inodes::STEP;
-use super::{Context, EMPTY, Fault, Operation, Reply, attempt, content};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, attempt};
 use crate::schema;
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::content;
+use crate::tables::content::STEP;
 use weft_proto::{InodeId, v1};
 
 /// Most files that one entry looks at.

@@ -1,9 +1,10 @@
 //! Takes a name from anything but a directory.
 
-use super::names::{self, Place};
-use super::{Context, EMPTY, Fault, Operation, Reply, inodes, refuse};
+use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::Dentry;
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::inodes;
+use crate::tables::names::{self, Place};
 use v1::FileKind;
 use weft_proto::{ErrorKind, InodeId, v1};
 

@@ -7,7 +7,7 @@
 //! when it returns if any of it must be; a crash in the middle of an installation is finished or
 //! undone by [`LogDb::recover`].
 
-use crate::identity::MOVE_AWAY;
+use crate::folder::MOVE_AWAY;
 use raft::eraftpb::{ConfState, Entry, HardState};
 use raft_prost::Message as _;
 use rocksdb::{DB, DBRecoveryMode, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions};

@@ -1,6 +1,6 @@
 //! A store in memory, for tests and simulation. A checkpoint of it is one file.
 
-use super::{Changes, Read, StoreError, StoreResult, Visit};
+use super::read::{Changes, Read, StoreError, StoreResult, Visit};
 use bytes::{Buf, Bytes};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 //! either the old store or the new one. The write-ahead log is written but not synced: the Raft log
 //! is the durable one, and what a power cut takes from this store is replayed from there.
 
-use super::{Changes, Read, StoreError, StoreResult, Visit};
+use super::read::{Changes, Read, StoreError, StoreResult, Visit};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use rocksdb::{

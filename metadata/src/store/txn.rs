@@ -1,6 +1,6 @@
 //! Changes that are not written yet, over a store: the entries of one batch see each other's.
 
-use super::{Changes, Read, StoreResult, Visit};
+use super::read::{Changes, Read, StoreResult, Visit};
 use bytes::Bytes;
 use prost::Message;
 use std::ops::Bound::{Excluded, Included};

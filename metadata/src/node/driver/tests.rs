@@ -6,7 +6,7 @@ use crate::env::SystemClock;
 use crate::node::Effect;
 use crate::node::setup::log_writer;
 use crate::replication;
-use crate::server::MetadataService;
+use crate::service::MetadataService;
 use prost::Message as _;
 use raft::eraftpb::{ConfState, HardState, Snapshot, SnapshotMetadata};
 use raft_prost::Message as _;
@@ -537,7 +537,7 @@ async fn a_session_is_over_only_if_the_state_says_so() {
     assert_eq!(rig.pump().await, 1);
     call.await.unwrap();
     let node = rig.driver.node.clone();
-    node.sessions.lock().start(Instant::now(), 0, Vec::new());
+    node.soft.with(|s| s.start(Instant::now(), 0, Vec::new()));
     for (session, kind) in [(1, ErrorKind::Unavailable), (2, ErrorKind::SessionExpired)] {
         for op in [
             Op::Recalls(v1::RecallsOp::default()),

@@ -1,0 +1,248 @@
+//! Deletes chunks that a dead session never committed (I7).
+//!
+//! [`sweep`] lists the targets for chunks of sessions that are dead: all of a target once, when this server begins
+//! to lead or the target comes up or was opened anew, and then those of one session at a time, when it has
+//! ended. Before it lists, it fences those sessions off: what they had sent may arrive at any time, and is refused
+//! then, until the target is opened anew.
+//!
+//! Invariant: a chunk is swept only if, at one moment after it was listed, its session was dead and its segment
+//! unknown: a dead session commits nothing any more (I5), so that stays true. What a target that is down holds
+//! waits for it and delays nothing else.
+
+use crate::node::Node;
+use crate::soft::targets::Targets;
+use crate::state::StateMachine;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use weft_net::Peers;
+use weft_proto::{ChunkId, Result, SegmentId, SessionId, TargetId, v1};
+use weft_segments::TargetClient;
+
+/// Pause when there is nothing to do, and before a target that failed is tried again.
+const IDLE_INTERVAL: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a storage daemon may take for one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Chunks listed at a time.
+const PAGE: u32 = 4096;
+/// When all of a target is looked at once more.
+const WHOLE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
+/// A target that is up.
+struct Up {
+    address: String,
+    /// The number that its daemon gave to opening it: fences are forgotten then, and with an index that was lost,
+    /// chunks come back that were deleted.
+    opened: u64,
+}
+
+/// What was looked at already, and what is to be.
+#[derive(Default)]
+struct Swept {
+    /// Targets that were looked at as a whole, when, and as which opening of them; not those that have been away
+    /// since.
+    whole: BTreeMap<TargetId, (Instant, u64)>,
+    /// Targets that failed, and until when they are left alone.
+    resting: BTreeMap<TargetId, Instant>,
+}
+
+impl Swept {
+    /// Targets to be looked at as a whole, of those that are up.
+    fn whole_due(&mut self, now: Instant, up: &BTreeMap<TargetId, Up>) -> Vec<TargetId> {
+        self.whole.retain(|target, (at, opened)| {
+            up.get(target).is_some_and(|up| up.opened == *opened) && now - *at < WHOLE_INTERVAL
+        });
+        self.resting.retain(|_, until| now < *until);
+        let due = |t: &&TargetId| !self.whole.contains_key(t) && !self.resting.contains_key(t);
+        up.keys().filter(due).copied().collect()
+    }
+
+    /// What is there is not known: later, and all of it.
+    fn failed(&mut self, target: TargetId, until: Instant) {
+        self.whole.remove(&target);
+        self.resting.insert(target, until);
+    }
+}
+
+/// Looks for what dead sessions left, for as long as this server leads.
+pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
+    let mut swept = Swept::default();
+    let (mut live, mut next) = sessions(node).unwrap_or((BTreeSet::new(), u64::MAX));
+    loop {
+        let up = up(&node.map(), &targets.stats());
+        for target in swept.whole_due(Instant::now(), &up) {
+            look(node, peers, &up, target, &[], &mut swept).await;
+        }
+        // After those: who ended meanwhile may not have been seen there.
+        let ended = match sessions(node) {
+            Ok((now, following)) => {
+                // Some may have come and gone since the last time.
+                live.extend((next..following).map(SessionId));
+                let ended = live.difference(&now).copied().collect();
+                (live, next) = (now, following);
+                ended
+            }
+            Err(error) => {
+                tracing::error!("cannot read the list of sessions: {error}");
+                Vec::new()
+            }
+        };
+        if !ended.is_empty() {
+            for target in swept.whole.keys().copied().collect::<Vec<_>>() {
+                look(node, peers, &up, target, &ended, &mut swept).await;
+            }
+        }
+        sleep(IDLE_INTERVAL).await;
+    }
+}
+
+/// The targets that are up and that this leader has heard of.
+fn up(map: &v1::ClusterMap, stats: &[v1::TargetStat]) -> BTreeMap<TargetId, Up> {
+    let opened: BTreeMap<_, _> = stats.iter().map(|stat| (stat.target, stat.opened)).collect();
+    let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up).filter_map(|t| {
+        let (address, opened) = (t.address.clone(), *opened.get(&t.id)?);
+        Some((TargetId(t.id), Up { address, opened }))
+    });
+    up.collect()
+}
+
+/// Looks for what these sessions left on a target; at all of it if there are none.
+async fn look(
+    node: &Arc<Node>,
+    peers: &Peers,
+    up: &BTreeMap<TargetId, Up>,
+    target: TargetId,
+    ended: &[SessionId],
+    swept: &mut Swept,
+) {
+    let Some(Up { address, opened }) = up.get(&target) else { return };
+    let begun = Instant::now();
+    match fence_and_sweep(node, &TargetClient::new(peers, target, address), ended).await {
+        Ok(()) if ended.is_empty() => drop(swept.whole.insert(target, (begun, *opened))),
+        Ok(()) => {}
+        Err(e) => {
+            tracing::warn!(target = target.0, "could not look for chunks of dead sessions: {e}");
+            swept.failed(target, Instant::now() + RETRY_INTERVAL);
+        }
+    }
+}
+
+async fn fence_and_sweep(
+    node: &Arc<Node>,
+    target: &TargetClient,
+    ended: &[SessionId],
+) -> Result<()> {
+    if ended.is_empty() {
+        let (live, next) = sessions(node)?;
+        target.fence(&between(&live, next), Instant::now() + REQUEST_TIMEOUT).await?;
+        return sweep_target(node, target, None).await;
+    }
+    let ranges: Vec<_> = ended.iter().map(|id| id.0..=id.0).collect();
+    target.fence(&ranges, Instant::now() + REQUEST_TIMEOUT).await?;
+    for &session in ended {
+        sweep_target(node, target, Some(session)).await?;
+    }
+    Ok(())
+}
+
+/// The sessions before `next` that do not live.
+fn between(live: &BTreeSet<SessionId>, next: u64) -> Vec<RangeInclusive<u64>> {
+    let mut first = 0;
+    let mut ended = Vec::new();
+    for end in live.range(..SessionId(next)).map(|id| id.0).chain([next]) {
+        if first < end {
+            ended.push(first..=end - 1);
+        }
+        first = end.saturating_add(1);
+    }
+    ended
+}
+
+/// The sessions that live, and the number of the next.
+fn sessions(node: &Node) -> Result<(BTreeSet<SessionId>, u64)> {
+    let next = node.state.next_session()?;
+    Ok((node.state.sessions()?.into_iter().map(|(id, _)| id).collect(), next))
+}
+
+async fn sweep_target(
+    node: &Arc<Node>,
+    target: &TargetClient,
+    session: Option<SessionId>,
+) -> Result<()> {
+    let mut after = None;
+    loop {
+        let begun = Instant::now();
+        let listed = target.list(after, session, PAGE, begun + REQUEST_TIMEOUT).await?;
+        let chunks: Vec<_> = listed.items.iter().map(|(chunk, _)| *chunk).collect();
+        let Some(&last) = chunks.last() else { return Ok(()) };
+        // The state must be at least as new as the list: a chunk in it whose session is dead now,
+        // and whose segment is not known now, will never be.
+        node.read_barrier().await?;
+        // Thousands of reads: not on the thread that answers everybody.
+        let state = node.state.clone();
+        let dead = node.env.blocking(move || leftovers(&state, chunks)).await?;
+        if !dead.is_empty() {
+            tracing::info!(%target, chunks = dead.len(), "deleting what dead sessions left");
+            target.delete(&dead, Instant::now() + REQUEST_TIMEOUT).await?;
+        }
+        if !listed.more {
+            return Ok(());
+        }
+        after = Some(next_page(node, last)?);
+        // Half of the time is for others.
+        sleep(begun.elapsed()).await;
+    }
+}
+
+/// Of these chunks, those that no live session owns and no segment needs.
+fn leftovers(state: &StateMachine, chunks: Vec<ChunkId>) -> Result<Vec<ChunkId>> {
+    let mut dead = Vec::new();
+    // Chunks come in order, so neighbours share their segment and their session.
+    let mut last: Option<(SegmentId, bool)> = None;
+    for chunk in chunks {
+        let segment = chunk.segment;
+        let is_dead = match last {
+            Some((same, answer)) if same == segment => answer,
+            _ => !state.session_exists(segment.session)? && !state.segment_known(segment)?,
+        };
+        last = Some((segment, is_dead));
+        if is_dead {
+            dead.push(chunk);
+        }
+    }
+    Ok(dead)
+}
+
+/// Where to list on: the rest of a live session's chunks need no look.
+fn next_page(node: &Node, last: ChunkId) -> Result<ChunkId> {
+    if node.state.session_exists(last.segment.session)? {
+        let end = SegmentId { session: last.segment.session, seq: u64::MAX };
+        return Ok(ChunkId {
+            segment: end,
+            shard: weft_proto::layout::MAX_K + weft_proto::layout::MAX_M - 1,
+        });
+    }
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_live_lies_between_who_does() {
+        let ended = |live: &[u64], next| {
+            let live = live.iter().copied().map(SessionId).collect();
+            between(&live, next)
+        };
+        assert_eq!(ended(&[], 1), [0..=0]);
+        assert_eq!(ended(&[1, 2], 3), [0..=0]);
+        assert_eq!(ended(&[2, 5], 9), [0..=1, 3..=4, 6..=8]);
+        // Some began after the number of the next one was read.
+        assert_eq!(ended(&[2, 9, 11], 9), [0..=1, 3..=8]);
+        assert_eq!(ended(&[u64::MAX], u64::MAX), [0..=u64::MAX - 1]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Changes of the replicated state: what stands against one is taken back first, then it is proposed.
+
+use super::context::{RequestContext, without};
+use super::locks;
+use crate::conflicts;
+use crate::node::{Effect, Node};
+use crate::soft::leases::Mode;
+use std::sync::Arc;
+use tokio::time::Instant;
+use v1::log_entry::Body;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Kind, Makes, Result, v1};
+
+/// Changes the replicated state.
+pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> {
+    let RequestContext { node, session, deadline, .. } = cx;
+    let op = cx.op()?;
+    let opens_session = matches!(op, Op::OpenSession(_));
+    if !opens_session && (session.0 == 0 || cx.request.number == 0) {
+        return Err(Error::new(
+            ErrorKind::Protocol,
+            "a change needs a session and a request number, so that a retry takes effect once",
+        ));
+    }
+    let locking = match op {
+        Op::SetLock(op) => locks::may_lock(&cx, op).await?,
+        _ => None,
+    };
+    let term = cx.lead().await?;
+    node.soft.with(|s| s.touch(Instant::now(), session));
+    // Nobody caches anything of sessions and locks; who locks without asking was asked before.
+    if op.kind() != Kind::Session && !matches!(op, Op::SetLock(_)) {
+        conflicts::all_declared(node, session, deadline).await?;
+    }
+    let footprint = op.footprint();
+    let (makes, dir) = (footprint.makes, footprint.names.first().map(|(dir, _)| *dir));
+    let unasked = matches!(op, Op::MakeFiles(_));
+    let claim = conflicts::claim(node, term, session, footprint, unasked, deadline).await?;
+    let entered = match op {
+        Op::MakeFiles(op) => enter_made(&cx, op),
+        _ => Vec::new(),
+    };
+    let (effect, body) = (Effect::of(&cx.request), Body::Client(std::mem::take(&mut cx.request)));
+    // The lock that is being set ends with the change.
+    let (mut reply, (claim, _)) = propose(node, body, effect, (claim, locking)).await?;
+    reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
+    reply.grants = entered;
+    without(grant_made(&cx, makes, dir, &mut reply), "leases on what was made");
+    // Of use to a session that keeps its lease, against which no other changes them.
+    let after = |dir| node.state.attr(dir).ok().flatten();
+    reply.dirs = claim.dirs().into_iter().filter_map(after).collect();
+    drop(claim);
+    if let Some(Reply::OpenSession(opened)) = &mut reply.result {
+        opened.ttl_ms = node.config.session_ttl_ms;
+    }
+    Ok(reply)
+}
+
+/// Grants leases on what was just made: it is nobody else's yet. And on the directory, if nobody else uses
+/// it; that is still claimed. What another session has changed since, is not for this one to use.
+fn grant_made(
+    cx: &RequestContext<'_>,
+    makes: Makes,
+    dir: Option<InodeId>,
+    reply: &mut v1::MetaReply,
+) -> Result<()> {
+    let made = match &reply.result {
+        Some(Reply::Open(v1::OpenReply { attr: Some(attr), .. })) => *attr,
+        Some(Reply::Attr(attr)) => *attr,
+        _ => return Ok(()),
+    };
+    let ino = InodeId(made.ino);
+    let mut grants = Vec::new();
+    match makes {
+        Makes::File => {
+            grants.extend(cx.grant_to_write(ino)?);
+            // Not if it was there already, and is opened only.
+            if let Some(dir) = dir.filter(|_| !reply.touched.contains(&made.ino)) {
+                reply.grants.extend(grant_to_make(cx, dir)?);
+            }
+        }
+        Makes::Directory => grants.extend(grant_to_make(cx, ino)?),
+        Makes::Nothing if made.kind == v1::FileKind::Directory as i32 => {
+            reply.grants.extend(cx.grant(ino, Mode::Read, false));
+        }
+        Makes::Nothing => {}
+    }
+    if !grants.is_empty() && cx.node.state.attr(ino)? == Some(made) {
+        reply.grants.append(&mut grants);
+    }
+    Ok(())
+}
+
+/// Grants the right to make files in a directory without asking.
+fn grant_to_make(cx: &RequestContext<'_>, dir: InodeId) -> Result<Option<v1::Grant>> {
+    let Some(mut grant) = cx.grant(dir, Mode::Write, false) else { return Ok(None) };
+    grant.layout = cx.node.state.layout(dir)?;
+    Ok(Some(grant))
+}
+
+/// The session holds what it made already, and shall do so here before anybody can see it.
+fn enter_made(cx: &RequestContext<'_>, op: &v1::MakeFilesOp) -> Vec<v1::Grant> {
+    let made = op.files.iter().map(|file| InodeId(file.ino));
+    cx.node.soft.with(|s| made.filter_map(|ino| s.leases.enter_made(cx.session, ino)).collect())
+}
+
+/// Proposes an entry, and keeps what was taken for it until it was applied or can be no more. What is in
+/// the log may take effect long after the deadline of who asked, and after he has gone.
+async fn propose<T: Send + 'static>(
+    node: &Arc<Node>,
+    body: Body,
+    effect: Effect,
+    taken: T,
+) -> Result<(v1::MetaReply, T)> {
+    let node = node.clone();
+    let proposal = tokio::spawn(async move { (node.propose(body, effect).await, taken) });
+    // It may be in the log.
+    let ended = |error| Error::new(ErrorKind::Unavailable, format!("a change: {error}"));
+    let (reply, taken) = proposal.await.map_err(ended)?;
+    Ok((reply?, taken))
+}

@@ -1,0 +1,96 @@
+//! Leases: granted, recalled, given back.
+
+use super::context::{RequestContext, empty, granted, reply};
+use crate::conflicts;
+use crate::soft::leases::Mode;
+use crate::soft::sessions::Sessions;
+use tokio::time::Instant;
+use v1::meta_reply::Result as Reply;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Grants a lease on a file to a session that has it open, with what an open answers.
+pub(super) async fn lease(cx: &RequestContext<'_>, op: &v1::LeaseOp) -> Result<v1::MetaReply> {
+    let ino = InodeId(op.ino);
+    cx.may_read(Some(ino)).await?;
+    let mut grants = Vec::new();
+    if op.write {
+        grants.extend(cx.grant_to_write(ino)?);
+    }
+    if grants.is_empty() {
+        let mode = if op.write && op.alone { Mode::Write } else { Mode::Read };
+        grants.extend(conflicts::must_grant(cx.node, cx.session, ino, mode, cx.deadline).await?);
+    }
+    let found = cx.node.state.open_reply(ino)?;
+    Ok(granted(Reply::Open(found), grants))
+}
+
+pub(super) async fn map(cx: &RequestContext<'_>, ino: InodeId) -> Result<v1::MetaReply> {
+    cx.may_read(Some(ino)).await?;
+    let granted = conflicts::may_map(cx.node, cx.session, ino, cx.deadline).await?;
+    Ok(reply(Reply::Map(v1::MapReply { granted })))
+}
+
+pub(super) async fn return_leases(
+    cx: &RequestContext<'_>,
+    op: &v1::ReturnLeasesOp,
+) -> Result<v1::MetaReply> {
+    cx.lead().await?;
+    cx.node.soft.with(|sessions| take_back(sessions, cx.session, op))?;
+    Ok(empty())
+}
+
+fn take_back(sessions: &mut Sessions, session: SessionId, op: &v1::ReturnLeasesOp) -> Result<()> {
+    for item in &op.items {
+        let ino = InodeId(item.ino);
+        if item.of_map {
+            sessions.leases.map_answered(session, ino, item.seq, item.maps);
+            continue;
+        }
+        if item.maps {
+            sessions.leases.keeps_map(session, ino);
+        }
+        if item.open_seq != 0 {
+            match sessions.open(session, ino, item.open_seq) {
+                // It is being opened, and whoever does that is told that it is gone.
+                Err(e) if e.kind == ErrorKind::Stale => {}
+                opened => opened?,
+            }
+        }
+        sessions.leases.returned(session, ino, item.seq, item.keep_read);
+    }
+    Ok(())
+}
+
+/// Answers recalls newer than `seen`, as soon as there are any.
+pub(super) async fn recalls(cx: &RequestContext<'_>, seen: u64) -> Result<v1::MetaReply> {
+    let term = cx.lead().await?;
+    let until = cx.wait_until();
+    let mut views = cx.node.watch_view();
+    let mut shutdown = cx.shutdown.clone();
+    loop {
+        let session = cx.session;
+        let mail = cx.node.soft.with(|s| {
+            let (recalls, news) = s.leases.mail(session, seen)?;
+            Some((recalls, s.must_declare(session), news))
+        });
+        let expired = || {
+            let what = format!("session {session} is not known (any more); open a new one");
+            Error::new(ErrorKind::SessionExpired, what)
+        };
+        let (recalls, need_declare, mut news) = mail.ok_or_else(expired)?;
+        let over = Instant::now() >= until;
+        if over || need_declare || !recalls.is_empty() {
+            return Ok(reply(Reply::Recalls(v1::RecallsReply { recalls, need_declare })));
+        }
+        tokio::select! {
+            biased;
+            _ = shutdown.wait_for(|&stop| stop) => return Err(cx.node.not_leader()),
+            _ = views.wait_for(|v| !v.serving || v.term != term) => {
+                return Err(cx.node.not_leader());
+            }
+            // The session ended, if this fails: the next look says so.
+            _ = news.changed() => {}
+            () = tokio::time::sleep_until(until) => {}
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The framed service: decodes a request, brings it to the state, the soft state or the log, and
+//! encodes the answer. One file for each kind of request.
+
+mod changes;
+mod context;
+mod leases;
+mod locks;
+mod opens;
+mod reads;
+
+use crate::node::Node;
+use crate::operation::GRANT;
+use crate::ops;
+use crate::replication;
+use crate::snapshot::{self, Snapshots};
+use crate::soft::targets::Targets;
+use bytes::Bytes;
+use context::{RequestContext, without};
+use prost::Message;
+use reads::{LOOKUP_INLINE, UNASKED};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use v1::meta_request::Op;
+use weft_net::{Incoming, Outgoing, Service};
+use weft_proto::{Error, ErrorKind, InodeId, Kind, NodeId, Result, SessionId, op, v1};
+
+/// How long a request without a deadline may take.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+/// What asks for a long answer is no longer, in bytes.
+const ASKING: usize = 1 << 10;
+
+/// One server's answers.
+pub struct MetadataService {
+    node: Arc<Node>,
+    targets: Arc<Targets>,
+    snapshots: Arc<Snapshots>,
+    inbox: mpsc::Sender<Vec<raft::eraftpb::Message>>,
+    members: Vec<NodeId>,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl MetadataService {
+    pub fn new(
+        node: Arc<Node>,
+        targets: Arc<Targets>,
+        snapshots: Arc<Snapshots>,
+        inbox: mpsc::Sender<Vec<raft::eraftpb::Message>>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Self {
+        let members = node.config.peers.iter().map(|p| p.id).collect();
+        Self { node, targets, snapshots, inbox, members, shutdown }
+    }
+
+    async fn raft(&self, batch: v1::RaftBatch, address: &str) -> Result<v1::RaftAck> {
+        let ours = self.node.map().cluster.clone();
+        if !batch.cluster.is_empty() && !ours.is_empty() && batch.cluster != ours {
+            return Err(Error::new(
+                ErrorKind::WrongCluster,
+                format!("metadata server {} at {} belongs to another cluster", batch.from, address),
+            ));
+        }
+        let messages = replication::decode(batch, self.node.config.id, &self.members)?;
+        let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
+        self.inbox.send(messages).await.map_err(stopping)?;
+        Ok(v1::RaftAck {})
+    }
+
+    async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
+        let session = SessionId(message.session);
+        let answer = async {
+            match self.dispatch(message, deadline).await {
+                Err(e) if e.kind == ErrorKind::SessionExpired => {
+                    Err(self.if_over(session, e).await)
+                }
+                answer => answer,
+            }
+        };
+        let mut reply = tokio::time::timeout_at(deadline, answer)
+            .await
+            .map_err(|_| {
+                Error::new(ErrorKind::TimedOut, "the metadata group did not answer in time")
+            })?
+            .map_err(|error| self.node.or_elsewhere(error))?;
+        without(
+            reads::add_xattrs(&self.node, &mut reply),
+            "extended attributes that were not asked for",
+        );
+        Ok(reply)
+    }
+
+    /// Whether a session is over only the state says, of who leads now: soft state may be that of a term which has
+    /// ended, or of none. A client that is told so gives up what it holds.
+    async fn if_over(&self, session: SessionId, error: Error) -> Error {
+        if let Err(not_leader) = self.node.read_barrier().await {
+            return not_leader;
+        }
+        match self.node.state.session_exists(session) {
+            Ok(false) => error,
+            Ok(true) => {
+                let what = format!("session {session} is not known here yet");
+                Error::new(ErrorKind::Unavailable, what)
+            }
+            Err(unreadable) => unreadable,
+        }
+    }
+
+    async fn dispatch(&self, request: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
+        let (node, targets, shutdown) = (&self.node, &*self.targets, &self.shutdown);
+        let session = SessionId(request.session);
+        let cx = RequestContext { node, targets, shutdown, session, deadline, request };
+        let kind = cx.op()?.kind();
+        if matches!(kind, Kind::Change | Kind::Session) {
+            return changes::change(cx).await;
+        }
+        let (cx, op) = (&cx, cx.op()?);
+        match kind {
+            Kind::Read => reads::answer(cx, op).await,
+            _ => match op {
+                Op::Open(op) => opens::open(cx, op).await,
+                Op::Close(op) => opens::close(cx, op).await,
+                Op::Renew(op) => opens::renew(cx, op).await,
+                Op::Lease(op) => leases::lease(cx, op).await,
+                Op::Map(op) => leases::map(cx, InodeId(op.ino)).await,
+                Op::ReturnLeases(op) => leases::return_leases(cx, op).await,
+                Op::Recalls(op) => leases::recalls(cx, op.seen).await,
+                Op::GetLock(op) => locks::get_lock(cx, op.lock.as_ref()).await,
+                Op::WaitLock(op) => locks::wait_lock(cx, op).await,
+                Op::CancelLock(op) => locks::cancel_lock(cx, op).await,
+                _ => Err(Error::new(ErrorKind::Protocol, "this request is not one of soft state")),
+            },
+        }
+    }
+
+    /// Admits a server that lost its disk, if this one leads.
+    async fn join(&self, asking: v1::JoinRequest, deadline: Instant) -> Result<v1::JoinReply> {
+        let admit = async {
+            self.node.lead(deadline).await?;
+            self.node.admit(asking).await
+        };
+        tokio::time::timeout_at(deadline, admit)
+            .await
+            .map_err(|_| Error::new(ErrorKind::TimedOut, "no majority has acknowledged it yet"))?
+    }
+}
+
+#[async_trait::async_trait]
+impl Service for MetadataService {
+    async fn call(&self, request: Incoming) -> Result<Outgoing> {
+        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
+        match request.op {
+            op::META => request.answer(|q| self.meta(q, deadline)).await,
+            op::RAFT => request.answer(|q| self.raft(q, &request.peer.address)).await,
+            op::SNAPSHOT_PIECE => request.answer_with_payload(|q| self.snapshots.piece(q)).await,
+            op::JOIN => request.answer(|q| self.join(q, deadline)).await,
+            other => Err(Error::new(
+                ErrorKind::Protocol,
+                format!(
+                    "a metadata server knows no operation {other}; is {} asking the right daemon?",
+                    request.peer.name
+                ),
+            )),
+        }
+    }
+
+    fn weigh(&self, op: u16, head: &Bytes) -> usize {
+        match op {
+            op::META if head.len() <= ASKING => {
+                let asked = v1::MetaRequest::decode(head.clone()).ok();
+                asked.and_then(|asked| asked.op).map_or(0, |op| ops::longest(&op) + along(&op))
+            }
+            op::SNAPSHOT_PIECE => snapshot::PIECE as usize,
+            _ => 0,
+        }
+    }
+}
+
+/// Bytes that come along with an answer, at most: extended attributes, leases (those of many names are counted
+/// with these), and the content of a small file and where it lies.
+fn along(op: &Op) -> usize {
+    const OF_ONE: usize = ops::SHORT_ALL + 4 * GRANT;
+    match op {
+        Op::ReadDir(asked) if asked.attrs => UNASKED + OF_ONE,
+        Op::Lookup(_) => OF_ONE + 2 * LOOKUP_INLINE as usize,
+        Op::GetAttr(_) | Op::GetExtents(_) | Op::ReadDir(_) | Op::Open(_) | Op::Lease(_) => OF_ONE,
+        _ => 0,
+    }
+}

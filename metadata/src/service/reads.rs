@@ -1,0 +1,166 @@
+//! What is read of the namespace, and the leases that come with the answers.
+
+use super::context::{RequestContext, granted};
+use crate::conflicts;
+use crate::node::Node;
+use crate::soft::leases::Mode;
+use prost::Message;
+use std::collections::HashSet;
+use tokio::time::Instant;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+
+/// Content that comes with a lookup: enough for a small file to be read without another request.
+pub(super) const LOOKUP_INLINE: u64 = 16 << 10;
+
+/// Answers a read.
+pub(super) async fn answer(cx: &RequestContext<'_>, op: &Op) -> Result<v1::MetaReply> {
+    match op {
+        Op::Lookup(op) => lookup(cx, op).await,
+        Op::ReadDir(op) => read_dir(cx, op).await,
+        Op::StatFs(_) => stat_fs(cx).await,
+        Op::Check(_) => check(cx).await,
+        Op::GetAttr(v1::GetAttrOp { ino }) | Op::GetExtents(v1::GetExtentsOp { ino, .. }) => {
+            of_inode(cx, InodeId(*ino)).await
+        }
+        _ => plain(cx).await,
+    }
+}
+
+/// What one record answers, under a lease on its inode if that can be granted.
+async fn of_inode(cx: &RequestContext<'_>, ino: InodeId) -> Result<v1::MetaReply> {
+    cx.may_read(Some(ino)).await?;
+    let grant = cx.grant(ino, Mode::Read, false);
+    let mut reply = cx.read()?;
+    reply.grants.extend(grant);
+    Ok(reply)
+}
+
+/// What the state answers, without a lease.
+async fn plain(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
+    cx.may_read(None).await?;
+    cx.read()
+}
+
+/// Answers attributes, with the content of a small file; with leases on both the directory and
+/// what was found there. That there is no such name is an answer of its own under a lease.
+async fn lookup(cx: &RequestContext<'_>, op: &v1::LookupOp) -> Result<v1::MetaReply> {
+    let parent = InodeId(op.parent);
+    cx.may_read(Some(parent)).await?;
+    if cx.session.0 == 0 {
+        return cx.read();
+    }
+    let mut grants = Vec::from_iter(cx.grant(parent, Mode::Read, false));
+    let Some(child) = cx.node.state.child(parent, &op.name)? else {
+        // Says what is wrong, or that the name is missing.
+        return match cx.read() {
+            Err(e) if e.kind == ErrorKind::NotFound && !grants.is_empty() => {
+                Ok(granted(Reply::Missing(v1::Empty {}), grants))
+            }
+            answer => answer,
+        };
+    };
+    conflicts::readable(cx.node, cx.session, child, cx.deadline).await?;
+    grants.extend(cx.grant(child, Mode::Read, false));
+    let found = match cx.node.state.open_reply(child) {
+        // It lost its name while its lease was waited for.
+        Err(e) if e.kind == ErrorKind::Stale || e.kind == ErrorKind::NotFound => {
+            return cx.read();
+        }
+        found => found?,
+    };
+    let small = found
+        .attr
+        .is_some_and(|a| a.kind == v1::FileKind::Regular as i32 && a.inline_bytes <= LOOKUP_INLINE);
+    let whole = found.extents.as_ref().is_some_and(|e| !e.truncated && e.extents.len() <= 4);
+    let result = match found.attr {
+        Some(attr) if !(small && whole) => Reply::Attr(attr),
+        _ => Reply::Open(found),
+    };
+    Ok(granted(result, grants))
+}
+
+/// Answers names, with a lease on the directory; with attributes only of those inodes on which a
+/// lease could be granted as well. Without a session: what is committed.
+async fn read_dir(cx: &RequestContext<'_>, op: &v1::ReadDirOp) -> Result<v1::MetaReply> {
+    cx.may_read(Some(InodeId(op.ino))).await?;
+    if cx.session.0 == 0 {
+        return cx.read();
+    }
+    let dir = cx.grant(InodeId(op.ino), Mode::Read, false);
+    let names = Op::ReadDir(v1::ReadDirOp { attrs: false, ..*op });
+    let names = v1::MetaRequest { op: Some(names), ..Default::default() };
+    let mut reply = cx.node.state.read(&names)?;
+    if let Some(Reply::ReadDir(page)) = reply.result.as_mut().filter(|_| op.attrs) {
+        let inos = page.entries.iter().map(|entry| InodeId(entry.ino));
+        let now = Instant::now();
+        let grants: Vec<_> = cx.node.soft.with(|s| {
+            inos.map(|ino| s.leases.grant(now, cx.session, ino, Mode::Read, false)).collect()
+        });
+        for (entry, grant) in page.entries.iter_mut().zip(grants) {
+            if let Some(grant) = grant {
+                entry.attr = cx.node.state.attr(InodeId(entry.ino))?;
+                reply.grants.push(grant);
+            }
+        }
+    }
+    reply.grants.extend(dir);
+    Ok(reply)
+}
+
+async fn stat_fs(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
+    cx.lead().await?;
+    cx.node.read_barrier().await?;
+    let mut reply = cx.read()?;
+    if let Some(Reply::StatFs(stat)) = &mut reply.result {
+        let full_percent = cx.node.config.full_percent;
+        let space = cx.targets.user_space(&cx.node.map(), full_percent);
+        (stat.capacity_bytes, stat.free_bytes) = (space.capacity, space.free);
+        stat.available_bytes = Some(space.available);
+    }
+    Ok(reply)
+}
+
+/// Looks at every record, which takes seconds for a million: beside the event loop, without which this
+/// server would lose its lead.
+async fn check(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
+    cx.may_read(None).await?;
+    let (state, request) = (cx.node.state.clone(), cx.request.clone());
+    let check = move || state.read(&request);
+    if !cx.node.env.threads {
+        return check();
+    }
+    let ended = tokio::task::spawn_blocking(check).await;
+    ended.map_err(|error| Error::new(ErrorKind::Internal, format!("the check: {error}")))?
+}
+
+/// Extended attributes that come unasked with one answer, in bytes.
+pub(super) const UNASKED: usize = 256 << 10;
+
+/// Adds the extended attributes of inodes that may have some and that the session is granted a lease on:
+/// who lists a directory asks for those of each name.
+pub(super) fn add_xattrs(node: &Node, reply: &mut v1::MetaReply) -> Result<()> {
+    let with_some = |attr: &v1::Attr| (attr.acls || !attr.no_xattrs).then_some(attr.ino);
+    let of_entry = |entry: &v1::DirEntry| entry.attr.as_ref().and_then(with_some);
+    let inos = match &reply.result {
+        Some(Reply::Attr(attr)) => Vec::from_iter(with_some(attr)),
+        Some(Reply::Open(found)) => Vec::from_iter(found.attr.as_ref().and_then(with_some)),
+        Some(Reply::ReadDir(page)) => page.entries.iter().filter_map(of_entry).collect(),
+        _ => Vec::new(),
+    };
+    if inos.is_empty() {
+        return Ok(());
+    }
+    let granted: HashSet<u64> = reply.grants.iter().map(|grant| grant.ino).collect();
+    let mut bytes = 0;
+    for ino in inos.into_iter().filter(|ino| granted.contains(ino)) {
+        if bytes < UNASKED
+            && let Some(xattrs) = node.state.short_xattrs(InodeId(ino))?
+        {
+            bytes += xattrs.encoded_len();
+            reply.xattrs.push(xattrs);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,524 @@
+//! What the leader knows about sessions but does not replicate: when each last renewed, which
+//! inodes it has open, its leases, and the locks that it waits for.
+//!
+//! The table belongs to one term. A new leader starts it with every session of the replicated
+//! state, gives each a full time to live, and learns what is open as the sessions declare it.
+//! Invariants: an inode may be purged only while every session has declared its opens and none has
+//! it open, and from then on it cannot be opened ([`Sessions::begin_purge`]); a session that is
+//! being expired is not renewed (I5); it is expired a time to live after it was renewed last, when its
+//! client believes in none of its leases any more, whatever else is held against it.
+
+use crate::soft::leases::Leases;
+use crate::soft::lock_waits::{Turn, Waits};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Closes of a session that are remembered.
+const CLOSES: usize = 4096;
+
+/// The table of one term.
+#[derive(Default)]
+pub struct Sessions {
+    sessions: BTreeMap<SessionId, Session>,
+    /// How many sessions have an inode open.
+    open: HashMap<InodeId, usize>,
+    /// Inodes whose removal is in the log.
+    purging: BTreeSet<InodeId>,
+    /// Sessions that have not declared what they hold.
+    undeclared: usize,
+    pub leases: Leases,
+    pub locks: Waits,
+}
+
+/// What a session tells a new leader that it holds, or a piece of it.
+#[derive(Default)]
+pub struct Declaration {
+    pub opens: Vec<(InodeId, u64)>,
+    pub write_leases: Vec<InodeId>,
+    /// Its number and that of the piece in it; pieces that do not come in order are of no use.
+    pub piece: (u64, u32),
+    /// More pieces follow.
+    pub more: bool,
+    pub maps: Vec<InodeId>,
+}
+
+struct Session {
+    client: String,
+    renewed: Instant,
+    declared: bool,
+    /// The piece of its declaration that is to come next.
+    next_piece: Option<(u64, u32)>,
+    /// It did not answer a recall in time: it is not renewed any more.
+    deaf: bool,
+    expiring: bool,
+    /// The newest open of each inode.
+    opens: HashMap<InodeId, u64>,
+    closed: Closed,
+    /// How many inodes it has open, as it last said: those under its leases, too.
+    open_files: Option<u64>,
+}
+
+/// The last closes of a session. A request that says that something is open, the declaration among them,
+/// may arrive after the close: what is as old as that, or older, opens nothing.
+#[derive(Default)]
+struct Closed {
+    newest: HashMap<InodeId, u64>,
+    order: VecDeque<(InodeId, u64)>,
+}
+
+impl Closed {
+    fn note(&mut self, ino: InodeId, seq: u64) {
+        let newest = self.newest.entry(ino).or_default();
+        *newest = seq.max(*newest);
+        self.order.push_back((ino, seq));
+        if self.order.len() > CLOSES
+            && let Some((ino, seq)) = self.order.pop_front()
+            && self.newest.get(&ino) == Some(&seq)
+        {
+            self.newest.remove(&ino);
+        }
+    }
+
+    fn overtook(&self, ino: InodeId, seq: u64) -> bool {
+        self.newest.get(&ino).is_some_and(|&newest| seq <= newest)
+    }
+}
+
+/// A session as shown to people.
+pub struct Shown {
+    pub id: SessionId,
+    pub client: String,
+    pub idle: Duration,
+    pub opens: usize,
+    pub open_files: Option<u64>,
+}
+
+impl Sessions {
+    /// Starts a term with the sessions of the replicated state.
+    pub fn start(&mut self, now: Instant, term: u64, sessions: Vec<(SessionId, String)>) {
+        *self = Self { leases: Leases::of_term(term), ..Self::default() };
+        for (id, client) in sessions {
+            self.add(now, id, client, false);
+        }
+    }
+
+    fn add(&mut self, renewed: Instant, id: SessionId, client: String, declared: bool) {
+        if self.sessions.contains_key(&id) {
+            return;
+        }
+        let session = Session {
+            client,
+            renewed,
+            declared,
+            next_piece: None,
+            deaf: false,
+            expiring: false,
+            opens: HashMap::new(),
+            closed: Closed::default(),
+            open_files: None,
+        };
+        self.sessions.insert(id, session);
+        self.undeclared += usize::from(!declared);
+        self.leases.joined(id);
+    }
+
+    /// Whether every session but `me` has declared what it holds: until then, nobody else can be
+    /// answered safely.
+    pub fn others_declared(&self, me: SessionId) -> bool {
+        match self.undeclared {
+            0 => true,
+            1 => self.sessions.get(&me).is_some_and(|s| !s.declared),
+            _ => false,
+        }
+    }
+
+    /// Whether the session still has to declare what it holds.
+    pub fn must_declare(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|s| !s.declared)
+    }
+
+    /// A session was opened in this term: it has nothing to declare.
+    pub fn opened(&mut self, now: Instant, id: SessionId, client: String) {
+        self.add(now, id, client, true);
+    }
+
+    /// A session is no more.
+    pub fn ended(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.remove(&id) {
+            self.undeclared -= usize::from(!session.declared);
+            self.leases.ended(id);
+            self.locks.ended(id);
+            for ino in session.opens.into_keys() {
+                self.release(ino);
+            }
+        }
+    }
+
+    /// Notes a sign of life, with what the session has open if it declares that. Answers whether
+    /// the session still has to declare.
+    pub fn renew(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        declaration: Option<Declaration>,
+    ) -> Result<bool> {
+        let session = self.live(id)?;
+        session.renewed = now;
+        if let Some(declaration) = declaration {
+            let (number, piece) = declaration.piece;
+            if piece > 0 && session.next_piece != Some((number, piece)) {
+                return Ok(!session.declared);
+            }
+            session.next_piece = declaration.more.then_some((number, piece.saturating_add(1)));
+            if !session.declared {
+                session.declared = !declaration.more;
+                self.undeclared -= usize::from(!declaration.more);
+                self.leases.declared(id, &declaration.write_leases);
+                self.leases.note_change();
+            }
+            for ino in declaration.maps {
+                self.leases.declared_map(id, ino);
+            }
+            for (ino, seq) in declaration.opens {
+                if !self.purging.contains(&ino) {
+                    self.insert(id, ino, seq);
+                }
+            }
+        }
+        Ok(!self.live(id)?.declared)
+    }
+
+    /// Notes how many inodes a session has open, for people.
+    pub fn has_open(&mut self, id: SessionId, files: Option<u64>) {
+        if let Ok(session) = self.live(id) {
+            session.open_files = files;
+        }
+    }
+
+    /// Notes that a session does something, if it lives.
+    pub fn touch(&mut self, now: Instant, id: SessionId) {
+        if let Ok(session) = self.live(id) {
+            session.renewed = now;
+        }
+    }
+
+    /// Declares an inode open.
+    pub fn open(&mut self, id: SessionId, ino: InodeId, seq: u64) -> Result<()> {
+        self.live(id)?;
+        if self.purging.contains(&ino) {
+            return Err(Error::new(ErrorKind::Stale, format!("inode {ino} was removed")));
+        }
+        self.insert(id, ino, seq);
+        Ok(())
+    }
+
+    fn insert(&mut self, id: SessionId, ino: InodeId, seq: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.closed.overtook(ino, seq) {
+            return;
+        }
+        match session.opens.get_mut(&ino) {
+            Some(newest) => *newest = seq.max(*newest),
+            None => {
+                session.opens.insert(ino, seq);
+                *self.open.entry(ino).or_default() += 1;
+            }
+        }
+    }
+
+    /// Ends an open, if `seq` is the session's newest of this inode.
+    pub fn close(&mut self, id: SessionId, ino: InodeId, seq: u64) -> Result<()> {
+        let session = self.live(id)?;
+        session.closed.note(ino, seq);
+        if session.opens.get(&ino).is_some_and(|&newest| seq >= newest) {
+            session.opens.remove(&ino);
+            self.release(ino);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, ino: InodeId) {
+        if let Some(count) = self.open.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                self.open.remove(&ino);
+            }
+        }
+    }
+
+    /// A session waits for a lock; see [`Waits::wait`].
+    pub fn wait_for_lock(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        lock: &v1::Lock,
+    ) -> Result<watch::Receiver<Turn>> {
+        self.live(id)?;
+        self.locks.wait(id, ticket, lock)
+    }
+
+    fn live(&mut self, id: SessionId) -> Result<&mut Session> {
+        match self.sessions.get_mut(&id) {
+            Some(session) if !session.expiring && !session.deaf => Ok(session),
+            Some(_) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("session {id} is being declared dead"),
+            )),
+            None => Err(Error::new(
+                ErrorKind::SessionExpired,
+                format!("session {id} is not known (any more); open a new one"),
+            )),
+        }
+    }
+
+    /// Sessions that were silent for longer than `ttl`: from now on they cannot renew; if declaring them
+    /// dead fails, [`Sessions::spare`] them. Who did not answer a recall within `answer` is not renewed
+    /// any more, and so falls silent.
+    pub fn begin_expiry(
+        &mut self,
+        now: Instant,
+        ttl: Duration,
+        answer: Duration,
+    ) -> Vec<SessionId> {
+        for id in self.leases.deaf(now, answer) {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.deaf = true;
+            }
+        }
+        self.leases.sweep(now);
+        let mut dead = Vec::new();
+        for (&id, session) in &mut self.sessions {
+            if !session.expiring && now.duration_since(session.renewed) > ttl {
+                session.expiring = true;
+                dead.push(id);
+            }
+        }
+        dead
+    }
+
+    /// This server stood still for so long, and could hear nobody.
+    pub fn stalled(&mut self, by: Duration) {
+        self.sessions.values_mut().for_each(|session| session.renewed += by);
+        self.leases.stalled(by);
+    }
+
+    /// Takes back [`Sessions::begin_expiry`].
+    pub fn spare(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.expiring = false;
+        }
+    }
+
+    /// Those of `inos` that no session is known to have open.
+    pub fn not_open(&self, inos: &[InodeId]) -> Vec<InodeId> {
+        inos.iter().copied().filter(|ino| !self.open.contains_key(ino)).collect()
+    }
+
+    /// Of these inodes without names, those that nobody has open; they cannot be opened until
+    /// [`Sessions::end_purge`]. Empty while a session has not declared its opens.
+    pub fn begin_purge(&mut self, orphans: &[InodeId]) -> Vec<InodeId> {
+        if self.sessions.values().any(|s| !s.declared) {
+            return Vec::new();
+        }
+        let free: Vec<_> = orphans
+            .iter()
+            .copied()
+            .filter(|ino| !self.open.contains_key(ino) && !self.purging.contains(ino))
+            .collect();
+        self.purging.extend(&free);
+        free
+    }
+
+    /// The removal of these inodes was applied, or failed.
+    pub fn end_purge(&mut self, inos: &[InodeId]) {
+        for ino in inos {
+            self.purging.remove(ino);
+        }
+    }
+
+    /// All sessions, for people.
+    pub fn show(&self, now: Instant) -> Vec<Shown> {
+        self.sessions
+            .iter()
+            .map(|(&id, s)| Shown {
+                id,
+                client: s.client.clone(),
+                idle: now.duration_since(s.renewed),
+                opens: s.opens.len(),
+                open_files: s.open_files,
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::leases::{Mode, Use};
+
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+    const INO: InodeId = InodeId(100);
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn table() -> (Sessions, Instant) {
+        let mut table = Sessions::default();
+        let now = Instant::now();
+        table.start(now, 1, vec![(A, "a".into()), (B, "b".into())]);
+        (table, now)
+    }
+
+    fn opens(opens: &[(InodeId, u64)]) -> Option<Declaration> {
+        Some(Declaration { opens: opens.to_vec(), ..Default::default() })
+    }
+
+    #[test]
+    fn others_wait_for_who_has_not_declared() {
+        let (mut t, now) = table();
+        assert!(!t.others_declared(A));
+        t.renew(now, B, opens(&[])).unwrap();
+        assert!(t.others_declared(A) && !t.others_declared(B));
+        t.ended(A);
+        assert!(t.others_declared(B));
+    }
+
+    #[test]
+    fn nothing_is_purged_before_all_have_declared() {
+        let (mut t, now) = table();
+        assert!(t.renew(now, A, None).unwrap());
+        assert!(!t.renew(now, A, opens(&[])).unwrap());
+        assert!(t.begin_purge(&[INO]).is_empty());
+        t.renew(now, B, opens(&[(INO, 4)])).unwrap();
+        assert!(t.begin_purge(&[INO]).is_empty());
+        t.close(B, INO, 3).unwrap();
+        assert!(t.begin_purge(&[INO]).is_empty(), "an older close ends no newer open");
+        t.close(B, INO, 4).unwrap();
+        assert_eq!(t.begin_purge(&[INO]), [INO]);
+        assert_eq!(t.open(A, INO, 9).unwrap_err().kind, ErrorKind::Stale);
+        assert!(t.begin_purge(&[INO]).is_empty(), "it is being purged already");
+        t.end_purge(&[INO]);
+        t.open(A, INO, 10).unwrap();
+    }
+
+    #[test]
+    fn a_declaration_in_pieces_counts_when_it_is_whole() {
+        let (mut t, now) = table();
+        let piece = |number, piece, more, ino| {
+            let (opens, write_leases) = (vec![(InodeId(ino), 1)], vec![InodeId(ino + 10)]);
+            let maps = Vec::new();
+            Some(Declaration { opens, write_leases, maps, piece: (number, piece), more })
+        };
+        // The first was told to another leader.
+        assert!(t.renew(now, A, piece(1, 1, true, 5)).unwrap());
+        assert!(t.renew(now, A, piece(1, 2, false, 6)).unwrap());
+        assert_eq!(t.not_open(&[InodeId(5), InodeId(6)]).len(), 2);
+        // Once more from the start, and each piece twice: the answer was lost.
+        for (at, more) in [(0, true), (1, true), (2, false)] {
+            assert!(!t.others_declared(B));
+            assert_eq!(t.renew(now, A, piece(2, at, more, u64::from(at))).unwrap(), more);
+            assert_eq!(t.renew(now, A, piece(2, at, more, u64::from(at))).unwrap(), more);
+        }
+        assert!(t.others_declared(B));
+        assert_eq!(t.not_open(&[InodeId(0), InodeId(1), InodeId(2)]), []);
+        assert!((10..13).all(|ino| t.leases.writes(A, InodeId(ino))));
+        // It is in time for a new one.
+        assert!(!t.renew(now, A, piece(3, 0, true, 7)).unwrap());
+        assert!(!t.leases.writes(A, InodeId(17)), "that may be another's by now");
+    }
+
+    #[test]
+    fn a_close_is_not_undone_by_a_late_declaration() {
+        let (mut t, now) = table();
+        t.renew(now, B, opens(&[])).unwrap();
+        t.close(A, INO, 5).unwrap();
+        t.renew(now, A, opens(&[(INO, 5)])).unwrap();
+        assert_eq!(t.begin_purge(&[INO]), [INO]);
+    }
+
+    #[test]
+    fn a_close_is_not_undone_by_an_open_that_it_overtook() {
+        let (mut t, now) = table();
+        for s in [A, B] {
+            t.renew(now, s, opens(&[])).unwrap();
+        }
+        t.close(A, INO, 5).unwrap();
+        t.open(A, INO, 5).unwrap();
+        assert_eq!(t.not_open(&[INO]), [INO]);
+        t.open(A, INO, 6).unwrap();
+        t.open(B, INO, 5).unwrap();
+        t.close(A, INO, 6).unwrap();
+        assert!(t.not_open(&[INO]).is_empty(), "the other session has it open");
+    }
+
+    #[test]
+    fn only_the_last_closes_are_remembered() {
+        let mut closed = Closed::default();
+        (0..=CLOSES as u64).for_each(|n| closed.note(InodeId(n), n));
+        assert!(!closed.overtook(InodeId(0), 0) && closed.overtook(InodeId(1), 1));
+        assert_eq!((closed.newest.len(), closed.order.len()), (CLOSES, CLOSES));
+    }
+
+    #[test]
+    fn opens_end_with_their_session() {
+        let (mut t, now) = table();
+        for s in [A, B] {
+            t.renew(now, s, opens(&[(INO, 1)])).unwrap();
+        }
+        t.ended(A);
+        assert!(t.begin_purge(&[INO]).is_empty());
+        t.ended(B);
+        assert_eq!(t.begin_purge(&[INO]), [INO]);
+        assert_eq!(t.renew(now, A, None).unwrap_err().kind, ErrorKind::SessionExpired);
+    }
+
+    #[test]
+    fn the_silent_expire_and_cannot_come_back() {
+        let (mut t, now) = table();
+        let later = now + TTL + Duration::from_millis(1);
+        t.renew(now + Duration::from_secs(5), B, None).unwrap();
+        assert_eq!(t.begin_expiry(later, TTL, TTL), [A]);
+        assert!(t.begin_expiry(later, TTL, TTL).is_empty());
+        assert_eq!(t.renew(later, A, None).unwrap_err().kind, ErrorKind::Unavailable);
+        t.spare(A);
+        t.renew(later, A, None).unwrap();
+    }
+
+    /// It may believe in its leases for as long as it was last told.
+    #[test]
+    fn the_deaf_are_silenced_first() {
+        let (mut t, now) = table();
+        for s in [A, B] {
+            t.renew(now, s, opens(&[])).unwrap();
+        }
+        t.leases.grant(now, A, INO, Mode::Write, false).unwrap();
+        t.leases.recall(now, B, INO, Use::Change);
+        let answer = 2 * TTL;
+        let ms = Duration::from_millis;
+        let last = now + answer;
+        for s in [A, B] {
+            t.renew(last, s, None).unwrap();
+        }
+        assert!(t.begin_expiry(last, TTL, answer).is_empty());
+        assert!(t.begin_expiry(last + ms(1), TTL, answer).is_empty(), "it may hold its lease");
+        assert_eq!(t.renew(last + ms(1), A, None).unwrap_err().kind, ErrorKind::Unavailable);
+        t.touch(last + ms(1), A);
+        t.renew(last + ms(1), B, None).unwrap();
+        assert!(t.begin_expiry(last + TTL, TTL, answer).is_empty());
+        assert!(!t.leases.recall(last + TTL, B, INO, Use::Change), "nobody else gets it before");
+        assert_eq!(t.begin_expiry(last + TTL + ms(1), TTL, answer), [A]);
+        assert_eq!(t.begin_expiry(last + TTL + ms(2), TTL, answer), [B], "it has fallen silent");
+    }
+
+    #[test]
+    fn nobody_is_silent_while_nobody_listens() {
+        let (mut t, now) = table();
+        let later = now + 5 * TTL;
+        t.stalled(5 * TTL);
+        assert!(t.begin_expiry(later, TTL, TTL).is_empty());
+        t.renew(later + TTL, B, None).unwrap();
+        assert_eq!(t.begin_expiry(later + TTL + Duration::from_millis(1), TTL, TTL), [A]);
+    }
+}

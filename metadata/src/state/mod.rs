@@ -1,0 +1,421 @@
+//! The state machine under Raft: the namespace, extents, sessions and the cluster map of one
+//! metadata shard, in one store.
+//!
+//! Invariants:
+//! - applying the same entries in the same order gives the same state and the same answers on
+//!   every replica, however the entries are cut into batches;
+//! - a batch takes effect as a whole, together with the index of its last entry;
+//! - a request of a session takes effect once (I4), and never after the session ended (I5).
+//!
+//! One writer, the node; any number of readers, which never wait for it.
+
+mod apply;
+mod requests;
+
+#[cfg(test)]
+pub(crate) use apply::apply as apply_entry;
+
+use crate::operation::Fault;
+use crate::ops;
+pub use crate::ops::SESSION_TTL_MS;
+use crate::schema::{self, Tag};
+use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn};
+use crate::tables::{cluster, locks};
+use crate::upgrade;
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
+
+/// Default size of RocksDB's block cache, in bytes.
+pub const DEFAULT_CACHE: usize = 128 << 20;
+
+/// The replicated state of one metadata shard. See the module's documentation.
+pub struct StateMachine {
+    store: Store,
+    /// Raft index of the last entry whose effect is in the store.
+    applied: AtomicU64,
+    /// Held by whoever changes the store.
+    writer: Mutex<()>,
+    /// Counts batches of entries that put something on the list of orphans, on that of garbage, on that
+    /// of files to trim, and on that of ended sessions.
+    orphaned: AtomicU64,
+    discarded: AtomicU64,
+    cut: AtomicU64,
+    ended: AtomicU64,
+    /// Why a reader could not read what is here.
+    failure: Mutex<Option<Error>>,
+}
+
+impl StateMachine {
+    /// Opens the state in `dir`, creating it if it does not exist. Nothing else may live there.
+    pub fn open(dir: &Path) -> Result<Self> {
+        Self::open_with_cache(dir, DEFAULT_CACHE)
+    }
+
+    /// As [`Self::open`], with the given size of the block cache in bytes.
+    pub fn open_with_cache(dir: &Path, cache_bytes: usize) -> Result<Self> {
+        Self::over(Store::open(dir, cache_bytes)?)
+    }
+
+    /// A state that lives in memory only, for tests and simulation.
+    pub fn open_in_memory() -> Self {
+        Self::at(Store::Memory(Memory::default()), 0)
+    }
+
+    fn over(store: Store) -> Result<Self> {
+        let applied = store.newest(accept)?;
+        upgrade::run(&store)?;
+        Ok(Self::at(store, applied))
+    }
+
+    fn at(store: Store, applied: u64) -> Self {
+        Self {
+            store,
+            applied: AtomicU64::new(applied),
+            writer: Mutex::new(()),
+            orphaned: AtomicU64::new(0),
+            discarded: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            failure: Mutex::new(None),
+        }
+    }
+
+    /// Raft index of the last entry that was applied; 0: none.
+    pub fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    /// Applies entries in order as one atomic batch and answers one reply per entry. Indexes must
+    /// grow and be above [`Self::applied`]. An error means that the store failed and nothing was
+    /// applied: the replica must stop.
+    pub fn apply(&self, entries: &[(u64, v1::LogEntry)]) -> Result<Vec<v1::StoredReply>> {
+        let _writer = self.writer.lock();
+        let mut last = self.applied();
+        let (changes, replies) = self.store.newest(|base| {
+            let mut tx = Txn::new(base);
+            let mut replies = Vec::with_capacity(entries.len());
+            for (index, entry) in entries {
+                if *index <= last {
+                    return Err(StoreError(Error::new(
+                        ErrorKind::Internal,
+                        format!("log entry {index} comes after entry {last} was applied"),
+                    )));
+                }
+                replies.push(apply::apply(&mut tx, entry)?);
+                last = *index;
+            }
+            tx.put_number(schema::APPLIED, last);
+            tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
+            Ok((tx.into_changes(), replies))
+        })?;
+        let lists = [
+            (Tag::Orphan, &self.orphaned),
+            (Tag::Garbage, &self.discarded),
+            (Tag::Trim, &self.cut),
+            (Tag::Ended, &self.ended),
+        ];
+        let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
+        self.store.write(changes)?;
+        self.applied.store(last, Ordering::Release);
+        for count in grown.into_iter().flatten() {
+            count.fetch_add(1, Ordering::Release);
+        }
+        Ok(replies)
+    }
+
+    /// Grows with the list of orphans. Who has seen that empty need not look again before: a look passes
+    /// over all that was taken off the list since the store was last compacted.
+    pub fn orphaned(&self) -> u64 {
+        self.orphaned.load(Ordering::Acquire)
+    }
+
+    /// As [`Self::orphaned`], of the list of garbage.
+    pub fn discarded(&self) -> u64 {
+        self.discarded.load(Ordering::Acquire)
+    }
+
+    /// As [`Self::orphaned`], of the list of files to trim.
+    pub fn cut(&self) -> u64 {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// As [`Self::orphaned`], of the list of ended sessions of which something is left.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Records that entries up to `index` that change no state (empty ones, changes of the Raft
+    /// configuration) are applied, and the configuration that the last made, if any.
+    pub fn set_applied(&self, index: u64, conf_state: Option<&[u8]>) -> Result<()> {
+        let _writer = self.writer.lock();
+        let index = index.max(self.applied());
+        let changes = self.store.newest(|base| {
+            let mut tx = Txn::new(base);
+            tx.put_number(schema::APPLIED, index);
+            tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
+            if let Some(conf) = conf_state {
+                tx.put_bytes(schema::meta(schema::CONF_STATE), conf.to_vec().into());
+            }
+            tx.into_changes()
+        });
+        self.store.write(changes)?;
+        self.applied.store(index, Ordering::Release);
+        Ok(())
+    }
+
+    /// What [`Self::set_applied`] recorded last.
+    pub fn conf_state(&self) -> Result<Option<Vec<u8>>> {
+        let value = self.store.newest(|s| s.get(&schema::meta(schema::CONF_STATE)))?;
+        Ok(value.map(|v| v.to_vec()))
+    }
+
+    /// Makes everything applied so far durable, and answers its index. The Raft log must keep
+    /// every entry above the index that the last call answered: what a power cut takes from the
+    /// state is replayed from there.
+    pub fn sync(&self) -> Result<u64> {
+        let applied = self.applied();
+        self.store.sync()?;
+        Ok(applied)
+    }
+
+    /// Why a reader could not read what is here, if one could not: this server's disk or memory has done
+    /// something to it, and the other replicas have it whole. To apply entries goes on.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.lock().clone()
+    }
+
+    /// Passes on what a reader was answered, and notes if the store failed. Nothing that was asked for can be
+    /// taken for that: it is refused, or not found.
+    fn read_by<T>(&self, answer: Result<T, impl Into<Fault>>) -> Result<T> {
+        answer.map_err(|fault| {
+            let fault = fault.into();
+            if let Fault::Store(e) = &fault
+                && !e.is_of_content()
+            {
+                tracing::error!("the state cannot be read: {e}");
+                self.failure.lock().get_or_insert_with(|| e.0.clone());
+            }
+            fault.into()
+        })
+    }
+
+    /// Answers a read (ops 10..=20 of [`v1::MetaRequest`]) from one moment of the state. `stat_fs`
+    /// fills in the inodes only: capacities are not replicated state.
+    pub fn read(&self, request: &v1::MetaRequest) -> Result<v1::MetaReply> {
+        let op = request.op.as_ref();
+        let answer = if ops::is_single_read(op) {
+            self.store.newest(|s| ops::query(op, s))
+        } else {
+            self.store.view(|s| ops::query(op, s))
+        };
+        Ok(v1::MetaReply { result: Some(self.read_by(answer)?), ..Default::default() })
+    }
+
+    /// The inode behind a name, if there is one.
+    pub fn child(&self, parent: InodeId, name: &[u8]) -> Result<Option<InodeId>> {
+        let dentry = self.read_by(self.store.newest(|s| s.dentry(parent, name)))?;
+        Ok(dentry.map(|d| InodeId(d.ino)))
+    }
+
+    /// Attributes of an inode, if it is there.
+    pub fn attr(&self, ino: InodeId) -> Result<Option<v1::Attr>> {
+        Ok(self.read_by(self.store.newest(|s| s.inode(ino)))?.map(|inode| inode.attr))
+    }
+
+    /// Extended attributes of an inode, if they are short enough to be sent unasked.
+    pub fn short_xattrs(&self, ino: InodeId) -> Result<Option<v1::Xattrs>> {
+        self.read_by(self.store.view(|s| ops::short_xattrs(s, ino)))
+    }
+
+    /// How files made in a directory are laid out.
+    pub fn layout(&self, dir: InodeId) -> Result<Option<v1::LayoutInfo>> {
+        Ok(self.read_by(self.store.newest(|s| s.inode(dir)))?.and_then(|inode| inode.layout))
+    }
+
+    /// What an open answers: attributes, effective layout and the first extents.
+    pub fn open_reply(&self, ino: InodeId) -> Result<v1::OpenReply> {
+        self.read_by(self.store.view(|s| ops::open_reply(s, ino)))
+    }
+
+    /// A lock of another owner that stands against `lock` of `session`.
+    pub fn lock_conflict(&self, session: SessionId, lock: &v1::Lock) -> Result<Option<v1::Lock>> {
+        self.read_by(self.store.view(|s| locks::conflict(s, session, lock)))
+    }
+
+    /// Whether another session holds any lock on the inode.
+    pub fn others_hold_locks(&self, session: SessionId, ino: InodeId) -> Result<bool> {
+        self.read_by(self.store.newest(|s| locks::others_hold(s, session, ino)))
+    }
+
+    /// All locks on an inode: those of flock(2), or those of fcntl(2).
+    pub fn locks_of(&self, ino: InodeId, flock: bool) -> Result<Vec<v1::Lock>> {
+        self.read_by(self.store.view(|s| locks::of_inode(s, ino, flock)))
+    }
+
+    /// The cluster map; [`ErrorKind::Unavailable`] before the cluster is initialised.
+    pub fn cluster_map(&self) -> Result<v1::ClusterMap> {
+        self.read_by(self.store.view(cluster::cluster_map))
+    }
+
+    /// Every live session with the name its client gave. One whose record does not read is there, too: it
+    /// must be heard of to be ended.
+    pub fn sessions(&self) -> Result<Vec<(SessionId, String)>> {
+        let mut sessions = Vec::new();
+        let (from, to) = schema::all(Tag::Session);
+        let scanned = self.store.view(|s| {
+            s.scan(&from, &to, &mut |key, value| {
+                let name = schema::decode::<schema::Session>(key, value).map(|s| s.client);
+                let name = name.unwrap_or_else(|e| {
+                    tracing::error!("a session cannot be read: {e}");
+                    "(unreadable)".into()
+                });
+                sessions.push((SessionId(schema::number_at(key, schema::HEAD)?), name));
+                Ok(true)
+            })
+        });
+        self.read_by(scanned)?;
+        Ok(sessions)
+    }
+
+    /// The number that the next session will get; they are given in order.
+    pub fn next_session(&self) -> Result<u64> {
+        // None are counted before the cluster is initialised, and 0 is no session.
+        Ok(self.read_by(self.store.newest(|s| s.counters()))?.next_session.max(1))
+    }
+
+    pub fn session_exists(&self, id: SessionId) -> Result<bool> {
+        Ok(self.read_by(self.store.newest(|s| s.get(&schema::session(id))))?.is_some())
+    }
+
+    /// Inodes without a name, after `after`, in order: to be purged once nobody has them open.
+    pub fn orphans(&self, after: InodeId, limit: usize) -> Result<Vec<InodeId>> {
+        let (_, to) = schema::all(Tag::Orphan);
+        let from = schema::orphan(InodeId(after.0.saturating_add(1)));
+        self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
+    }
+
+    /// Files with extents that they do not show any more: to be trimmed.
+    pub fn to_trim(&self, limit: usize) -> Result<Vec<InodeId>> {
+        self.list(schema::all(Tag::Trim), limit, |key, _: v1::Empty| schema::ino_of(key))
+    }
+
+    /// A session that has ended and has left more than one entry deletes: to be declared dead again.
+    pub fn ended_session(&self) -> Result<Option<SessionId>> {
+        let first = self.list(schema::all(Tag::Ended), 1, |key, _: v1::Empty| {
+            schema::number_at(key, schema::HEAD).map(SessionId)
+        })?;
+        Ok(first.first().copied())
+    }
+
+    /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.
+    pub fn garbage(&self, after: Option<SegmentId>, limit: usize) -> Result<Vec<v1::SegmentInfo>> {
+        let (mut from, to) = schema::all(Tag::Garbage);
+        if let Some(after) = after {
+            from = schema::garbage(after);
+            from.push(0);
+        }
+        self.list((from, to), limit, |_, info| Ok(info))
+    }
+
+    /// Whether metadata knows the segment: committed, or waiting for deletion.
+    pub fn segment_known(&self, id: SegmentId) -> Result<bool> {
+        let known = self.store.view(|s| -> StoreResult<bool> {
+            Ok(s.get(&schema::segment(id))?.is_some() || s.get(&schema::garbage(id))?.is_some())
+        });
+        self.read_by(known)
+    }
+
+    /// Writes a copy of one moment of the state to `dir`, which must not exist, on the same
+    /// filesystem; answers the applied index of the copy.
+    pub fn checkpoint(&self, dir: &Path) -> Result<u64> {
+        let key = schema::meta(schema::APPLIED);
+        match self.store.checkpoint(dir, &key)? {
+            Some(value) => Ok(schema::decode::<schema::Number>(&key, value)?.value),
+            None => Ok(0),
+        }
+    }
+
+    /// Replaces the whole state by a checkpoint of another replica. `dir`, on the same filesystem
+    /// as the state, is moved. A crash leaves the old state or the new one; so does an error.
+    /// Readers that are under way finish on the old state.
+    pub fn replace(&self, dir: &Path) -> Result<()> {
+        let _writer = self.writer.lock();
+        self.store.replace(dir, &|new| accept(new).map(|_| ()))?;
+        upgrade::run(&self.store)?;
+        let applied = self.store.newest(accept)?;
+        self.applied.store(applied, Ordering::Release);
+        *self.failure.lock() = None;
+        Ok(())
+    }
+
+    /// What a defect or a drive does to the store.
+    #[cfg(test)]
+    pub(crate) fn damage(&self, key: Vec<u8>, value: Option<bytes::Bytes>) {
+        self.store.write([(key, value)].into()).unwrap();
+    }
+
+    /// Every key and value, in order: for comparing replicas in tests.
+    pub fn dump(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut all = Vec::new();
+        self.store.view(|s| {
+            s.scan(&[], &[u8::MAX; 8], &mut |k, v| {
+                all.push((k.to_vec(), v.to_vec()));
+                Ok(true)
+            })
+        })?;
+        Ok(all)
+    }
+
+    fn list<R: prost::Message + Default, T>(
+        &self,
+        range: (Vec<u8>, Vec<u8>),
+        limit: usize,
+        item: impl Fn(&[u8], R) -> StoreResult<T>,
+    ) -> Result<Vec<T>> {
+        let mut items = Vec::new();
+        if limit > 0 {
+            let listed = self.store.view(|s| {
+                s.records(range, |key, record| {
+                    items.push(item(key, record)?);
+                    Ok(items.len() < limit)
+                })
+            });
+            self.read_by(listed)?;
+        }
+        Ok(items)
+    }
+}
+
+/// Refuses a store of a format that this version does not read; answers its applied index.
+fn accept(store: &dyn Read) -> StoreResult<u64> {
+    match store.number(schema::FORMAT_NAME)? {
+        None | Some(upgrade::FROM | schema::FORMAT) => {
+            Ok(store.number(schema::APPLIED)?.unwrap_or(0))
+        }
+        Some(format) => Err(StoreError(Error::new(
+            ErrorKind::NotSupported,
+            format!(
+                "the metadata state has format {format}, and this version of weft reads {} and {}: {}",
+                upgrade::FROM,
+                schema::FORMAT,
+                if format > schema::FORMAT {
+                    "start the newer version that wrote it"
+                } else {
+                    "start the version that wrote it, copy what is needed out of the cluster, and make a \
+                     new cluster with this one"
+                }
+            ),
+        ))),
+    }
+}
+
+/// Whether a record with this tag is among what is written.
+fn puts(changes: &Changes, tag: Tag) -> bool {
+    let (from, to) = schema::all(tag);
+    changes.range(from..to).any(|(_, value)| value.is_some())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! What each metadata operation is, in one line: who carries it out, and what it touches. The same for the
+//! leader, which takes leases back before a change, and for the client, which changes what it has cached after
+//! it, and makes the group hear first of what it did on its own.
+//!
+//! An operation without its line here does not compile.
+
+use crate::InodeId;
+use crate::v1::Lock;
+use crate::v1::make_files_op::File;
+use crate::v1::meta_request::Op;
+use bytes::Bytes;
+
+/// Who carries an operation out, and what is kept of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Looks at the replicated state.
+    Read,
+    /// Is about soft state of the leader, which goes with its term.
+    Soft,
+    /// Changes the replicated state once, however often it is sent (I4): carries a number of its session.
+    Change,
+    /// Begins or ends a session.
+    Session,
+}
+
+/// What a change makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Makes {
+    /// Nothing that its session is granted a lease on.
+    #[default]
+    Nothing,
+    /// A file that is open then.
+    File,
+    Directory,
+}
+
+/// What an operation touches.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Footprint {
+    /// Names that it makes, takes away or moves, each with its directory.
+    pub names: Vec<(InodeId, Bytes)>,
+    /// The inode that it changes, if it is named by its number.
+    pub changes: Option<InodeId>,
+    /// Inodes that it looks at, named by their numbers, or changes only in what may be seen late.
+    pub reads: Vec<InodeId>,
+    pub makes: Makes,
+    /// A directory may go or move, which it names by its name: it is about all that is in there, too.
+    pub below: bool,
+}
+
+impl Footprint {
+    /// The inodes that it is about, the directories of its names among them.
+    pub fn concerns(&self) -> impl Iterator<Item = InodeId> {
+        let dirs = self.names.iter().map(|(dir, _)| *dir);
+        dirs.chain(self.changes).chain(self.reads.iter().copied())
+    }
+
+    /// The metadata shard that carries it out: that of the first inode that it is about, and that of the root for
+    /// what is about none. What is about inodes of several shards is the caller's to divide.
+    pub fn shard(&self) -> u16 {
+        self.concerns().next().unwrap_or(InodeId::ROOT).shard()
+    }
+}
+
+impl Op {
+    /// The names of its footprint.
+    pub fn names(&self) -> Vec<(InodeId, Bytes)> {
+        self.footprint().names
+    }
+
+    /// The inode of its footprint that it changes.
+    pub fn inode(&self) -> Option<InodeId> {
+        self.footprint().changes
+    }
+
+    /// The inodes that it is about.
+    pub fn concerns(&self) -> Vec<InodeId> {
+        self.footprint().concerns().collect()
+    }
+}
+
+macro_rules! operations {
+    ($($op:ident($o:pat) = $kind:ident { $($field:ident: $value:expr),* })*) => {
+        impl Op {
+            /// Who carries this out, and what is kept of it.
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$op(_) => Kind::$kind,)*
+                }
+            }
+
+            /// What this touches.
+            pub fn footprint(&self) -> Footprint {
+                match self {
+                    $(Self::$op($o) => {
+                        #[allow(clippy::needless_update)]
+                        Footprint { $($field: $value,)* ..Footprint::default() }
+                    })*
+                }
+            }
+
+            /// One of each, empty: for tests that must forget none.
+            #[doc(hidden)]
+            pub fn every() -> Vec<Self> {
+                vec![$(Self::$op(Default::default())),*]
+            }
+        }
+    };
+}
+
+operations! {
+    Lookup(op) = Read { reads: one(op.parent) }
+    GetAttr(op) = Read { reads: one(op.ino) }
+    ReadDir(op) = Read { reads: one(op.ino) }
+    ReadLink(op) = Read { reads: one(op.ino) }
+    GetXattr(op) = Read { reads: one(op.ino) }
+    ListXattr(op) = Read { reads: one(op.ino) }
+    StatFs(_) = Read {}
+    GetExtents(op) = Read { reads: one(op.ino) }
+    GetLayout(op) = Read { reads: one(op.ino) }
+    ListSegments(_) = Read {}
+    Check(_) = Read {}
+
+    Open(op) = Soft { reads: one(op.ino) }
+    Close(_) = Soft {}
+    Renew(_) = Soft {}
+    Lease(op) = Soft { reads: one(op.ino) }
+    ReturnLeases(_) = Soft {}
+    Recalls(_) = Soft {}
+    Map(op) = Soft { reads: one(op.ino) }
+    GetLock(op) = Soft { reads: locked(&op.lock) }
+    WaitLock(op) = Soft { reads: locked(&op.lock) }
+    CancelLock(_) = Soft {}
+
+    OpenSession(_) = Session {}
+    CloseSession(_) = Session {}
+
+    Create(op) = Change { names: name(op.parent, &op.name), makes: Makes::File }
+    TmpFile(op) = Change { reads: one(op.parent), makes: Makes::File }
+    MkNod(op) = Change { names: name(op.parent, &op.name) }
+    MkDir(op) = Change { names: name(op.parent, &op.name), makes: Makes::Directory }
+    SymLink(op) = Change { names: name(op.parent, &op.name) }
+    Link(op) = Change { names: name(op.parent, &op.name), changes: ino(op.ino) }
+    Unlink(op) = Change { names: name(op.parent, &op.name) }
+    RmDir(op) = Change { names: name(op.parent, &op.name), below: true }
+    Rename(op) = Change {
+        names: [name(op.parent, &op.name), name(op.new_parent, &op.new_name)].concat(),
+        below: true
+    }
+    SetAttr(op) = Change { changes: ino(op.ino) }
+    SetXattr(op) = Change { changes: ino(op.ino) }
+    RemoveXattr(op) = Change { changes: ino(op.ino) }
+    SetLayout(op) = Change { changes: ino(op.ino) }
+    CommitExtents(op) = Change { changes: ino(op.ino) }
+    Fallocate(op) = Change { changes: ino(op.ino) }
+    // The source is only read, and the client has waited for those who write it: if it were waited for here, two
+    // copies between the same files could wait for each other.
+    CopyRange(op) = Change { reads: one(op.from), changes: ino(op.to) }
+    Accessed(op) = Change { reads: op.accesses.iter().map(|a| InodeId(a.ino)).collect() }
+    ReserveInodes(_) = Change {}
+    MakeFiles(op) = Change { names: op.files.iter().map(made).collect() }
+    SetLock(op) = Change { reads: locked(&op.lock) }
+}
+
+fn one(ino: u64) -> Vec<InodeId> {
+    vec![InodeId(ino)]
+}
+
+fn ino(ino: u64) -> Option<InodeId> {
+    Some(InodeId(ino))
+}
+
+fn name(dir: u64, name: &Bytes) -> Vec<(InodeId, Bytes)> {
+    vec![(InodeId(dir), name.clone())]
+}
+
+fn made(file: &File) -> (InodeId, Bytes) {
+    (InodeId(file.parent), file.name.clone())
+}
+
+fn locked(lock: &Option<Lock>) -> Vec<InodeId> {
+    lock.iter().map(|lock| InodeId(lock.ino)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1::{CopyRangeOp, RenameOp};
+
+    #[test]
+    fn what_reads_changes_nothing() {
+        for op in Op::every().iter().filter(|op| op.kind() != Kind::Change) {
+            let Footprint { names, changes, makes, .. } = op.footprint();
+            assert_eq!((names, changes, makes), (vec![], None, Makes::Nothing), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn an_operation_goes_to_the_shard_of_what_it_is_about() {
+        let (one, other) = (InodeId::new(7, 2), InodeId::new(9, 3));
+        let moved = RenameOp { parent: one.0, new_parent: other.0, ..Default::default() };
+        assert_eq!(Op::Rename(moved).footprint().shard(), 7);
+        let copied = CopyRangeOp { from: one.0, to: other.0, ..Default::default() };
+        let copied = Op::CopyRange(copied).footprint();
+        assert_eq!(copied.shard(), 9);
+        assert_eq!(copied.concerns().collect::<Vec<_>>(), [other, one]);
+        assert_eq!(Op::StatFs(Default::default()).footprint().shard(), 0);
+    }
+}

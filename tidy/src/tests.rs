@@ -1,0 +1,1 @@
+//! Each rule is broken on purpose.
