@@ -1,6 +1,7 @@
 //! `weft-tidy [FOLDER]`: reads the workspace in FOLDER (by default this one) and says what breaks the
 //! rules of the house ([`rules`]). Ends with 1 if anything does.
 
+mod finding;
 mod modules;
 mod paths;
 mod rules;

@@ -1,5 +1,6 @@
 //! What all cases share: where they work, how much they do, and how a run is timed.
 
+use super::args::Args;
 use super::cpu::{Cluster, Cpu};
 use super::task::Outcome;
 use anyhow::{Context as _, Result};
@@ -35,12 +36,7 @@ pub struct Sample {
 }
 
 impl Context {
-    pub fn new(
-        args: &super::Args,
-        mount: Option<OwnDir>,
-        scratch: OwnDir,
-        cluster: Cluster,
-    ) -> Self {
+    pub fn new(args: &Args, mount: Option<OwnDir>, scratch: OwnDir, cluster: Cluster) -> Self {
         Self {
             mount,
             scratch,

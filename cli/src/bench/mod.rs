@@ -4,6 +4,7 @@
 //! what is read is checked against what was written; all files lie in folders of this run, which
 //! are removed at the end, an interrupt included; one case that fails does not stop the others.
 
+mod args;
 mod cases;
 mod context;
 mod cpu;
@@ -15,72 +16,17 @@ mod task;
 mod workers;
 mod workload;
 
-use crate::output::OutputArgs;
-use crate::size::Size;
 use anyhow::{Context as _, Result, bail, ensure};
+pub use args::Args;
+
 use cases::{Case, Needs};
 use context::{Context, OwnDir, Sample};
 use cpu::Cluster;
 use indicatif::{ProgressBar, ProgressStyle};
 use report::{Failure, Report, Settings};
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// Measure a mount and the client library beside the floors of this machine
-///
-/// Writes and reads real files in a folder of its own, and measures in the same run what the
-/// disk, the network, memory and an empty FUSE server do, so that the ratio means something.
-/// Without --mount only the floors are measured.
-#[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:
-  weft bench --dir /tmp/weft --mount /tmp/mnt
-  weft bench --mount /mnt/weft --cluster 10.0.0.1:7000 --size 8GiB --output json
-  weft bench --mount /some/other/filesystem --only sequential,small")]
-pub struct Args {
-    /// The filesystem to measure: a mount, or any folder
-    #[arg(long, value_name = "MNT")]
-    mount: Option<PathBuf>,
-    /// Metadata servers, host:port separated by commas; enables the library cases
-    #[arg(long, env = "WEFT_CLUSTER", value_delimiter = ',', value_name = "ADDR,..")]
-    cluster: Vec<String>,
-    /// Folder of a weft dev cluster: its processes' CPU time is counted, and its disk is the floor
-    #[arg(long)]
-    dir: Option<PathBuf>,
-    /// Folder on the disk that the floors measure [default: --dir, or the temporary folder]
-    #[arg(long, value_name = "DIR")]
-    scratch: Option<PathBuf>,
-    /// Size of large files
-    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
-    size: Size,
-    /// Operations in each case that counts operations
-    #[arg(long, default_value_t = 2000, value_name = "N")]
-    ops: u64,
-    /// Small files of each of four processes
-    #[arg(long, default_value_t = 500, value_name = "N")]
-    files: u64,
-    /// Rounds; the medians are shown
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
-    /// Longest that one measurement may take, in seconds; it then counts what was done
-    #[arg(long, default_value_t = 20, value_name = "SECONDS")]
-    limit: u64,
-    /// Only these cases or figures, separated by commas, with the floors that they stand on
-    #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
-    only: Vec<String>,
-    /// Do not drop the kernel's caches before cold reads
-    #[arg(long)]
-    keep_caches: bool,
-    /// Show what can be measured, and measure nothing
-    #[arg(long)]
-    list: bool,
-    #[command(flatten)]
-    output: OutputArgs,
-    /// Run one task read from standard input; what the bench starts its processes with
-    #[arg(long, hide = true)]
-    worker: bool,
-}
 
 pub async fn run(args: Args) -> Result<ExitCode> {
     // Set before anything starts, so that no signal leaves files behind.

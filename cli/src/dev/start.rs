@@ -1,8 +1,9 @@
 //! `weft dev start`: brings up whatever does not run, waits until the cluster works, mounts it.
 
+use super::args::{StartArgs, absolute};
+use super::config;
 use super::state::{Daemon, Shape, State, look_and_lock, port_taken};
 use super::stop::stop_all;
-use super::{StartArgs, absolute, config};
 use crate::control::{leader_of, statuses};
 use crate::process::{self, Interrupt, Process};
 use crate::progress::Progress;

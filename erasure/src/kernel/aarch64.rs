@@ -1,6 +1,6 @@
 //! Kernel for aarch64: NEON table lookups.
 
-use super::{Lanes, Pass, run};
+use super::pass::{Lanes, Pass, run};
 use crate::field::NIBBLES;
 use std::arch::aarch64::*;
 

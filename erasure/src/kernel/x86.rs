@@ -1,6 +1,6 @@
 //! Kernels for x86-64: GFNI with 64- and 32-byte vectors, and AVX2 table lookups.
 
-use super::{Lanes, Pass, run};
+use super::pass::{Lanes, Pass, run};
 use crate::field::{AFFINE, NIBBLES};
 use std::arch::x86_64::*;
 

@@ -1,7 +1,7 @@
 //! The operations of the model as system calls, by way of one mount or another.
 
+use super::node::{Answer, Attr, Kind};
 use super::op::{Allocate, Op, Rename, SetTime, SetXattr};
-use super::tree::{Answer, Attr, Kind};
 use crate::fsx;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, FallocateFlags, OFlag, RenameFlags, fallocate, renameat2};

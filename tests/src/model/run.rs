@@ -4,9 +4,11 @@
 //!
 //! Which operations run is decided by the seed alone.
 
-use super::op::{self, Op, SLOTS};
+use super::draw::draw;
+use super::node::{Answer, Body, Id, ROOT, Time, Times};
+use super::op::{Op, SLOTS};
 use super::real::{Real, Seen};
-use super::tree::{Answer, Body, Id, ROOT, Time, Times, Tree};
+use super::tree::Tree;
 use crate::fsx;
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
@@ -110,7 +112,7 @@ impl<'a> World<'a> {
         if self.alone.is_none() && self.rng.random_ratio(1, 50) {
             self.alone = Some((on, number + self.rng.random_range(1..30)));
         }
-        let op = op::draw(&mut self.rng, &self.tree, on);
+        let op = draw(&mut self.rng, &self.tree, on);
         self.apply(number, on, &op)?;
         if number % WHOLE == WHOLE - 1 {
             (0..self.mounts()).try_for_each(|on| self.look_at_all(on))?;

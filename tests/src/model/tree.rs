@@ -4,14 +4,11 @@
 //! Where POSIX leaves a choice, Linux's own filesystems say what is right.
 
 use super::content::Content;
+use super::node::*;
 use super::op::{Allocate, How, Op, Rename, SetTime, SetXattr};
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
-
-/// Names an inode of the model; never used again.
-pub type Id = u64;
-pub const ROOT: Id = 0;
 
 /// Links to follow in one path.
 const MOST_LINKS: usize = 40;
@@ -20,122 +17,6 @@ const SET_GROUP: u32 = 0o2000;
 const GROUP_RUNS: u32 = 0o010;
 
 type Result<T, E = Errno> = std::result::Result<T, E>;
-
-/// What an operation that succeeds tells its caller.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Answer {
-    Done,
-    Bytes(Vec<u8>),
-    Count(u64),
-    Text(String),
-    Names(BTreeSet<String>),
-    Attr(Attr),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    File,
-    Directory,
-    Link,
-    Fifo,
-}
-
-/// What `stat` tells, but for the number of the inode and times.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Attr {
-    pub kind: Kind,
-    /// Without the type.
-    pub mode: u32,
-    pub nlink: u64,
-    pub uid: u32,
-    pub gid: u32,
-    pub rdev: u64,
-    /// 0 for a directory, whatever it has.
-    pub size: u64,
-}
-
-/// What became of a time of an inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Time {
-    Same,
-    Later,
-    /// Nobody says.
-    Any,
-    /// Nanoseconds since 1970.
-    At(i64),
-}
-
-impl Time {
-    /// First this, then `next`.
-    fn then(self, next: Self) -> Self {
-        match (self, next) {
-            (_, Self::Same) => self,
-            (_, Self::At(_)) | (Self::Same, _) | (Self::Later, Self::Later) => next,
-            _ => Self::Any,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Times {
-    pub mtime: Time,
-    pub ctime: Time,
-}
-
-impl Times {
-    pub const SAME: Self = Self { mtime: Time::Same, ctime: Time::Same };
-    const BOTH: Self = Self { mtime: Time::Later, ctime: Time::Later };
-    const CTIME: Self = Self { mtime: Time::Same, ctime: Time::Later };
-    const CTIME_ANY: Self = Self { mtime: Time::Same, ctime: Time::Any };
-    const ANY: Self = Self { mtime: Time::Any, ctime: Time::Any };
-
-    pub fn then(self, next: Self) -> Self {
-        Self { mtime: self.mtime.then(next.mtime), ctime: self.ctime.then(next.ctime) }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub enum Body {
-    File(Content),
-    /// The root's parent is itself; one that was removed has none.
-    Directory {
-        names: BTreeMap<String, Id>,
-        parent: Option<Id>,
-    },
-    Link(String),
-    Fifo,
-}
-
-#[derive(Clone, Debug)]
-pub struct Node {
-    pub body: Body,
-    mode: u32,
-    /// Names.
-    nlink: u64,
-    uid: u32,
-    gid: u32,
-    pub xattrs: BTreeMap<String, Vec<u8>>,
-}
-
-impl Node {
-    pub fn is_directory(&self) -> bool {
-        matches!(self.body, Body::Directory { .. })
-    }
-
-    /// Fifos and links have no attributes of a user's own.
-    pub fn has_xattrs(&self) -> bool {
-        matches!(self.body, Body::File(_) | Body::Directory { .. })
-    }
-}
-
-/// An open file.
-#[derive(Clone, Copy, Debug)]
-pub struct Handle {
-    pub node: Id,
-    pub read: bool,
-    write: bool,
-    append: bool,
-}
 
 /// Where a path leads: a name in a directory, and what it names, if anything.
 struct Place {

@@ -3,8 +3,8 @@
 //! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata group and
 //! one target in a run, and no target while another one errs.
 
+use super::hosts::{CLIENTS, DAEMONS, SERVERS};
 use super::storage::Host;
-use super::{CLIENTS, DAEMONS, SERVERS};
 use anyhow::Result;
 use rand::{Rng, rngs::SmallRng};
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! Packages depend on each other in the directions of ARCHITECTURE.md's code map only.
 
-use super::Finding;
+use crate::finding::Finding;
 use crate::workspace::Workspace;
 
 /// What a package may use of this workspace; the tests of any may use the tests' tools.

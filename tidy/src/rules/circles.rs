@@ -1,7 +1,7 @@
 //! No two files of a crate name each other, by whatever way round. Modules that are declared and names that are
 //! handed on (`pub use`) do not count, nor does test code.
 
-use super::Finding;
+use crate::finding::Finding;
 use crate::modules::Modules;
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;

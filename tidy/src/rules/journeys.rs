@@ -2,7 +2,7 @@
 //! each numbered step, and each names something of the next; a step that begins with `⇢` is reached over the
 //! network.
 
-use super::Finding;
+use crate::finding::Finding;
 use crate::modules::{Modules, Target};
 use crate::workspace::Workspace;
 use std::collections::BTreeSet;

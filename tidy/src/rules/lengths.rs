@@ -1,6 +1,6 @@
 //! Files and functions stay short: none over a limit, and few near it.
 
-use super::Finding;
+use crate::finding::Finding;
 use crate::workspace::{File, Workspace};
 use std::path::Path;
 use syn::spanned::Spanned;

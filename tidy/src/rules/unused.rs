@@ -1,7 +1,7 @@
 //! Packages depend on nothing that their code does not name. What is there for its features, or named by
 //! generated code, is listed in the manifest: `[package.metadata.tidy] unnamed = ["..."]`.
 
-use super::Finding;
+use crate::finding::Finding;
 use crate::workspace::{File, Package, Workspace};
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! Lines have at most 100 columns, comments too.
 
-use super::Finding;
+use crate::finding::Finding;
 use crate::workspace::Workspace;
 
 const MAX_COLUMNS: usize = 100;

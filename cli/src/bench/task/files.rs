@@ -1,11 +1,26 @@
 //! Many files: their names and attributes, and small contents.
 
+use super::data::noise;
+use super::meter::{Begin, Outcome, at};
 use super::sequential::fill;
-use super::{Begin, Files, Outcome, at, noise};
 use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// Files `0`, `1`, ... of a folder.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct Files {
+    pub dir: PathBuf,
+    pub count: u64,
+}
+
+impl Files {
+    pub fn paths(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        (0..self.count).map(|i| self.dir.join(i.to_string()))
+    }
+}
 
 /// See [`super::Work::Create`].
 pub fn create(files: &Files, begin: Begin) -> Result<Outcome> {

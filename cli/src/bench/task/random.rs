@@ -1,6 +1,7 @@
 //! Small reads all over one file.
 
-use super::{Begin, Outcome, at, check_stamps, random};
+use super::data::{check_stamps, random};
+use super::meter::{Begin, Outcome, at};
 use anyhow::{Result, ensure};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,6 +1,7 @@
 //! One file from start to end.
 
-use super::{Begin, Outcome, at, check_stamps, noise, stamp};
+use super::data::{check_stamps, noise, stamp};
+use super::meter::{Begin, Outcome, at};
 use anyhow::{Result, ensure};
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,0 +1,316 @@
+//! What clients do.
+
+use super::history::*;
+use super::hosts::connect;
+use super::linear::{Call, Op};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::timeout;
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Opened, SetAttr};
+use weft_proto::{ErrorKind, InodeId, SessionId};
+
+const CALLS_PER_CLIENT: u64 = 160;
+/// So many calls are given up before they end, each after at most so long.
+const DROPPED: f64 = 0.1;
+const DROPPED_AFTER: Duration = Duration::from_millis(60);
+
+/// One client, to its end.
+pub async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result {
+    let seed = seed ^ number << 40;
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let fs = connect(&format!("client {number}"), seed).await?;
+    let mut files = Contents::open(&fs, history.clone()).await;
+    for i in 1..=CALLS_PER_CLIENT {
+        // Simulated time is free: the run is long enough for many faults.
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..400))).await;
+        let value = number << 32 | i;
+        let register = rng.random_range(0..REGISTERS);
+        let caller = Caller::draw(&mut rng);
+        match (rng.random_range(0..6), register) {
+            (0 | 1, CONTENTS..) => {
+                let sync = rng.random_bool(0.3).then(|| Caller::draw(&mut rng));
+                files.write(&fs, register, value, caller, sync).await;
+            }
+            (2 | 3, CONTENTS..) => files.read(&fs, register).await,
+            (0 | 1, MODES..) => set_mode(&fs, &history, register, number * 1000 + i, caller).await,
+            (2 | 3, MODES..) => get_mode(&fs, &history, register).await,
+            (0 | 1, _) => write(&fs, &history, register, value, caller).await,
+            (2 | 3, _) => read(&fs, &history, register).await,
+            (4, _) => append(&fs, &history, value, caller).await,
+            (_, 0..MODES) => make(&fs, &history, &format!("{number}.{i}"), caller).await,
+            _ => make_file(&fs, &history, &format!("{number}.{i}"), caller).await,
+        }
+    }
+    files.sync_all(&fs).await;
+    history.borrow_mut().finished += 1;
+    Ok(())
+}
+
+/// Who makes a call. It may give up before the call ends.
+struct Caller(Option<Duration>);
+
+impl Caller {
+    fn draw(rng: &mut SmallRng) -> Self {
+        let leaves = rng.random_bool(DROPPED);
+        Self(leaves.then(|| DROPPED_AFTER.mul_f64(rng.random())))
+    }
+
+    /// The answer; `None` if nobody waited for it.
+    async fn call<T>(
+        &mut self,
+        call: impl Future<Output = weft_proto::Result<T>>,
+    ) -> Option<weft_proto::Result<T>> {
+        match self.0 {
+            Some(patience) => timeout(patience, call).await.ok(),
+            None => Some(call.await),
+        }
+    }
+}
+
+/// Opens a file that all clients share, whoever makes it.
+async fn shared(fs: &Filesystem, register: usize) -> Opened {
+    let name = format!("r{register}");
+    loop {
+        let made = fs
+            .create(InodeId::ROOT, name.as_bytes(), 0, Creator::default(), OpenFlags::default())
+            .await;
+        if let Ok(opened) = made {
+            return opened;
+        }
+    }
+}
+
+/// What a mode register leads to: its name is looked up each time, which a lease may answer.
+async fn get_mode(fs: &Filesystem, history: &Shared, register: usize) {
+    let start = now();
+    if let Ok(attr) = fs.lookup(InodeId::ROOT, format!("r{register}").as_bytes()).await {
+        history.borrow_mut().answered += 1;
+        note(history, register, Call { op: Op::Read(attr.mode.into()), start, end: now() });
+    }
+}
+
+async fn set_mode(
+    fs: &Filesystem,
+    history: &Shared,
+    register: usize,
+    value: u64,
+    mut caller: Caller,
+) {
+    let name = format!("r{register}");
+    let ino = loop {
+        if let Ok(attr) = fs.lookup(InodeId::ROOT, name.as_bytes()).await {
+            break attr.ino;
+        }
+    };
+    let start = now();
+    let change = SetAttr { mode: Some(value as u32), ..Default::default() };
+    let end = match caller.call(fs.set_attr(ino, None, change)).await {
+        Some(Ok(_)) => {
+            history.borrow_mut().answered += 1;
+            now()
+        }
+        _ => {
+            history.borrow_mut().unknown += 1;
+            u64::MAX
+        }
+    };
+    note(history, register, Call { op: Op::Write(value), start, end });
+}
+
+/// Content registers of one client, each through a handle that stays open.
+struct Contents {
+    history: Shared,
+    handles: BTreeMap<usize, HandleId>,
+    /// Writes that were acknowledged and not synced, and reads through the same handle meanwhile:
+    /// where they are in the history. What is lost was seen by nobody else.
+    unsynced: Vec<(usize, usize)>,
+    session: SessionId,
+}
+
+impl Contents {
+    async fn open(fs: &Filesystem, history: Shared) -> Self {
+        let mut handles = BTreeMap::new();
+        for register in MODES..REGISTERS {
+            let opened = shared(fs, register).await;
+            match register {
+                CONTENTS.. => drop(handles.insert(register, opened.handle)),
+                _ => drop(fs.release(opened.handle).await),
+            }
+        }
+        Self { history, handles, unsynced: Vec::new(), session: fs.session() }
+    }
+
+    /// Whatever was not synced may have been lost, or take effect at any later time; and so what was
+    /// read of it here proves nothing.
+    fn forgive(&mut self, register: Option<usize>) {
+        let mut history = self.history.borrow_mut();
+        let concerned = |(of, _): &mut (usize, usize)| register.is_none_or(|r| r == *of);
+        let gone: Vec<_> = self.unsynced.extract_if(.., concerned).collect();
+        let written = |of: usize, value| {
+            gone.iter().any(|&(r, at)| r == of && history.registers[of][at].op == Op::Write(value))
+        };
+        let forgiven = |&&(of, at): &&(usize, usize)| match history.registers[of][at].op {
+            Op::Write(_) => true,
+            Op::Read(value) => written(of, value),
+        };
+        let forgiven: Vec<_> = gone.iter().filter(forgiven).copied().collect();
+        forgiven.into_iter().for_each(|(of, at)| history.registers[of][at].end = u64::MAX);
+    }
+
+    async fn write(
+        &mut self,
+        fs: &Filesystem,
+        register: usize,
+        value: u64,
+        mut caller: Caller,
+        sync: Option<Caller>,
+    ) {
+        let (start, handle) = (now(), self.handles[&register]);
+        let written = caller.call(fs.write(handle, 0, &content(register, value))).await;
+        self.check_session(fs);
+        let done = matches!(written, Some(Ok(_)));
+        let end = if done { now() } else { u64::MAX };
+        let at = note(&self.history, register, Call { op: Op::Write(value), start, end });
+        if !done {
+            self.history.borrow_mut().unknown += 1;
+            match written {
+                // Who gave up was told of nothing: it is in the buffer, or not.
+                None => self.unsynced.push((register, at)),
+                Some(_) => self.forgive(Some(register)),
+            }
+            return;
+        }
+        self.history.borrow_mut().answered += 1;
+        self.unsynced.push((register, at));
+        if let Some(caller) = sync {
+            self.sync(fs, register, caller).await;
+        }
+    }
+
+    async fn sync(&mut self, fs: &Filesystem, register: usize, mut caller: Caller) {
+        let synced = caller.call(fs.fsync(self.handles[&register], false)).await;
+        self.check_session(fs);
+        match synced {
+            Some(Ok(())) => self.unsynced.retain(|(of, _)| *of != register),
+            Some(Err(_)) => self.forgive(Some(register)),
+            None => {}
+        }
+    }
+
+    async fn sync_all(&mut self, fs: &Filesystem) {
+        for register in CONTENTS..REGISTERS {
+            self.sync(fs, register, Caller(None)).await;
+        }
+    }
+
+    fn check_session(&mut self, fs: &Filesystem) {
+        if fs.session() != self.session {
+            self.session = fs.session();
+            self.forgive(None);
+        }
+    }
+
+    async fn read(&mut self, fs: &Filesystem, register: usize) {
+        let start = now();
+        let Ok(data) = fs.read(self.handles[&register], 0, LARGE_LEN).await else { return };
+        self.check_session(fs);
+        let value = match value_of(register, &data.into_bytes()) {
+            Ok(value) => value,
+            Err(what) => return self.history.borrow_mut().broken.push(what),
+        };
+        self.history.borrow_mut().answered += 1;
+        let at = note(&self.history, register, Call { op: Op::Read(value), start, end: now() });
+        self.unsynced.push((register, at));
+    }
+}
+
+async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64, mut caller: Caller) {
+    let (start, name, bytes) = (now(), format!("user.r{register}"), value.to_be_bytes());
+    let written = fs.set_xattr(InodeId::ROOT, name.as_bytes(), &bytes, 0, false);
+    let end = match caller.call(written).await {
+        Some(Ok(())) => {
+            history.borrow_mut().answered += 1;
+            now()
+        }
+        _ => {
+            history.borrow_mut().unknown += 1;
+            u64::MAX
+        }
+    };
+    note(history, register, Call { op: Op::Write(value), start, end });
+}
+
+async fn read(fs: &Filesystem, history: &Shared, register: usize) {
+    let (start, name) = (now(), format!("user.r{register}"));
+    let value = match fs.get_xattr(InodeId::ROOT, name.as_bytes()).await {
+        Ok(bytes) => bytes.as_ref().try_into().ok().map(u64::from_be_bytes),
+        Err(e) if e.kind == ErrorKind::NoAttribute => Some(0),
+        Err(_) => None,
+    };
+    if let Some(value) = value {
+        history.borrow_mut().answered += 1;
+        note(history, register, Call { op: Op::Read(value), start, end: now() });
+    }
+}
+
+async fn make(fs: &Filesystem, history: &Shared, name: &str, mut caller: Caller) {
+    let made = fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, Creator::default());
+    let made = caller.call(made).await;
+    let mut history = history.borrow_mut();
+    match made {
+        Some(Ok(_)) => {
+            history.answered += 1;
+            history.made.insert(name.into());
+        }
+        Some(Err(e)) if e.kind == ErrorKind::Exists => {
+            history.broken.push(format!("{name} was made once and refused as existing"));
+        }
+        _ => history.unknown += 1,
+    }
+}
+
+/// A file, which the group may hear of later: acknowledged once its directory is synced in the session in
+/// which it was made.
+async fn make_file(fs: &Filesystem, history: &Shared, name: &str, mut caller: Caller) {
+    let (session, flags) = (fs.session(), OpenFlags { exclusive: true, ..Default::default() });
+    let made = fs.create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), flags);
+    let opened = match caller.call(made).await {
+        Some(Ok(opened)) => opened,
+        Some(Err(e)) if e.kind == ErrorKind::Exists => {
+            let what = format!("{name} was made once and refused as existing");
+            return history.borrow_mut().broken.push(what);
+        }
+        _ => return history.borrow_mut().unknown += 1,
+    };
+    let _ = fs.release(opened.handle).await;
+    let synced = fs.sync_dir(InodeId::ROOT).await;
+    let mut history = history.borrow_mut();
+    if synced.is_ok() && fs.session() == session {
+        history.answered += 1;
+        history.made.insert(name.into());
+    } else {
+        history.unknown += 1;
+    }
+}
+
+/// One record to the end of the log, through a handle of its own: an answer is about this record.
+async fn append(fs: &Filesystem, history: &Shared, value: u64, mut caller: Caller) {
+    let flags = OpenFlags { append: true, ..Default::default() };
+    let made = fs.create(InodeId::ROOT, b"log", 0o644, Creator::default(), flags).await;
+    let Ok(opened) = made else { return };
+    let session = fs.session();
+    history.borrow_mut().appended.insert(value, false);
+    let appended = async {
+        fs.write(opened.handle, 0, &value.to_be_bytes()).await?;
+        fs.fsync(opened.handle, false).await
+    };
+    let acknowledged = matches!(caller.call(appended).await, Some(Ok(())));
+    if acknowledged && fs.session() == session {
+        history.borrow_mut().appended.insert(value, true);
+        history.borrow_mut().answered += 1;
+    } else {
+        history.borrow_mut().unknown += 1;
+    }
+    let _ = fs.release(opened.handle).await;
+}

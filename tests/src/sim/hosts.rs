@@ -1,0 +1,63 @@
+//! Who takes part: metadata servers, storage daemons, clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use weft_client::{Filesystem, Options};
+use weft_metadata::{Clock, Config, Env, Member, run_in};
+use weft_net::sim;
+use weft_proto::NodeId;
+
+pub const SERVERS: [&str; 3] = ["m1", "m2", "m3"];
+pub const CLIENTS: [&str; 3] = ["c1", "c2", "c3"];
+pub const DAEMONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
+pub const PORT: u16 = 7000;
+
+pub fn addresses() -> Vec<String> {
+    SERVERS.iter().map(|server| format!("{server}:{PORT}")).collect()
+}
+
+pub fn config(id: u64, name: &str, dir: &TempDir) -> Config {
+    let peers = (1..)
+        .zip(SERVERS)
+        .map(|(id, name)| Member { id: NodeId(id), address: format!("{name}:{PORT}") })
+        .collect();
+    // A short log, so that a server that was away needs a snapshot.
+    Config {
+        log_entries: 32,
+        profile: "2+1".into(),
+        ..Config::new(NodeId(id), format!("0.0.0.0:{PORT}"), peers, dir.path().join(name))
+    }
+}
+
+/// The simulation's clock, as wall time.
+pub struct SimClock;
+
+impl Clock for SimClock {
+    fn now_ns(&self) -> i64 {
+        turmoil::since_epoch().map_or(0, |t| t.as_nanos() as i64)
+    }
+}
+
+/// One metadata server, until it is crashed.
+pub async fn serve(config: Config, seed: u64) -> turmoil::Result {
+    let (_stop, stopped) = watch::channel(false);
+    let env = Env { clock: Arc::new(SimClock), seed: seed ^ config.id.0 << 48, threads: false };
+    run_in(config, sim::transport(), env, stopped).await?;
+    Ok(())
+}
+
+pub async fn connect(name: &str, seed: u64) -> turmoil::Result<Filesystem> {
+    let options = Options {
+        client_name: name.into(),
+        op_deadline: Duration::from_secs(20),
+        seed: Some(seed),
+        ..Options::new(addresses(), sim::transport())
+    };
+    loop {
+        if let Ok(fs) = Filesystem::connect(options.clone()).await {
+            return Ok(fs);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What is true when all is over.
+
+use super::history::*;
+use super::hosts::{CLIENTS, connect};
+use super::linear::{Call, Op};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use weft_client::{Filesystem, Finding, OpenFlags};
+use weft_proto::InodeId;
+
+/// Once all clients are done: reads everything back and has it checked.
+pub async fn judge(seed: u64, history: Shared) -> turmoil::Result {
+    while history.borrow().finished < CLIENTS.len() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let fs = connect("judge", seed).await?;
+    let mut broken = names(&fs, &history).await;
+    for register in CONTENTS..REGISTERS {
+        let name = format!("r{register}");
+        match read_back(&fs, name.as_bytes(), LARGE_LEN).await {
+            Ok((start, found)) => match value_of(register, &found) {
+                Ok(value) => {
+                    note(&history, register, Call { op: Op::Read(value), start, end: now() });
+                }
+                Err(what) => broken.push(what),
+            },
+            Err(what) => broken.push(what),
+        }
+    }
+    broken.extend(log(&fs, &history).await);
+    broken.extend(fsck(&fs).await);
+    history.borrow_mut().broken.extend(broken);
+    Ok(())
+}
+
+/// Names that were made and are not there.
+async fn names(fs: &Filesystem, history: &Shared) -> Vec<String> {
+    let (mut found, mut cookie) = (BTreeSet::new(), 0);
+    loop {
+        let Ok(page) = fs.read_dir(InodeId::ROOT, cookie, 1000, false).await else { continue };
+        for entry in page.entries {
+            cookie = entry.cookie;
+            found.insert(String::from_utf8_lossy(&entry.name).into_owned());
+        }
+        if page.end {
+            break;
+        }
+    }
+    history.borrow().made.difference(&found).map(|name| format!("{name} is lost")).collect()
+}
+
+/// All of a file, and when that was asked last. An error says why it cannot be had, with no fault any more.
+async fn read_back(fs: &Filesystem, name: &[u8], len: usize) -> Result<(u64, Vec<u8>), String> {
+    let mut why = String::new();
+    for _ in 0..LOOKS {
+        let start = now();
+        let found = async {
+            let ino = fs.lookup(InodeId::ROOT, name).await?.ino;
+            let opened = fs.open(ino, OpenFlags::default()).await?;
+            let data = fs.read(opened.handle, 0, len).await;
+            fs.release(opened.handle).await?;
+            data
+        };
+        match found.await {
+            Ok(data) => return Ok((start, data.into_bytes().to_vec())),
+            Err(error) => why = error.to_string(),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Err(format!("{} cannot be read: {why}", String::from_utf8_lossy(name)))
+}
+
+/// What is wrong with the log that everybody appended to.
+async fn log(fs: &Filesystem, history: &Shared) -> Vec<String> {
+    let appended = history.borrow().appended.clone();
+    if appended.is_empty() {
+        return Vec::new();
+    }
+    let found = match read_back(fs, b"log", 1 << 20).await {
+        Ok((_, found)) => found,
+        Err(what) => return vec![what],
+    };
+    let mut broken = Vec::new();
+    if found.len() % 8 != 0 {
+        broken.push(format!("the log has {} bytes", found.len()));
+    }
+    let mut left = appended;
+    for record in found.chunks_exact(8) {
+        let value = u64::from_be_bytes(record.try_into().expect("eight bytes"));
+        if left.remove(&value).is_none() {
+            broken.push(format!("{value:#x} is in the log twice, or was never appended"));
+        }
+    }
+    let lost = left.iter().filter(|(_, acknowledged)| **acknowledged);
+    broken.extend(lost.map(|(value, _)| format!("{value:#x} is lost from the log")));
+    broken
+}
+
+/// What `fsck` finds still when all that was left behind has had time to go. Of a target that was
+/// replaced nothing can be known.
+async fn fsck(fs: &Filesystem) -> Vec<String> {
+    let mut found = Vec::new();
+    for _ in 0..LOOKS {
+        match fs.fsck(|_| ()).await {
+            Ok(report) => {
+                let replaced = |f: &&Finding| matches!(f, Finding::Unreachable { .. });
+                let unreachable = report.findings.iter().filter(replaced).count();
+                let others = report.findings.iter().filter(|f| !replaced(f));
+                found = others.map(|finding| format!("fsck: {finding}")).collect();
+                if unreachable > 1 {
+                    found.push(format!("fsck: {unreachable} targets cannot be checked"));
+                }
+                if found.is_empty() {
+                    break;
+                }
+            }
+            Err(error) => found = vec![format!("fsck: {error}")],
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    found
+}
