@@ -84,8 +84,12 @@ fn main() {
     let profile = Some(v1::ProfileInfo { k: 2, m: 1 });
     let cluster = vec![1; 16].into();
     let target = |i| v1::TargetInfo { uuid: vec![i; 16].into(), ..Default::default() };
-    let mut setup =
-        vec![Body::InitCluster(v1::InitClusterEntry { cluster, profile, members: vec![] })];
+    let mut setup = vec![Body::InitCluster(v1::InitClusterEntry {
+        cluster,
+        profile,
+        members: vec![],
+        shard: 0,
+    })];
     setup.extend(
         (1..=3).map(|i| Body::RegisterTarget(v1::RegisterTargetEntry { target: Some(target(i)) })),
     );

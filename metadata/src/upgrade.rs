@@ -96,7 +96,12 @@ mod tests {
             request(seq + 10, Op::CommitExtents(op))
         };
         let profile = Some(v1::ProfileInfo { k: 1, m: 1 });
-        let init = v1::InitClusterEntry { cluster: vec![7; 16].into(), profile, members: vec![] };
+        let init = v1::InitClusterEntry {
+            cluster: vec![7; 16].into(),
+            profile,
+            members: vec![],
+            shard: 0,
+        };
         let open = v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() };
         let create = v1::CreateOp { parent: 1, name: "f".into(), ..Default::default() };
         let bodies = [

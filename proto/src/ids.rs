@@ -74,6 +74,16 @@ impl InodeId {
     pub const ROOT: Self = Self(1);
     const NUMBER_BITS: u32 = 48;
 
+    /// The root of the tree of a shard: of shard 0, that of the namespace.
+    pub fn root_of(shard: u16) -> Self {
+        Self::new(shard, Self::ROOT.number())
+    }
+
+    /// Whether this is the root of its shard's tree.
+    pub fn is_root(self) -> bool {
+        self.number() == Self::ROOT.number()
+    }
+
     /// Composes an id; `number` must fit in 48 bits.
     pub fn new(shard: u16, number: u64) -> Self {
         assert!(number >> Self::NUMBER_BITS == 0, "inode number {number} exceeds 48 bits");

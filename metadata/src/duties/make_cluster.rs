@@ -24,6 +24,7 @@ pub async fn make_cluster(node: &Node) {
             cluster: cluster.to_vec().into(),
             profile: Some(profile.into()),
             members,
+            shard: node.config.shard.into(),
         };
         if propose(node, "make the cluster", Body::InitCluster(entry)).await.is_err() {
             sleep(LOOK_INTERVAL).await;

@@ -20,7 +20,8 @@ const PROBLEM: usize = 1200;
 
 impl Query for v1::CheckOp {
     fn answer(&self, state: &dyn Read) -> Result<Reply, Fault> {
-        let mut check = Check { state, report: v1::CheckReply::default(), untold: 0 };
+        let mut check =
+            Check { state, shard: state.shard()?, report: v1::CheckReply::default(), untold: 0 };
         let names = check.names()?;
         let extents = check.extents()?;
         let xattrs = check.xattrs()?;
@@ -45,6 +46,7 @@ impl Query for v1::CheckOp {
 
 struct Check<'a> {
     state: &'a dyn Read,
+    shard: u16,
     report: v1::CheckReply,
     untold: u64,
 }
@@ -81,7 +83,7 @@ impl Check<'_> {
     fn names(&mut self) -> StoreResult<Names> {
         let state = self.state;
         let mut names = Names::default();
-        state.records(schema::all(Tag::Dentry), |key, d: Dentry| {
+        state.records(schema::all_in(self.shard, Tag::Dentry), |key, d: Dentry| {
             let (dir, name) = (schema::ino_of(key)?, &key[HEAD + 8..]);
             self.report.dentries += 1;
             *names.of.entry(d.ino).or_default() += 1;
@@ -100,7 +102,7 @@ impl Check<'_> {
             }
             Ok(true)
         })?;
-        state.records(schema::all(Tag::Index), |key, entry: IndexEntry| {
+        state.records(schema::all_in(self.shard, Tag::Index), |key, entry: IndexEntry| {
             let (dir, cookie) = (schema::ino_of(key)?, schema::number_at(key, HEAD + 8)?);
             let dentry = state.dentry(dir, &entry.name)?;
             if dentry.is_none_or(|d| d.cookie != cookie) {
@@ -115,7 +117,7 @@ impl Check<'_> {
     fn extents(&mut self) -> StoreResult<Extents> {
         let state = self.state;
         let mut extents = Extents::default();
-        state.records(schema::all(Tag::Extent), |key, e: v1::Extent| {
+        state.records(schema::all_in(self.shard, Tag::Extent), |key, e: v1::Extent| {
             let (content, end) = (schema::ino_of(key)?, schema::number_at(key, HEAD + 8)?);
             self.report.extents += 1;
             let sums = extents.of.entry(content.0).or_default();
@@ -153,7 +155,7 @@ impl Check<'_> {
     /// What the extended attributes of each inode take.
     fn xattrs(&mut self) -> StoreResult<HashMap<u64, Room>> {
         let mut taken: HashMap<u64, Room> = HashMap::new();
-        let (from, to) = schema::all(Tag::Xattr);
+        let (from, to) = schema::all_in(self.shard, Tag::Xattr);
         self.state.scan(&from, &to, &mut |key, value| {
             let ino = schema::ino_of(key)?;
             let of_inode = taken.entry(ino.0).or_default();
@@ -173,7 +175,7 @@ impl Check<'_> {
         let state = self.state;
         let mut known = HashSet::new();
         let mut contents = HashSet::new();
-        state.records(schema::all(Tag::Inode), |key, inode: Inode| {
+        state.records(schema::all_in(self.shard, Tag::Inode), |key, inode: Inode| {
             let ino = schema::ino_of(key)?;
             known.insert(ino.0);
             self.report.inodes += 1;
@@ -222,7 +224,7 @@ impl Check<'_> {
         let mut want = named;
         if inode.is_dir() {
             let (entries, subdirs) = names.within.get(&ino.0).copied().unwrap_or_default();
-            let alive = named > 0 || ino == InodeId::ROOT;
+            let alive = named > 0 || ino.is_root();
             want = if alive { 2 + subdirs } else { 0 };
             if inode.entries != entries {
                 self.problem(format!("directory {ino}: {entries} names, counts {}", inode.entries));
@@ -285,7 +287,7 @@ impl Check<'_> {
                 ));
             }
         }
-        let mut reached: HashSet<u64> = HashSet::from([InodeId::ROOT.0]);
+        let mut reached: HashSet<u64> = HashSet::from([InodeId::root_of(self.shard).0]);
         for &dir in names.parent.keys() {
             let mut path = Vec::new();
             let mut at = dir;
@@ -354,7 +356,7 @@ impl Check<'_> {
     fn locks(&mut self) -> StoreResult<()> {
         let state = self.state;
         let mut last = None;
-        state.records(schema::all(Tag::Lock), |key, held: Ranges| {
+        state.records(schema::all_in(self.shard, Tag::Lock), |key, held: Ranges| {
             let (ino, (flock, session, owner)) = (schema::ino_of(key)?, schema::holder_of(key)?);
             let told = format!("locks of owner {owner:x} of session {session} on inode {ino}");
             let has_ended = || state.get(&schema::ended(session));
@@ -411,7 +413,7 @@ impl Check<'_> {
     /// Records that belong to an inode: it exists.
     fn owned(&mut self, tag: Tag) -> StoreResult<()> {
         let state = self.state;
-        let (from, to) = schema::all(tag);
+        let (from, to) = schema::all_in(self.shard, tag);
         state.scan(&from, &to, &mut |key, _| {
             let ino = schema::ino_of(key)?;
             if state.get(&schema::inode(ino))?.is_none() {

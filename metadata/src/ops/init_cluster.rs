@@ -26,6 +26,9 @@ impl Operation for v1::InitClusterEntry {
         };
         let profile = Profile::try_from(profile)?;
         Layout::for_profile(profile).validate()?;
+        if self.shard > u16::MAX.into() {
+            return refuse(ErrorKind::Invalid, format!("there is no shard {}", self.shard));
+        }
         Ok(Some(profile))
     }
 
@@ -35,11 +38,13 @@ impl Operation for v1::InitClusterEntry {
             id: self.cluster.clone(),
             epoch: 1,
             members: self.members.clone(),
+            shard: self.shard,
         });
         let (id, name) = DEFAULT_POOL;
         tx.put(schema::pool(id), &Pool { name: name.into(), profile: profile.into() });
-        tx.put_inode(&inodes::root(Layout::for_profile(profile).into(), cx.now));
-        let next_inode = InodeId::ROOT.number() + 1;
+        let root = InodeId::root_of(tx.state().shard()?);
+        tx.put_inode(&inodes::root(root, Layout::for_profile(profile).into(), cx.now));
+        let next_inode = root.number() + 1;
         tx.edit_counters(|c| {
             *c = Counters { next_inode, next_session: 1, next_target: 1, inodes: 1, next_pg: 1 };
         })?;

@@ -168,7 +168,7 @@ fn is_within(state: &dyn Read, dir: InodeId, top: u64) -> Result<bool, Fault> {
         if at.0 == top {
             return Ok(true);
         }
-        if at == InodeId::ROOT {
+        if at.is_root() {
             return Ok(false);
         }
         at = InodeId(state.inode_that_exists(at)?.parent);

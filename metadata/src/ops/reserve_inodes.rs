@@ -34,7 +34,7 @@ impl Operation for v1::ReserveInodesOp {
                 c.next_inode += block;
                 c.next_inode - block
             })?;
-            let first = InodeId::new(InodeId::ROOT.shard(), first).0;
+            let first = InodeId::new(tx.state().shard()?, first).0;
             // Who is alone in making files has one range, however many it makes.
             if range.end() + range.room == first {
                 range.room += block;

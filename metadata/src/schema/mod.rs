@@ -36,8 +36,8 @@ use weft_proto::{InodeId, SegmentId, SessionId};
 /// Version of the disk format that this build writes. It also reads the one before ([`crate::upgrade`]).
 pub(crate) const FORMAT: u64 = 3;
 
-/// The shard of what belongs to no inode: sessions, segments, the cluster map.
-const ROOT_SHARD: u16 = 0;
+/// In place of a shard, what belongs to the group and to no inode: sessions, segments, the cluster map.
+const GROUP: u16 = 0;
 
 pub(crate) const APPLIED: &str = "applied";
 pub(crate) const CONF_STATE: &str = "conf_state";
@@ -89,7 +89,7 @@ fn by_ino(tag: Tag, ino: InodeId, rest: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) fn meta(name: &str) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Meta, &[name.as_bytes()])
+    key(GROUP, Tag::Meta, &[name.as_bytes()])
 }
 
 pub(crate) fn inode(ino: InodeId) -> Vec<u8> {
@@ -128,7 +128,7 @@ pub(crate) fn lock(ino: InodeId, flock: bool, session: SessionId, owner: u64) ->
 
 /// Leads from a session to a lock of its own.
 pub(crate) fn lock_of(session: SessionId, lock: &[u8]) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::LockOf, &[&session.0.to_be_bytes(), lock])
+    key(GROUP, Tag::LockOf, &[&session.0.to_be_bytes(), lock])
 }
 
 /// All keys that lead from a session to its locks: `[from, to)`.
@@ -153,29 +153,29 @@ pub(crate) fn holder_of(key: &[u8]) -> StoreResult<(bool, SessionId, u64)> {
 }
 
 pub(crate) fn segment(id: SegmentId) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Segment, &[&id.to_bytes()])
+    key(GROUP, Tag::Segment, &[&id.to_bytes()])
 }
 
 pub(crate) fn garbage(id: SegmentId) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Garbage, &[&id.to_bytes()])
+    key(GROUP, Tag::Garbage, &[&id.to_bytes()])
 }
 
 pub(crate) fn session(id: SessionId) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Session, &[&id.0.to_be_bytes()])
+    key(GROUP, Tag::Session, &[&id.0.to_be_bytes()])
 }
 
 /// A session that has ended, and of which records are left to be deleted.
 pub(crate) fn ended(id: SessionId) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Ended, &[&id.0.to_be_bytes()])
+    key(GROUP, Tag::Ended, &[&id.0.to_be_bytes()])
 }
 
 pub(crate) fn reply(id: SessionId, number: u64) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Reply, &[&id.0.to_be_bytes(), &number.to_be_bytes()])
+    key(GROUP, Tag::Reply, &[&id.0.to_be_bytes(), &number.to_be_bytes()])
 }
 
 /// Numbers that were set aside for a session, by the first behind them.
 pub(crate) fn reserved(id: SessionId, end: u64) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Reserved, &[&id.0.to_be_bytes(), &end.to_be_bytes()])
+    key(GROUP, Tag::Reserved, &[&id.0.to_be_bytes(), &end.to_be_bytes()])
 }
 
 /// Where the range of numbers ends that a session took some from last. No range ends here.
@@ -185,7 +185,7 @@ pub(crate) fn newest_reserved(id: SessionId) -> Vec<u8> {
 
 /// All numbers that were set aside for a session: `[from, to)`.
 pub(crate) fn all_reserved(id: SessionId) -> (Vec<u8>, Vec<u8>) {
-    let from = key(ROOT_SHARD, Tag::Reserved, &[&id.0.to_be_bytes()]);
+    let from = key(GROUP, Tag::Reserved, &[&id.0.to_be_bytes()]);
     let to = after(&from).unwrap_or_default();
     (from, to)
 }
@@ -193,7 +193,7 @@ pub(crate) fn all_reserved(id: SessionId) -> (Vec<u8>, Vec<u8>) {
 /// A session that was declared dead at this time, in nanoseconds since 1970; 0: it was closed, and what is left
 /// of it is of no use.
 pub(crate) fn dead(time_ns: u64, id: SessionId) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Dead, &[&time_ns.to_be_bytes(), &id.0.to_be_bytes()])
+    key(GROUP, Tag::Dead, &[&time_ns.to_be_bytes(), &id.0.to_be_bytes()])
 }
 
 /// The time that a key of [`dead`] names.
@@ -207,24 +207,29 @@ pub(crate) fn dead_of(key: &[u8]) -> StoreResult<SessionId> {
 }
 
 pub(crate) fn nonce(nonce: &[u8]) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Nonce, &[nonce])
+    key(GROUP, Tag::Nonce, &[nonce])
 }
 
 pub(crate) fn target(id: u32) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Target, &[&id.to_be_bytes()])
+    key(GROUP, Tag::Target, &[&id.to_be_bytes()])
 }
 
 pub(crate) fn pool(id: u32) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Pool, &[&id.to_be_bytes()])
+    key(GROUP, Tag::Pool, &[&id.to_be_bytes()])
 }
 
 pub(crate) fn group(id: u32) -> Vec<u8> {
-    key(ROOT_SHARD, Tag::Group, &[&id.to_be_bytes()])
+    key(GROUP, Tag::Group, &[&id.to_be_bytes()])
 }
 
-/// All keys with this tag: `[from, to)`.
+/// All keys with this tag that belong to no inode: `[from, to)`.
 pub(crate) fn all(tag: Tag) -> (Vec<u8>, Vec<u8>) {
-    let from = key(ROOT_SHARD, tag, &[]);
+    all_in(GROUP, tag)
+}
+
+/// All keys with this tag that belong to inodes of this shard: `[from, to)`.
+pub(crate) fn all_in(shard: u16, tag: Tag) -> (Vec<u8>, Vec<u8>) {
+    let from = key(shard, tag, &[]);
     let to = after(&from).unwrap_or_default();
     (from, to)
 }
@@ -238,9 +243,14 @@ pub(crate) fn all_of(tag: Tag, ino: InodeId) -> (Vec<u8>, Vec<u8>) {
 
 /// All stored replies of a session: `[from, to)`.
 pub(crate) fn replies(id: SessionId) -> (Vec<u8>, Vec<u8>) {
-    let from = key(ROOT_SHARD, Tag::Reply, &[&id.0.to_be_bytes()]);
+    let from = key(GROUP, Tag::Reply, &[&id.0.to_be_bytes()]);
     let to = after(&from).unwrap_or_default();
     (from, to)
+}
+
+/// Whether a key has this tag, of whatever shard.
+pub(crate) fn has_tag(key: &[u8], tag: Tag) -> bool {
+    key.get(HEAD - 1) == Some(&(tag as u8))
 }
 
 /// The 8-byte number at `at` in a key.
@@ -299,6 +309,13 @@ impl dyn Read + '_ {
 
     pub(crate) fn cluster(&self) -> StoreResult<Option<Cluster>> {
         self.load(&meta(CLUSTER))
+    }
+
+    /// The shard of the namespace that this group owns.
+    pub(crate) fn shard(&self) -> StoreResult<u16> {
+        let shard = self.cluster()?.map_or(0, |cluster| cluster.shard);
+        let what = || StoreError::corrupt(format!("there is no shard {shard}"));
+        u16::try_from(shard).map_err(|_| what())
     }
 
     pub(crate) fn number(&self, name: &str) -> StoreResult<Option<u64>> {

@@ -196,6 +196,9 @@ pub(crate) struct Cluster {
     pub epoch: u64,
     #[prost(message, repeated, tag = "3")]
     pub members: Vec<v1::NodeInfo>,
+    /// The shard of the namespace that this group owns.
+    #[prost(uint32, tag = "4")]
+    pub shard: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

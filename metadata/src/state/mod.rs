@@ -289,16 +289,23 @@ impl StateMachine {
         Ok(self.read_by(self.store.newest(|s| s.get(&schema::session(id))))?.is_some())
     }
 
+    /// The shard of the namespace that this group owns.
+    fn shard(&self) -> Result<u16> {
+        self.read_by(self.store.newest(|s| s.shard()))
+    }
+
     /// Inodes without a name, after `after`, in order: to be purged once nobody has them open.
     pub fn orphans(&self, after: InodeId, limit: usize) -> Result<Vec<InodeId>> {
-        let (_, to) = schema::all(Tag::Orphan);
-        let from = schema::orphan(InodeId(after.0.saturating_add(1)));
+        let (first, to) = schema::all_in(self.shard()?, Tag::Orphan);
+        let from = schema::orphan(InodeId(after.0.saturating_add(1))).max(first);
         self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
     }
 
     /// Files with extents that they do not show any more: to be trimmed.
     pub fn to_trim(&self, limit: usize) -> Result<Vec<InodeId>> {
-        self.list(schema::all(Tag::Trim), limit, |key, _: v1::Empty| schema::ino_of(key))
+        self.list(schema::all_in(self.shard()?, Tag::Trim), limit, |key, _: v1::Empty| {
+            schema::ino_of(key)
+        })
     }
 
     /// A session that has ended and has left more than one entry deletes: to be declared dead again.
@@ -413,8 +420,7 @@ fn accept(store: &dyn Read) -> StoreResult<u64> {
 
 /// Whether a record with this tag is among what is written.
 fn puts(changes: &Changes, tag: Tag) -> bool {
-    let (from, to) = schema::all(tag);
-    changes.range(from..to).any(|(_, value)| value.is_some())
+    changes.iter().any(|(key, value)| value.is_some() && schema::has_tag(key, tag))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ fn log() -> Vec<(u64, v1::LogEntry)> {
         cluster: vec![7; 16].into(),
         profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
         members: vec![],
+        shard: 0,
     };
     let open = v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() };
     let open = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };

@@ -122,11 +122,11 @@ pub(crate) fn describe(dir: &Inode, wanted: &Wanted, ino: InodeId, now: i64) -> 
     Ok(inode)
 }
 
-/// The root directory of a new filesystem.
-pub(crate) fn root(layout: v1::LayoutInfo, now: i64) -> Inode {
+/// The root directory of a new tree.
+pub(crate) fn root(ino: InodeId, layout: v1::LayoutInfo, now: i64) -> Inode {
     Inode {
         attr: v1::Attr {
-            ino: InodeId::ROOT.0,
+            ino: ino.0,
             kind: FileKind::Directory.into(),
             mode: 0o755,
             nlink: 2,
@@ -139,7 +139,7 @@ pub(crate) fn root(layout: v1::LayoutInfo, now: i64) -> Inode {
             ..Default::default()
         },
         layout: Some(layout),
-        parent: InodeId::ROOT.0,
+        parent: ino.0,
         next_cookie: FIRST_COOKIE,
         ..Default::default()
     }

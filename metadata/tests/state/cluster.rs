@@ -1,7 +1,7 @@
 //! The cluster map: first initialisation wins, targets are known by identity, placement groups are
 //! retired and dropped, and the epoch grows exactly when the map changes.
 
-use crate::rig::{Answer, Rig};
+use crate::rig::{Answer, ROOT, Rig};
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::set_target_state_entry::Change;
@@ -28,10 +28,11 @@ fn the_first_initialisation_wins() {
         cluster: vec![8; 16].into(),
         profile: Some(v1::ProfileInfo { k: 1, m: 2 }),
         members: vec![],
+        shard: crate::SHARD.into(),
     };
     assert_eq!(grew(&mut rig, Body::InitCluster(again)), (Ok(()), 0));
     assert_eq!(rig.machine.cluster_map().unwrap(), map);
-    let root = rig.attr(1).unwrap();
+    let root = rig.attr(ROOT).unwrap();
     assert_eq!((root.mode, root.nlink), (0o755, 2));
 }
 
@@ -47,6 +48,7 @@ fn nothing_works_before_it() {
             cluster: vec![1; 16].into(),
             profile: Some(v1::ProfileInfo { k: 99, m: 1 }),
             members: vec![],
+            shard: crate::SHARD.into(),
         }),
     ];
     for (i, body) in entries.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! What a commit refuses, how content of very many extents is deleted in steps, and that inline
 //! appends do not pile up.
 
-use crate::rig::{Answer, Rig};
+use crate::rig::{Answer, ROOT, Rig, ino};
 use v1::extent::Source;
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
@@ -10,7 +10,7 @@ use weft_proto::ErrorKind::{self, *};
 use weft_proto::{InodeId, v1};
 
 fn create(rig: &mut Rig, name: &str) -> u64 {
-    let op = v1::CreateOp { parent: 1, name: name.to_string().into(), ..Default::default() };
+    let op = v1::CreateOp { parent: ROOT, name: name.to_string().into(), ..Default::default() };
     let request = rig.next_request(Op::Create(op));
     match rig.request(request) {
         Ok(Reply::Open(reply)) => reply.attr.unwrap().ino,
@@ -109,8 +109,8 @@ fn malformed_commits_are_refused_and_leave_nothing() {
             op(one(&s), vec![s])
         }),
         ("inline limit", InlineFull, op(vec![inline(0, 16385, 16385)], vec![])),
-        ("directory", IsDirectory, v1::CommitExtentsOp { ino: 1, ..op(vec![], vec![]) }),
-        ("no inode", Stale, v1::CommitExtentsOp { ino: 777, ..op(vec![], vec![]) }),
+        ("directory", IsDirectory, v1::CommitExtentsOp { ino: ROOT, ..op(vec![], vec![]) }),
+        ("no inode", Stale, v1::CommitExtentsOp { ino: ino(777), ..op(vec![], vec![]) }),
         (
             "another version",
             Stale,
@@ -158,9 +158,9 @@ fn a_huge_orphan_is_purged_in_steps() {
     let mut rig = Rig::in_memory();
     let ino = scattered(&mut rig, "f", 5000, 1);
     assert_eq!(rig.extents(ino, 0, u64::MAX).extents.len(), 5000);
-    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "f".into() })).unwrap();
+    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: "f".into() })).unwrap();
     // Purging what has a name does nothing.
-    rig.entry(Body::PurgeInodes(v1::PurgeInodesEntry { inos: vec![1, 999] })).unwrap();
+    rig.entry(Body::PurgeInodes(v1::PurgeInodesEntry { inos: vec![ROOT, ROOT + 998] })).unwrap();
     assert_eq!(purge_all(&mut rig), 3);
     let report = rig.check();
     assert_eq!((report.inodes, report.extents, report.segments), (1, 0, 0));
@@ -174,7 +174,7 @@ fn whoever_cleans_up_is_told_that_there_is_more() {
     let told = |rig: &Rig| (rig.machine.orphaned(), rig.machine.discarded());
     scattered(&mut rig, "f", 1, 1);
     assert_eq!(told(&rig), (0, 0));
-    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "f".into() })).unwrap();
+    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: "f".into() })).unwrap();
     assert_eq!(told(&rig), (1, 0));
     purge_all(&mut rig);
     assert_eq!(told(&rig), (1, 1));
@@ -234,7 +234,7 @@ fn small_appends_are_joined() {
 fn an_orphan_can_be_written_until_it_is_purged() {
     let mut rig = Rig::in_memory();
     let ino = create(&mut rig, "f");
-    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "f".into() })).unwrap();
+    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: "f".into() })).unwrap();
     let commit = Op::CommitExtents(v1::CommitExtentsOp {
         ino,
         extents: vec![inline(0, 10, 10)],

@@ -1,6 +1,6 @@
 //! What survives the end of the process, and checkpoints from one replica to another.
 
-use crate::rig::Rig;
+use crate::rig::{ROOT, Rig};
 use proptest::prelude::*;
 use std::path::Path;
 use v1::meta_request::Op;
@@ -17,15 +17,15 @@ fn log(entries: usize) -> Vec<(u64, v1::LogEntry)> {
     for i in 0..entries {
         let name = |i: usize| format!("n{}", i % 7).into();
         let op = match i % 4 {
-            0 | 1 => Op::Create(v1::CreateOp { parent: 1, name: name(i), ..Default::default() }),
+            0 | 1 => Op::Create(v1::CreateOp { parent: ROOT, name: name(i), ..Default::default() }),
             2 => Op::Rename(v1::RenameOp {
-                parent: 1,
+                parent: ROOT,
                 name: name(i + 3),
-                new_parent: 1,
+                new_parent: ROOT,
                 new_name: name(i),
                 flags: 0,
             }),
-            _ => Op::Unlink(v1::UnlinkOp { parent: 1, name: name(i) }),
+            _ => Op::Unlink(v1::UnlinkOp { parent: ROOT, name: name(i) }),
         };
         let request = rig.next_request(op);
         let _ = rig.request(request);

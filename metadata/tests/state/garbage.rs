@@ -1,6 +1,6 @@
 //! Whatever comes in the log or as a read is answered, never a panic, and leaves a sound state.
 
-use crate::rig::Rig;
+use crate::rig::{ROOT, Rig, ino};
 use proptest::prelude::*;
 use prost::Message;
 use v1::log_entry::Body;
@@ -26,17 +26,17 @@ fn sample(which: usize) -> v1::LogEntry {
     let name = bytes::Bytes::from_static(b"a");
     let id = Some(v1::SegmentKey { session: 1, seq: 1 });
     let op = match which {
-        0 => Op::Create(v1::CreateOp { parent: 1, name, ..Default::default() }),
-        1 => Op::SetAttr(v1::SetAttrOp { ino: 2, size: Some(1 << 20), ..Default::default() }),
+        0 => Op::Create(v1::CreateOp { parent: ROOT, name, ..Default::default() }),
+        1 => Op::SetAttr(v1::SetAttrOp { ino: ino(2), size: Some(1 << 20), ..Default::default() }),
         2 => Op::Rename(v1::RenameOp {
-            parent: 1,
+            parent: ROOT,
             name: name.clone(),
-            new_parent: 1,
+            new_parent: ROOT,
             new_name: name,
             flags: 2,
         }),
         3 | 4 => Op::CommitExtents(v1::CommitExtentsOp {
-            ino: 2,
+            ino: ino(2),
             extents: vec![v1::Extent {
                 file_off: 5,
                 len: 9,
@@ -53,8 +53,8 @@ fn sample(which: usize) -> v1::LogEntry {
             append: which == 4,
             ..Default::default()
         }),
-        5 => Op::SetXattr(v1::SetXattrOp { ino: 2, name, ..Default::default() }),
-        6 => Op::Link(v1::LinkOp { ino: 2, parent: 1, name }),
+        5 => Op::SetXattr(v1::SetXattrOp { ino: ino(2), name, ..Default::default() }),
+        6 => Op::Link(v1::LinkOp { ino: ino(2), parent: ROOT, name }),
         _ => {
             let pgs = vec![v1::PgInfo { id: 1, targets: vec![1, 2, 3, 4], retired: true }];
             let set = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 6, dropped: vec![1] };
@@ -76,7 +76,7 @@ proptest! {
     #[test]
     fn garbage_in_the_log_is_answered(entries in prop::collection::vec(garbage(), 1..12)) {
         let mut rig = Rig::in_memory();
-        let op = v1::CreateOp { parent: 1, name: "a".into(), ..Default::default() };
+        let op = v1::CreateOp { parent: ROOT, name: "a".into(), ..Default::default() };
         let request = rig.next_request(Op::Create(op));
         rig.request(request).unwrap();
         for bytes in entries {
@@ -92,7 +92,7 @@ proptest! {
                                   ino in prop_oneof![Just(1u64), Just(2), Just(u64::MAX), any::<u64>()],
                                   off in any::<u64>(), len in any::<u64>()) {
         let mut rig = Rig::in_memory();
-        let op = v1::CreateOp { parent: 1, name: "a".into(), ..Default::default() };
+        let op = v1::CreateOp { parent: ROOT, name: "a".into(), ..Default::default() };
         let request = rig.next_request(Op::Create(op));
         rig.request(request).unwrap();
         if let Ok(request) = v1::MetaRequest::decode(&bytes[..]) {

@@ -3,7 +3,7 @@
 //! nothing needs goes at the next change that asks for it; ids are used once; what was written to a group that has gone does not
 //! become visible; and the counts agree with a count of everything.
 
-use crate::rig::{Answer, Rig, TARGETS};
+use crate::rig::{Answer, ROOT, Rig, TARGETS};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use v1::extent::Source;
@@ -78,7 +78,7 @@ impl World {
             rig.request(request).unwrap()
         };
         let create =
-            |i| v1::CreateOp { parent: 1, name: format!("f{i}").into(), ..Default::default() };
+            |i| v1::CreateOp { parent: ROOT, name: format!("f{i}").into(), ..Default::default() };
         let files = (0..FILES).map(|i| match run(Op::Create(create(i))) {
             Reply::Open(reply) => reply.attr.unwrap().ino,
             other => panic!("create answered {other:?}"),
@@ -140,8 +140,13 @@ impl World {
                 let (pg, op) = self.commit_op(ino, 0, group);
                 let name = format!("made{ino}").into();
                 let content = Some(op);
-                let file =
-                    v1::make_files_op::File { ino, parent: 1, name, content, ..Default::default() };
+                let file = v1::make_files_op::File {
+                    ino,
+                    parent: ROOT,
+                    name,
+                    content,
+                    ..Default::default()
+                };
                 let Ok(Reply::MakeFiles(reply)) =
                     self.run(Op::MakeFiles(v1::MakeFilesOp { files: vec![file] }))
                 else {
@@ -233,8 +238,8 @@ proptest! {
         let mut world = World::new();
         steps.iter().for_each(|step| world.step(step));
         // When all is gone, so is every group but the last ones.
-        for v1::DirEntry { name, .. } in world.rig.read_dir(1, 50).0 {
-            world.run(Op::Unlink(v1::UnlinkOp { parent: 1, name })).unwrap();
+        for v1::DirEntry { name, .. } in world.rig.read_dir(ROOT, 50).0 {
+            world.run(Op::Unlink(v1::UnlinkOp { parent: ROOT, name })).unwrap();
         }
         let orphans = world.rig.machine.orphans(weft_proto::InodeId(0), usize::MAX).unwrap();
         let inos = orphans.into_iter().map(|ino| ino.0).collect();

@@ -1,6 +1,6 @@
 //! Locks against a model that knows for every byte who holds it for what.
 
-use crate::rig::Rig;
+use crate::rig::{ROOT, Rig};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use v1::lock::Kind;
@@ -54,7 +54,7 @@ fn last(byte: u64) -> u64 {
 }
 
 fn create(rig: &mut Rig, name: &'static str) -> u64 {
-    let op = Op::Create(v1::CreateOp { parent: 1, name: name.into(), ..Default::default() });
+    let op = Op::Create(v1::CreateOp { parent: ROOT, name: name.into(), ..Default::default() });
     let request = rig.next_request(op);
     match rig.request(request) {
         Ok(Reply::Open(open)) => open.attr.expect("attributes").ino,

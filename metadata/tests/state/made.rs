@@ -1,6 +1,6 @@
 //! Files that sessions make on their own: with numbers that were set aside for them, and with content.
 
-use crate::rig::{Answer, Rig};
+use crate::rig::{Answer, ROOT, Rig};
 use v1::extent::Source;
 use v1::log_entry::Body;
 use v1::make_files_op::File;
@@ -39,7 +39,7 @@ fn make(rig: &mut Rig, files: &[File]) -> Vec<Result<v1::Attr, ErrorKind>> {
 
 fn file(ino: u64, name: &str) -> File {
     let name = name.to_string().into();
-    File { ino, parent: 1, name, mode: 0o666, umask: 0o22, uid: 5, gid: 6, ..Default::default() }
+    File { ino, parent: ROOT, name, mode: 0o666, umask: 0o22, uid: 5, gid: 6, ..Default::default() }
 }
 
 fn content(ino: u64, bytes: &'static [u8]) -> Option<v1::CommitExtentsOp> {
@@ -50,7 +50,7 @@ fn content(ino: u64, bytes: &'static [u8]) -> Option<v1::CommitExtentsOp> {
 
 fn mk_dir(rig: &mut Rig, name: &str, mode: u32, gid: u32) -> u64 {
     let name = name.to_string().into();
-    let op = v1::MkDirOp { parent: 1, name, mode, gid, ..Default::default() };
+    let op = v1::MkDirOp { parent: ROOT, name, mode, gid, ..Default::default() };
     match run(rig, Op::MkDir(op)) {
         Ok(Reply::Attr(attr)) => attr.ino,
         other => panic!("mkdir answered {other:?}"),
@@ -104,7 +104,7 @@ fn what_is_told_twice_is_made_once() {
     // The answer was lost, and the content has come since.
     let again = File { content: content(first, b"abc"), ..file(first, "f") };
     assert_eq!(make(&mut rig, &[again])[0].unwrap().size, 3);
-    assert_eq!(names(&rig, 1), [(first, "f".into())]);
+    assert_eq!(names(&rig, ROOT), [(first, "f".into())]);
     // A number has one name.
     assert_eq!(make(&mut rig, &[file(first, "g")]), [Err(ErrorKind::Exists)]);
     is_whole(&rig);
@@ -143,9 +143,9 @@ fn each_file_is_refused_by_itself_and_leaves_nothing() {
         let made = make(&mut rig, &[bad.clone(), file(first + 5, "good")]);
         assert_eq!(made[0].as_ref().err(), Some(kind), "{what}");
         assert!(made[1].is_ok(), "{what}");
-        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "good".into() })).unwrap();
+        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: "good".into() })).unwrap();
         rig.entry(Body::PurgeInodes(v1::PurgeInodesEntry { inos: vec![first + 5] })).unwrap();
-        assert_eq!(names(&rig, 1), [(taken, "taken".into())], "{what}");
+        assert_eq!(names(&rig, ROOT), [(taken, "taken".into())], "{what}");
         is_whole(&rig);
     }
     let many = v1::MakeFilesOp { files: vec![file(first, "f"); 5000] };

@@ -15,3 +15,6 @@ mod requests;
 mod rig;
 mod sessions;
 mod tmp_files;
+
+/// The shard of the namespace that the state machine owns.
+const SHARD: u16 = 0;

@@ -7,7 +7,8 @@ use v1::extent::Source;
 use v1::meta_request::Op;
 use weft_proto::{ErrorKind, v1};
 
-pub const ROOT: u64 = 1;
+pub use crate::rig::ROOT;
+
 const MAX_FILE: u64 = 16 << 40;
 
 /// One byte of a file.

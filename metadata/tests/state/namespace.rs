@@ -1,6 +1,6 @@
 //! Limits and rules of the namespace that random histories seldom meet.
 
-use crate::rig::{Answer, Rig};
+use crate::rig::{Answer, ROOT, Rig, ino};
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -28,14 +28,14 @@ fn mknod(rig: &mut Rig, parent: u64, name: String) -> Answer {
 #[test]
 fn a_file_has_at_most_65000_names() {
     let mut rig = Rig::in_memory();
-    let Ok(Reply::Attr(file)) = mknod(&mut rig, 1, "f".into()) else { panic!() };
+    let Ok(Reply::Attr(file)) = mknod(&mut rig, ROOT, "f".into()) else { panic!() };
     for i in 1..65_000 {
         let name = format!("l{i}").into();
-        run(&mut rig, Op::Link(v1::LinkOp { ino: file.ino, parent: 1, name })).unwrap();
+        run(&mut rig, Op::Link(v1::LinkOp { ino: file.ino, parent: ROOT, name })).unwrap();
     }
-    let link = Op::Link(v1::LinkOp { ino: file.ino, parent: 1, name: "one-more".into() });
+    let link = Op::Link(v1::LinkOp { ino: file.ino, parent: ROOT, name: "one-more".into() });
     assert_eq!(run(&mut rig, link.clone()), Err(ErrorKind::TooManyLinks));
-    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "l7".into() })).unwrap();
+    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: "l7".into() })).unwrap();
     assert!(run(&mut rig, link).is_ok());
     rig.check();
 }
@@ -44,28 +44,28 @@ fn a_file_has_at_most_65000_names() {
 fn a_large_directory_is_read_in_bounded_answers() {
     let mut rig = Rig::in_memory();
     for i in 0..20_000 {
-        mknod(&mut rig, 1, format!("{i:0200}")).unwrap();
+        mknod(&mut rig, ROOT, format!("{i:0200}")).unwrap();
     }
-    let op = Op::ReadDir(v1::ReadDirOp { ino: 1, attrs: true, ..Default::default() });
+    let op = Op::ReadDir(v1::ReadDirOp { ino: ROOT, attrs: true, ..Default::default() });
     let Ok(reply) = rig.read(op) else { panic!() };
     let reply = v1::MetaReply { result: Some(reply), ..Default::default() };
     let len = prost::Message::encoded_len(&reply);
     assert!((900_000..1_200_000).contains(&len), "{len} bytes");
-    assert_eq!(rig.read_dir(1, 0).0.len(), 20_000);
+    assert_eq!(rig.read_dir(ROOT, 0).0.len(), 20_000);
 }
 
 #[test]
 fn reading_goes_on_while_names_come_and_go() {
     let mut rig = Rig::in_memory();
     for i in 0..100 {
-        mknod(&mut rig, 1, format!("{i}")).unwrap();
+        mknod(&mut rig, ROOT, format!("{i}")).unwrap();
     }
     let mut seen = Vec::new();
     let mut cookie = 0;
-    let whole = Op::ReadDir(v1::ReadDirOp { ino: 1, ..Default::default() });
+    let whole = Op::ReadDir(v1::ReadDirOp { ino: ROOT, ..Default::default() });
     let Ok(Reply::ReadDir(first)) = rig.read(whole) else { panic!() };
     for round in 0.. {
-        let op = v1::ReadDirOp { ino: 1, cookie, limit: 7, attrs: false };
+        let op = v1::ReadDirOp { ino: ROOT, cookie, limit: 7, attrs: false };
         let Ok(Reply::ReadDir(reply)) = rig.read(Op::ReadDir(op)) else { panic!() };
         let is_new = |e: &v1::DirEntry| e.name.starts_with(b"new");
         assert!(reply.entries.iter().all(|e| is_new(e) == (e.cookie >= first.next_cookie)));
@@ -76,9 +76,9 @@ fn reading_goes_on_while_names_come_and_go() {
         cookie = reply.entries.last().unwrap().cookie;
         // What was just listed goes; a name that was there all along moves nowhere.
         let name = reply.entries[0].name.clone();
-        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name })).unwrap();
+        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name })).unwrap();
         if round < 3 {
-            mknod(&mut rig, 1, format!("new{round}")).unwrap();
+            mknod(&mut rig, ROOT, format!("new{round}")).unwrap();
         }
     }
     assert_eq!(seen.len(), 103);
@@ -101,7 +101,7 @@ fn layouts_are_inherited_when_made() {
         Ok(Reply::Layout(layout)) => layout,
         other => panic!("{other:?}"),
     };
-    let a = mkdir(&mut rig, 1, "a");
+    let a = mkdir(&mut rig, ROOT, "a");
     run(&mut rig, set(a, layout(3, 2))).unwrap();
     let b = mkdir(&mut rig, a, "b");
     let Ok(Reply::Attr(file)) = mknod(&mut rig, b, "f".into()) else { panic!() };
@@ -125,7 +125,7 @@ fn attributes_have_limits() {
     let set = |name: &str, len: usize, flags| {
         let value = vec![0; len].into();
         Op::SetXattr(v1::SetXattrOp {
-            ino: 1,
+            ino: ROOT,
             name: name.to_string().into(),
             value,
             flags,
@@ -146,7 +146,7 @@ fn attributes_have_limits() {
     rig.check();
     for i in 1..16 {
         let name = format!("v{i}").into();
-        run(&mut rig, Op::RemoveXattr(v1::RemoveXattrOp { ino: 1, name })).unwrap();
+        run(&mut rig, Op::RemoveXattr(v1::RemoveXattrOp { ino: ROOT, name })).unwrap();
     }
 
     // Many small ones; and no more names than Linux can list.
@@ -156,7 +156,7 @@ fn attributes_have_limits() {
     }
     assert_eq!(run(&mut rig, set("user.last", 1, 0)), Err(ErrorKind::NoSpace));
     assert!(stored > 5000, "{stored} small attributes");
-    let Ok(Reply::ListXattr(list)) = rig.read(Op::ListXattr(v1::ListXattrOp { ino: 1 })) else {
+    let Ok(Reply::ListXattr(list)) = rig.read(Op::ListXattr(v1::ListXattrOp { ino: ROOT })) else {
         panic!()
     };
     let len: usize = list.names.iter().map(|name| name.len() + 1).sum();
@@ -172,13 +172,13 @@ fn inodes_with_many_attributes_are_purged_in_steps() {
     let mut inos = Vec::new();
     for i in 0..4 {
         let name = format!("f{i}");
-        let Ok(Reply::Attr(file)) = mknod(&mut rig, 1, name.clone()) else { panic!() };
+        let Ok(Reply::Attr(file)) = mknod(&mut rig, ROOT, name.clone()) else { panic!() };
         for i in 0..1500 {
             let (ino, name) = (file.ino, format!("user.{i}").into());
             run(&mut rig, Op::SetXattr(v1::SetXattrOp { ino, name, ..Default::default() }))
                 .unwrap();
         }
-        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: name.into() })).unwrap();
+        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: name.into() })).unwrap();
         inos.push(file.ino);
     }
     let mut left = vec![4];
@@ -208,10 +208,10 @@ fn deep_trees_are_walked() {
 #[test]
 fn an_access_is_noted_and_changes_nothing_else() {
     let mut rig = Rig::in_memory();
-    let Ok(Reply::Attr(made)) = mknod(&mut rig, 1, "f".into()) else { panic!() };
-    let accessed = |ino, atime_ns| {
-        let gone = v1::Access { ino: 999, atime_ns };
-        Op::Accessed(v1::AccessedOp { accesses: vec![gone, v1::Access { ino, atime_ns }] })
+    let Ok(Reply::Attr(made)) = mknod(&mut rig, ROOT, "f".into()) else { panic!() };
+    let accessed = |of, atime_ns| {
+        let gone = v1::Access { ino: ino(999), atime_ns };
+        Op::Accessed(v1::AccessedOp { accesses: vec![gone, v1::Access { ino: of, atime_ns }] })
     };
     let later = made.ctime_ns + 5;
     run(&mut rig, accessed(made.ino, later)).unwrap();
@@ -239,8 +239,8 @@ fn a_directory_is_not_moved_into_the_depths() {
         dirs.push(mkdir(&mut rig, above, "d"));
     }
     let (shallow, deep) = (dirs[4000], *dirs.last().unwrap());
-    mkdir(&mut rig, 1, "moved");
-    mknod(&mut rig, 1, "file".into()).unwrap();
+    mkdir(&mut rig, ROOT, "moved");
+    mknod(&mut rig, ROOT, "file".into()).unwrap();
     let mut rename = |parent, name: &'static str, new_parent, new_name: &'static str, flags| {
         let (name, new_name) = (name.into(), new_name.into());
         run(&mut rig, Op::Rename(v1::RenameOp { parent, name, new_parent, new_name, flags }))

@@ -1,6 +1,6 @@
 //! Holes and shared ranges: what is refused, what stays alive for how long, where a copy ends.
 
-use crate::rig::{Answer, Rig};
+use crate::rig::{Answer, ROOT, Rig, ino};
 use v1::extent::Source;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -13,7 +13,7 @@ fn run(rig: &mut Rig, op: Op) -> Answer {
 }
 
 fn create(rig: &mut Rig, name: &str) -> u64 {
-    let op = v1::CreateOp { parent: 1, name: name.to_string().into(), ..Default::default() };
+    let op = v1::CreateOp { parent: ROOT, name: name.to_string().into(), ..Default::default() };
     match run(rig, Op::Create(op)) {
         Ok(Reply::Open(reply)) => reply.attr.unwrap().ino,
         other => panic!("create answered {other:?}"),
@@ -69,7 +69,7 @@ fn a_shared_segment_is_freed_with_the_last_byte_that_anyone_shows() {
     assert_eq!(copied(run(&mut rig, copy(a, 0, a, 100, 100))), Ok(100));
     assert_eq!(only(&rig), (290, false));
     rig.check();
-    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: "a".into() })).unwrap();
+    run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: "a".into() })).unwrap();
     let purge = v1::PurgeInodesEntry { inos: vec![a] };
     rig.entry(v1::log_entry::Body::PurgeInodes(purge)).unwrap();
     assert_eq!(only(&rig), (90, false));
@@ -164,7 +164,7 @@ fn nonsense_is_refused_and_changes_nothing() {
         ("overflow", copy(a, 0, b, u64::MAX, 1), TooLarge),
         ("nothing", allocate(a, 0, 0), Invalid),
         ("a directory", allocate(1, 0, 1), IsDirectory),
-        ("no inode", allocate(777, 0, 1), Stale),
+        ("no inode", allocate(ino(777), 0, 1), Stale),
         ("too long", allocate(a, most, 1), TooLarge),
         ("off the end", allocate(a, u64::MAX, 2), TooLarge),
     ] {
@@ -286,7 +286,7 @@ fn what_is_cut_out_goes_with_its_file() {
             run(&mut rig, Op::SetAttr(empty)).unwrap();
             assert_eq!((begins(&rig, ino), rig.attr(ino).unwrap().blocks), (vec![], 0));
         }
-        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: 1, name: name.into() })).unwrap();
+        run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: name.into() })).unwrap();
         rig.check();
     }
     while let orphans = rig.machine.orphans(weft_proto::InodeId(0), 9).unwrap()

@@ -7,6 +7,14 @@ use v1::meta_request::Op;
 use weft_metadata::state::StateMachine;
 use weft_proto::{ErrorKind, v1};
 
+/// The root of the shard that the state machine owns.
+pub const ROOT: u64 = ino(1);
+
+/// An inode of that shard.
+pub const fn ino(number: u64) -> u64 {
+    (crate::SHARD as u64) << 48 | number
+}
+
 pub const TARGETS: u32 = 4;
 pub const GROUP: u32 = 1;
 
@@ -41,7 +49,8 @@ impl Rig {
     fn begin(machine: StateMachine) -> Self {
         let mut rig = Self { machine, log: Vec::new(), session: 0, number: 0, time: 1_000 };
         let profile = Some(v1::ProfileInfo { k: 2, m: 1 });
-        let init = v1::InitClusterEntry { cluster: vec![7; 16].into(), profile, members: vec![] };
+        let (cluster, shard) = (vec![7; 16].into(), crate::SHARD.into());
+        let init = v1::InitClusterEntry { cluster, profile, members: vec![], shard };
         rig.entry(Body::InitCluster(init)).expect("init");
         for i in 1..=TARGETS {
             let target = v1::TargetInfo { uuid: vec![i as u8; 16].into(), ..Default::default() };

@@ -1,6 +1,6 @@
 //! Requests take effect once (I4), and never after their session ended (I5).
 
-use crate::rig::Rig;
+use crate::rig::{ROOT, Rig};
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -9,7 +9,7 @@ use weft_proto::{ErrorKind, SessionId, v1};
 
 fn mkdir(name: &str) -> Op {
     let name = name.to_string().into();
-    Op::MkDir(v1::MkDirOp { parent: 1, name, mode: 0o755, ..Default::default() })
+    Op::MkDir(v1::MkDirOp { parent: ROOT, name, mode: 0o755, ..Default::default() })
 }
 
 fn request(session: u64, number: u64, acked_below: u64, op: Op) -> v1::MetaRequest {
@@ -25,16 +25,16 @@ fn a_retry_answers_the_same_and_does_nothing() {
     let refused = rig.request(request(s, 2, 0, mkdir("d")));
     assert_eq!(refused, Err(ErrorKind::Exists));
     // What made the second fail goes away: its retry still fails, as it did.
-    let rmdir = Op::RmDir(v1::RmDirOp { parent: 1, name: "d".into() });
+    let rmdir = Op::RmDir(v1::RmDirOp { parent: ROOT, name: "d".into() });
     rig.request(request(s, 3, 0, rmdir)).unwrap();
     assert_eq!(rig.request(request(s, 2, 0, mkdir("d"))), refused);
     assert_eq!(rig.request(request(s, 1, 0, mkdir("d"))), first);
-    assert_eq!(rig.read_dir(1, 10).0, vec![]);
+    assert_eq!(rig.read_dir(ROOT, 10).0, vec![]);
     // Out of order, but new.
     assert!(rig.request(request(s, 9, 0, mkdir("e"))).is_ok());
     assert!(rig.request(request(s, 8, 0, mkdir("f"))).is_ok());
     assert_eq!(rig.request(request(s, 9, 0, mkdir("g"))).unwrap(), {
-        let attr = rig.read_dir(1, 10).0[0].attr.unwrap();
+        let attr = rig.read_dir(ROOT, 10).0[0].attr.unwrap();
         Reply::Attr(v1::Attr { nlink: 2, ..attr })
     });
     // Acknowledged: no longer kept, and refused rather than done again.
@@ -116,8 +116,8 @@ fn reads_and_soft_state_are_not_log_operations() {
     let mut rig = Rig::in_memory();
     let s = rig.session;
     for op in [
-        Op::GetAttr(v1::GetAttrOp { ino: 1 }),
-        Op::Open(v1::OpenOp { ino: 1, open_seq: 1, write: false }),
+        Op::GetAttr(v1::GetAttrOp { ino: ROOT }),
+        Op::Open(v1::OpenOp { ino: ROOT, open_seq: 1, write: false }),
         Op::Renew(v1::RenewOp::default()),
     ] {
         rig.number += 1;

@@ -1,6 +1,6 @@
 //! Files that are made without a name: they get one at most once, or go when nobody has them open.
 
-use crate::rig::Rig;
+use crate::rig::{ROOT, Rig};
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -21,7 +21,7 @@ fn make(rig: &mut Rig, parent: u64) -> Result<v1::Attr, ErrorKind> {
 
 fn link(rig: &mut Rig, ino: u64, name: &str) -> Result<v1::Attr, ErrorKind> {
     let name = name.to_string().into();
-    match run(rig, Op::Link(v1::LinkOp { ino, parent: 1, name }))? {
+    match run(rig, Op::Link(v1::LinkOp { ino, parent: ROOT, name }))? {
         Reply::Attr(attr) => Ok(attr),
         other => panic!("link answered {other:?}"),
     }
@@ -29,7 +29,7 @@ fn link(rig: &mut Rig, ino: u64, name: &str) -> Result<v1::Attr, ErrorKind> {
 
 fn unlink(rig: &mut Rig, name: &str) {
     let name = name.to_string().into();
-    run(rig, Op::Unlink(v1::UnlinkOp { parent: 1, name })).expect("unlink");
+    run(rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name })).expect("unlink");
 }
 
 fn purge(rig: &mut Rig, ino: u64) {
@@ -46,7 +46,7 @@ fn problems(rig: &Rig) -> Vec<String> {
 #[test]
 fn a_file_without_a_name_gets_one_and_is_then_like_any_other() {
     let mut rig = Rig::in_memory();
-    let made = make(&mut rig, 1).unwrap();
+    let made = make(&mut rig, ROOT).unwrap();
     assert_eq!((made.nlink, made.mode, made.uid, made.gid), (0, 0o640, 5, 6));
     assert_eq!(rig.machine.orphans(weft_proto::InodeId(0), 9).unwrap().len(), 1);
     assert_eq!(problems(&rig), Vec::<String>::new());
@@ -67,7 +67,7 @@ fn a_file_without_a_name_gets_one_and_is_then_like_any_other() {
 #[test]
 fn a_file_that_never_got_a_name_goes_when_nobody_has_it_open() {
     let mut rig = Rig::in_memory();
-    let made = make(&mut rig, 1).unwrap();
+    let made = make(&mut rig, ROOT).unwrap();
     purge(&mut rig, made.ino);
     assert_eq!(rig.attr(made.ino), Err(ErrorKind::Stale));
     assert_eq!(link(&mut rig, made.ino, "f"), Err(ErrorKind::Stale));
@@ -78,12 +78,12 @@ fn a_file_that_never_got_a_name_goes_when_nobody_has_it_open() {
 fn it_needs_a_directory_and_inherits_from_it() {
     let mut rig = Rig::in_memory();
     let mode = 0o2775;
-    let dir = v1::MkDirOp { parent: 1, name: "d".into(), mode, gid: 42, ..Default::default() };
+    let dir = v1::MkDirOp { parent: ROOT, name: "d".into(), mode, gid: 42, ..Default::default() };
     let Ok(Reply::Attr(dir)) = run(&mut rig, Op::MkDir(dir)) else { panic!("no directory") };
     let made = make(&mut rig, dir.ino).unwrap();
     assert_eq!((made.gid, made.btime_ns), (42, rig.time));
     assert_eq!(make(&mut rig, made.ino), Err(ErrorKind::NotDirectory));
     assert_eq!(make(&mut rig, 999), Err(ErrorKind::Stale));
-    run(&mut rig, Op::RmDir(v1::RmDirOp { parent: 1, name: "d".into() })).unwrap();
+    run(&mut rig, Op::RmDir(v1::RmDirOp { parent: ROOT, name: "d".into() })).unwrap();
     assert_eq!(make(&mut rig, dir.ino), Err(ErrorKind::NotFound));
 }

@@ -499,6 +499,7 @@ async fn serving() -> (Rig, MetadataService) {
         cluster: vec![7; 16].into(),
         profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
         members: vec![],
+        shard: 0,
     };
     rig.propose(v1::log_entry::Body::InitCluster(init));
     rig.settle().await;

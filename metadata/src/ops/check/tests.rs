@@ -51,7 +51,7 @@ fn rich() -> Memory {
     ];
     let open = Op::OpenSession(v1::OpenSessionOp { client: String::new(), nonce });
     let mut bodies = vec![
-        Body::InitCluster(v1::InitClusterEntry { cluster, profile, members: vec![] }),
+        Body::InitCluster(v1::InitClusterEntry { cluster, profile, members: vec![], shard: 0 }),
         target(1),
         target(2),
         Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 3, dropped: vec![] }),
