@@ -11,33 +11,21 @@
 //! All time is `tokio::time` and all chance comes from [`Options::seed`], so that a simulation
 //! replays.
 
-mod accesses;
 mod budget;
-mod creates;
+mod cache;
 mod file;
-mod files;
 mod filesystem;
-mod flusher;
-mod fsck;
-mod layout_xattr;
-mod leases;
-mod listing;
 mod locks;
 mod meta;
-mod mount;
 mod namespace;
-mod opens;
 mod options;
 mod ranges;
-mod recalls;
-mod session;
+mod tasks;
 mod to_the_end;
 mod types;
-mod xattrs;
 
-pub use filesystem::Filesystem;
-pub use fsck::{Finding, FsckProgress, FsckReport};
-pub use mount::ContentCache;
+pub use cache::ContentCache;
+pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport};
 pub use options::Options;
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,

@@ -101,6 +101,13 @@ impl Attr {
     pub(crate) fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
     }
+
+    /// With an access that the group was told of.
+    pub(crate) fn adopt_atime(&mut self, at: i64) {
+        if at >= self.ctime_ns {
+            self.atime_ns = self.atime_ns.max(at);
+        }
+    }
 }
 
 impl TryFrom<v1::Attr> for Attr {

@@ -3,7 +3,7 @@
 //! Invariant: everything here is of one `data_version`; what would mix versions is thrown away and
 //! asked for again.
 
-use crate::file::dirty::{Piece, PieceSource};
+use super::piece::{Piece, PieceSource};
 use crate::ranges::{Part, RangeMap};
 use bytes::Bytes;
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Takes written bytes in: one copy, into the buffer that becomes a segment.
 
-use super::File;
 use super::dirty::Dirty;
-use super::past::WritePast;
+use super::inode::File;
+use super::past::Number;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -23,7 +23,25 @@ pub(crate) enum Way<'a> {
     Back,
 }
 
+/// A write past the cache, until this is dropped: what was cached is gone then.
+pub(crate) struct WritePast {
+    file: Arc<File>,
+    number: Number,
+}
+
+impl Drop for WritePast {
+    fn drop(&mut self) {
+        self.file.state.lock().past.end(self.number);
+    }
+}
+
 impl File {
+    /// A write past the cache begins.
+    pub fn write_past(self: &Arc<Self>) -> WritePast {
+        let number = self.state.lock().past.begin();
+        WritePast { file: self.clone(), number }
+    }
+
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
     /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or the
     /// file would be too long; and whether it may stay in the buffer, which another mount's use of
@@ -68,8 +86,8 @@ impl File {
         if !fits || data.len() > STEP {
             return None;
         }
-        let budget = &self.mount.budget;
-        let in_doubt = || self.mount.meta.leases.right_in_doubt(self.ino).is_some();
+        let budget = &self.context.budget;
+        let in_doubt = || self.context.leases.right_in_doubt(self.ino).is_some();
         let permit = match way {
             Way::Back if in_doubt() => budget.try_take_more(data.len()),
             _ => budget.try_take(data.len()),
@@ -88,7 +106,7 @@ impl File {
     ) -> Result<bool> {
         let mut spared = matches!(way, Way::Back);
         loop {
-            let permit = self.mount.budget.take(data.len()).await?;
+            let permit = self.context.budget.take(data.len()).await?;
             permitted()?;
             if let Some(stays) = self.put_in(off, data, append, way, permit, false) {
                 return Ok(stays);
@@ -124,8 +142,7 @@ impl File {
     ) -> Option<bool> {
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
-            let (leases, session) =
-                (&self.mount.meta.leases, self.mount.meta.sessions.current().id);
+            let (leases, session) = (&self.context.leases, self.context.sessions.current().id);
             let right = leases.right_to_write(self.ino);
             let back = matches!(way, Way::Back) && right.is_none();
             let in_doubt = back.then(|| leases.right_in_doubt(self.ino)).flatten();
@@ -142,7 +159,7 @@ impl File {
                 None => state.keeps_under(session, right),
             }
             state.dirty.append = append;
-            state.waiting.written((self.mount.options.clock)());
+            state.waiting.written((self.context.clock)());
             let segment_len = state.layout.segment_len;
             let off = if append { state.size() } else { off };
             let range = off..off + data.len() as u64;
@@ -168,7 +185,7 @@ impl File {
                 }
                 Way::Past(past) => {
                     if let Some(past) = past.filter(|_| self.is_cached()) {
-                        state.past.wrote(range.clone(), past.number());
+                        state.past.wrote(range.clone(), past.number);
                     }
                     take(&mut state.dirty, range);
                 }
