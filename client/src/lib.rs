@@ -1,8 +1,8 @@
 //! The Weft client: one mounted filesystem behind the [`Filesystem`] facade.
 //!
 //! What holds here:
-//! - Written data goes to new segments, durable on every shard ([`weft_segments`]), before a commit makes it visible
-//!   (I1); a file's commits are made one after the other.
+//! - Written data goes to new segments, durable on every shard ([`weft_segments`]), before a commit
+//!   makes it visible (I1); a file's commits are made one after the other.
 //! - Every metadata request that changes something carries a number of its session and takes effect
 //!   once, however often it is sent (I4).
 //! - A write that could not be made durable is reported once on every handle of its file (I8).
@@ -10,6 +10,8 @@
 //!
 //! All time is `tokio::time` and all chance comes from [`Options::seed`], so that a simulation
 //! replays.
+
+#![warn(missing_docs)]
 
 mod budget;
 mod cache;

@@ -1,7 +1,7 @@
 //! Work that ends, whatever becomes of who asked for it.
 //!
-//! A caller may drop a call that it made, as `tokio::time::timeout` does. What has been asked of a server
-//! by then is carried out all the same; so what follows from the answer has to be, too.
+//! A caller may drop a call that it made, as `tokio::time::timeout` does. What has been asked of a
+//! server by then is carried out all the same; so what follows from the answer has to be, too.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 
 type Boxed<W> = Pin<Box<W>>;
 
-/// `work`, in its caller's task; but if that drops it when it has begun, it goes on in one of its own.
-/// It waits in a box, so that futures around it stay small.
+/// `work`, in its caller's task; but if that drops it when it has begun, it goes on in one of its
+/// own. It waits in a box, so that futures around it stay small.
 pub(crate) fn to_the_end<W>(work: W) -> impl Future<Output = W::Output> + Send
 where
     W: Future<Output: Send> + Send + 'static,

@@ -1,10 +1,10 @@
-//! When files were read, as far as the metadata group was not told: noted by the rule that Linux calls
-//! relatime.
+//! When files were read, as far as the metadata group was not told: noted by the rule that Linux
+//! calls relatime.
 //!
-//! This mount shows them at once. Another sees them when it next asks: nothing that it has cached is
-//! recalled for an access time, which would make every reader of a file a writer. Those of the last
-//! seconds are lost with a client that dies. Reads that the kernel answers from its own cache are not
-//! heard of.
+//! This mount shows them at once. Another sees them when it next asks: nothing that it has cached
+//! is recalled for an access time, which would make every reader of a file a writer. Those of the
+//! last seconds are lost with a client that dies. Reads that the kernel answers from its own cache
+//! are not heard of.
 
 use crate::types::Attr;
 use parking_lot::Mutex;
@@ -30,7 +30,8 @@ fn is_due(attr: &Attr, now: i64) -> bool {
     attr.atime_ns <= attr.mtime_ns.max(attr.ctime_ns) || now - attr.atime_ns >= RENEWAL_INTERVAL_NS
 }
 
-/// When it was, as the group will have it: not before a change that it came after, whatever the clocks.
+/// When it was, as the group will have it: not before a change that it came after, whatever the
+/// clocks.
 fn time(attr: &Attr, now: i64) -> i64 {
     now.max(attr.ctime_ns.max(attr.mtime_ns))
 }

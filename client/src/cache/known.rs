@@ -43,8 +43,8 @@ impl Leases {
         attr.filter(|_| self.live())
     }
 
-    /// Attributes that a server told, or those of a directory in which only this mount makes files, which it
-    /// knows better.
+    /// Attributes that a server told, or those of a directory in which only this mount makes files,
+    /// which it knows better.
     pub fn newest(&self, told: Attr) -> Attr {
         if !told.is_dir() {
             return told;
@@ -54,8 +54,9 @@ impl Leases {
         own.and_then(|held| held.attr).filter(|_| self.live()).unwrap_or(told)
     }
 
-    /// The value of an extended attribute, or `NoAttribute`, if it is known. The kernel asks for access
-    /// control lists to decide who may do something, and those who list a directory for all sorts of labels.
+    /// The value of an extended attribute, or `NoAttribute`, if it is known. The kernel asks for
+    /// access control lists to decide who may do something, and those who list a directory for all
+    /// sorts of labels.
     pub fn xattr(&self, ino: InodeId, name: &[u8]) -> Option<Result<Bytes>> {
         let table = self.table.lock();
         let held = table.inodes.get(&ino)?;

@@ -76,7 +76,8 @@ impl Leases {
                 Op::SetXattr(_) | Op::RemoveXattr(_) => {
                     table.edit_xattrs(ino, |known| *known = Xattrs::default());
                 }
-                // A list follows the mode. Names that come and go in a directory leave its own as it is.
+                // A list follows the mode. Names that come and go in a directory leave its own as
+                // it is.
                 _ if op.inode() == Some(ino) => table.edit_xattrs(ino, Xattrs::forget_acls),
                 _ => {}
             }
@@ -95,7 +96,7 @@ impl Leases {
             // It may be open here and have been written to: it is held until that was looked after.
             for ino in gone.map(|ino| InodeId(*ino)) {
                 if let Some(held) = table.inodes.get(&ino) {
-                    self.give_up_later(ino, held.seq);
+                    self.release_later(ino, held.seq);
                 }
             }
         }

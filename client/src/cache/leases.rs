@@ -1,5 +1,5 @@
-//! What this mount may do without asking: with an inode that it has a lease on, while the session lives
-//! for certain.
+//! What this mount may do without asking: with an inode that it has a lease on, while the session
+//! lives for certain.
 //!
 //! Invariant (I6): nothing is used after the lease was given up, or after the session may have been
 //! declared dead. When it is not known what became of a change, everything that could be concerned
@@ -88,7 +88,8 @@ impl Leases {
         self.mode(ino) == Some(Mode::Write)
     }
 
-    /// Whether what is committed of the inode was buffered under the right to write it, or may have been.
+    /// Whether what is committed of the inode was buffered under the right to write it, or may have
+    /// been.
     pub fn writes(&self, ino: InodeId) -> bool {
         let table = self.table.lock();
         table.inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write || held.flushing)
@@ -106,8 +107,8 @@ impl Leases {
         right.map(|held| Right(held.since)).filter(|_| self.live())
     }
 
-    /// While the lease may be over: the right under which bytes are kept that were stored under it. It is kept
-    /// ([`Self::keeps`]) if the lease turns out to have lasted.
+    /// While the lease may be over: the right under which bytes are kept that were stored under it.
+    /// It is kept ([`Self::keeps`]) if the lease turns out to have lasted.
     pub fn right_in_doubt(&self, ino: InodeId) -> Option<Right> {
         let table = self.table.lock();
         let held = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write || held.flushing);
@@ -147,7 +148,8 @@ impl Leases {
         table.inodes.clear();
     }
 
-    /// Gives up all but the right to write, for a declaration to a new leader. Answers what is kept.
+    /// Gives up all but the right to write, for a declaration to a new leader. Answers what is
+    /// kept.
     pub fn keep_writes(&self) -> Vec<InodeId> {
         let table = &mut *self.table.lock();
         table.forget_all();

@@ -1,15 +1,16 @@
-//! The names of a directory in the order in which it is read, as far as they are known under a lease;
-//! and what to ask for ahead when one name after the other is looked up.
+//! The names of a directory in the order in which it is read, as far as they are known under a
+//! lease; and what to ask for ahead when one name after the other is looked up.
 
 use crate::types::{DirEntry, DirPage, FileKind};
 use bytes::Bytes;
 use weft_proto::{InodeId, v1};
 
 /// Longer directories are asked for page by page each time.
-const MOST: usize = 1 << 14;
-/// Attributes that are asked for with the second name that is looked up; twice as many with each after.
-const AHEAD: u32 = 16;
-const AHEAD_MOST: u32 = 256;
+const MAX_NAMES: usize = 1 << 14;
+/// Attributes that are asked for with the second name that is looked up; twice as many with each
+/// after.
+const MIN_AHEAD: u32 = 16;
+const MAX_AHEAD: u32 = 256;
 
 struct Listed {
     name: Bytes,
@@ -45,7 +46,7 @@ impl Listing {
     /// With the page that was asked for after `cookie` too; nothing if it does not go on from here.
     pub fn extend(mut self, cookie: u64, page: &v1::ReadDirReply) -> Option<Self> {
         let goes_on = !self.end && self.names.last().map_or(0, |last| last.cookie) == cookie;
-        if !goes_on || self.names.len() + page.entries.len() > MOST {
+        if !goes_on || self.names.len() + page.entries.len() > MAX_NAMES {
             return None;
         }
         for entry in &page.entries {
@@ -84,9 +85,9 @@ impl Listing {
         })
     }
 
-    /// A name is going to be asked for. Answers after which cookie, and how many names, to ask instead:
-    /// who looked up two of a listing will look up more. Once a name: what could not be had ahead, because
-    /// another mount writes it, is asked for alone from then on.
+    /// A name is going to be asked for. Answers after which cookie, and how many names, to ask
+    /// instead: who looked up two of a listing will look up more. Once a name: what could not be
+    /// had ahead, because another mount writes it, is asked for alone from then on.
     pub fn ahead(&mut self, name: &[u8]) -> Option<(u64, u32)> {
         let (behind, rest) = self.names.split_at(self.next);
         let found = rest.iter().chain(behind).position(|listed| listed.name == name)?;
@@ -96,7 +97,8 @@ impl Listing {
         }
         self.misses = self.misses.saturating_add(1);
         let doublings = self.misses.checked_sub(2)?;
-        let count = AHEAD.checked_shl(doublings).map_or(AHEAD_MOST, |n| n.clamp(AHEAD, AHEAD_MOST));
+        let count = MIN_AHEAD.checked_shl(doublings).unwrap_or(MAX_AHEAD);
+        let count = count.clamp(MIN_AHEAD, MAX_AHEAD);
         self.next = self.names.len().min(at + count as usize);
         self.names[at..self.next].iter_mut().for_each(|listed| listed.asked = true);
         Some((at.checked_sub(1).map_or(0, |before| self.names[before].cookie), count))
@@ -145,7 +147,7 @@ mod tests {
         let begun = || Listing::begin(&page(3..8, false)).unwrap();
         assert!(begun().extend(6, &page(7..9, true)).is_none());
         assert!(begun().extend(0, &page(3..8, false)).is_none());
-        assert!(begun().extend(7, &page(8..8 + MOST as u64, true)).is_none());
+        assert!(begun().extend(7, &page(8..8 + MAX_NAMES as u64, true)).is_none());
         let unknown = v1::DirEntry { kind: 99, ..Default::default() };
         let strange = v1::ReadDirReply { entries: vec![unknown], ..page(8..8, true) };
         assert!(begun().extend(7, &strange).is_none());

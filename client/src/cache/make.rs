@@ -7,8 +7,9 @@ use weft_proto::v1::make_files_op;
 use weft_proto::{InodeId, v1};
 
 impl Leases {
-    /// Makes a file in a directory, if it may be written, its name is free, and all is known that the file
-    /// inherits. The times are set here, so that those of the directory grow. Answers what an open would.
+    /// Makes a file in a directory, if it may be written, its name is free, and all is known that
+    /// the file inherits. The times are set here, so that those of the directory grow. Answers what
+    /// an open would.
     pub fn make(&self, file: &mut make_files_op::File) -> Option<v1::OpenReply> {
         let table = &mut *self.table.lock();
         let (parent, ino) = (InodeId(file.parent), InodeId(file.ino));
@@ -57,7 +58,7 @@ impl Leases {
         table.mark(InodeId(file.ino));
         if table.drop_lease(InodeId(file.ino)).is_some() {
             // Whatever the leader has entered.
-            self.give_up_later(InodeId(file.ino), u64::MAX);
+            self.release_later(InodeId(file.ino), u64::MAX);
         }
     }
 }

@@ -28,9 +28,10 @@ impl Drop for Answering<'_> {
 }
 
 impl Leases {
-    /// First step of a recall: from now on nothing more is buffered, nor locked without asking; also not by
-    /// a grant that is on its way still. Answers whether something may be buffered; `None`, with nothing
-    /// done, if there is the right to write and something has to be done under it before (not `ready`).
+    /// First step of a recall: from now on nothing more is buffered, nor locked without asking;
+    /// also not by a grant that is on its way still. Answers whether something may be buffered;
+    /// `None`, with nothing done, if there is the right to write and something has to be done under
+    /// it before (not `ready`).
     pub fn stop_buffering(&self, ino: InodeId, ready: bool) -> Option<bool> {
         let mut table = self.table.lock();
         table.mark(ino);
@@ -43,8 +44,9 @@ impl Leases {
         Some(held.flushing)
     }
 
-    /// Second step of a recall: what was buffered is committed, and nothing is used any more, unless
-    /// `keep_read`. Answers whether that is so: a new session may have the right to write again.
+    /// Second step of a recall: what was buffered is committed, and nothing is used any more,
+    /// unless `keep_read`. Answers whether that is so: a new session may have the right to write
+    /// again.
     pub fn flushed(&self, ino: InodeId, keep_read: bool) -> bool {
         let table = &mut *self.table.lock();
         if let Some(held) = table.inodes.get_mut(&ino) {
@@ -80,14 +82,14 @@ impl Leases {
         std::mem::take(&mut *self.surplus.lock())
     }
 
-    fn give_back(&self, table: &mut Table, ino: InodeId) {
+    fn release(&self, table: &mut Table, ino: InodeId) {
         if let Some(held) = table.drop_lease(ino) {
             table.mark(ino);
-            self.give_up_later(ino, held.seq);
+            self.release_later(ino, held.seq);
         }
     }
 
-    pub(super) fn give_up_later(&self, ino: InodeId, seq: u64) {
+    pub(super) fn release_later(&self, ino: InodeId, seq: u64) {
         self.surplus.lock().push((ino, seq));
         self.surplus_grew.notify_one();
     }
@@ -97,8 +99,8 @@ impl Leases {
         if table.shrinking || !(inodes || names) {
             return;
         }
-        // Few directories lead to many inodes: they stay if it is not their names that are too many. What
-        // is on its way to the group stays too.
+        // Few directories lead to many inodes: they stay if it is not their names that are too
+        // many. What is on its way to the group stays too.
         let surplus = |(_, held): &(&InodeId, &Held)| {
             let dir = held.complete || !held.names.is_empty();
             held.seq > 0 && !held.flushing && (if dir { names } else { inodes })
@@ -107,11 +109,11 @@ impl Leases {
         let half: Vec<_> = half.map(|(ino, held)| (*ino, held.mode, held.seq)).collect();
         for (ino, mode, seq) in half {
             match mode {
-                Mode::Read => self.give_back(table, ino),
+                Mode::Read => self.release(table, ino),
                 // It may have been written to: it is held until that was looked after.
                 Mode::Write => {
                     table.shrinking = true;
-                    self.give_up_later(ino, seq);
+                    self.release_later(ino, seq);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! The table of leases, and what is known under each.
 //!
-//! Invariant (I6): an answer is kept only if neither a recall nor a change of this mount ended on the
-//! inode since its request was sent, since answers, recalls and the mount's own changes overtake
-//! each other ([`Start`]).
+//! Invariant (I6): an answer is kept only if neither a recall nor a change of this mount ended on
+//! the inode since its request was sent, since answers, recalls and the mount's own changes
+//! overtake each other ([`Start`]).
 
 use super::listing::Listing;
 use super::xattrs::Xattrs;

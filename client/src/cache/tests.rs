@@ -1,3 +1,5 @@
+//! Leases: what is believed, kept, given back and forgotten.
+
 use super::leases::Leases;
 use super::recall::MAX_INODES;
 use super::table::Mode;
@@ -38,7 +40,7 @@ fn leases() -> Leases {
     leases
 }
 
-fn give_back(l: &Leases, ino: u64) {
+fn release(l: &Leases, ino: u64) {
     l.stop_buffering(InodeId(ino), true);
     assert!(l.flushed(InodeId(ino), false));
 }
@@ -152,7 +154,7 @@ async fn half_of_too_much_is_given_back() {
     let surplus = l.take_surplus();
     assert!(surplus.len().abs_diff(MAX_INODES / 2) < 2, "{}", surplus.len());
     assert!(surplus.iter().all(|(ino, _)| ino.0 != DIR), "it leads to others");
-    surplus.iter().for_each(|(ino, _)| give_back(&l, ino.0));
+    surplus.iter().for_each(|(ino, _)| release(&l, ino.0));
     l.shrunk();
     assert_eq!(l.take_surplus(), []);
 }
@@ -164,11 +166,11 @@ async fn what_was_found_is_known_until_it_is_recalled() {
     l.learn(l.start(), &lookup("a"), &found());
     assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap().ino, InodeId(INO));
     assert!(l.lookup(InodeId(DIR), b"b").is_none());
-    give_back(&l, INO);
+    release(&l, INO);
     assert!(l.lookup(InodeId(DIR), b"a").is_none());
     assert!(l.attr(InodeId(INO)).is_none());
     l.learn(l.start(), &lookup("a"), &found());
-    give_back(&l, DIR);
+    release(&l, DIR);
     assert!(l.lookup(InodeId(DIR), b"a").is_none());
     assert!(l.attr(InodeId(INO)).is_some());
 }
@@ -177,7 +179,7 @@ async fn what_was_found_is_known_until_it_is_recalled() {
 async fn an_answer_that_was_overtaken_by_a_recall_teaches_nothing() {
     let l = leases();
     let start = l.start();
-    give_back(&l, INO);
+    release(&l, INO);
     l.learn(start, &lookup("a"), &found());
     assert!(l.mode(InodeId(INO)).is_none() && l.attr(InodeId(INO)).is_none());
     assert_eq!(l.mode(InodeId(DIR)), Some(Mode::Read));
@@ -273,8 +275,8 @@ async fn a_new_leader_leaves_the_right_to_write() {
     assert!(l.keep_writes().is_empty());
 }
 
-/// Between a recall and its answer what was buffered before may be committed; after it nobody is kept from
-/// writing.
+/// Between a recall and its answer what was buffered before may be committed; after it nobody is
+/// kept from writing.
 #[tokio::test]
 async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
     let (l, ino) = (leases(), InodeId(INO));
@@ -342,7 +344,7 @@ async fn extended_attributes_are_known_until_they_may_have_changed() {
     assert_eq!(get(b"user.a"), None);
     l.learn(l.start(), &ask, &answer);
     assert_eq!((get(b"user.a"), get(b"user.b")), (value(), None));
-    give_back(&l, INO);
+    release(&l, INO);
     l.learn(l.start(), &ask, &answer);
     assert_eq!(get(b"user.a"), None, "without a lease");
     assert_eq!(l.table.lock().xattrs, 0);
@@ -376,7 +378,8 @@ async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
     assert!(l.may_buffer(ino) && l.may_lock(ino) && !l.may_map(ino), "of the grant before");
     granted();
     assert!(l.may_map(ino));
-    // It may have been granted in a new session, while the answer to a recall of the old one is made ready.
+    // It may have been granted in a new session, while the answer to a recall of the old one is
+    // made ready.
     assert!(!l.flushed(ino, false), "there may be something to flush");
     assert!(l.may_buffer(ino));
     assert!(l.stop_buffering(ino, true).unwrap() && l.flushed(ino, false) && l.mode(ino).is_none());

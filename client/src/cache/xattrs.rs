@@ -6,7 +6,7 @@ use weft_proto::v1;
 /// What attributes begin with that are access control lists.
 pub(crate) const ACLS: &[u8] = b"system.posix_acl_";
 /// Names and values that are kept of one inode, in bytes.
-const MOST: usize = 8 << 10;
+const MAX_BYTES: usize = 8 << 10;
 
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Xattrs {
@@ -23,7 +23,7 @@ impl Xattrs {
         let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
         let known = told.items.iter().map(|item| (copy(&item.name), item.value.as_ref().map(copy)));
         let all = Self { known: known.collect(), whole: true };
-        if all.bytes() > MOST { Self::default() } else { all }
+        if all.bytes() > MAX_BYTES { Self::default() } else { all }
     }
 
     /// Names and values in memory, in bytes.
@@ -47,7 +47,7 @@ impl Xattrs {
 
     /// An attribute that is there has this value.
     pub fn learn(&mut self, name: &[u8], value: &[u8]) {
-        if self.bytes() + name.len() + value.len() > MOST {
+        if self.bytes() + name.len() + value.len() > MAX_BYTES {
             return;
         }
         let value = Some(Bytes::copy_from_slice(value));
@@ -115,11 +115,11 @@ mod tests {
     #[test]
     fn no_more_is_kept_than_may_be() {
         let mut some = Xattrs::default();
-        some.learn(b"a", &[1; MOST]);
+        some.learn(b"a", &[1; MAX_BYTES]);
         assert_eq!(some.get(b"a"), None);
         (0..10_000).for_each(|i: u32| some.learn(&i.to_be_bytes(), b"1234"));
-        assert_eq!(some.bytes(), MOST);
-        let name = Bytes::from_static(&[b'a'; MOST]);
+        assert_eq!(some.bytes(), MAX_BYTES);
+        let name = Bytes::from_static(&[b'a'; MAX_BYTES]);
         let items = vec![Item { name, value: Some(Bytes::from_static(b"x")) }];
         assert_eq!(Xattrs::all(&v1::Xattrs { ino: 7, items }), Xattrs::default());
     }

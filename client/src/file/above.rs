@@ -1,5 +1,5 @@
-//! Requests that hold pages of the cache above this library, by which it is taken back in order: see
-//! [`super::take_back`].
+//! Requests that hold pages of the cache above this library, by which it is taken back in order:
+//! see [`super::take_back`].
 
 use crate::cache::ALL;
 use crate::ranges::RangeMap;
@@ -53,8 +53,8 @@ struct State {
     /// What requests left there that went on meanwhile.
     left: RangeMap<()>,
     filled: Filled,
-    /// How often the session ended under whose leases it was filled, and how many of these ends everything was
-    /// taken back after.
+    /// How often the session ended under whose leases it was filled, and how many of these ends
+    /// everything was taken back after.
     losses: u64,
     cleared: u64,
 }
@@ -146,7 +146,8 @@ impl Above {
         self.changes.send_replace(());
     }
 
-    /// The session has ended: what was stored in what is cached may have been overwritten by others.
+    /// The session has ended: what was stored in what is cached may have been overwritten by
+    /// others.
     pub fn lose(&self) {
         self.state.lock().losses += 1;
     }

@@ -2,8 +2,8 @@
 //! asked for, in pieces that end at stripe and segment boundaries.
 //!
 //! Invariants: a piece is served only while the content has the version that it was read at; all
-//! read-ahead of the mount together stays within `cache_bytes`; what was read, or is not read on, is
-//! not kept.
+//! read-ahead of the mount together stays within `cache_bytes`; what was read, or is not read on,
+//! is not kept.
 
 use super::inode::File;
 use crate::types::ReadData;

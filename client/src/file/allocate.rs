@@ -1,7 +1,7 @@
 //! Makes room or holes in a file.
 //!
-//! What is buffered is committed first: then the change is one of extents alone, and the size that it
-//! keeps is the one that the metadata group knows.
+//! What is buffered is committed first: then the change is one of extents alone, and the size that
+//! it keeps is the one that the metadata group knows.
 
 use super::inode::File;
 use crate::meta::unexpected;

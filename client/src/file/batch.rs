@@ -12,8 +12,8 @@ const MAX_SMALL: usize = 256 << 10;
 
 impl Dirty {
     /// Closes all that is open, to be committed: as inline data if it may be and `inline_fits` of
-    /// the number of bytes, and whether they are all of `[0, size)`; else in segments, small buffers
-    /// put together. Answers what is to be launched.
+    /// the number of bytes, and whether they are all of `[0, size)`; else in segments, small
+    /// buffers put together. Answers what is to be launched.
     pub fn close_all(
         &mut self,
         inline_fits: impl Fn(u64) -> bool,

@@ -64,8 +64,8 @@ impl Buffer {
         }
     }
 
-    /// Makes room for `len` more bytes, counted by `permit`: at once for all that may come, if the budget has
-    /// room for that memory, else for little more than these.
+    /// Makes room for `len` more bytes, counted by `permit`: at once for all that may come, if the
+    /// budget has room for that memory, else for little more than these.
     pub fn grow(&mut self, len: usize, permit: &OwnedSemaphorePermit, segment_len: usize) {
         let held = self.held();
         let free = permit.semaphore().available_permits() + held + permit.num_permits();
@@ -133,7 +133,8 @@ pub(super) fn empty(len: usize) -> AlignedBuf {
     buffer
 }
 
-/// Moves to a buffer that `size` bytes fit in; a long stream does so at most twice, if there is memory.
+/// Moves to a buffer that `size` bytes fit in; a long stream does so at most twice, if there is
+/// memory.
 fn enlarge(buffer: &mut AlignedBuf, size: usize) {
     let len = buffer.as_ref().len();
     let mut larger = AlignedBuf::take(size);

@@ -1,8 +1,8 @@
 //! From dirty buffers to committed extents: launch, wait until durable, commit, in order.
 //!
 //! Invariants: an extent is sent to the metadata group only after its segment is durable (I1), and
-//! in the session that wrote the segment (I5); bytes stay in memory until the commit is answered, so
-//! that a lost session costs a rewrite and not the data; what is given up is told (I8).
+//! in the session that wrote the segment (I5); bytes stay in memory until the commit is answered,
+//! so that a lost session costs a rewrite and not the data; what is given up is told (I8).
 
 use super::buffer::BufferNo;
 use super::flight::Flight;

@@ -1,7 +1,8 @@
-//! Copies a range of one file to another by sharing segments; where that cannot be, by moving bytes.
+//! Copies a range of one file to another by sharing segments; where that cannot be, by moving
+//! bytes.
 //!
-//! Invariant: while the destination is held in order, nothing waits for another mount to give up the
-//! source: whoever reads it has waited before.
+//! Invariant: while the destination is held in order, nothing waits for another mount to give up
+//! the source: whoever reads it has waited before.
 
 use super::handle::Handle;
 use super::inode::File;
@@ -14,15 +15,15 @@ use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{ErrorKind, InodeId, Result, v1};
 
-/// Bytes to move before sharing is tried again: past a piece that lives in metadata, and of a file with
-/// another redundancy.
+/// Bytes to move before sharing is tried again: past a piece that lives in metadata, and of a file
+/// with another redundancy.
 const PAST_INLINE: u64 = 64 << 10;
 const PAST_WEAKER: u64 = 4 << 20;
 /// Most bytes that one call moves. Its caller asks for the rest.
 const MAX_MOVED: u64 = 128 << 20;
 
-/// What `copy_file_range(2)` does, from an offset in one file to one in another. Answers how many bytes
-/// were copied. `permitted` is asked whenever there was something to wait for.
+/// What `copy_file_range(2)` does, from an offset in one file to one in another. Answers how many
+/// bytes were copied. `permitted` is asked whenever there was something to wait for.
 pub(crate) async fn copy_range(
     (from, from_off): (&Handle, u64),
     (to, to_off): (&Handle, u64),
@@ -88,9 +89,9 @@ async fn move_bytes(
 }
 
 impl File {
-    /// Makes `len` bytes at `to_off` show what another file, or this one, holds at `from_off`, without
-    /// moving data. Answers how much was done. Errors: `InlineFull` and `CrossDevice` if what comes
-    /// first has to be moved.
+    /// Makes `len` bytes at `to_off` show what another file, or this one, holds at `from_off`,
+    /// without moving data. Answers how much was done. Errors: `InlineFull` and `CrossDevice` if
+    /// what comes first has to be moved.
     async fn share(
         self: &Arc<Self>,
         from: InodeId,

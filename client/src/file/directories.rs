@@ -24,8 +24,9 @@ impl Directories {
         self.0.lock().get(&id).map(|open| open.ino).ok_or_else(|| not_open(id))
     }
 
-    /// The cookie at which an open directory ends that is read after `cookie`. It is `next_cookie`, that of
-    /// the next new name (0: not known), when it is read from the start, or for the first time.
+    /// The cookie at which an open directory ends that is read after `cookie`. It is `next_cookie`,
+    /// that of the next new name (0: not known), when it is read from the start, or for the first
+    /// time.
     pub fn end_of(&self, id: HandleId, cookie: u64, next_cookie: u64) -> Result<u64> {
         let mut directories = self.0.lock();
         let open = directories.get_mut(&id).ok_or_else(|| not_open(id))?;

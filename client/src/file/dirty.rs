@@ -1,8 +1,8 @@
 //! What was written to a file and is not committed yet.
 //!
 //! Writes are copied once, into the buffer that becomes a segment: a stream's own, which follows
-//! the file to the next segment boundary, or one that small scattered writes share. A map says which
-//! file range lies where in which buffer; the newest write wins.
+//! the file to the next segment boundary, or one that small scattered writes share. A map says
+//! which file range lies where in which buffer; the newest write wins.
 //!
 //! Invariants: a buffer changes only while it is open, and is committed or dropped as a whole; a
 //! buffer that no range refers to is gone; buffers are numbered in the order of their first write;
@@ -245,8 +245,8 @@ impl Dirty {
         }
     }
 
-    /// A flight is over. Answers whether it was that of a buffer which is neither durable nor dropped: it
-    /// must be sent again, by whoever flushes next.
+    /// A flight is over. Answers whether it was that of a buffer which is neither durable nor
+    /// dropped: it must be sent again, by whoever flushes next.
     pub fn crashed(&mut self, no: BufferNo) -> bool {
         let flies = self.buffers.get(&no).is_some_and(|b| b.stage == Stage::Flying);
         if flies {

@@ -30,7 +30,8 @@ impl Flight {
         Self { file, no, over: false }
     }
 
-    /// Answers how many bytes of the file are durable then, unless nobody wants the buffer any more.
+    /// Answers how many bytes of the file are durable then, unless nobody wants the buffer any
+    /// more.
     pub async fn land(mut self) -> Option<u64> {
         let Self { file, no, over } = &mut self;
         let (payload, layout) = {

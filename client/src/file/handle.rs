@@ -46,8 +46,8 @@ impl Handle {
         self.file.failure_since(&mut self.told.lock())
     }
 
-    /// [`Self::failure`], which whoever asks next is told again: a process that closes its copy of a descriptor, as
-    /// each that is begun does, may not look, and takes nothing from who will.
+    /// [`Self::failure`], which whoever asks next is told again: a process that closes its copy of
+    /// a descriptor, as each that is begun does, may not look, and takes nothing from who will.
     pub fn failure_at_close(&self) -> Result<()> {
         self.file.failure_since(&mut self.told.lock().clone())
     }
@@ -63,7 +63,8 @@ impl Handle {
         self.writes.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its close has nothing to wait for. What is written through others is theirs to wait for.
+    /// Whether its close has nothing to wait for. What is written through others is theirs to wait
+    /// for.
     pub fn is_closed(&self) -> bool {
         self.file.is_closed() || !(self.writes.load(Ordering::Relaxed) || self.file.is_new())
     }

@@ -46,7 +46,8 @@ impl File {
         state.is_dirty() && state.buffered_under.right.is_some_and(|right| !kept(right))
     }
 
-    /// Whether something waits that was kept in doubt in this session, and under no right that it keeps.
+    /// Whether something waits that was kept in doubt in this session, and under no right that it
+    /// keeps.
     pub fn is_in_doubt_since(&self, session: SessionId) -> bool {
         let state = self.state.lock();
         let Under { session: since, right, .. } = state.buffered_under;
@@ -126,7 +127,8 @@ impl File {
         self.state.lock().failure_since(seen)
     }
 
-    /// Whether there is something that the metadata group does not know, if only that the file was made.
+    /// Whether there is something that the metadata group does not know, if only that the file was
+    /// made.
     pub fn is_dirty(&self) -> bool {
         self.is_new() || self.state.lock().is_dirty()
     }
@@ -136,13 +138,14 @@ impl File {
         self.context.creates.has(self.ino)
     }
 
-    /// Whether a close has nothing to wait for. That an empty file was made, the group is told behind it.
+    /// Whether a close has nothing to wait for. That an empty file was made, the group is told
+    /// behind it.
     pub fn is_closed(&self) -> bool {
         !self.state.lock().is_dirty() && self.context.creates.closed(self.ino)
     }
 
-    /// Whether something waits that was kept under a right to write. Without that right, it would come after
-    /// what others did meanwhile.
+    /// Whether something waits that was kept under a right to write. Without that right, it would
+    /// come after what others did meanwhile.
     pub fn owes(&self) -> bool {
         let state = self.state.lock();
         state.is_dirty() && state.buffered_under.right.is_some()

@@ -5,12 +5,13 @@ use futures_util::future::join_all;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// A declaration waits so long for what is cached above to be forgotten: it may be that a read there
-/// waits for a leader that waits for the declaration.
+/// A declaration waits so long for what is cached above to be forgotten: it may be that a read
+/// there waits for a leader that waits for the declaration.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Files {
-    /// The session is over, and with it all leases: what is stored above is not written back any more.
+    /// The session is over, and with it all leases: what is stored above is not written back any
+    /// more.
     pub async fn lose_content(&self) {
         self.all().iter().for_each(|file| file.above.lose());
         self.forget_content().await;
@@ -22,8 +23,8 @@ impl Files {
         self.forget_content().await;
     }
 
-    /// The leases turn out to have lasted. What was kept in doubt is committed now, since others may use its file;
-    /// a failure is noted for its handles.
+    /// The leases turn out to have lasted. What was kept in doubt is committed now, since others
+    /// may use its file; a failure is noted for its handles.
     pub fn revive(&self) {
         let files = self.all();
         files.iter().for_each(|file| file.revived());

@@ -39,16 +39,16 @@ impl File {
         self.settle_doubt().await?;
         let leases = &self.context.leases;
         match leases.mode(self.ino) {
-            // Only this mount has changed it since, and knows how; but the answer that the lease came with may be
-            // on its way to this file still.
+            // Only this mount has changed it since, and knows how; but the answer that the lease
+            // came with may be on its way to this file still.
             Some(Mode::Write) => {
                 if let Some(attr) = leases.attr(self.ino) {
                     self.state.lock().adopt_newer(attr);
                 }
                 return Ok(());
             }
-            // It may have come with an answer that this file was not told, that of a lookup by name; then
-            // so did the attributes.
+            // It may have come with an answer that this file was not told, that of a lookup by
+            // name; then so did the attributes.
             Some(Mode::Read) => {
                 if let Some(attr) = leases.attr(self.ino) {
                     self.told(attr);
@@ -62,17 +62,17 @@ impl File {
         self.ask_for_lease(Wanted::Read).await
     }
 
-    /// Without a lease nothing may stay buffered, where only this mount would see it: what is left of
-    /// a lease that was lost is committed, or dropped and told to its writers, before anything else
-    /// is seen.
+    /// Without a lease nothing may stay buffered, where only this mount would see it: what is left
+    /// of a lease that was lost is committed, or dropped and told to its writers, before anything
+    /// else is seen.
     pub async fn settle(self: &Arc<Self>) {
         if self.context.leases.mode(self.ino).is_none() && self.is_dirty() {
             let _ = self.flush().await;
         }
     }
 
-    /// What was kept under a right that is gone is committed, or dropped and told to its writers, before anything
-    /// is seen: it is not shown, and was stored before.
+    /// What was kept under a right that is gone is committed, or dropped and told to its writers,
+    /// before anything is seen: it is not shown, and was stored before.
     async fn settle_doubt(self: &Arc<Self>) -> Result<()> {
         while self.is_in_doubt() {
             // What was dropped is no matter of who reads.

@@ -15,8 +15,8 @@ use weft_proto::{InodeId, v1};
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Files {
-    /// The caller may map a file to write through this handle. Answers whether this mount has the right to
-    /// that, which one has at a time.
+    /// The caller may map a file to write through this handle. Answers whether this mount has the
+    /// right to that, which one has at a time.
     pub async fn map(&self, id: HandleId) -> bool {
         let Ok(handle) = self.handle(id) else { return false };
         let (ino, opens) = (handle.file.ino, &self.context.opens);

@@ -39,7 +39,8 @@ impl Files {
         enough.then_some(content)
     }
 
-    /// Makes a file and opens it, if a lease allows to do that without asking: `file` but for its number.
+    /// Makes a file and opens it, if a lease allows to do that without asking: `file` but for its
+    /// number.
     pub fn make(&self, file: make_files_op::File, flags: OpenFlags) -> Option<Result<Entered>> {
         let opens = &self.context.opens;
         let mut begun = (InodeId(0), 0);
@@ -109,7 +110,7 @@ impl Files {
         self.directories.ino(id)
     }
 
-    /// As [`super::directories::Directories::end_of`].
+    /// The cookie at which an open directory ends that is read after `cookie`.
     pub fn end_of(&self, id: HandleId, cookie: u64, next_cookie: u64) -> Result<u64> {
         self.directories.end_of(id, cookie, next_cookie)
     }

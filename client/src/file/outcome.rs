@@ -1,5 +1,5 @@
-//! What a commit led to, and what follows: it is visible, or goes again, or is put off or given up, which
-//! is told (I8).
+//! What a commit led to, and what follows: it is visible, or goes again, or is put off or given up,
+//! which is told (I8).
 
 use super::buffer::BufferNo;
 use super::inode::File;
@@ -72,7 +72,8 @@ impl File {
             _ => state.buffered_under.version = attr.data_version,
         }
         state.went_along();
-        debug!(ino = %self.ino, pieces = pieces.len(), segments = batch.segments.len(), "committed");
+        let (pieces, segments) = (pieces.len(), batch.segments.len());
+        debug!(ino = %self.ino, pieces, segments, "committed");
         Outcome::Committed
     }
 
@@ -116,8 +117,8 @@ impl File {
         Outcome::Again(launched)
     }
 
-    /// The commit had no effect, as a placement group that it names has been dropped: the data goes to others. If
-    /// the map has them all yet, a newer one is on its way, or its server is behind.
+    /// The commit had no effect, as a placement group that it names has been dropped: the data goes
+    /// to others. If the map has them all yet, a newer one is on its way, or its server is behind.
     async fn place_again(self: &Arc<Self>, batch: &Batch) -> Outcome {
         let segments = &self.context.segments;
         let map = segments.map().current();

@@ -1,9 +1,10 @@
 //! What is written past the cache above while that may hold older bytes of the same pages.
 //!
-//! A program may be storing in such a page. The cache then writes it back whole, before it forgets it, and what the
-//! page has of those bytes is from before they were written: it is left out. Invariant: bytes are left out from when
-//! they were written past the cache until the pages are gone, or filled with them, so that neither is lost: what was
-//! written, or what was stored beside it, or over it by who has seen it.
+//! A program may be storing in such a page. The cache then writes it back whole, before it forgets
+//! it, and what the page has of those bytes is from before they were written: it is left out.
+//! Invariant: bytes are left out from when they were written past the cache until the pages are
+//! gone, or filled with them, so that neither is lost: what was written, or what was stored beside
+//! it, or over it by who has seen it.
 
 use crate::ranges::{Part, RangeMap};
 use std::ops::Range;

@@ -20,7 +20,8 @@ impl File {
         let (parts, committed) = {
             let state = &mut *self.state.lock();
             let wanted = |size: u64| off..off.saturating_add(len as u64).min(size).max(off);
-            // What is not under the right to write nobody may see before all do, by its commit (I6).
+            // What is not under the right to write nobody may see before all do, by its commit
+            // (I6).
             let kept = |right| self.context.leases.keeps(self.ino, right);
             let shown = state.buffered_under.right.is_some_and(kept);
             if fills && (shown || state.dirty.is_empty()) {

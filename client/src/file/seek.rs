@@ -31,7 +31,8 @@ impl File {
 }
 
 impl State {
-    /// The first offset from `at` on where there is `what`, which moves on; or what has to be known.
+    /// The first offset from `at` on where there is `what`, which moves on; or what has to be
+    /// known.
     fn find(&self, at: &mut u64, what: Seek) -> Result<Option<u64>, Range<u64>> {
         let size = self.size();
         if *at >= size {

@@ -13,7 +13,8 @@ use weft_proto::{InodeId, Result, v1};
 
 impl File {
     /// Changes attributes in order with what was written: a new size cuts what lies beyond, a new
-    /// time is not overwritten by data that was written before. What is no size waits with the data.
+    /// time is not overwritten by data that was written before. What is no size waits with the
+    /// data.
     pub async fn set_attr(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
         let file = self.clone();
         to_the_end(async move { file.set_attr_in_order(change).await }).await
@@ -47,9 +48,9 @@ impl File {
         Ok(state.view())
     }
 
-    /// Changes attributes here, for the commit of data that waits under a lease to write, or of a new file.
-    /// `None`, with nothing changed, where there is none, and where only the group can say what the change
-    /// does.
+    /// Changes attributes here, for the commit of data that waits under a lease to write, or of a
+    /// new file. `None`, with nothing changed, where there is none, and where only the group can
+    /// say what the change does.
     fn keep(&self, change: &SetAttr) -> Option<Attr> {
         let is_new = self.context.creates.has(self.ino);
         let state = &mut *self.state.lock();

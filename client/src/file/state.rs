@@ -17,7 +17,8 @@ pub(super) struct State {
     /// What is not committed yet of the attributes.
     pub waiting: Waiting,
     pub buffered_under: Under,
-    /// While the leases may be over: the version of the content that they were of. Else none: the largest number.
+    /// While the leases may be over: the version of the content that they were of. Else none: the
+    /// largest number.
     pub lapsed_at: u64,
     pub past: Past,
     /// Failures so far, and the last.
@@ -25,8 +26,8 @@ pub(super) struct State {
     pub failure: Option<Error>,
 }
 
-/// Under what the oldest write that is not committed was made. All that waits at a time was made under the
-/// same right.
+/// Under what the oldest write that is not committed was made. All that waits at a time was made
+/// under the same right.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Under {
     pub session: SessionId,
@@ -78,8 +79,8 @@ impl State {
         }
     }
 
-    /// The same of what was stored under a lease that may be over, and joins whatever waits: all of it is committed
-    /// only onto the content that the lease was of.
+    /// The same of what was stored under a lease that may be over, and joins whatever waits: all of
+    /// it is committed only onto the content that the lease was of.
     pub fn keeps_in_doubt(&mut self, session: SessionId, right: Right) {
         self.keeps_under(session, Some(right));
         let under = &mut self.buffered_under;
@@ -89,8 +90,8 @@ impl State {
         }
     }
 
-    /// What waited went with a commit, or was given up with it; what is still dirty was written since, or
-    /// is on its way.
+    /// What waited went with a commit, or was given up with it; what is still dirty was written
+    /// since, or is on its way.
     pub fn went_along(&mut self) {
         let Waiting { mtime_ns, changed_ns, .. } = self.waiting;
         self.waiting = match self.dirty.is_empty() {
@@ -117,8 +118,8 @@ impl State {
         }
     }
 
-    /// Takes over a change of the content that this mount made under `order`; `change` does the same to
-    /// what is known of the extents.
+    /// Takes over a change of the content that this mount made under `order`; `change` does the
+    /// same to what is known of the extents.
     pub fn changed(&mut self, pages: &Pages, attr: Attr, change: impl FnOnce(&mut Extents)) {
         let before = self.extents.version();
         change(&mut self.extents);
@@ -144,7 +145,8 @@ impl State {
     }
 }
 
-/// A version becomes that after a change of this mount's own, which counts one, if it was that before.
+/// A version becomes that after a change of this mount's own, which counts one, if it was that
+/// before.
 pub(super) fn follow(version: &mut u64, after: u64) {
     if after.checked_sub(1) == Some(*version) {
         *version = after;

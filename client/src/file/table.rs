@@ -73,7 +73,8 @@ impl Files {
         self.atimes.view(attr)
     }
 
-    /// Takes an answered open into the table and makes a handle, which ends the open when it is gone.
+    /// Takes an answered open into the table and makes a handle, which ends the open when it is
+    /// gone.
     pub(super) fn enter(
         &self,
         reply: &v1::OpenReply,

@@ -9,28 +9,6 @@
 //! before is used any more, and until [`Taken`] is dropped nothing fills the cache again. Where the
 //! cache waits all the same for a request that had not come here yet, that one goes on, and what it
 //! leaves is taken back too.
-//!
-//! **Shared mappings.** Nobody hears of what a program stores in pages that it maps, until the kernel writes
-//! whole pages. Two mounts that had pages of one file in which programs store would so lose what the other
-//! stored. Any number of mounts may map a file all the same:
-//! - One mount at a time has the right to map ([`crate::opens`]; the leader keeps it): the first that opens the
-//!   file to read and write. It caches as ever, under a lease to read too.
-//! - Another mount that opens the file so has no pages of it but under a lease to write, which no other lease
-//!   stands beside, and gives all of them back with that: before, while what was stored can be committed. Its
-//!   handles go past the cache, so that only mappings are filled so, and programs that do not map never wait for it.
-//!   Without that lease a request that fills a page waits for it, whoever wants the page back. So nobody does: the
-//!   recall of a lease to read finds no pages there, and waits for none.
-//!
-//! When the time of the leases is over, pages are written back without waiting for servers that may not answer, and
-//! taken back then. What they held is kept in doubt: shown to nobody, and committed only onto the content that the
-//! leases were of, unless they turn out to have lasted.
-//!
-//! So at most one mount has pages in which it may store, what was stored is written back before another has
-//! them, and each store and load takes effect in one order, as on one machine: SQLite's log and its index work. Of
-//! mounts that have the file open only to read, a mapping shows what was stored after msync, munmap or close, or
-//! after another mapped it to write. What that costs falls on who does it: mounts that store in one file at the
-//! same time hand it to and fro, as they would on Lustre or GFS2. CephFS, NFS and JuiceFS have no such order,
-//! and lose stores that share a page.
 
 use super::inode::File;
 use crate::ContentCache;
@@ -71,8 +49,8 @@ impl File {
         self.take(false).await
     }
 
-    /// The same while the lease is held under which programs may have stored there, also since the cache began
-    /// to write: what it writes now ends first.
+    /// The same while the lease is held under which programs may have stored there, also since the
+    /// cache began to write: what it writes now ends first.
     pub async fn take_mapped_back(self: &Arc<Self>) -> Taken {
         self.take(true).await
     }
@@ -120,7 +98,8 @@ impl File {
             while timeout(pause, &mut forgotten).await.is_err() {
                 let late = begun.elapsed() > READ_TIMEOUT;
                 if late {
-                    warn!(ino = %self.ino, "cached content is being forgotten still: a request holds it");
+                    let ino = self.ino;
+                    warn!(%ino, "cached content is being forgotten still: a request holds it");
                 }
                 self.above.let_on(&rest, late, page);
                 pause = (pause * 2).min(MAX_LOOK_INTERVAL);

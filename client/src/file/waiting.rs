@@ -4,8 +4,8 @@ use crate::types::Attr;
 use weft_proto::mode::mode_after;
 use weft_proto::{InodeId, v1};
 
-/// Attributes that go with the next commit: those that writes change, and others that were changed while
-/// written data waited.
+/// Attributes that go with the next commit: those that writes change, and others that were changed
+/// while written data waited.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Waiting {
     /// Of the newest write, unless it was set after.

@@ -10,7 +10,7 @@ use weft_proto::layout::MAX_FILE;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Bytes that are taken in at a time. An append of up to this length lands in one piece.
-const STEP: usize = 1 << 20;
+const MAX_STEP: usize = 1 << 20;
 
 /// How bytes that are written come here, as to what is cached above.
 #[derive(Clone, Copy)]
@@ -43,9 +43,9 @@ impl File {
     }
 
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
-    /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or the
-    /// file would be too long; and whether it may stay in the buffer, which another mount's use of
-    /// the file forbids. `permitted` is asked whenever there was something to wait for.
+    /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or
+    /// the file would be too long; and whether it may stay in the buffer, which another mount's use
+    /// of the file forbids. `permitted` is asked whenever there was something to wait for.
     pub async fn write(
         self: &Arc<Self>,
         off: u64,
@@ -63,7 +63,7 @@ impl File {
         let data = &data[..data.len().min(room as usize)];
         self.prepare_to_write().await?;
         let (mut done, mut buffered) = (0, true);
-        for step in data.chunks(STEP) {
+        for step in data.chunks(MAX_STEP) {
             match self.take_in(off + done as u64, step, append, way, &permitted).await {
                 Ok(stays) => buffered &= stays,
                 Err(error) if done == 0 => return Err(error),
@@ -83,7 +83,7 @@ impl File {
         way: Way<'_>,
     ) -> Option<usize> {
         let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_FILE);
-        if !fits || data.len() > STEP {
+        if !fits || data.len() > MAX_STEP {
             return None;
         }
         let budget = &self.context.budget;
@@ -111,9 +111,9 @@ impl File {
             if let Some(stays) = self.put_in(off, data, append, way, permit, false) {
                 return Ok(stays);
             }
-            // Positioned and appended data are committed in different ways, and what was written under
-            // the right to and without it: not together. A page that is written back would be lost with what is given
-            // up then, and is none of that.
+            // Positioned and appended data are committed in different ways, and what was written
+            // under the right to and without it: not together. A page that is written back would be
+            // lost with what is given up then, and is none of that.
             if let Err(error) = self.flush().await
                 && !std::mem::take(&mut spared)
             {
@@ -129,8 +129,9 @@ impl File {
     /// A recall first forbids buffering and then flushes what it finds under this same lock, so
     /// nothing that is said to stay is missed.
     ///
-    /// While the session may be over, what the cache writes back stays all the same, in doubt: who waits for that
-    /// waits for pages that must not be shown any more, and not for servers that do not answer.
+    /// While the session may be over, what the cache writes back stays all the same, in doubt: who
+    /// waits for that waits for pages that must not be shown any more, and not for servers that do
+    /// not answer.
     fn put_in(
         self: &Arc<Self>,
         off: u64,

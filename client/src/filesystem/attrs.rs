@@ -10,7 +10,8 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Layout, Result, v1};
 
 impl Filesystem {
-    /// Attributes as this mount sees them. A handle makes no difference but that it keeps the inode.
+    /// Attributes as this mount sees them. A handle makes no difference but that it keeps the
+    /// inode.
     pub async fn get_attr(&self, ino: InodeId, _handle: Option<HandleId>) -> Result<Attr> {
         if let Some(attr) = self.get_attr_now(ino) {
             return Ok(attr);
@@ -26,8 +27,8 @@ impl Filesystem {
         Some(self.inner.files.view(self.inner.group.leases.attr(ino)?))
     }
 
-    /// Changes attributes, in order with what was written here. Errors: `Io` if the size is to be changed
-    /// through a handle whose locks were lost.
+    /// Changes attributes, in order with what was written here. Errors: `Io` if the size is to be
+    /// changed through a handle whose locks were lost.
     pub async fn set_attr(
         &self,
         ino: InodeId,
@@ -51,6 +52,7 @@ impl Filesystem {
         }
     }
 
+    /// How much room there is in the filesystem.
     pub async fn stat_fs(&self) -> Result<StatFs> {
         match self.inner.requests.ask(Op::StatFs(v1::StatFsOp {})).await? {
             Reply::StatFs(s) => Ok(StatFs {

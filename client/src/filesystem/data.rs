@@ -63,9 +63,9 @@ impl Filesystem {
         self.inner.files.handle(handle)?.flush().await
     }
 
-    /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least that long
-    /// after it. Errors: `NoSpace` if the cluster has no room for it now. Room is not set aside: what
-    /// others write meanwhile may take it.
+    /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least
+    /// that long after it. Errors: `NoSpace` if the cluster has no room for it now. Room is not set
+    /// aside: what others write meanwhile may take it.
     pub async fn fallocate(
         &self,
         handle: HandleId,
@@ -87,15 +87,15 @@ impl Filesystem {
         handle.file.allocate(off, len, what, keep_size).await
     }
 
-    /// The first offset from `off` on where there is data, or a hole. Errors: `NoData` if `off` is not
-    /// within the file, or no data follows.
+    /// The first offset from `off` on where there is data, or a hole. Errors: `NoData` if `off` is
+    /// not within the file, or no data follows.
     pub async fn seek(&self, handle: HandleId, off: u64, what: Seek) -> Result<u64> {
         self.inner.files.handle(handle)?.file.seek(off, what).await
     }
 
-    /// What `copy_file_range(2)` does: shares what is in the first file with the second, and moves bytes
-    /// only where it cannot. Answers how much was copied, which may be less than `len`; 0 only at the end
-    /// of the source. Errors: `Invalid` if the ranges overlap in one file.
+    /// What `copy_file_range(2)` does: shares what is in the first file with the second, and moves
+    /// bytes only where it cannot. Answers how much was copied, which may be less than `len`; 0
+    /// only at the end of the source. Errors: `Invalid` if the ranges overlap in one file.
     pub async fn copy_range(
         &self,
         from: HandleId,

@@ -8,8 +8,8 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Result, v1};
 
 impl Filesystem {
-    /// Up to `limit` entries with cookies greater than `cookie` (0: from the start); if `attrs`, with the
-    /// attributes of those that no other mount is changing.
+    /// Up to `limit` entries with cookies greater than `cookie` (0: from the start); if `attrs`,
+    /// with the attributes of those that no other mount is changing.
     pub async fn read_dir(
         &self,
         ino: InodeId,
@@ -45,8 +45,9 @@ impl Filesystem {
         })
     }
 
-    /// [`Self::read_dir`] of an open directory, without attributes: names that were made since it was last
-    /// read from the start are left out, so that reading it ends whatever is made or moved meanwhile.
+    /// [`Self::read_dir`] of an open directory, without attributes: names that were made since it
+    /// was last read from the start are left out, so that reading it ends whatever is made or moved
+    /// meanwhile.
     pub async fn read_open_dir(
         &self,
         handle: HandleId,

@@ -23,9 +23,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A sync or an unmount waits so long at most for access times to be published.
 const ATIME_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One mounted filesystem; clones share it. A call that is dropped before it ends goes on as far as it has to:
-/// what was begun is never cut off, and what nobody is there to take is closed. Every operation ends within [`Options::op_deadline`],
-/// a large transfer within that for each of its parts.
+/// One mounted filesystem; clones share it. A call that is dropped before it ends goes on as far as
+/// it has to: what was begun is never cut off, and what nobody is there to take is closed. Every
+/// operation ends within [`Options::op_deadline`], a large transfer within that for each of its
+/// parts.
 ///
 /// Dropping the last clone without [`Filesystem::shutdown`] loses what was not flushed, as a crash
 /// does.
@@ -70,8 +71,8 @@ impl Filesystem {
     }
 
     /// Commits everything that was written and closes the session. The first error of a file that
-    /// could not be committed is answered; the session is closed all the same, and no call waits for the
-    /// cluster any more.
+    /// could not be committed is answered; the session is closed all the same, and no call waits
+    /// for the cluster any more.
     pub async fn shutdown(&self) -> Result<()> {
         let flushed = self.inner.files.flush_all().await;
         self.publish_atimes().await;
@@ -86,7 +87,8 @@ impl Filesystem {
             Ok(_) => {}
             Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {}
             Err(failed) => {
-                warn!(session = %session.id, error = %failed.error, "session not closed; it will expire")
+                let (session, error) = (session.id, failed.error);
+                warn!(%session, %error, "session not closed; it will expire");
             }
         }
         flushed
@@ -107,8 +109,9 @@ impl Filesystem {
         }
     }
 
-    /// What `fsync(2)` of a directory does: what was made, moved or removed in it through this mount is
-    /// durable. Answers, once, why a file that was made in it and closed since could not be made.
+    /// What `fsync(2)` of a directory does: what was made, moved or removed in it through this
+    /// mount is durable. Answers, once, why a file that was made in it and closed since could not
+    /// be made.
     pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
         self.inner.creates.settle(&[ino]).await?;
         self.inner.creates.take_lost(Some(ino))

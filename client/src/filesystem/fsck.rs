@@ -26,15 +26,44 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Finding {
     /// A shard of a committed segment is not on its target.
-    Missing { chunk: ChunkId, target: TargetId },
+    Missing {
+        /// The shard.
+        chunk: ChunkId,
+        /// Where it should be.
+        target: TargetId,
+    },
     /// A shard is there with another length than its segment says.
-    WrongLength { chunk: ChunkId, target: TargetId, length: u64, expected: u64 },
+    WrongLength {
+        /// The shard.
+        chunk: ChunkId,
+        /// Where it is.
+        target: TargetId,
+        /// Bytes that are there.
+        length: u64,
+        /// Bytes that should be.
+        expected: u64,
+    },
     /// A shard lies on a target where nobody looks for it.
-    Misplaced { chunk: ChunkId, target: TargetId },
+    Misplaced {
+        /// The shard.
+        chunk: ChunkId,
+        /// Where it is.
+        target: TargetId,
+    },
     /// Nothing refers to the chunk, no live session owns it, and it waits for no deletion.
-    Leaked { chunk: ChunkId, target: TargetId },
+    Leaked {
+        /// What nobody owns.
+        chunk: ChunkId,
+        /// Where it is.
+        target: TargetId,
+    },
     /// A target could not be listed: what lies there was not checked.
-    Unreachable { target: TargetId, why: String },
+    Unreachable {
+        /// The target.
+        target: TargetId,
+        /// What asking it led to.
+        why: String,
+    },
     /// The namespace contradicts itself.
     Metadata(String),
 }
@@ -65,17 +94,23 @@ impl fmt::Display for Finding {
 /// What a check found.
 #[derive(Clone, Default, Debug)]
 pub struct FsckReport {
+    /// Targets that were listed, or should have been.
     pub targets: u64,
+    /// Segments that metadata knows, garbage too.
     pub segments: u64,
+    /// Chunks that were found on targets.
     pub chunks: u64,
     /// Chunks of segments that wait for deletion.
     pub garbage_chunks: u64,
     /// Chunks of live sessions that are not committed yet.
     pub uncommitted_chunks: u64,
-    /// Counts of the namespace's own check.
+    /// Inodes, as the namespace's own check counts.
     pub inodes: u64,
+    /// Extents, as that counts.
     pub extents: u64,
+    /// Inodes without a name, as that counts.
     pub orphans: u64,
+    /// What is not as it should be.
     pub findings: Vec<Finding>,
 }
 
@@ -89,10 +124,13 @@ impl FsckReport {
 /// Where a check is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FsckProgress {
+    /// The namespace checks itself.
     Namespace,
     /// Listing the chunks of a target: so many so far.
     Target {
+        /// The target.
         target: TargetId,
+        /// Chunks that it has told.
         chunks: u64,
     },
     /// Comparing with so many segments so far.

@@ -9,7 +9,7 @@ use crate::meta::Group;
 use crate::namespace::{Opens, Publisher, Requests};
 use crate::tasks::atime::AtimePublisher;
 use crate::tasks::keep_alive::KeepAlive;
-use crate::tasks::{GiveBack, Supervisor, lapse, publish, recalls, surplus, write_back};
+use crate::tasks::{Releaser, Supervisor, lapse, publish, recalls, surplus, write_back};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -100,7 +100,7 @@ impl Inner {
             cluster,
             rng,
         };
-        let give_back = Arc::new(GiveBack {
+        let releaser = Arc::new(Releaser {
             requests: self.requests.clone(),
             creates: self.creates.clone(),
             opens: self.opens.clone(),
@@ -113,8 +113,8 @@ impl Inner {
         self.supervisor.run(write_back::run(budget, flush_age, files()));
         self.supervisor.run(publish::run(self.creates.clone()));
         self.supervisor.run(self.atimes.clone().run());
-        self.supervisor.run(recalls::run(self.group.clone(), give_back.clone(), files()));
-        self.supervisor.run(surplus::run(give_back, files()));
+        self.supervisor.run(recalls::run(self.group.clone(), releaser.clone(), files()));
+        self.supervisor.run(surplus::run(releaser, files()));
         self.supervisor.run(lapse::run(leases.clone(), files()));
     }
 

@@ -12,8 +12,8 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 const MAX_NAME: usize = 255;
 
 impl Filesystem {
-    /// The name `.` leads to any inode, whatever it is, that has a name; `..` to the directory that a
-    /// directory is in. Errors: `NotFound`, `NotDirectory`; `Stale` of what has no name any more.
+    /// The name `.` leads to any inode, whatever it is, that has a name; `..` to the directory that
+    /// a directory is in. Errors: `NotFound`, `NotDirectory`; `Stale` of what has no name any more.
     pub async fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
         match name {
             b"." => return self.named(parent).await,

@@ -30,6 +30,7 @@ impl Filesystem {
         self.change_attr(Op::MkNod(op)).await
     }
 
+    /// Makes a directory.
     pub async fn mk_dir(
         &self,
         parent: InodeId,
@@ -42,6 +43,7 @@ impl Filesystem {
         self.change_attr(Op::MkDir(op)).await
     }
 
+    /// Makes a symbolic link to `target`.
     pub async fn sym_link(
         &self,
         parent: InodeId,
@@ -55,6 +57,7 @@ impl Filesystem {
         self.change_attr(Op::SymLink(op)).await
     }
 
+    /// Where a symbolic link leads. Errors: `Invalid` of what is none.
     pub async fn read_link(&self, ino: InodeId) -> Result<Bytes> {
         self.note_access(|| self.inner.group.leases.attr(ino));
         match self.inner.requests.ask(Op::ReadLink(v1::ReadLinkOp { ino: ino.0 })).await? {
@@ -63,22 +66,25 @@ impl Filesystem {
         }
     }
 
+    /// Gives an inode one more name. Errors: `Exists`, and what the kinds of inodes forbid.
     pub async fn link(&self, ino: InodeId, parent: InodeId, name: &[u8]) -> Result<Attr> {
         let op = v1::LinkOp { ino: ino.0, parent: parent.0, name: name_of(name) };
         self.change_attr(Op::Link(op)).await
     }
 
+    /// Takes away a name of what is no directory.
     pub async fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = v1::UnlinkOp { parent: parent.0, name: name_of(name) };
         self.change(Op::Unlink(op)).await
     }
 
+    /// Removes an empty directory.
     pub async fn rm_dir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = v1::RmDirOp { parent: parent.0, name: name_of(name) };
         self.change(Op::RmDir(op)).await
     }
 
-    /// `flags` are those of `renameat2(2)`.
+    /// Moves a name. `flags` are those of `renameat2(2)`.
     pub async fn rename(
         &self,
         parent: InodeId,

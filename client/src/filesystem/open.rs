@@ -91,8 +91,9 @@ impl Filesystem {
         self.opened(flags, async move { files.create(op, flags).await }).await
     }
 
-    /// Opens a directory: until [`Self::release`] it outlives its removal, after which it has no names and
-    /// takes none (`NotFound`). To list it, it need not be open. Errors: `Stale` if it is gone.
+    /// Opens a directory: until [`Self::release`] it outlives its removal, after which it has no
+    /// names and takes none (`NotFound`). To list it, it need not be open. Errors: `Stale` if it is
+    /// gone.
     pub async fn open_dir(&self, ino: InodeId) -> Result<HandleId> {
         let files = self.inner.files.clone();
         let open = async move { (files.open_dir(ino).await, files) };
@@ -113,8 +114,8 @@ impl Filesystem {
     }
 
     /// What `close(2)` does, each time that a process closes the file: everything written to it is
-    /// durable and visible to all, if this handle can write, and the owner of locks of fcntl(2) has none
-    /// any more.
+    /// durable and visible to all, if this handle can write, and the owner of locks of fcntl(2) has
+    /// none any more.
     pub async fn close(&self, handle: HandleId, owner: u64) -> Result<()> {
         let (locks, handle) = (self.inner.locks.clone(), self.inner.files.handle(handle)?);
         handle.close();
@@ -129,8 +130,8 @@ impl Filesystem {
         .await
     }
 
-    /// The handle of a file or directory is gone, and locks that were taken through it alone. Errors of
-    /// data that was still buffered are answered here last.
+    /// The handle of a file or directory is gone, and locks that were taken through it alone.
+    /// Errors of data that was still buffered are answered here last.
     pub async fn release(&self, handle: HandleId) -> Result<()> {
         let ino = match self.inner.files.handle(handle) {
             Ok(open) => open.file.ino,

@@ -11,10 +11,10 @@ use weft_proto::{Result, SessionId};
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Filesystem {
-    /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers how much
-    /// of it was taken (all, unless an error came in between). With an append handle `off` is ignored.
-    /// Answers the failure of an earlier write of the file if this handle was not told yet (I8), but not to the cache
-    /// that writes back.
+    /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers
+    /// how much of it was taken (all, unless an error came in between). With an append handle `off`
+    /// is ignored. Answers the failure of an earlier write of the file if this handle was not told
+    /// yet (I8), but not to the cache that writes back.
     pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
         self.write_via(handle, off, data, Via::Direct).await
     }
@@ -59,7 +59,8 @@ impl Filesystem {
             handle.writes();
             let (written, buffered) = file.write(off, data, append, way, permitted).await?;
             match back {
-                // Earlier failures are none of what was stored: who writes, syncs or closes is told.
+                // Earlier failures are none of what was stored: who writes, syncs or closes is
+                // told.
                 true if !buffered => file.flush().await?,
                 false if handle.sync || !buffered => handle.flush().await?,
                 _ => {}
@@ -85,8 +86,8 @@ impl Filesystem {
         written
     }
 
-    /// Waits until the session may be over, in which `data` was stored in the cache above, and takes it in as soon as
-    /// it need not wait for anything more.
+    /// Waits until the session may be over, in which `data` was stored in the cache above, and
+    /// takes it in as soon as it need not wait for anything more.
     async fn write_back_in_doubt(
         &self,
         id: HandleId,
@@ -125,8 +126,8 @@ impl Filesystem {
     }
 
     /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send
-    /// first, nothing cached that a write past the cache makes old. `None` says that nothing was taken in. Must be called
-    /// inside a runtime.
+    /// first, nothing cached that a write past the cache makes old. `None` says that nothing was
+    /// taken in. Must be called inside a runtime.
     pub fn write_now(
         &self,
         handle: HandleId,

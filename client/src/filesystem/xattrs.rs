@@ -14,7 +14,7 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 const STATS: &[u8] = b"user.weft.stats";
 
 impl Filesystem {
-    /// Errors: `NoAttribute`.
+    /// The value of an extended attribute. Errors: `NoAttribute`.
     pub async fn get_xattr(&self, ino: InodeId, name: &[u8]) -> Result<Bytes> {
         check_xattr(name)?;
         if name == STATS {
@@ -33,9 +33,9 @@ impl Filesystem {
         }
     }
 
-    /// `flags` are those of `setxattr(2)`. Setting `user.weft.layout` sets the layout; setting an access
-    /// control list sets the mode, and takes the set-group-id bit if `clear_setgid`, as is due if the
-    /// caller is not of the group.
+    /// Sets an extended attribute; `flags` are those of `setxattr(2)`. Setting `user.weft.layout` sets
+    /// the layout; setting an access control list sets the mode, and takes the set-group-id bit if
+    /// `clear_setgid`, as is due if the caller is not of the group.
     pub async fn set_xattr(
         &self,
         ino: InodeId,
@@ -67,6 +67,7 @@ impl Filesystem {
         }
     }
 
+    /// Removes an extended attribute. Errors: `NoAttribute`.
     pub async fn remove_xattr(&self, ino: InodeId, name: &[u8]) -> Result<()> {
         check_xattr(name)?;
         if name == layout_xattr::NAME {
@@ -88,7 +89,8 @@ impl Filesystem {
     }
 }
 
-/// Of the attributes that mean something to the kernel (`system.*`), access control lists are known.
+/// Of the attributes that mean something to the kernel (`system.*`), access control lists are
+/// known.
 fn check_xattr(name: &[u8]) -> Result<()> {
     if name.starts_with(b"system.") && !name.starts_with(ACLS) {
         let what = format!("{} attributes are not supported", String::from_utf8_lossy(name));

@@ -59,8 +59,8 @@ impl Locks {
         self.table.find(ino, (false, owner), |_| ()).is_some()
     }
 
-    /// Tells the leader which locks of the inode it does not know. When this returns it knows them, or
-    /// their owners will be told that they have lost them.
+    /// Tells the leader which locks of the inode it does not know. When this returns it knows them,
+    /// or their owners will be told that they have lost them.
     pub async fn publish(self: &Arc<Self>, ino: InodeId) {
         if !self.table.is_empty() {
             let locks = self.clone();

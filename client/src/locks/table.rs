@@ -1,7 +1,8 @@
 //! The table of locks, which decides what it can without asking.
 //!
-//! Invariants: locks that the leader does not know are taken only while the right to lasts; what this
-//! mount may hold is in the table, so that closing a file on which it holds nothing costs no request.
+//! Invariants: locks that the leader does not know are taken only while the right to lasts; what
+//! this mount may hold is in the table, so that closing a file on which it holds nothing costs no
+//! request.
 
 use super::wire::to_wire;
 use crate::cache::Leases;
@@ -35,7 +36,8 @@ pub(super) struct Entry {
     pub(super) told: bool,
     /// It is not known what it holds.
     pub(super) doubtful: bool,
-    /// Handles through which it asked: a caller that was killed may be gone before its answer comes.
+    /// Handles through which it asked: a caller that was killed may be gone before its answer
+    /// comes.
     handles: Vec<HandleId>,
     /// Requests under way.
     pub(super) asking: usize,
@@ -101,7 +103,8 @@ impl Table {
         let entries = table.values().flat_map(|of| &of.entries);
         let lost = entries.filter(|e| e.held && e.session.id == session).count();
         if lost > 0 {
-            warn!(%session, "{lost} owners have lost their locks; what they do with the files fails");
+            let what = "owners have lost their locks; what they do with the files fails";
+            warn!(%session, "{lost} {what}");
         }
     }
 
@@ -194,7 +197,8 @@ impl Table {
         table.get(&ino)?.entries.iter().find(|e| e.owner == owner).map(read)
     }
 
-    /// Gates of the owners that asked through this handle and no other; it is forgotten of the rest.
+    /// Gates of the owners that asked through this handle and no other; it is forgotten of the
+    /// rest.
     pub fn only_through(&self, ino: InodeId, handle: HandleId) -> Vec<Gate> {
         if self.is_empty() {
             return Vec::new();
@@ -211,8 +215,8 @@ impl Table {
         gates
     }
 
-    /// Locks without asking, for an owner that [`Self::begin`] entered. `None`: the leader has to be asked,
-    /// about this and from now on.
+    /// Locks without asking, for an owner that [`Self::begin`] entered. `None`: the leader has to
+    /// be asked, about this and from now on.
     pub fn lock_here(&self, ino: InodeId, gate: &Gate, lock: &Lock) -> Option<Result<()>> {
         let mut table = self.inodes.lock();
         let of = table.get_mut(&ino)?;
@@ -253,8 +257,8 @@ impl Table {
         knows.then(|| of.and_then(|of| of.against(&self.sessions, lock)))
     }
 
-    /// From now on the leader is asked for the locks of the inode. Answers the gates of the owners that it
-    /// does not know yet.
+    /// From now on the leader is asked for the locks of the inode. Answers the gates of the owners
+    /// that it does not know yet.
     pub fn unpublished(&self, ino: InodeId) -> Vec<Gate> {
         let mut table = self.inodes.lock();
         let Some(of) = table.get_mut(&ino) else { return Vec::new() };

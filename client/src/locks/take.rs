@@ -14,8 +14,8 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 impl Locks {
-    /// Locks, or unlocks, without waiting. Errors: `WouldBlock` if another holds what stands against
-    /// it; `Io` if locks of this owner were lost.
+    /// Locks, or unlocks, without waiting. Errors: `WouldBlock` if another holds what stands
+    /// against it; `Io` if locks of this owner were lost.
     pub async fn set(self: &Arc<Self>, ino: InodeId, handle: HandleId, lock: Lock) -> Result<()> {
         let mut locked = self.try_lock(ino, handle, &lock, 0).await;
         // What another process on this mount has closed before may be on its way.
@@ -111,8 +111,8 @@ impl Locks {
         answer.map(drop).map_err(Error::from)
     }
 
-    /// Asks in the session of now; in the next one if that ends, with which went whatever was done in
-    /// it. Answers in which.
+    /// Asks in the session of now; in the next one if that ends, with which went whatever was done
+    /// in it. Answers in which.
     async fn ask_for_lock(
         &self,
         ino: InodeId,

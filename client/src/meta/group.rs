@@ -131,8 +131,9 @@ impl Group {
         unreachable!("turns do not end")
     }
 
-    /// What a request goes with. Those that may wait for other mounts must hold up neither what those wait
-    /// for nor the session's signs of life: the leader takes only so much of one kind at a time.
+    /// What a request goes with. Those that may wait for other mounts must hold up neither what
+    /// those wait for nor the session's signs of life: the leader takes only so much of one kind at
+    /// a time.
     fn way(&self, op: Option<&Op>) -> Way {
         match op {
             Some(Op::Renew(_) | Op::Recalls(_) | Op::ReturnLeases(_) | Op::CancelLock(_)) => {

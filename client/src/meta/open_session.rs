@@ -8,8 +8,8 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
-/// Opens a session and makes it the current one. Answers its time to live and the cluster. Errors: `WrongCluster`
-/// if that is not `of`, the one that was mounted.
+/// Opens a session and makes it the current one. Answers its time to live and the cluster. Errors:
+/// `WrongCluster` if that is not `of`, the one that was mounted.
 pub(crate) async fn open_session(
     group: &Group,
     of: Option<Uuid>,

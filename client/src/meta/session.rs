@@ -38,8 +38,8 @@ impl Session {
         Self { id, ..Self::default() }
     }
 
-    /// The next number, as soon as it is in the window of what may be outstanding: one request that waits
-    /// for another mount holds up those far behind it. Error: `TimedOut`.
+    /// The next number, as soon as it is in the window of what may be outstanding: one request that
+    /// waits for another mount holds up those far behind it. Error: `TimedOut`.
     pub async fn number(&self, deadline: Instant) -> Result<Number<'_>> {
         loop {
             let moved = self.moved.notified();

@@ -74,12 +74,11 @@ impl Sessions {
         };
         match session {
             Some(session) => Ok(session),
-            None => Err(Error::new(
-                ErrorKind::SessionExpired,
-                format!(
-                    "the cluster declared session {dead} of this mount dead, and no new one could be opened"
-                ),
-            )),
+            None => {
+                let what = "of this mount dead, and no new one could be opened";
+                let what = format!("the cluster declared session {dead} {what}");
+                Err(Error::new(ErrorKind::SessionExpired, what))
+            }
         }
     }
 

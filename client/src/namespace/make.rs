@@ -18,8 +18,8 @@ const RESERVED_NUMBERS: u32 = 4096;
 pub(super) const MIN_NUMBERS: u64 = 1024;
 
 impl Publisher {
-    /// Makes a file here, if a lease allows that: `file` but for its number. `open` is called with that
-    /// before anybody else can see the file. Answers what an open would.
+    /// Makes a file here, if a lease allows that: `file` but for its number. `open` is called with
+    /// that before anybody else can see the file. Answers what an open would.
     pub fn make(
         self: &Arc<Self>,
         mut file: File,
@@ -64,8 +64,8 @@ impl Publisher {
         }
     }
 
-    /// Commits the first content of a file, which was written in this session, with the file itself; `None`
-    /// if the group knows of the file or is being told.
+    /// Commits the first content of a file, which was written in this session, with the file
+    /// itself; `None` if the group knows of the file or is being told.
     pub async fn make_with(
         self: &Arc<Self>,
         op: v1::CommitExtentsOp,

@@ -1,5 +1,5 @@
-//! What goes to the metadata group on behalf of operations, in order with what was made and opened here
-//! without asking.
+//! What goes to the metadata group on behalf of operations, in order with what was made and opened
+//! here without asking.
 
 mod make;
 mod open_table;

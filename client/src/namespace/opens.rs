@@ -1,13 +1,13 @@
-//! What is open on this mount, and what the metadata leader knows of it: an inode that is open outlives
-//! its last name.
+//! What is open on this mount, and what the metadata leader knows of it: an inode that is open
+//! outlives its last name.
 //!
-//! The leader is told of an open, unless this mount has a lease on the inode: it is then asked, by a
-//! recall, before the inode is removed.
+//! The leader is told of an open, unless this mount has a lease on the inode: it is then asked, by
+//! a recall, before the inode is removed.
 //!
-//! Invariants: an inode is in the table from before its lease is looked at, or anybody is asked, until
-//! its last close, so that no answer to a recall and no declaration misses it; what the leader may have
-//! been told to be open, it is told to be closed; a close takes effect only if no newer open was
-//! declared.
+//! Invariants: an inode is in the table from before its lease is looked at, or anybody is asked,
+//! until its last close, so that no answer to a recall and no declaration misses it; what the
+//! leader may have been told to be open, it is told to be closed; a close takes effect only if no
+//! newer open was declared.
 
 use super::open_table::{Open, Table};
 use super::requests::Requests;
@@ -38,7 +38,8 @@ pub(crate) struct Opens {
     /// Closes that the leader was not told yet.
     closes: Arc<Mutex<Vec<v1::close_op::Item>>>,
     declarations: watch::Sender<u64>,
-    /// How often the rights to map were lost, with the session. Changes under the lock of the table.
+    /// How often the rights to map were lost, with the session. Changes under the lock of the
+    /// table.
     losses: AtomicU64,
     /// Wakes who waits for the end of a mapping.
     unmapped: watch::Sender<()>,
@@ -80,14 +81,15 @@ impl Opens {
         table.tell(ino);
     }
 
-    /// The leader is about to be told whether the inode is open. Answers the number of the newest open,
-    /// or 0 if it is not.
+    /// The leader is about to be told whether the inode is open. Answers the number of the newest
+    /// open, or 0 if it is not.
     pub fn tell(&self, ino: InodeId) -> u64 {
         self.table.lock().tell(ino)
     }
 
-    /// The caller may map the inode, which is open, to write through one more handle: the right to that
-    /// is about to be asked for, and needed meanwhile. Answers what [`Self::map`] has to be given.
+    /// The caller may map the inode, which is open, to write through one more handle: the right to
+    /// that is about to be asked for, and needed meanwhile. Answers what [`Self::map`] has to be
+    /// given.
     pub fn begin_to_map(&self, ino: InodeId) -> u64 {
         let mut table = self.table.lock();
         if let Some(open) = table.0.get_mut(&ino) {
@@ -96,8 +98,8 @@ impl Opens {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// The right was granted or not. Answers whether this mount has it, for all its handles of the inode,
-    /// until [`Self::unmap`] of the last.
+    /// The right was granted or not. Answers whether this mount has it, for all its handles of the
+    /// inode, until [`Self::unmap`] of the last.
     pub fn map(&self, ino: InodeId, begun: u64, granted: bool) -> bool {
         let mut table = self.table.lock();
         let granted = granted && self.losses.load(Ordering::Relaxed) == begun;
@@ -154,7 +156,8 @@ impl Opens {
         self.unmapped.subscribe()
     }
 
-    /// Tells the leader that the inode is open, and asks for a lease. Errors: `Stale` if it is gone.
+    /// Tells the leader that the inode is open, and asks for a lease. Errors: `Stale` if it is
+    /// gone.
     pub async fn declare(&self, ino: InodeId, write: bool) -> Result<v1::OpenReply> {
         let op = v1::OpenOp { ino: ino.0, open_seq: self.tell(ino), write };
         match self.requests.ask(Op::Open(op)).await? {
@@ -166,8 +169,8 @@ impl Opens {
         }
     }
 
-    /// One open less. After the last, the leader is told behind the caller's back, as often as it takes to
-    /// reach it.
+    /// One open less. After the last, the leader is told behind the caller's back, as often as it
+    /// takes to reach it.
     pub fn end(&self, ino: InodeId) {
         let Some(close) = self.table.lock().end(ino) else { return };
         let mut closes = self.closes.lock();
@@ -226,8 +229,8 @@ impl Opens {
         self.declarations()
     }
 
-    /// What a new leader is to be told: up to `limit` inodes behind `after`, in order. What is opened while
-    /// the declaration goes on is told by itself: no lease to read is held then.
+    /// What a new leader is to be told: up to `limit` inodes behind `after`, in order. What is
+    /// opened while the declaration goes on is told by itself: no lease to read is held then.
     pub fn declare_some(&self, after: Option<InodeId>, limit: usize) -> Vec<v1::OpenOp> {
         self.table.lock().tell_some(after, limit)
     }

@@ -27,8 +27,8 @@ pub(super) struct Made {
     pub(super) left: bool,
 }
 
-/// Of which session a file is. Those of an earlier one are told apart: without a lease on their directory they
-/// wait for whoever changes it, who may wait for others to be told.
+/// Of which session a file is. Those of an earlier one are told apart: without a lease on their
+/// directory they wait for whoever changes it, who may wait for others to be told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
     This,
@@ -135,8 +135,8 @@ impl Table {
         Some(answer)
     }
 
-    /// Files that the group has not heard of: these, and those in these directories, or all. Answers the
-    /// failure of one of these themselves.
+    /// Files that the group has not heard of: these, and those in these directories, or all.
+    /// Answers the failure of one of these themselves.
     pub(super) fn concerned(&self, inos: Option<&[InodeId]>) -> Result<Vec<InodeId>> {
         let mut concerned = Vec::new();
         for (ino, made) in &self.files {

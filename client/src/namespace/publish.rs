@@ -1,5 +1,5 @@
-//! Tells the metadata group of the files that were made here: what goes together in one request, one
-//! request at a time for each of [`Of`].
+//! Tells the metadata group of the files that were made here: what goes together in one request,
+//! one request at a time for each of [`Of`].
 
 use super::pending::{Answer, Made, Of, Published, Stage, Table, Wanted};
 use super::publisher::Publisher;
@@ -14,8 +14,8 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 fn lost() -> Error {
-    let what = "the cluster declared this mount dead while it was told of a new file; whether it was made is \
-                not known: check and repeat it";
+    let what = "the cluster declared this mount dead while it was told of a new file; whether it \
+                was made is not known: check and repeat it";
     Error::new(ErrorKind::Io, what)
 }
 
@@ -36,7 +36,8 @@ impl Drop for InFlight<'_> {
 }
 
 impl Publisher {
-    /// Returns when the group knows of these inodes and of what was made in them, or why it does not.
+    /// Returns when the group knows of these inodes and of what was made in them, or why it does
+    /// not.
     pub async fn settle(self: &Arc<Self>, inos: &[InodeId]) -> Result<()> {
         match inos.is_empty() || self.is_empty() {
             true => Ok(()),
@@ -69,8 +70,8 @@ impl Publisher {
                 return Err(Error::new(ErrorKind::TimedOut, what));
             };
             if let Err(error) = self.publish_queue(turn, of).await {
-                // In the next session, if there is one and time for it. A file that is refused is no error
-                // here: it is its own handles' failure.
+                // In the next session, if there is one and time for it. A file that is refused is
+                // no error here: it is its own handles' failure.
                 let again =
                     error.kind == ErrorKind::SessionExpired && !self.group.sessions.have_ended();
                 if !again || Instant::now() >= deadline {
@@ -83,7 +84,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Waits until what was wanted is told; tells what is in the queue when it is nobody else's turn.
+    /// Waits until what was wanted is told; tells what is in the queue when it is nobody else's
+    /// turn.
     pub(super) async fn told(self: &Arc<Self>, ino: InodeId, mut answer: Answer) -> Published {
         loop {
             let session = self.group.sessions.current().id;
@@ -103,8 +105,8 @@ impl Publisher {
         }
     }
 
-    /// One request for what is in the queue, by whoever has the turn. Answers why the group was not told.
-    /// Others wait for what it is told: it is not the caller's to give up.
+    /// One request for what is in the queue, by whoever has the turn. Answers why the group was not
+    /// told. Others wait for what it is told: it is not the caller's to give up.
     async fn publish_queue(self: &Arc<Self>, turn: OwnedMutexGuard<()>, of: Of) -> Result<()> {
         let publisher = self.clone();
         to_the_end(async move {
@@ -200,7 +202,8 @@ impl Publisher {
         self.behind[of as usize].notified().await;
     }
 
-    /// Publishes what is in the queue of these. What has moved there from the others is wanted then.
+    /// Publishes what is in the queue of these. What has moved there from the others is wanted
+    /// then.
     pub async fn publish_behind(self: &Arc<Self>, of: Of) -> Result<()> {
         let turn = self.turn(of).await;
         let published = self.publish_queue(turn, of).await;

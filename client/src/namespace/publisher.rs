@@ -1,15 +1,17 @@
-//! Creates that are pending: files that were made on this mount and that the metadata group has not heard of yet.
+//! Creates that are pending: files that were made on this mount and that the metadata group has not
+//! heard of yet.
 //!
-//! Under a lease to write a directory a file is made here, if its name is known to be free: nobody else
-//! makes one there, or looks, without recalling the lease. The group is told with the first commit of the
-//! file, so that create, write and close are one commit; or before, when somebody wants to know; or, if it
-//! was closed with nothing written to it, behind its caller's back. What is to be told goes together.
+//! Under a lease to write a directory a file is made here, if its name is known to be free: nobody
+//! else makes one there, or looks, without recalling the lease. The group is told with the first
+//! commit of the file, so that create, write and close are one commit; or before, when somebody
+//! wants to know; or, if it was closed with nothing written to it, behind its caller's back. What
+//! is to be told goes together.
 //!
 //! Invariants: a request about such a file or its directory is sent after the group was told
-//! ([`Publisher::settle`]), and so is the answer to a recall; nothing is made twice: a file keeps its number,
-//! by which the group knows it, also in the session after the one that it was made in; one that cannot be
-//! made is told to its handles (I8), or without any to whoever syncs its directory or the filesystem next;
-//! whoever makes files waits when many are not told yet.
+//! ([`Publisher::settle`]), and so is the answer to a recall; nothing is made twice: a file keeps
+//! its number, by which the group knows it, also in the session after the one that it was made in;
+//! one that cannot be made is told to its handles (I8), or without any to whoever syncs its
+//! directory or the filesystem next; whoever makes files waits when many are not told yet.
 
 use super::pending::{Stage, Table};
 use crate::meta::Group;
@@ -52,8 +54,8 @@ impl Publisher {
         !self.is_empty() && self.table.lock().files.contains_key(&ino)
     }
 
-    /// Whether there is something that the group has not heard of in what [`Publisher::settle`] of this inode is
-    /// about.
+    /// Whether there is something that the group has not heard of in what [`Publisher::settle`] of
+    /// this inode is about.
     pub fn is_unpublished(&self, ino: InodeId) -> bool {
         !self.is_empty()
             && self.table.lock().concerned(Some(&[ino])).is_ok_and(|inos| !inos.is_empty())
@@ -76,8 +78,8 @@ impl Publisher {
         }
     }
 
-    /// A file was closed with nothing written to it: it is told soon, if it was not. Answers whether there is
-    /// nothing to tell its handles.
+    /// A file was closed with nothing written to it: it is told soon, if it was not. Answers
+    /// whether there is nothing to tell its handles.
     pub fn closed(&self, ino: InodeId) -> bool {
         if self.is_empty() {
             return true;
@@ -116,7 +118,8 @@ impl Publisher {
         self.behind.iter().for_each(Notify::notify_one);
     }
 
-    /// The failure of files in a directory, or anywhere, that were closed before it was known; told once.
+    /// The failure of files in a directory, or anywhere, that were closed before it was known; told
+    /// once.
     pub fn take_lost(&self, dir: Option<InodeId>) -> Result<()> {
         self.table.lock().take_lost(dir)
     }

@@ -1,5 +1,5 @@
-//! The requests of this mount's operations: the group hears first of what was made here and that a request
-//! is about, and then of the request.
+//! The requests of this mount's operations: the group hears first of what was made here and that a
+//! request is about, and then of the request.
 
 use super::publisher::Publisher;
 use crate::meta::{Failed, Group, Session};

@@ -1,3 +1,5 @@
+//! Files that are made here: in which order they are published, and before which recall.
+
 use super::make::MIN_NUMBERS;
 use super::pending::{Of, Wanted};
 use super::publisher::Publisher;
@@ -43,8 +45,9 @@ fn alone() -> Arc<Publisher> {
     publisher.clone()
 }
 
-/// Two mounts that tell of files of earlier sessions, each in a directory that the other has by now, would wait
-/// for each other: either gives its directory back only when it has told what it made there.
+/// Two mounts that tell of files of earlier sessions, each in a directory that the other has by
+/// now, would wait for each other: either gives its directory back only when it has told what it
+/// made there.
 #[tokio::test]
 async fn files_of_an_earlier_session_hold_up_no_others() {
     let publisher = alone();

@@ -1,6 +1,6 @@
 //! Answers recalls: leases that the leader wants back are revoked here.
 
-use super::give_back::GiveBack;
+use super::release::Releaser;
 use crate::file::Files;
 use crate::meta::Group;
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ const RECALLS_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Answers recalls for ever.
-pub(crate) async fn run(group: Arc<Group>, leases: Arc<GiveBack>, files: Weak<Files>) {
+pub(crate) async fn run(group: Arc<Group>, releaser: Arc<Releaser>, files: Weak<Files>) {
     let mut seen = 0;
     loop {
         let session = group.sessions.current();
@@ -47,32 +47,32 @@ pub(crate) async fn run(group: Arc<Group>, leases: Arc<GiveBack>, files: Weak<Fi
             }
         };
         if recalls.need_declare {
-            leases.opens.declare_again().await;
+            releaser.opens.declare_again().await;
             continue;
         }
         for recall in recalls.recalls {
             seen = seen.max(recall.seq);
-            let (leases, files) = (leases.clone(), files.clone());
-            tokio::spawn(async move { revoke(&leases, &files, recall).await });
+            let (releaser, files) = (releaser.clone(), files.clone());
+            tokio::spawn(async move { revoke(&releaser, &files, recall).await });
         }
     }
 }
 
 /// Carries one recall out.
-async fn revoke(leases: &GiveBack, files: &Weak<Files>, recall: Recall) {
+async fn revoke(releaser: &Releaser, files: &Weak<Files>, recall: Recall) {
     let Some(files) = files.upgrade() else { return };
     if recall.of_map {
         let (maps, of_map) = (files.needs_map(InodeId(recall.ino)).await, true);
         let Recall { ino, seq, .. } = recall;
         let items = vec![Item { ino, seq, maps, of_map, keep_read: true, open_seq: 0 }];
         if let Err(error) =
-            leases.requests.ask(Op::ReturnLeases(v1::ReturnLeasesOp { items })).await
+            releaser.requests.ask(Op::ReturnLeases(v1::ReturnLeasesOp { items })).await
         {
             debug!(%error, "it was not told who maps a file");
         }
         return;
     }
-    if let Some(answer) = leases.let_go(&files, recall).await {
-        leases.return_items(vec![answer]).await;
+    if let Some(answer) = releaser.release(&files, recall).await {
+        releaser.return_items(vec![answer]).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Gives back leases that this mount has no use for.
 
-use super::give_back::GiveBack;
+use super::release::Releaser;
 use crate::file::Files;
 use futures_util::stream::{self, StreamExt};
 use std::pin::pin;
@@ -17,21 +17,21 @@ const MAX_BATCH: usize = 4096;
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Gives back what is not wanted any more, for ever.
-pub(crate) async fn run(give_back: Arc<GiveBack>, files: Weak<Files>) {
+pub(crate) async fn run(releaser: Arc<Releaser>, files: Weak<Files>) {
     loop {
-        give_back.leases.surplus_grew.notified().await;
+        releaser.leases.surplus_grew.notified().await;
         sleep(GATHER_INTERVAL).await;
         let Some(files) = files.upgrade() else { return };
-        let give_back = give_back.clone();
+        let releaser = releaser.clone();
         // What cannot be flushed now holds up no other.
         tokio::spawn(async move {
-            let leases = &give_back.leases;
+            let leases = &releaser.leases;
             let surplus = leases.take_surplus().into_iter().map(|(ino, seq)| {
-                give_back.let_go(&files, Recall { ino: ino.0, seq, ..Default::default() })
+                releaser.release(&files, Recall { ino: ino.0, seq, ..Default::default() })
             });
             let left = stream::iter(surplus).buffer_unordered(MAX_BATCH).ready_chunks(MAX_BATCH);
             let mut returned = pin!(left.for_each(|items| {
-                give_back.return_items(items.into_iter().flatten().collect())
+                releaser.return_items(items.into_iter().flatten().collect())
             }));
             let _ = timeout(FLUSH_TIMEOUT, &mut returned).await;
             leases.shrunk();

@@ -1,5 +1,5 @@
-//! Commits written data on its own: when it is old, and when writers wait for room. Drops what was read ahead
-//! of who reads no more.
+//! Commits written data on its own: when it is old, and when writers wait for room. Drops what was
+//! read ahead of who reads no more.
 //!
 //! Invariant: a file that cannot make progress holds up no other: nothing is waited for here.
 
@@ -50,8 +50,8 @@ pub(crate) async fn run(budget: Arc<Budget>, age: Duration, files: Weak<Files>) 
     }
 }
 
-/// What is durable is committed; only if nothing is on its way that may land soon, buffers are sent as
-/// they are: segments should be whole.
+/// What is durable is committed; only if nothing is on its way that may land soon, buffers are sent
+/// as they are: segments should be whole.
 fn make_room(files: &[Arc<File>], now: Instant) {
     let durable: Vec<_> = files.iter().filter(|f| f.has_durable()).collect();
     durable.iter().for_each(|f| f.commit_behind());

@@ -1,3 +1,5 @@
+//! Dirty buffers against plain arrays, and what they count for.
+
 use super::*;
 use crate::file::piece::{Piece, PieceSource};
 use proptest::prelude::*;
@@ -20,9 +22,10 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
+    let len = prop_oneof![1usize..5000, 60_000usize..400_000];
     let off = prop_oneof![0..SPAN as u64, (0..48u64).prop_map(|n| n * 65_536)];
     prop_oneof![
-        8 => (off.clone(), prop_oneof![1usize..5000, 60_000usize..400_000]).prop_map(|(o, l)| Op::Write(o, l)),
+        8 => (off.clone(), len).prop_map(|(off, len)| Op::Write(off, len)),
         1 => off.prop_map(Op::Cut),
         2 => any::<bool>().prop_map(Op::Close),
         3 => Just(Op::Land),
@@ -150,7 +153,10 @@ proptest! {
                     world.model[size as usize..].fill(0);
                     world.committed[size as usize..].fill(0);
                 }
-                Op::Close(inline) => world.flying.extend(world.dirty.close_all(|_| inline, SEGMENT)),
+                Op::Close(inline) => {
+                    let closed = world.dirty.close_all(|_| inline, SEGMENT);
+                    world.flying.extend(closed);
+                }
                 Op::Land => world.land(),
                 Op::Relaunch => {
                     let all: Vec<BufferNo> = world.dirty.batch(BufferNo::MAX, 64).buffers;
@@ -186,7 +192,8 @@ proptest! {
             }
             files.push(dirty);
         }
-        let memory: usize = files.iter().flat_map(|f| f.buffers.values()).map(Buffer::capacity).sum();
+        let buffers = files.iter().flat_map(|file| file.buffers.values());
+        let memory: usize = buffers.map(Buffer::capacity).sum();
         let counted = LIMIT - budget.available_permits();
         // A buffer has a power of two of bytes.
         prop_assert!(memory <= 2 * counted + 4096 * files.len(), "{memory} of {counted}");

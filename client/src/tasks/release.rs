@@ -1,14 +1,15 @@
 //! What has to be done before a lease is given back.
 //!
-//! Invariant (I6): a recall is answered after everything that was buffered or made under the lease is
-//! committed, or given up and its failure noted, also what was written back in doubt; and what was locked under it is told; and after nothing that
-//! was cached under it is used any more, here or above ([`crate::ContentCache`]). What cannot be told keeps the
-//! lease here, until the session ends with it.
+//! Invariant (I6): a recall is answered after everything that was buffered or made under the lease
+//! is committed, or given up and its failure noted, also what was written back in doubt; and what
+//! was locked under it is told; and after nothing that was cached under it is used any more, here
+//! or above ([`crate::ContentCache`]). What cannot be told keeps the lease here, until the session
+//! ends with it.
 //!
-//! What may have been stored in memory above ([`crate::file::above`]) is written back first, while it may be
-//! buffered: else each page would be a commit of its own. Of a file whose pages go with the right to write
-//! nothing is there without that, and its recall waits for nobody who fills pages: who does waits for that right,
-//! and so perhaps for whoever recalls.
+//! What may have been stored in memory above is written back first, while
+//! it may be buffered: else each page would be a commit of its own. Of a file whose pages go with
+//! the right to write nothing is there without that, and its recall waits for nobody who fills
+//! pages: who does waits for that right, and so perhaps for whoever recalls.
 
 use crate::cache::{Answering, Leases};
 use crate::file::{File, Files, Taken};
@@ -27,11 +28,12 @@ use weft_proto::{InodeId, v1};
 /// Pause before what could not be told is told again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the leader is told, and what waits until it was: who wants a new lease, and who would cache above.
+/// What the leader is told, and what waits until it was: who wants a new lease, and who would cache
+/// above.
 pub(super) type Return<'a> = (Item, Answering<'a>, Option<Taken>);
 
 /// Gives leases back.
-pub(crate) struct GiveBack {
+pub(crate) struct Releaser {
     pub requests: Arc<Requests>,
     pub creates: Arc<Publisher>,
     pub opens: Arc<Opens>,
@@ -40,9 +42,9 @@ pub(crate) struct GiveBack {
     pub leases: Arc<Leases>,
 }
 
-impl GiveBack {
-    /// Tells what was made in a directory, or what was buffered of a file. Answers whether all was told or given
-    /// up, which the handles will be told.
+impl Releaser {
+    /// Tells what was made in a directory, or what was buffered of a file. Answers whether all was
+    /// told or given up, which the handles will be told.
     async fn publish_all(&self, ino: InodeId, file: Option<&Arc<File>>) -> bool {
         // Whoever wants to see the directory sees what was made in it.
         if let Err(error) = self.creates.settle(&[ino]).await {
@@ -55,9 +57,9 @@ impl GiveBack {
         !self.creates.is_unpublished(ino) && !file.is_some_and(|file| file.owes())
     }
 
-    /// Does what has to be done before a lease is given back. Answers what the leader is to be told; `None` if the
-    /// session has ended, and the lease with it.
-    pub async fn let_go<'a>(&'a self, files: &Files, recall: Recall) -> Option<Return<'a>> {
+    /// Does what has to be done before a lease is given back. Answers what the leader is to be
+    /// told; `None` if the session has ended, and the lease with it.
+    pub async fn release<'a>(&'a self, files: &Files, recall: Recall) -> Option<Return<'a>> {
         let (ino, leases) = (InodeId(recall.ino), &self.leases);
         let session = self.sessions.current().id;
         let mut taken: Option<Taken> = None;
@@ -73,8 +75,8 @@ impl GiveBack {
             // The right to write may come meanwhile.
             let ready = left.is_none_or(|file| !file.is_cached_alone());
             let Some(buffered) = leases.stop_buffering(ino, ready) else { continue };
-            // What was written without a lease to write is on its way already, and must not be waited for:
-            // its commit may be waiting for another mount that waits for this one.
+            // What was written without a lease to write is on its way already, and must not be
+            // waited for: its commit may be waiting for another mount that waits for this one.
             let owing = file.as_ref().filter(|_| buffered);
             while !self.publish_all(ino, owing).await {
                 sleep(RETRY_INTERVAL).await;
@@ -98,8 +100,9 @@ impl GiveBack {
                 false => file.take_back().await,
             });
         }
-        // What was stored under the lease when that may have been over is refused once others have changed the file. Only
-        // who has the right to map it can have such: no two mounts wait for each other.
+        // What was stored under the lease when that may have been over is refused once others have
+        // changed the file. Only who has the right to map it can have such: no two mounts wait for
+        // each other.
         while let Some(file) = files.get(ino).filter(|file| file.is_in_doubt_since(session)) {
             if !self.publish_all(ino, Some(&file)).await {
                 sleep(RETRY_INTERVAL).await;
