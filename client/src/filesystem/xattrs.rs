@@ -33,9 +33,9 @@ impl Filesystem {
         }
     }
 
-    /// Sets an extended attribute; `flags` are those of `setxattr(2)`. Setting `user.weft.layout` sets
-    /// the layout; setting an access control list sets the mode, and takes the set-group-id bit if
-    /// `clear_setgid`, as is due if the caller is not of the group.
+    /// Sets an extended attribute; `flags` are those of `setxattr(2)`. Setting `user.weft.layout`
+    /// sets the layout; setting an access control list sets the mode, and takes the set-group-id
+    /// bit if `clear_setgid`, as is due if the caller is not of the group.
     pub async fn set_xattr(
         &self,
         ino: InodeId,
