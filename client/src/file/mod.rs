@@ -1,7 +1,8 @@
 //! Open files: their handles, and the bytes that are read and written through them.
 //!
-//! A write is taken into the dirty buffers ([`write`], [`dirty`]), flies to storage when a buffer
-//! is full or a flush closes it ([`flight`]), and is committed when it is durable ([`commit`]).
+//! A write is taken into the dirty buffers ([`mod@write`], [`dirty`]), flies to storage when a
+//! buffer is full or a flush closes it ([`flight`]), and is committed when it is durable
+//! ([`commit`]).
 
 mod above;
 mod ahead;

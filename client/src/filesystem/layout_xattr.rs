@@ -13,8 +13,8 @@ pub fn print(layout: &Layout) -> String {
     )
 }
 
-/// Reads what [`print`] writes; parts may be left out. A profile alone brings the default unit and
-/// segment for it; without a profile, what is not named stays as in `now`.
+/// Reads what [`print()`] writes; parts may be left out. A profile alone brings the default unit
+/// and segment for it; without a profile, what is not named stays as in `now`.
 pub fn parse(text: &[u8], now: &Layout) -> Result<Layout> {
     let bad = |what: String| Error::new(ErrorKind::Invalid, what);
     let text = std::str::from_utf8(text).map_err(|_| bad("the layout is not text".into()))?;

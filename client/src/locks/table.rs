@@ -165,7 +165,7 @@ impl Table {
         session
     }
 
-    /// A request of [`Locks::begin`] is over; `change` says what it led to.
+    /// A request of [`Self::begin`] is over; `change` says what it led to.
     pub fn end(&self, ino: InodeId, gate: &Gate, change: impl FnOnce(&mut Entry)) {
         self.edit(ino, gate, |entry| {
             entry.asking -= 1;
