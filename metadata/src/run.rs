@@ -61,7 +61,8 @@ pub async fn run_in(
     let mut identity =
         Identity::claim(&config.data_dir, config.id, config.peers.iter().map(|p| p.id).collect())?;
     let bind = async || {
-        transport.bind(&config.listen).await.map_err(|e| {
+        let listen = async { transport.bind(&config.listen.parse()?).await };
+        listen.await.map_err(|e: std::io::Error| {
             Error::new(ErrorKind::Unavailable, format!("cannot listen on {}: {e}", config.listen))
         })
     };

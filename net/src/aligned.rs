@@ -47,6 +47,7 @@ impl Region {
     /// Bytes of every region.
     pub const LEN: usize = 64 << 20;
 
+    /// The address of its first byte.
     pub fn start(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.start)
     }
@@ -178,6 +179,7 @@ impl AlignedBuf {
         self.len = len;
     }
 
+    /// The bytes, up to the length.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: `len` <= capacity, all bytes are initialised, and `&mut self` owns the block.
         unsafe { std::slice::from_raw_parts_mut(self.block().start.as_ptr(), self.len) }
@@ -185,6 +187,11 @@ impl AlignedBuf {
 
     /// The start of the memory, for what does not keep to references: I/O by the kernel.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.block().start.as_ptr()
+    }
+
+    /// The start of the memory, for whoever shares it out ([`crate::Buffer`]).
+    pub(crate) fn memory(&self) -> *mut u8 {
         self.block().start.as_ptr()
     }
 

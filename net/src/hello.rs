@@ -15,9 +15,11 @@ pub struct Identity {
 /// Who is on the other end of a served connection, in its own words.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
+    /// For people and logs; cut if it is long.
     pub name: String,
     /// Where the connection comes from.
     pub address: String,
+    /// The cluster it belongs to, if it knows yet.
     pub cluster: Option<Uuid>,
 }
 

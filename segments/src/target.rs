@@ -2,12 +2,12 @@
 //!
 //! Invariant: bytes that a read answers match their checksums (I3).
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tokio::time::Instant;
-use weft_net::{Body, Peer, Peers};
+use weft_net::{Body, Buffer, Peer, Peers};
 use weft_proto::layout::BLOCK;
 use weft_proto::{Call, ChunkId, Error, ErrorKind, Result, SessionId, TargetId, v1};
 
@@ -60,9 +60,9 @@ impl TargetClient {
         &self,
         chunk: ChunkId,
         off: u64,
-        into: Vec<BytesMut>,
+        into: Vec<Buffer>,
         deadline: Instant,
-    ) -> Result<Vec<BytesMut>> {
+    ) -> Result<Vec<Buffer>> {
         let len = into.iter().map(|piece| piece.len() as u64).sum();
         let request = v1::GetRequest { target: self.id.0, chunk: Some(chunk.into()), off, len };
         let body = Body { send: Vec::new(), into };
@@ -153,7 +153,7 @@ impl fmt::Display for TargetClient {
 }
 
 /// Pieces that are whole blocks, against the checksums of their blocks in order.
-fn verified(pieces: &[BytesMut], checksums: &[u32]) -> bool {
+fn verified(pieces: &[Buffer], checksums: &[u32]) -> bool {
     let mut left = checksums;
     for piece in pieces {
         let blocks = piece.len().div_ceil(BLOCK as usize);

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::{Endpoint, Uri};
 use tracing::{debug, info, warn};
-use weft_net::Transport;
+use weft_net::{Address, Transport};
 use weft_proto::v1::control_client::ControlClient;
 use weft_proto::{Error, ErrorKind, MapEpoch, Result, map, v1};
 
@@ -142,10 +142,10 @@ async fn channel(
         )
     };
     let connector = tower::service_fn({
-        let address = address.to_string();
+        let address = address.parse::<Address>().map_err(|e| bad(&e))?;
         move |_: Uri| {
             let (transport, address) = (transport.clone(), address.clone());
-            async move { transport.connect(&address).await.map(TokioIo::new) }
+            async move { transport.stream(&address).await.map(TokioIo::new) }
         }
     });
     let endpoint = Endpoint::from_shared(format!("http://{address}"))

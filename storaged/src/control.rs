@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use v1::control_client::ControlClient;
-use weft_net::Transport;
+use weft_net::{Address, Transport};
 use weft_proto::{Error, ErrorKind, Result, v1};
 
 /// Longest wait for one answer. A server waits itself for an election to end.
@@ -106,10 +106,10 @@ impl Control {
         let endpoint =
             Endpoint::from_shared(format!("http://{address}")).map_err(|e| fail(e.to_string()))?;
         let transport = self.transport.clone();
-        let to = address.clone();
+        let to = address.parse::<Address>().map_err(|e| fail(e.to_string()))?;
         let connector = tower::service_fn(move |_| {
             let (transport, to) = (transport.clone(), to.clone());
-            async move { transport.connect(&to).await.map(TokioIo::new) }
+            async move { transport.stream(&to).await.map(TokioIo::new) }
         });
         match timeout(PATIENCE, endpoint.connect_with_connector(connector)).await {
             Ok(Ok(channel)) => Ok(ControlClient::new(channel)),

@@ -49,10 +49,11 @@ impl Daemon {
         let fail = |e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("cannot listen on {listen}: {e}"))
         };
-        let listener = transport.bind(listen).await.map_err(fail)?;
+        let at = listen.parse().map_err(fail)?;
+        let listener = transport.bind(&at).await.map_err(fail)?;
         let address = match &config.advertise {
             Some(address) => address.clone(),
-            None => listener.local_address().map_err(fail)?,
+            None => listener.local_address().map_err(fail)?.to_string(),
         };
         Ok(Self { config, transport, listener, address })
     }

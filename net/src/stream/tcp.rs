@@ -1,6 +1,10 @@
 //! TCP through the kernel.
 
-use crate::transport::{BoxStream, Listener, ReadHalf, Stream, Transport, WriteHalf};
+use super::link::{link, socket};
+use super::sniff::Accepted;
+use super::{BoxStream, ReadHalf, Stream, WriteHalf};
+use crate::address::Address;
+use crate::transport::{Link, Listener, Opening, Transport};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::sync::Arc;
@@ -43,29 +47,33 @@ impl Stream for TcpStream {
 
 #[async_trait::async_trait]
 impl Transport for Tcp {
-    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
-        let stream = TcpStream::connect(address).await?;
+    async fn connect(&self, address: &Address) -> io::Result<Link> {
+        Ok(link(self.stream(address).await?, &[]))
+    }
+
+    async fn stream(&self, address: &Address) -> io::Result<BoxStream> {
+        let stream = TcpStream::connect(socket(address)?).await?;
         tune(&stream)?;
         Ok(Box::new(stream))
     }
 
-    async fn bind(&self, address: &str) -> io::Result<Box<dyn Listener>> {
-        Ok(Box::new(TcpPort(TcpListener::bind(address).await?)))
+    async fn bind(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
+        Ok(Box::new(TcpPort(TcpListener::bind(socket(address)?).await?)))
     }
 }
 
 #[async_trait::async_trait]
 impl Listener for TcpPort {
-    async fn accept(&mut self) -> io::Result<(BoxStream, String)> {
+    async fn accept(&mut self) -> io::Result<(Box<dyn Opening>, Address)> {
         let (stream, address) = self.0.accept().await?;
         // A peer that is gone already shows at the first read; it is no fault of the port.
         if let Err(error) = tune(&stream) {
             tracing::debug!(%address, %error, "cannot tune an accepted connection");
         }
-        Ok((Box::new(stream), address.to_string()))
+        Ok((Box::new(Accepted(Box::new(stream))), address.into()))
     }
 
-    fn local_address(&self) -> io::Result<String> {
-        Ok(self.0.local_addr()?.to_string())
+    fn local_address(&self) -> io::Result<Address> {
+        Ok(self.0.local_addr()?.into())
     }
 }

@@ -1,8 +1,9 @@
-//! Tells by its first bytes what a connection speaks; what others serve keeps its place meanwhile.
+//! Tells by its first bytes what a stream speaks.
 
-use super::door::Seat;
+use super::link::link;
+use super::{BoxStream, ReadHalf, Stream, WriteHalf};
 use crate::frame::MAGIC;
-use crate::transport::{BoxStream, ReadHalf, Stream, WriteHalf};
+use crate::transport::{Opening, Speaks};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,21 +12,22 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 /// What every HTTP/2 client sends first (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(super) enum Speaks {
-    /// The magic has been read.
-    Frames(BoxStream),
-    /// The preface is still to be read.
-    Http2(BoxStream),
-    /// Anything else, with the first bytes.
-    Unknown([u8; 4]),
+/// A stream that was accepted.
+pub(super) struct Accepted(pub BoxStream);
+
+#[async_trait::async_trait]
+impl Opening for Accepted {
+    async fn speaks(self: Box<Self>) -> io::Result<Speaks> {
+        sniff(self.0).await
+    }
 }
 
 /// Reads as much as it takes to know.
-pub(super) async fn sniff(mut stream: BoxStream) -> io::Result<Speaks> {
+async fn sniff(mut stream: BoxStream) -> io::Result<Speaks> {
     let mut first = [0; MAGIC.len()];
     stream.read_exact(&mut first).await?;
     if first == MAGIC {
-        return Ok(Speaks::Frames(stream));
+        return Ok(Speaks::Frames(link(stream, &MAGIC)));
     }
     if first != PREFACE[..4] {
         return Ok(Speaks::Unknown(first));
@@ -42,36 +44,6 @@ pub(super) async fn sniff(mut stream: BoxStream) -> io::Result<Speaks> {
 struct Replayed {
     first: &'static [u8],
     inner: BoxStream,
-}
-
-/// A stream that somebody else serves. It ends when its place is lost, and leaves it when dropped.
-pub(super) struct Seated {
-    inner: BoxStream,
-    lost: Pin<Box<dyn Future<Output = ()> + Send>>,
-    ended: bool,
-    _seat: Seat,
-}
-
-impl Seated {
-    pub fn new(inner: BoxStream, seat: Seat) -> Self {
-        Self { inner, lost: Box::pin(seat.loss()), ended: false, _seat: seat }
-    }
-}
-
-impl Stream for Seated {}
-
-impl AsyncRead for Seated {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.ended = self.ended || self.lost.as_mut().poll(cx).is_ready();
-        if self.ended {
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut self.inner).poll_read(cx, buf)
-    }
 }
 
 /// The reading half of a [`Replayed`].
@@ -124,36 +96,6 @@ impl AsyncRead for ReplayedRead {
 }
 
 impl AsyncWrite for Replayed {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
-    }
-}
-
-impl AsyncWrite for Seated {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

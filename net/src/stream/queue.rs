@@ -4,7 +4,8 @@
 //! Headers and small pieces are gathered in one run of bytes; large pieces stay where they are.
 //! Invariant: frames leave whole and in the order of the pushes.
 
-use crate::frame::{HEADER_LEN, Header};
+use crate::frame::{Frame, HEADER_LEN, Head};
+use crate::transport::User;
 use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -19,24 +20,18 @@ const GATHER: usize = 1024;
 /// A gathered run that grew beyond this is given back after use.
 const KEEP: usize = 256 << 10;
 
-/// What a frame carries after its header, besides the payload.
-pub(crate) enum Head<'a, M> {
-    Message(&'a M),
-    Bytes(Bytes),
-}
-
 /// Frames that are written together.
 #[derive(Default)]
-pub(crate) struct Batch {
+struct Batch {
     /// Headers and small pieces.
     gathered: Vec<u8>,
     /// Written so far of `gathered`.
     at: usize,
     /// Large pieces, each with its place: the offset in `gathered` before which it comes.
     pieces: VecDeque<(usize, Bytes)>,
-    /// Answers in this batch and their cost, for the window of a server.
-    pub answers: usize,
-    pub answer_bytes: usize,
+    /// Frames with a cost, and the sum of their costs.
+    costly: usize,
+    cost: usize,
 }
 
 impl Batch {
@@ -56,7 +51,7 @@ impl Batch {
         self.gathered.clear();
         self.gathered.shrink_to(KEEP);
         self.pieces.clear();
-        (self.at, self.answers, self.answer_bytes) = (0, 0, 0);
+        (self.at, self.costly, self.cost) = (0, 0, 0);
     }
 
     /// The gathered bytes up to the next large piece.
@@ -133,26 +128,19 @@ struct State {
 
 /// The sending side of one connection.
 #[derive(Default)]
-pub(crate) struct SendQueue(Mutex<State>);
+pub(super) struct SendQueue(Mutex<State>);
 
 impl SendQueue {
-    /// Appends a frame; its lengths are filled in. `cost` is what the window is given back when an
-    /// answer has been written. False: the connection is closed and the frame dropped.
-    pub fn push<M: prost::Message>(
-        &self,
-        mut header: Header,
-        head: Head<'_, M>,
-        payload: Vec<Bytes>,
-        cost: Option<usize>,
-    ) -> bool {
-        header.head_len = match &head {
-            Head::Message(message) => message.encoded_len() as u32,
-            Head::Bytes(bytes) => bytes.len() as u32,
-        };
-        header.payload_len = payload.iter().map(Bytes::len).sum::<usize>() as u32;
+    /// Appends a frame. False: the connection is closed and the frame dropped.
+    pub fn push(&self, frame: Frame<'_>, cost: Option<usize>) -> bool {
+        let Frame { header, head, payload } = frame;
         let large = match head {
             // Encoding a large message must not hold up the others under the lock.
-            Head::Message(m) if header.head_len as usize > GATHER => Some(m.encode_to_vec().into()),
+            Head::Message(message) if header.head_len as usize > GATHER => {
+                let mut bytes = Vec::with_capacity(header.head_len as usize);
+                message.encode(&mut bytes);
+                Some(bytes.into())
+            }
             Head::Bytes(ref bytes) => Some(bytes.clone()),
             Head::Message(_) => None,
         };
@@ -167,15 +155,13 @@ impl SendQueue {
         batch.gathered.extend_from_slice(&header);
         match (large, head) {
             (Some(bytes), _) => batch.push(bytes),
-            (None, Head::Message(m)) => {
-                m.encode(&mut batch.gathered).expect("a vector grows as needed");
-            }
+            (None, Head::Message(message)) => message.encode(&mut batch.gathered),
             (None, Head::Bytes(_)) => {}
         }
         payload.into_iter().for_each(|piece| batch.push(piece));
         if let Some(bytes) = cost {
-            batch.answers += 1;
-            batch.answer_bytes += bytes;
+            batch.costly += 1;
+            batch.cost += bytes;
         }
         let writer = state.writer.take();
         drop(state);
@@ -186,7 +172,7 @@ impl SendQueue {
     }
 
     /// No more frames; the writer ends after those that are here.
-    pub fn close(&self) {
+    pub fn end(&self) {
         let mut state = self.0.lock();
         state.closed = true;
         let writer = state.writer.take();
@@ -197,22 +183,20 @@ impl SendQueue {
     }
 
     /// Nothing waits to be written or is being written.
-    pub fn is_idle(&self) -> bool {
+    pub fn rests(&self) -> bool {
         let state = self.0.lock();
         state.pending.is_empty() && !state.writing
     }
 
-    /// Writes frames until the queue is closed and empty, or the stream fails. `crowded` tells whether
-    /// more frames than one are likely to come at a time; `written` is called after each batch.
+    /// Writes frames until the queue is closed and empty, or the stream fails.
     pub async fn write_to(
         &self,
         mut io: impl AsyncWrite + Unpin,
         progress: &AtomicU64,
-        crowded: impl Fn() -> bool,
-        mut written: impl FnMut(&Batch),
+        user: &dyn User,
     ) -> io::Result<()> {
         let mut batch = Batch::default();
-        while self.next(&mut batch, &crowded).await {
+        while self.next(&mut batch, user).await {
             while batch.has_remaining() {
                 if io.write_buf(&mut batch).await? == 0 {
                     return Err(io::ErrorKind::WriteZero.into());
@@ -220,13 +204,15 @@ impl SendQueue {
                 progress.fetch_add(1, Ordering::Relaxed);
             }
             io.flush().await?;
-            written(&batch);
+            if batch.costly > 0 {
+                user.left(batch.costly, batch.cost);
+            }
         }
         io.shutdown().await
     }
 
     /// Swaps the written batch for the pending frames; false at the end.
-    async fn next(&self, batch: &mut Batch, crowded: impl Fn() -> bool) -> bool {
+    async fn next(&self, batch: &mut Batch, user: &dyn User) -> bool {
         batch.clear();
         let slept = {
             let mut state = self.0.lock();
@@ -243,7 +229,7 @@ impl SendQueue {
                 Poll::Pending
             })
             .await;
-            if crowded() {
+            if user.crowded() {
                 // Let the tasks that are ready now push first: their frames go in the same write.
                 tokio::task::yield_now().await;
             }
