@@ -21,8 +21,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 const FLUSH: u32 = 25;
-/// FALLOCATE and both forms of COPY_FILE_RANGE. The kernel forgets the pages that they replace only when
-/// it is told that they succeeded, so they are answered when they have ended and not before.
+/// FALLOCATE and both forms of COPY_FILE_RANGE. The kernel forgets the pages that they replace only
+/// when it is told that they succeeded, so they are answered when they have ended and not before.
 const REPLACE_PAGES: [u32; 3] = [43, 47, 53];
 /// How often a waiting request whose caller got a signal looks whether that was killed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -53,8 +53,8 @@ impl Waiting {
         Self { handler, table: Mutex::default() }
     }
 
-    /// Polls `work`; what it answers, now or later, goes to `route`. A signal to the caller is passed
-    /// on to `signal`. Must be called inside `runtime`.
+    /// Polls `work`; what it answers, now or later, goes to `route`. A signal to the caller is
+    /// passed on to `signal`. Must be called inside `runtime`.
     pub fn start(
         self: &Arc<Self>,
         header: &Header,
@@ -110,8 +110,8 @@ impl Waiting {
         }
     }
 
-    /// The kernel tells of no signal while a process ends, and has it wait for its closes all the same.
-    /// Looks whether those that wait for long are of such a one, as long as closes wait.
+    /// The kernel tells of no signal while a process ends, and has it wait for its closes all the
+    /// same. Looks whether those that wait for long are of such a one, as long as closes wait.
     async fn watch_closes(self: Arc<Self>) {
         let mut seen: Vec<Arc<Call>> = Vec::new();
         loop {

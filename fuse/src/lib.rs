@@ -8,7 +8,8 @@
 //!   is 0), and no file data past an open unless the client says that it is still good.
 //! - The kernel checks permissions (`default_permissions`), with the attributes that the client
 //!   answers.
-//! - A caller that is killed does not wait for the cluster; what it had begun is finished without it.
+//! - A caller that is killed does not wait for the cluster; what it had begun is finished without
+//!   it.
 
 pub mod abi;
 mod adapter;

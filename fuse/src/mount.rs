@@ -186,8 +186,8 @@ impl Mounted {
         self.over_io_uring
     }
 
-    /// Lets go of whoever waits for an answer, at the end: what is called then, and whatever comes later, is
-    /// answered `EIO`.
+    /// Lets go of whoever waits for an answer, at the end: what is called then, and whatever comes
+    /// later, is answered `EIO`.
     pub fn abandon(&self) -> impl FnOnce() + Send + 'static {
         let session = self.session.clone();
         move || session.abandon()

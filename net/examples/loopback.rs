@@ -1,4 +1,5 @@
-//! What a call and a byte cost on this machine: `cargo run --release -p weft-net --example loopback`.
+//! What a call and a byte cost on this machine: `cargo run --release -p weft-net --example
+//! loopback`.
 //!
 //! Client and server share the process and its threads, so CPU figures are both sides together.
 

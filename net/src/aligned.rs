@@ -2,9 +2,9 @@
 //! They lie in a few large regions, which whoever does the I/O can make known to the kernel once
 //! ([`regions`]), so that it need not look up the pages of every request.
 //!
-//! Invariants: the start is aligned to [`ALIGN`] and the capacity is a multiple of it; every byte is
-//! initialised; at most [`MAX_CACHED`] bytes are kept in the size classes for reuse; a region stays
-//! where it is to the end of the process, and a buffer lies in one region or in none.
+//! Invariants: the start is aligned to [`ALIGN`] and the capacity is a multiple of it; every byte
+//! is initialised; at most [`MAX_CACHED`] bytes are kept in the size classes for reuse; a region
+//! stays where it is to the end of the process, and a buffer lies in one region or in none.
 
 use buddy_system_allocator::FrameAllocator;
 use bytes::Bytes;

@@ -1,12 +1,13 @@
 //! Memory that a payload lands in.
 //!
 //! A transport may have the other side write into it, so it lies in the regions of [`AlignedBuf`],
-//! which a transport registers once and knows by address; `BytesMut` can lie nowhere but in the heap.
-//! What is sent stays `Bytes`: they can be a view of this memory as of any other, and a transport that
-//! needs registered memory finds by the address whether it is in a region, else copies it there.
+//! which a transport registers once and knows by address; `BytesMut` can lie nowhere but in the
+//! heap. What is sent stays `Bytes`: they can be a view of this memory as of any other, and a
+//! transport that needs registered memory finds by the address whether it is in a region, else
+//! copies it there.
 //!
-//! Invariants: of the bytes of one block each belongs to one buffer; the block goes back to its pool
-//! with the last buffer that has a part of it.
+//! Invariants: of the bytes of one block each belongs to one buffer; the block goes back to its
+//! pool with the last buffer that has a part of it.
 
 use crate::aligned::AlignedBuf;
 use bytes::Bytes;
@@ -23,8 +24,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer of `len` bytes, whose start is aligned to 4096. They are whatever was there: fill them
-    /// before showing them to anyone.
+    /// A buffer of `len` bytes, whose start is aligned to 4096. They are whatever was there: fill
+    /// them before showing them to anyone.
     pub fn take(len: usize) -> Self {
         Self { block: Arc::new(AlignedBuf::take(len)), start: 0, len }
     }

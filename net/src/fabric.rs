@@ -2,11 +2,11 @@
 //! server fetches the payload of a request when it has memory for it, and writes that of an answer
 //! straight into the caller's memory before it sends the answer, whether anyone still waits or not.
 //!
-//! For tests and simulation: no clock, no randomness, no threads. Connections are between hosts of one
-//! [`Fabric`], in one process.
+//! For tests and simulation: no clock, no randomness, no threads. Connections are between hosts of
+//! one [`Fabric`], in one process.
 //!
-//! Invariants: memory of the other side is written only under the lock of the connection while it is
-//! not over, which is what severing it relies on; no more messages than [`CREDITS`] wait at a
+//! Invariants: memory of the other side is written only under the lock of the connection while it
+//! is not over, which is what severing it relies on; no more messages than [`CREDITS`] wait at a
 //! receiver, the others at who sent them.
 
 use crate::address::Address;

@@ -4,17 +4,18 @@
 //! connection and answers come in any order; a payload is never copied between the network and the
 //! buffer it is for.
 //!
-//! - [`Peers`] and [`Peer`]: the calling side. Connects lazily, reconnects with backoff, fails every
-//!   call in flight at once when the peer dies.
+//! - [`Peers`] and [`Peer`]: the calling side. Connects lazily, reconnects with backoff, fails
+//!   every call in flight at once when the peer dies.
 //! - [`serve`] and [`Service`]: the answering side. Reads no more than its window allows; a panic
 //!   of a handler answers `Internal` to that one request.
 //! - [`Transport`]: what frames and payloads cross. [`tcp()`] is one, and with feature `sim` there
-//!   are [`sim`], the same on a simulated network, and [`Fabric`], which moves payloads as RDMA does.
+//!   are [`sim`], the same on a simulated network, and [`Fabric`], which moves payloads as RDMA
+//!   does.
 //! - [`Buffer`] and [`AlignedBuf`]: memory for payloads, which a transport can register.
 //!
 //! Invariants: nothing here knows what a request means, but for `HELLO` and `PING`; bytes from the
-//! network are bounded and checked before they cost memory; all time is tokio's, so that a simulator
-//! owns the clock.
+//! network are bounded and checked before they cost memory; all time is tokio's, so that a
+//! simulator owns the clock.
 #![warn(missing_docs)]
 
 mod address;

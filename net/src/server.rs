@@ -48,7 +48,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// The message that was sent. Errors: `Protocol` if it does not read, or is of another operation.
+    /// The message that was sent. Errors: `Protocol` if it does not read, or is of another
+    /// operation.
     pub fn decode<C: Call>(&self) -> Result<C> {
         let wrong =
             |why: String| Error::new(ErrorKind::Protocol, format!("operation {}: {why}", self.op));
@@ -108,11 +109,12 @@ pub struct ServerOptions {
     /// Longest payload of a request, in bytes; a longer one is answered with `Invalid`. Nobody may
     /// send more than [`crate::MAX_PAYLOAD`].
     pub max_payload: usize,
-    /// Payload bytes of one connection that are held at once, of requests being served and of answers
-    /// not yet written. Above it, the connection is not read. One request always fits.
+    /// Payload bytes of one connection that are held at once, of requests being served and of
+    /// answers not yet written. Above it, the connection is not read. One request always fits.
     pub max_in_flight: usize,
     /// Bytes of requests and answers that are held at once, of all connections together. Beyond a
-    /// little that each may always hold, a connection that finds none left waits; see [`crate::Way`] too.
+    /// little that each may always hold, a connection that finds none left waits; see
+    /// [`crate::Way`] too.
     pub max_memory: usize,
     /// Most connections at once. Idle ones make room for others, and so do those of the host that
     /// has most; who finds no place is told so.

@@ -60,8 +60,8 @@ pub enum Speaks {
     Unknown([u8; 4]),
 }
 
-/// A connection, in parts that different tasks use at once. Once the sender was severed, or the pump
-/// has ended or was dropped, the other side receives [`Broken`] after what was sent before.
+/// A connection, in parts that different tasks use at once. Once the sender was severed, or the
+/// pump has ended or was dropped, the other side receives [`Broken`] after what was sent before.
 pub struct Link {
     /// Takes what is to be sent.
     pub sender: Arc<dyn Sender>,
@@ -89,8 +89,8 @@ pub trait Sender: Send + Sync + 'static {
     /// this request was received or [`Self::sever`] has returned.
     unsafe fn ask(&self, frame: Frame<'_>, into: &[Buffer]) -> bool;
 
-    /// Queues an answer, or a request that none is wanted for. With a `cost`, [`User::left`] is told
-    /// of it when the frame and its payload have left. False: the connection is over.
+    /// Queues an answer, or a request that none is wanted for. With a `cost`, [`User::left`] is
+    /// told of it when the frame and its payload have left. False: the connection is over.
     fn send(&self, frame: Frame<'_>, cost: Option<usize>) -> bool;
 
     /// Nothing waits to be sent or is being sent.
@@ -99,8 +99,8 @@ pub trait Sender: Send + Sync + 'static {
     /// Takes no more frames; the pump ends after those that are here.
     fn close(&self);
 
-    /// Ends the connection now. When this has returned, nothing writes any more into memory that was
-    /// given to [`Self::ask`].
+    /// Ends the connection now. When this has returned, nothing writes any more into memory that
+    /// was given to [`Self::ask`].
     fn sever(&self);
 }
 
@@ -114,8 +114,8 @@ pub trait Receiver: Send + 'static {
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Broken>>;
 
     /// The next bytes of the payload. Memory that was given to [`Sender::ask`] with the request may
-    /// be filled already, if all of it is asked for in order. To be polled with the same memory until
-    /// it is ready.
+    /// be filled already, if all of it is asked for in order. To be polled with the same memory
+    /// until it is ready.
     fn poll_payload(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<(), Broken>>;
 
     /// Does without the payload.

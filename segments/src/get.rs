@@ -116,8 +116,8 @@ impl Segments {
         Ok(pieces)
     }
 
-    /// Asks a target that let a read wait for one block of what it was asked for, unless that is under
-    /// way: until it has answered or failed, no read waits for it.
+    /// Asks a target that let a read wait for one block of what it was asked for, unless that is
+    /// under way: until it has answered or failed, no read waits for it.
     pub(crate) fn probe(self: &Arc<Self>, segment: &Segment, shard: u8, off: u64) {
         let map = self.map.current();
         let seat = segment.seats.get(usize::from(shard));

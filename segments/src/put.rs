@@ -1,9 +1,10 @@
-//! Makes a segment durable: cut, encode, send every shard at once, and somewhere else if one fails; as
-//! shorter segments if nowhere is room for chunks so long.
+//! Makes a segment durable: cut, encode, send every shard at once, and somewhere else if one fails;
+//! as shorter segments if nowhere is room for chunks so long.
 //!
 //! Invariants: a segment is answered only after every shard was acknowledged durable, m parity
-//! shards always among them (I1); an attempt that failed leaves its id behind for ever. Every refusal
-//! for want of room is remembered, and so many attempts as there are targets end those of one length.
+//! shards always among them (I1); an attempt that failed leaves its id behind for ever. Every
+//! refusal for want of room is remembered, and so many attempts as there are targets end those of
+//! one length.
 
 use crate::map::Target;
 use crate::place::{NoPlace, Place, choose};
@@ -23,8 +24,8 @@ use weft_proto::{ChunkId, Error, ErrorKind, Geometry, Layout, Result, TargetId};
 
 /// How long to wait for the map to change before looking at the targets again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Data is cut no shorter to find room, in bytes. A target that has as much free at all has it for a chunk of
-/// that length: it takes sixteen holes of a block each.
+/// Data is cut no shorter to find room, in bytes. A target that has as much free at all has it for
+/// a chunk of that length: it takes sixteen holes of a block each.
 const SHORTEST: usize = 32 << 10;
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
@@ -41,9 +42,9 @@ struct Chunk {
 }
 
 impl Segments {
-    /// Writes `data` as new segments of the current session, which follow each other: one, or, if no
-    /// targets have room for its chunks, shorter ones. Errors: `NoSpace`; `Io` when at the deadline too
-    /// few targets live or answer.
+    /// Writes `data` as new segments of the current session, which follow each other: one, or, if
+    /// no targets have room for its chunks, shorter ones. Errors: `NoSpace`; `Io` when at the
+    /// deadline too few targets live or answer.
     pub async fn put(
         self: &Arc<Self>,
         layout: &Layout,
@@ -193,7 +194,8 @@ impl Segments {
     }
 }
 
-/// A chunk that is there with other content is not of this attempt, and must not be deleted with it.
+/// A chunk that is there with other content is not of this attempt, and must not be deleted with
+/// it.
 fn keep_what_exists(
     written: &mut Vec<(TargetId, ChunkId)>,
     at: (TargetId, ChunkId),
@@ -211,8 +213,8 @@ fn room(refusal: &Error, length: u64) -> u64 {
     refusal.hint.parse().map_or(shorter, |told: u64| told.min(shorter))
 }
 
-/// How long a segment to try when there is no room for one of `len` bytes: half as long, in whole stripes if
-/// there are more than one.
+/// How long a segment to try when there is no room for one of `len` bytes: half as long, in whole
+/// stripes if there are more than one.
 fn shorter(layout: &Layout, len: usize) -> usize {
     let stripe = usize::from(layout.profile.k()) * layout.unit as usize;
     let step = if len > stripe { stripe } else { BLOCK as usize };

@@ -1,7 +1,7 @@
 //! The newest cluster map, and the watch that keeps it new.
 //!
-//! Invariants: the epoch that [`MapWatch::current`] answers never goes back; changes are carried out on the
-//! map that they are of.
+//! Invariants: the epoch that [`MapWatch::current`] answers never goes back; changes are carried
+//! out on the map that they are of.
 
 use crate::map::Map;
 use crate::rng::Rng;
@@ -37,7 +37,8 @@ impl MapWatch {
         self.newest.borrow().clone()
     }
 
-    /// Takes a map, or changes of the one that is known, if that is newer. Error: `StaleMap`, changes of another.
+    /// Takes a map, or changes of the one that is known, if that is newer. Error: `StaleMap`,
+    /// changes of another.
     pub fn offer(&self, news: v1::ClusterMap) -> Result<()> {
         let known = self.current();
         if news.epoch <= known.epoch.0 {
@@ -65,8 +66,8 @@ impl MapWatch {
         self.follow_another.notify_one();
     }
 
-    /// Follows the map for ever, going from one metadata server to the next as they fail. One of `metadata`
-    /// (`host:port`) is enough to find the others.
+    /// Follows the map for ever, going from one metadata server to the next as they fail. One of
+    /// `metadata` (`host:port`) is enough to find the others.
     pub async fn follow(
         self: Arc<Self>,
         metadata: Vec<String>,
@@ -115,7 +116,8 @@ impl MapWatch {
         loop {
             let news = maps.message();
             let news = match self.current().epoch.0 {
-                // Who has a map sends it at once; a server that has not heard of the cluster yet sends none.
+                // Who has a map sends it at once; a server that has not heard of the cluster yet
+                // sends none.
                 0 => timeout(CONNECT, news)
                     .await
                     .map_err(|_| bad(tonic::Status::deadline_exceeded("it has no map")))?,

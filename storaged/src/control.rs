@@ -53,8 +53,9 @@ impl Control {
         Self { transport, addresses, next: 0, leader: None, client: None }
     }
 
-    /// Asks each server once, and the leader that they name. Errors: `WrongCluster`; `NotFound` when the
-    /// leader does not know a target of a heartbeat; `Unavailable` or `NotLeader` when none leads.
+    /// Asks each server once, and the leader that they name. Errors: `WrongCluster`; `NotFound`
+    /// when the leader does not know a target of a heartbeat; `Unavailable` or `NotLeader` when
+    /// none leads.
     pub async fn call<Q: Question>(&mut self, question: Q) -> Result<Q::Answer> {
         let mut last = Error::new(ErrorKind::Unavailable, "no metadata server is configured");
         for _ in 0..=self.addresses.len() {
@@ -87,7 +88,8 @@ impl Control {
         Err(last)
     }
 
-    /// The connection that served last, or a new one to the leader if known, else to the next server.
+    /// The connection that served last, or a new one to the leader if known, else to the next
+    /// server.
     async fn client(&mut self) -> Result<ControlClient<Channel>> {
         if let Some(client) = self.client.take() {
             return Ok(client);

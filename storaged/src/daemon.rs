@@ -84,8 +84,9 @@ impl Daemon {
         self.serve(targets, open, service, keepers, shutdown).await
     }
 
-    /// As [`Self::run`], for targets that the caller has opened, each with where its drive is. `around`
-    /// makes of the chunk service what is served: a simulation decides when its threads run.
+    /// As [`Self::run`], for targets that the caller has opened, each with where its drive is.
+    /// `around` makes of the chunk service what is served: a simulation decides when its threads
+    /// run.
     pub async fn run_open(
         self,
         engines: Vec<(Engine, String)>,
@@ -150,8 +151,8 @@ impl Daemon {
     }
 }
 
-/// Attaches all targets at once and keeps them. Returns only if none is open and none may come to be
-/// without an admin.
+/// Attaches all targets at once and keeps them. Returns only if none is open and none may come to
+/// be without an admin.
 async fn keep_all(keepers: Vec<Keeper>, open: Arc<Mutex<Vec<Open>>>) -> Result<()> {
     let mut first_error = None;
     let mut waiting = false;

@@ -3,7 +3,8 @@
 //!
 //! Everything is in the byte order of this machine. A request is a header, a record of fixed length
 //! that depends on the opcode, and names or data of any length. From `/dev/fuse` the three follow
-//! each other; over io_uring they come apart. Lengths that do not add up are an error, never a panic.
+//! each other; over io_uring they come apart. Lengths that do not add up are an error, never a
+//! panic.
 
 mod bytes;
 mod init;

@@ -1,15 +1,15 @@
 //! FUSE over io_uring: the kernel puts requests into buffers of ours and takes the answers from
 //! there; one system call commits answers and waits for requests.
 //!
-//! The kernel has one queue for each CPU that could exist and sends a request to the queue of the CPU
-//! that it was made on. One thread a CPU, pinned there, serves it: between a caller that sleeps and
-//! the thread that wakes on the same CPU nothing has to be woken elsewhere, which is most of what a
-//! small request costs.
+//! The kernel has one queue for each CPU that could exist and sends a request to the queue of the
+//! CPU that it was made on. One thread a CPU, pinned there, serves it: between a caller that sleeps
+//! and the thread that wakes on the same CPU nothing has to be woken elsewhere, which is most of
+//! what a small request costs.
 //!
 //! Invariant: a queue has entries to spare in which the kernel can put requests, however many
 //! requests wait for their answers: more are made as they are needed, so that a request that waits
-//! for another (a lock) does not stand in its way. They are made ahead, because a new entry does not
-//! get a request that is queued already: those come when any request of the queue is answered.
+//! for another (a lock) does not stand in its way. They are made ahead, because a new entry does
+//! not get a request that is queued already: those come when any request of the queue is answered.
 
 use super::ring_queue::Outbox;
 use super::{Device, Entry, Route};
@@ -23,8 +23,9 @@ use std::thread::JoinHandle;
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Entries of a queue in which the kernel can put requests, beside those whose requests wait. Each is
-/// 1 MiB of address space; memory is taken when it is used, and the kernel uses the newest first.
+/// Entries of a queue in which the kernel can put requests, beside those whose requests wait. Each
+/// is 1 MiB of address space; memory is taken when it is used, and the kernel uses the newest
+/// first.
 const SPARE_ENTRIES: usize = 32;
 /// Most of a ring.
 const MOST_ENTRIES: usize = 8192;

@@ -12,8 +12,8 @@ use std::collections::btree_map::Entry;
 use tokio::sync::oneshot;
 use weft_proto::{Error, Result};
 
-/// Most bytes of memory of calls that were left, which the other side does not answer. More are worth
-/// a new connection.
+/// Most bytes of memory of calls that were left, which the other side does not answer. More are
+/// worth a new connection.
 const MAX_LEFT: usize = 256 << 20;
 
 /// An answer as it came.
@@ -43,8 +43,8 @@ struct State {
 pub(super) struct Calls(Mutex<State>);
 
 impl Calls {
-    /// Enters a call and has it sent; `ask` is shown its memory, which stays where it is. Error: why
-    /// the connection is over.
+    /// Enters a call and has it sent; `ask` is shown its memory, which stays where it is. Error:
+    /// why the connection is over.
     pub fn begin(
         &self,
         id: u64,

@@ -114,8 +114,8 @@ impl Peer {
     }
 
     /// Sends a request without payload that wants no answer: whether it came, nobody learns. False
-    /// if there is no connection now; a call makes one. Those of one caller are begun by the peer in
-    /// order if it serves on one thread, else nearly so.
+    /// if there is no connection now; a call makes one. Those of one caller are begun by the peer
+    /// in order if it serves on one thread, else nearly so.
     pub fn tell<C: Call>(&self, request: &C) -> bool {
         self.tell_op(C::OP, request)
     }

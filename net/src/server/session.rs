@@ -34,7 +34,8 @@ const HELLO_LEN: u32 = 4 << 10;
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// How long requests in flight may take to finish after a shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
-/// A peer that moves no byte of a request or of an answer for this long is cut off: it holds memory.
+/// A peer that moves no byte of a request or of an answer for this long is cut off: it holds
+/// memory.
 const STALLED: Duration = Duration::from_secs(60);
 
 /// What all connections of one `serve` share.
@@ -221,8 +222,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes room for the answer to a request that holds `held` bytes; it holds none while it waits.
-    /// Answers how much.
+    /// Takes room for the answer to a request that holds `held` bytes; it holds none while it
+    /// waits. Answers how much.
     async fn weigh(&self, op: u16, head: &Bytes, held: usize) -> usize {
         let answer = self.context.service.weigh(op, head).min(MAX_PAYLOAD);
         if answer > 0 {

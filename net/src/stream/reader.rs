@@ -14,8 +14,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
 
-/// Most bytes that are read ahead; it begins with the least, and grows when a read fills the buffer:
-/// most of many connections carry little.
+/// Most bytes that are read ahead; it begins with the least, and grows when a read fills the
+/// buffer: most of many connections carry little.
 const BUFFER: usize = 64 << 10;
 const LEAST: usize = 4 << 10;
 /// After a payload of this many bytes the next one is probably as large: then read only about a

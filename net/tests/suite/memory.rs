@@ -4,8 +4,8 @@ use crate::support::*;
 use bytes::Bytes;
 use weft_net::{Buffer, Outgoing, Peer};
 
-/// A size that no other test uses, so that nobody else takes the memory meanwhile. A block of this size
-/// is taken again as soon as it is free.
+/// A size that no other test uses, so that nobody else takes the memory meanwhile. A block of this
+/// size is taken again as soon as it is free.
 const LEN: usize = 18 << 20;
 
 /// Makes a call with a buffer of [`LEN`] bytes, and gives it up when the server has the request.

@@ -1,7 +1,7 @@
 //! Which blocks are free. Kept in memory only; the index says what is used.
 //!
-//! Invariants: free runs neither touch nor overlap; a block is given to one owner at a time, and to none once
-//! it is known to be bad.
+//! Invariants: free runs neither touch nor overlap; a block is given to one owner at a time, and to
+//! none once it is known to be bad.
 
 use super::entry::Extent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// All of `[first, end)` free. A small reserve is held back, so that a full target keeps room to
-    /// be repaired: one in 128, at most 1 GiB.
+    /// All of `[first, end)` free. A small reserve is held back, so that a full target keeps room
+    /// to be repaired: one in 128, at most 1 GiB.
     pub fn new(first: u64, end: u64) -> Self {
         let total = end - first;
         let mut it = Self {

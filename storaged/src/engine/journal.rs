@@ -1,8 +1,9 @@
 //! The log of puts and deletes on the target: one record for each group commit, in a ring.
 //!
-//! Invariants: records have consecutive numbers; a record is written only after the one before it is
-//! durable, so that in a crash only the last can be torn; a record is overwritten only after the index
-//! holds its changes durably. A reader takes whole valid records only and orders them by number.
+//! Invariants: records have consecutive numbers; a record is written only after the one before it
+//! is durable, so that in a crash only the last can be torn; a record is overwritten only after the
+//! index holds its changes durably. A reader takes whole valid records only and orders them by
+//! number.
 
 use super::BLOCK;
 use super::device::Device;
@@ -127,8 +128,8 @@ fn crc(head: &[u8], changes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// All valid records in the journal that can be read, by number; `salvage` notes what cannot. Blocks the
-/// thread. Errors: the drive's.
+/// All valid records in the journal that can be read, by number; `salvage` notes what cannot.
+/// Blocks the thread. Errors: the drive's.
 pub(super) fn scan(
     salvage: &mut Salvage<'_>,
     superblock: &Superblock,
@@ -162,8 +163,8 @@ pub(super) fn scan(
     Ok(records)
 }
 
-/// Writes blocks of the journal anew that could not be read, which drives heal by using others in their
-/// place. What they held counts no more by now. Blocks the thread. Errors: the drive's.
+/// Writes blocks of the journal anew that could not be read, which drives heal by using others in
+/// their place. What they held counts no more by now. Blocks the thread. Errors: the drive's.
 pub(super) fn mend(device: &dyn Device, blocks: &BTreeSet<u64>) -> io::Result<()> {
     for block in blocks {
         let mut zeros = AlignedBuf::take(BLOCK as usize);

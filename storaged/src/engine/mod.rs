@@ -7,20 +7,21 @@
 //! ```
 //!
 //! and a RocksDB index `chunk → extents, length, checksums` in a directory beside it. The index has
-//! no write-ahead log of its own: the journal on the target is that log. A put writes header and data
-//! somewhere free, then the committer writes one journal record for all puts and deletes that wait and
-//! flushes once, which makes data and record durable together. Then the index learns of it and the
-//! callers are answered.
+//! no write-ahead log of its own: the journal on the target is that log. A put writes header and
+//! data somewhere free, then the committer writes one journal record for all puts and deletes that
+//! wait and flushes once, which makes data and record durable together. Then the index learns of it
+//! and the callers are answered.
 //!
 //! Invariants:
 //! - What was acknowledged is durable: the flush came after the data writes and the journal record.
-//! - The index never knows more than the journal: it is told after the flush, and what it forgets in
-//!   a crash is replayed. Only the last journal record can have data that was not flushed; its chunks
-//!   are verified at start and those that do not match, which nobody was told of, are dropped.
-//! - Space is reused only after the delete is durable, the last read of the chunk has ended, and the
-//!   discard of it, if the drive wants one, has ended, too.
-//! - Nothing waits for a drive that hangs: callers leave at their deadline, and at the end its threads
-//!   are left behind with the memory that the kernel may still use.
+//! - The index never knows more than the journal: it is told after the flush, and what it forgets
+//!   in a crash is replayed. Only the last journal record can have data that was not flushed; its
+//!   chunks are verified at start and those that do not match, which nobody was told of, are
+//!   dropped.
+//! - Space is reused only after the delete is durable, the last read of the chunk has ended, and
+//!   the discard of it, if the drive wants one, has ended, too.
+//! - Nothing waits for a drive that hangs: callers leave at their deadline, and at the end its
+//!   threads are left behind with the memory that the kernel may still use.
 //! - A failed flush or journal write ends all writes to the target until a restart (what the drive
 //!   holds is then unknown); reads go on.
 

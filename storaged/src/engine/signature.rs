@@ -2,8 +2,8 @@
 //! mistake.
 //!
 //! Invariant: a drive is blank only if all that was looked at is zeros: a MiB at both ends, where
-//! filesystems keep copies of their superblocks, and pieces all over it; of a small one everything. So
-//! one whose beginning alone was wiped is not blank.
+//! filesystems keep copies of their superblocks, and pieces all over it; of a small one everything.
+//! So one whose beginning alone was wiped is not blank.
 
 use super::superblock::Superblock;
 use super::{BLOCK, file, file::TargetFile, header};

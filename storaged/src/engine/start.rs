@@ -1,8 +1,9 @@
 //! Brings a target up: superblocks, index, journal replay, free space.
 //!
-//! Invariant: what could not be read is not taken for absent. An error of the drive fails the start and
-//! leaves the index as it was, or unsealed; what was read and does not match counts as never written. What try
-//! after try cannot be read is given up (`unread`): it counts as lost, and its space goes to nobody.
+//! Invariant: what could not be read is not taken for absent. An error of the drive fails the start
+//! and leaves the index as it was, or unsealed; what was read and does not match counts as never
+//! written. What try after try cannot be read is given up (`unread`): it counts as lost, and its
+//! space goes to nobody.
 
 use super::commit::Committer;
 use super::device::{Device, Done};
@@ -25,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, Uuid};
 
-/// Distance by which put numbers jump at each start, durably: more than the puts that can be under way
-/// at a crash.
+/// Distance by which put numbers jump at each start, durably: more than the puts that can be under
+/// way at a crash.
 const STAMP_JUMP: u64 = 1 << 20;
 
 /// Headers read at once in a replay.
@@ -57,8 +58,8 @@ impl TargetOptions {
 /// What the engine would otherwise decide from what the kernel says of the drive.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Tuning {
-    /// Whether a put is flushed before it is acknowledged; `None`: unless the kernel knows the drive
-    /// to have no volatile cache. A file is flushed always.
+    /// Whether a put is flushed before it is acknowledged; `None`: unless the kernel knows the
+    /// drive to have no volatile cache. A file is flushed always.
     pub flush: Option<bool>,
     /// Bytes a second of freed space to discard, 0: none; `None`: [`DISCARD_RATE`] where the drive
     /// takes discards, and nothing on a file, which would lose its preallocated blocks.
@@ -69,16 +70,17 @@ pub struct Tuning {
 pub const DISCARD_RATE: u64 = 1 << 30;
 
 impl Engine {
-    /// Opens a target, which [`Self::format`] made: nothing here makes one of a file or drive that is
-    /// none, however empty. Blocks: replays the journal, and reads the whole drive when the index is
-    /// lost. Errors name the path and what to do: `NotFound`; `Invalid`, when it is no target, or not
-    /// the whole one; `Busy`; `Corrupt`; `Io` and `TimedOut`, after which trying again may help.
+    /// Opens a target, which [`Self::format`] made: nothing here makes one of a file or drive that
+    /// is none, however empty. Blocks: replays the journal, and reads the whole drive when the
+    /// index is lost. Errors name the path and what to do: `NotFound`; `Invalid`, when it is no
+    /// target, or not the whole one; `Busy`; `Corrupt`; `Io` and `TimedOut`, after which trying
+    /// again may help.
     pub fn open(options: &TargetOptions) -> Result<Self> {
         Self::open_again(options, &mut Unread::default())
     }
 
-    /// As [`Self::open`], for who tries again and again: after some tries that could not read the same few
-    /// blocks, and only those, the target is opened without what lay there.
+    /// As [`Self::open`], for who tries again and again: after some tries that could not read the
+    /// same few blocks, and only those, the target is opened without what lay there.
     pub fn open_again(options: &TargetOptions, unread: &mut Unread) -> Result<Self> {
         let path = &options.path;
         let target = file::open(path)?;
@@ -96,10 +98,10 @@ impl Engine {
         Self::on_device(Arc::new(device), superblock, path, &index, unread)
     }
 
-    /// Makes a fresh target of a drive that nobody uses, or of a file; one that does not exist is made
-    /// if `size` is given, and does not stay behind after an error. What is there must be `Blank`, or
-    /// exactly `over`, which is destroyed. Blocks. Errors: `NotFound`; `Exists` when it holds something
-    /// else; `Busy`; `NoSpace`; `Io`; `Invalid` when it is too small.
+    /// Makes a fresh target of a drive that nobody uses, or of a file; one that does not exist is
+    /// made if `size` is given, and does not stay behind after an error. What is there must be
+    /// `Blank`, or exactly `over`, which is destroyed. Blocks. Errors: `NotFound`; `Exists` when it
+    /// holds something else; `Busy`; `NoSpace`; `Io`; `Invalid` when it is too small.
     pub fn format(options: &TargetOptions, over: &Content) -> Result<Superblock> {
         let path = &options.path;
         let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
@@ -154,7 +156,8 @@ impl Engine {
             let what = "a bad block of the journal cannot be written anew, replace the drive";
             Error::new(ErrorKind::Io, format!("{name}: {what}: {e}"))
         })?;
-        // Puts that nobody was told of may have left headers with greater numbers than the last known.
+        // Puts that nobody was told of may have left headers with greater numbers than the last
+        // known.
         applied.stamp += STAMP_JUMP;
         index.apply(&[], applied)?;
         index.flush()?;
@@ -405,9 +408,9 @@ impl Start<'_> {
         inside.then(|| self.device.read(at, len as usize))
     }
 
-    /// The chunk from its header, if that is whole; with `data`, only if its data is, too, as far as that
-    /// can be read. What cannot be read is noted in `salvage`. Errors: the drive's, which say nothing of the
-    /// chunk.
+    /// The chunk from its header, if that is whole; with `data`, only if its data is, too, as far
+    /// as that can be read. What cannot be read is noted in `salvage`. Errors: the drive's, which
+    /// say nothing of the chunk.
     fn check(
         &self,
         id: ChunkId,

@@ -1,8 +1,9 @@
 //! Who a target is and how it is divided. Two copies, in its first and its last block.
 //!
-//! They are written twice in the life of a target: when it is formatted, and when it joins a cluster, before
-//! which it holds no chunks. The first is durable before the second is touched. So the first copy is never
-//! older than the last, and one that says which cluster the target belongs to is never older than any.
+//! They are written twice in the life of a target: when it is formatted, and when it joins a
+//! cluster, before which it holds no chunks. The first is durable before the second is touched. So
+//! the first copy is never older than the last, and one that says which cluster the target belongs
+//! to is never older than any.
 
 use super::BLOCK;
 use super::device::Device;
@@ -157,9 +158,9 @@ impl Copy {
 }
 
 impl Superblock {
-    /// The superblock of a drive, whose copies are repaired from each other; the inner error says why there
-    /// is none. Blocks. Errors name the drive: `Invalid`, it is not the whole target, or parts of two; `Io`,
-    /// no copy could be read that is known to hold.
+    /// The superblock of a drive, whose copies are repaired from each other; the inner error says
+    /// why there is none. Blocks. Errors name the drive: `Invalid`, it is not the whole target, or
+    /// parts of two; `Io`, no copy could be read that is known to hold.
     pub fn find(device: &dyn Device, name: &str) -> Result<Result<Self, String>> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Invalid, format!("{name}: {what}")));
         let io = |what: String| Error::new(ErrorKind::Io, format!("{name}: superblock: {what}"));

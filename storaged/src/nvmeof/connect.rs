@@ -8,11 +8,11 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use weft_proto::{Error, ErrorKind, Result};
 
-/// Connects to the subsystem of `remote` at one of its addresses, and answers the controller's name;
-/// `None` when that connection is there already. Blocks until the target answered or the kernel gave
-/// up (a minute or more for an address where nobody is). Errors: `NotSupported` without the kernel's
-/// initiator, `NotPermitted`, `Unavailable` when the target cannot be reached, `Invalid` when kernel or
-/// target refuses.
+/// Connects to the subsystem of `remote` at one of its addresses, and answers the controller's
+/// name; `None` when that connection is there already. Blocks until the target answered or the
+/// kernel gave up (a minute or more for an address where nobody is). Errors: `NotSupported` without
+/// the kernel's initiator, `NotPermitted`, `Unavailable` when the target cannot be reached,
+/// `Invalid` when kernel or target refuses.
 pub fn connect(
     roots: &Roots,
     remote: &Remote,

@@ -52,8 +52,9 @@ pub struct Log {
     pub records: Vec<Found>,
 }
 
-/// Asks the discovery controller at `address`. Blocks for as long as the connection takes. Errors: as
-/// [`connect::connect`]; `Protocol` for a log that cannot be; `Unavailable` when it never stands still.
+/// Asks the discovery controller at `address`. Blocks for as long as the connection takes. Errors:
+/// as [`connect::connect`]; `Protocol` for a log that cannot be; `Unavailable` when it never stands
+/// still.
 pub fn discover(roots: &Roots, address: &Address, options: &Options) -> Result<Log> {
     let host = Host::of(options, roots);
     let goal =

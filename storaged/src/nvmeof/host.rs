@@ -12,8 +12,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// As configured; else as `/etc/nvme` says, which other tools of this machine use; else from the
-    /// machine's own id, in the form that the specification gives to it.
+    /// As configured; else as `/etc/nvme` says, which other tools of this machine use; else from
+    /// the machine's own id, in the form that the specification gives to it.
     pub fn of(options: &Options, roots: &Roots) -> Self {
         if let Some(nqn) = &options.host_nqn {
             return Self::named(nqn.clone(), options.host_id.clone());
@@ -35,8 +35,8 @@ impl Host {
 }
 
 impl Host {
-    /// The kernel refuses a name together with the id of another name, its own default included: a name
-    /// without an id gets one that follows from it.
+    /// The kernel refuses a name together with the id of another name, its own default included: a
+    /// name without an id gets one that follows from it.
     fn named(nqn: String, id: Option<String>) -> Self {
         let own = nqn.rsplit_once("uuid:").and_then(|(_, id)| uuid(id));
         let id = id.or(own).or_else(|| uuid(&format!("{:032x}", fnv1a(nqn.as_bytes()))));
@@ -56,8 +56,8 @@ fn read(path: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|t| !t.is_empty())
 }
 
-/// A UUID in its usual form; `None` for what is none, or says nothing (many boards have all zeros or
-/// ones).
+/// A UUID in its usual form; `None` for what is none, or says nothing (many boards have all zeros
+/// or ones).
 fn uuid(text: &str) -> Option<String> {
     let hex = super::remote::hex_digits(text).filter(|h| h.len() == 32)?;
     let first = hex.chars().next()?;

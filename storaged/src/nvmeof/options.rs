@@ -8,17 +8,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use weft_proto::{Error, ErrorKind, Result};
 
-/// Settings of all connections of a daemon: the section `[nvmeof]` of its configuration. Times are in
-/// seconds, as the kernel's own.
+/// Settings of all connections of a daemon: the section `[nvmeof]` of its configuration. Times are
+/// in seconds, as the kernel's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// Name of this host, which targets may demand to know. Default: `/etc/nvme/hostnqn`, else one made
-    /// from the machine's own id.
+    /// Name of this host, which targets may demand to know. Default: `/etc/nvme/hostnqn`, else one
+    /// made from the machine's own id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_nqn: Option<String>,
-    /// UUID of this host; goes with `host_nqn`. Default: `/etc/nvme/hostid`, else one that follows from the
-    /// name.
+    /// UUID of this host; goes with `host_nqn`. Default: `/etc/nvme/hostid`, else one that follows
+    /// from the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_id: Option<String>,
     /// I/O queues of a connection. Default: one for each core.

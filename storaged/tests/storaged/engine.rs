@@ -246,8 +246,8 @@ fn a_full_target_refuses_then_takes_again_after_a_delete() {
     });
 }
 
-/// What a session that has ended sent may arrive at any time: after the fence it is refused and takes no space, so
-/// that the list made then has all there is. Others are not touched.
+/// What a session that has ended sent may arrive at any time: after the fence it is refused and
+/// takes no space, so that the list made then has all there is. Others are not touched.
 #[test]
 fn nothing_of_a_session_that_is_fenced_off_is_stored_any_more() {
     run(async {
@@ -351,7 +351,8 @@ fn many_at_once_and_the_same_at_once() {
             .map(|n| {
                 let engine = engine.clone();
                 tokio::spawn(async move {
-                    // Eight tasks share each chunk and agree on its contents; two versions of another.
+                    // Eight tasks share each chunk and agree on its contents; two versions of
+                    // another.
                     let shared = id(1, n / 8, 0);
                     put(&engine, shared, 20).await;
                     check(&engine, shared, 20, 0, 3, 20).await;
@@ -580,8 +581,8 @@ fn the_index_of_another_target_is_refused_and_a_lost_or_old_one_is_rebuilt() {
         let refused = open_with(&stranger).err().unwrap();
         assert!(refused.message.contains("belongs to target"), "{refused}");
 
-        // The header of what was deleted last is still there and comes back: it is garbage, not loss. Who cleans up
-        // sees that there may be some.
+        // The header of what was deleted last is still there and comes back: it is garbage, not
+        // loss. Who cleans up sees that there may be some.
         fs::rename(&index, dir.path().join("old")).unwrap();
         let engine = open_with(&options).unwrap();
         assert_eq!(engine.stat().chunks, before.len() as u64 + 1);
