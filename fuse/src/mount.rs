@@ -4,11 +4,12 @@ use crate::abi::{Wanted, flag};
 use crate::adapter::Adapter;
 use crate::attach::attach;
 use crate::channel::{Device, Rings, Threads};
+use crate::flags::MountFlags;
 use crate::handler::Handler;
+use crate::mount_error::MountError;
 use crate::mount_table::{Connection, SOURCE_PREFIX, mount_at, resolve_mount_point, unmount};
 use crate::notifier::{Notifier, page_size};
 use crate::session::Session;
-use nix::mount::MsFlags;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -29,63 +30,6 @@ pub enum IoUring {
     /// Always; switches it on, which needs root, and fails if it is not to be had.
     On,
     Off,
-}
-
-/// What every mount can have, as `mount -o` says it.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct MountFlags {
-    /// Set-user-id and set-group-id bits have effect.
-    pub suid: bool,
-    /// Device nodes have effect.
-    pub dev: bool,
-    pub noexec: bool,
-    pub read_only: bool,
-    pub noatime: bool,
-    /// A change of a directory is durable before it is answered.
-    pub dirsync: bool,
-}
-
-impl MountFlags {
-    /// Sets one option. Answers whether there is such a one.
-    pub fn set(&mut self, option: &str) -> bool {
-        match option {
-            "suid" | "nosuid" => self.suid = option == "suid",
-            "dev" | "nodev" => self.dev = option == "dev",
-            "exec" | "noexec" => self.noexec = option == "noexec",
-            "ro" | "rw" => self.read_only = option == "ro",
-            "atime" | "noatime" => self.noatime = option == "noatime",
-            "async" | "dirsync" => self.dirsync = option == "dirsync",
-            _ => return false,
-        }
-        true
-    }
-
-    pub(crate) fn to_kernel(self) -> MsFlags {
-        let mut flags = MsFlags::empty();
-        flags.set(MsFlags::MS_NOSUID, !self.suid);
-        flags.set(MsFlags::MS_NODEV, !self.dev);
-        flags.set(MsFlags::MS_NOEXEC, self.noexec);
-        flags.set(MsFlags::MS_RDONLY, self.read_only);
-        flags.set(MsFlags::MS_NOATIME, self.noatime);
-        flags.set(MsFlags::MS_DIRSYNC, self.dirsync);
-        flags
-    }
-}
-
-impl fmt::Display for MountFlags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or = |on: bool, yes, no| if on { yes } else { no };
-        write!(
-            f,
-            "{},{},{},{},{},{}",
-            or(self.suid, "suid", "nosuid"),
-            or(self.dev, "dev", "nodev"),
-            or(self.noexec, "noexec", "exec"),
-            or(self.read_only, "ro", "rw"),
-            or(self.noatime, "noatime", "atime"),
-            or(self.dirsync, "dirsync", "async")
-        )
-    }
 }
 
 /// How to mount.
@@ -123,36 +67,6 @@ impl Default for Options {
             read_ahead_kib: 512,
         }
     }
-}
-
-/// Why a filesystem could not be mounted.
-#[derive(thiserror::Error, Debug)]
-pub enum MountError {
-    #[error("mount point {0} does not exist; make it with mkdir -p {0}")]
-    Missing(PathBuf),
-    #[error("mount point {0} is not a directory")]
-    NotDirectory(PathBuf),
-    #[error(
-        "mount point {0} is not empty; choose another, or hide what is there with --allow-nonempty"
-    )]
-    NotEmpty(PathBuf),
-    #[error("{path} is already a mount ({fs_type} from {source_name}); unmount it first")]
-    AlreadyMounted { path: PathBuf, fs_type: String, source_name: String },
-    #[error(
-        "/dev/fuse is not there; load the kernel module (modprobe fuse) or give this container the device"
-    )]
-    NoFuse,
-    #[error(
-        "this user may not mount: root may, or others where /dev/fuse has mode 666 and the package \
-         fuse3 is installed"
-    )]
-    Denied,
-    #[error("FUSE over io_uring is not to be had here: {0}; mount with --io-uring auto")]
-    NoIoUring(io::Error),
-    #[error("cannot use mount point {path}: {error}")]
-    MountPoint { path: PathBuf, error: io::Error },
-    #[error("cannot mount at {path}: {error}")]
-    Mount { path: PathBuf, error: io::Error },
 }
 
 /// A mounted filesystem. Dropping it leaves it mounted until the process ends.
@@ -323,19 +237,6 @@ fn raise_read_ahead(path: &Path, kib: u32) {
 mod tests {
     use super::*;
     use crate::{Outcome, abi};
-
-    #[test]
-    fn flags_are_read_as_they_are_shown() {
-        let mut flags = MountFlags::default();
-        assert_eq!(flags.to_kernel(), MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
-        for option in ["suid", "dev", "noexec", "ro", "noatime", "dirsync"] {
-            assert!(flags.set(option));
-        }
-        let mut same = MountFlags::default();
-        assert!(flags.to_string().split(',').all(|option| same.set(option)));
-        assert_eq!(same, flags);
-        assert!(!flags.set("") && !flags.set("sync"));
-    }
 
     /// Answers nothing but what a mount needs.
     struct Silent;

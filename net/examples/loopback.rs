@@ -85,7 +85,7 @@ async fn measure(name: &str, peer: &Arc<Peer>, kind: Kind, in_flight: usize) -> 
     let each = |x: f64| x / calls as f64 * 1e6;
     match kind {
         Kind::Small => println!(
-            "{name} x{in_flight}: {:.0} calls/s, {:.2} us CPU a call, {:.1} us a call for its caller",
+            "{name} x{in_flight}: {:.0} calls/s, {:.2} us CPU a call, {:.1} us for its caller",
             calls as f64 / wall,
             each(cpu),
             each(wall) * in_flight as f64

@@ -213,7 +213,12 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_noticed(id: u64, bit in 0..HEADER_LEN * 8) {
-            let header = Header { kind: Kind::Request, op: 7, id, head_len: 5, payload_len: 9, deadline_ms: 1 };
+            let header = Header {
+                head_len: 5,
+                payload_len: 9,
+                deadline_ms: 1,
+                ..Header::new(Kind::Request, 7, id)
+            };
             let mut bytes = header.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(Header::decode(&bytes).is_err());

@@ -38,7 +38,7 @@ pub use client::{Answer, Body, Peer, Peers};
 #[cfg(feature = "sim")]
 pub use fabric::Fabric;
 pub use frame::{Broken, Encode, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
-pub use hello::{Identity, PeerInfo};
+pub use hello::{Features, Identity, PeerInfo};
 pub use server::{Incoming, Outgoing, ServerOptions, Service, serve};
 #[cfg(feature = "sim")]
 pub use stream::sim;

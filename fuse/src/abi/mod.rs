@@ -7,18 +7,21 @@
 //! panic.
 
 mod bytes;
+mod errno;
 mod init;
 mod listing;
 mod notice;
 mod reply;
 mod request;
 
+pub use bytes::Malformed;
+pub use errno::Errno;
 pub use init::{Init, InitReply, MAX_REQUEST, Wanted, flag, negotiate};
 pub use listing::Listing;
 pub use notice::Notice;
-pub use reply::{Answer, Attr, Encoded, Entry, Errno, Open, Reply, StatFs, Time, open_flag};
+pub use reply::{Answer, Attr, Encoded, Entry, Open, Reply, StatFs, Time, open_flag};
 pub use request::{
-    Header, Lock, Malformed, Op, Request, SetAttr, SetTime, decode, decode_parts, operation_len,
+    Header, Lock, Op, Request, SetAttr, SetTime, decode, decode_parts, operation_len,
 };
 
 /// Length of the header of a request.

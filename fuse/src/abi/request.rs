@@ -1,18 +1,7 @@
 //! Requests of the kernel.
 
-use super::bytes::Reader;
+use super::bytes::{Malformed, Reader};
 use super::{IN_HEADER, Init};
-
-/// Why bytes are not a request.
-#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Malformed {
-    #[error("it ends too early")]
-    Short,
-    #[error("its header tells another length")]
-    Length,
-    #[error("a name has no end")]
-    Name,
-}
 
 /// What every request says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,8 +11,9 @@
 //! for another (a lock) does not stand in its way. They are made ahead, because a new entry does
 //! not get a request that is queued already: those come when any request of the queue is answered.
 
+use super::ring_entry::Entry;
 use super::ring_queue::Outbox;
-use super::{Device, Entry, Route};
+use super::{Device, Route};
 use crate::session::Session;
 use io_uring::{IoUring, cqueue, opcode, squeue::Entry128, types::Fd};
 use std::io;

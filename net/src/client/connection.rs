@@ -7,7 +7,7 @@ use super::Body;
 use super::calls::{Call, Calls, Raw};
 use crate::buffer::Buffer;
 use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
-use crate::hello::Identity;
+use crate::hello::{Features, Identity};
 use crate::transport::{Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
@@ -46,6 +46,7 @@ struct Shared {
 pub(super) struct Connection {
     shared: Arc<Shared>,
     next_id: AtomicU64,
+    features: Features,
 }
 
 impl Connection {
@@ -57,11 +58,11 @@ impl Connection {
         way: Way,
         deadline: Instant,
     ) -> Result<Self> {
-        let connection = Self::open(link, address);
+        let mut connection = Self::open(link, address);
         let hello = v1::Hello { way: way.code(), ..identity.hello() };
         let raw = connection.call(op::HELLO, &hello, Body::default(), deadline).await?;
         let hello = decode::<v1::Hello>(raw.head, address)?;
-        identity.check(&hello, address)?;
+        connection.features = identity.check(&hello, address)?.features;
         Ok(connection)
     }
 
@@ -99,12 +100,17 @@ impl Connection {
         });
         *tasks = vec![reader.abort_handle(), writer.abort_handle(), watch.abort_handle()];
         drop(tasks);
-        Self { shared, next_id: AtomicU64::new(1) }
+        Self { shared, next_id: AtomicU64::new(1), features: Features::default() }
     }
 
     /// False once calls cannot succeed any more.
     pub fn is_alive(&self) -> bool {
         !self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// What both sides can do.
+    pub fn features(&self) -> Features {
+        self.features
     }
 
     /// How often bytes moved either way; `None` while a call is in flight.

@@ -7,7 +7,7 @@ use super::calls::Raw;
 use super::connection::{Connection, decode};
 use super::{Answer, Body};
 use crate::address::Address;
-use crate::hello::Identity;
+use crate::hello::{Features, Identity};
 use crate::transport::Transport;
 use crate::way::Way;
 use parking_lot::Mutex;
@@ -104,6 +104,11 @@ impl Peer {
     /// The address, as it was given.
     pub fn address(&self) -> &str {
         &self.name
+    }
+
+    /// What both sides can do, as far as is known: of the connection there is now.
+    pub fn features(&self) -> Features {
+        self.live().map_or_else(Features::default, |connection| connection.features())
     }
 
     /// A request without payload. Errors: the peer's own error as it sent it; `Unavailable` if the

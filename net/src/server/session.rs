@@ -216,7 +216,12 @@ impl Session {
                     held += self.weigh(op, &head, held).await;
                 }
                 let request = Incoming { op, head, payload, peer: peer.clone(), deadline };
-                tokio::spawn(self.clone().serve(*header, request, fetch, held));
+                match fetch {
+                    None => tokio::spawn(self.clone().serve(*header, request, held)),
+                    Some(fetch) => {
+                        tokio::spawn(self.clone().serve_fetched(*header, request, fetch, held))
+                    }
+                };
             }
         }
         Ok(())
@@ -257,24 +262,27 @@ impl Session {
         }
     }
 
-    async fn serve(
+    /// Serves a request whose payload is on its way.
+    async fn serve_fetched(
         self: Arc<Self>,
         header: Header,
         mut request: Incoming,
-        fetch: Option<Fetch>,
+        fetch: Fetch,
         held: usize,
     ) {
-        if let Some(fetch) = fetch {
-            match fetch.await {
-                Ok(payload) => request.payload = payload.into(),
-                // Its receiver says so, too.
-                Err(error) => {
-                    tracing::debug!(op = header.op, %error, "a payload did not come");
-                    self.window.served(held, 0);
-                    return self.window.left(1, 0);
-                }
+        match fetch.await {
+            Ok(payload) => request.payload = payload.into(),
+            // Its receiver says so, too.
+            Err(error) => {
+                tracing::debug!(op = header.op, %error, "a payload did not come");
+                self.window.served(held, 0);
+                return self.window.left(1, 0);
             }
         }
+        self.serve(header, request, held).await;
+    }
+
+    async fn serve(self: Arc<Self>, header: Header, request: Incoming, held: usize) {
         let answer = caught(self.context.service.call(request)).await.unwrap_or_else(|| {
             tracing::error!(op = header.op, "a handler panicked");
             let what = format!("a defect: request {} failed in its handler", header.op);

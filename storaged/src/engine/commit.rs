@@ -8,11 +8,12 @@
 //! here, where changes have an order, so that a list made after a fence has all that such a session
 //! will ever have.
 
+use super::BLOCK;
 use super::entry::Entry;
 use super::index::{self, Applied};
 use super::journal::{self, Change, Ring};
+use super::shared::Core;
 use super::worker::{self, Answer, Worker};
-use super::{BLOCK, Core};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;

@@ -22,6 +22,15 @@ impl Extent {
     }
 }
 
+/// Bytes of a chunk's header before the checksums, when all extents are used.
+pub(super) const HEADER_FIXED: u64 =
+    24 + ChunkId::LEN as u64 + 17 + (Extent::MAX * Extent::LEN) as u64;
+
+/// Blocks that the header of a chunk of `length` bytes takes.
+pub(super) const fn header_blocks(length: u64) -> u64 {
+    (HEADER_FIXED + length / BLOCK * 4).div_ceil(BLOCK)
+}
+
 /// Where a chunk lies: header blocks first, then data, in the extents' order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Place {
@@ -87,7 +96,7 @@ impl Place {
 
     /// Blocks that the header takes; all in the first extent.
     pub fn header_blocks(&self) -> u64 {
-        super::header::blocks(self.length)
+        header_blocks(self.length)
     }
 
     /// Whether the extents lie in `[first, end)` blocks.

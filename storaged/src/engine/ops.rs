@@ -4,8 +4,9 @@
 //! space is lost.
 
 use super::commit::Commit;
-use super::entry::{Entry, Extent, Place};
-use super::{BLOCK, Core, Engine, header, superblock};
+use super::entry::{Entry, Extent, Place, header_blocks};
+use super::shared::Core;
+use super::{BLOCK, Engine, header, superblock};
 use bytes::Bytes;
 use std::io;
 use std::ops::RangeInclusive;
@@ -184,7 +185,7 @@ impl Core {
 
     /// Space for header and data; what waits to be discarded counts when there is no other.
     fn take_space(&self, length: u64) -> Option<Vec<Extent>> {
-        let head = header::blocks(length);
+        let head = header_blocks(length);
         let take = || self.allocator.lock().take(head + length / BLOCK, head);
         take().or_else(|| if self.discard.hurry() { take() } else { None })
     }
@@ -194,7 +195,7 @@ impl Core {
         let allocator = self.allocator.lock();
         let free = allocator.capacity().saturating_sub(allocator.used()) * BLOCK;
         let blocks = allocator.longest().min(layout::MAX_CHUNK / BLOCK);
-        let chunk = blocks.saturating_sub(header::blocks(blocks * BLOCK)) * BLOCK;
+        let chunk = blocks.saturating_sub(header_blocks(blocks * BLOCK)) * BLOCK;
         (free, chunk)
     }
 

@@ -30,7 +30,7 @@ pub fn connect(
         host_iface: remote.host_iface.as_deref(),
         discovery: false,
     };
-    let host = Host::of(options, roots);
+    let host = Host::of(options.host_nqn.as_ref(), options.host_id.as_ref(), roots);
     match open(roots, &options.connect_string(&goal, &host)?, &goal) {
         Ok(name) => {
             tracing::info!(controller = name, nqn = remote.nqn, %address, "connected");

@@ -514,7 +514,12 @@ async fn serving() -> (Rig, MetadataService) {
 }
 
 fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
-    let peer = weft_net::PeerInfo { name: "c".into(), address: "c".into(), cluster: None };
+    let peer = weft_net::PeerInfo {
+        name: "c".into(),
+        address: "c".into(),
+        cluster: None,
+        features: weft_net::Features::default(),
+    };
     weft_net::Incoming {
         op: op::META,
         head: request.encode_to_vec().into(),
