@@ -7,7 +7,6 @@
 //! - [`nvmeof`]: drives behind a fabric.
 
 mod config;
-mod control;
 mod daemon;
 pub mod engine;
 mod keeper;
