@@ -17,7 +17,8 @@ pub enum MountError {
     #[error("{path} is already a mount ({fs_type} from {source_name}); unmount it first")]
     AlreadyMounted { path: PathBuf, fs_type: String, source_name: String },
     #[error(
-        "/dev/fuse is not there; load the kernel module (modprobe fuse) or give this container the device"
+        "/dev/fuse is not there; load the kernel module (modprobe fuse) or give this container \
+         the device"
     )]
     NoFuse,
     #[error(

@@ -131,7 +131,8 @@ impl Segments {
             let deadline = Instant::now() + store.timeouts.target;
             let into = vec![Buffer::take(BLOCK as usize)];
             let probe = store.fetch(&segment, shard, off, into, deadline).await;
-            debug!(%target, error = probe.err().map(tracing::field::display), "a slow target has answered");
+            let error = probe.err().map(tracing::field::display);
+            debug!(%target, error, "a slow target has answered");
             store.health.probed(target);
         });
     }

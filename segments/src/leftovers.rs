@@ -97,7 +97,7 @@ impl Leftovers {
     fn delete_later(self: &Arc<Self>, target: TargetId, chunk: ChunkId) {
         let queue = &mut *self.queue.lock();
         if queue.chunks.len() >= MOST {
-            warn!(%chunk, "too many chunks cannot be deleted; the session's end will find this one");
+            warn!(%chunk, "too many chunks cannot be deleted; the session's end finds this one");
             return;
         }
         let due = Instant::now() + PATIENCE * self.timeout;

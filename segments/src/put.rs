@@ -189,7 +189,8 @@ impl Segments {
             });
             return Err(failed);
         }
-        debug!(segment = %id, bytes = place.geometry.length, profile = %place.geometry.profile, "durable");
+        let weft_proto::layout::Geometry { length, profile, .. } = place.geometry;
+        debug!(segment = %id, bytes = length, %profile, "durable");
         Ok(segment)
     }
 }
@@ -291,8 +292,11 @@ mod tests {
     proptest! {
         #[test]
         fn chunks_are_as_long_as_the_geometry_says_and_decode(
-            k in 1u8..6, m in 0u8..=3, units in 1u32..3, len in 1usize..60_000, lost in any::<prop::sample::Index>()) {
-            let geometry = Geometry { profile: Profile::ec(k, m).unwrap(), unit: units * BLOCK, length: len as u64 };
+            k in 1u8..6, m in 0u8..=3, units in 1u32..3, len in 1usize..60_000,
+            lost in any::<prop::sample::Index>(),
+        ) {
+            let (profile, unit) = (Profile::ec(k, m).unwrap(), units * BLOCK);
+            let geometry = Geometry { profile, unit, length: len as u64 };
             let data = Bytes::from((0..len).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>());
             let encoded = encode(geometry, &data).unwrap();
             let flat: Vec<Vec<u8>> = encoded.chunks.iter().map(|c| c.slices.concat()).collect();
@@ -302,10 +306,13 @@ mod tests {
             }
             let lost = lost.index(usize::from(k)) as u8;
             if m > 0 && geometry.shard_len(lost) > 0 {
-                let present: Vec<(u8, &[u8])> = (0u8..).zip(&flat).filter(|(s, _)| *s != lost).map(|(s, b)| (s, &b[..])).collect();
+                let others = (0u8..).zip(&flat).filter(|(s, _)| *s != lost);
+                let present: Vec<(u8, &[u8])> = others.map(|(s, b)| (s, &b[..])).collect();
                 let mut out = vec![0; geometry.shard_len(k) as usize];
-                Codec::get(geometry.profile).reconstruct(&present, &mut [(lost, &mut out)]).unwrap();
-                prop_assert_eq!(&out[..flat[usize::from(lost)].len()], &flat[usize::from(lost)][..]);
+                let codec = Codec::get(geometry.profile);
+                codec.reconstruct(&present, &mut [(lost, &mut out)]).unwrap();
+                let was = &flat[usize::from(lost)];
+                prop_assert_eq!(&out[..was.len()], &was[..]);
             }
         }
     }

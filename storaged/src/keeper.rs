@@ -100,7 +100,8 @@ impl Keeper {
             let hopeless = result.as_ref().err().filter(|e| !self.may_heal(e)).cloned();
             if let Some(started) = started.take() {
                 let gives_up = hopeless.is_some() && matches!(self.location, Location::Local(_));
-                let _ = started.send(hopeless.map_or(Ok(()), Err)); // nobody waits when the daemon ends
+                // Nobody waits when the daemon ends.
+                let _ = started.send(hopeless.map_or(Ok(()), Err));
                 if gives_up {
                     return None;
                 }

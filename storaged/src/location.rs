@@ -26,7 +26,8 @@ impl Location {
                 Err(Error::new(
                     ErrorKind::Invalid,
                     format!(
-                        "{text}: {scheme}:// is not known; a target is a path, nvme-tcp:// or nvme-rdma://"
+                        "{text}: {scheme}:// is not known; a target is a path, nvme-tcp:// or \
+                         nvme-rdma://"
                     ),
                 ))
             }

@@ -146,7 +146,9 @@ impl Targets {
         peer: &PeerInfo,
     ) -> Result<v1::ReportCorruptReply> {
         let chunk = chunk(q.chunk)?;
-        tracing::warn!(target_id = q.target, %chunk, off = q.off, len = q.len, peer = peer.name, "reported as corrupt");
+        let (target_id, name) = (q.target, &peer.name);
+        let v1::ReportCorruptRequest { off, len, .. } = q;
+        tracing::warn!(target_id, %chunk, off, len, peer = name, "reported as corrupt");
         self.find(q.target, peer)?.verify(chunk, q.off, q.len).await?;
         Ok(v1::ReportCorruptReply {})
     }

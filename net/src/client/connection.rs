@@ -147,12 +147,12 @@ impl Connection {
         let deadline_ms = u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
         let header = Header { deadline_ms, ..Header::new(Kind::Request, op, id) };
         let frame = Frame::new(header, Head::Message(head), body.send);
+        let mut in_flight = InFlight::new(shared, id);
         let answered = shared.calls.begin(id, body.into, |into| {
             // SAFETY: the call keeps its memory, untouched, until its answer came or `fail` has
             // severed the connection. If it is over already, `fail` ends the call.
             unsafe { shared.sender.ask(frame, into) };
         })?;
-        let mut in_flight = InFlight::new(shared, id);
         let Ok(answered) = timeout_at(deadline, answered).await else {
             return Err(shared.timed_out(op));
         };

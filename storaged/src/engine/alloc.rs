@@ -179,7 +179,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_block_is_given_twice_or_lost(ops in prop::collection::vec((any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200)) {
+        fn no_block_is_given_twice_or_lost(
+            ops in prop::collection::vec(
+                (any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200,
+            ),
+        ) {
             const FIRST: u64 = 7;
             const END: u64 = 1007;
             let mut it = Allocator::new(FIRST, END);
@@ -190,7 +194,8 @@ mod tests {
                     match it.take(blocks, 1) {
                         Some(extents) => {
                             prop_assert!(longest >= blocks);
-                            prop_assert_eq!(extents.iter().map(|e| u64::from(e.blocks)).sum::<u64>(), blocks);
+                            let given = extents.iter().map(|e| u64::from(e.blocks));
+                            prop_assert_eq!(given.sum::<u64>(), blocks);
                             prop_assert!(extents.len() <= Extent::MAX);
                             held.push(extents);
                         }

@@ -40,7 +40,8 @@ pub(super) fn open(path: &Path) -> Result<TargetFile> {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "{name} does not exist: is its filesystem mounted, or its drive connected? `weft \
+                    "{name} does not exist: is its filesystem mounted, or its drive connected? \
+                     `weft \
                      target add` makes new files, with --size"
                 ),
             ));
@@ -161,7 +162,9 @@ fn lock(file: &File, path: &Path) -> Result<()> {
             continue;
         }
         let what = if held {
-            "another storage daemon has it open (or the configuration lists it twice); stop that one first".into()
+            "another storage daemon has it open (or the configuration lists it twice); stop that \
+             one first"
+                .into()
         } else {
             format!("cannot lock it: {e}")
         };

@@ -215,7 +215,8 @@ impl Index {
             return Ok(Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "index {}: the entry of chunk {id} is damaged; remove the index to have it rebuilt",
+                    "index {}: the entry of chunk {id} is damaged; remove the index to have it \
+                     rebuilt",
                     self.path
                 ),
             )));

@@ -292,7 +292,9 @@ mod tests {
         }
 
         #[test]
-        fn the_ring_never_gives_out_live_blocks(ops in prop::collection::vec((1u64..9, 0u64..3), 1..300)) {
+        fn the_ring_never_gives_out_live_blocks(
+            ops in prop::collection::vec((1u64..9, 0u64..3), 1..300),
+        ) {
             let mut ring = Ring::new(32);
             let mut live: VecDeque<(u64, u64, u64)> = VecDeque::new();
             let mut number = 0;

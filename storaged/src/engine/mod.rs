@@ -135,7 +135,8 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::WrongCluster,
                 format!(
-                    "{} is target {} of cluster {}; it was asked to become target {target} of cluster {cluster}",
+                    "{} is target {} of cluster {}; it was asked to become target {target} of \
+                     cluster {cluster}",
                     self.core.path.display(),
                     next.target,
                     next.cluster

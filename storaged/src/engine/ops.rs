@@ -65,7 +65,8 @@ impl Engine {
         let extents = core.take_space(length).ok_or_else(|| {
             let (free, chunk) = core.room();
             let what = format!(
-                "of {length} bytes does not fit: the target has {free} bytes free, in pieces that hold a \
+                "of {length} bytes does not fit: the target has {free} bytes free, in pieces that \
+                 hold a \
                  chunk of {chunk}"
             );
             Error { hint: chunk.to_string(), ..core.error(ErrorKind::NoSpace, id, &what) }

@@ -147,7 +147,8 @@ impl Engine {
         if !unreadable.is_empty() {
             unreadable.iter().for_each(|&block| allocator.avoid(block));
             tracing::warn!(
-                "{name}: {} blocks of this drive could not be read before and are not used; replace it",
+                "{name}: {} blocks of this drive could not be read before and are not used; \
+                 replace it",
                 unreadable.len()
             );
         }
@@ -206,7 +207,8 @@ fn no_target(path: &Path, what: &str) -> Error {
                 .into()
         }
         Ok(content) => format!(
-            "{what}, and it is not blank: it is damaged, or holds {content}; if nothing on it is needed, `weft \
+            "{what}, and it is not blank: it is damaged, or holds {content}; if nothing on it is \
+             needed, `weft \
              target add --force` overwrites it"
         ),
         Err(e) => return e,
@@ -219,7 +221,8 @@ fn check_size(target: &TargetFile, path: &Path) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "{}: {} bytes are too few: a target has at least {}; if it had more before, it was truncated",
+        "{}: {} bytes are too few: a target has at least {}; if it had more before, it was \
+         truncated",
         path.display(),
         target.size,
         Superblock::MIN_SIZE
@@ -280,7 +283,8 @@ impl Start<'_> {
                     return Ok((index, applied));
                 }
                 tracing::error!(
-                    "{}: index {} is older than the journal reaches back, or the journal is damaged",
+                    "{}: index {} is older than the journal reaches back, or the journal is \
+                     damaged",
                     self.name,
                     path.display()
                 );

@@ -175,7 +175,8 @@ impl Superblock {
         let (holds, other, unreadable) = match (first, last) {
             (Copy::Good(a), _) if a.size > size => {
                 return refuse(format!(
-                    "it was formatted with {} bytes and has {size} now: it was truncated; restore its size or replace the target",
+                    "it was formatted with {} bytes and has {size} now: it was truncated; restore \
+                     its size or replace the target",
                     a.size
                 ));
             }
@@ -216,12 +217,14 @@ impl Superblock {
                 "{name}: one superblock was damaged or stale; it is repaired from the other"
             ),
             (Ok(()), Some(e)) => tracing::error!(
-                "{name}: the superblock at byte {at} could not be read, {e}; it is written anew from the other; \
+                "{name}: the superblock at byte {at} could not be read, {e}; it is written anew \
+                 from the other; \
                  replace the drive if there is more of this"
             ),
             (Err(e), None) => return Err(io(e.to_string())),
             (Err(why), Some(e)) => tracing::error!(
-                "{name}: the superblock at byte {at} can neither be read, {e}, nor written anew, {why}; the \
+                "{name}: the superblock at byte {at} can neither be read, {e}, nor written anew, \
+                 {why}; the \
                  other one is the last: replace the drive"
             ),
         }
@@ -282,7 +285,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn torn_and_garbage_copies_are_refused(at in 0usize..4096, flip in 1u8..=255, cut in 0usize..4096) {
+        fn torn_and_garbage_copies_are_refused(
+            at in 0usize..4096, flip in 1u8..=255, cut in 0usize..4096,
+        ) {
             let mut bytes = sample().encode().as_ref().to_vec();
             prop_assert!(Superblock::decode(&bytes[..cut]).is_err());
             bytes[at] ^= flip;

@@ -44,7 +44,8 @@ impl Unread {
         }
         if tries >= TRIES {
             tracing::error!(
-                "{name}: {} blocks cannot be read, the first at byte {}; they are given up: what lay there \
+                "{name}: {} blocks cannot be read, the first at byte {}; they are given up: what \
+                 lay there \
                  is lost, and they are not used again",
                 blocks.len(),
                 first * BLOCK
@@ -52,7 +53,8 @@ impl Unread {
             return Ok(());
         }
         let what = format!(
-            "{name}: {} blocks could not be read, the first at byte {}; they are given up after {TRIES} \
+            "{name}: {} blocks could not be read, the first at byte {}; they are given up after \
+             {TRIES} \
              tries, and this was number {tries}",
             blocks.len(),
             first * BLOCK
@@ -94,7 +96,8 @@ impl<'a> Salvage<'a> {
             return Ok(());
         }
         let what = format!(
-            "{}: {unread} blocks could not be read, and {bad} of {looked} all over the drive cannot be",
+            "{}: {unread} blocks could not be read, and {bad} of {looked} all over the drive \
+             cannot be",
             self.name
         );
         Err(Error::new(ErrorKind::Io, what))

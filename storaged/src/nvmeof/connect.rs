@@ -149,7 +149,8 @@ fn explain(what: &str, goal: &Goal<'_>, e: &io::Error) -> Error {
         Some(libc::EINVAL) => (
             ErrorKind::Invalid,
             format!(
-                "the kernel or the target refused: check the NQN, whether this host may connect, and \
+                "the kernel or the target refused: check the NQN, whether this host may connect, \
+                 and \
                  that {} is loaded (dmesg says more)",
                 goal.address.transport.modules()
             ),

@@ -260,11 +260,15 @@ mod tests {
         };
         options.validate().unwrap();
         let text = options.connect_string(&goal(&address(), false), &Host::default()).unwrap();
-        assert!(text.ends_with(
-            ",nr_io_queues=4,queue_size=64,keep_alive_tmo=5,reconnect_delay=2,ctrl_loss_tmo=60,tos=104,\
+        assert!(
+            text.ends_with(
+                ",nr_io_queues=4,queue_size=64,keep_alive_tmo=5,reconnect_delay=2,\
+             ctrl_loss_tmo=60,tos=104,\
              dhchap_secret=DHHC-1:00:c2VjcmV0:,dhchap_ctrl_secret=DHHC-1:00:c2VjcmV0:,tls_key=77,\
              keyring=78,tls,hdr_digest,data_digest"
-        ), "{text}");
+            ),
+            "{text}"
+        );
         for wrong in ["", "DHHC-1:00:x,nqn=other", "password", "DHHC-1:\u{e4}"] {
             std::fs::write(&key, wrong).unwrap();
             let e = options.connect_string(&goal(&address(), false), &Host::default()).unwrap_err();

@@ -319,7 +319,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_refused_or_survives_its_own_text(text in "(nvme-(tcp|rdma)://)?[ -~\\n]{0,80}") {
+        fn garbage_is_refused_or_survives_its_own_text(
+            text in "(nvme-(tcp|rdma)://)?[ -~\\n]{0,80}",
+        ) {
             if let Ok(it) = text.parse::<Remote>() {
                 prop_assert!(!it.to_string().contains(['\n', ' ']));
                 prop_assert_eq!(it.to_string().parse::<Remote>().unwrap(), it);

@@ -70,10 +70,13 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let seq = 0u64..24;
     let step = prop_oneof![
-        8 => (seq.clone(), 1usize..200, 0u64..2).prop_map(|(seq, blocks, version)| Step::Put { seq, blocks, version }),
-        4 => (seq.clone(), any::<prop::sample::Index>(), any::<prop::sample::Index>()).prop_map(|(seq, from, to)| Step::Get { seq, from, to }),
+        8 => (seq.clone(), 1usize..200, 0u64..2)
+            .prop_map(|(seq, blocks, version)| Step::Put { seq, blocks, version }),
+        4 => (seq.clone(), any::<prop::sample::Index>(), any::<prop::sample::Index>())
+            .prop_map(|(seq, from, to)| Step::Get { seq, from, to }),
         4 => prop::collection::vec(seq.clone(), 1..6).prop_map(|seqs| Step::Delete { seqs }),
-        1 => (seq, any::<bool>(), 1usize..8).prop_map(|(after, session, limit)| Step::List { after, session, limit }),
+        1 => (seq, any::<bool>(), 1usize..8)
+            .prop_map(|(after, session, limit)| Step::List { after, session, limit }),
         1 => any::<bool>().prop_map(|clean| Step::Reopen { clean }),
         1 => Just(Step::LoseIndex),
     ];
