@@ -17,7 +17,7 @@ help:
 	@echo 'make down    unmount and stop it; the data stays'
 	@echo 'make status  show what runs'
 	@echo 'make test    run all tests'
-	@echo 'make check   formatting and lints, warnings are errors'
+	@echo 'make check   formatting, lints (warnings are errors) and the rules of the house (tidy/)'
 	@echo 'make bench   start the cluster and measure it beside the machine'"'"'s floors'
 	@echo
 	@echo 'DIR=$(DIR)'
@@ -63,6 +63,7 @@ test: setup
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(CARGO) run --quiet --release --locked -p weft-tidy
 
 fmt:
 	$(CARGO) fmt --all

@@ -54,8 +54,8 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Tells the service manager that started this process how it stands (`READY=1`), as sd_notify(3) does.
-/// Without one, nobody is told.
+/// Tells the service manager that started this process how it stands (`READY=1`), as sd_notify(3)
+/// does. Without one, nobody is told.
 pub fn tell_manager(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let send = || {

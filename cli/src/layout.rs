@@ -108,7 +108,8 @@ fn text(r: &Report) -> String {
     )
 }
 
-/// How many targets the widest placement group of the cluster behind this path has, if it can be asked.
+/// How many targets the widest placement group of the cluster behind this path has, if it can be
+/// asked.
 fn seats(path: &Path) -> Option<usize> {
     let path = path.canonicalize().ok()?;
     let mounts = weft_fuse::mounts().ok()?.into_iter().rev();
@@ -221,7 +222,8 @@ fn explain(path: &Path) -> anyhow::Error {
     let hint = match error.raw_os_error() {
         Some(libc::ENODATA | libc::EOPNOTSUPP) => " (it is not in a mount of weft)",
         Some(libc::EBUSY) => {
-            " (it holds data, whose layout stays: set that of its folder, and copy it to a new file there)"
+            " (it holds data, whose layout stays: set that of its folder, and copy it to a new \
+             file there)"
         }
         _ => "",
     };

@@ -15,7 +15,8 @@ use weft_proto::NodeId;
       --peer 1=10.0.0.1:7100 --peer 2=10.0.0.2:7100 --peer 3=10.0.0.3:7100")]
 pub struct Args {
     /// Configuration file (TOML); other flags than --bootstrap and --workers are then not allowed
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "listen", "data_dir", "peer", "profile"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all =
+        ["id", "listen", "data_dir", "peer", "profile"])]
     config: Option<PathBuf>,
     /// Number of this server, one of the peers
     #[arg(long, value_name = "N", required_unless_present = "config")]
@@ -32,8 +33,9 @@ pub struct Args {
     /// Redundancy of the first pool: K+M or replica=N; counts when the cluster is made
     #[arg(long)]
     profile: Option<weft_proto::Profile>,
-    /// Mark the empty data folder as that of a new cluster, and exit: once for each server of a cluster
-    /// that has never run. A server whose folder is found empty later waits until the others admit it
+    /// Mark the empty data folder as that of a new cluster, and exit: once for each server of a
+    /// cluster that has never run. A server whose folder is found empty later waits until the
+    /// others admit it
     #[arg(long)]
     bootstrap: bool,
     /// Worker threads; the disk has threads of its own

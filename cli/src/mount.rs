@@ -46,11 +46,12 @@ pub struct Args {
     /// Let other users use the mount [default: yes when root mounts, else no]
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     allow_other: Option<bool>,
-    /// Options that all mounts have: suid, dev, noexec, ro, noatime, dirsync, and their opposites; hard or
-    /// soft=SECONDS. By default set-user-id bits and device nodes have no effect, only root may give them
-    /// one; access times are kept as by relatime; that an empty file was made is durable a moment later, or
-    /// when it or its folder is synced; and what needs a cluster that does not answer waits for it (hard),
-    /// unless its process is killed. With soft it fails after so long
+    /// Options that all mounts have: suid, dev, noexec, ro, noatime, dirsync, and their opposites;
+    /// hard or soft=SECONDS. By default set-user-id bits and device nodes have no effect, only root
+    /// may give them one; access times are kept as by relatime; that an empty file was made is
+    /// durable a moment later, or when it or its folder is synced; and what needs a cluster that
+    /// does not answer waits for it (hard), unless its process is killed. With soft it fails after
+    /// so long
     #[arg(short, long, value_name = "OPTION,..", value_parser = mount_options)]
     options: Option<MountOptions>,
     /// Name of this client in the cluster's list of sessions [default: host:MNT]
@@ -362,8 +363,8 @@ async fn mount(
     bail!("{failed}; the log says more (try --log debug)")
 }
 
-/// Ends when the mount is taken away and what was written is durable; or, with an error, `limit` after a
-/// signal.
+/// Ends when the mount is taken away and what was written is durable; or, with an error, `limit`
+/// after a signal.
 async fn until_unmounted(fs: Filesystem, mounted: Mounted, limit: Duration) -> Result<()> {
     let mut told = daemon::shutdown_on_signal()?;
     let signal = told.clone();
@@ -428,42 +429,4 @@ async fn take_away(path: PathBuf) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Cli, Command};
-    use clap::Parser;
-
-    /// What the user chose reaches the process in the background, the filter of the log too.
-    #[test]
-    fn the_background_process_understands_its_command_line() {
-        let given = ["weft", "mount", "--log", "debug", "--cluster", "a:1,b:2", "mnt"];
-        let parse = |args: Vec<OsString>| {
-            let cli = Cli::try_parse_from(args).unwrap_or_else(|e| panic!("{e}"));
-            match cli.command {
-                Command::Mount(args) => (args, cli.log),
-                other => panic!("{other:?}"),
-            }
-        };
-        let (args, log) = parse(given.iter().map(OsString::from).collect());
-        let again = background_arguments(&args, &log, Path::new("-m"));
-        let (background, background_log) =
-            parse(std::iter::once("weft".into()).chain(again).collect());
-        assert_eq!(background_log.log.as_deref(), Some("debug"));
-        assert_eq!(background.mount_point, Path::new("-m"));
-        assert_eq!(background.cluster.cluster, args.cluster.cluster);
-        assert!(background.foreground);
-    }
-
-    #[test]
-    fn options_are_read_as_they_are_shown() {
-        let read = |text: &str| mount_options(text).unwrap_or_else(|e| panic!("{text}: {e}"));
-        assert_eq!(read("ro").soft, None, "a mount waits unless told otherwise");
-        let options = read("ro,soft=90,noatime");
-        assert!(options.flags.read_only && options.soft == Some(90));
-        assert_eq!(read(&options.to_string()), options);
-        assert_eq!(read("soft=90,hard").soft, None);
-        for bad in ["", "soft", "soft=", "soft=0", "soft=-1", "soft=1m", "ro,sfot=1"] {
-            assert!(mount_options(bad).is_err(), "{bad}");
-        }
-    }
-}
+mod tests;

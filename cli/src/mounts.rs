@@ -28,7 +28,8 @@ impl MountRecord {
         Ok(Self { path, cluster, process, failed: None })
     }
 
-    /// The last word of the process: the record goes, unless something is to be told to who unmounts.
+    /// The last word of the process: the record goes, unless something is to be told to who
+    /// unmounts.
     pub fn end(self, result: &Result<()>) -> Result<()> {
         match result {
             Ok(()) => self.remove(),
@@ -45,8 +46,8 @@ impl MountRecord {
             Ok(()) => Ok(()),
             Err(Some(why)) => bail!("{at} is unmounted, but not all is durable: {why}"),
             Err(None) => bail!(
-                "{at} is unmounted, but its process {} died before everything was durable: what was \
-                 not synced may be lost",
+                "{at} is unmounted, but its process {} died before everything was durable: what \
+                 was not synced may be lost",
                 self.process.pid
             ),
         }

@@ -15,7 +15,8 @@ use weft_storaged::nvmeof::{self, Address, Found, Log, Options, Remote, Roots, T
   weft nvme list                     # the names to write into storaged.toml
   weft nvme disconnect nqn.2025-01.com.example:box1
 
-A storage daemon connects by itself what its configuration names; connecting by hand serves to look.")]
+A storage daemon connects by itself what its configuration names; connecting by hand serves to \
+look.")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,

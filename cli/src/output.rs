@@ -42,8 +42,8 @@ pub fn say(text: &str) -> Result<()> {
     }
 }
 
-/// An error with its causes. A cause that the text before it already tells is left out: libraries differ
-/// in whether they repeat it.
+/// An error with its causes. A cause that the text before it already tells is left out: libraries
+/// differ in whether they repeat it.
 pub fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(|cause| cause.to_string()) {

@@ -14,7 +14,8 @@ use weft_proto::Profile;
   weft plan --gpus 512 --gpu-gbytes-per-s 4 --dataset-tb 8000 --profile 8+2 \\
       --enclosure-gbytes-per-s 75 --enclosure-tb 300 --drives 24 --fill 85
 
-How it is worked out (G GPUs that read R GB/s each, D TB of data, profile k+m, enclosures of W GB/s and
+How it is worked out (G GPUs that read R GB/s each, D TB of data, profile k+m, enclosures of W \
+GB/s and
 C TB with d drives, fill f, share s of the bandwidth for repair):
   demand            = G * R
   redundancy        = (k + m) / k
@@ -26,9 +27,12 @@ C TB with d drives, fill f, share s of the bandwidth for repair):
   usable fraction   = k / (k + m)
   rebuild of a drive      = (k + 1) * C * used / d / (s * (N - 1/d) * W)
   rebuild of an enclosure = (k + 1) * C * used / (s * (N - 1) * W)
-A rebuild reads k shards and writes one for each that was lost (a copy reads one), and everything that is
-left takes part. W counts what an enclosure delivers to the network, not what its drives could. Reads
-cost no more with redundancy; writes cost (k + m) / k. An enclosure is taken for a failure domain.")]
+A rebuild reads k shards and writes one for each that was lost (a copy reads one), and \
+everything that is
+left takes part. W counts what an enclosure delivers to the network, not what its drives could. \
+Reads
+cost no more with redundancy; writes cost (k + m) / k. An enclosure is taken for a failure \
+domain.")]
 pub struct Args {
     #[command(flatten)]
     need: Need,
@@ -58,13 +62,16 @@ struct Need {
     #[arg(long, value_name = "TB", default_value_t = 300.0, value_parser = positive)]
     enclosure_tb: f64,
     /// Drives of one enclosure
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser =
+        clap::value_parser!(u32).range(1..=1000))]
     drives: u32,
     /// Percent of the raw capacity that may be used; leave room for repair and growth
-    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser =
+        clap::value_parser!(u32).range(1..=100))]
     fill: u32,
     /// Percent of the bandwidth that repair may take from the readers
-    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser =
+        clap::value_parser!(u32).range(1..=100))]
     rebuild_share: u32,
 }
 
@@ -179,7 +186,8 @@ fn warnings(plan: &Plan) -> Vec<String> {
     }
     if plan.used_fraction > 0.9 {
         out.push(format!(
-            "{:.0} % of the raw capacity is used: little room for repair and growth; plan with --fill 85",
+            "{:.0} % of the raw capacity is used: little room for repair and growth; plan with \
+             --fill 85",
             plan.used_fraction * 100.0
         ));
     }
@@ -197,7 +205,8 @@ fn warnings(plan: &Plan) -> Vec<String> {
     let demand = plan.need.gpu_gbytes_per_s;
     if plan.per_gpu_gbytes_per_s_without_one.is_some_and(|rate| rate < demand) {
         out.push(format!(
-            "while one enclosure is away, a GPU gets less than its {demand} GB/s; one more would keep it"
+            "while one enclosure is away, a GPU gets less than its {demand} GB/s; one more would \
+             keep it"
         ));
     }
     out
@@ -260,83 +269,4 @@ fn text(plan: &Plan) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn parse(line: &str) -> Result<Args, clap::Error> {
-        Line::try_parse_from(std::iter::once("plan").chain(line.split_whitespace())).map(|l| l.args)
-    }
-
-    fn close(a: f64, b: f64) {
-        assert!((a - b).abs() < 0.005 * b.abs().max(1.0), "{a} is not {b}");
-    }
-
-    #[test]
-    fn the_plan_that_was_worked_out_by_hand() {
-        let line = "--gpus 32 --gpu-gbytes-per-s 10 --dataset-tb 500 --profile 4+2 \
-                    --enclosure-gbytes-per-s 75 --enclosure-tb 300";
-        let plan = plan(&parse(line).unwrap().need).unwrap();
-        assert_eq!((plan.enclosures, plan.bound_by), (5, "bandwidth"));
-        close(plan.enclosures_by_bandwidth, 4.27);
-        close(plan.enclosures_by_capacity, 2.5);
-        close(plan.per_gpu_gbytes_per_s, 375.0 / 32.0);
-        close(plan.used_fraction, 0.5);
-        close(plan.usable_fraction, 2.0 / 3.0);
-        // 150 TB of an enclosure, five times over the wire, by 4 x 75 x 0.25 GB/s.
-        close(plan.rebuild_enclosure_hours.unwrap(), 150_000.0 * 5.0 / 75.0 / 3600.0);
-        // 6.25 TB of a drive by almost 5 x 75 x 0.25 GB/s.
-        close(plan.rebuild_drive_hours.unwrap(), 6250.0 * 5.0 / (4.958 * 18.75) / 3600.0);
-        assert_eq!(plan.enclosures_to_survive_one, Some(3));
-        let said = text(&plan);
-        for part in
-            ["5 (bandwidth-bound)", "4.27", "2.50", "yes (from 3 on)", "one more would keep it"]
-        {
-            assert!(said.contains(part), "{part} in\n{said}");
-        }
-    }
-
-    #[test]
-    fn capacity_binds_where_it_does_and_the_edges_hold() {
-        let plan = |line: &str| plan(&parse(line).unwrap().need);
-        let big = plan("--gpus 1 --gpu-gbytes-per-s 1 --dataset-tb 2400 --profile 8+2 --enclosure-tb 300 --fill 100").unwrap();
-        assert_eq!((big.enclosures, big.bound_by), (10, "capacity"), "a whole number stays whole");
-        assert!(big.warnings.iter().any(|w| w.contains("--fill")));
-        let tiny =
-            plan("--gpus 1 --gpu-gbytes-per-s 0.001 --dataset-tb 0.5 --profile 8+2 --drives 4")
-                .unwrap();
-        assert_eq!(tiny.enclosures, 1);
-        assert_eq!(
-            (tiny.rebuild_enclosure_hours, tiny.per_gpu_gbytes_per_s_without_one),
-            (None, None)
-        );
-        assert!(
-            tiny.warnings.iter().any(|w| w.contains("does not survive")),
-            "{:?}",
-            tiny.warnings
-        );
-        assert!(tiny.warnings.iter().any(|w| w.contains("too few")), "{:?}", tiny.warnings);
-        let bare =
-            plan("--gpus 1 --gpu-gbytes-per-s 1 --dataset-tb 1 --profile replica=1").unwrap();
-        assert_eq!((bare.rebuild_drive_hours, bare.enclosures_to_survive_one), (None, None));
-        assert!(plan("--gpus 9999999 --gpu-gbytes-per-s 9e11 --dataset-tb 1").is_err());
-        for line in [
-            "--gpus 0 --gpu-gbytes-per-s 1 --dataset-tb 1",
-            "--gpus 1 --gpu-gbytes-per-s -1 --dataset-tb 1",
-            "--gpus 1 --gpu-gbytes-per-s NaN --dataset-tb 1",
-            "--gpus 1 --gpu-gbytes-per-s inf --dataset-tb 1",
-            "--gpus 1 --gpu-gbytes-per-s 1 --dataset-tb 0",
-            "--gpus 1 --gpu-gbytes-per-s 1 --dataset-tb 1 --profile 0+2",
-            "--gpus 1 --gpu-gbytes-per-s 1 --dataset-tb 1 --fill 101",
-            "--gpus 1 --dataset-tb 1",
-        ] {
-            assert!(parse(line).is_err(), "{line}");
-        }
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! `weft status`: the whole cluster at a glance.
 
 use crate::control::{ClusterArgs, leader_of, statuses};
-use crate::output::{OutputArgs, Table, describe};
+use crate::output::{OutputArgs, Table};
 use crate::pool::{self, PoolRow};
 use crate::size::Size;
 use crate::target::{self, TargetRow};
@@ -73,7 +73,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     args.output.print(&report, text)?;
     match leader {
         Ok(_) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -81,7 +81,7 @@ fn cluster_of(reply: &StatusReply) -> Option<String> {
     Uuid::from_slice(&reply.map.as_ref()?.cluster).map(|id| id.to_string())
 }
 
-fn server_row(address: &str, answer: &Result<StatusReply>) -> ServerRow {
+fn server_row(address: &str, answer: &weft_proto::Result<StatusReply>) -> ServerRow {
     let reply = answer.as_ref().ok().cloned().unwrap_or_default();
     let state = match answer {
         Err(_) => "unreachable",
@@ -97,7 +97,7 @@ fn server_row(address: &str, answer: &Result<StatusReply>) -> ServerRow {
         commit_index: reply.commit_index,
         applied_index: reply.applied_index,
         version: reply.version,
-        error: answer.as_ref().err().map(describe),
+        error: answer.as_ref().err().map(ToString::to_string),
     }
 }
 

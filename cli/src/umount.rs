@@ -18,8 +18,8 @@ pub struct Args {
     /// Take it out of the tree now even if files in it are open; it ends when they are closed
     #[arg(long)]
     lazy: bool,
-    /// Only if it is a mount of weft whose process has died; what else is there stays (for a service
-    /// manager)
+    /// Only if it is a mount of weft whose process has died; what else is there stays (for a
+    /// service manager)
     #[arg(long, conflicts_with = "lazy")]
     dead: bool,
     /// Seconds to wait for the client process to end
@@ -90,16 +90,16 @@ pub fn held_by(path: &Path) -> String {
     }
 }
 
-/// Ends a mount through its process, which flushes and unmounts; kills it after `limit`. Fails if what
-/// was written is not durable; the mount is gone all the same.
+/// Ends a mount through its process, which flushes and unmounts; kills it after `limit`. Fails if
+/// what was written is not durable; the mount is gone all the same.
 pub fn stop(record: &MountRecord, limit: Duration) -> Result<()> {
     let MountRecord { path, process, .. } = record;
     let stopped = process.stop(limit)?;
     detach_dead(path)?;
     ensure!(
         stopped,
-        "the mount {} (process {}) did not stop within {limit:?} and was killed: what was not synced is \
-         lost",
+        "the mount {} (process {}) did not stop within {limit:?} and was killed: what was not \
+         synced is lost",
         path.display(),
         process.pid
     );

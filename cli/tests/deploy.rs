@@ -132,8 +132,8 @@ fn units_start_commands_that_exist() {
     }
 }
 
-/// Whoever is ordered after a mount finds it, its process is the last that the kernel kills for memory, and
-/// what is done after its end touches nothing but a dead mount of ours.
+/// Whoever is ordered after a mount finds it, its process is the last that the kernel kills for
+/// memory, and what is done after its end touches nothing but a dead mount of ours.
 #[test]
 fn the_mount_unit_holds_what_it_says() {
     let sections = unit(&read("systemd/weft-mount@.service"));

@@ -8,9 +8,10 @@ use tokio::time::timeout;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Most bytes that one file keeps durable without committing them.
-const COMMIT_AT: usize = 64 << 20;
-/// Room beside that for what is written back while the leases are over, when nothing can be committed.
-const RESERVE: usize = 64 << 20;
+const MAX_DURABLE: usize = 64 << 20;
+/// Room beside that for what is written back while the leases are over, when nothing can be
+/// committed.
+const RESERVE_BYTES: usize = 64 << 20;
 
 pub(crate) struct Budget {
     room: Arc<Semaphore>,
@@ -36,7 +37,7 @@ impl Budget {
         let limit = limit.clamp(4 << 20, Semaphore::MAX_PERMITS);
         Arc::new(Self {
             room: Arc::new(Semaphore::new(limit)),
-            reserve: Arc::new(Semaphore::new(RESERVE)),
+            reserve: Arc::new(Semaphore::new(RESERVE_BYTES)),
             limit,
             patience,
             waiting: AtomicUsize::new(0),
@@ -91,6 +92,6 @@ impl Budget {
 
     /// Whether a file with so many durable bytes should commit them now.
     pub fn wants_commit(&self, durable: u64) -> bool {
-        durable > 0 && (self.is_short() || durable >= COMMIT_AT.min(self.limit / 4) as u64)
+        durable > 0 && (self.is_short() || durable >= MAX_DURABLE.min(self.limit / 4) as u64)
     }
 }

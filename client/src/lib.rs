@@ -1,8 +1,8 @@
 //! The Weft client: one mounted filesystem behind the [`Filesystem`] facade.
 //!
 //! What holds here:
-//! - Written data goes to new segments, durable on every shard ([`weft_segments`]), before a commit makes it visible
-//!   (I1); a file's commits are made one after the other.
+//! - Written data goes to new segments, durable on every shard ([`weft_segments`]), before a commit
+//!   makes it visible (I1); a file's commits are made one after the other.
 //! - Every metadata request that changes something carries a number of its session and takes effect
 //!   once, however often it is sent (I4).
 //! - A write that could not be made durable is reported once on every handle of its file (I8).
@@ -11,33 +11,23 @@
 //! All time is `tokio::time` and all chance comes from [`Options::seed`], so that a simulation
 //! replays.
 
-mod accesses;
+#![warn(missing_docs)]
+
 mod budget;
-mod creates;
+mod cache;
 mod file;
-mod files;
 mod filesystem;
-mod flusher;
-mod fsck;
-mod layout_xattr;
-mod leases;
-mod listing;
 mod locks;
 mod meta;
-mod mount;
 mod namespace;
-mod opens;
 mod options;
 mod ranges;
-mod recalls;
-mod session;
+mod tasks;
 mod to_the_end;
 mod types;
-mod xattrs;
 
-pub use filesystem::Filesystem;
-pub use fsck::{Finding, FsckProgress, FsckReport};
-pub use mount::ContentCache;
+pub use cache::ContentCache;
+pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport};
 pub use options::Options;
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,

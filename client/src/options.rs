@@ -15,14 +15,16 @@ pub struct Options {
     pub metadata: Vec<String>,
     /// What people see in the list of sessions.
     pub client_name: String,
+    /// How servers are reached.
     pub transport: Arc<dyn Transport>,
     /// Most bytes of read-ahead that the mount keeps, all files together.
     pub cache_bytes: usize,
-    /// Most bytes that were written and are not committed yet; writers wait above it. Up to 64 MiB more may have been
-    /// stored through mappings and written back while no metadata leader answered.
+    /// Most bytes that were written and are not committed yet; writers wait above it. Up to 64 MiB
+    /// more may have been stored through mappings and written back while no metadata leader
+    /// answered.
     pub write_buffer_bytes: usize,
-    /// An operation that finds no way to succeed for this long fails. By default none does: they wait for the
-    /// cluster, however long, as NFS does when it is mounted "hard".
+    /// An operation that finds no way to succeed for this long fails. By default none does: they
+    /// wait for the cluster, however long, as NFS does when it is mounted "hard".
     pub op_deadline: Duration,
     /// One request to one storage target may take this long before the target is passed over.
     pub target_deadline: Duration,
@@ -36,8 +38,8 @@ pub struct Options {
     pub clock: fn() -> i64,
     /// Access times are kept, by the rule that Linux calls relatime.
     pub access_times: bool,
-    /// A new file is durable before its create is answered; else when it was written and closed, when it or
-    /// its directory is synced, or a moment later.
+    /// A new file is durable before its create is answered; else when it was written and closed,
+    /// when it or its directory is synced, or a moment later.
     pub dir_sync: bool,
     /// Seed of all random choices, for simulations; `None`: from the operating system.
     pub seed: Option<u64>,

@@ -161,17 +161,30 @@ mod tests {
         }
     }
 
+    fn op() -> impl Strategy<Value = (bool, u64, u64, u8)> {
+        (any::<bool>(), 0u64..64, 0u64..24, any::<u8>())
+    }
+
     proptest! {
         #[test]
-        fn behaves_like_an_array(ops in prop::collection::vec((any::<bool>(), 0u64..64, 0u64..24, any::<u8>()), 1..40),
-                                 from in 0u64..70, len in 0u64..40) {
+        fn behaves_like_an_array(
+            ops in prop::collection::vec(op(), 1..40),
+            from in 0u64..70,
+            len in 0u64..40,
+        ) {
             let mut map = RangeMap::default();
             let mut model: Vec<Option<(u8, u64)>> = vec![None; 128];
             for (insert, off, len, tag) in ops {
-                let gone = if insert { map.insert(off..off + len, (tag, 0)) } else { map.remove(off..off + len) };
+                let range = off..off + len;
+                let gone = match insert {
+                    true => map.insert(range, (tag, 0)),
+                    false => map.remove(range),
+                };
                 let mut was = vec![None; 128];
                 for (range, value) in gone {
-                    for i in range.clone() { was[i as usize] = Some(value.advanced(i - range.start)); }
+                    for i in range.clone() {
+                        was[i as usize] = Some(value.advanced(i - range.start));
+                    }
                 }
                 for i in off..off + len {
                     prop_assert_eq!(was[i as usize], model[i as usize]);

@@ -1,7 +1,7 @@
 //! Work that ends, whatever becomes of who asked for it.
 //!
-//! A caller may drop a call that it made, as `tokio::time::timeout` does. What has been asked of a server
-//! by then is carried out all the same; so what follows from the answer has to be, too.
+//! A caller may drop a call that it made, as `tokio::time::timeout` does. What has been asked of a
+//! server by then is carried out all the same; so what follows from the answer has to be, too.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,22 +9,23 @@ use tokio::runtime::Handle;
 
 type Boxed<W> = Pin<Box<W>>;
 
-/// `work`, in its caller's task; but if that drops it when it has begun, it goes on in one of its own.
-pub(crate) async fn to_the_end<W>(work: W) -> W::Output
+/// `work`, in its caller's task; but if that drops it when it has begun, it goes on in one of its
+/// own. It waits in a box, so that futures around it stay small.
+pub(crate) fn to_the_end<W>(work: W) -> impl Future<Output = W::Output> + Send
 where
     W: Future<Output: Send> + Send + 'static,
 {
-    handing_over(work, |_| std::future::ready(())).await
+    handing_over(work, |_| std::future::ready(()))
 }
 
 /// [`to_the_end`]; what nobody is there to take goes to `unwanted`.
-pub(crate) async fn handing_over<W, U, F>(work: W, unwanted: U) -> W::Output
+pub(crate) fn handing_over<W, U, F>(work: W, unwanted: U) -> impl Future<Output = W::Output> + Send
 where
     W: Future<Output: Send> + Send + 'static,
     U: FnOnce(W::Output) -> F + Send + Unpin + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    Handed { work: Some(Box::pin(work)), begun: None, unwanted: Some(unwanted) }.await
+    Handed { work: Some(Box::pin(work)), begun: None, unwanted: Some(unwanted) }
 }
 
 struct Handed<W, U, F>

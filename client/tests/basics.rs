@@ -414,8 +414,8 @@ async fn room_that_is_not_there_is_not_promised() {
     assert_eq!(fs.seek(handle, 7, Seek::Hole).await.unwrap(), 7);
 }
 
-/// Else the pages that the kernel keeps of what was written would be under no lease, and nobody would
-/// recall them.
+/// Else the pages that the kernel keeps of what was written would be under no lease, and nobody
+/// would recall them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_writes_without_a_lease_asks_for_one_every_time() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
@@ -432,8 +432,8 @@ async fn who_writes_without_a_lease_asks_for_one_every_time() {
     fs.release(handle).await.unwrap();
 }
 
-/// Ten thousand targets of 4+2, and some generations of groups that are in use yet: over the 4 MiB that gRPC takes
-/// if it is told nothing.
+/// Ten thousand targets of 4+2, and some generations of groups that are in use yet: over the 4 MiB
+/// that gRPC takes if it is told nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_map_of_very_many_targets_is_taken() {
     use prost::Message;

@@ -1,5 +1,5 @@
-//! Files that a client makes on its own, told to a metadata group that loses replies, refuses, is away, and
-//! declares sessions dead.
+//! Files that a client makes on its own, told to a metadata group that loses replies, refuses, is
+//! away, and declares sessions dead.
 
 mod fixture;
 

@@ -383,7 +383,8 @@ async fn what_lies_in_a_group_that_is_no_more_is_written_again() {
     }
 }
 
-/// It answers all the same, so that the watch of the map does not end. It has no map for who knows none.
+/// It answers all the same, so that the watch of the map does not end. It has no map for who knows
+/// none.
 #[tokio::test]
 async fn a_mount_whose_map_is_of_a_server_that_is_behind_asks_another() {
     let (cluster, fs) = client(|_| ()).await;
@@ -402,7 +403,8 @@ async fn a_mount_whose_map_is_of_a_server_that_is_behind_asks_another() {
     cluster.assert_no_violations();
 }
 
-/// Of a segment that was deleted, the group may have gone, too: where the bytes are now is asked for.
+/// Of a segment that was deleted, the group may have gone, too: where the bytes are now is asked
+/// for.
 #[tokio::test]
 async fn a_read_of_what_lay_in_a_group_that_is_no_more_asks_where_it_is_now() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
@@ -420,8 +422,8 @@ async fn a_read_of_what_lay_in_a_group_that_is_no_more_asks_where_it_is_now() {
     assert!(read.unwrap().unwrap().into_bytes() == data);
 }
 
-/// Another mount that looks later would see less: what waits for its commit, not under the right to write, is shown to
-/// nobody.
+/// Another mount that looks later would see less: what waits for its commit, not under the right to
+/// write, is shown to nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_committed_yet_is_not_shown_without_the_right_to_write() {
     let (cluster, fs) = client(|_| ()).await;

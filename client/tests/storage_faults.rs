@@ -242,8 +242,8 @@ async fn writes_go_round_what_fails() {
     }
 }
 
-/// I7: what an attempt that failed has left on a target goes when the target can be reached, while the session
-/// lives.
+/// I7: what an attempt that failed has left on a target goes when the target can be reached, while
+/// the session lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_failed_attempt_leaves_behind_is_deleted_when_that_can_be() {
     let cluster = Cluster::start(4, small_layout("2+1")).await;
@@ -274,8 +274,8 @@ async fn what_a_failed_attempt_leaves_behind_is_deleted_when_that_can_be() {
     cluster.assert_no_violations();
 }
 
-/// A chunk with other content is somebody else's: of a cluster that was made in place of the one that was mounted,
-/// where sessions and segments are counted from the start.
+/// A chunk with other content is somebody else's: of a cluster that was made in place of the one
+/// that was mounted, where sessions and segments are counted from the start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_stood_against_a_put_is_not_deleted_with_what_it_left() {
     let cluster = Cluster::start(4, small_layout("2+1")).await;
@@ -329,8 +329,8 @@ async fn a_full_cluster_is_told_once_to_each_handle() {
     fs.shutdown().await.unwrap();
 }
 
-/// Where nowhere is room for chunks as long as the layout wants them, segments are shorter. Nothing of what
-/// was refused stays.
+/// Where nowhere is room for chunks as long as the layout wants them, segments are shorter. Nothing
+/// of what was refused stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fits_into_holes_is_written_in_shorter_segments() {
     for (longest, told) in [(16_384, true), (16_384, false), (8192, true), (8192, false)] {

@@ -96,7 +96,8 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_bit_is_found_in_its_block(len in 1usize..20_000, at in any::<prop::sample::Index>(), bit in 0u8..8) {
+        fn a_flipped_bit_is_found_in_its_block(len in 1usize..20_000,
+            at in any::<prop::sample::Index>(), bit in 0u8..8) {
             let mut data = vec![7u8; len];
             let sums = block_checksums(&data);
             let at = at.index(len);

@@ -80,12 +80,15 @@ mod tests {
         #[test]
         fn parity_chunks_are_those_of_the_data_chunks(
             k in 1u8..=9, m in 0u8..=4, units in 1u32..4, length in 0u64..200_000) {
-            let geometry = Geometry { profile: Profile::ec(k, m).unwrap(), unit: units * 4096, length };
-            let segment: Vec<u8> = (0..length).map(|i| (i * 2_654_435_761).to_be_bytes()[4]).collect();
+            let geometry = Geometry { profile: Profile::ec(k, m).unwrap(), unit: units * 4096,
+                length };
+            let segment: Vec<u8> = (0..length).map(|i| (i * 2_654_435_761)
+                .to_be_bytes()[4]).collect();
             let chunk_len = geometry.shard_len(k) as usize;
             let chunks = data_chunks(&geometry, &segment);
             let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
-            let (mut want, mut got) = (vec![vec![1; chunk_len]; m.into()], vec![vec![2; chunk_len]; m.into()]);
+            let (mut want, mut got) = (vec![vec![1; chunk_len]; m.into()],
+                vec![vec![2; chunk_len]; m.into()]);
             let mut out: Vec<&mut [u8]> = want.iter_mut().map(Vec::as_mut_slice).collect();
             Codec::get(geometry.profile).encode(&chunks, &mut out).unwrap();
             let mut out: Vec<&mut [u8]> = got.iter_mut().map(Vec::as_mut_slice).collect();

@@ -1,9 +1,9 @@
 //! One arm a FUSE request: call the client, turn its answer into a reply.
 //!
-//! Not here, on purpose: `access` (the kernel checks permissions itself): "no such call" is answered
-//! once and the kernel does not ask again.
+//! Not here, on purpose: `access` (the kernel checks permissions itself): "no such call" is
+//! answered once and the kernel does not ask again.
 
-use crate::abi::{Errno, Header, Op, Reply, Request};
+use crate::abi::{Errno, Header, Op, Reply, Request, opcode};
 use crate::handler::{Handler, Outcome};
 use crate::set_ids::{self, Caller};
 use crate::{attr, reply};
@@ -18,11 +18,10 @@ use weft_proto::{ErrorKind, InodeId};
 const TTL: Duration = Duration::ZERO;
 /// Entries to fetch at once; a reply of the kernel's usual 32 KiB holds about as many.
 const DIR_PAGE: u32 = 512;
-/// Attributes that are neither kept nor looked for. File capabilities are refused, which older kernels ask for
-/// before every write. There are no labels, which `ls -l` asks for of every name.
+/// Attributes that are neither kept nor looked for. File capabilities are refused, which older
+/// kernels ask for before every write. There are no labels, which `ls -l` asks for of every name.
 const REFUSED: [&[u8]; 2] = [b"security.capability", b"security.selinux"];
 
-const SETATTR: u32 = 4;
 /// Most bytes that the older form of a copy can say it has copied, in whole pages.
 const COPY_32: u64 = 0xffff_f000;
 
@@ -126,8 +125,8 @@ impl Handler for Adapter {
                 let (name, mode, by) = (own(name), permissions(mode), by(umask));
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
-                    // The kernel takes what this opens for new, and checks no permissions. What another
-                    // mount has made meanwhile, it has to look up.
+                    // The kernel takes what this opens for new, and checks no permissions. What
+                    // another mount has made meanwhile, it has to look up.
                     let new = OpenFlags { exclusive: true, ..wanted };
                     match fs.create(ino, &name, mode, by, new).await {
                         Err(e) if e.kind == ErrorKind::Exists && !wanted.exclusive => {
@@ -268,7 +267,7 @@ impl Handler for Adapter {
             }
             // The kernel has kept its pages, or read them since: the change took effect only now.
             Reply::Written(_) => self.fs.forget_content(InodeId(header.node)),
-            Reply::Attr(..) if header.opcode == SETATTR => {
+            Reply::Attr(..) if header.opcode == opcode::SETATTR => {
                 self.fs.forget_content(InodeId(header.node));
             }
             _ => {}

@@ -1,7 +1,8 @@
 //! Getting a connected `/dev/fuse` for a mount point: by mount(2) where this process may, else
 //! through the set-user-id helper of Debian's `fuse3`.
 
-use crate::mount::{MountError, MountFlags};
+use crate::flags::MountFlags;
+use crate::mount_error::MountError;
 use nix::mount::mount;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use std::fs::{File, OpenOptions};

@@ -20,7 +20,8 @@ pub fn type_bits(kind: FileKind) -> u32 {
     }
 }
 
-/// What a mode of `fallocate(2)` asks for, and whether the size stays; `None` if that is not known here.
+/// What a mode of `fallocate(2)` asks for, and whether the size stays; `None` if that is not known
+/// here.
 pub fn allocation(mode: u32) -> Option<(Allocate, bool)> {
     const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;

@@ -7,7 +7,7 @@
 //! work; whoever wakes it then, mostly a thread of the runtime that has just read the answer of a
 //! server, starts the rest as a task right there.
 
-use crate::abi::{Answer, Errno, Header};
+use crate::abi::{Answer, Errno, Header, opcode};
 use crate::channel::Route;
 use crate::handler::{Handler, Work};
 use crate::proc::is_killed;
@@ -20,10 +20,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-const FLUSH: u32 = 25;
-/// FALLOCATE and both forms of COPY_FILE_RANGE. The kernel forgets the pages that they replace only when
-/// it is told that they succeeded, so they are answered when they have ended and not before.
-const REPLACE_PAGES: [u32; 3] = [43, 47, 53];
+/// The kernel forgets the pages that they replace only
+/// when it is told that they succeeded, so they are answered when they have ended and not before.
+const REPLACE_PAGES: [u32; 3] =
+    [opcode::FALLOCATE, opcode::COPY_FILE_RANGE, opcode::COPY_FILE_RANGE_64];
 /// How often a waiting request whose caller got a signal looks whether that was killed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
@@ -53,8 +53,8 @@ impl Waiting {
         Self { handler, table: Mutex::default() }
     }
 
-    /// Polls `work`; what it answers, now or later, goes to `route`. A signal to the caller is passed
-    /// on to `signal`. Must be called inside `runtime`.
+    /// Polls `work`; what it answers, now or later, goes to `route`. A signal to the caller is
+    /// passed on to `signal`. Must be called inside `runtime`.
     pub fn start(
         self: &Arc<Self>,
         header: &Header,
@@ -100,7 +100,9 @@ impl Waiting {
             return call.answer(&Err(Errno(libc::EIO)));
         }
         table.calls.insert(call.header.unique, call.clone());
-        if call.header.opcode == FLUSH && !std::mem::replace(&mut table.closes_watched, true) {
+        if call.header.opcode == opcode::FLUSH
+            && !std::mem::replace(&mut table.closes_watched, true)
+        {
             call.runtime.spawn(self.clone().watch_closes());
         }
         if let Some(at) = table.early.iter().position(|unique| *unique == call.header.unique) {
@@ -110,8 +112,8 @@ impl Waiting {
         }
     }
 
-    /// The kernel tells of no signal while a process ends, and has it wait for its closes all the same.
-    /// Looks whether those that wait for long are of such a one, as long as closes wait.
+    /// The kernel tells of no signal while a process ends, and has it wait for its closes all the
+    /// same. Looks whether those that wait for long are of such a one, as long as closes wait.
     async fn watch_closes(self: Arc<Self>) {
         let mut seen: Vec<Arc<Call>> = Vec::new();
         loop {
@@ -123,8 +125,12 @@ impl Waiting {
                 tokio::spawn(async move { call.look().await });
             }
             let mut table = self.table.lock();
-            seen =
-                table.calls.values().filter(|call| call.header.opcode == FLUSH).cloned().collect();
+            seen = table
+                .calls
+                .values()
+                .filter(|call| call.header.opcode == opcode::FLUSH)
+                .cloned()
+                .collect();
             if seen.is_empty() {
                 table.closes_watched = false;
                 return;
@@ -248,7 +254,7 @@ impl Call {
         let runtime = self.runtime.clone();
         runtime.spawn(async move {
             // What hears of signals ends by itself.
-            if self.header.opcode == FLUSH || self.signal.is_some() {
+            if self.header.opcode == opcode::FLUSH || self.signal.is_some() {
                 tokio::time::sleep(LAST_FLUSH).await;
             }
             while !self.answered.load(Ordering::Acquire) {

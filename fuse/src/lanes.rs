@@ -1,10 +1,11 @@
-//! Threads for work that may wait in the kernel, for a request that waits for other such work, here or on another
-//! mount.
+//! Threads for work that may wait in the kernel, for a request that waits for other such work, here
+//! or on another mount.
 //!
-//! Invariant: no work waits for ever for work before it. [`LANES`] threads do what comes. While more waits and
-//! nothing ends for [`STUCK`], all of them wait in the kernel, and as many again are begun. So there are at most twice
-//! as many threads as there is work that waits in the kernel, or [`LANES`], and never more than [`MOST`]; each costs a
-//! stack of [`STACK`] bytes and the kernel's own. They end when nothing is left to do.
+//! Invariant: no work waits for ever for work before it. [`LANES`] threads do what comes. While
+//! more waits and nothing ends for [`STUCK`], all of them wait in the kernel, and as many again are
+//! begun. So there are at most twice as many threads as there is work that waits in the kernel, or
+//! [`LANES`], and never more than [`MOST`]; each costs a stack of [`STACK`] bytes and the kernel's
+//! own. They end when nothing is left to do.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -16,8 +17,8 @@ use tokio::runtime::Handle;
 
 /// Threads that are begun at once.
 const LANES: usize = 64;
-/// Threads at most: so many pages that wait at a time are a read of lost data that is taken back again and again, and
-/// no mount that waits for another.
+/// Threads at most: so many pages that wait at a time are a read of lost data that is taken back
+/// again and again, and no mount that waits for another.
 const MOST: usize = 4096;
 const STUCK: Duration = Duration::from_millis(10);
 /// Bytes.

@@ -8,7 +8,8 @@
 //!   is 0), and no file data past an open unless the client says that it is still good.
 //! - The kernel checks permissions (`default_permissions`), with the attributes that the client
 //!   answers.
-//! - A caller that is killed does not wait for the cluster; what it had begun is finished without it.
+//! - A caller that is killed does not wait for the cluster; what it had begun is finished without
+//!   it.
 
 pub mod abi;
 mod adapter;
@@ -16,9 +17,11 @@ mod attach;
 mod attr;
 mod call;
 mod channel;
+mod flags;
 mod handler;
 mod lanes;
 mod mount;
+mod mount_error;
 mod mount_table;
 mod notifier;
 mod proc;
@@ -27,9 +30,9 @@ mod session;
 mod set_ids;
 
 pub use adapter::Adapter;
+pub use flags::MountFlags;
 pub use handler::{Handler, Outcome, Work};
-pub use mount::{
-    IoUring, MountError, MountFlags, Mounted, Options, check_mount_point, mount, mount_handler,
-};
+pub use mount::{IoUring, Mounted, Options, check_mount_point, mount, mount_handler};
+pub use mount_error::MountError;
 pub use mount_table::{MountEntry, SOURCE_PREFIX, mount_at, mounts, resolve_mount_point, unmount};
 pub use notifier::Notifier;

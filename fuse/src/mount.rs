@@ -4,11 +4,12 @@ use crate::abi::{Wanted, flag};
 use crate::adapter::Adapter;
 use crate::attach::attach;
 use crate::channel::{Device, Rings, Threads};
+use crate::flags::MountFlags;
 use crate::handler::Handler;
+use crate::mount_error::MountError;
 use crate::mount_table::{Connection, SOURCE_PREFIX, mount_at, resolve_mount_point, unmount};
 use crate::notifier::{Notifier, page_size};
 use crate::session::Session;
-use nix::mount::MsFlags;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -29,63 +30,6 @@ pub enum IoUring {
     /// Always; switches it on, which needs root, and fails if it is not to be had.
     On,
     Off,
-}
-
-/// What every mount can have, as `mount -o` says it.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct MountFlags {
-    /// Set-user-id and set-group-id bits have effect.
-    pub suid: bool,
-    /// Device nodes have effect.
-    pub dev: bool,
-    pub noexec: bool,
-    pub read_only: bool,
-    pub noatime: bool,
-    /// A change of a directory is durable before it is answered.
-    pub dirsync: bool,
-}
-
-impl MountFlags {
-    /// Sets one option. Answers whether there is such a one.
-    pub fn set(&mut self, option: &str) -> bool {
-        match option {
-            "suid" | "nosuid" => self.suid = option == "suid",
-            "dev" | "nodev" => self.dev = option == "dev",
-            "exec" | "noexec" => self.noexec = option == "noexec",
-            "ro" | "rw" => self.read_only = option == "ro",
-            "atime" | "noatime" => self.noatime = option == "noatime",
-            "async" | "dirsync" => self.dirsync = option == "dirsync",
-            _ => return false,
-        }
-        true
-    }
-
-    pub(crate) fn to_kernel(self) -> MsFlags {
-        let mut flags = MsFlags::empty();
-        flags.set(MsFlags::MS_NOSUID, !self.suid);
-        flags.set(MsFlags::MS_NODEV, !self.dev);
-        flags.set(MsFlags::MS_NOEXEC, self.noexec);
-        flags.set(MsFlags::MS_RDONLY, self.read_only);
-        flags.set(MsFlags::MS_NOATIME, self.noatime);
-        flags.set(MsFlags::MS_DIRSYNC, self.dirsync);
-        flags
-    }
-}
-
-impl fmt::Display for MountFlags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or = |on: bool, yes, no| if on { yes } else { no };
-        write!(
-            f,
-            "{},{},{},{},{},{}",
-            or(self.suid, "suid", "nosuid"),
-            or(self.dev, "dev", "nodev"),
-            or(self.noexec, "noexec", "exec"),
-            or(self.read_only, "ro", "rw"),
-            or(self.noatime, "noatime", "atime"),
-            or(self.dirsync, "dirsync", "async")
-        )
-    }
 }
 
 /// How to mount.
@@ -125,36 +69,6 @@ impl Default for Options {
     }
 }
 
-/// Why a filesystem could not be mounted.
-#[derive(thiserror::Error, Debug)]
-pub enum MountError {
-    #[error("mount point {0} does not exist; make it with mkdir -p {0}")]
-    Missing(PathBuf),
-    #[error("mount point {0} is not a directory")]
-    NotDirectory(PathBuf),
-    #[error(
-        "mount point {0} is not empty; choose another, or hide what is there with --allow-nonempty"
-    )]
-    NotEmpty(PathBuf),
-    #[error("{path} is already a mount ({fs_type} from {source_name}); unmount it first")]
-    AlreadyMounted { path: PathBuf, fs_type: String, source_name: String },
-    #[error(
-        "/dev/fuse is not there; load the kernel module (modprobe fuse) or give this container the device"
-    )]
-    NoFuse,
-    #[error(
-        "this user may not mount: root may, or others where /dev/fuse has mode 666 and the package \
-         fuse3 is installed"
-    )]
-    Denied,
-    #[error("FUSE over io_uring is not to be had here: {0}; mount with --io-uring auto")]
-    NoIoUring(io::Error),
-    #[error("cannot use mount point {path}: {error}")]
-    MountPoint { path: PathBuf, error: io::Error },
-    #[error("cannot mount at {path}: {error}")]
-    Mount { path: PathBuf, error: io::Error },
-}
-
 /// A mounted filesystem. Dropping it leaves it mounted until the process ends.
 pub struct Mounted {
     path: PathBuf,
@@ -186,8 +100,8 @@ impl Mounted {
         self.over_io_uring
     }
 
-    /// Lets go of whoever waits for an answer, at the end: what is called then, and whatever comes later, is
-    /// answered `EIO`.
+    /// Lets go of whoever waits for an answer, at the end: what is called then, and whatever comes
+    /// later, is answered `EIO`.
     pub fn abandon(&self) -> impl FnOnce() + Send + 'static {
         let session = self.session.clone();
         move || session.abandon()
@@ -320,82 +234,4 @@ fn raise_read_ahead(path: &Path, kib: u32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Outcome, abi};
-
-    #[test]
-    fn flags_are_read_as_they_are_shown() {
-        let mut flags = MountFlags::default();
-        assert_eq!(flags.to_kernel(), MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
-        for option in ["suid", "dev", "noexec", "ro", "noatime", "dirsync"] {
-            assert!(flags.set(option));
-        }
-        let mut same = MountFlags::default();
-        assert!(flags.to_string().split(',').all(|option| same.set(option)));
-        assert_eq!(same, flags);
-        assert!(!flags.set("") && !flags.set("sync"));
-    }
-
-    /// Answers nothing but what a mount needs.
-    struct Silent;
-
-    impl Handler for Silent {
-        fn handle(&self, request: &abi::Request<'_>) -> Outcome {
-            match request.op {
-                abi::Op::Lookup { .. } => Outcome::working(std::future::pending()),
-                _ => Outcome::Done(Err(abi::Errno(libc::ENOSYS))),
-            }
-        }
-
-        fn unwanted(&self, _: &abi::Header, _: &abi::Reply) {}
-    }
-
-    /// Who waits for it is told, whichever way it ended.
-    #[test]
-    fn a_thread_that_fails_takes_the_connection_with_it() {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let _inside = runtime.enter();
-        let failed = || Err(io::Error::from_raw_os_error(libc::EBADF));
-        let panicked = || panic!("as a ring might");
-        let ways: [fn() -> io::Result<()>; 2] = [failed, panicked];
-        for (way, fails) in ways.into_iter().enumerate() {
-            let name = format!("weft-connection-{}-{way}", std::process::id());
-            let dir = std::env::temp_dir().join(name);
-            fs::create_dir(&dir).unwrap();
-            let options = Options { io_uring: IoUring::Off, ..Options::default() };
-            let mounted = mount_handler(Arc::new(Silent), &dir, &options).unwrap();
-            let session = mounted.session.clone();
-            assert!(session.guarded("a test", || Ok(())).is_ok());
-            assert!(session.guarded("a test", fails).is_err());
-            // Whatever comes now has an answer, and nobody serves it any more.
-            assert!(fs::symlink_metadata(dir.join("x")).is_err());
-            mounted.join().unwrap();
-            if mount_at(&dir).unwrap().is_some() {
-                unmount(&dir, true).unwrap();
-            }
-            fs::remove_dir(&dir).unwrap();
-        }
-    }
-
-    #[test]
-    fn mount_points_that_cannot_be_are_refused_with_a_reason() {
-        let dir = std::env::temp_dir().join(format!("weft-mount-point-{}", std::process::id()));
-        let says = |path: &Path| check_mount_point(path, false).unwrap_err().to_string();
-        assert!(says(&dir).contains("does not exist"), "{}", says(&dir));
-        fs::create_dir(&dir).unwrap();
-        assert_eq!(check_mount_point(&dir, false).unwrap(), dir.canonicalize().unwrap());
-        let file = dir.join("file");
-        fs::write(&file, "x").unwrap();
-        assert!(says(&dir).contains("not empty"), "{}", says(&dir));
-        assert!(check_mount_point(&dir, true).is_ok());
-        assert!(says(&file).contains("not a directory"), "{}", says(&file));
-        assert!(says(&file.join("x")).contains("not a directory"), "{}", says(&file.join("x")));
-        assert!(
-            says(Path::new("/proc")).contains("already a mount"),
-            "{}",
-            says(Path::new("/proc"))
-        );
-        fs::remove_dir_all(&dir).unwrap();
-    }
-}
+mod tests;

@@ -45,7 +45,8 @@ impl Connection {
         Some(Self { mount_point: mount.mount_point, number })
     }
 
-    /// Has the kernel answer an error to all that wait and to all that comes. Errors: it is not to be had here.
+    /// Has the kernel answer an error to all that wait and to all that comes. Errors: it is not to
+    /// be had here.
     pub fn abort(&self) -> io::Result<()> {
         let control = format!("/sys/fs/fuse/connections/{}/abort", self.number);
         if std::fs::write(control, "1").is_ok() {

@@ -14,9 +14,9 @@ use weft_proto::InodeId;
 
 /// A handle from which any thread may invalidate what the kernel has cached of one mount.
 ///
-/// Notices are sent by threads of their own ([`Lanes`]): the kernel may wait in one, for an inode that
-/// a request is working on, and that must hold up no request and no other notice. They come in no
-/// order. A notice is on its way when the method returns; the future ends when the
+/// Notices are sent by threads of their own ([`Lanes`]): the kernel may wait in one, for an inode
+/// that a request is working on, and that must hold up no request and no other notice. They come in
+/// no order. A notice is on its way when the method returns; the future ends when the
 /// kernel has done it. To wait for that future inside a request deadlocks if the notice needs a
 /// lock that the kernel holds for the request:
 /// - an entry or a delete needs the directory, held while a name in it is made, removed or renamed;

@@ -1,9 +1,9 @@
 //! What `/proc` tells of the processes that make requests.
 //!
-//! Who reads there holds the memory of the process for a moment. If the process ends meanwhile, the reader
-//! takes that memory down: it writes back what was stored in mappings of this very mount, and waits for
-//! asynchronous writes to it. So that is left to threads that may block, a bounded number of them, and no
-//! request waits for one for ever.
+//! Who reads there holds the memory of the process for a moment. If the process ends meanwhile, the
+//! reader takes that memory down: it writes back what was stored in mappings of this very mount,
+//! and waits for asynchronous writes to it. So that is left to threads that may block, a bounded
+//! number of them, and no request waits for one for ever.
 
 use std::fs::read_to_string;
 use std::io;
@@ -22,15 +22,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 static LOOKS: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static GROUPS: Semaphore = Semaphore::const_new(MOST_GROUPS);
 
-/// Is the thread gone, does it end, or does SIGKILL wait for it? Linux turns every signal that ends a
-/// process without a core into that. "No" if that cannot be told now.
+/// Is the thread gone, does it end, or does SIGKILL wait for it? Linux turns every signal that ends
+/// a process without a core into that. "No" if that cannot be told now.
 pub async fn is_killed(pid: u32) -> bool {
     // 0 is of a namespace that this process does not see.
     pid != 0 && look(&LOOKS, move || killed(pid)).await.unwrap_or(false)
 }
 
-/// Groups of a process beside its own: the kernel tells only that one. None of what has ended, or is not seen
-/// from here.
+/// Groups of a process beside its own: the kernel tells only that one. None of what has ended, or
+/// is not seen from here.
 pub async fn groups(pid: u32) -> Vec<u32> {
     let read = async {
         let place = GROUPS.acquire().await.ok()?;
@@ -64,10 +64,10 @@ fn killed(pid: u32) -> bool {
     }
 }
 
-/// Whether `/proc/PID/status` is of a thread that SIGKILL waits for, or that ends: it has no memory any more
-/// when its files are closed, as no thread of the kernel ever has. Its flags in `/proc/PID/stat` would say the
-/// same, but nobody can read those of a process that begins a program, which first closes files and waits for
-/// that.
+/// Whether `/proc/PID/status` is of a thread that SIGKILL waits for, or that ends: it has no memory
+/// any more when its files are closed, as no thread of the kernel ever has. Its flags in
+/// `/proc/PID/stat` would say the same, but nobody can read those of a process that begins a
+/// program, which first closes files and waits for that.
 fn is_over(status: &str) -> bool {
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let kills = |mask: &str| {

@@ -81,8 +81,8 @@ fn open(opened: &Opened) -> Open {
         allowed |= open_flag::KEEP_CACHE;
     }
     // Where an append lands is known only when it is committed; the page cache would file it under
-    // the end of file that the kernel remembers. And of what another mount may map to write, pages cost a
-    // lease to write: only mappings are to fill them.
+    // the end of file that the kernel remembers. And of what another mount may map to write, pages
+    // cost a lease to write: only mappings are to fill them.
     if !opened.cached {
         allowed |= open_flag::DIRECT_IO;
     }

@@ -39,8 +39,9 @@ impl Session {
         self.waiting.abandon();
     }
 
-    /// Serves requests until the connection is over. If that fails, or panics, requests would wait for ever
-    /// that only this thread can take: the connection is aborted, and its callers get an error.
+    /// Serves requests until the connection is over. If that fails, or panics, requests would wait
+    /// for ever that only this thread can take: the connection is aborted, and its callers get an
+    /// error.
     pub fn guarded(&self, what: &str, serve: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let served = catch_unwind(AssertUnwindSafe(serve));
         let served = served.unwrap_or_else(|_| Err(io::Error::other("it panicked")));

@@ -1,7 +1,8 @@
 //! Set-id bits of files that are changed by whoever may not keep them.
 //!
-//! The kernel says with each write, truncation and change of owner whether its caller may. What else takes them
-//! (`fallocate`, a change to the same owner) it tells by a change of attributes that names none.
+//! The kernel says with each write, truncation and change of owner whether its caller may. What
+//! else takes them (`fallocate`, a change to the same owner) it tells by a change of attributes
+//! that names none.
 
 use crate::abi::{self, Header};
 use crate::attr;

@@ -118,7 +118,8 @@ fn check_real_time(
         }
         if let Some((end, time)) = furthest.filter(|f| f.0 > start) {
             problems.push(format!(
-                "file {}: what was acknowledged at {time} ns lies at {end}, behind what began at {began} ns and lies at {start}",
+                "file {}: what was acknowledged at {time} ns lies at {end}, behind what began at \
+                 {began} ns and lies at {start}",
                 file.0
             ));
         }

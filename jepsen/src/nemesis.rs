@@ -1,8 +1,8 @@
 //! Faults, one after the other, drawn from a seed: kill and restart of daemons and of the leader,
 //! partition of one host from all others.
 //!
-//! Invariant: at most m storage daemons and a minority of metadata servers are gone at once, so that
-//! acknowledged data must survive (I2); every fault is undone before the next.
+//! Invariant: at most m storage daemons and a minority of metadata servers are gone at once, so
+//! that acknowledged data must survive (I2); every fault is undone before the next.
 
 use crate::cluster::Cluster;
 use anyhow::Result;

@@ -1,7 +1,7 @@
 //! Appends by several clients to shared and private files, under faults, and a final read of all.
 //!
-//! A record is one line of fixed length, written by one `write` to a descriptor opened with O_APPEND;
-//! a call is a few records and an fsync. A client never repeats a record.
+//! A record is one line of fixed length, written by one `write` to a descriptor opened with
+//! O_APPEND; a call is a few records and an fsync. A client never repeats a record.
 
 use crate::checker::check;
 use crate::cluster::Cluster;
@@ -58,8 +58,9 @@ pub fn run(plan: &Plan) -> Result<()> {
                 let (recorder, stop, acknowledged) = (&recorder, &stop, &acknowledged);
                 let alone = &alone;
                 s.spawn(move || {
-                    // What brings faults about starts programs. Those would close copies of the files that
-                    // are open here before they begin, and a close waits for a cluster that is cut off.
+                    // What brings faults about starts programs. Those would close copies of the
+                    // files that are open here before they begin, and a close waits for a cluster
+                    // that is cut off.
                     let own_files = nix::sched::unshare(CloneFlags::CLONE_FILES);
                     alone.wait();
                     own_files.expect("a thread can have its files to itself");

@@ -104,7 +104,8 @@ async fn measure(what: &str, leader: &str, clients: u64, seconds: u64, create: b
     }
     let (elapsed, cpu) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     println!(
-        "{clients:>2} clients: {:>7.0} {what}/s, {:>6.0} us each, {:>4.0} us CPU each (3 servers and clients)",
+        "{clients:>2} clients: {:>7.0} {what}/s, {:>6.0} us each, {:>4.0} us CPU each (3 servers \
+         and clients)",
         done as f64 / elapsed,
         elapsed * clients as f64 / done as f64 * 1e6,
         cpu / done as f64 * 1e6

@@ -1,5 +1,5 @@
-//! Measures the lease table alone: what a look at the sessions costs, which the leader takes on the thread
-//! that answers everybody, and what the end of a session does.
+//! Measures the lease table alone: what a look at the sessions costs, which the leader takes on the
+//! thread that answers everybody, and what the end of a session does.
 //!
 //! `cargo run --release -p weft-metadata --example leases [LEASES]`
 

@@ -76,12 +76,8 @@ fn scattered(i: u64, n: u64) -> u64 {
     i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % n
 }
 
-fn main() {
-    let files: u64 = std::env::args().nth(1).map_or(400_000, |n| n.parse().expect("a number"));
-    let dir = std::env::temp_dir().join(format!("weft-state-speed-{}", std::process::id()));
-    let machine = StateMachine::open(&dir).expect("open");
-    let mut driver = Driver { machine, index: 0, number: 0 };
-    let profile = Some(v1::ProfileInfo { k: 2, m: 1 });
+/// A cluster of three targets, and a session.
+fn setup(profile: Option<v1::ProfileInfo>) -> Vec<Body> {
     let cluster = vec![1; 16].into();
     let target = |i| v1::TargetInfo { uuid: vec![i; 16].into(), ..Default::default() };
     let mut setup = vec![Body::InitCluster(v1::InitClusterEntry {
@@ -99,7 +95,27 @@ fn main() {
     let open = v1::OpenSessionOp { client: "speed".into(), nonce: vec![1; 16].into() };
     let op = Some(Op::OpenSession(open));
     setup.push(Body::Client(v1::MetaRequest { op, ..Default::default() }));
-    let setup: Vec<_> = setup.into_iter().map(|body| driver.entry(body)).collect();
+    setup
+}
+
+/// A commit of one segment.
+fn commit(i: u64, ino: u64, profile: Option<v1::ProfileInfo>) -> Op {
+    let id = Some(v1::SegmentKey { session: 1, seq: i });
+    let seats = vec![0, 1, 2].into();
+    let segment = v1::SegmentInfo { id, profile, unit: 131072, length: 1 << 20, pg: 1, seats };
+    let source = Some(v1::extent::Source::Segment(v1::SegmentPart { id, off: 0 }));
+    let extents = vec![v1::Extent { file_off: 0, len: 1 << 20, source }];
+    let segments = vec![segment];
+    Op::CommitExtents(v1::CommitExtentsOp { ino, extents, segments, ..Default::default() })
+}
+
+fn main() {
+    let files: u64 = std::env::args().nth(1).map_or(400_000, |n| n.parse().expect("a number"));
+    let dir = std::env::temp_dir().join(format!("weft-state-speed-{}", std::process::id()));
+    let machine = StateMachine::open(&dir).expect("open");
+    let mut driver = Driver { machine, index: 0, number: 0 };
+    let profile = Some(v1::ProfileInfo { k: 2, m: 1 });
+    let setup: Vec<_> = setup(profile).into_iter().map(|body| driver.entry(body)).collect();
     assert!(driver.machine.apply(&setup).expect("apply").iter().all(|r| r.error == 0));
 
     let dirs = files / PER_DIRECTORY;
@@ -132,25 +148,7 @@ fn main() {
     );
     driver.measure("create, directories mixed", BATCH, (half..files).map(create));
     let ino = |i: u64| 2 + dirs + i;
-    driver.measure(
-        "commit of one segment",
-        BATCH,
-        (0..half).map(|i| {
-            let id = Some(v1::SegmentKey { session: 1, seq: i });
-            let seats = vec![0, 1, 2].into();
-            let segment =
-                v1::SegmentInfo { id, profile, unit: 131072, length: 1 << 20, pg: 1, seats };
-            let source = Some(v1::extent::Source::Segment(v1::SegmentPart { id, off: 0 }));
-            let extents = vec![v1::Extent { file_off: 0, len: 1 << 20, source }];
-            let segments = vec![segment];
-            Op::CommitExtents(v1::CommitExtentsOp {
-                ino: ino(i),
-                extents,
-                segments,
-                ..Default::default()
-            })
-        }),
-    );
+    driver.measure("commit of one segment", BATCH, (0..half).map(|i| commit(i, ino(i), profile)));
     driver.measure("create, one at a time", 1, (files..files + 20_000).map(create));
 
     let n = 300_000;

@@ -59,7 +59,8 @@ pub struct Config {
     /// How long the set of targets must be unchanged before placement groups are made for it.
     #[serde(default = "default_placement_settle_ms")]
     pub placement_settle_ms: u64,
-    /// How long a placement group is kept after it was retired, though no data is in it: some may be on its way.
+    /// How long a placement group is kept after it was retired, though no data is in it: some may
+    /// be on its way.
     #[serde(default = "default_placement_keep_ms")]
     pub placement_keep_ms: u64,
     /// A target fuller than this many percent takes no new chunks; it is taken back five below.
@@ -173,7 +174,8 @@ impl Config {
         }
         if self.heartbeat_ms < 5 || self.election_ms < 5 * self.heartbeat_ms {
             return bad(format!(
-                "election_ms ({}) must be at least five times heartbeat_ms ({}), which is at least 5",
+                "election_ms ({}) must be at least five times heartbeat_ms ({}), which is at \
+                 least 5",
                 self.election_ms, self.heartbeat_ms
             ));
         }
@@ -235,7 +237,8 @@ mod tests {
         id = 2
         listen = "127.0.0.1:7002"
         data_dir = "/var/lib/weft/metadata"
-        peers = [{ id = 1, address = "a:7001" }, { id = 2, address = "b:7002" }, { id = 3, address = "[::1]:7003" }]
+        peers = [{ id = 1, address = "a:7001" }, { id = 2, address = "b:7002" }, { id = 3,
+            address = "[::1]:7003" }]
     "#;
 
     #[test]

@@ -2,9 +2,9 @@
 //! back.
 //!
 //! Invariants: a change holds its names and claims its inodes from before it is proposed until it
-//! was applied, or can be no more ([`Claim`]), whether or not somebody still waits for the answer, so
-//! that the inodes behind its names stay the same and nobody is granted what the change would have had
-//! to recall; reads claim nothing. See [`crate::soft::leases`].
+//! was applied, or can be no more ([`Claim`]), whether or not somebody still waits for the answer,
+//! so that the inodes behind its names stay the same and nobody is granted what the change would
+//! have had to recall; reads claim nothing. See [`crate::soft::leases`].
 
 use crate::node::Node;
 use crate::soft::leases::{Leases, Mode, Name, Use};
@@ -29,7 +29,8 @@ impl Claim {
         self.names.iter().map(|(dir, _)| *dir).collect()
     }
 
-    /// Takes these inodes, too: recalls the leases that others hold on them, and waits until they are back.
+    /// Takes these inodes, too: recalls the leases that others hold on them, and waits until they
+    /// are back.
     async fn take(&mut self, inos: Vec<InodeId>, deadline: Instant) -> Result<()> {
         self.node.soft.with(|s| s.leases.claim(self.by, &inos));
         self.inos.extend(inos);
@@ -127,9 +128,9 @@ pub async fn readable(node: &Node, by: SessionId, ino: InodeId, deadline: Instan
 }
 
 /// Grants a lease that the asker cannot do without: its kernel is going to cache what it is
-/// told. Waits for changes that are under way, and for whoever came earlier; but not if the asker has to give
-/// back an earlier lease first, which it cannot before this is answered. What it caches then, it forgets with
-/// that one.
+/// told. Waits for changes that are under way, and for whoever came earlier; but not if the asker
+/// has to give back an earlier lease first, which it cannot before this is answered. What it caches
+/// then, it forgets with that one.
 pub async fn must_grant(
     node: &Node,
     to: SessionId,
@@ -142,7 +143,8 @@ pub async fn must_grant(
     in_line(node, (to, ino, mode), deadline, what, serve).await
 }
 
-/// Waits for those who came earlier for the right to write, which nobody is granted while another locks.
+/// Waits for those who came earlier for the right to write, which nobody is granted while another
+/// locks.
 pub async fn may_begin_lock(
     node: &Node,
     by: SessionId,
@@ -182,7 +184,8 @@ pub async fn claim_own(
     Ok(claim)
 }
 
-/// Takes what a client's change touches. `unasked`: it was made in a directory that the client may write alone.
+/// Takes what a client's change touches. `unasked`: it was made in a directory that the client may
+/// write alone.
 pub async fn claim(
     node: &Arc<Node>,
     term: u64,
@@ -203,8 +206,8 @@ pub async fn claim(
     let busy = "another change of the same name has not ended yet";
     when(node, deadline, busy, |s| s.leases.take_names(&names).then_some(())).await?;
     claim.names = names;
-    // Whoever held the lease to make files in a directory tells them before it is back: a name may lead
-    // to another inode then. It leads nowhere else once that is taken, too.
+    // Whoever held the lease to make files in a directory tells them before it is back: a name may
+    // lead to another inode then. It leads nowhere else once that is taken, too.
     loop {
         let touched = touched(node, changes, &claim.names)?;
         let more: Vec<_> = touched.into_iter().filter(|ino| !claim.inos.contains(ino)).collect();
@@ -215,7 +218,8 @@ pub async fn claim(
     }
 }
 
-/// The inodes that a change touches now: what it names, the directories of its names, and what is there.
+/// The inodes that a change touches now: what it names, the directories of its names, and what is
+/// there.
 fn touched(node: &Node, changes: Option<InodeId>, names: &[Name]) -> Result<BTreeSet<InodeId>> {
     let mut inos = BTreeSet::from_iter(changes);
     for (parent, name) in names {

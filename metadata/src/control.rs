@@ -1,7 +1,6 @@
 //! The gRPC service: status, map watch, registration and heartbeats of storage daemons.
 //!
-//! Errors carry their kind in the metadata entry `weft-error` (the number of the
-//! [`weft_proto::ErrorKind`]) and, for NotLeader, the leader's address in `weft-leader`.
+//! Errors cross as [`weft_control::to_status`] says.
 
 use crate::node::{Effect, Node};
 use crate::soft::targets::Targets;
@@ -16,6 +15,7 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use v1::control_server::Control;
+use weft_control::to_status;
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, v1};
 
 /// How long a call may wait for a leader.
@@ -155,32 +155,15 @@ impl Control for ControlService {
         &self,
         request: Request<v1::RegisterTargetRequest>,
     ) -> Result<Response<v1::RegisterTargetReply>, Status> {
-        self.register(request.into_inner()).await.map(Response::new).map_err(status)
+        self.register(request.into_inner()).await.map(Response::new).map_err(to_status)
     }
 
     async fn heartbeat(
         &self,
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
-        self.beat(request.into_inner()).await.map(Response::new).map_err(status)
+        self.beat(request.into_inner()).await.map(Response::new).map_err(to_status)
     }
-}
-
-fn status(e: Error) -> Status {
-    let code = match e.kind {
-        ErrorKind::NotFound => tonic::Code::NotFound,
-        ErrorKind::Invalid | ErrorKind::Protocol => tonic::Code::InvalidArgument,
-        ErrorKind::WrongCluster => tonic::Code::FailedPrecondition,
-        ErrorKind::Internal | ErrorKind::Io | ErrorKind::Corrupt => tonic::Code::Internal,
-        _ => tonic::Code::Unavailable,
-    };
-    let mut status = Status::new(code, e.message);
-    let metadata = status.metadata_mut();
-    metadata.insert("weft-error", e.kind.code().into());
-    if let Ok(address) = e.hint.parse() {
-        metadata.insert("weft-leader", address);
-    }
-    status
 }
 
 /// Serves gRPC on the connections that the listener recognised as HTTP/2, until shutdown.

@@ -2,8 +2,8 @@
 //!
 //! Invariants: a folder serves one server of one cluster for life. A server whose folder says
 //! otherwise refuses to start, because a voter that forgot its log, or speaks for another, can
-//! lose acknowledged metadata. An empty folder is one whose server may have forgotten: only an explicit
-//! bootstrap says that there was nothing to forget.
+//! lose acknowledged metadata. An empty folder is one whose server may have forgotten: only an
+//! explicit bootstrap says that there was nothing to forget.
 
 use crate::folder::{LOG, MOVE_AWAY, STATE};
 use crate::raftlog::Position;
@@ -24,8 +24,8 @@ pub enum Standing {
     New,
     /// Its folder was empty. It takes no part until the group has admitted it.
     Empty,
-    /// Admitted with an empty log: it follows, but does not stand for election before its log holds the
-    /// entry that admitted it, and votes only for who has that.
+    /// Admitted with an empty log: it follows, but does not stand for election before its log holds
+    /// the entry that admitted it, and votes only for who has that.
     CatchingUp,
     #[default]
     Member,
@@ -74,7 +74,8 @@ impl Identity {
                     return Err(Error::new(
                         ErrorKind::Corrupt,
                         format!(
-                            "{} is there and {} is missing: part of this folder is lost; {MOVE_AWAY}",
+                            "{} is there and {} is missing: part of this folder is lost; \
+                             {MOVE_AWAY}",
                             left.display(),
                             path.display()
                         ),
@@ -106,7 +107,8 @@ impl Identity {
         }
         if contents.members != members {
             return refuse(format!(
-                "the group was made of servers {:?}, the configuration names {members:?}: membership cannot be changed in the configuration",
+                "the group was made of servers {:?}, the configuration names {members:?}: \
+                 membership cannot be changed in the configuration",
                 contents.members
             ));
         }

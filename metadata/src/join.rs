@@ -1,26 +1,26 @@
 //! How a server whose data folder is empty comes back into its group.
 //!
 //! It may have voted, and acknowledged entries, before its disk was lost. So it is silent until the
-//! leader has had an entry committed that names it, and that was proposed after it fell silent. That entry
-//! was committed without it, by a majority that does not count on it; so whatever it helped to commit lies
-//! below that entry. (Had it helped to commit something in a later term, one of that majority would have
-//! been in that term already and have refused the entry.)
+//! leader has had an entry committed that names it, and that was proposed after it fell silent.
+//! That entry was committed without it, by a majority that does not count on it; so whatever it
+//! helped to commit lies below that entry. (Had it helped to commit something in a later term, one
+//! of that majority would have been in that term already and have refused the entry.)
 //!
-//! From then on it acknowledges what its log holds, and *votes as one whose log reaches that entry*: for
-//! whoever has it, whatever its own log lacks. So what it forgot counts for nobody:
-//! - an entry that it helped to commit lies below, and it elects nobody who lacks it, as if it still had it.
-//!   No less will do. That one of the others is asked, too, is not enough: those may lose their disks, one
-//!   after the other, and be admitted while it still catches up;
-//! - a vote that it gave before elects nobody any more: who asked for it lacks the entry, which each of that
-//!   majority has, or answers for in turn. Who led by it led a term that is over, or is the one in which it was
-//!   admitted, in which it votes no more.
+//! From then on it acknowledges what its log holds, and *votes as one whose log reaches that
+//! entry*: for whoever has it, whatever its own log lacks. So what it forgot counts for nobody:
+//! - an entry that it helped to commit lies below, and it elects nobody who lacks it, as if it
+//!   still had it. No less will do. That one of the others is asked, too, is not enough: those may
+//!   lose their disks, one after the other, and be admitted while it still catches up;
+//! - a vote that it gave before elects nobody any more: who asked for it lacks the entry, which
+//!   each of that majority has, or answers for in turn. Who led by it led a term that is over, or
+//!   is the one in which it was admitted, in which it votes no more.
 //!
-//! It need not hold the log for that, and must not wait for it: were the leader lost meanwhile, with its
-//! disk or without, the vote that the last whole server needs would be this one. But it stands for no
-//! election before its log holds the entry.
+//! It need not hold the log for that, and must not wait for it: were the leader lost meanwhile,
+//! with its disk or without, the vote that the last whole server needs would be this one. But it
+//! stands for no election before its log holds the entry.
 //!
-//! Invariant: while a majority of the servers have empty folders and none of them is admitted, none is:
-//! nothing is committed without one of them.
+//! Invariant: while a majority of the servers have empty folders and none of them is admitted, none
+//! is: nothing is committed without one of them.
 
 use crate::config::Config;
 use crate::env::Env;
@@ -62,7 +62,8 @@ pub async fn admitted(
     let reply = tokio::select! {
         biased;
         _ = shutdown.wait_for(|&stop| stop) => return Ok(false),
-        () = weft_net::serve(listener, waiting, options(me, config.max_connections as usize, None), end) => {
+        () = weft_net::serve(listener, waiting, options(me, config.max_connections as usize,
+            None), end) => {
             return Err(Error::new(ErrorKind::Internal, "the listener ended"));
         }
         reply = ask(config, env, identity, &peers) => reply?,
@@ -128,9 +129,9 @@ fn tell(config: &Config, empty: usize, said: &str) {
         );
     } else {
         tracing::error!(
-            "the data folder {folder} is empty, and so are those of {empty} of {servers} servers in all: \
-             the others may lack what was acknowledged, so none of these is admitted and the group \
-             stands still; give one of them its folder back; {first}"
+            "the data folder {folder} is empty, and so are those of {empty} of {servers} servers \
+             in all: the others may lack what was acknowledged, so none of these is admitted and \
+             the group stands still; give one of them its folder back; {first}"
         );
     }
 }

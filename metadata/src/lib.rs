@@ -2,17 +2,18 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`state`] over `ops` over `tables` over `schema` over `store` | the state machine: deterministic, no clock, no socket; what an operation is says `operation` |
+//! | [`state`], `ops`, `tables`, `schema`, `store` | the state machine, top first |
+//! | `operation` | what an operation of the state machine is |
 //! | `upgrade` | takes over the state of an older version |
 //! | `raftlog`, `node` | the log on disk and the event loop that owns Raft |
 //! | `replication`, `snapshot` | Raft messages and state snapshots between servers |
 //! | `service`, `control` | the framed service of clients; gRPC for daemons and people |
-//! | [`soft`] | soft state of the leader: who lives, what is open, leases, who waits for locks, targets |
+//! | [`soft`] | soft state of the leader: sessions, opens, leases, who waits for locks, targets |
 //! | `conflicts` | what a request waits for before it may be answered or proposed |
 //! | `map_changes` | what led to the newest cluster map, for those who have one of the last |
 //! | `duties`, `placement` | what the leader does besides, one duty a file |
-//! | [`config`], [`env`], `folder`, `identity`, `serving`, `run` | settings, seams to the world, start and stop |
-//! | `join` | how a server that lost its disk comes back |
+//! | [`config`], [`env`], `folder`, `identity` | settings, seams to the world, the data folder |
+//! | `serving`, `run`, `join` | start and stop; how a server that lost its disk comes back |
 //!
 //! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
 

@@ -1,8 +1,8 @@
-//! The last changes of the cluster map, for watchers that have one of the last maps: a target that goes down is
-//! told in some hundred bytes, not in the whole map.
+//! The last changes of the cluster map, for watchers that have one of the last maps: a target that
+//! goes down is told in some hundred bytes, not in the whole map.
 //!
-//! Invariants: the changes follow each other without a gap, up to the newest map; together they take no more
-//! bytes than that.
+//! Invariants: the changes follow each other without a gap, up to the newest map; together they
+//! take no more bytes than that.
 
 use prost::Message;
 use std::collections::VecDeque;

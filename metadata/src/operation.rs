@@ -1,14 +1,14 @@
 //! What an operation of the state machine is.
 //!
 //! A replicated operation is an [`Operation`]: `check` reads the state and either refuses or
-//! answers a plan; `apply` carries the plan out. `check` cannot write and `apply` cannot refuse, so a
-//! refused operation leaves nothing behind. A read is a [`Query`]. Neither sees a clock, a socket
+//! answers a plan; `apply` carries the plan out. `check` cannot write and `apply` cannot refuse, so
+//! a refused operation leaves nothing behind. A read is a [`Query`]. Neither sees a clock, a socket
 //! or randomness: time and random ids come in the log entry.
 //!
-//! An operation that meets records which make no sense, or panics, is undone and refused, loudly: every
-//! replica has the same records and refuses the same one, where stopping would stop them all, at every
-//! start again. Only a store that fails stops its replica, and a record that does not even read: that
-//! happened to this replica alone.
+//! An operation that meets records which make no sense, or panics, is undone and refused, loudly:
+//! every replica has the same records and refuses the same one, where stopping would stop them all,
+//! at every start again. Only a store that fails stops its replica, and a record that does not even
+//! read: that happened to this replica alone.
 
 use crate::store::{Read, StoreError, StoreResult, Txn};
 use prost::Message;
@@ -42,7 +42,8 @@ impl Fault {
             Self::Refused(e) => Ok(e),
             Self::Store(e) if e.is_of_content() => {
                 tracing::error!("an operation is refused, since what it found makes no sense: {e}");
-                // The text becomes part of the state: what was found depends on the version's words.
+                // The text becomes part of the state: what was found depends on the version's
+                // words.
                 let what = "the metadata makes no sense here: see the log of the servers";
                 Ok(Error::new(ErrorKind::Internal, what))
             }
@@ -114,8 +115,8 @@ pub(crate) trait Query {
     }
 }
 
-/// An answer that holds no list and no content is no longer, in bytes; nor are attributes, an extent without
-/// content, and the record of a segment.
+/// An answer that holds no list and no content is no longer, in bytes; nor are attributes, an
+/// extent without content, and the record of a segment.
 pub(crate) const BRIEF: usize = 512;
 pub(crate) const ATTR: usize = 256;
 pub(crate) const EXTENT: usize = 96;
@@ -123,8 +124,8 @@ pub(crate) const SEGMENT: usize = 160;
 /// A lease.
 pub(crate) const GRANT: usize = 96;
 
-/// Does something as a whole or not at all. What panics met something that nobody has thought of, and is
-/// the same on every replica.
+/// Does something as a whole or not at all. What panics met something that nobody has thought of,
+/// and is the same on every replica.
 pub(crate) fn attempt<T>(
     tx: &mut Txn<'_>,
     work: impl FnOnce(&mut Txn<'_>) -> Result<T, Fault>,

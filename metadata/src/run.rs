@@ -9,7 +9,7 @@ use crate::identity::{Identity, Standing};
 use crate::join;
 use crate::node::{Driver, Node, Wiring, cluster_of};
 use crate::raftlog::{LogStorage, Position};
-use crate::replication::Link;
+use crate::replication::{Link, Lost};
 use crate::service::MetadataService;
 use crate::serving;
 use crate::snapshot::Snapshots;
@@ -23,14 +23,14 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weft_net::{Listener, Peers, Transport, Way};
-use weft_proto::{Error, ErrorKind, Result, Uuid};
+use weft_proto::{Error, ErrorKind, NodeId, Result, Uuid};
 
 /// Batches of Raft messages that wait for the event loop.
 const INBOX: usize = 64;
 
-/// Marks the empty data folder of a server as that of a group that has never run. Once for each server
-/// of a new group: without, a server with an empty folder takes no part before a leader has admitted
-/// it, since it may have lost its disk. Refused if the server has run.
+/// Marks the empty data folder of a server as that of a group that has never run. Once for each
+/// server of a new group: without, a server with an empty folder takes no part before a leader has
+/// admitted it, since it may have lost its disk. Refused if the server has run.
 pub fn bootstrap(config: &Config) -> Result<()> {
     config.validate()?;
     Identity::bootstrap(&config.data_dir, config.id, config.peers.iter().map(|p| p.id).collect())
@@ -57,7 +57,8 @@ pub async fn run_in(
     let mut identity =
         Identity::claim(&config.data_dir, config.id, config.peers.iter().map(|p| p.id).collect())?;
     let bind = async || {
-        transport.bind(&config.listen).await.map_err(|e| {
+        let listen = async { transport.bind(&config.listen.parse()?).await };
+        listen.await.map_err(|e: std::io::Error| {
             Error::new(ErrorKind::Unavailable, format!("cannot listen on {}: {e}", config.listen))
         })
     };
@@ -108,20 +109,7 @@ impl Server {
         let peers = Peers::new(transport, me.clone());
         let cluster = Arc::new(Mutex::new(Bytes::new()));
         let (lost_tx, lost) = mpsc::unbounded_channel();
-        let mut links = BTreeMap::new();
-        for member in config.peers.iter().filter(|p| p.id != config.id) {
-            let known = cluster.clone();
-            let link = Link::start(
-                config.id,
-                member.id,
-                // What clients wait for must not wait for the memory that they hold.
-                peers.peer_on(&member.address, Way::Freeing),
-                config.election_timeout(),
-                move || known.lock().clone(),
-                lost_tx.clone(),
-            );
-            links.insert(member.id, link);
-        }
+        let links = links(&config, &peers, &cluster, &lost_tx);
         let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
         let snapshots = Arc::new(Snapshots::open(
             &config.data_dir,
@@ -192,10 +180,13 @@ impl Server {
                     self.learn(cluster)?;
                 }
                 Some(ended) = self.tasks.join_next() => match ended {
-                    Ok((name, Ok(()))) if *self.shutdown.borrow() => tracing::debug!("{name} ended"),
-                    Ok((name, Ok(()))) => return Err(Error::new(ErrorKind::Internal, format!("the {name} task ended"))),
+                    Ok((name, Ok(()))) if *self.shutdown.borrow() => tracing::debug!("{name} \
+                        ended"),
+                    Ok((name, Ok(()))) => return Err(Error::new(ErrorKind::Internal, format!("the \
+                        {name} task ended"))),
                     Ok((name, Err(e))) => return Err(Error::new(e.kind, format!("{name}: {e}"))),
-                    Err(e) => return Err(Error::new(ErrorKind::Internal, format!("a task of the metadata server panicked: {e}"))),
+                    Err(e) => return Err(Error::new(ErrorKind::Internal, format!("a task of the \
+                        metadata server panicked: {e}"))),
                 },
             }
         }
@@ -226,4 +217,28 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// What Raft messages to each of the others go through.
+fn links(
+    config: &Config,
+    peers: &Arc<Peers>,
+    cluster: &Arc<Mutex<Bytes>>,
+    lost: &mpsc::UnboundedSender<Lost>,
+) -> BTreeMap<NodeId, Link> {
+    let mut links = BTreeMap::new();
+    for member in config.peers.iter().filter(|p| p.id != config.id) {
+        let known = cluster.clone();
+        let link = Link::start(
+            config.id,
+            member.id,
+            // What clients wait for must not wait for the memory that they hold.
+            peers.peer_on(&member.address, Way::Freeing),
+            config.election_timeout(),
+            move || known.lock().clone(),
+            lost.clone(),
+        );
+        links.insert(member.id, link);
+    }
+    links
 }

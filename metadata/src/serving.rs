@@ -5,7 +5,8 @@ use weft_net::ServerOptions;
 
 /// Largest payload of a request: none has one.
 const MAX_PAYLOAD: usize = 4096;
-/// Bytes held for one connection: answers to requests that wait for other clients hold theirs all the while.
+/// Bytes held for one connection: answers to requests that wait for other clients hold theirs all
+/// the while.
 const MAX_IN_FLIGHT: usize = 32 << 20;
 /// Bytes held for all connections together.
 const MAX_MEMORY: usize = 256 << 20;

@@ -1,9 +1,9 @@
-//! Takes over a state of the format before: format 3 counts the segments that name each placement group, and
-//! the ids of groups that were given out.
+//! Takes over a state of the format before: format 3 counts the segments that name each placement
+//! group, and the ids of groups that were given out.
 //!
-//! Both follow from the other records. So it does not matter when a replica is upgraded: one that is later than
-//! the others counts what they have counted by then, and lacks nothing but that groups were dropped, which it
-//! does at the next change of the targets.
+//! Both follow from the other records. So it does not matter when a replica is upgraded: one that
+//! is later than the others counts what they have counted by then, and lacks nothing but that
+//! groups were dropped, which it does at the next change of the targets.
 
 use crate::schema::{self, Group, Segment, Tag};
 use crate::store::{Store, StoreResult, Txn};
@@ -13,7 +13,8 @@ use weft_proto::v1;
 /// The format that is taken over.
 pub(crate) const FROM: u64 = 2;
 
-/// Brings the store up to date, if it is of the format before. All at once: a crash leaves it as it was.
+/// Brings the store up to date, if it is of the format before. All at once: a crash leaves it as it
+/// was.
 pub(crate) fn run(store: &Store) -> StoreResult<()> {
     let changes = store.newest(|base| {
         if base.number(schema::FORMAT_NAME)? != Some(FROM) {

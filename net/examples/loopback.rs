@@ -1,14 +1,15 @@
-//! What a call and a byte cost on this machine: `cargo run --release -p weft-net --example loopback`.
+//! What a call and a byte cost on this machine: `cargo run --release -p weft-net --example
+//! loopback`.
 //!
 //! Client and server share the process and its threads, so CPU figures are both sides together.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weft_net::{
-    Body, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, serve, tcp,
+    Body, Buffer, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, serve, tcp,
 };
 use weft_proto::{Result, op};
 
@@ -46,17 +47,15 @@ fn cpu() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-async fn one(peer: &Peer, kind: Kind, data: &Bytes, into: Vec<BytesMut>) -> Result<Vec<BytesMut>> {
+async fn one(peer: &Peer, kind: Kind, data: &Bytes, into: Vec<Buffer>) -> Result<Vec<Buffer>> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let (op, send) = match kind {
         Kind::Small => return peer.call_op::<u64, u64>(op::META, &7, deadline).await.map(|_| into),
         Kind::Get => (op::GET, vec![]),
         Kind::Put => (op::PUT, vec![data.clone()]),
     };
-    let keep = if matches!(kind, Kind::Put) { into.clone() } else { vec![] };
-    let into = if matches!(kind, Kind::Get) { into } else { vec![] };
     let answer = peer.exchange_op::<u64, u64>(op, &7, Body { send, into }, deadline).await?;
-    Ok(if keep.is_empty() { answer.payload } else { keep })
+    Ok(answer.payload)
 }
 
 async fn measure(name: &str, peer: &Arc<Peer>, kind: Kind, in_flight: usize) -> Result<()> {
@@ -67,7 +66,7 @@ async fn measure(name: &str, peer: &Arc<Peer>, kind: Kind, in_flight: usize) -> 
         let (peer, data) = (peer.clone(), data.clone());
         callers.spawn(async move {
             let mut into = match kind {
-                Kind::Get => vec![BytesMut::zeroed(PIECE / PARTS); PARTS],
+                Kind::Get => (0..PARTS).map(|_| Buffer::take(PIECE / PARTS)).collect(),
                 _ => vec![],
             };
             let mut calls = 0u64;
@@ -86,7 +85,7 @@ async fn measure(name: &str, peer: &Arc<Peer>, kind: Kind, in_flight: usize) -> 
     let each = |x: f64| x / calls as f64 * 1e6;
     match kind {
         Kind::Small => println!(
-            "{name} x{in_flight}: {:.0} calls/s, {:.2} us CPU a call, {:.1} us a call for its caller",
+            "{name} x{in_flight}: {:.0} calls/s, {:.2} us CPU a call, {:.1} us for its caller",
             calls as f64 / wall,
             each(cpu),
             each(wall) * in_flight as f64
@@ -102,8 +101,9 @@ async fn measure(name: &str, peer: &Arc<Peer>, kind: Kind, in_flight: usize) -> 
 #[tokio::main]
 async fn main() -> Result<()> {
     let transport = tcp();
-    let listener = transport.bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_address().expect("bound");
+    let listener =
+        transport.bind(&"127.0.0.1:0".parse().expect("an address")).await.expect("a free port");
+    let address = listener.local_address().expect("bound").to_string();
     let options = ServerOptions {
         max_payload: 2 * PIECE,
         max_in_flight: 64 * PIECE,

@@ -2,9 +2,9 @@
 //! They lie in a few large regions, which whoever does the I/O can make known to the kernel once
 //! ([`regions`]), so that it need not look up the pages of every request.
 //!
-//! Invariants: the start is aligned to [`ALIGN`] and the capacity is a multiple of it; every byte is
-//! initialised; at most [`MAX_CACHED`] bytes are kept in the size classes for reuse; a region stays
-//! where it is to the end of the process, and a buffer lies in one region or in none.
+//! Invariants: the start is aligned to [`ALIGN`] and the capacity is a multiple of it; every byte
+//! is initialised; at most [`MAX_CACHED`] bytes are kept in the size classes for reuse; a region
+//! stays where it is to the end of the process, and a buffer lies in one region or in none.
 
 use buddy_system_allocator::FrameAllocator;
 use bytes::Bytes;
@@ -47,6 +47,7 @@ impl Region {
     /// Bytes of every region.
     pub const LEN: usize = 64 << 20;
 
+    /// The address of its first byte.
     pub fn start(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.start)
     }
@@ -178,6 +179,7 @@ impl AlignedBuf {
         self.len = len;
     }
 
+    /// The bytes, up to the length.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: `len` <= capacity, all bytes are initialised, and `&mut self` owns the block.
         unsafe { std::slice::from_raw_parts_mut(self.block().start.as_ptr(), self.len) }
@@ -185,6 +187,11 @@ impl AlignedBuf {
 
     /// The start of the memory, for what does not keep to references: I/O by the kernel.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.block().start.as_ptr()
+    }
+
+    /// The start of the memory, for whoever shares it out ([`crate::Buffer`]).
+    pub(crate) fn memory(&self) -> *mut u8 {
         self.block().start.as_ptr()
     }
 

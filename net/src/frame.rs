@@ -12,11 +12,13 @@
 //! | 24..28 | milliseconds left to the deadline, 0 for none |
 //! | 28..32 | CRC-32 of bytes 0..28 |
 
+use bytes::Bytes;
 use std::fmt;
 use std::io;
 
 /// What every framed connection starts with.
 pub(crate) const MAGIC: [u8; 4] = *b"WEFT";
+/// Bytes of an encoded header.
 pub(crate) const HEADER_LEN: usize = 32;
 /// The layout of the header itself. The protocol's version is agreed on in the hello.
 const FRAME_VERSION: u8 = 1;
@@ -25,26 +27,42 @@ pub const MAX_HEAD: usize = 4 << 20;
 /// Longest payload of an answer, and of a request where the server allows it, in bytes.
 pub const MAX_PAYLOAD: usize = 64 << 20;
 
+/// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// From who calls to who serves.
     Request = 1,
+    /// What a request was answered.
     Answer = 2,
     /// An answer whose head is an `ErrorHead`.
     Failure = 3,
 }
 
+/// What is known of a frame before its head and payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Header {
+pub struct Header {
+    /// What the frame is.
     pub kind: Kind,
+    /// The operation.
     pub op: u16,
+    /// The number of the request. 0: a request that wants no answer, an answer to none.
     pub id: u64,
+    /// Bytes of the head; filled in by [`Frame::new`].
     pub head_len: u32,
+    /// Bytes of the payload; filled in by [`Frame::new`].
     pub payload_len: u32,
+    /// Milliseconds until the caller stops to wait, 0 for ever.
     pub deadline_ms: u32,
 }
 
 impl Header {
+    /// Of a frame without lengths and deadline.
+    pub(crate) fn new(kind: Kind, op: u16, id: u64) -> Self {
+        Self { kind, op, id, head_len: 0, payload_len: 0, deadline_ms: 0 }
+    }
+
+    /// As it crosses the wire.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
         b[..4].copy_from_slice(&MAGIC);
@@ -60,7 +78,7 @@ impl Header {
         b
     }
 
-    /// Checks everything that can be checked without knowing who sent it.
+    /// Checks everything that can be checked without knowing who sent it. Error: `Garbage`.
     pub fn decode(b: &[u8; HEADER_LEN]) -> Result<Self, Broken> {
         let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         if b[..4] != MAGIC {
@@ -99,11 +117,65 @@ impl Header {
     }
 }
 
+/// A frame to be sent.
+pub struct Frame<'a> {
+    /// What it says of itself; its lengths are those of the rest.
+    pub header: Header,
+    /// An encoded message, or one to be encoded.
+    pub head: Head<'a>,
+    /// Sent after the head, without a copy where the network can do that.
+    pub payload: Vec<Bytes>,
+}
+
+/// What a frame carries besides the payload.
+pub enum Head<'a> {
+    /// To be encoded.
+    Message(&'a dyn Encode),
+    /// Encoded.
+    Bytes(Bytes),
+}
+
+/// A protobuf message of any kind.
+pub trait Encode {
+    /// Bytes that it encodes to.
+    fn encoded_len(&self) -> usize;
+    /// Appends it to `to`.
+    fn encode(&self, to: &mut Vec<u8>);
+}
+
+impl<M: prost::Message> Encode for M {
+    fn encoded_len(&self) -> usize {
+        prost::Message::encoded_len(self)
+    }
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.encode_raw(to);
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// A frame with the right lengths, which whoever makes it has found to be within the limits.
+    pub(crate) fn new(mut header: Header, head: Head<'a>, payload: Vec<Bytes>) -> Self {
+        header.head_len = match &head {
+            Head::Message(message) => message.encoded_len() as u32,
+            Head::Bytes(bytes) => bytes.len() as u32,
+        };
+        header.payload_len = payload.iter().map(Bytes::len).sum::<usize>() as u32;
+        Self { header, head, payload }
+    }
+
+    /// A frame that is nothing but a header.
+    pub(crate) fn bare(header: Header) -> Self {
+        Self::new(header, Head::Bytes(Bytes::new()), Vec::new())
+    }
+}
+
 /// Why a connection cannot go on.
 #[derive(Debug)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// The other side closed between two frames.
     Closed,
+    /// The network says so.
     Io(io::Error),
     /// The bytes are not the protocol.
     Garbage(String),
@@ -141,7 +213,12 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_noticed(id: u64, bit in 0..HEADER_LEN * 8) {
-            let header = Header { kind: Kind::Request, op: 7, id, head_len: 5, payload_len: 9, deadline_ms: 1 };
+            let header = Header {
+                head_len: 5,
+                payload_len: 9,
+                deadline_ms: 1,
+                ..Header::new(Kind::Request, 7, id)
+            };
             let mut bytes = header.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(Header::decode(&bytes).is_err());

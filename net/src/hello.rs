@@ -12,13 +12,36 @@ pub struct Identity {
     pub cluster: Option<Uuid>,
 }
 
+/// What a process can do besides what its protocol version says: a set, one bit each.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Features(u64);
+
+impl Features {
+    /// All that this build has; there is none yet. The bits are wire format.
+    const KNOWN: Self = Self(0);
+
+    /// Of a hello; what this build does not know is left out.
+    fn of(bits: u64) -> Self {
+        Self(bits & Self::KNOWN.0)
+    }
+
+    /// Whether all of `these` are there.
+    pub fn has(self, these: Self) -> bool {
+        self.0 & these.0 == these.0
+    }
+}
+
 /// Who is on the other end of a served connection, in its own words.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
+    /// For people and logs; cut if it is long.
     pub name: String,
     /// Where the connection comes from.
     pub address: String,
+    /// The cluster it belongs to, if it knows yet.
     pub cluster: Option<Uuid>,
+    /// What both sides can do.
+    pub features: Features,
 }
 
 /// Longest name that is kept of a peer's hello, in characters: it goes to logs.
@@ -33,6 +56,7 @@ impl Identity {
             software: concat!("weft ", env!("CARGO_PKG_VERSION")).into(),
             name: self.name.clone(),
             way: Way::Common.code(),
+            features: Features::KNOWN.0,
         }
     }
 
@@ -68,7 +92,10 @@ impl Identity {
                     self.name
                 ),
             )),
-            _ => Ok(PeerInfo { name, address: address.into(), cluster }),
+            _ => {
+                let features = Features::of(hello.features);
+                Ok(PeerInfo { name, address: address.into(), cluster, features })
+            }
         }
     }
 }
@@ -112,6 +139,24 @@ mod tests {
                 assert_eq!(e.kind, ErrorKind::Protocol);
             }
         }
+    }
+
+    #[test]
+    fn unknown_features_mean_nothing_and_hellos_without_any_are_as_they_were() {
+        use prost::Message;
+        let ours = identity(Some(1)).hello();
+        let newer = v1::Hello { features: u64::MAX, ..ours.clone() };
+        let newer = v1::Hello::decode(&*newer.encode_to_vec()).unwrap();
+        let checked = identity(Some(1)).check(&newer, "x").unwrap();
+        assert_eq!(checked.features, Features::KNOWN);
+        assert!(checked.features.has(Features::default()));
+        // What a build says that knows of no features.
+        let mut older = vec![8, PROTOCOL_VERSION as u8, 16, MIN_PROTOCOL_VERSION as u8, 26, 16];
+        older.extend([1; 16]);
+        older.extend(b"\"\x01s*\x02me");
+        let older = v1::Hello::decode(&*older).unwrap();
+        assert_eq!(older, v1::Hello { software: "s".into(), features: 0, ..ours.clone() });
+        assert_eq!(identity(None).check(&older, "x").unwrap().features, Features::default());
     }
 
     #[test]

@@ -1,37 +1,50 @@
 //! One connection type for requests with bulk payload.
 //!
 //! A frame is a 32-byte header, a protobuf head and a raw payload. Many requests are in flight on a
-//! connection and answers come in any order; a payload is never copied between the socket and the
+//! connection and answers come in any order; a payload is never copied between the network and the
 //! buffer it is for.
 //!
-//! - [`Peers`] and [`Peer`]: the calling side. Connects lazily, reconnects with backoff, fails every
-//!   call in flight at once when the peer dies.
+//! - [`Peers`] and [`Peer`]: the calling side. Connects lazily, reconnects with backoff, fails
+//!   every call in flight at once when the peer dies.
 //! - [`serve`] and [`Service`]: the answering side. Reads no more than its window allows; a panic
 //!   of a handler answers `Internal` to that one request.
-//! - [`Transport`]: where bytes flow, [`tcp()`] or (feature `sim`) a simulated network.
+//! - [`Transport`]: what frames and payloads cross. [`tcp()`] is one, and with feature `sim` there
+//!   are [`sim`], the same on a simulated network, and [`Fabric`], which moves payloads as RDMA
+//!   does.
+//! - [`Buffer`] and [`AlignedBuf`]: memory for payloads, which a transport can register.
 //!
 //! Invariants: nothing here knows what a request means, but for `HELLO` and `PING`; bytes from the
-//! network are bounded and checked before they cost memory; all time is tokio's, so that a simulator
-//! owns the clock.
+//! network are bounded and checked before they cost memory; all time is tokio's, so that a
+//! simulator owns the clock.
+#![warn(missing_docs)]
 
+mod address;
 mod aligned;
+mod buffer;
 mod client;
+#[cfg(feature = "sim")]
+mod fabric;
 mod frame;
 mod hello;
-mod queue;
-mod reader;
 mod server;
-#[cfg(feature = "sim")]
-pub mod sim;
-mod tcp;
+mod stream;
 mod transport;
 mod way;
 
+pub use address::Address;
 pub use aligned::{AlignedBuf, Region, regions};
+pub use buffer::Buffer;
 pub use client::{Answer, Body, Peer, Peers};
-pub use frame::{MAX_HEAD, MAX_PAYLOAD};
-pub use hello::{Identity, PeerInfo};
+#[cfg(feature = "sim")]
+pub use fabric::Fabric;
+pub use frame::{Broken, Encode, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
+pub use hello::{Features, Identity, PeerInfo};
 pub use server::{Incoming, Outgoing, ServerOptions, Service, serve};
-pub use tcp::tcp;
-pub use transport::{BoxStream, Listener, ReadHalf, Stream, Transport, WriteHalf};
+#[cfg(feature = "sim")]
+pub use stream::sim;
+pub use stream::tcp::tcp;
+pub use stream::{BoxStream, ReadHalf, Stream, WriteHalf};
+pub use transport::{
+    Fetch, Link, Listener, Opening, Progress, Pump, Receiver, Sender, Speaks, Transport, User,
+};
 pub use way::Way;

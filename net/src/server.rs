@@ -1,16 +1,16 @@
-//! The answering side: accepts connections, tells framed ones from HTTP/2, and runs a [`Service`].
+//! The answering side: accepts connections, hands HTTP/2 to others, and runs a [`Service`].
 
 mod budget;
 mod door;
 mod listen;
+mod seated;
 mod session;
-mod sniff;
 mod window;
 
 pub use listen::serve;
 
 use crate::hello::{Identity, PeerInfo};
-use crate::transport::BoxStream;
+use crate::stream::BoxStream;
 use bytes::Bytes;
 use prost::Message;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub trait Service: Send + Sync + 'static {
     /// unknown operation should be answered with `Protocol`; a panic is answered with `Internal`.
     async fn call(&self, request: Incoming) -> Result<Outgoing>;
 
-    /// How many bytes the answer to a request without payload will have, as far as can be told: it is
-    /// served only once there is memory for them.
+    /// How many bytes the answer to a request without payload will have, as far as can be told: it
+    /// is served only once there is memory for them.
     fn weigh(&self, _op: u16, _head: &Bytes) -> usize {
         0
     }
@@ -35,18 +35,21 @@ pub trait Service: Send + Sync + 'static {
 /// A request.
 #[derive(Debug)]
 pub struct Incoming {
+    /// The operation.
     pub op: u16,
     /// An encoded message.
     pub head: Bytes,
     /// Exactly as sent; its start is aligned to 4096 bytes. Drop it soon: it is recycled then.
     pub payload: Bytes,
+    /// Who asks.
     pub peer: Arc<PeerInfo>,
     /// When the caller stops to wait.
     pub deadline: Option<Instant>,
 }
 
 impl Incoming {
-    /// The message that was sent. Errors: `Protocol` if it does not read, or is of another operation.
+    /// The message that was sent. Errors: `Protocol` if it does not read, or is of another
+    /// operation.
     pub fn decode<C: Call>(&self) -> Result<C> {
         let wrong =
             |why: String| Error::new(ErrorKind::Protocol, format!("operation {}: {why}", self.op));
@@ -101,18 +104,20 @@ impl Outgoing {
 /// How to serve.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
+    /// How the server presents itself to who connects.
     pub identity: Identity,
-    /// Longest payload of a request, in bytes; a longer one is answered with `Invalid`. Nobody may send
-    /// more than [`crate::MAX_PAYLOAD`].
+    /// Longest payload of a request, in bytes; a longer one is answered with `Invalid`. Nobody may
+    /// send more than [`crate::MAX_PAYLOAD`].
     pub max_payload: usize,
-    /// Payload bytes of one connection that are held at once, of requests being served and of answers
-    /// not yet written. Above it, the connection is not read. One request always fits.
+    /// Payload bytes of one connection that are held at once, of requests being served and of
+    /// answers not yet written. Above it, the connection is not read. One request always fits.
     pub max_in_flight: usize,
-    /// Bytes of requests and answers that are held at once, of all connections together. Beyond a little
-    /// that each may always hold, a connection that finds none left waits; see [`crate::Way`] too.
+    /// Bytes of requests and answers that are held at once, of all connections together. Beyond a
+    /// little that each may always hold, a connection that finds none left waits; see
+    /// [`crate::Way`] too.
     pub max_memory: usize,
-    /// Most connections at once. Idle ones make room for others, and so do those of the host that has
-    /// most; who finds no place is told so.
+    /// Most connections at once. Idle ones make room for others, and so do those of the host that
+    /// has most; who finds no place is told so.
     pub max_connections: usize,
     /// Takes connections that start with the HTTP/2 preface, with the preface still to be read.
     /// Without it they are closed.

@@ -7,7 +7,8 @@ pub enum Way {
     /// May wait at the peer for what others do.
     #[default]
     Common,
-    /// What others may wait for, and what itself waits for nobody else. The peer keeps memory back for it.
+    /// What others may wait for, and what itself waits for nobody else. The peer keeps memory back
+    /// for it.
     Freeing,
     /// Of no use when late, such as a sign of life, and small.
     Prompt,

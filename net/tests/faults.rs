@@ -1,94 +1,25 @@
-//! Peers that die, are not there, are of another kind, or speak nonsense.
+//! Over TCP: peers that die, are not there, are of another kind, or speak nonsense.
 
+#[path = "suite/faults.rs"]
+mod faults;
 mod support;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message;
+use std::sync::Arc;
 use std::time::Duration;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use weft_net::{Body, Peers, tcp};
+use weft_net::{Body, Buffer, Transport, tcp};
 use weft_proto::{ErrorKind, op, v1};
 
-#[tokio::test]
-async fn the_death_of_a_peer_fails_all_calls_at_once_and_its_return_is_found() {
-    let (service, mut held) = holding();
-    let mut server = Server::start(service, options()).await;
-    let peer = peer(&server.address);
-    let mut calls = JoinSet::new();
-    for _ in 0..50 {
-        let peer = peer.clone();
-        calls.spawn(async move { ask(&peer, ECHO, b"").await });
-    }
-    let mut waiting = Vec::new();
-    for _ in 0..50 {
-        waiting.push(held.recv().await.unwrap());
-    }
-    let killed = Instant::now();
-    server.kill().await;
-    for ended in calls.join_all().await {
-        assert_eq!(ended.unwrap_err().kind, ErrorKind::Unavailable);
-    }
-    assert!(killed.elapsed() < Duration::from_secs(2));
-
-    // Nobody listens: fails, and not only at the deadline.
-    assert_eq!(ask(&peer, ECHO, b"").await.unwrap_err().kind, ErrorKind::Unavailable);
-    assert!(killed.elapsed() < Duration::from_secs(5));
-    // A deadline bounds the wait for an attempt that is backing off.
-    let short = Instant::now() + Duration::from_millis(1);
-    let error = peer.call_op::<u64, u64>(ECHO, &1, short).await.unwrap_err();
-    assert!(matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable));
-
-    let _back = Server::start_at(&server.address, echo(), options()).await;
-    let found = timeout(Duration::from_secs(5), async {
-        loop {
-            match ask(&peer, ECHO, b"back").await {
-                Ok(answer) => return answer,
-                Err(error) => assert_eq!(error.kind, ErrorKind::Unavailable),
-            }
-        }
-    });
-    assert_eq!(found.await.unwrap(), "back");
-}
-
-#[tokio::test]
-async fn a_stopping_server_finishes_what_it_began() {
-    let (service, mut held) = holding();
-    let mut server = Server::start(service, options()).await;
-    let peer = peer(&server.address);
-    let call = tokio::spawn({
-        let peer = peer.clone();
-        async move { ask(&peer, ECHO, b"last").await }
-    });
-    let Held { request, answer } = held.recv().await.unwrap();
-    server.stop.send_replace(true);
-    tokio::task::yield_now().await;
-    answer.send(Ok(weft_net::Outgoing { head: request.head, payload: vec![] })).unwrap();
-    assert_eq!(call.await.unwrap().unwrap(), "last");
-    timeout(Duration::from_secs(4), &mut server.task).await.unwrap().unwrap();
-    assert_eq!(ask(&peer, ECHO, b"").await.unwrap_err().kind, ErrorKind::Unavailable);
-}
-
-#[tokio::test]
-async fn another_cluster_is_refused_with_a_clear_error() {
-    let mut options = options();
-    options.identity = identity("storaged 1", Some(1));
-    let server = Server::start(echo(), options).await;
-    let peers = Peers::new(tcp(), identity("mount", None));
-    ask(&peers.peer(&server.address), ECHO, b"").await.unwrap();
-
-    let peers = Peers::new(tcp(), identity("mount", None));
-    peers.set_cluster(weft_proto::Uuid([2; 16]));
-    let error = ask(&peers.peer(&server.address), ECHO, b"").await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::WrongCluster);
-    for part in ["storaged 1", "mount", "0101", "0202"] {
-        assert!(error.message.contains(part), "{error}");
-    }
+/// What the suite runs over.
+fn transport() -> Arc<dyn Transport> {
+    tcp()
 }
 
 #[tokio::test]
@@ -113,24 +44,11 @@ async fn another_version_is_refused_with_a_clear_error() {
 }
 
 #[tokio::test]
-async fn http2_is_handed_over_whole() {
+async fn almost_http2_is_garbage() {
     let (to, mut http2) = mpsc::channel(1);
     let mut options = options();
     options.http2 = Some(to);
     let server = Server::start(echo(), options).await;
-    let mut socket = TcpStream::connect(&server.address).await.unwrap();
-    let said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand more";
-    socket.write_all(said).await.unwrap();
-    let mut stream = http2.recv().await.unwrap();
-    let mut heard = vec![0; said.len()];
-    stream.read_exact(&mut heard).await.unwrap();
-    assert_eq!(heard, said);
-    stream.write_all(b"answer").await.unwrap();
-    let mut answer = [0; 6];
-    socket.read_exact(&mut answer).await.unwrap();
-    assert_eq!(&answer, b"answer");
-
-    // Almost HTTP/2 is garbage.
     let mut socket = TcpStream::connect(&server.address).await.unwrap();
     socket.write_all(b"PRI * HTTP/2.1\r\n\r\nSM\r\n\r\n").await.unwrap();
     assert!(closed(&mut socket).await);
@@ -234,7 +152,7 @@ fn a_caller_survives_nonsense() {
         runtime.block_on(async {
             let fake = FakeServer::start(move |_| Some(said.clone())).await;
             let peer = peer(&fake);
-            let body = Body { send: vec![], into: vec![BytesMut::zeroed(5000)] };
+            let body = Body { send: vec![], into: vec![Buffer::take(5000)] };
             let deadline = Instant::now() + Duration::from_secs(10);
             let head = Bytes::new();
             match peer.exchange_op::<_, Bytes>(ECHO, &head, body, deadline).await {
@@ -252,7 +170,7 @@ async fn a_call_dropped_in_mid_payload_is_drained() {
     let peer = peer(&listener.local_addr().unwrap().to_string());
     let call = tokio::spawn({
         let peer = peer.clone();
-        async move { put(&peer, ECHO, Bytes::new(), vec![BytesMut::zeroed(1 << 20)]).await }
+        async move { put(&peer, ECHO, Bytes::new(), vec![Buffer::take(1 << 20)]).await }
     });
     let (mut socket, _) = listener.accept().await.unwrap();
     let request = read_frame(&mut socket).await;

@@ -4,24 +4,27 @@
 mod support;
 
 use bytes::Bytes;
+use std::sync::Arc;
 use std::time::Duration;
 use support::{ECHO, Handle, OTHER, echo, identity, options};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use weft_net::{Body, Outgoing, Peer, Peers, ServerOptions, Service, Way, serve, sim};
+use weft_net::{Body, Outgoing, Peer, Peers, ServerOptions, Service, Transport, Way, serve, sim};
 use weft_proto::ErrorKind;
 
-async fn run_server(
-    service: std::sync::Arc<dyn Service>,
-    options: ServerOptions,
-) -> turmoil::Result {
-    let listener = sim::transport().bind("0.0.0.0:7000").await?;
+/// What the support runs over.
+fn transport() -> Arc<dyn Transport> {
+    sim::transport()
+}
+
+async fn run_server(service: Arc<dyn Service>, options: ServerOptions) -> turmoil::Result {
+    let listener = sim::transport().bind(&"0.0.0.0:7000".parse()?).await?;
     let (_stop, stopped) = watch::channel(false);
     serve(listener, service, options, stopped).await;
     Ok(())
 }
 
-fn peer() -> std::sync::Arc<Peer> {
+fn peer() -> Arc<Peer> {
     Peers::new(sim::transport(), identity("client", None)).peer("server:7000")
 }
 

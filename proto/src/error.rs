@@ -43,34 +43,51 @@ kinds! {
     NoData = 6 => 6,
     /// Another holds a lock that stands against this one.
     WouldBlock = 11 => 11,
+    /// Permissions of the file or of a directory above it forbid it.
     AccessDenied = 13 => 13,
+    /// It is in use in a way that stands against this.
     Busy = 16 => 16,
+    /// The name, or a chunk with other content, is there.
     Exists = 17 => 17,
+    /// What is named lies in two filesystems.
     CrossDevice = 18 => 18,
+    /// A directory was needed.
     NotDirectory = 20 => 20,
+    /// A directory is the wrong thing here.
     IsDirectory = 21 => 21,
+    /// The request makes no sense.
     Invalid = 22 => 22,
+    /// The file, or a value, would be longer than it may be.
     TooLarge = 27 => 27,
+    /// There is no room for it.
     NoSpace = 28 => 28,
-    ReadOnly = 30 => 30,
+    // 30 was for filesystems that may only be read.
+    /// The inode has as many names as it may have.
     TooManyLinks = 31 => 31,
+    /// A number or a length is beyond its bounds.
     OutOfRange = 34 => 34,
     /// To wait for the lock would be to wait for oneself.
     Deadlock = 35 => 35,
+    /// A name is over 255 bytes, or a path over 4096.
     NameTooLong = 36 => 36,
     /// No more locks can be had.
     NoLocks = 37 => 37,
+    /// The directory has names in it.
     NotEmpty = 39 => 39,
     /// Directories are nested too deeply.
     TooDeep = 40 => 40,
+    /// There is no such extended attribute.
     NoAttribute = 61 => 61,
+    /// This is not done here.
     NotSupported = 95 => 95,
+    /// The quota of a user, a group or a tree is used up.
     Quota = 122 => 122,
     /// The inode is gone (removed, and not open by this session).
     Stale = 116 => 116,
 
     // Kinds that Weft's own code reacts to; an application sees them only when retries end.
-    /// This metadata server does not lead, and did nothing; the reply names the leader if it knows one.
+    /// This metadata server does not lead, and did nothing; the reply names the leader if it knows
+    /// one.
     NotLeader = 1001 => 5,
     /// The session was declared dead (I5). The client must open a new one; what was not
     /// committed is lost to it.
@@ -92,26 +109,31 @@ kinds! {
     InlineFull = 1009 => 5,
     /// A defect in Weft.
     Internal = 1010 => 5,
-    /// A new segment lies in a placement group that is no more: nobody would find it. Write the data again,
-    /// to another.
+    /// A new segment lies in a placement group that is no more: nobody would find it. Write the
+    /// data again, to another.
     Misplaced = 1011 => 5,
 }
 
 /// A failure with its kind and a sentence for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
+    /// What went wrong.
     pub kind: ErrorKind,
+    /// What happened, to what, and what to do.
     pub message: String,
     /// For [`ErrorKind::NotLeader`] and [`ErrorKind::Unavailable`]: the leader's address, for
-    /// [`ErrorKind::NoSpace`] of a target: the longest chunk that it has room for, in bytes. Empty if not known.
+    /// [`ErrorKind::NoSpace`] of a target: the longest chunk that it has room for, in bytes. Empty
+    /// if not known.
     pub hint: String,
 }
 
 impl Error {
+    /// An error without a hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), hint: String::new() }
     }
 
+    /// The errno (Linux) that an application sees.
     pub fn errno(&self) -> i32 {
         self.kind.errno()
     }

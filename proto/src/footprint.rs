@@ -1,6 +1,6 @@
-//! What each metadata operation is, in one line: who carries it out, and what it touches. The same for the
-//! leader, which takes leases back before a change, and for the client, which changes what it has cached after
-//! it, and makes the group hear first of what it did on its own.
+//! What each metadata operation is, in one line: who carries it out, and what it touches. The same
+//! for the leader, which takes leases back before a change, and for the client, which changes what
+//! it has cached after it, and makes the group hear first of what it did on its own.
 //!
 //! An operation without its line here does not compile.
 
@@ -17,7 +17,8 @@ pub enum Kind {
     Read,
     /// Is about soft state of the leader, which goes with its term.
     Soft,
-    /// Changes the replicated state once, however often it is sent (I4): carries a number of its session.
+    /// Changes the replicated state once, however often it is sent (I4): carries a number of its
+    /// session.
     Change,
     /// Begins or ends a session.
     Session,
@@ -31,6 +32,7 @@ pub enum Makes {
     Nothing,
     /// A file that is open then.
     File,
+    /// A directory.
     Directory,
 }
 
@@ -43,8 +45,10 @@ pub struct Footprint {
     pub changes: Option<InodeId>,
     /// Inodes that it looks at, named by their numbers, or changes only in what may be seen late.
     pub reads: Vec<InodeId>,
+    /// What it makes.
     pub makes: Makes,
-    /// A directory may go or move, which it names by its name: it is about all that is in there, too.
+    /// A directory may go or move, which it names by its name: it is about all that is in there,
+    /// too.
     pub below: bool,
 }
 
@@ -55,27 +59,11 @@ impl Footprint {
         dirs.chain(self.changes).chain(self.reads.iter().copied())
     }
 
-    /// The metadata shard that carries it out: that of the first inode that it is about, and that of the root for
-    /// what is about none. What is about inodes of several shards is the caller's to divide.
+    /// The metadata shard that carries it out: that of the first inode that it is about, and that
+    /// of the root for what is about none. What is about inodes of several shards is the caller's
+    /// to divide.
     pub fn shard(&self) -> u16 {
         self.concerns().next().unwrap_or(InodeId::ROOT).shard()
-    }
-}
-
-impl Op {
-    /// The names of its footprint.
-    pub fn names(&self) -> Vec<(InodeId, Bytes)> {
-        self.footprint().names
-    }
-
-    /// The inode of its footprint that it changes.
-    pub fn inode(&self) -> Option<InodeId> {
-        self.footprint().changes
-    }
-
-    /// The inodes that it is about.
-    pub fn concerns(&self) -> Vec<InodeId> {
-        self.footprint().concerns().collect()
     }
 }
 
@@ -153,8 +141,8 @@ operations! {
     SetLayout(op) = Change { changes: ino(op.ino) }
     CommitExtents(op) = Change { changes: ino(op.ino) }
     Fallocate(op) = Change { changes: ino(op.ino) }
-    // The source is only read, and the client has waited for those who write it: if it were waited for here, two
-    // copies between the same files could wait for each other.
+    // The source is only read, and the client has waited for those who write it: if it were waited
+    // for here, two copies between the same files could wait for each other.
     CopyRange(op) = Change { reads: one(op.from), changes: ino(op.to) }
     Accessed(op) = Change { reads: op.accesses.iter().map(|a| InodeId(a.ino)).collect() }
     ReserveInodes(_) = Change {}

@@ -3,12 +3,14 @@
 //! Invariant: a bare integer never names a thing; two kinds of id cannot be mixed up in a call.
 //! Wire and disk encodings are big-endian where order matters, so that byte order is id order.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize,
+            serde::Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
@@ -46,10 +48,6 @@ id! {
     PgId(u32)
 }
 id! {
-    /// A pool: targets, a redundancy profile and placement groups.
-    PoolId(u32)
-}
-id! {
     /// The version of the cluster map; it only grows.
     MapEpoch(u64)
 }
@@ -57,15 +55,9 @@ id! {
     /// One mounted client. Given out by the metadata group; never reused; 0 is nobody.
     SessionId(u64)
 }
-id! {
-    /// Number of a mutating metadata request within its session; grows by one, starts at 1.
-    RequestNo(u64)
-}
 
 /// An inode. The high 16 bits are the metadata shard that owns it, the low 48 bits a counter.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InodeId(pub u64);
 
@@ -116,26 +108,20 @@ impl fmt::Display for InodeId {
 /// A segment: the session that wrote it and that session's counter, so that what a dead session
 /// left behind can be found.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Default,
-    Debug,
-    serde::Serialize,
-    serde::Deserialize,
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize,
 )]
 pub struct SegmentId {
+    /// Who wrote it.
     pub session: SessionId,
+    /// Its number among those of the session.
     pub seq: u64,
 }
 
 impl SegmentId {
+    /// Bytes of its encoding.
     pub const LEN: usize = 16;
 
+    /// As in keys: the order of bytes is that of ids.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[..8].copy_from_slice(&self.session.0.to_be_bytes());
@@ -143,6 +129,7 @@ impl SegmentId {
         b
     }
 
+    /// Reverses [`Self::to_bytes`].
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         let v = u128::from_be_bytes(*b);
         Self { session: SessionId((v >> 64) as u64), seq: v as u64 }
@@ -157,27 +144,20 @@ impl fmt::Display for SegmentId {
 
 /// A chunk: one shard of one segment, as stored on one target.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Default,
-    Debug,
-    serde::Serialize,
-    serde::Deserialize,
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize,
 )]
 pub struct ChunkId {
+    /// The segment that it is a part of.
     pub segment: SegmentId,
     /// 0..k are data shards, k..k+m parity shards.
     pub shard: u8,
 }
 
 impl ChunkId {
+    /// Bytes of its encoding.
     pub const LEN: usize = SegmentId::LEN + 1;
 
+    /// As in keys: the order of bytes is that of ids.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[..SegmentId::LEN].copy_from_slice(&self.segment.to_bytes());
@@ -185,6 +165,7 @@ impl ChunkId {
         b
     }
 
+    /// Reverses [`Self::to_bytes`].
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         let (segment, shard) = b.split_at(SegmentId::LEN);
         Self {
@@ -205,6 +186,7 @@ impl fmt::Display for ChunkId {
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
+    /// Nobody's.
     pub const NIL: Self = Self([0; 16]);
 
     /// Takes an identity from the wire, where it must be exactly 16 bytes.

@@ -1,10 +1,10 @@
 //! Layout arithmetic: how the bytes of a segment lie in the chunks of its shards.
 //!
-//! A segment of `length` bytes is cut in stripes of `k` units. Shard `j < k` holds unit `j` of every
-//! stripe, one after the other; shards `k..k+m` hold parity. The last stripe may be short: a data
-//! shard then ends early, is zero-extended for encoding, and parity is as long as the longest data
-//! shard. Chunks are stored rounded up to [`BLOCK`] with zeros, so that checksum blocks, O_DIRECT
-//! and the wire agree.
+//! A segment of `length` bytes is cut in stripes of `k` units. Shard `j < k` holds unit `j` of
+//! every stripe, one after the other; shards `k..k+m` hold parity. The last stripe may be short: a
+//! data shard then ends early, is zero-extended for encoding, and parity is as long as the longest
+//! data shard. Chunks are stored rounded up to [`BLOCK`] with zeros, so that checksum blocks,
+//! O_DIRECT and the wire agree.
 //!
 //! Invariants: every byte of a segment lies in exactly one data shard; `locate` and `shard_len`
 //! agree; nothing here does I/O.
@@ -29,11 +29,22 @@ pub const MAX_CHUNK: u64 = MAX_SEGMENT;
 /// Redundancy: erasure coding k+m, or n copies (which is 1 data shard and n-1 equal shards).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Profile {
-    Ec { k: u8, m: u8 },
-    Replica { copies: u8 },
+    /// Erasure coding.
+    Ec {
+        /// Data shards, 2..=[`MAX_K`].
+        k: u8,
+        /// Parity shards, 0..=[`MAX_M`]: so many may be lost.
+        m: u8,
+    },
+    /// The same on several targets.
+    Replica {
+        /// How many, 1..=[`MAX_M`] + 1.
+        copies: u8,
+    },
 }
 
 impl Profile {
+    /// k data and m parity shards; with one data shard, copies. Error: `Invalid`.
     pub fn ec(k: u8, m: u8) -> Result<Self> {
         if k == 0 || k > MAX_K || m > MAX_M {
             return Err(Error::new(
@@ -45,6 +56,7 @@ impl Profile {
         Ok(if k == 1 { Self::Replica { copies: m + 1 } } else { Self::Ec { k, m } })
     }
 
+    /// So many copies. Error: `Invalid`.
     pub fn replica(copies: u8) -> Result<Self> {
         if copies == 0 || copies > MAX_M + 1 {
             return Err(Error::new(
@@ -121,6 +133,7 @@ impl FromStr for Profile {
 /// How new data of a file is laid out; inherited from the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
+    /// Redundancy of new segments, while there are targets enough for it.
     pub profile: Profile,
     /// Stripe unit in bytes, a multiple of [`BLOCK`].
     pub unit: u32,
@@ -131,9 +144,13 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Stripe unit of a new filesystem, bytes.
     pub const DEFAULT_UNIT: u32 = 128 << 10;
+    /// Longest segment of a new filesystem, bytes, before it is cut to whole stripes.
     pub const DEFAULT_SEGMENT: u64 = 16 << 20;
+    /// Bytes of a file that may live in the inode on a new filesystem.
     pub const DEFAULT_INLINE: u32 = 16 << 10;
+    /// Bytes of a file that may live in the inode at most.
     pub const MAX_INLINE: u32 = 64 << 10;
 
     /// The default layout for a profile. The segment is rounded down to whole stripes.
@@ -203,7 +220,9 @@ pub struct Run {
 /// Geometry of one segment: its own profile and unit, and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
+    /// How it is encoded.
     pub profile: Profile,
+    /// Stripe unit in bytes, a multiple of [`BLOCK`].
     pub unit: u32,
     /// True bytes in the segment.
     pub length: u64,
@@ -264,66 +283,4 @@ impl Geometry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn every_byte_lies_in_one_place(k in 1u8..=8, m in 0u8..=4, units in 1u32..5,
-                                        length in 1u64..200_000, off in 0u64..200_000, len in 0u64..200_000) {
-            let g = Geometry { profile: Profile::ec(k, m).unwrap(), unit: units * BLOCK, length };
-            let mut at = off;
-            for run in g.locate(off, len) {
-                prop_assert_eq!(run.segment_off, at);
-                prop_assert!(run.len > 0 && run.shard < k);
-                prop_assert!(run.chunk_off + run.len <= g.shard_len(run.shard));
-                prop_assert!(run.chunk_off / u64::from(g.unit) == (run.chunk_off + run.len - 1) / u64::from(g.unit));
-                at += run.len;
-            }
-            prop_assert_eq!(at.max(off), off.max((off + len).min(length)));
-            let data: u64 = (0..k).map(|j| g.shard_len(j)).sum();
-            prop_assert!(data >= length && data < length + u64::from(k) * u64::from(BLOCK));
-            for j in 0..g.profile.width() {
-                prop_assert!(g.shard_len(j) <= g.shard_len(k));
-                prop_assert!(g.shard_len(j) <= g.stripes() * u64::from(g.unit));
-            }
-        }
-
-        #[test]
-        fn fit_keeps_m_and_respects_targets(k in 1u8..=20, m in 0u8..=4, length in 1u64..10_000_000, live in 0usize..30) {
-            let p = Profile::ec(k, m).unwrap();
-            match p.fit(length, 4096, live) {
-                None => prop_assert!(live <= usize::from(m)),
-                Some(f) => {
-                    prop_assert_eq!(f.m(), m);
-                    prop_assert!(usize::from(f.width()) <= live.max(usize::from(m) + 1));
-                    prop_assert!(u64::from(f.k()) <= length.div_ceil(4096));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn sizes_are_told_as_they_are_typed() {
-        let layout = Layout::for_profile("4+2".parse().unwrap());
-        let said = Layout { segment_len: 3 << 19, unit: 1 << 20, ..layout }.validate().unwrap_err();
-        assert!(
-            said.to_string().contains("1536KiB") && said.to_string().contains("4MiB"),
-            "{said}"
-        );
-    }
-
-    #[test]
-    fn profiles_parse_as_they_print() {
-        for s in ["4+2", "8+3", "20+4", "replica=3", "2+0"] {
-            assert_eq!(s.parse::<Profile>().unwrap().to_string(), s);
-        }
-        assert_eq!("1+2".parse::<Profile>().unwrap(), Profile::Replica { copies: 3 });
-        for s in ["", "4", "0+2", "21+1", "4+5", "replica=0", "replica=x", "4+2+1"] {
-            assert!(s.parse::<Profile>().is_err(), "{s}");
-        }
-        Layout::for_profile("4+2".parse().unwrap()).validate().unwrap();
-        Layout::for_profile("20+4".parse().unwrap()).validate().unwrap();
-    }
-}
+mod tests;

@@ -3,6 +3,8 @@
 //! Invariants: wire and disk numbers (`.proto` fields, [`ErrorKind`], [`op`]) are never reused;
 //! conversions from the wire check every bound and answer [`ErrorKind::Protocol`] or `Invalid`.
 
+#![warn(missing_docs)]
+
 mod convert;
 mod error;
 mod footprint;
@@ -30,6 +32,6 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// Oldest version that it accepts from a peer.
 pub const MIN_PROTOCOL_VERSION: u32 = 1;
 
-/// A session's request may have a number so much above the lowest that was not acknowledged, less one: what
-/// the metadata group keeps of a session is bounded so.
+/// A session's request may have a number so much above the lowest that was not acknowledged, less
+/// one: what the metadata group keeps of a session is bounded so.
 pub const REQUEST_WINDOW: u64 = 1 << 16;

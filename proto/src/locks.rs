@@ -1,4 +1,5 @@
-//! Ranges of bytes that are locked: the same for the state, and for a client that may lock without asking.
+//! Ranges of bytes that are locked: the same for the state, and for a client that may lock without
+//! asking.
 
 use crate::v1;
 use prost::Message;
@@ -15,6 +16,7 @@ pub struct Ranges {
     /// Who locked last.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// What is locked, by where it begins.
     #[prost(message, repeated, tag = "2")]
     pub ranges: Vec<Range>,
 }
@@ -22,10 +24,13 @@ pub struct Ranges {
 /// Bytes that are locked, `end` included.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Range {
+    /// First byte.
     #[prost(uint64, tag = "1")]
     pub start: u64,
+    /// Last byte; [`LAST`]: to the end of the file, however long it gets.
     #[prost(uint64, tag = "2")]
     pub end: u64,
+    /// For writing, alone; else for reading, with others.
     #[prost(bool, tag = "3")]
     pub write: bool,
 }

@@ -1,5 +1,5 @@
-//! What a change of mode or owner leaves of the mode: the same for the state, and for a client that shows
-//! the change before it is committed.
+//! What a change of mode or owner leaves of the mode: the same for the state, and for a client that
+//! shows the change before it is committed.
 
 /// Permission bits with set-user-id, set-group-id and sticky.
 pub const MODE_MASK: u32 = 0o7777;
@@ -18,8 +18,8 @@ pub fn mode_of_new(mode: u32, umask: u32) -> u32 {
 /// Set-user-id and set-group-id bits.
 pub const SET_IDS: u32 = SETUID | SETGID;
 
-/// The mode of what is no directory without set-id bits, as Linux takes them. Without group execution SETGID
-/// means locking, and stays for who is in the group.
+/// The mode of what is no directory without set-id bits, as Linux takes them. Without group
+/// execution SETGID means locking, and stays for who is in the group.
 pub fn without_set_ids(mode: u32, in_group: bool) -> u32 {
     match mode & GROUP_EXEC == 0 && in_group {
         true => mode & !SETUID,
@@ -27,8 +27,8 @@ pub fn without_set_ids(mode: u32, in_group: bool) -> u32 {
     }
 }
 
-/// The mode after it was `set`, or after the owner or the group was: that takes the set-id bits of what is
-/// no directory.
+/// The mode after it was `set`, or after the owner or the group was: that takes the set-id bits of
+/// what is no directory.
 pub fn mode_after(mode: u32, is_dir: bool, set: Option<u32>, chowned: bool) -> u32 {
     match set {
         Some(set) => set & MODE_MASK,

@@ -21,7 +21,8 @@ pub const PING: u16 = 2;
 macro_rules! operations {
     ($($name:ident = $code:literal: $request:ident => $answer:ident $(, $payload:literal)?;)*) => {
         $(
-            #[doc = concat!("[`v1::", stringify!($request), "`] → [`v1::", stringify!($answer), "`]" $(, $payload)?)]
+            #[doc = concat!("[`v1::", stringify!($request), "`] → \
+                [`v1::", stringify!($answer), "`]" $(, $payload)?)]
             pub const $name: u16 = $code;
 
             impl Call for v1::$request {

@@ -9,7 +9,6 @@
 use crate::map::Map;
 use crate::segment::Segment;
 use crate::segments::Segments;
-use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::ops::Range;
@@ -17,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::time::{Instant, sleep};
 use weft_erasure::Codec;
+use weft_net::Buffer;
 use weft_proto::layout::BLOCK;
 use weft_proto::{Error, ErrorKind, Result};
 
@@ -32,7 +32,7 @@ pub(super) struct Lost {
 /// Bytes of one chunk from `off` on, in pieces of which none crosses a stripe unit.
 struct Span {
     off: u64,
-    pieces: Vec<BytesMut>,
+    pieces: Vec<Buffer>,
 }
 
 impl Span {
@@ -114,7 +114,7 @@ impl<'a> Gather<'a> {
             errors: Vec::new(),
         };
         let copy = if copies { gather.pick_copy() } else { 0 };
-        let mut buffer = BytesMut::zeroed((end - start) as usize);
+        let mut buffer = Buffer::take((end - start) as usize);
         for (position, run) in geometry.locate(start, end - start).enumerate() {
             let shard = if copies { copy } else { run.shard };
             let len = run.len.next_multiple_of(u64::from(BLOCK));
@@ -153,9 +153,9 @@ impl<'a> Gather<'a> {
     }
 
     /// The whole range, in one buffer.
-    pub async fn run(mut self, deadline: Instant) -> Result<BytesMut, Lost> {
+    pub async fn run(mut self, deadline: Instant) -> Result<Buffer, Lost> {
         let (store, segment) = (self.store, self.segment);
-        let ask = |shard: u8, off: u64, into: Vec<BytesMut>, extra: bool| async move {
+        let ask = |shard: u8, off: u64, into: Vec<Buffer>, extra: bool| async move {
             (shard, extra, store.fetch(segment, shard, off, into, deadline).await)
         };
         let mut asked = FuturesUnordered::new();
@@ -182,7 +182,7 @@ impl<'a> Gather<'a> {
             }
             if rebuilds {
                 for (shard, range) in self.recruit() {
-                    let into = vec![BytesMut::zeroed((range.end - range.start) as usize)];
+                    let into = vec![Buffer::take((range.end - range.start) as usize)];
                     asked.push(ask(shard, range.start, into, true));
                 }
                 if self.rebuild().map_err(|e| self.lost(Some(e)))? {
@@ -208,7 +208,7 @@ impl<'a> Gather<'a> {
         Ok(self.assemble())
     }
 
-    fn settle(&mut self, shard: u8, extra: bool, answer: Result<Vec<BytesMut>>) {
+    fn settle(&mut self, shard: u8, extra: bool, answer: Result<Vec<Buffer>>) {
         let parts = if extra { &mut self.extra } else { &mut self.wanted };
         let Some(part) = parts.iter_mut().find(|p| p.shard == shard) else { return };
         match answer {
@@ -296,7 +296,7 @@ impl<'a> Gather<'a> {
                 std::mem::replace(&mut self.wanted[i].span, Span { off: 0, pieces: Vec::new() });
             if span.pieces.is_empty() {
                 span.pieces =
-                    self.wanted[i].pieces.iter().map(|&(_, len)| BytesMut::zeroed(len)).collect();
+                    self.wanted[i].pieces.iter().map(|&(_, len)| Buffer::take(len)).collect();
             }
             let mut at = span.off;
             for piece in &mut span.pieces {
@@ -340,20 +340,16 @@ impl<'a> Gather<'a> {
             .unwrap_or_default()
     }
 
-    fn assemble(self) -> BytesMut {
-        let mut pieces: Vec<(usize, BytesMut)> = Vec::new();
+    fn assemble(self) -> Buffer {
+        let mut pieces: Vec<(usize, Buffer)> = Vec::new();
         for part in self.wanted {
             pieces.extend(
                 part.pieces.into_iter().map(|(position, _)| position).zip(part.span.pieces),
             );
         }
         pieces.sort_unstable_by_key(|(position, _)| *position);
-        let mut whole = BytesMut::new();
-        for (_, piece) in pieces {
-            // Joins neighbours of one allocation without a copy.
-            whole.unsplit(piece);
-        }
-        whole
+        // Without a copy, unless some were rebuilt.
+        Buffer::join(pieces.into_iter().map(|(_, piece)| piece))
     }
 
     fn lost(&self, defect: Option<Error>) -> Lost {

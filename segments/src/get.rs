@@ -3,11 +3,12 @@
 use crate::gather::{Gather, Lost};
 use crate::segment::Segment;
 use crate::segments::Segments;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
+use weft_net::Buffer;
 use weft_proto::layout::BLOCK;
 use weft_proto::{Error, ErrorKind, Result};
 
@@ -45,7 +46,8 @@ impl Segments {
                 Ok(mut whole) => {
                     self.missing.over("enough shards answer again");
                     let within = (off - start) as usize;
-                    return Ok(whole.split_off(within).split_to(len as usize).freeze());
+                    whole.split_to(within);
+                    return Ok(whole.split_to(len as usize).into());
                 }
                 Err(lost) => lost,
             };
@@ -81,9 +83,9 @@ impl Segments {
         segment: &Segment,
         shard: u8,
         off: u64,
-        into: Vec<BytesMut>,
+        into: Vec<Buffer>,
         deadline: Instant,
-    ) -> Result<Vec<BytesMut>> {
+    ) -> Result<Vec<Buffer>> {
         let map = self.map.current();
         let Some(target) = map.seat(segment.pg, segment.seats[usize::from(shard)]) else {
             // It may come with the next map, or have gone with the segment.
@@ -114,8 +116,8 @@ impl Segments {
         Ok(pieces)
     }
 
-    /// Asks a target that let a read wait for one block of what it was asked for, unless that is under
-    /// way: until it has answered or failed, no read waits for it.
+    /// Asks a target that let a read wait for one block of what it was asked for, unless that is
+    /// under way: until it has answered or failed, no read waits for it.
     pub(crate) fn probe(self: &Arc<Self>, segment: &Segment, shard: u8, off: u64) {
         let map = self.map.current();
         let seat = segment.seats.get(usize::from(shard));
@@ -127,9 +129,10 @@ impl Segments {
         debug!(%target, "lets a read wait; no other does before it has answered again");
         tokio::spawn(async move {
             let deadline = Instant::now() + store.timeouts.target;
-            let into = vec![BytesMut::zeroed(BLOCK as usize)];
+            let into = vec![Buffer::take(BLOCK as usize)];
             let probe = store.fetch(&segment, shard, off, into, deadline).await;
-            debug!(%target, error = probe.err().map(tracing::field::display), "a slow target has answered");
+            let error = probe.err().map(tracing::field::display);
+            debug!(%target, error, "a slow target has answered");
             store.health.probed(target);
         });
     }

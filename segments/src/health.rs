@@ -1,5 +1,5 @@
-//! What this client knows of targets beyond the map: which failed it lately, which have no room for how long
-//! a chunk, which let a read wait, and how long a read takes.
+//! What this client knows of targets beyond the map: which failed it lately, which have no room for
+//! how long a chunk, which let a read wait, and how long a read takes.
 //!
 //! Soft state: a target that failed is passed over for a while that doubles with each failure and
 //! is trusted again after it. The map has the last word on who is down. No read waits for a target
@@ -50,8 +50,8 @@ impl Health {
         }
     }
 
-    /// The target let a read wait: no other read does until [`Self::probed`]. Answers whether a probe
-    /// is to be started, which is so once.
+    /// The target let a read wait: no other read does until [`Self::probed`]. Answers whether a
+    /// probe is to be started, which is so once.
     pub fn lags(&self, target: TargetId) -> bool {
         let mut targets = self.targets.lock();
         !std::mem::replace(&mut targets.entry(target).or_default().late, true)

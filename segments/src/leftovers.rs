@@ -1,9 +1,9 @@
-//! Chunks that nothing refers to and that are to be deleted: those of segments that nobody wants any more,
-//! and those of attempts to write one that failed.
+//! Chunks that nothing refers to and that are to be deleted: those of segments that nobody wants
+//! any more, and those of attempts to write one that failed.
 //!
-//! Invariant (I7): while its session lives, such a chunk is remembered here until its target has said that it
-//! does not have it, also if the request that wrote it came late. What is forgotten is found when the session
-//! ends.
+//! Invariant (I7): while its session lives, such a chunk is remembered here until its target has
+//! said that it does not have it, also if the request that wrote it came late. What is forgotten is
+//! found when the session ends.
 
 use crate::segment::Writer;
 use crate::target::TargetClient;
@@ -21,8 +21,8 @@ use weft_proto::{ChunkId, Result, TargetId};
 const MOST: usize = 1 << 18;
 /// Chunks in one request.
 const TOGETHER: usize = 256;
-/// A target that did not answer is asked again after so many times its deadline. By then it has also
-/// carried out what it had taken in, or given that up.
+/// A target that did not answer is asked again after so many times its deadline. By then it has
+/// also carried out what it had taken in, or given that up.
 const PATIENCE: u32 = 3;
 
 /// A chunk, and when to delete it (again).
@@ -97,7 +97,7 @@ impl Leftovers {
     fn delete_later(self: &Arc<Self>, target: TargetId, chunk: ChunkId) {
         let queue = &mut *self.queue.lock();
         if queue.chunks.len() >= MOST {
-            warn!(%chunk, "too many chunks cannot be deleted; the session's end will find this one");
+            warn!(%chunk, "too many chunks cannot be deleted; the session's end finds this one");
             return;
         }
         let due = Instant::now() + PATIENCE * self.timeout;

@@ -1,12 +1,14 @@
-//! Segments on storage targets: [`Segments::put`] makes one durable somewhere, [`Segments::get`] reads verified
-//! bytes of one. For whoever moves data: a client's files, and what the cluster does by itself.
+//! Segments on storage targets: [`Segments::put`] makes one durable somewhere, [`Segments::get`]
+//! reads verified bytes of one. For whoever moves data: a client's files, and what the cluster does
+//! by itself.
 //!
-//! Top first: [`Segments`] with `put` and `get` (which asks as many shards as it needs by `gather`, and rebuilds);
-//! `place` chooses targets by the [`Map`] and what is known of their `health`; `leftovers` are chunks to be deleted;
-//! [`TargetClient`] asks one target.
+//! Top first: [`Segments`] with `put` and `get` (which asks as many shards as it needs by `gather`,
+//! and rebuilds); `place` chooses targets by the [`Map`] and what is known of their `health`;
+//! `leftovers` are chunks to be deleted; [`TargetClient`] asks one target.
 //!
 //! What holds here:
-//! - A segment is answered only when every shard was acknowledged durable, m parity shards always among them (I1).
+//! - A segment is answered only when every shard was acknowledged durable, m parity shards always
+//!   among them (I1).
 //! - Every byte that a read answers was checked against its checksum here (I3).
 //! - What an attempt left behind is deleted, or belongs to a session that ends (I7).
 

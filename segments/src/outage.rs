@@ -1,4 +1,5 @@
-//! Says what is waited for, where it takes long: operations of a mount wait for the cluster as long as it takes.
+//! Says what is waited for, where it takes long: operations of a mount wait for the cluster as long
+//! as it takes.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -23,8 +23,8 @@ pub enum NoPlace {
 }
 
 /// Picks among the placement groups with the most usable seats (no more than are needed count), at
-/// random among equals; and starts at a random seat, so that data and parity go round. A seat is usable
-/// if its target has room for a chunk as long as they are then.
+/// random among equals; and starts at a random seat, so that data and parity go round. A seat is
+/// usable if its target has room for a chunk as long as they are then.
 pub fn choose(
     map: &Map,
     health: &Health,

@@ -1,9 +1,10 @@
-//! Makes a segment durable: cut, encode, send every shard at once, and somewhere else if one fails; as
-//! shorter segments if nowhere is room for chunks so long.
+//! Makes a segment durable: cut, encode, send every shard at once, and somewhere else if one fails;
+//! as shorter segments if nowhere is room for chunks so long.
 //!
 //! Invariants: a segment is answered only after every shard was acknowledged durable, m parity
-//! shards always among them (I1); an attempt that failed leaves its id behind for ever. Every refusal
-//! for want of room is remembered, and so many attempts as there are targets end those of one length.
+//! shards always among them (I1); an attempt that failed leaves its id behind for ever. Every
+//! refusal for want of room is remembered, and so many attempts as there are targets end those of
+//! one length.
 
 use crate::map::Target;
 use crate::place::{NoPlace, Place, choose};
@@ -23,8 +24,8 @@ use weft_proto::{ChunkId, Error, ErrorKind, Geometry, Layout, Result, TargetId};
 
 /// How long to wait for the map to change before looking at the targets again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Data is cut no shorter to find room, in bytes. A target that has as much free at all has it for a chunk of
-/// that length: it takes sixteen holes of a block each.
+/// Data is cut no shorter to find room, in bytes. A target that has as much free at all has it for
+/// a chunk of that length: it takes sixteen holes of a block each.
 const SHORTEST: usize = 32 << 10;
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
@@ -41,9 +42,9 @@ struct Chunk {
 }
 
 impl Segments {
-    /// Writes `data` as new segments of the current session, which follow each other: one, or, if no
-    /// targets have room for its chunks, shorter ones. Errors: `NoSpace`; `Io` when at the deadline too
-    /// few targets live or answer.
+    /// Writes `data` as new segments of the current session, which follow each other: one, or, if
+    /// no targets have room for its chunks, shorter ones. Errors: `NoSpace`; `Io` when at the
+    /// deadline too few targets live or answer.
     pub async fn put(
         self: &Arc<Self>,
         layout: &Layout,
@@ -188,12 +189,14 @@ impl Segments {
             });
             return Err(failed);
         }
-        debug!(segment = %id, bytes = place.geometry.length, profile = %place.geometry.profile, "durable");
+        debug!(segment = %id, bytes = place.geometry.length, profile =
+            %place.geometry.profile, "durable");
         Ok(segment)
     }
 }
 
-/// A chunk that is there with other content is not of this attempt, and must not be deleted with it.
+/// A chunk that is there with other content is not of this attempt, and must not be deleted with
+/// it.
 fn keep_what_exists(
     written: &mut Vec<(TargetId, ChunkId)>,
     at: (TargetId, ChunkId),
@@ -211,8 +214,8 @@ fn room(refusal: &Error, length: u64) -> u64 {
     refusal.hint.parse().map_or(shorter, |told: u64| told.min(shorter))
 }
 
-/// How long a segment to try when there is no room for one of `len` bytes: half as long, in whole stripes if
-/// there are more than one.
+/// How long a segment to try when there is no room for one of `len` bytes: half as long, in whole
+/// stripes if there are more than one.
 fn shorter(layout: &Layout, len: usize) -> usize {
     let stripe = usize::from(layout.profile.k()) * layout.unit as usize;
     let step = if len > stripe { stripe } else { BLOCK as usize };
@@ -280,31 +283,4 @@ fn parity(geometry: &Geometry, m: u8, data: &[u8]) -> Result<Vec<Bytes>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use weft_erasure::{Codec, verify_blocks};
-    use weft_proto::Profile;
-
-    proptest! {
-        #[test]
-        fn chunks_are_as_long_as_the_geometry_says_and_decode(
-            k in 1u8..6, m in 0u8..=3, units in 1u32..3, len in 1usize..60_000, lost in any::<prop::sample::Index>()) {
-            let geometry = Geometry { profile: Profile::ec(k, m).unwrap(), unit: units * BLOCK, length: len as u64 };
-            let data = Bytes::from((0..len).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>());
-            let encoded = encode(geometry, &data).unwrap();
-            let flat: Vec<Vec<u8>> = encoded.chunks.iter().map(|c| c.slices.concat()).collect();
-            for (shard, (bytes, chunk)) in (0u8..).zip(flat.iter().zip(&encoded.chunks)) {
-                prop_assert_eq!(bytes.len() as u64, geometry.shard_len(shard));
-                prop_assert_eq!(verify_blocks(bytes, &chunk.checksums), Ok(()));
-            }
-            let lost = lost.index(usize::from(k)) as u8;
-            if m > 0 && geometry.shard_len(lost) > 0 {
-                let present: Vec<(u8, &[u8])> = (0u8..).zip(&flat).filter(|(s, _)| *s != lost).map(|(s, b)| (s, &b[..])).collect();
-                let mut out = vec![0; geometry.shard_len(k) as usize];
-                Codec::get(geometry.profile).reconstruct(&present, &mut [(lost, &mut out)]).unwrap();
-                prop_assert_eq!(&out[..flat[usize::from(lost)].len()], &flat[usize::from(lost)][..]);
-            }
-        }
-    }
-}
+mod tests;

@@ -51,8 +51,8 @@ pub trait Writer: Send + Sync + 'static {
     /// An id that was never given to a segment.
     fn next_segment(&self) -> SegmentId;
 
-    /// The session that new segments belong to: those of an earlier one, which it has replaced, are no business of
-    /// this process any more.
+    /// The session that new segments belong to: those of an earlier one, which it has replaced, are
+    /// no business of this process any more.
     fn session(&self) -> SessionId;
 
     /// Nobody waits for reads and writes any more.

@@ -1,4 +1,5 @@
-//! What reads and writes of segments share: the way to the targets, what is known of them, and counters.
+//! What reads and writes of segments share: the way to the targets, what is known of them, and
+//! counters.
 
 use crate::health::Health;
 use crate::leftovers::Leftovers;
@@ -91,8 +92,8 @@ impl Segments {
         TargetClient::new(&self.peers, target.id, &target.address)
     }
 
-    /// Deletes chunks that nothing refers to, as soon as that can be (I7). Where their placement group is no more,
-    /// they are found when the session ends.
+    /// Deletes chunks that nothing refers to, as soon as that can be (I7). Where their placement
+    /// group is no more, they are found when the session ends.
     pub fn discard(&self, segment: Segment) {
         self.discard_in(&self.map.current(), segment);
     }
@@ -127,7 +128,8 @@ impl Segments {
     pub(crate) fn note<T>(&self, target: TargetId, result: &Result<T>) {
         match result {
             Ok(_) => self.health.succeeded(target),
-            // A put notes for how long a chunk there was none. A session that is fenced off is no fault of the target.
+            // A put notes for how long a chunk there was none. A session that is fenced off is no
+            // fault of the target.
             Err(e)
                 if matches!(
                     e.kind,

@@ -2,12 +2,12 @@
 //!
 //! Invariant: bytes that a read answers match their checksums (I3).
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tokio::time::Instant;
-use weft_net::{Body, Peer, Peers};
+use weft_net::{Body, Buffer, Peer, Peers};
 use weft_proto::layout::BLOCK;
 use weft_proto::{Call, ChunkId, Error, ErrorKind, Result, SessionId, TargetId, v1};
 
@@ -16,8 +16,8 @@ const MAX_DELETE: usize = 2048;
 /// Ranges of sessions in one request.
 const MAX_FENCE: usize = 4096;
 
-/// The way to one target. Every request fails with the errors of [`Peer::call`], which say the target and its
-/// address, and with those of the target that are named beside it.
+/// The way to one target. Every request fails with the errors of [`Peer::call`], which say the
+/// target and its address, and with those of the target that are named beside it.
 #[derive(Clone)]
 pub struct TargetClient {
     id: TargetId,
@@ -39,8 +39,9 @@ impl TargetClient {
         Self { id, peer: peers.peer(address) }
     }
 
-    /// Stores a chunk durably: whole blocks, with the CRC-32 of each. Errors: `NoSpace` (with the longest chunk that
-    /// there is room for as hint), `Exists` (with other content), `SessionExpired` (its session is fenced off).
+    /// Stores a chunk durably: whole blocks, with the CRC-32 of each. Errors: `NoSpace` (with the
+    /// longest chunk that there is room for as hint), `Exists` (with other content),
+    /// `SessionExpired` (its session is fenced off).
     pub async fn put(
         &self,
         chunk: ChunkId,
@@ -54,15 +55,15 @@ impl TargetClient {
         sent.map(drop).map_err(|e| self.said(e))
     }
 
-    /// Reads a chunk from `off` into buffers of whole blocks, and checks each block. Errors: `Corrupt` (the target
-    /// should be told: [`Self::report_corrupt`]), `NotFound`.
+    /// Reads a chunk from `off` into buffers of whole blocks, and checks each block. Errors:
+    /// `Corrupt` (the target should be told: [`Self::report_corrupt`]), `NotFound`.
     pub async fn get(
         &self,
         chunk: ChunkId,
         off: u64,
-        into: Vec<BytesMut>,
+        into: Vec<Buffer>,
         deadline: Instant,
-    ) -> Result<Vec<BytesMut>> {
+    ) -> Result<Vec<Buffer>> {
         let len = into.iter().map(|piece| piece.len() as u64).sum();
         let request = v1::GetRequest { target: self.id.0, chunk: Some(chunk.into()), off, len };
         let body = Body { send: Vec::new(), into };
@@ -104,8 +105,8 @@ impl TargetClient {
         Ok(ListPage { more: page.more && !items.is_empty(), items })
     }
 
-    /// Has the target refuse what these sessions, which have ended, sent and has not arrived: what a list then
-    /// shows of them is all.
+    /// Has the target refuse what these sessions, which have ended, sent and has not arrived: what
+    /// a list then shows of them is all.
     pub async fn fence(&self, ended: &[RangeInclusive<u64>], deadline: Instant) -> Result<()> {
         for ended in ended.chunks(MAX_FENCE) {
             let ended = ended.iter();
@@ -116,8 +117,8 @@ impl TargetClient {
         Ok(())
     }
 
-    /// Has the target compare a chunk with its checksums. Answers the offset of the first block that does not match.
-    /// Errors: `Io` (the drive cannot read it), `NotFound`.
+    /// Has the target compare a chunk with its checksums. Answers the offset of the first block
+    /// that does not match. Errors: `Io` (the drive cannot read it), `NotFound`.
     pub async fn verify(&self, chunk: ChunkId, deadline: Instant) -> Result<Option<u64>> {
         let request = v1::VerifyRequest { target: self.id.0, chunk: Some(chunk.into()) };
         Ok(self.call(&request, deadline).await?.bad_off)
@@ -153,7 +154,7 @@ impl fmt::Display for TargetClient {
 }
 
 /// Pieces that are whole blocks, against the checksums of their blocks in order.
-fn verified(pieces: &[BytesMut], checksums: &[u32]) -> bool {
+fn verified(pieces: &[Buffer], checksums: &[u32]) -> bool {
     let mut left = checksums;
     for piece in pieces {
         let blocks = piece.len().div_ceil(BLOCK as usize);

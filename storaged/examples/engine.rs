@@ -1,12 +1,12 @@
-//! The engine beside `fio` on the same drive, in turns, with the same sizes, depths and flushes, and with
-//! registered buffers in both:
+//! The engine beside `fio` on the same drive, in turns, with the same sizes, depths and flushes,
+//! and with registered buffers in both:
 //!
 //! ```text
 //! cargo run --release -p weft-storaged --example engine -- PATH [GiB [INDEX]]
 //! ```
 //!
-//! PATH is a file that does not exist yet, or a blank device (with a folder for its INDEX); what is on
-//! it is lost. Prints each round, then medians, ratios and CPU time.
+//! PATH is a file that does not exist yet, or a blank device (with a folder for its INDEX); what is
+//! on it is lost. Prints each round, then medians, ratios and CPU time.
 
 use bytes::Bytes;
 use rand::Rng;

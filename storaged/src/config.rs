@@ -23,13 +23,15 @@ pub struct Config {
     pub advertise: Option<String>,
     /// `host:port` of the metadata servers.
     pub metadata: Vec<String>,
-    /// Failure domain, such as a rack: two shards of one segment avoid to share it. Default: `name`.
+    /// Failure domain, such as a rack: two shards of one segment avoid to share it. Default:
+    /// `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// Most payload bytes that one connection may have in flight.
     #[serde(default = "default_in_flight", deserialize_with = "bytes")]
     pub max_in_flight: u64,
-    /// Most bytes of requests and answers that the daemon holds at once, of all connections together.
+    /// Most bytes of requests and answers that the daemon holds at once, of all connections
+    /// together.
     #[serde(default = "default_memory", deserialize_with = "bytes")]
     pub max_memory: u64,
     /// Most connections at once.
@@ -53,7 +55,8 @@ pub struct Target {
     /// Block device (better by a name in `/dev/disk/by-id`), file, or namespace behind a fabric
     /// (`nvme-tcp://HOST:PORT/NQN?uuid=UUID`). `weft target add` has made a target of it.
     pub path: PathBuf,
-    /// Size of the file as `weft target add` makes it: bytes, or such as `"64GiB"`. A daemon makes none.
+    /// Size of the file as `weft target add` makes it: bytes, or such as `"64GiB"`. A daemon makes
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_bytes")]
     pub size: Option<u64>,
     /// The file takes the space of what is written to it only, and gives back what is
@@ -63,9 +66,9 @@ pub struct Target {
     /// Directory of the index, on a fast local drive. Default for a file: its path with `.index`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<PathBuf>,
-    /// Whether puts are flushed to the device. Default: unless the kernel says that it has no volatile
-    /// cache (`/sys/block/*/queue/write_cache`). False is for drives that keep what they were given
-    /// through a power cut and do not say so; a file is flushed always.
+    /// Whether puts are flushed to the device. Default: unless the kernel says that it has no
+    /// volatile cache (`/sys/block/*/queue/write_cache`). False is for drives that keep what they
+    /// were given through a power cut and do not say so; a file is flushed always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flush: Option<bool>,
     /// Bytes a second of freed space to give back to the drive; 0: none. Default: 1 GiB on a device

@@ -5,7 +5,6 @@
 //! the targets are closed.
 
 use crate::config::{Config, Target};
-use crate::control::Control;
 use crate::engine::Engine;
 use crate::keeper::{Keeper, Open};
 use crate::service::{STALL, Targets};
@@ -16,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use weft_control::Group;
 use weft_net::{Identity, Listener, ServerOptions, Service, Transport};
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
 
@@ -49,10 +49,11 @@ impl Daemon {
         let fail = |e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("cannot listen on {listen}: {e}"))
         };
-        let listener = transport.bind(listen).await.map_err(fail)?;
+        let at = listen.parse().map_err(fail)?;
+        let listener = transport.bind(&at).await.map_err(fail)?;
         let address = match &config.advertise {
             Some(address) => address.clone(),
-            None => listener.local_address().map_err(fail)?,
+            None => listener.local_address().map_err(fail)?.to_string(),
         };
         Ok(Self { config, transport, listener, address })
     }
@@ -83,8 +84,9 @@ impl Daemon {
         self.serve(targets, open, service, keepers, shutdown).await
     }
 
-    /// As [`Self::run`], for targets that the caller has opened, each with where its drive is. `around`
-    /// makes of the chunk service what is served: a simulation decides when its threads run.
+    /// As [`Self::run`], for targets that the caller has opened, each with where its drive is.
+    /// `around` makes of the chunk service what is served: a simulation decides when its threads
+    /// run.
     pub async fn run_open(
         self,
         engines: Vec<(Engine, String)>,
@@ -123,7 +125,7 @@ impl Daemon {
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(weft_net::serve(self.listener, service, options, stopped));
         let membership = Membership {
-            control: Control::new(self.transport, self.config.metadata.clone()),
+            group: Group::new(self.transport, self.config.metadata.clone()),
             config: self.config,
             address: self.address,
             open: open.clone(),
@@ -149,8 +151,8 @@ impl Daemon {
     }
 }
 
-/// Attaches all targets at once and keeps them. Returns only if none is open and none may come to be
-/// without an admin.
+/// Attaches all targets at once and keeps them. Returns only if none is open and none may come to
+/// be without an admin.
 async fn keep_all(keepers: Vec<Keeper>, open: Arc<Mutex<Vec<Open>>>) -> Result<()> {
     let mut first_error = None;
     let mut waiting = false;
@@ -178,7 +180,7 @@ async fn keep_all(keepers: Vec<Keeper>, open: Arc<Mutex<Vec<Open>>>) -> Result<(
 }
 
 struct Membership {
-    control: Control,
+    group: Group,
     config: Config,
     address: String,
     open: Arc<Mutex<Vec<Open>>>,
@@ -259,7 +261,7 @@ impl Membership {
             path: location.clone(),
         };
         let request = v1::RegisterTargetRequest { cluster: cluster.into(), target: Some(info) };
-        let reply = self.control.call(request).await?;
+        let reply = self.group.call(request).await?;
         let cluster =
             Uuid::from_slice(&reply.cluster).filter(|&c| c != Uuid::NIL).ok_or_else(|| {
                 Error::new(ErrorKind::Protocol, "registration was answered without a cluster")
@@ -287,7 +289,7 @@ impl Membership {
             failed: failed.chain(self.targets.away()).collect(),
             stopping,
         };
-        self.control.call(request).await.map(drop)
+        self.group.call(request).await.map(drop)
     }
 }
 

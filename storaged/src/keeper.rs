@@ -1,15 +1,15 @@
-//! Keeps one target attached: finds its drive, opens it, and, when the drive is behind a fabric, goes
-//! on watching it.
+//! Keeps one target attached: finds its drive, opens it, and, when the drive is behind a fabric,
+//! goes on watching it.
 //!
-//! A path that is lost makes the target away: requests are refused at once and heartbeats say so, so
-//! that the cluster goes round it. When the path comes back and no write was left in doubt, it goes
-//! on; when one was, or the device is another one now, the target is closed and opened again, which
-//! verifies it as after a crash.
+//! A path that is lost makes the target away: requests are refused at once and heartbeats say so,
+//! so that the cluster goes round it. When the path comes back and no write was left in doubt, it
+//! goes on; when one was, or the device is another one now, the target is closed and opened again,
+//! which verifies it as after a crash.
 //!
 //! Invariants: a target is opened again only when every request to the old device has ended; what
-//! answers then must be the same target; an open that met an error of the drive is tried again, on any
-//! drive; a local drive that failed later stays failed until a restart, since nobody pulls its cable by
-//! design.
+//! answers then must be the same target; an open that met an error of the drive is tried again, on
+//! any drive; a local drive that failed later stays failed until a restart, since nobody pulls its
+//! cable by design.
 
 use crate::engine::{Engine, TargetOptions, Unread};
 use crate::location::Location;
@@ -51,8 +51,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Serves the target until dropped. Tells `started` how the first attempt went: an error means that
-    /// only an admin can help, as far as anybody can tell.
+    /// Serves the target until dropped. Tells `started` how the first attempt went: an error means
+    /// that only an admin can help, as far as anybody can tell.
     pub async fn run(self, started: oneshot::Sender<Result<()>>) {
         match &self.location {
             Location::Local(_) => {
@@ -81,8 +81,8 @@ impl Keeper {
         }
     }
 
-    /// Tries until the target is open. `None`: it is of this machine, and its first error was one that
-    /// only an admin can mend.
+    /// Tries until the target is open. `None`: it is of this machine, and its first error was one
+    /// that only an admin can mend.
     async fn open_at_last(
         &self,
         known: Option<Uuid>,
@@ -100,7 +100,8 @@ impl Keeper {
             let hopeless = result.as_ref().err().filter(|e| !self.may_heal(e)).cloned();
             if let Some(started) = started.take() {
                 let gives_up = hopeless.is_some() && matches!(self.location, Location::Local(_));
-                let _ = started.send(hopeless.map_or(Ok(()), Err)); // nobody waits when the daemon ends
+                // Nobody waits when the daemon ends.
+                let _ = started.send(hopeless.map_or(Ok(()), Err));
                 if gives_up {
                     return None;
                 }
@@ -126,8 +127,8 @@ impl Keeper {
         }
     }
 
-    /// Whether this may pass without an admin: the fabric, the target, or a daemon that has just ended
-    /// may be on its way.
+    /// Whether this may pass without an admin: the fabric, the target, or a daemon that has just
+    /// ended may be on its way.
     fn may_heal(&self, e: &Error) -> bool {
         match e.kind {
             ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::Io | ErrorKind::Busy => true,

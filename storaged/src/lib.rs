@@ -1,5 +1,5 @@
-//! The storage daemon: keeps chunks on its targets and serves them. It never asks the metadata group
-//! anything in the data path; it registers its targets there and sends heartbeats.
+//! The storage daemon: keeps chunks on its targets and serves them. It never asks the metadata
+//! group anything in the data path; it registers its targets there and sends heartbeats.
 //!
 //! - [`engine`]: one target: format, allocator, journal, index, I/O.
 //! - [`run`], [`Daemon`]: the process: targets behind the framed chunk service.
@@ -7,7 +7,6 @@
 //! - [`nvmeof`]: drives behind a fabric.
 
 mod config;
-mod control;
 mod daemon;
 pub mod engine;
 mod keeper;

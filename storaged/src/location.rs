@@ -15,8 +15,8 @@ pub enum Location {
 }
 
 impl Location {
-    /// Reads `/dev/...`, a file's path, or `nvme-tcp://HOST:PORT/NQN?uuid=UUID` (also `nvme-rdma`). Errors:
-    /// `Invalid`, saying what is wrong with it.
+    /// Reads `/dev/...`, a file's path, or `nvme-tcp://HOST:PORT/NQN?uuid=UUID` (also `nvme-rdma`).
+    /// Errors: `Invalid`, saying what is wrong with it.
     pub fn parse(path: &Path) -> Result<Self> {
         let text = path.to_str().unwrap_or_default();
         match text.split_once("://") {
@@ -26,7 +26,8 @@ impl Location {
                 Err(Error::new(
                     ErrorKind::Invalid,
                     format!(
-                        "{text}: {scheme}:// is not known; a target is a path, nvme-tcp:// or nvme-rdma://"
+                        "{text}: {scheme}:// is not known; a target is a path, nvme-tcp:// or \
+                         nvme-rdma://"
                     ),
                 ))
             }

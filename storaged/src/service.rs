@@ -11,8 +11,8 @@ use tokio::time::timeout_at;
 use weft_net::{Incoming, Outgoing, PeerInfo, Service};
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
 
-/// A drive that has not answered its oldest request for this long counts as failed until it does, and
-/// is given no more.
+/// A drive that has not answered its oldest request for this long counts as failed until it does,
+/// and is given no more.
 pub(crate) const STALL: Duration = Duration::from_secs(10);
 
 const LIST_DEFAULT: u32 = 1000;
@@ -56,8 +56,8 @@ impl Targets {
         self.by_id.read().iter().filter(|(_, s)| s.away.is_some()).map(|(id, _)| id.0).collect()
     }
 
-    /// The target, if it is of the cluster that who asks belongs to, as far as both know: ids are counted in
-    /// each.
+    /// The target, if it is of the cluster that who asks belongs to, as far as both know: ids are
+    /// counted in each.
     fn find(&self, id: u32, peer: &PeerInfo) -> Result<Engine> {
         let engine = self.served(id)?;
         match (engine.cluster(), peer.cluster) {
@@ -99,8 +99,8 @@ impl Targets {
 
 #[async_trait::async_trait]
 impl Service for Targets {
-    /// Answers no later than the caller waits: what a drive that hangs has not done by then must not
-    /// hold up the connection. A put or delete that began goes on all the same.
+    /// Answers no later than the caller waits: what a drive that hangs has not done by then must
+    /// not hold up the connection. A put or delete that began goes on all the same.
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let Some(deadline) = request.deadline else { return self.answer(request).await };
         let op = request.op;
@@ -146,7 +146,9 @@ impl Targets {
         peer: &PeerInfo,
     ) -> Result<v1::ReportCorruptReply> {
         let chunk = chunk(q.chunk)?;
-        tracing::warn!(target_id = q.target, %chunk, off = q.off, len = q.len, peer = peer.name, "reported as corrupt");
+        let (target_id, name) = (q.target, &peer.name);
+        let v1::ReportCorruptRequest { off, len, .. } = q;
+        tracing::warn!(target_id, %chunk, off, len, peer = name, "reported as corrupt");
         self.find(q.target, peer)?.verify(chunk, q.off, q.len).await?;
         Ok(v1::ReportCorruptReply {})
     }

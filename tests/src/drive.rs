@@ -1,8 +1,8 @@
-//! A drive that can be told to hang or to err: a file behind a FUSE filesystem of this process, which
-//! answers requests, keeps them, or fails them.
+//! A drive that can be told to hang or to err: a file behind a FUSE filesystem of this process,
+//! which answers requests, keeps them, or fails them.
 //!
-//! Invariant: what was kept is done and answered when the drive goes on; when this process ends, the
-//! kernel fails it.
+//! Invariant: what was kept is done and answered when the drive goes on; when this process ends,
+//! the kernel fails it.
 
 use anyhow::{Context, Result};
 use fuser::{

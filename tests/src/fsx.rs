@@ -1,8 +1,10 @@
-//! Exercises one file with random operations and compares it with an array of bytes after each, as fsx
-//! does: reads and writes, mapped ones too, truncation, allocation, holes, copies within the file and by
-//! way of another, close and open. With several mounts, the file is handed from one to the next.
+//! Exercises one file with random operations and compares it with an array of bytes after each, as
+//! fsx does: reads and writes, mapped ones too, truncation, allocation, holes, copies within the
+//! file and by way of another, close and open. With several mounts, the file is handed from one to
+//! the next.
 //!
-//! Which operations run is decided by the seed alone. What fails says the seed and the last operations.
+//! Which operations run is decided by the seed alone. What fails says the seed and the last
+//! operations.
 
 use anyhow::{Context, Result, bail, ensure};
 use rand::rngs::SmallRng;
@@ -532,7 +534,8 @@ impl Map {
     fn bytes(&self, off: u64, len: u64) -> &[u8] {
         let at = (off - self.off) as usize;
         assert!(at + len as usize <= self.len, "outside of the mapping");
-        // SAFETY: within the mapping, which nothing else in this process writes to while it is used.
+        // SAFETY: within the mapping, which nothing else in this process writes to while it is
+        // used.
         unsafe { std::slice::from_raw_parts(self.start.add(at), len as usize) }
     }
 

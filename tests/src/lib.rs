@@ -1,9 +1,10 @@
 //! Harness of the end-to-end tests: a real cluster of real processes with a real mount.
 //!
 //! Invariants: every cluster has a directory, ports and a mount of its own, so tests run in
-//! parallel; whatever a test started is stopped and unmounted when it ends, also when it panics or is
-//! killed (a guard process waits for the end of a pipe); a test that takes too long is ended, with the
-//! logs and what every thread waits for on standard error; a daemon that panicked fails the test.
+//! parallel; whatever a test started is stopped and unmounted when it ends, also when it panics or
+//! is killed (a guard process waits for the end of a pipe); a test that takes too long is ended,
+//! with the logs and what every thread waits for on standard error; a daemon that panicked fails
+//! the test.
 
 // Real processes live in real time: conditions are looked at again after a pause.
 #![allow(clippy::disallowed_methods)]
@@ -122,8 +123,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Gives the test this much time from now. If it takes longer, the logs and what everybody waits for
-    /// are shown, the cluster is ended and the test fails.
+    /// Gives the test this much time from now. If it takes longer, the logs and what everybody
+    /// waits for are shown, the cluster is ended and the test fails.
     pub fn allow(&self, limit: Duration) -> Result<()> {
         let mut input = self.guard.as_ref().and_then(|g| g.stdin.as_ref()).context("no guard")?;
         writeln!(input, "{}", limit.as_secs()).context("tell the guard")
@@ -219,7 +220,8 @@ impl Cluster {
         leader["id"].as_u64().context("leader without an id")
     }
 
-    /// Kills a metadata server that does not lead with SIGKILL and takes its disk away; returns its folder.
+    /// Kills a metadata server that does not lead with SIGKILL and takes its disk away; returns its
+    /// folder.
     pub fn lose_metadata_disk(&self) -> Result<PathBuf> {
         let follower = eventually(Duration::from_secs(20), "a metadata leader", || {
             let status = self.status().ok()?;
@@ -447,8 +449,9 @@ fn pid(process: &Value) -> Result<i32> {
         .with_context(|| format!("no pid in {process}"))
 }
 
-/// Processes that stand still until this is dropped, or for five minutes: a mount that stands still hangs whoever
-/// looks at the processes that use it, and also what ends with a file open there or starts another program.
+/// Processes that stand still until this is dropped, or for five minutes: a mount that stands still
+/// hangs whoever looks at the processes that use it, and also what ends with a file open there or
+/// starts another program.
 pub struct Paused(Child);
 
 impl Paused {
@@ -476,7 +479,8 @@ impl Paused {
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        // Not by the end of input: a program that this process starts may hold a copy until it has begun.
+        // Not by the end of input: a program that this process starts may hold a copy until it has
+        // begun.
         if let Some(mut stdin) = self.0.stdin.take() {
             let _ = stdin.write_all(b"\n");
         }

@@ -188,7 +188,8 @@ fn lists_are_kept_inherited_and_obeyed_as_on_a_local_filesystem() -> Result<()> 
         let on = if rng.random() { &tops[1] } else { &tops[2] };
         trace.push(format!("umask {umask:o} {name} {step:?}"));
         let recent = || trace[trace.len().saturating_sub(12)..].join("\n");
-        // SAFETY: changes nothing but the mask of this process, which has no other thread that makes files.
+        // SAFETY: changes nothing but the mask of this process, which has no other thread that
+        // makes files.
         let usual = unsafe { libc::umask(umask) };
         let (want, got) = (step.run(&tops[0].join(name)), step.run(&on.join(name)));
         // SAFETY: as above.

@@ -1,5 +1,5 @@
-//! Closes that end, and mounts that end, whatever waits. Names the invariants (design §2) that each test
-//! holds up.
+//! Closes that end, and mounts that end, whatever waits. Names the invariants (design §2) that each
+//! test holds up.
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -76,8 +76,8 @@ fn closes_end_while_the_file_is_overwritten() -> Result<()> {
     cluster.await_clean()
 }
 
-/// A program begins with the closes of what it does not inherit. Until it has begun, the kernel lets nobody
-/// read its `/proc/PID/stat`, and so no mount that looks whether it was killed.
+/// A program begins with the closes of what it does not inherit. Until it has begun, the kernel
+/// lets nobody read its `/proc/PID/stat`, and so no mount that looks whether it was killed.
 #[test]
 fn a_program_that_begins_in_an_outage_begins_after_it() -> Result<()> {
     let cluster = Cluster::start()?;
@@ -105,8 +105,8 @@ fn save(mut file: File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// I8: a mount that is told to end does so in the time that it was given, and says that data is lost; and
-/// nobody waits for it for ever.
+/// I8: a mount that is told to end does so in the time that it was given, and says that data is
+/// lost; and nobody waits for it for ever.
 #[test]
 fn a_mount_that_cannot_flush_ends_when_it_is_told_to() -> Result<()> {
     let cluster = Cluster::start()?;
@@ -135,7 +135,8 @@ fn a_mount_that_cannot_flush_ends_when_it_is_told_to() -> Result<()> {
     Ok(())
 }
 
-/// I8: calls wait for a cluster that does not answer, and the log says so; where the mount is soft they fail.
+/// I8: calls wait for a cluster that does not answer, and the log says so; where the mount is soft
+/// they fail.
 #[test]
 fn an_outage_is_waited_for_unless_the_mount_is_soft() -> Result<()> {
     let cluster = Cluster::start()?;

@@ -304,7 +304,8 @@ fn a_write_is_seen_through_descriptors_that_are_open() -> Result<()> {
             ensure!(got == bytes, "stale content through the other's {who} in try {i}");
             ensure!(file.metadata()?.len() == size, "stale size in try {i}");
         }
-        // Where nothing is, behind the end, a hole is nothing new: this one tells nothing of the other.
+        // Where nothing is, behind the end, a hole is nothing new: this one tells nothing of the
+        // other.
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         allocate_in(&both[by], PUNCH, at)?;
         allocate_in(&both[of], PUNCH, 100_000)?;
@@ -326,7 +327,8 @@ fn a_write_is_seen_through_descriptors_that_are_open() -> Result<()> {
     cluster.await_clean()
 }
 
-/// A mount that takes a name away needs the lease no more, but for what is open and was written there.
+/// A mount that takes a name away needs the lease no more, but for what is open and was written
+/// there.
 #[test]
 fn what_lost_a_name_is_seen_through_descriptors_and_other_names() -> Result<()> {
     let cluster = Cluster::start()?;
@@ -489,8 +491,8 @@ fn a_change_of_a_folder_costs_one_request() -> Result<()> {
     Ok(())
 }
 
-/// What is set of a file while written data waits, as by who unpacks an archive, goes with the data; and is
-/// seen before on every mount.
+/// What is set of a file while written data waits, as by who unpacks an archive, goes with the
+/// data; and is seen before on every mount.
 #[test]
 fn attributes_go_with_the_data() -> Result<()> {
     let cluster = Cluster::start()?;

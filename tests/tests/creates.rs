@@ -1,5 +1,6 @@
-//! Files are made by the mount that alone uses their folder, and told to the metadata group later: with
-//! their content, or when somebody wants to know. Names the invariants (design §2) that each test holds up.
+//! Files are made by the mount that alone uses their folder, and told to the metadata group later:
+//! with their content, or when somebody wants to know. Names the invariants (design §2) that each
+//! test holds up.
 
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File, FileTimes, OpenOptions};
@@ -345,8 +346,8 @@ fn a_mount_that_dies_leaves_whole_files() -> Result<()> {
     cluster.await_clean()
 }
 
-/// Who is declared dead while it makes files goes on with them in its next session, or is told that it
-/// cannot: a request may have been on its way.
+/// Who is declared dead while it makes files goes on with them in its next session, or is told that
+/// it cannot: a request may have been on its way.
 #[test]
 fn a_new_file_outlives_its_session() -> Result<()> {
     let cluster = Cluster::start()?;

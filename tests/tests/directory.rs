@@ -1,5 +1,5 @@
-//! Open directories: one of very many names, listed while another mount makes and removes some of them,
-//! and those that are removed.
+//! Open directories: one of very many names, listed while another mount makes and removes some of
+//! them, and those that are removed.
 //!
 //! `WEFT_DIR_ENTRIES=1000000` makes it larger than the test suite does.
 
@@ -215,7 +215,8 @@ fn list(dir: &Path, count: u64, changes: &AtomicU64, over: &AtomicBool) -> Resul
     Ok(())
 }
 
-/// A name that is moved, and moved back, is a new name: none of them comes again, so that there is an end.
+/// A name that is moved, and moved back, is a new name: none of them comes again, so that there is
+/// an end.
 #[test]
 fn an_open_directory_ends_where_it_ended_when_it_began_to_be_read() -> Result<()> {
     // More than one call of the kernel answers.
@@ -252,8 +253,8 @@ fn an_open_directory_ends_where_it_ended_when_it_began_to_be_read() -> Result<()
     cluster.await_clean()
 }
 
-/// What an open directory answers that was removed: attributes can be looked at and changed, there are
-/// no names, and none can be made.
+/// What an open directory answers that was removed: attributes can be looked at and changed, there
+/// are no names, and none can be made.
 fn check_removed(dir: &File, other: &Path) -> Result<()> {
     let attr = dir.metadata()?;
     ensure!(attr.is_dir() && attr.nlink() == 0, "{attr:?}");
@@ -293,7 +294,8 @@ fn check_removed(dir: &File, other: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of the first names, as the kernel answers them: the C library takes `ENOENT` for the end.
+/// The bytes of the first names, as the kernel answers them: the C library takes `ENOENT` for the
+/// end.
 fn entries(dir: &File) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0u8; 4096];
     // SAFETY: the length is that of the buffer.
@@ -319,8 +321,8 @@ fn an_open_directory_outlives_its_removal() -> Result<()> {
             fs::remove_dir(dir)
         }),
     ];
-    // Without a lease, which nobody is granted for a moment after another mount's change, the open is
-    // told; with one, the leader asks.
+    // Without a lease, which nobody is granted for a moment after another mount's change, the open
+    // is told; with one, the leader asks.
     for leased in [true, false] {
         for (by, mount) in [("this mount", &a), ("another mount", &b)] {
             for (how, remove) in removals {

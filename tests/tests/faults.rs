@@ -14,7 +14,8 @@ use weft_client::{Filesystem, Options};
 use weft_fuse::{Adapter, Handler, Outcome, abi};
 use weft_tests::{Cluster, Shape, data, eventually, requests};
 
-/// Writes files `name.0`, `name.1`, … each fsynced, until told to stop; answers how many are acknowledged.
+/// Writes files `name.0`, `name.1`, … each fsynced, until told to stop; answers how many are
+/// acknowledged.
 fn write_until(dir: &Path, name: &str, stop: &AtomicBool, done: &AtomicU64) -> Result<u64> {
     let mut i = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -122,7 +123,8 @@ fn the_metadata_leader_dies() -> Result<()> {
     cluster.await_clean()
 }
 
-/// I2: everything is killed at once in mid-write; what was fsynced is there and right after a start.
+/// I2: everything is killed at once in mid-write; what was fsynced is there and right after a
+/// start.
 #[test]
 fn everything_dies_at_once() -> Result<()> {
     let cluster = Cluster::start()?;
@@ -173,8 +175,8 @@ fn what_a_killed_process_was_opening_is_not_left_open() -> Result<()> {
     cluster.await_clean()
 }
 
-/// Kills a process that waits for the answer to its open. `false`: it was another request that it waited for, as a
-/// lease had ended just then, and it was killed before it opened anything.
+/// Kills a process that waits for the answer to its open. `false`: it was another request that it
+/// waited for, as a lease had ended just then, and it was killed before it opened anything.
 fn kill_while_it_opens(cluster: &Cluster, file: &Path, exists: bool) -> Result<bool> {
     // The open has to be the first that is asked of the group.
     eventually(Duration::from_secs(60), "a lease on the name", || {
@@ -198,14 +200,15 @@ fn kill_while_it_opens(cluster: &Cluster, file: &Path, exists: bool) -> Result<b
     Ok(["fuse_create_open", "fuse_file_open", "fuse_open"].iter().any(|f| waits.contains(f)))
 }
 
-/// The same of a directory. That cannot be had with a real caller: the kernel asks for attributes first,
-/// and is answered with a lease.
+/// The same of a directory. That cannot be had with a real caller: the kernel asks for attributes
+/// first, and is answered with a lease.
 #[test]
 fn a_directory_that_a_killed_process_was_opening_is_not_left_open() -> Result<()> {
     const OPENDIR: u32 = 27;
     let cluster = Cluster::start()?;
     let servers = cluster.address()?.split(',').map(str::to_owned).collect();
-    // Of the root: the length, the request, its number and node; user, group and process; the record.
+    // Of the root: the length, the request, its number and node; user, group and process; the
+    // record.
     let head = [48u32, OPENDIR].map(u32::to_ne_bytes).concat();
     let request = [head, [7u64, 1].map(u64::to_ne_bytes).concat(), vec![0; 24]].concat();
     tokio::runtime::Runtime::new()?.block_on(async {

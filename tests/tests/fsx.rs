@@ -1,9 +1,9 @@
-//! One file under random operations, on one mount and handed from one mount to another, in each kind of
-//! layout ([`weft_tests::fsx`]).
+//! One file under random operations, on one mount and handed from one mount to another, in each
+//! kind of layout ([`weft_tests::fsx`]).
 //!
-//! `WEFT_FSX_OPS=100000` runs longer than the test suite does, `WEFT_FSX_SEED` other operations than the
-//! last time; a run without it prints the seed that it took. `WEFT_FSX_WAYS=Fsync,Lock` hands over in these
-//! ways only.
+//! `WEFT_FSX_OPS=100000` runs longer than the test suite does, `WEFT_FSX_SEED` other operations
+//! than the last time; a run without it prints the seed that it took. `WEFT_FSX_WAYS=Fsync,Lock`
+//! hands over in these ways only.
 
 // How long a run took is told.
 #![allow(clippy::disallowed_methods)]

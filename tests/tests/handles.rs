@@ -1,5 +1,5 @@
-//! Files that are opened by handle (`open_by_handle_at(2)`), as an NFS server does: by a mount that has never
-//! seen them.
+//! Files that are opened by handle (`open_by_handle_at(2)`), as an NFS server does: by a mount that
+//! has never seen them.
 
 use anyhow::{Result, ensure};
 use std::ffi::CString;

@@ -1,5 +1,6 @@
 //! A drive that hangs: its requests are never answered, and nobody who can do without it waits for
-//! it for long; and one that errs when its daemon starts. Names the invariants (design §2) that each test holds up.
+//! it for long; and one that errs when its daemon starts. Names the invariants (design §2) that
+//! each test holds up.
 
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};

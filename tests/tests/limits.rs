@@ -1,5 +1,5 @@
-//! What hangs is shown and ended: an end-to-end test by the guard of its cluster, any other program by
-//! `scripts/limit`, which cargo starts tests with.
+//! What hangs is shown and ended: an end-to-end test by the guard of its cluster, any other program
+//! by `scripts/limit`, which cargo starts tests with.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -64,7 +64,8 @@ fn a_program_gets_its_time_and_no_more() -> Result<()> {
     };
     let quick = run("600", "exit 7")?;
     ensure!(quick == (Some(7), String::new()), "{quick:?}");
-    // A child that is left behind is shown and ended, too, or this would wait for its standard error.
+    // A child that is left behind is shown and ended, too, or this would wait for its standard
+    // error.
     let (code, said) = run("1", "sleep 86400 & wait")?;
     ensure!(code == Some(124), "{code:?}: {said}");
     for part in ["limit: not done after 1 s", "sleep 86400", "wchan"] {

@@ -262,8 +262,8 @@ fn locks_are_seen_waited_for_and_given_up() -> Result<()> {
     Ok(())
 }
 
-/// Three processes on two mounts, and three on a local filesystem, do the same: every call must answer
-/// the same.
+/// Three processes on two mounts, and three on a local filesystem, do the same: every call must
+/// answer the same.
 #[test]
 fn locks_are_those_of_a_local_filesystem() -> Result<()> {
     let (cluster, [here, there]) = two_mounts()?;

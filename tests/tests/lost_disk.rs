@@ -25,8 +25,8 @@ fn verify(dir: &Path, names: std::ops::Range<u32>) -> Result<()> {
     Ok(())
 }
 
-/// I2: it comes back by itself, holds all, and can be relied on: the group goes on with it and without
-/// the leader that brought it back.
+/// I2: it comes back by itself, holds all, and can be relied on: the group goes on with it and
+/// without the leader that brought it back.
 #[test]
 fn a_metadata_server_comes_back_on_an_empty_disk() -> Result<()> {
     let cluster = Cluster::start()?;

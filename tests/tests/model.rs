@@ -1,9 +1,9 @@
-//! POSIX semantics under random operations, against a model in memory ([`weft_tests::model`]): by way of
-//! one to three mounts, of a plain local folder to test the model, and of mounts with faults to test the
-//! test.
+//! POSIX semantics under random operations, against a model in memory ([`weft_tests::model`]): by
+//! way of one to three mounts, of a plain local folder to test the model, and of mounts with faults
+//! to test the test.
 //!
-//! `WEFT_MODEL_OPS=100000` runs longer than the test suite does, `WEFT_MODEL_SEED` other operations than
-//! the last time; a run without it prints the seed that it took.
+//! `WEFT_MODEL_OPS=100000` runs longer than the test suite does, `WEFT_MODEL_SEED` other operations
+//! than the last time; a run without it prints the seed that it took.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -65,8 +65,8 @@ fn mounts_do_as_the_model_says() -> Result<()> {
             .run()
             .with_context(|| format!("on {count} mounts"))
     };
-    // One after the other: during a rename the kernel does not find what another mount moved from one
-    // directory to another (ESTALE).
+    // One after the other: during a rename the kernel does not find what another mount moved from
+    // one directory to another (ESTALE).
     (1..=mounts.len()).try_for_each(run)?;
     mounts[1..].iter().try_for_each(|mount| weft_ok(&["umount", path(mount)]).map(drop))?;
     cluster.await_clean()

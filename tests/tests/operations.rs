@@ -77,7 +77,8 @@ fn a_mount_that_cannot_be_recorded_does_not_stay() -> Result<()> {
     Ok(())
 }
 
-/// A mount answers nothing while the metadata servers are away: who starts them does not ask it before.
+/// A mount answers nothing while the metadata servers are away: who starts them does not ask it
+/// before.
 #[test]
 fn a_start_does_not_wait_for_a_mount_whose_cluster_is_away() -> Result<()> {
     let cluster = Cluster::start()?;

@@ -192,7 +192,8 @@ fn what_a_killed_process_was_cutting_off_is_not_shown() -> Result<()> {
     let (here, there) = (File::open(a.join("f"))?, File::open(b.join("f"))?);
     here.read_exact_at(&mut bytes, 0)?;
     there.read_exact_at(&mut bytes, 0)?;
-    // It is started before that mount stands still: what starts closes what it inherits there, and waits.
+    // It is started before that mount stands still: what starts closes what it inherits there, and
+    // waits.
     let script = "import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY); print(fd, flush=True); \
                   sys.stdin.readline(); os.ftruncate(fd, 100)";
     let cutter = Command::new("python3")
@@ -316,8 +317,8 @@ fn mounts_that_map_one_file_see_what_the_others_store() -> Result<()> {
     cluster.await_clean()
 }
 
-/// Mounts store at the same time, each its own bytes of the same pages: nobody loses any, not to what the
-/// kernel writes either, which is whole pages.
+/// Mounts store at the same time, each its own bytes of the same pages: nobody loses any, not to
+/// what the kernel writes either, which is whole pages.
 #[test]
 fn nothing_is_lost_of_what_mounts_store_at_the_same_time() -> Result<()> {
     const STORES: usize = 400;
@@ -395,11 +396,8 @@ fn mappings_outlive_leaders_and_other_mounts() -> Result<()> {
     cluster.await_clean()
 }
 
-/// SQLite with a write-ahead log keeps its index in a shared mapping. What it says is committed is there, whoever
-/// writes.
-#[test]
-fn sqlite_with_a_log_works_on_two_mounts() -> Result<()> {
-    const SCRIPT: &str = r#"
+/// A program that inserts into a database, counts and checks, as it is told.
+const SQLITE: &str = r#"
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=120, isolation_level=None)
 def insert(count):
@@ -420,41 +418,47 @@ except sqlite3.OperationalError as error:
     print("refused", 0, error, flush=True)
 for line in sys.stdin:
     if line.startswith("insert"): insert(50)
-    elif line.startswith("check"): print(db.execute("pragma integrity_check").fetchone()[0], flush=True)
-    else: print(db.execute("select count(*) from t").fetchone()[0], flush=True)
+    else:
+        ask = "pragma integrity_check" if line.startswith("check") else "select count(*) from t"
+        print(db.execute(ask).fetchone()[0], flush=True)
 "#;
-    struct Sqlite(Reaped, io::Lines<BufReader<std::process::ChildStdout>>);
-    impl Sqlite {
-        fn start(at: &Path) -> Result<Self> {
-            let mut child = Command::new("python3")
-                .args(["-c", SCRIPT, path(&at.join("db")), path(at)])
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()?;
-            let said = BufReader::new(child.stdout.take().context("no output")?).lines();
-            Ok(Self(Reaped(child), said))
-        }
 
-        fn hear(&mut self) -> Result<String> {
-            Ok(self.1.next().context("it has ended")??)
-        }
-
-        fn tell(&mut self, what: &str) -> Result<()> {
-            Ok(writeln!(self.0.0.stdin.as_mut().context("no input")?, "{what}")?)
-        }
-
-        fn ask(&mut self, what: &str) -> Result<String> {
-            self.tell(what)?;
-            self.hear()
-        }
-
-        fn end(mut self) -> Result<()> {
-            drop(self.0.0.stdin.take());
-            ensure!(self.0.0.wait()?.success());
-            Ok(())
-        }
+struct Sqlite(Reaped, io::Lines<BufReader<std::process::ChildStdout>>);
+impl Sqlite {
+    fn start(at: &Path) -> Result<Self> {
+        let mut child = Command::new("python3")
+            .args(["-c", SQLITE, path(&at.join("db")), path(at)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let said = BufReader::new(child.stdout.take().context("no output")?).lines();
+        Ok(Self(Reaped(child), said))
     }
 
+    fn hear(&mut self) -> Result<String> {
+        Ok(self.1.next().context("it has ended")??)
+    }
+
+    fn tell(&mut self, what: &str) -> Result<()> {
+        Ok(writeln!(self.0.0.stdin.as_mut().context("no input")?, "{what}")?)
+    }
+
+    fn ask(&mut self, what: &str) -> Result<String> {
+        self.tell(what)?;
+        self.hear()
+    }
+
+    fn end(mut self) -> Result<()> {
+        drop(self.0.0.stdin.take());
+        ensure!(self.0.0.wait()?.success());
+        Ok(())
+    }
+}
+
+/// SQLite with a write-ahead log keeps its index in a shared mapping. What it says is committed is
+/// there, whoever writes.
+#[test]
+fn sqlite_with_a_log_works_on_two_mounts() -> Result<()> {
     let cluster = Cluster::start()?;
     let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
     let mut first = Sqlite::start(&a)?;

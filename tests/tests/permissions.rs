@@ -1,5 +1,5 @@
-//! Who may do what, where the kernel decides with what it is told: on files that another mount made a moment
-//! ago.
+//! Who may do what, where the kernel decides with what it is told: on files that another mount made
+//! a moment ago.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -15,8 +15,8 @@ use weft_fuse::{Adapter, Handler, Options, Outcome, mount_handler};
 use weft_proto::InodeId;
 use weft_tests::{Cluster, path, run};
 
-/// Answers as the adapter does; but the file is made by another mount after the kernel was told, once, that
-/// there is none.
+/// Answers as the adapter does; but the file is made by another mount after the kernel was told,
+/// once, that there is none.
 struct Overtaken {
     adapter: Adapter,
     other: Filesystem,
@@ -170,7 +170,8 @@ fn set_id_bits_end_with_a_change_by_whom_they_do_not_belong_to() -> Result<()> {
     cluster.await_clean()
 }
 
-/// A file appears between the kernel's look and its request to make it, which does not insist that it be new.
+/// A file appears between the kernel's look and its request to make it, which does not insist that
+/// it be new.
 #[test]
 fn what_another_mount_made_meanwhile_is_opened_by_whom_it_allows_only() -> Result<()> {
     let cluster = Cluster::start()?;

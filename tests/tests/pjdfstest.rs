@@ -28,8 +28,8 @@ fn pjdfstest_passes() -> Result<()> {
     fs::set_permissions(tools.join("mount"), fs::Permissions::from_mode(0o755))?;
     let suite = Suite { program, tools, elsewhere: cluster.scratch("elsewhere")? };
     let config = fs::read_to_string(here.join("pjdfstest.toml"))?;
-    // Some tests leave files open, after which nothing can be remounted: those that do have a process
-    // of their own.
+    // Some tests leave files open, after which nothing can be remounted: those that do have a
+    // process of their own.
     let first = suite.run(&cluster, &config.replace("allow_remount = true", ""), &[])?;
     let second = suite.run(&cluster, &config, &["::erofs"])?;
     if root {
@@ -62,7 +62,8 @@ struct Suite {
 }
 
 impl Suite {
-    /// Runs tests whose names have one of these in them. Answers what is printed; fails if a test does.
+    /// Runs tests whose names have one of these in them. Answers what is printed; fails if a test
+    /// does.
     fn run(&self, cluster: &Cluster, config: &str, names: &[&str]) -> Result<String> {
         let file = self.tools.join("config.toml");
         fs::write(&file, config)?;

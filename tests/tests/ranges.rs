@@ -1,5 +1,5 @@
-//! `fallocate`, `SEEK_DATA` and `SEEK_HOLE`, `copy_file_range`: what the calls answer, what they leave,
-//! and what becomes of segments that several files share.
+//! `fallocate`, `SEEK_DATA` and `SEEK_HOLE`, `copy_file_range`: what the calls answer, what they
+//! leave, and what becomes of segments that several files share.
 
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File, OpenOptions};
@@ -275,7 +275,8 @@ fn copies_share_segments_until_the_last_of_them_is_gone() -> Result<()> {
     cluster.await_clean()
 }
 
-/// Two mounts copy between the same two files, in both directions at once, while both write to them.
+/// Two mounts copy between the same two files, in both directions at once, while both write to
+/// them.
 #[test]
 fn copies_that_cross_do_not_wait_for_each_other() -> Result<()> {
     let cluster = Cluster::start()?;

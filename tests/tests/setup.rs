@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use weft_tests::path;
 
-/// Runs it where nothing is installed but what it calls. Each call of apt-get is noted with its number,
-/// and goes as the script says. Answers whether it succeeded, what it said, and the calls.
+/// Runs it where nothing is installed but what it calls. Each call of apt-get is noted with its
+/// number, and goes as the script says. Answers whether it succeeded, what it said, and the calls.
 fn setup(apt_get: &str) -> Result<(bool, String, Vec<String>)> {
     let folder = tempfile::tempdir()?;
     let bin = folder.path().join("bin");
@@ -34,7 +34,8 @@ fn setup(apt_get: &str) -> Result<(bool, String, Vec<String>)> {
     Ok((out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned(), calls))
 }
 
-const LOCKED: &str = "echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt)' >&2; exit 100";
+const LOCKED: &str = "echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process \
+    1 (apt)' >&2; exit 100";
 
 #[test]
 fn another_apt_is_waited_for() -> Result<()> {

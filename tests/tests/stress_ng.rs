@@ -1,7 +1,8 @@
 //! stress-ng, a suite of others, on a mount: see `tests/posix/`.
 //!
-//! `WEFT_STRESS_SECONDS=60` runs each stressor longer than the test suite does, `WEFT_STRESS_ONLY=lockf,dir`
-//! some of them only. So does `WEFT_BINARY_LIMIT` with the seconds that all may take together.
+//! `WEFT_STRESS_SECONDS=60` runs each stressor longer than the test suite does,
+//! `WEFT_STRESS_ONLY=lockf,dir` some of them only. So does `WEFT_BINARY_LIMIT` with the seconds
+//! that all may take together.
 
 // How long a run took is told.
 #![allow(clippy::disallowed_methods)]
@@ -120,8 +121,8 @@ fn stress(cluster: &Cluster, name: &str, options: &[String], seconds: &str) -> R
     fs::remove_dir(&folder).with_context(|| format!("it left {:?}", run("ls", &["-laR"], &folder)))
 }
 
-/// What the cluster holds: inodes, segments and chunks, and of each session its open files. Locks end with
-/// their inode, or fsck is not clean.
+/// What the cluster holds: inodes, segments and chunks, and of each session its open files. Locks
+/// end with their inode, or fsck is not clean.
 fn held(cluster: &Cluster) -> Result<Value> {
     let (clean, mut all) = cluster.fsck()?;
     ensure!(clean, "{all}");

@@ -62,11 +62,15 @@ fn drives_come_and_are_checked_and_go() -> Result<()> {
         clean.as_array().context("a list")?.iter().filter_map(|t| t["bytes"].as_u64()).sum();
     ensure!(read >= 8 << 20, "scrub read {read} bytes: {clean}");
 
-    // A target with chunks does not go; the damage on it is found.
+    damage_is_found(&cluster, &scrub, &bytes)
+}
+
+/// A target with chunks does not go; the damage on it is found.
+fn damage_is_found(cluster: &Cluster, scrub: &[&str], bytes: &[u8]) -> Result<()> {
     let (victim, its_config, at) = (1..=3)
         .find_map(|n| {
             let target = cluster.dir().join(format!("storage-{n}/target"));
-            let at = data_on(&target, &bytes)?;
+            let at = data_on(&target, bytes)?;
             Some((target, cluster.dir().join(format!("config/storage-{n}.toml")), at))
         })
         .context("two of four targets hold data, of which one is new")?;
@@ -78,7 +82,7 @@ fn drives_come_and_are_checked_and_go() -> Result<()> {
     let mut byte = [0];
     file.read_exact_at(&mut byte, at)?;
     file.write_all_at(&[byte[0] ^ 1], at)?;
-    let found = weft(&scrub)?;
+    let found = weft(scrub)?;
     ensure!(found.status.code() == Some(1), "scrub found nothing");
     let found: serde_json::Value = serde_json::from_slice(&found.stdout)?;
     let damaged: u64 =

@@ -107,7 +107,8 @@ fn who_lists_a_directory_asks_for_no_attribute_of_its_own() -> Result<()> {
         let names = fs::read_dir(&dir)?.count();
         ensure!(names == FILES);
         let found = look(&files)?;
-        // Two for what has a short one or a list, asked for and listed; one for what has a long one.
+        // Two for what has a short one or a list, asked for and listed; one for what has a long
+        // one.
         ensure!(found == FILES / 10 * 5, "{found} attributes");
         let after = requests(cluster.mnt())?;
         Ok(after - before)

@@ -1,5 +1,5 @@
-//! `weft-tidy [FOLDER]`: reads the workspace in FOLDER (by default this one) and says what breaks the
-//! rules of the house ([`rules`]). Ends with 1 if anything does.
+//! `weft-tidy [FOLDER]`: reads the workspace in FOLDER (by default this one) and says what breaks
+//! the rules of the house ([`rules`]). Ends with 1 if anything does.
 
 mod finding;
 mod modules;

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use syn::{Attribute, Item};
 
-/// The modules of every library and program of a workspace; the name of a library's first one is the crate's.
+/// The modules of every library and program of a workspace; the name of a library's first one is
+/// the crate's.
 #[derive(Default)]
 pub struct Modules {
     modules: Vec<Module>,
@@ -181,15 +182,22 @@ impl Modules {
     /// What the code of a module names, elsewhere or in itself.
     pub fn named(&self, id: Id) -> Vec<Target> {
         let module = &self.modules[id];
-        let imports = module.uses.iter().filter(|import| !import.public);
-        let imports = imports.filter_map(|import| {
-            let found = self.resolve(id, &import.path)?;
-            // What is named of an imported module counts, not the import.
-            let is_module = matches!(found, Target::Module(_)) && import.name.is_some();
-            (!is_module).then_some(found)
+        let imports = module.uses.iter().filter(|import| !import.public && import.name.is_some());
+        // What is named of an imported module counts, not the import.
+        let imports = imports.filter_map(|import| self.item(id, &import.path));
+        // A single name is of something imported, which counts already, but for what `*` brings.
+        let globs = module.uses.iter().any(|import| !import.public && import.name.is_none());
+        let paths = module.paths.iter().filter_map(|path| match path.len() {
+            1 if globs => self.item(id, path),
+            0 | 1 => None,
+            _ => self.resolve(id, path),
         });
-        let paths = module.paths.iter().filter(|path| path.len() > 1);
-        imports.chain(paths.filter_map(|path| self.resolve(id, path))).collect()
+        imports.chain(paths).collect()
+    }
+
+    /// The item that a path leads to, if it does not lead to a module.
+    fn item(&self, from: Id, path: &[String]) -> Option<Target> {
+        self.resolve(from, path).filter(|found| matches!(found, Target::Item(..)))
     }
 }
 

@@ -28,7 +28,8 @@ pub struct File {
 }
 
 impl Workspace {
-    /// Reads every member that the manifest of `folder` lists. Errors: what cannot be read or parsed.
+    /// Reads every member that the manifest of `folder` lists. Errors: what cannot be read or
+    /// parsed.
     pub fn read(folder: &Path) -> Result<Self> {
         let manifest = manifest(folder)?;
         let members = manifest.get("workspace").and_then(|w| w.get("members"));
@@ -60,7 +61,8 @@ impl Package {
         Ok(Self { name, folder: member.into(), manifest, files })
     }
 
-    /// Its dependencies of one kind (`dependencies`, `dev-dependencies`, `build-dependencies`), as named in code.
+    /// Its dependencies of one kind (`dependencies`, `dev-dependencies`, `build-dependencies`), as
+    /// named in code.
     pub fn dependencies(&self, kind: &str) -> BTreeSet<String> {
         let table = self.manifest.get(kind).and_then(|table| table.as_table());
         table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
@@ -84,7 +86,7 @@ fn manifest(folder: &Path) -> Result<toml::Table> {
     text.parse().with_context(|| path.display().to_string())
 }
 
-/// Parses all Rust files in `folder`, but for hidden folders and builds.
+/// Parses all Rust files in `folder`, but for hidden folders and those that cargo builds in.
 fn gather(workspace: &Path, folder: &Path, files: &mut Vec<File>) -> Result<()> {
     for entry in std::fs::read_dir(workspace.join(folder))? {
         let entry = entry?;
@@ -92,7 +94,8 @@ fn gather(workspace: &Path, folder: &Path, files: &mut Vec<File>) -> Result<()> 
         let name = name.to_string_lossy();
         let path = folder.join(&*name);
         if entry.file_type()?.is_dir() {
-            if !name.starts_with('.') && name != "target" {
+            let built = workspace.join(&path).join("CACHEDIR.TAG").exists();
+            if !name.starts_with('.') && !built {
                 gather(workspace, &path, files)?;
             }
         } else if name.ends_with(".rs") {

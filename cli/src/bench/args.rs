@@ -37,7 +37,8 @@ pub struct Args {
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub files: u64,
     /// Rounds; the medians are shown
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser =
+        clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
     /// Longest that one measurement may take, in seconds; it then counts what was done
     #[arg(long, default_value_t = 20, value_name = "SECONDS")]

@@ -276,34 +276,4 @@ fn named(case: &Case, name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_unique_and_floors_exist_with_the_same_unit() {
-        let rows: Vec<&Row> = FLOORS.iter().chain(WORKLOADS).flat_map(|c| c.rows).collect();
-        for (i, row) in rows.iter().enumerate() {
-            assert!(rows[..i].iter().all(|other| other.name != row.name), "{}", row.name);
-            for floor in row.floors {
-                let floor = rows.iter().find(|r| r.name == *floor).expect(floor);
-                assert_eq!(floor.unit, row.unit, "{} on {}", row.name, floor.name);
-            }
-        }
-    }
-
-    #[test]
-    fn floors_come_along_with_their_workloads() {
-        let names = |cases: &[&Case]| cases.iter().map(|c| c.name).collect::<Vec<_>>();
-        let (floors, workloads) = select(&["seq_read".into()], |_| true).unwrap();
-        assert_eq!(names(&workloads), ["sequential"]);
-        assert_eq!(names(&floors), ["disk", "network", "fuse"]);
-        let (floors, workloads) = select(&["fsync".into()], |_| true).unwrap();
-        assert_eq!((names(&floors), names(&workloads)), (vec!["log"], vec![]));
-        let (floors, workloads) = select(&[], |needs| needs == Needs::Nothing).unwrap();
-        assert_eq!((floors.len(), names(&workloads)), (FLOORS.len(), vec!["encode"]));
-        assert!(select(&["nonsense".into()], |_| true).is_err());
-        // What cannot be measured is not found out after the floors.
-        let missing = select(&["seq_read".into()], |_| false).err().unwrap().to_string();
-        assert!(missing.contains("--mount"), "{missing}");
-    }
-}
+mod tests;

@@ -7,8 +7,8 @@ use weft_storaged::engine::Superblock;
 
 /// Start the cluster in DIR and mount it; returns when the mount is usable
 ///
-/// A new or empty DIR gets a new cluster; if that cannot be started, nothing but its logs is left. On a
-/// DIR that has one, whatever does not run is started and the rest is left alone.
+/// A new or empty DIR gets a new cluster; if that cannot be started, nothing but its logs is left.
+/// On a DIR that has one, whatever does not run is started and the rest is left alone.
 #[derive(clap::Args, Debug)]
 pub struct StartArgs {
     /// Folder that holds everything of the cluster
@@ -32,8 +32,8 @@ pub struct StartArgs {
     /// Size of each target [default of a new cluster: 4GiB, less where all of them would not fit]
     #[arg(long, value_name = "SIZE", value_parser = target_size)]
     pub target_size: Option<Size>,
-    /// Give the targets of a new cluster all their space at once, which makes writes quicker; without,
-    /// they take what is written
+    /// Give the targets of a new cluster all their space at once, which makes writes quicker;
+    /// without, they take what is written
     #[arg(long)]
     pub preallocate: bool,
     /// Seconds to wait for the cluster before giving up

@@ -189,9 +189,9 @@ fn free_space(dir: &Path) -> Result<u64> {
     Ok(stat.blocks_available() as u64 * stat.fragment_size() as u64)
 }
 
-/// The size of each of so many targets: the wanted one, or one with which all have room. Their files take
-/// space only as they are filled, but a disk that is full then fails writes of which the cluster thinks
-/// that there is room.
+/// The size of each of so many targets: the wanted one, or one with which all have room. Their
+/// files take space only as they are filled, but a disk that is full then fails writes of which the
+/// cluster thinks that there is room.
 fn target_size(wanted: Option<Size>, count: u64, free: u64, dir: &Path) -> Result<Size> {
     let fits = ((free.saturating_sub(BESIDE) / count) >> 20) << 20;
     let size = wanted.unwrap_or(TARGET_SIZE.min(Size(fits)));
@@ -240,8 +240,8 @@ fn adopt(mut state: State, args: &StartArgs, mount: Option<PathBuf>) -> Result<S
     Ok(state)
 }
 
-/// Makes the last part of the path if only that is missing, and answers it resolved. What is mounted there
-/// is not asked for anything: the daemons that would answer may not run yet.
+/// Makes the last part of the path if only that is missing, and answers it resolved. What is
+/// mounted there is not asked for anything: the daemons that would answer may not run yet.
 fn prepare_mount_point(path: &Path, made: &mut Option<PathBuf>) -> Result<PathBuf> {
     match fs::create_dir(path) {
         Ok(()) => *made = Some(std::path::absolute(path)?),
@@ -502,30 +502,4 @@ fn summary(dir: &Path, state: &State, no_mount: bool) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_have_room_or_are_refused() {
-        let size = |wanted: Option<&str>, free: u64| {
-            let wanted = wanted.map(|text| text.parse().unwrap());
-            target_size(wanted, 6, free, Path::new("/d")).map(Size::exact)
-        };
-        assert_eq!(size(None, 100 << 30).unwrap(), "4GiB");
-        assert_eq!(size(None, 13 << 30).unwrap(), "2176MiB", "less, where there is less room");
-        assert_eq!(size(Some("1GiB"), 7 << 30).unwrap(), "1GiB");
-        let refused = size(Some("1GiB"), 5 << 30).unwrap_err().to_string();
-        for part in ["6 targets of 1GiB", "5.0 GiB", "/d", "--target-size 810MiB"] {
-            assert!(refused.contains(part), "no {part:?}: {refused}");
-        }
-        let refused = size(None, 300 << 20).unwrap_err().to_string();
-        assert!(refused.contains("no room") && !refused.contains("--target-size"), "{refused}");
-        assert!(size(Some("16MiB"), 0).is_err());
-    }
-
-    #[test]
-    fn the_free_space_of_what_is_not_there_is_that_of_its_parent() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(free_space(&dir.path().join("a/b/c")).unwrap() > 0);
-    }
-}
+mod tests;

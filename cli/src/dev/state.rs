@@ -148,8 +148,8 @@ fn refuse_foreign(dir: &Path) -> Result<()> {
             match entries.find(|e| e.as_ref().is_ok_and(|e| !ours(e))) {
                 None => Ok(()),
                 Some(_) => bail!(
-                    "{} is not empty and holds no cluster of weft dev (no dev.json); use an empty or \
-                 new folder as --dir",
+                    "{} is not empty and holds no cluster of weft dev (no dev.json); use an empty \
+                 or new folder as --dir",
                     dir.display()
                 ),
             }
@@ -170,8 +170,8 @@ pub fn lock(dir: &Path) -> Result<Flock<File>> {
     })
 }
 
-/// Looks at DIR, so that one that is refused stays as it is; locks it; and looks again, because another
-/// command may have worked on it until then.
+/// Looks at DIR, so that one that is refused stays as it is; locks it; and looks again, because
+/// another command may have worked on it until then.
 pub fn look_and_lock<T>(
     dir: &Path,
     mut look: impl FnMut(&Path) -> Result<T>,

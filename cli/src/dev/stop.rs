@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Stopping what has stopped is no error. What a mount could not make durable is one, once all is stopped.
+/// Stopping what has stopped is no error. What a mount could not make durable is one, once all is
+/// stopped.
 pub fn run(dir: &Path, limit: Duration) -> Result<()> {
     let (mut state, _lock) = look_and_lock(dir, State::load_existing)?;
     let mut progress = Progress::new("unmounting");

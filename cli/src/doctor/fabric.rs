@@ -1,8 +1,8 @@
 //! The network: links, RDMA devices, what RoCE needs to lose nothing.
 //!
 //! Priority flow control and congestion notification are set in the NIC's firmware or by `dcb` over
-//! netlink; sysfs shows them for few drivers. What it does show everywhere are the counters of a fabric
-//! that loses packets.
+//! netlink; sysfs shows them for few drivers. What it does show everywhere are the counters of a
+//! fabric that loses packets.
 
 use super::check::Check;
 use super::system::System;
@@ -127,7 +127,8 @@ fn mode(system: &System, device: &str, port: &str) -> Check {
         Some(mode) if mode.contains("v2") => Check::warn(
             title,
             format!("{mode}, type of service 0: packets fall into the switches' lossy class"),
-            "echo 106 > .../rdma_cm/DEVICE/ports/1/default_roce_tos (DSCP 26, or what your switches expect)",
+            "echo 106 > .../rdma_cm/DEVICE/ports/1/default_roce_tos (DSCP 26, or what your \
+             switches expect)",
         ),
         Some(mode) => {
             Check::fail(title, mode, "cma_roce_mode -d DEVICE -p 1 -m 2: v1 is not routed")
@@ -135,7 +136,8 @@ fn mode(system: &System, device: &str, port: &str) -> Check {
         None => Check::warn(
             title,
             "not shown",
-            "mkdir /sys/kernel/config/rdma_cm/DEVICE (modprobe rdma_cm, mount configfs), then look again",
+            "mkdir /sys/kernel/config/rdma_cm/DEVICE (modprobe rdma_cm, mount configfs), then \
+             look again",
         ),
     }
 }
@@ -164,8 +166,8 @@ fn pfc(system: &System, device: &str, netdev: Option<&str>) -> Check {
     let title = format!("PFC {device}");
     let netdev = netdev.unwrap_or("NETDEV");
     let advice = format!(
-        "look at `dcb pfc show dev {netdev}` (or mlnx_qos -i {netdev}): on for the priority of RoCE, on hosts and \
-         switches alike, trust by DSCP"
+        "look at `dcb pfc show dev {netdev}` (or mlnx_qos -i {netdev}): on for the priority of \
+         RoCE, on hosts and switches alike, trust by DSCP"
     );
     let read = |attribute: &str| system.read(&format!("sys/class/net/{netdev}/qos/{attribute}"));
     match read("pfc") {
@@ -194,8 +196,8 @@ fn ecn(system: &System, device: &str, port: &str, netdev: Option<&str>) -> Check
     let counter = |name: &str| {
         system.number::<u64>(&format!("{RDMA}/{device}/ports/{port}/hw_counters/{name}"))
     };
-    let advice = "enable congestion control for the priority of RoCE on the NIC (roce_np, roce_rp) and ECN \
-                  marking for it on the switches";
+    let advice = "enable congestion control for the priority of RoCE on the NIC (roce_np, \
+                  roce_rp) and ECN marking for it on the switches";
     match (on("roce_np"), on("roce_rp")) {
         (Some(np), Some(rp)) if np > 0 && rp > 0 => {
             Check::ok(title, format!("on for {np} priorities (notify), {rp} (react)"))
@@ -227,15 +229,16 @@ fn losses(system: &System, device: &str, port: &str) -> Check {
         Check::warn(
             title,
             lost.join(", "),
-            "if these grow under load, the fabric is not lossless: check PFC and ECN on hosts and switches",
+            "if these grow under load, the fabric is not lossless: check PFC and ECN on hosts and \
+             switches",
         )
     }
 }
 
 pub fn memlock(system: &System) -> Vec<Check> {
     let name = "locked memory";
-    let advice = "LimitMEMLOCK=infinity in the unit (the samples have it), memlock in limits.conf for \
-                  programs that use the library";
+    let advice = "LimitMEMLOCK=infinity in the unit (the samples have it), memlock in limits.conf \
+                  for programs that use the library";
     let rdma = !system.list(RDMA).is_empty();
     vec![match system.live.memlock {
         u64::MAX => Check::ok(name, "no limit"),
@@ -246,8 +249,9 @@ pub fn memlock(system: &System) -> Vec<Check> {
         n => Check::ok(
             name,
             format!(
-                "{} MiB in this shell, enough without RDMA; a storage daemon that is not root reads and \
-                 writes with less CPU if it has more (the sample unit sets LimitMEMLOCK=infinity)",
+                "{} MiB in this shell, enough without RDMA; a storage daemon that is not root \
+                 reads and writes with less CPU if it has more (the sample unit sets \
+                 LimitMEMLOCK=infinity)",
                 n >> 20
             ),
         ),
@@ -255,85 +259,4 @@ pub fn memlock(system: &System) -> Vec<Check> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::check::Verdict;
-    use super::super::system::tests::looks;
-    use super::*;
-
-    const GOOD: &[(&str, &str)] = &[
-        ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE"),
-        ("sys/class/infiniband/mlx5_0/ports/1/link_layer", "Ethernet"),
-        ("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)"),
-        ("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/0", "IB/RoCE v1"),
-        ("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/1", "RoCE v2"),
-        ("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "eth0"),
-        ("sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence", "0"),
-        ("sys/class/infiniband/mlx5_0/device/vendor", "0x15b3"),
-        ("sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_mode", "RoCE v2"),
-        ("sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos", "106"),
-        ("sys/class/net/eth0/mtu", "9000"),
-        ("sys/class/net/eth0/qos/pfc", "0,0,0,1,0,0,0,0"),
-        ("sys/class/net/eth0/qos/trust", "dscp"),
-        ("sys/class/net/eth0/ecn/roce_np/enable/3", "1"),
-        ("sys/class/net/eth0/ecn/roce_rp/enable/3", "1"),
-    ];
-
-    /// Those of `GOOD` that are not well any more with these changes.
-    fn ill(changes: &[(&'static str, &'static str)]) -> Vec<(String, Verdict)> {
-        let mut files = GOOD.to_vec();
-        files.extend(changes);
-        let all = looks(rdma, &files).into_iter().filter(|c| c.verdict != Verdict::Ok);
-        all.map(|c| (c.name.split(' ').next().unwrap().to_owned(), c.verdict)).collect()
-    }
-
-    #[test]
-    fn each_thing_that_roce_needs_is_missed_when_it_is_missing() {
-        assert!(ill(&[]).is_empty(), "{:?}", ill(&[]));
-        let port = |file| -> &'static str {
-            Box::leak(format!("sys/class/infiniband/mlx5_0/ports/1/{file}").into_boxed_str())
-        };
-        for (change, name, verdict) in [
-            ((port("gid_attrs/types/1"), "IB/RoCE v1"), "GID", Verdict::Fail),
-            ((port("state"), "1: DOWN"), "RDMA", Verdict::Warn),
-            ((port("hw_counters/out_of_sequence"), "7"), "losses", Verdict::Warn),
-            (("sys/class/net/eth0/mtu", "1500"), "RDMA", Verdict::Warn),
-            (("sys/class/net/eth0/qos/pfc", "0,0,0,0,0,0,0,0"), "PFC", Verdict::Warn),
-            (("sys/class/net/eth0/ecn/roce_rp/enable/3", "0"), "ECN", Verdict::Warn),
-            (
-                ("sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos", "0"),
-                "RoCE",
-                Verdict::Warn,
-            ),
-            (
-                ("sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_mode", "IB/RoCE v1"),
-                "RoCE",
-                Verdict::Fail,
-            ),
-        ] {
-            assert_eq!(ill(&[change]), [(name.to_owned(), verdict)], "{change:?}");
-        }
-    }
-
-    #[test]
-    fn little_locked_memory_matters_with_rdma_only() {
-        assert_eq!(looks(memlock, &[])[0].verdict, Verdict::Ok);
-        assert_eq!(looks(memlock, GOOD)[0].verdict, Verdict::Fail);
-    }
-
-    #[test]
-    fn fast_links_want_large_packets() {
-        let link = |speed, mtu| {
-            let files = [
-                ("sys/class/net/eth0/speed", speed),
-                ("sys/class/net/eth0/mtu", mtu),
-                ("sys/class/net/eth0/device/vendor", "0x15b3"),
-                ("sys/class/net/lo/mtu", "65536"),
-            ];
-            looks(links, &files)[0].verdict
-        };
-        assert_eq!(link("100000", "9000"), Verdict::Ok);
-        assert_eq!(link("100000", "1500"), Verdict::Warn);
-        assert_eq!(link("1000", "1500"), Verdict::Ok);
-        assert_eq!(link("-1", "1500"), Verdict::NotApplicable);
-    }
-}
+mod tests;

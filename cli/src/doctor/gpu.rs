@@ -34,7 +34,8 @@ pub fn driver(system: &System) -> Vec<Check> {
         Check::warn(
             name,
             format!("{found}, no way to their memory for a NIC"),
-            "modprobe nvidia-peermem, or use the open kernel modules (dma-buf); until then data goes by host memory",
+            "modprobe nvidia-peermem, or use the open kernel modules (dma-buf); until then data \
+             goes by host memory",
         )
     }]
 }
@@ -55,7 +56,8 @@ pub fn iommu(system: &System) -> Vec<Check> {
         Check::warn(
             name,
             format!("translates for {translated} of {} groups", types.len()),
-            "iommu=pt on the kernel's command line: traffic between NIC and GPU otherwise takes a detour or fails",
+            "iommu=pt on the kernel's command line: traffic between NIC and GPU otherwise takes a \
+             detour or fails",
         )
     }]
 }
@@ -85,8 +87,8 @@ pub fn acs(system: &System) -> Vec<Check> {
         Check::warn(
             name,
             format!("on for {} of {} bridges ({some})", on.len(), bridges.len()),
-            "switch it off in the firmware, or setpci -s BRIDGE ECAP_ACS+0x6.w=0000 at boot (not in virtual machines): \
-             traffic between NIC and GPU then stays below their switch",
+            "switch it off in the firmware, or setpci -s BRIDGE ECAP_ACS+0x6.w=0000 at boot (not \
+             in virtual machines): traffic between NIC and GPU then stays below their switch",
         )
     }]
 }
@@ -146,7 +148,8 @@ pub fn numa(system: &System) -> Vec<Check> {
             name,
             found.clone(),
             &format!(
-                "{device} is on node {n}, which has no NIC: its traffic crosses the sockets; move one card"
+                "{device} is on node {n}, which has no NIC: its traffic crosses the sockets; move \
+                 one card"
             ),
         ),
         None => Check::ok(name, found),

@@ -87,7 +87,8 @@ pub fn huge_pages(system: &System) -> Vec<Check> {
         Check::warn(
             name,
             "always, and every fault waits for one to be made",
-            "echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag: compaction stalls requests",
+            "echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag: compaction stalls \
+             requests",
         )
     } else {
         Check::ok(name, format!("{enabled}, made {defrag}"))
@@ -120,7 +121,8 @@ pub fn io_uring(system: &System) -> Vec<Check> {
             Check::fail(
                 name,
                 format!("cannot be used: {e}{off}"),
-                "sysctl kernel.io_uring_disabled=0; in a container, allow io_uring in its seccomp profile",
+                "sysctl kernel.io_uring_disabled=0; in a container, allow io_uring in its seccomp \
+                 profile",
             )
         }
     }]

@@ -1,8 +1,8 @@
 //! `weft doctor`: what an admin must get right on one machine, looked up, judged, with advice.
 //!
 //! It only looks. What it knows comes from sysfs, procfs and a few system calls ([`system`]); each
-//! check is a function from that to what was found and a verdict, so that it can be tried on a tree of
-//! files. What cannot be found out is said to be so and is never called good.
+//! check is a function from that to what was found and a verdict, so that it can be tried on a tree
+//! of files. What cannot be found out is said to be so and is never called good.
 
 mod check;
 mod drives;
@@ -27,7 +27,8 @@ use system::System;
   weft doctor --role storage         # a machine with drives
   weft doctor --role client --output json
 
-Exit codes: 0 nothing failed, 1 something failed (with --strict: or was warned of), 2 wrong usage.")]
+Exit codes: 0 nothing failed, 1 something failed (with --strict: or was warned of), 2 wrong \
+usage.")]
 pub struct Args {
     /// What this machine does; repeat the flag for several [default: everything]
     #[arg(long, value_enum, value_name = "ROLE")]

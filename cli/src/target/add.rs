@@ -14,13 +14,14 @@ use weft_storaged::{Location, Target};
 /// Format a drive and add it to the configuration of a storage daemon
 ///
 /// A drive that is mounted or otherwise in use is refused. One that holds anything (a filesystem, a
-/// partition table, a member of LVM or of a RAID, another target) is formatted only after you said so.
-/// One that the configuration lists already is made as it says there. Daemons format nothing.
+/// partition table, a member of LVM or of a RAID, another target) is formatted only after you said
+/// so. One that the configuration lists already is made as it says there. Daemons format nothing.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   weft target add /dev/disk/by-id/nvme-a --index /var/lib/weft/nvme-a.index
   weft target add /srv/weft/target --size 64GiB
-  weft target add 'nvme-tcp://10.0.0.5:4420/nqn.2025-01.com.example:box1?uuid=..' --index /var/lib/weft/b1")]
+  weft target add 'nvme-tcp://10.0.0.5:4420/nqn.2025-01.com.example:box1?uuid=..' --index \
+/var/lib/weft/b1")]
 pub struct Args {
     /// Block device (by a name that stays), file, or address of an NVMe-oF namespace
     #[arg(value_name = "LOCATION")]

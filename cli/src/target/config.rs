@@ -1,5 +1,5 @@
-//! The configuration file of a storage daemon as an admin keeps it: targets are added and taken away
-//! as text, so that comments and order stay.
+//! The configuration file of a storage daemon as an admin keeps it: targets are added and taken
+//! away as text, so that comments and order stay.
 //!
 //! Invariant: what is written was parsed again and says exactly what was meant.
 
@@ -36,7 +36,8 @@ impl File {
         found.with_context(|| format!("{} has no target {}", self.path.display(), path.display()))
     }
 
-    /// With one more target. Nothing is written. Errors: the whole would not be a sound configuration.
+    /// With one more target. Nothing is written. Errors: the whole would not be a sound
+    /// configuration.
     pub fn with(self, target: &Target) -> Result<Self> {
         let mut config = self.config;
         config.targets.push(target.clone());

@@ -29,7 +29,8 @@ pub struct TargetRow {
     pub path: String,
     pub capacity_bytes: u64,
     pub full: bool,
-    /// Null while the leader has not heard of it, as of a target that was down when it became leader.
+    /// Null while the leader has not heard of it, as of a target that was down when it became
+    /// leader.
     #[serde(flatten)]
     pub counters: Counters,
 }

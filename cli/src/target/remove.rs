@@ -20,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Take a target out of the configuration of its storage daemon
 ///
-/// The drive is not touched, so `weft target add` is not needed to undo this: put the section back. A
-/// target that holds chunks is refused: moving them to others (drain) does not exist yet, so what it
-/// holds would only be read degraded from the other shards.
+/// The drive is not touched, so `weft target add` is not needed to undo this: put the section back.
+/// A target that holds chunks is refused: moving them to others (drain) does not exist yet, so what
+/// it holds would only be read degraded from the other shards.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The target's path, as the configuration has it
@@ -77,8 +77,8 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
         }
         Err(_) if args.abandon => Ok(format!("{name} goes with what it holds")),
         Ok(Some((id, true))) => bail!(
-            "target {id} holds chunks, which nothing copies elsewhere yet; --abandon takes it out all \
-             the same, and they are rebuilt from the other shards whenever they are read"
+            "target {id} holds chunks, which nothing copies elsewhere yet; --abandon takes it out \
+             all the same, and they are rebuilt from the other shards whenever they are read"
         ),
         Err(e) => bail!(
             "nobody can say whether it holds chunks ({}); --abandon takes it out",
@@ -87,8 +87,8 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
     }
 }
 
-/// Whether a target holds chunks, as its daemon says: what the metadata servers know is from the last
-/// heartbeat, and a chunk may have come since.
+/// Whether a target holds chunks, as its daemon says: what the metadata servers know is from the
+/// last heartbeat, and a chunk may have come since.
 async fn holds_chunks(reply: &StatusReply, row: &TargetRow) -> Result<bool> {
     let cluster = reply.map.as_ref().and_then(|m| Uuid::from_slice(&m.cluster));
     let peers = Peers::new(weft_net::tcp(), Identity { name: "weft target".into(), cluster });

@@ -1,4 +1,5 @@
-//! `weft target scrub`: has targets read everything that they hold and compare it with its checksums.
+//! `weft target scrub`: has targets read everything that they hold and compare it with its
+//! checksums.
 
 use super::list::rows;
 use crate::control::{ClusterArgs, leader_status};
@@ -20,8 +21,8 @@ const PAGE: u32 = 1000;
 
 /// Read everything on targets, at a set pace, and compare it with its checksums
 ///
-/// Counts what is damaged or cannot be read, here and in the counters of the targets. Repair does not
-/// exist yet; readers go round damaged chunks. Exit code 1: something was found.
+/// Counts what is damaged or cannot be read, here and in the counters of the targets. Repair does
+/// not exist yet; readers go round damaged chunks. Exit code 1: something was found.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Ids of targets [default: all that are up]

@@ -132,8 +132,8 @@ fn describe(drive: &Drive) -> String {
             Copy::Damaged { problem } => writeln!(out, "  {name} superblock: none ({problem})"),
             Copy::Sound { uuid, sequence, journal_blocks, data_blocks, .. } => writeln!(
                 out,
-                "  {name} superblock: {uuid}, sequence {sequence}, {journal_blocks} blocks of journal, \
-                 {data_blocks} for chunks"
+                "  {name} superblock: {uuid}, sequence {sequence}, {journal_blocks} blocks of \
+                 journal, {data_blocks} for chunks"
             ),
         };
     }

@@ -2,10 +2,10 @@
 //! asked for, in pieces that end at stripe and segment boundaries.
 //!
 //! Invariants: a piece is served only while the content has the version that it was read at; all
-//! read-ahead of the mount together stays within `cache_bytes`; what was read, or is not read on, is
-//! not kept.
+//! read-ahead of the mount together stays within `cache_bytes`; what was read, or is not read on,
+//! is not kept.
 
-use super::File;
+use super::inode::File;
 use crate::types::ReadData;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -18,11 +18,11 @@ use tokio::task::AbortHandle;
 use weft_proto::Result;
 
 /// First and longest piece; boundaries are multiples of the longest.
-const FIRST: u64 = 512 << 10;
-const LONGEST: u64 = 4 << 20;
+const MIN_PIECE: u64 = 512 << 10;
+const MAX_PIECE: u64 = 4 << 20;
 /// Reads of one stream arrive this much out of order, and by half of its window: the kernel sends
 /// its own read-ahead from several threads at once.
-const SLACK: u64 = 1 << 20;
+const MIN_SLACK: u64 = 1 << 20;
 
 type Outcome = Option<Result<Vec<Bytes>>>;
 
@@ -106,15 +106,15 @@ impl ReadAhead {
         let (version, size) = (file.version(), file.committed_size());
         let mut stream = self.stream.lock();
         stream.used = true;
-        let slack = SLACK.max(stream.window / 2);
+        let slack = MIN_SLACK.max(stream.window / 2);
         let near = stream.next.saturating_sub(slack)..=stream.next.saturating_add(slack);
         let follows = near.contains(&range.start);
         if !follows {
             stream.window = 0;
             stream.pieces.clear();
         } else if stream.next > 0 || range.start == 0 {
-            let most = file.mount.options.read_ahead_bytes;
-            stream.window = (stream.window * 2).clamp(FIRST.min(most), most);
+            let most = file.context.read_ahead_bytes;
+            stream.window = (stream.window * 2).clamp(MIN_PIECE.min(most), most);
         }
         stream.next = if follows { stream.next.max(range.end) } else { range.end };
         let behind = range.start.saturating_sub(slack);
@@ -139,10 +139,11 @@ impl Stream {
             if start >= until {
                 return;
             }
-            let longer = last.map_or(FIRST, |p| (p.end - p.start) * 2).clamp(FIRST, LONGEST);
+            let longer =
+                last.map_or(MIN_PIECE, |p| (p.end - p.start) * 2).clamp(MIN_PIECE, MAX_PIECE);
             // What is left after this one should be worth a request, or the end of the file.
-            let boundary = (start + 1).next_multiple_of(LONGEST);
-            let end = (start + longer).next_multiple_of(FIRST).min(boundary).min(size);
+            let boundary = (start + 1).next_multiple_of(MAX_PIECE);
+            let end = (start + longer).next_multiple_of(MIN_PIECE).min(boundary).min(size);
             if end > until && end < size && !self.pieces.is_empty() {
                 return;
             }
@@ -177,7 +178,7 @@ impl Piece {
     /// Begins to fetch `range`, if the mount's cache has room for it.
     fn begin(file: &Arc<File>, range: Range<u64>, version: u64) -> Option<Self> {
         let len = u32::try_from(range.end - range.start).ok()?;
-        let permit = file.mount.ahead.clone().try_acquire_many_owned(len).ok()?;
+        let permit = file.context.ahead.clone().try_acquire_many_owned(len).ok()?;
         let (done, outcome) = watch::channel(None);
         let task = tokio::spawn({
             let (file, range) = (file.clone(), range.clone());

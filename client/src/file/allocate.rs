@@ -1,16 +1,17 @@
 //! Makes room or holes in a file.
 //!
-//! What is buffered is committed first: then the change is one of extents alone, and the size that it
-//! keeps is the one that the metadata group knows.
+//! What is buffered is committed first: then the change is one of extents alone, and the size that
+//! it keeps is the one that the metadata group knows.
 
-use super::File;
+use super::inode::File;
+use crate::meta::unexpected;
 use crate::to_the_end::to_the_end;
 use crate::types::{Allocate, Attr, Seek};
 use std::sync::Arc;
 use weft_proto::layout::MAX_FILE;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, Result, v1};
+use weft_proto::{ErrorKind, Result, v1};
 
 impl File {
     /// What `fallocate(2)` does with `[off, off+len)`.
@@ -38,14 +39,13 @@ impl File {
         self.failure_since(&mut seen)?;
         let hole = what == Allocate::Hole;
         let op = v1::FallocateOp { ino: self.ino.0, off, len, keep_size, hole };
-        let Reply::Attr(attr) = self.mount.meta.change(Op::Fallocate(op)).await? else {
-            let what = "the reply to an allocation is of another kind";
-            return Err(Error::new(ErrorKind::Protocol, what));
+        let Reply::Attr(attr) = self.context.requests.change(Op::Fallocate(op)).await? else {
+            return Err(unexpected("an allocation"));
         };
         let attr: Attr = attr.try_into()?;
         // Where there was nothing, a hole is nothing new.
         let gone = if hole { off..off.saturating_add(len) } else { off..off };
-        self.state.lock().changed(&self.mount, attr, |e| e.punch(attr.data_version, gone));
+        self.state.lock().changed(&self.context.pages, attr, |e| e.punch(attr.data_version, gone));
         Ok(())
     }
 

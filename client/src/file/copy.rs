@@ -1,27 +1,29 @@
-//! Copies a range of one file to another by sharing segments; where that cannot be, by moving bytes.
+//! Copies a range of one file to another by sharing segments; where that cannot be, by moving
+//! bytes.
 //!
-//! Invariant: while the destination is held in order, nothing waits for another mount to give up the
-//! source: whoever reads it has waited before.
+//! Invariant: while the destination is held in order, nothing waits for another mount to give up
+//! the source: whoever reads it has waited before.
 
-use super::File;
+use super::handle::Handle;
+use super::inode::File;
 use super::write::Way;
-use crate::files::Handle;
+use crate::meta::unexpected;
 use crate::to_the_end::to_the_end;
 use crate::types::Attr;
 use std::sync::Arc;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+use weft_proto::{ErrorKind, InodeId, Result, v1};
 
-/// Bytes to move before sharing is tried again: past a piece that lives in metadata, and of a file with
-/// another redundancy.
+/// Bytes to move before sharing is tried again: past a piece that lives in metadata, and of a file
+/// with another redundancy.
 const PAST_INLINE: u64 = 64 << 10;
 const PAST_WEAKER: u64 = 4 << 20;
 /// Most bytes that one call moves. Its caller asks for the rest.
-const MOST_MOVED: u64 = 128 << 20;
+const MAX_MOVED: u64 = 128 << 20;
 
-/// What `copy_file_range(2)` does, from an offset in one file to one in another. Answers how many bytes
-/// were copied. `permitted` is asked whenever there was something to wait for.
+/// What `copy_file_range(2)` does, from an offset in one file to one in another. Answers how many
+/// bytes were copied. `permitted` is asked whenever there was something to wait for.
 pub(crate) async fn copy_range(
     (from, from_off): (&Handle, u64),
     (to, to_off): (&Handle, u64),
@@ -36,7 +38,7 @@ pub(crate) async fn copy_range(
     // Within one file, the copy may move its end.
     let len = len.min(from.file.size().saturating_sub(from_off));
     let (mut done, mut moved) = (0, 0);
-    while done < len && moved < MOST_MOVED {
+    while done < len && moved < MAX_MOVED {
         permitted()?;
         let left = len - done;
         let (at, into) = (from_off.saturating_add(done), to_off.saturating_add(done));
@@ -87,9 +89,9 @@ async fn move_bytes(
 }
 
 impl File {
-    /// Makes `len` bytes at `to_off` show what another file, or this one, holds at `from_off`, without
-    /// moving data. Answers how much was done. Errors: `InlineFull` and `CrossDevice` if what comes
-    /// first has to be moved.
+    /// Makes `len` bytes at `to_off` show what another file, or this one, holds at `from_off`,
+    /// without moving data. Answers how much was done. Errors: `InlineFull` and `CrossDevice` if
+    /// what comes first has to be moved.
     async fn share(
         self: &Arc<Self>,
         from: InodeId,
@@ -113,10 +115,9 @@ impl File {
         self.flush_in_order().await;
         self.failure_since(&mut seen)?;
         let op = v1::CopyRangeOp { from: from.0, from_off, to: self.ino.0, to_off, len };
-        let reply = self.mount.meta.change(Op::CopyRange(op)).await?;
+        let reply = self.context.requests.change(Op::CopyRange(op)).await?;
         let Reply::CopyRange(v1::CopyRangeReply { attr: Some(attr), copied }) = reply else {
-            let what = "the reply to a copy is of another kind";
-            return Err(Error::new(ErrorKind::Protocol, what));
+            return Err(unexpected("a copy"));
         };
         let attr: Attr = attr.try_into()?;
         let range = to_off..to_off.saturating_add(copied);
@@ -124,7 +125,7 @@ impl File {
         match copied {
             // The version is not of our doing.
             0 => state.adopt(attr),
-            _ => state.changed(&self.mount, attr, |e| e.lose(attr.data_version, range)),
+            _ => state.changed(&self.context.pages, attr, |e| e.lose(attr.data_version, range)),
         }
         Ok(copied)
     }

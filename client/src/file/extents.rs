@@ -3,7 +3,7 @@
 //! Invariant: everything here is of one `data_version`; what would mix versions is thrown away and
 //! asked for again.
 
-use crate::file::dirty::{Piece, PieceSource};
+use super::piece::{Piece, PieceSource};
 use crate::ranges::{Part, RangeMap};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -148,7 +148,8 @@ impl Extents {
         self.known.insert(range, ());
     }
 
-    /// Takes over that this client made the leader change what is in `range`, which led to `version`.
+    /// Takes over that this client made the leader change what is in `range`, which led to
+    /// `version`.
     pub fn lose(&mut self, version: u64, range: Range<u64>) {
         if version != self.version + 1 {
             return self.move_to(version);
@@ -158,8 +159,8 @@ impl Extents {
         self.known.remove(range);
     }
 
-    /// How far what is at the start of `range` goes on at least, and whether it is data; or the first part of
-    /// `range` that is not known, if it begins there.
+    /// How far what is at the start of `range` goes on at least, and whether it is data; or the
+    /// first part of `range` that is not known, if it begins there.
     pub fn run(&self, range: Range<u64>) -> Result<(u64, bool), Range<u64>> {
         let known = match self.known.overlapping(range.clone()).next() {
             Some((known, ())) if known.start == range.start => known,

@@ -1,14 +1,13 @@
 //! What is written past the cache above while that may hold older bytes of the same pages.
 //!
-//! A program may be storing in such a page. The cache then writes it back whole, before it forgets it, and what the
-//! page has of those bytes is from before they were written: it is left out. Invariant: bytes are left out from when
-//! they were written past the cache until the pages are gone, or filled with them, so that neither is lost: what was
-//! written, or what was stored beside it, or over it by who has seen it.
+//! A program may be storing in such a page. The cache then writes it back whole, before it forgets
+//! it, and what the page has of those bytes is from before they were written: it is left out.
+//! Invariant: bytes are left out from when they were written past the cache until the pages are
+//! gone, or filled with them, so that neither is lost: what was written, or what was stored beside
+//! it, or over it by who has seen it.
 
-use super::File;
 use crate::ranges::{Part, RangeMap};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// A write past the cache, by number.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +26,17 @@ pub(super) struct Past {
 }
 
 impl Past {
+    /// A number for a write that begins.
+    pub fn begin(&mut self) -> Number {
+        self.last += 1;
+        Number(self.last)
+    }
+
+    /// What was cached when this was written is gone.
+    pub fn end(&mut self, number: Number) {
+        self.ranges.retain(|by| *by != number);
+    }
+
     pub fn wrote(&mut self, range: Range<u64>, by: Number) {
         self.ranges.insert(range, by);
     }
@@ -48,32 +58,5 @@ impl Past {
             let moved = range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by);
             self.ranges.insert(moved, number);
         }
-    }
-}
-
-/// A write past the cache, until this is dropped: what was cached is gone then.
-pub(crate) struct WritePast {
-    file: Arc<File>,
-    number: Number,
-}
-
-impl WritePast {
-    pub(super) fn number(&self) -> Number {
-        self.number
-    }
-}
-
-impl Drop for WritePast {
-    fn drop(&mut self) {
-        self.file.state.lock().past.ranges.retain(|by| *by != self.number);
-    }
-}
-
-impl File {
-    /// A write past the cache begins.
-    pub fn write_past(self: &Arc<Self>) -> WritePast {
-        let past = &mut self.state.lock().past;
-        past.last += 1;
-        WritePast { file: self.clone(), number: Number(past.last) }
     }
 }

@@ -1,20 +1,11 @@
 //! Reads: what is dirty here first, below it what is committed.
 
-use super::File;
 use super::ahead::ReadAhead;
-use super::extents::{Plan, Source};
+use super::committed::push_zeros;
+use super::inode::File;
 use crate::types::ReadData;
-use bytes::Bytes;
-use futures_util::future::join_all;
-use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::Arc;
-use tokio::time::Instant;
-use weft_proto::v1::meta_reply::Result as Reply;
-use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
-
-static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+use weft_proto::Result;
 
 impl File {
     /// Up to `len` bytes from `off`; fewer only at the end of file. `fills`: the cache above.
@@ -29,8 +20,9 @@ impl File {
         let (parts, committed) = {
             let state = &mut *self.state.lock();
             let wanted = |size: u64| off..off.saturating_add(len as u64).min(size).max(off);
-            // What is not under the right to write nobody may see before all do, by its commit (I6).
-            let kept = |right| self.mount.meta.leases.keeps(self.ino, right);
+            // What is not under the right to write nobody may see before all do, by its commit
+            // (I6).
+            let kept = |right| self.context.leases.keeps(self.ino, right);
             let shown = state.buffered_under.right.is_some_and(kept);
             if fills && (shown || state.dirty.is_empty()) {
                 state.past.filled(off..off.saturating_add(len as u64));
@@ -55,121 +47,5 @@ impl File {
             }
         }
         Ok(data)
-    }
-
-    /// Committed bytes of `range`, with zeros for holes, in order.
-    pub(super) async fn read_committed(self: &Arc<Self>, range: Range<u64>) -> Result<Vec<Bytes>> {
-        let deadline = self.mount.meta.deadline();
-        // Segments that were not found. Of one that the file still has then, the data is lost.
-        let mut missing = HashSet::new();
-        loop {
-            let plan = self.plan(range.clone(), deadline).await?;
-            let segments: Vec<_> = plan.iter().map(|(_, source)| segment_of(source)).collect();
-            let parts = join_all(
-                plan.into_iter().map(|(range, source)| self.fetch(range, source, deadline)),
-            );
-            let (mut bytes, mut gone) = (Vec::new(), Vec::new());
-            for (part, segment) in parts.await.into_iter().zip(segments) {
-                match (part, segment) {
-                    (Ok(part), _) => bytes.extend(part),
-                    (Err(error), Some(id))
-                        if error.kind == ErrorKind::NotFound && !missing.contains(&id) =>
-                    {
-                        gone.push(id);
-                    }
-                    (Err(error), _) => {
-                        let message = format!("inode {} bytes {range:?}: {error}", self.ino);
-                        return Err(Error::new(ErrorKind::Io, message));
-                    }
-                }
-            }
-            if gone.is_empty() {
-                return Ok(bytes);
-            }
-            // They may be gone because the file was changed elsewhere.
-            missing.extend(gone);
-            self.state.lock().extents.forget();
-        }
-    }
-
-    async fn fetch(
-        &self,
-        range: Range<u64>,
-        source: Option<Source>,
-        deadline: Instant,
-    ) -> Result<Vec<Bytes>> {
-        let len = range.end - range.start;
-        Ok(match source {
-            Some(Source::Inline(bytes)) => vec![bytes.slice(..(len as usize).min(bytes.len()))],
-            Some(Source::Segment { segment, off }) => {
-                vec![self.mount.segments.get(&segment, off, len, deadline).await?]
-            }
-            None => {
-                let mut zeros = ReadData::default();
-                push_zeros(&mut zeros, len);
-                zeros.parts().to_vec()
-            }
-        })
-    }
-
-    /// The version of the content that a plan made now is of.
-    pub(super) fn version(&self) -> u64 {
-        self.state.lock().extents.version()
-    }
-
-    /// Finds out where `range` is.
-    async fn plan(&self, range: Range<u64>, deadline: Instant) -> Result<Plan> {
-        // Each answer tells more, unless the file changes under it every time.
-        loop {
-            let (gap, size) = {
-                let state = self.state.lock();
-                match state.extents.look(range.clone()) {
-                    Ok(plan) => return Ok(plan),
-                    Err(gap) => (gap, state.attr.size),
-                }
-            };
-            if Instant::now() >= deadline {
-                return Err(self.too_busy());
-            }
-            self.learn(gap.start..gap.end.max(size)).await?;
-        }
-    }
-
-    /// Asks what is in `gap`; the answer may be only about its beginning.
-    pub(super) async fn learn(&self, gap: Range<u64>) -> Result<()> {
-        let len = gap.end - gap.start;
-        let op = v1::GetExtentsOp { ino: self.ino.0, off: gap.start, len };
-        let Reply::Extents(reply) = self.mount.meta.ask(Op::GetExtents(op)).await? else {
-            let what = "the reply to extents is of another kind";
-            return Err(Error::new(ErrorKind::Protocol, what));
-        };
-        let attr = reply.attr.map(TryInto::try_into).transpose()?;
-        let mut state = self.state.lock();
-        state.extents.learn(gap.start, len, reply)?;
-        if let Some(attr) = attr {
-            state.adopt(attr);
-        }
-        Ok(())
-    }
-
-    pub(super) fn too_busy(&self) -> Error {
-        let what = format!("inode {} changes faster than it can be read", self.ino);
-        Error::new(ErrorKind::Busy, what)
-    }
-}
-
-fn segment_of(source: &Option<Source>) -> Option<SegmentId> {
-    match source {
-        Some(Source::Segment { segment, .. }) => Some(segment.id),
-        _ => None,
-    }
-}
-
-fn push_zeros(data: &mut ReadData, len: u64) {
-    let mut left = len as usize;
-    while left > 0 {
-        let part = left.min(ZEROS.len());
-        data.push(Bytes::from_static(&ZEROS[..part]));
-        left -= part;
     }
 }

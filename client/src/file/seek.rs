@@ -1,20 +1,21 @@
 //! Finds data and holes: what is buffered is data, and so is every byte of an extent, zeros too.
 
-use super::{File, State};
+use super::inode::File;
+use super::state::State;
 use crate::types::Seek;
 use std::ops::Range;
 use std::sync::Arc;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Most questions about the extents of one file: each answer tells of thousands.
-const MOST_QUESTIONS: usize = 100_000;
+const MAX_QUESTIONS: usize = 100_000;
 
 impl File {
     /// The first offset from `off` on where there is `what`.
     pub async fn seek(self: &Arc<Self>, off: u64, what: Seek) -> Result<u64> {
         self.refresh().await?;
         let mut at = off;
-        for _ in 0..MOST_QUESTIONS {
+        for _ in 0..MAX_QUESTIONS {
             let found = self.state.lock().find(&mut at, what);
             match found {
                 Ok(Some(at)) => return Ok(at),
@@ -30,7 +31,8 @@ impl File {
 }
 
 impl State {
-    /// The first offset from `at` on where there is `what`, which moves on; or what has to be known.
+    /// The first offset from `at` on where there is `what`, which moves on; or what has to be
+    /// known.
     fn find(&self, at: &mut u64, what: Seek) -> Result<Option<u64>, Range<u64>> {
         let size = self.size();
         if *at >= size {

@@ -1,8 +1,8 @@
 //! Takes written bytes in: one copy, into the buffer that becomes a segment.
 
-use super::File;
 use super::dirty::Dirty;
-use super::past::WritePast;
+use super::inode::File;
+use super::past::Number;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -10,7 +10,7 @@ use weft_proto::layout::MAX_FILE;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Bytes that are taken in at a time. An append of up to this length lands in one piece.
-const STEP: usize = 1 << 20;
+const MAX_STEP: usize = 1 << 20;
 
 /// How bytes that are written come here, as to what is cached above.
 #[derive(Clone, Copy)]
@@ -23,11 +23,29 @@ pub(crate) enum Way<'a> {
     Back,
 }
 
+/// A write past the cache, until this is dropped: what was cached is gone then.
+pub(crate) struct WritePast {
+    file: Arc<File>,
+    number: Number,
+}
+
+impl Drop for WritePast {
+    fn drop(&mut self) {
+        self.file.state.lock().past.end(self.number);
+    }
+}
+
 impl File {
+    /// A write past the cache begins.
+    pub fn write_past(self: &Arc<Self>) -> WritePast {
+        let number = self.state.lock().past.begin();
+        WritePast { file: self.clone(), number }
+    }
+
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
-    /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or the
-    /// file would be too long; and whether it may stay in the buffer, which another mount's use of
-    /// the file forbids. `permitted` is asked whenever there was something to wait for.
+    /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or
+    /// the file would be too long; and whether it may stay in the buffer, which another mount's use
+    /// of the file forbids. `permitted` is asked whenever there was something to wait for.
     pub async fn write(
         self: &Arc<Self>,
         off: u64,
@@ -45,7 +63,7 @@ impl File {
         let data = &data[..data.len().min(room as usize)];
         self.prepare_to_write().await?;
         let (mut done, mut buffered) = (0, true);
-        for step in data.chunks(STEP) {
+        for step in data.chunks(MAX_STEP) {
             match self.take_in(off + done as u64, step, append, way, &permitted).await {
                 Ok(stays) => buffered &= stays,
                 Err(error) if done == 0 => return Err(error),
@@ -65,11 +83,11 @@ impl File {
         way: Way<'_>,
     ) -> Option<usize> {
         let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_FILE);
-        if !fits || data.len() > STEP {
+        if !fits || data.len() > MAX_STEP {
             return None;
         }
-        let budget = &self.mount.budget;
-        let in_doubt = || self.mount.meta.leases.right_in_doubt(self.ino).is_some();
+        let budget = &self.context.budget;
+        let in_doubt = || self.context.leases.right_in_doubt(self.ino).is_some();
         let permit = match way {
             Way::Back if in_doubt() => budget.try_take_more(data.len()),
             _ => budget.try_take(data.len()),
@@ -88,14 +106,14 @@ impl File {
     ) -> Result<bool> {
         let mut spared = matches!(way, Way::Back);
         loop {
-            let permit = self.mount.budget.take(data.len()).await?;
+            let permit = self.context.budget.take(data.len()).await?;
             permitted()?;
             if let Some(stays) = self.put_in(off, data, append, way, permit, false) {
                 return Ok(stays);
             }
-            // Positioned and appended data are committed in different ways, and what was written under
-            // the right to and without it: not together. A page that is written back would be lost with what is given
-            // up then, and is none of that.
+            // Positioned and appended data are committed in different ways, and what was written
+            // under the right to and without it: not together. A page that is written back would be
+            // lost with what is given up then, and is none of that.
             if let Err(error) = self.flush().await
                 && !std::mem::take(&mut spared)
             {
@@ -111,8 +129,9 @@ impl File {
     /// A recall first forbids buffering and then flushes what it finds under this same lock, so
     /// nothing that is said to stay is missed.
     ///
-    /// While the session may be over, what the cache writes back stays all the same, in doubt: who waits for that
-    /// waits for pages that must not be shown any more, and not for servers that do not answer.
+    /// While the session may be over, what the cache writes back stays all the same, in doubt: who
+    /// waits for that waits for pages that must not be shown any more, and not for servers that do
+    /// not answer.
     fn put_in(
         self: &Arc<Self>,
         off: u64,
@@ -124,8 +143,7 @@ impl File {
     ) -> Option<bool> {
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
-            let (leases, session) =
-                (&self.mount.meta.leases, self.mount.meta.sessions.current().id);
+            let (leases, session) = (&self.context.leases, self.context.sessions.current().id);
             let right = leases.right_to_write(self.ino);
             let back = matches!(way, Way::Back) && right.is_none();
             let in_doubt = back.then(|| leases.right_in_doubt(self.ino)).flatten();
@@ -142,7 +160,7 @@ impl File {
                 None => state.keeps_under(session, right),
             }
             state.dirty.append = append;
-            state.waiting.written((self.mount.options.clock)());
+            state.waiting.written((self.context.clock)());
             let segment_len = state.layout.segment_len;
             let off = if append { state.size() } else { off };
             let range = off..off + data.len() as u64;
@@ -168,7 +186,7 @@ impl File {
                 }
                 Way::Past(past) => {
                     if let Some(past) = past.filter(|_| self.is_cached()) {
-                        state.past.wrote(range.clone(), past.number());
+                        state.past.wrote(range.clone(), past.number);
                     }
                     take(&mut state.dirty, range);
                 }

@@ -1,5 +1,6 @@
-//! What programs store in pages while the time of the leases is over, or their session ends: it is written back at once,
-//! kept in doubt, and neither overwrites what others wrote nor is lost without a word.
+//! What programs store in pages while the time of the leases is over, or their session ends: it is
+//! written back at once, kept in doubt, and neither overwrites what others wrote nor is lost
+//! without a word.
 
 use super::*;
 
@@ -100,7 +101,8 @@ async fn what_was_stored_before_a_session_ended_is_not_written_back_after() {
     assert_eq!(rig.read(0).await.unwrap(), [7; PAGE as usize]);
 }
 
-/// Others change the file when they have its lease, and what is in doubt is committed only onto what it was stored on.
+/// Others change the file when they have its lease, and what is in doubt is committed only onto
+/// what it was stored on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_not_given_back_before_what_is_in_doubt_is_committed() {
     let rig = Rig::start().await;

@@ -1,6 +1,15 @@
 //! Bounded reading of fixed records and of names; writing of fixed records.
 
-use super::Malformed;
+/// Why bytes are not a request.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Malformed {
+    #[error("it ends too early")]
+    Short,
+    #[error("its header tells another length")]
+    Length,
+    #[error("a name has no end")]
+    Name,
+}
 
 /// What is left to read of a request.
 pub struct Reader<'a>(pub &'a [u8]);

@@ -5,22 +5,24 @@ use super::{Errno, Malformed};
 
 /// Major version of the protocol; another cannot be spoken.
 const MAJOR: u32 = 7;
-/// The newest minor version that this code knows, and the oldest whose records have the lengths that
-/// it expects (Linux 5.13).
+/// The newest minor version that this code knows, and the oldest whose records have the lengths
+/// that it expects (Linux 5.13).
 const MINOR: u32 = 45;
 const OLDEST_MINOR: u32 = 33;
 
-/// From this version on (Linux 6.16) what takes pages back waits for those that are being written back. Older
-/// kernels write copies of them, which may come here after others have stored in the same pages.
+/// From this version on (Linux 6.16) what takes pages back waits for those that are being written
+/// back. Older kernels write copies of them, which may come here after others have stored in the
+/// same pages.
 const WAITS_FOR_WRITES: u32 = 44;
 
 /// Longest read or write request, bytes.
 pub const MAX_REQUEST: u32 = 1 << 20;
 /// The kernel's smallest page, bytes.
 const SMALLEST_PAGE: u32 = 4096;
-/// Requests that the kernel may have in flight without a caller waiting: read-ahead, direct I/O, pages that it writes
-/// back. Reads may wait for targets, or for another mount which waits for what is written back behind them, so there is
-/// no end to these; no read-ahead is begun beyond `CONGESTED`.
+/// Requests that the kernel may have in flight without a caller waiting: read-ahead, direct I/O,
+/// pages that it writes back. Reads may wait for targets, or for another mount which waits for what
+/// is written back behind them, so there is no end to these; no read-ahead is begun beyond
+/// `CONGESTED`.
 const MAX_BACKGROUND: u16 = u16::MAX;
 const CONGESTED: u16 = 48;
 
@@ -36,18 +38,20 @@ pub mod flag {
     pub const ASYNC_READ: u64 = 1 << 0;
     /// Byte-range locks are asked for; without it the kernel keeps those of this mount itself.
     pub const POSIX_LOCKS: u64 = 1 << 1;
-    /// An inode can be looked up by its number alone, as `.` of itself, and a directory's parent as `..`: for
-    /// `open_by_handle_at(2)` and NFS. Numbers are never used again, so generations are all 0.
+    /// An inode can be looked up by its number alone, as `.` of itself, and a directory's parent as
+    /// `..`: for `open_by_handle_at(2)` and NFS. Numbers are never used again, so generations are
+    /// all 0.
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
     /// The same of BSD's locks.
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     /// Writes longer than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
-    /// The umask comes with what makes an inode, and is not applied yet: what a directory lets inherit
-    /// goes before it.
+    /// The umask comes with what makes an inode, and is not applied yet: what a directory lets
+    /// inherit goes before it.
     pub const DONT_MASK: u64 = 1 << 6;
-    /// Parts of a direct read or write at a time, and asynchronous ones. The kernel forgets the pages under such a
-    /// write before it, and not after it: the client has it forget what was read meanwhile.
+    /// Parts of a direct read or write at a time, and asynchronous ones. The kernel forgets the
+    /// pages under such a write before it, and not after it: the client has it forget what was read
+    /// meanwhile.
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// Lookups and listings of one directory at a time.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
@@ -57,22 +61,24 @@ pub mod flag {
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The target of a symlink never changes and its inode number is never used again.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    /// Requests say whether their caller may keep set-id bits: the kernel does not know what another mount
-    /// has set. There are no file capabilities, which it need not ask for before each write then.
+    /// Requests say whether their caller may keep set-id bits: the kernel does not know what
+    /// another mount has set. There are no file capabilities, which it need not ask for before each
+    /// write then.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// Setting an attribute has flags of the kernel's own.
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// There are flags above bit 31.
     pub const INIT_EXT: u64 = 1 << 30;
-    /// Shared mappings of files opened for direct I/O, as appended ones are and those that another mount
-    /// may map. Without it they are refused (`ENODEV`), as they are where a page may be written back late.
+    /// Shared mappings of files opened for direct I/O, as appended ones are and those that another
+    /// mount may map. Without it they are refused (`ENODEV`), as they are where a page may be
+    /// written back late.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// Requests over io_uring.
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-// Without `ATOMIC_O_TRUNC`: an open that is to cut would cut before the kernel finds that the file is
-// being executed, and refuses it.
+// Without `ATOMIC_O_TRUNC`: an open that is to cut would cut before the kernel finds that the file
+// is being executed, and refuses it.
 const ALWAYS: u64 = flag::ASYNC_READ
     | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES

@@ -6,8 +6,8 @@ use super::bytes::Record;
 /// Something that the kernel has cached and must not use any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// Attributes of `ino`; and, unless `offset` is negative, its content from there, `len` bytes or
-    /// all if `len` is 0.
+    /// Attributes of `ino`; and, unless `offset` is negative, its content from there, `len` bytes
+    /// or all if `len` is 0.
     Inode { ino: u64, offset: i64, len: i64 },
     /// A name, there or known not to be.
     Entry { parent: u64, name: Vec<u8> },

@@ -1,13 +1,9 @@
 //! Replies to the kernel.
 
 use super::bytes::Record;
-use super::{InitReply, Lock, OUT_HEADER};
+use super::{Errno, InitReply, Lock, OUT_HEADER};
 use bytes::Bytes;
 use std::time::Duration;
-
-/// An error of Linux; positive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Errno(pub i32);
 
 /// How a request ended.
 pub type Answer = Result<Reply, Errno>;

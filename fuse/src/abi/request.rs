@@ -1,18 +1,8 @@
 //! Requests of the kernel.
 
-use super::bytes::Reader;
+use super::bytes::{Malformed, Reader};
+use super::opcode;
 use super::{IN_HEADER, Init};
-
-/// Why bytes are not a request.
-#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Malformed {
-    #[error("it ends too early")]
-    Short,
-    #[error("its header tells another length")]
-    Length,
-    #[error("a name has no end")]
-    Name,
-}
 
 /// What every request says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -293,94 +283,100 @@ fn with<'a>(header: Header, record: &'a [u8], tail: &'a [u8]) -> Result<Request<
     Ok(Request { header, op })
 }
 
-fn operation<'a>(
-    opcode: u32,
-    mut r: Reader<'a>,
-    mut tail: Reader<'a>,
-) -> Result<Op<'a>, Malformed> {
-    Ok(match opcode {
-        1 => Op::Lookup { name: tail.name()? },
-        2 | 42 => Op::Forget,
-        3 => Op::GetAttr { fh: handle_if_flagged(&mut r)? },
-        4 => Op::SetAttr(set_attr(&mut r)?),
-        5 => Op::ReadLink,
-        6 => Op::SymLink { name: tail.name()?, target: tail.name()? },
-        8 => Op::MkNod { mode: r.u32()?, rdev: r.u32()?, umask: r.u32()?, name: tail.name()? },
-        9 => Op::MkDir { mode: r.u32()?, umask: r.u32()?, name: tail.name()? },
-        10 => Op::Unlink { name: tail.name()? },
-        11 => Op::RmDir { name: tail.name()? },
-        12 => {
+fn operation<'a>(op: u32, mut r: Reader<'a>, mut tail: Reader<'a>) -> Result<Op<'a>, Malformed> {
+    Ok(match op {
+        opcode::LOOKUP => Op::Lookup { name: tail.name()? },
+        opcode::FORGET | opcode::BATCH_FORGET => Op::Forget,
+        opcode::GETATTR => Op::GetAttr { fh: handle_if_flagged(&mut r)? },
+        opcode::SETATTR => Op::SetAttr(set_attr(&mut r)?),
+        opcode::READLINK => Op::ReadLink,
+        opcode::SYMLINK => Op::SymLink { name: tail.name()?, target: tail.name()? },
+        opcode::MKNOD => {
+            Op::MkNod { mode: r.u32()?, rdev: r.u32()?, umask: r.u32()?, name: tail.name()? }
+        }
+        opcode::MKDIR => Op::MkDir { mode: r.u32()?, umask: r.u32()?, name: tail.name()? },
+        opcode::UNLINK => Op::Unlink { name: tail.name()? },
+        opcode::RMDIR => Op::RmDir { name: tail.name()? },
+        opcode::RENAME => {
             let new_parent = r.u64()?;
             Op::Rename { new_parent, flags: 0, name: tail.name()?, new_name: tail.name()? }
         }
-        45 => {
+        opcode::RENAME2 => {
             let (new_parent, flags) = (r.u64()?, r.u32()?);
             Op::Rename { new_parent, flags, name: tail.name()?, new_name: tail.name()? }
         }
-        13 => Op::Link { node: r.u64()?, name: tail.name()? },
-        14 => Op::Open { flags: r.u32()? },
-        35 => {
+        opcode::LINK => Op::Link { node: r.u64()?, name: tail.name()? },
+        opcode::OPEN => Op::Open { flags: r.u32()? },
+        opcode::CREATE => {
             let (flags, mode, umask) = (r.u32()?, r.u32()?, r.u32()?);
             Op::Create { flags, mode, umask, name: tail.name()? }
         }
-        51 => Op::TmpFile { flags: r.u32()?, mode: r.u32()?, umask: r.u32()? },
-        15 => {
+        opcode::TMPFILE => Op::TmpFile { flags: r.u32()?, mode: r.u32()?, umask: r.u32()? },
+        opcode::READ => {
             let (fh, offset, size, flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
             Op::Read { fh, offset, size, direct: flags & LOCK_OWNER != 0 }
         }
-        16 => {
-            const CACHE: u32 = 1 << 0;
-            const KILL_SUIDGID: u32 = 1 << 2;
-            let (fh, offset, size, flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
-            let (direct, write_back) = (flags & LOCK_OWNER != 0, flags & CACHE != 0);
-            let (drop_set_ids, data) = (flags & KILL_SUIDGID != 0, exactly(tail, size)?);
-            Op::Write { fh, offset, data, direct, write_back, drop_set_ids }
-        }
-        17 => Op::StatFs,
-        18 => release(&mut r)?,
-        20 => Op::Fsync { fh: r.u64()?, data_only: r.u32()? & 1 != 0 },
-        21 => {
-            const ACL_KILL_SGID: u32 = 1 << 0;
-            let (size, flags, of_kernel) = (r.u32()?, r.u32()?, r.u32()?);
-            let clear_setgid = of_kernel & ACL_KILL_SGID != 0;
-            Op::SetXattr { flags, clear_setgid, name: tail.name()?, value: exactly(tail, size)? }
-        }
-        22 => Op::GetXattr { size: r.u32()?, name: tail.name()? },
-        23 => Op::ListXattr { size: r.u32()? },
-        24 => Op::RemoveXattr { name: tail.name()? },
-        25 => {
-            let (fh, _) = (r.u64()?, r.u64()?);
-            Op::Flush { fh, lock_owner: r.u64()? }
-        }
-        26 => Op::Init(Init::decode(&mut tail)?),
-        27 => Op::OpenDir,
-        28 => {
+        opcode::WRITE => write(r, tail)?,
+        opcode::STATFS => Op::StatFs,
+        opcode::RELEASE => release(&mut r)?,
+        opcode::FSYNC => Op::Fsync { fh: r.u64()?, data_only: r.u32()? & 1 != 0 },
+        opcode::SETXATTR => set_xattr(r, tail)?,
+        opcode::GETXATTR => Op::GetXattr { size: r.u32()?, name: tail.name()? },
+        opcode::LISTXATTR => Op::ListXattr { size: r.u32()? },
+        opcode::REMOVEXATTR => Op::RemoveXattr { name: tail.name()? },
+        opcode::FLUSH => flush(r)?,
+        opcode::INIT => Op::Init(Init::decode(&mut tail)?),
+        opcode::OPENDIR => Op::OpenDir,
+        opcode::READDIR => {
             let (fh, after, size) = (r.u64()?, r.u64()?, r.u32()?);
             Op::ReadDir { fh, after, size }
         }
-        29 => Op::ReleaseDir { fh: r.u64()? },
-        30 => Op::FsyncDir,
-        31 => Op::GetLk(lock(&mut r)?),
-        32 => Op::SetLk(lock(&mut r)?),
-        33 => Op::SetLkW(lock(&mut r)?),
-        34 => Op::Access { mask: r.u32()? },
-        36 => Op::Interrupt { unique: r.u64()? },
-        38 => Op::Destroy,
-        43 => {
+        opcode::RELEASEDIR => Op::ReleaseDir { fh: r.u64()? },
+        opcode::FSYNCDIR => Op::FsyncDir,
+        opcode::GETLK => Op::GetLk(lock(&mut r)?),
+        opcode::SETLK => Op::SetLk(lock(&mut r)?),
+        opcode::SETLKW => Op::SetLkW(lock(&mut r)?),
+        opcode::ACCESS => Op::Access { mask: r.u32()? },
+        opcode::INTERRUPT => Op::Interrupt { unique: r.u64()? },
+        opcode::DESTROY => Op::Destroy,
+        opcode::FALLOCATE => {
             let (fh, offset, len, mode) = (r.u64()?, r.u64()?, r.u64()?, r.u32()?);
             Op::Fallocate { fh, offset, len, mode }
         }
-        46 => Op::Lseek { fh: r.u64()?, offset: r.u64()?, whence: r.u32()? },
-        47 | 53 => {
-            let (fh, offset, to_node, to_fh) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
-            let (to_offset, len, flags) = (r.u64()?, r.u64()?, r.u64()?);
-            let wide = opcode == 53;
-            Op::CopyFileRange { fh, offset, to_node, to_fh, to_offset, len, flags, wide }
-        }
-        50 => Op::SyncFs,
-        52 => Op::StatX { fh: handle_if_flagged(&mut r)? },
+        opcode::LSEEK => Op::Lseek { fh: r.u64()?, offset: r.u64()?, whence: r.u32()? },
+        opcode::COPY_FILE_RANGE => copy_file_range(r, false)?,
+        opcode::COPY_FILE_RANGE_64 => copy_file_range(r, true)?,
+        opcode::SYNCFS => Op::SyncFs,
+        opcode::STATX => Op::StatX { fh: handle_if_flagged(&mut r)? },
         _ => Op::Unknown,
     })
+}
+
+fn write<'a>(mut r: Reader<'a>, tail: Reader<'a>) -> Result<Op<'a>, Malformed> {
+    const CACHE: u32 = 1 << 0;
+    const KILL_SUIDGID: u32 = 1 << 2;
+    let (fh, offset, size, flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
+    let (direct, write_back) = (flags & LOCK_OWNER != 0, flags & CACHE != 0);
+    let (drop_set_ids, data) = (flags & KILL_SUIDGID != 0, exactly(tail, size)?);
+    Ok(Op::Write { fh, offset, data, direct, write_back, drop_set_ids })
+}
+
+fn flush(mut r: Reader<'_>) -> Result<Op<'_>, Malformed> {
+    let (fh, _) = (r.u64()?, r.u64()?);
+    Ok(Op::Flush { fh, lock_owner: r.u64()? })
+}
+
+fn set_xattr<'a>(mut r: Reader<'a>, mut tail: Reader<'a>) -> Result<Op<'a>, Malformed> {
+    const ACL_KILL_SGID: u32 = 1 << 0;
+    let (size, flags, of_kernel) = (r.u32()?, r.u32()?, r.u32()?);
+    let clear_setgid = of_kernel & ACL_KILL_SGID != 0;
+    Ok(Op::SetXattr { flags, clear_setgid, name: tail.name()?, value: exactly(tail, size)? })
+}
+
+fn copy_file_range<'a>(mut r: Reader<'a>, wide: bool) -> Result<Op<'a>, Malformed> {
+    let (fh, offset, to_node, to_fh) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+    let (to_offset, len, flags) = (r.u64()?, r.u64()?, r.u64()?);
+    Ok(Op::CopyFileRange { fh, offset, to_node, to_fh, to_offset, len, flags, wide })
 }
 
 /// The data of a request that told its length. The kernel pads nothing.

@@ -242,7 +242,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn garbage_is_refused_or_decoded_and_never_more(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn garbage_is_refused_or_decoded_and_never_more(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
         let _ = decode(&bytes);
         let (head, rest) = bytes.split_at(bytes.len().min(IN_HEADER));
         let (record, tail) = rest.split_at(rest.len().min(128));

@@ -1,8 +1,6 @@
 //! The plain channel: one read a request, one write an answer.
 
-use super::Route;
 use crate::abi::{self, Encoded, InitReply, MAX_REQUEST, Notice, Op, Reply, Wanted};
-use crate::session::Session;
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -10,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// The longest request: a write, with its header.
-const BUFFER: usize = MAX_REQUEST as usize + 4096;
+pub(super) const BUFFER: usize = MAX_REQUEST as usize + 4096;
 /// Parts of one write; Linux takes 1024.
 const MOST_PARTS: usize = 1000;
 
@@ -30,7 +28,7 @@ impl Device {
     }
 
     /// Reads one request; `None` when the connection is over. Blocks.
-    fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             return match (&self.0).read(buffer) {
                 // What the kernel took back before it was read.
@@ -101,18 +99,4 @@ impl Device {
     pub fn notify(&self, notice: &Notice) -> io::Result<()> {
         (&self.0).write(&notice.encode()).map(drop)
     }
-}
-
-/// Serves requests until the connection is over.
-pub fn serve(session: &Session, device: &Arc<Device>) -> io::Result<()> {
-    let _inside = session.runtime().enter();
-    let mut buffer = vec![0; BUFFER];
-    let route = Route::Device(device.clone());
-    while let Some(len) = device.read(&mut buffer)? {
-        match abi::decode(&buffer[..len]) {
-            Ok(request) => session.serve(&request, route.clone()),
-            Err(error) => session.refuse(error, &buffer[..len], &route),
-        }
-    }
-    Ok(())
 }

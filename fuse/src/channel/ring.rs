@@ -1,18 +1,19 @@
 //! FUSE over io_uring: the kernel puts requests into buffers of ours and takes the answers from
 //! there; one system call commits answers and waits for requests.
 //!
-//! The kernel has one queue for each CPU that could exist and sends a request to the queue of the CPU
-//! that it was made on. One thread a CPU, pinned there, serves it: between a caller that sleeps and
-//! the thread that wakes on the same CPU nothing has to be woken elsewhere, which is most of what a
-//! small request costs.
+//! The kernel has one queue for each CPU that could exist and sends a request to the queue of the
+//! CPU that it was made on. One thread a CPU, pinned there, serves it: between a caller that sleeps
+//! and the thread that wakes on the same CPU nothing has to be woken elsewhere, which is most of
+//! what a small request costs.
 //!
 //! Invariant: a queue has entries to spare in which the kernel can put requests, however many
 //! requests wait for their answers: more are made as they are needed, so that a request that waits
-//! for another (a lock) does not stand in its way. They are made ahead, because a new entry does not
-//! get a request that is queued already: those come when any request of the queue is answered.
+//! for another (a lock) does not stand in its way. They are made ahead, because a new entry does
+//! not get a request that is queued already: those come when any request of the queue is answered.
 
+use super::ring_entry::Entry;
 use super::ring_queue::Outbox;
-use super::{Device, Entry, Route};
+use super::{Device, Route};
 use crate::session::Session;
 use io_uring::{IoUring, cqueue, opcode, squeue::Entry128, types::Fd};
 use std::io;
@@ -23,8 +24,9 @@ use std::thread::JoinHandle;
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Entries of a queue in which the kernel can put requests, beside those whose requests wait. Each is
-/// 1 MiB of address space; memory is taken when it is used, and the kernel uses the newest first.
+/// Entries of a queue in which the kernel can put requests, beside those whose requests wait. Each
+/// is 1 MiB of address space; memory is taken when it is used, and the kernel uses the newest
+/// first.
 const SPARE_ENTRIES: usize = 32;
 /// Most of a ring.
 const MOST_ENTRIES: usize = 8192;
@@ -331,56 +333,4 @@ fn command(commit_id: u64, queue: u16) -> [u8; 80] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Handler, Outcome, abi};
-
-    struct Nobody;
-
-    impl Handler for Nobody {
-        fn handle(&self, _: &abi::Request<'_>) -> Outcome {
-            Outcome::Done(Err(abi::Errno(libc::ENOSYS)))
-        }
-
-        fn unwanted(&self, _: &abi::Header, _: &abi::Reply) {}
-    }
-
-    /// As for buffers that are too short for it: each new entry would be refused like the one
-    /// before.
-    #[test]
-    fn a_queue_that_takes_no_entries_is_not_offered_more() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let session = Session::new(Arc::new(Nobody), runtime.handle().clone(), None);
-        let mut ring = Ring::new(vec![0, 1]).unwrap();
-        while ring.wants_entry(0) {
-            ring.make_entry(0).unwrap();
-        }
-        assert_eq!(ring.entries.len(), SPARE_ENTRIES);
-        for index in 0..SPARE_ENTRIES {
-            assert!(ring.arrived(index, -libc::EINVAL, &session).unwrap());
-        }
-        assert!(!ring.wants_entry(0) && ring.wants_entry(1));
-        // One that is lost in use is replaced.
-        let index = ring.make_entry(1).unwrap();
-        ring.taken[index] = true;
-        assert!(ring.arrived(index, -libc::EIO, &session).unwrap() && ring.wants_entry(1));
-    }
-
-    #[test]
-    fn what_passes_ends_no_ring() {
-        let mut ring = Ring::new(vec![0]).unwrap();
-        for errno in [libc::EAGAIN, libc::EBUSY, libc::EINTR] {
-            ring.reap(Err(io::Error::from_raw_os_error(errno))).unwrap();
-        }
-        assert!(ring.reap(Err(io::Error::from_raw_os_error(libc::EBADF))).is_err());
-    }
-
-    #[test]
-    fn lists_of_cpus_parse() {
-        assert_eq!(parse_cpus("0\n"), Some(vec![0]));
-        assert_eq!(parse_cpus("0-2,5,7-8\n"), Some(vec![0, 1, 2, 5, 7, 8]));
-        for bad in ["", "x", "1-", "0-2,", "-1"] {
-            assert_eq!(parse_cpus(bad), None, "{bad}");
-        }
-    }
-}
+mod tests;

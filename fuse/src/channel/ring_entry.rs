@@ -20,8 +20,8 @@ const LEN: usize = PAYLOAD_AT + MAX_REQUEST as usize;
 /// A buffer with its place in a queue.
 ///
 /// The kernel and this process own it in turns. From the completion that brings a request until the
-/// commit of its answer it is ours: the ring's thread reads the request, then whoever answers writes
-/// the answer, once, and hands it to the ring's thread. Between, nobody here touches it.
+/// commit of its answer it is ours: the ring's thread reads the request, then whoever answers
+/// writes the answer, once, and hands it to the ring's thread. Between, nobody here touches it.
 pub struct Entry {
     memory: NonNull<u8>,
     /// Of the queue in the kernel.

@@ -1,7 +1,9 @@
-//! Deletes the chunks of segments whose last byte was removed, and then lets the state forget them (I7).
+//! Deletes the chunks of segments whose last byte was removed, and then lets the state forget them
+//! (I7).
 //!
-//! Invariant: a segment is forgotten only when every target that may hold a chunk of it has acknowledged the
-//! deletion. What a target that is down holds waits for it and delays nothing else.
+//! Invariant: a segment is forgotten only when every target that may hold a chunk of it has
+//! acknowledged the deletion. What a target that is down holds waits for it and delays nothing
+//! else.
 
 use super::propose::propose;
 use crate::node::Node;

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
 use weft_proto::v1;
 
-/// A session that does not answer a recall for so many times its time to live is not renewed any more: a
-/// flush may have to wait for storage, and others wait for it.
+/// A session that does not answer a recall for so many times its time to live is not renewed any
+/// more: a flush may have to wait for storage, and others wait for it.
 const RECALL_TIMEOUT_TTLS: u32 = 3;
 
 /// Declares sessions dead that are silent, or that keep a recalled lease for too long.

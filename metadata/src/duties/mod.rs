@@ -1,7 +1,8 @@
 //! What the leader does besides answering, one duty a file.
 //!
 //! Every duty runs only while this server leads, in tasks that end with the term; whatever they
-//! decide goes through the log ([`propose`]), so that a duty cut off in the middle is taken up by the next leader.
+//! decide goes through the log ([`propose`]), so that a duty cut off in the middle is taken up by
+//! the next leader.
 
 mod clear_sessions;
 mod collect_garbage;

@@ -14,8 +14,8 @@ use weft_proto::{Profile, v1};
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Makes new groups whenever the set of targets of a pool has changed and then stayed the same for
-/// a while. The old groups are retired: their segments stay where they are. Those without any are dropped at
-/// a later change, when what was on its way to them has long been committed.
+/// a while. The old groups are retired: their segments stay where they are. Those without any are
+/// dropped at a later change, when what was on its way to them has long been committed.
 pub async fn place(node: &Arc<Node>) {
     let settle = Duration::from_millis(node.config.placement_settle_ms);
     let late = Duration::from_millis(node.config.placement_keep_ms);
@@ -80,8 +80,8 @@ fn placed(pool: &v1::PoolInfo) -> BTreeSet<u32> {
     pool.pgs.iter().filter(|pg| !pg.retired).flat_map(|pg| pg.targets.iter().copied()).collect()
 }
 
-/// The entry that sets these groups; those that are not in it are retired by it, and those of `dropped` go that
-/// are of no use.
+/// The entry that sets these groups; those that are not in it are retired by it, and those of
+/// `dropped` go that are of no use.
 fn replace(
     map: &v1::ClusterMap,
     pool: &v1::PoolInfo,

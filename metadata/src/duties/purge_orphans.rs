@@ -41,7 +41,8 @@ pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
         }
         // A session that opened one under a lease, without asking, says so when that is recalled.
         let closed = node.soft.with(|s| s.not_open(&orphans));
-        // None is granted a lease until they are gone: under it, one could be opened without asking.
+        // None is granted a lease until they are gone: under it, one could be opened without
+        // asking.
         let patience = Instant::now() + node.config.session_ttl();
         let Ok(claim) = conflicts::claim_own(node, term, closed, patience).await else {
             sleep(LOOK_INTERVAL).await;
@@ -53,8 +54,8 @@ pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
             let purged = propose(node, "remove orphans", Body::PurgeInodes(entry)).await;
             node.soft.with(|s| s.end_purge(&free));
             if purged.is_ok() {
-                // A large one is removed in bounded steps: look again at the same place, and not from
-                // the start, where there is much that was removed.
+                // A large one is removed in bounded steps: look again at the same place, and not
+                // from the start, where there is much that was removed.
                 after = orphans.first().map_or(after, |first| InodeId(first.0.saturating_sub(1)));
                 continue;
             }

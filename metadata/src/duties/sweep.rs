@@ -1,13 +1,13 @@
 //! Deletes chunks that a dead session never committed (I7).
 //!
-//! [`sweep`] lists the targets for chunks of sessions that are dead: all of a target once, when this server begins
-//! to lead or the target comes up or was opened anew, and then those of one session at a time, when it has
-//! ended. Before it lists, it fences those sessions off: what they had sent may arrive at any time, and is refused
-//! then, until the target is opened anew.
+//! [`sweep`] lists the targets for chunks of sessions that are dead: all of a target once, when
+//! this server begins to lead or the target comes up or was opened anew, and then those of one
+//! session at a time, when it has ended. Before it lists, it fences those sessions off: what they
+//! had sent may arrive at any time, and is refused then, until the target is opened anew.
 //!
-//! Invariant: a chunk is swept only if, at one moment after it was listed, its session was dead and its segment
-//! unknown: a dead session commits nothing any more (I5), so that stays true. What a target that is down holds
-//! waits for it and delays nothing else.
+//! Invariant: a chunk is swept only if, at one moment after it was listed, its session was dead and
+//! its segment unknown: a dead session commits nothing any more (I5), so that stays true. What a
+//! target that is down holds waits for it and delays nothing else.
 
 use crate::node::Node;
 use crate::soft::targets::Targets;
@@ -34,16 +34,16 @@ const WHOLE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// A target that is up.
 struct Up {
     address: String,
-    /// The number that its daemon gave to opening it: fences are forgotten then, and with an index that was lost,
-    /// chunks come back that were deleted.
+    /// The number that its daemon gave to opening it: fences are forgotten then, and with an index
+    /// that was lost, chunks come back that were deleted.
     opened: u64,
 }
 
 /// What was looked at already, and what is to be.
 #[derive(Default)]
 struct Swept {
-    /// Targets that were looked at as a whole, when, and as which opening of them; not those that have been away
-    /// since.
+    /// Targets that were looked at as a whole, when, and as which opening of them; not those that
+    /// have been away since.
     whole: BTreeMap<TargetId, (Instant, u64)>,
     /// Targets that failed, and until when they are left alone.
     resting: BTreeMap<TargetId, Instant>,

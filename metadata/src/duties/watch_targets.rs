@@ -18,7 +18,8 @@ pub async fn watch_targets(node: &Arc<Node>, targets: &Targets, since: Instant) 
             continue;
         }
         for change in &changes {
-            tracing::info!(target = change.target, state = ?change.state(), full = change.full, "target changes");
+            tracing::info!(target = change.target, state = ?change.state(), full =
+                change.full, "target changes");
         }
         let entry = v1::SetTargetStateEntry { changes };
         // The reply says whether it took effect; if not, the next look decides anew.

@@ -98,7 +98,8 @@ fn newer(index: u64, why: &str) -> Error {
     Error::new(
         ErrorKind::Protocol,
         format!(
-            "log entry {index} cannot be applied: {why}; a newer version of weft wrote it, upgrade this server"
+            "log entry {index} cannot be applied: {why}; a newer version of weft wrote it, \
+             upgrade this server"
         ),
     )
 }

@@ -1,13 +1,14 @@
-//! Who writes the log: the event loop itself while the disk is quick, since handing a write over and
-//! being woken by its end costs more than a short wait; else the worker, beside the loop.
+//! Who writes the log: the event loop itself while the disk is quick, since handing a write over
+//! and being woken by its end costs more than a short wait; else the worker, beside the loop.
 //!
-//! Invariants: the loop writes only when the worker has nothing left to write, so that changes reach
-//! the disk in order; before it does, everything that is ready to leave has left.
+//! Invariants: the loop writes only when the worker has nothing left to write, so that changes
+//! reach the disk in order; before it does, everything that is ready to leave has left.
 //!
-//! A write of the loop's own that hangs needs no one to step down: meanwhile nothing leaves, no heartbeat and no
-//! answer, the lease to answer reads runs out, and the others elect another after an election timeout. The
-//! price is that who is connected here waits for its deadline. What the worker writes beside the loop is
-//! watched ([`super::driver`]), since the loop would go on leading.
+//! A write of the loop's own that hangs needs no one to step down: meanwhile nothing leaves, no
+//! heartbeat and no answer, the lease to answer reads runs out, and the others elect another after
+//! an election timeout. The price is that who is connected here waits for its deadline. What the
+//! worker writes beside the loop is watched ([`super::driver`]), since the loop would go on
+//! leading.
 
 use super::driver::{Driver, ended};
 use super::setup::LogJob;

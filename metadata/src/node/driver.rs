@@ -10,21 +10,18 @@
 //! lease before; Raft's timeouts come from the node's own seed.
 
 use super::apply::{self, Applied};
-use super::lease::Lease;
 use super::outbox::Outbox;
 use super::proposal::{Pending, Proposal};
 use super::setup::{LogJob, log_writer, logger, raft_config};
-use super::{Node, View, not_leader};
+use super::{Node, not_leader};
 use crate::config::Config;
 use crate::env::Env;
 use crate::folder::{LOG, MOVE_AWAY};
 use crate::raftlog::{Append, LogDb, LogStorage, Position};
 use crate::replication::{Link, Lost};
 use crate::snapshot::Snapshots;
-use crate::soft::SoftState;
 use crate::state::StateMachine;
 use crate::worker::Worker;
-use parking_lot::Mutex;
 use raft::eraftpb::{Entry, Message, MessageType};
 use raft::{SnapshotStatus, StateRole};
 use rand::Rng;
@@ -32,7 +29,7 @@ use rand::rngs::StdRng;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use weft_net::Peers;
@@ -57,8 +54,9 @@ pub struct Wiring {
     pub inbox: mpsc::Receiver<Vec<Message>>,
     pub lost: mpsc::UnboundedReceiver<Lost>,
     pub snapshots: Arc<Snapshots>,
-    /// The entry that admitted this server when its disk was lost; index 0: none. Before its log holds it,
-    /// it stands for no election, and votes only for who has it; without a term, for nobody.
+    /// The entry that admitted this server when its disk was lost; index 0: none. Before its log
+    /// holds it, it stands for no election, and votes only for who has it; without a term, for
+    /// nobody.
     pub admitted: Position,
     pub shutdown: watch::Receiver<bool>,
 }
@@ -145,24 +143,7 @@ impl Driver {
         let applier =
             Worker::start("apply", env.threads, apply::applier(state.clone(), applied_tx))
                 .map_err(start)?;
-        let me = config.id;
-        let others = config.peers.clone().into_iter().map(|p| p.id).filter(|&id| id != me);
-        let node = Arc::new(Node {
-            lease: Lease::new(config.election_timeout()),
-            soft: SoftState::default(),
-            view: watch::Sender::new(View::default()),
-            applied: watch::Sender::new(applied_index),
-            map: watch::Sender::new(Arc::new(map_of(&state)?)),
-            map_changes: Mutex::default(),
-            commit: AtomicU64::new(applied_index),
-            proposals: proposals_tx,
-            barriers: barriers_tx,
-            admissions: others.map(|id| (id, Default::default())).collect(),
-            replaceable: AtomicBool::new(false),
-            state,
-            env,
-            config,
-        });
+        let node = Arc::new(Node::new(config, env, state, proposals_tx, barriers_tx)?);
         let rng = node.env.rng(node.config.id.0);
         let driver = Self {
             node: node.clone(),
@@ -304,8 +285,9 @@ impl Driver {
         self.leave_to_others()
     }
 
-    /// A leader whose state cannot be read ends, as one that cannot apply to it does, if the others go on
-    /// without it: they have it whole. Otherwise only those fail that ask for what is damaged.
+    /// A leader whose state cannot be read ends, as one that cannot apply to it does, if the others
+    /// go on without it: they have it whole. Otherwise only those fail that ask for what is
+    /// damaged.
     fn leave_to_others(&self) -> Result<()> {
         let patience = self.node.config.election_timeout();
         let answer = self.heard.values().filter(|heard| heard.elapsed() < patience).count();
@@ -320,8 +302,8 @@ impl Driver {
         }
     }
 
-    /// Whether the others commit what this server cannot write: it answers nobody, since it applies only
-    /// what it has written itself, and one of them could.
+    /// Whether the others commit what this server cannot write: it answers nobody, since it applies
+    /// only what it has written itself, and one of them could.
     fn log_hangs(&self) -> bool {
         let log = &self.raw.raft.raft_log;
         let patience = self.node.config.election_timeout();
@@ -331,7 +313,8 @@ impl Driver {
 
     fn step_down(&mut self) {
         tracing::error!(
-            "the log's disk has written nothing for an election timeout: this server gives up its lead"
+            "the log's disk has written nothing for an election timeout: this server gives up its \
+             lead"
         );
         let raft = &mut self.raw.raft;
         raft.become_follower(raft.term, raft::INVALID_ID);
@@ -361,8 +344,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The leader counts on entries that this server acknowledged and does not have: it must not vote
-    /// any more.
+    /// The leader counts on entries that this server acknowledged and does not have: it must not
+    /// vote any more.
     fn lost_entries(&self, commit: u64) -> Result<Error> {
         self.log.condemn()?;
         let last = self.raw.raft.raft_log.last_index();
@@ -389,8 +372,8 @@ impl Driver {
         }
     }
 
-    /// The term that this server leads, unless it was deposed a moment ago, which is not published yet:
-    /// Raft would forward to the next leader what may only be asked of a leader.
+    /// The term that this server leads, unless it was deposed a moment ago, which is not published
+    /// yet: Raft would forward to the next leader what may only be asked of a leader.
     pub(super) fn leads_still(&self) -> Option<u64> {
         let raft = &self.raw.raft;
         self.leads.filter(|&term| raft.state == StateRole::Leader && raft.term == term)
@@ -555,14 +538,6 @@ impl Driver {
     pub(super) fn not_leader(&self) -> Error {
         let leader = Some(NodeId(self.raw.raft.leader_id)).filter(|id| id.0 != 0);
         not_leader(&self.node.config, leader)
-    }
-}
-
-/// The cluster map; an empty one before the cluster is made.
-pub(super) fn map_of(state: &StateMachine) -> Result<v1::ClusterMap> {
-    match state.cluster_map() {
-        Err(e) if e.kind == ErrorKind::Unavailable => Ok(v1::ClusterMap::default()),
-        map => map,
     }
 }
 

@@ -1,8 +1,8 @@
-//! What comes with leading a term: the soft state that begins and ends with it, and the rounds of messages that
-//! prove, for reads, that nobody else leads.
+//! What comes with leading a term: the soft state that begins and ends with it, and the rounds of
+//! messages that prove, for reads, that nobody else leads.
 
-use super::View;
-use super::driver::{Driver, map_of};
+use super::driver::Driver;
+use super::{View, map_of};
 use raft::StateRole;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

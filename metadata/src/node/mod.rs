@@ -2,10 +2,11 @@
 //! ([`driver`]).
 //!
 //! Invariants: a proposal is answered after it was applied here, or with an error that makes the
-//! client retry it under the same number (I4); [`ErrorKind::NotLeader`] says that it is in no log, and
-//! [`ErrorKind::Unavailable`] that it may be; a read that passed [`Node::read_barrier`] sees all
-//! that was acknowledged before it began (I6).
+//! client retry it under the same number (I4); [`ErrorKind::NotLeader`] says that it is in no log,
+//! and [`ErrorKind::Unavailable`] that it may be; a read that passed [`Node::read_barrier`] sees
+//! all that was acknowledged before it began (I6).
 
+mod admission;
 mod apply;
 mod compaction;
 mod disk;
@@ -66,8 +67,8 @@ pub struct Node {
     lease: Lease,
     proposals: mpsc::Sender<Proposal>,
     barriers: mpsc::Sender<oneshot::Sender<Result<()>>>,
-    /// The others, with the last request of each to be admitted and what that was told. Held while an entry
-    /// is under way.
+    /// The others, with the last request of each to be admitted and what that was told. Held while
+    /// an entry is under way.
     admissions: BTreeMap<NodeId, Admission>,
     /// This server leads, and a majority of the group answers without it.
     replaceable: AtomicBool,
@@ -79,6 +80,34 @@ type Admission = Arc<tokio::sync::Mutex<Option<(Bytes, v1::JoinReply)>>>;
 const MAX_ENTRY: usize = 2 << 20;
 
 impl Node {
+    fn new(
+        config: Config,
+        env: Env,
+        state: Arc<StateMachine>,
+        proposals: mpsc::Sender<Proposal>,
+        barriers: mpsc::Sender<oneshot::Sender<Result<()>>>,
+    ) -> Result<Self> {
+        let applied = state.applied();
+        let me = config.id;
+        let others = config.peers.clone().into_iter().map(|p| p.id).filter(|&id| id != me);
+        Ok(Self {
+            lease: Lease::new(config.election_timeout()),
+            soft: SoftState::default(),
+            view: watch::Sender::new(View::default()),
+            applied: watch::Sender::new(applied),
+            map: watch::Sender::new(Arc::new(map_of(&state)?)),
+            map_changes: Mutex::default(),
+            commit: AtomicU64::new(applied),
+            proposals,
+            barriers,
+            admissions: others.map(|id| (id, Default::default())).collect(),
+            replaceable: AtomicBool::new(false),
+            state,
+            env,
+            config,
+        })
+    }
+
     /// Who leads.
     pub fn view(&self) -> View {
         *self.view.borrow()
@@ -94,7 +123,8 @@ impl Node {
         self.map.subscribe()
     }
 
-    /// What has changed of the map since that of this epoch; `None` where only the whole map can tell.
+    /// What has changed of the map since that of this epoch; `None` where only the whole map can
+    /// tell.
     pub fn map_changes(&self, since: u64) -> Option<v1::ClusterMap> {
         self.map_changes.lock().since(since)
     }
@@ -141,8 +171,8 @@ impl Node {
         not_leader(&self.config, self.view().leader)
     }
 
-    /// What to answer in place of an error: if this server cannot read its state, and another can take its
-    /// lead, that is asked again.
+    /// What to answer in place of an error: if this server cannot read its state, and another can
+    /// take its lead, that is asked again.
     pub fn or_elsewhere(&self, error: Error) -> Error {
         let unreadable = error.kind == ErrorKind::Io && self.state.failure().is_some();
         if !unreadable || !self.replaceable.load(Ordering::Relaxed) {
@@ -206,46 +236,6 @@ impl Node {
         }
     }
 
-    /// Has the group note that a server lost its disk and starts anew. Answers what it must know to
-    /// take part again; see [`crate::join`]. The same request again is told the same: its server was silent
-    /// all the while. One entry for a server is under way at a time, whoever gives up waiting for it.
-    /// Errors: `Protocol`, it is not another server of this group; `Invalid`, it is configured with others;
-    /// those of [`Self::propose`].
-    pub async fn admit(self: &Arc<Self>, request: v1::JoinRequest) -> Result<v1::JoinReply> {
-        let server = NodeId(request.node);
-        let Some(admission) = self.admissions.get(&server).cloned() else {
-            let what = format!("server {server} is not another member of this group");
-            return Err(Error::new(ErrorKind::Protocol, what));
-        };
-        let mut members: Vec<u64> = self.config.peers.iter().map(|p| p.id.0).collect();
-        members.sort_unstable();
-        if !request.members.is_empty() && request.members != members {
-            let what = format!(
-                "the group is made of servers {members:?}, server {server} is configured with {:?}",
-                request.members
-            );
-            return Err(Error::new(ErrorKind::Invalid, what));
-        }
-        let mut last = admission.lock_owned().await;
-        let node = self.clone();
-        let admitted = tokio::spawn(async move {
-            let known =
-                last.as_ref().filter(|(nonce, _)| !nonce.is_empty() && *nonce == request.nonce);
-            if let Some((_, reply)) = known {
-                return Ok(reply.clone());
-            }
-            tracing::warn!(server = server.0, "a server with an empty disk asks to be admitted");
-            let entry = v1::log_entry::Body::AdmitServer(v1::AdmitServerEntry { node: server.0 });
-            let (at, _) = node.propose_at(entry, Effect::Nothing).await?;
-            let cluster = node.map().cluster.clone();
-            let (term, index) = (at.term, at.index);
-            let reply = v1::JoinReply { empty: false, cluster, members, term, index };
-            *last = Some((request.nonce, reply.clone()));
-            Ok(reply)
-        });
-        admitted.await.map_err(|e| Error::new(ErrorKind::Internal, format!("admission: {e}")))?
-    }
-
     /// Returns when the state here holds all that was acknowledged before the call, anywhere.
     pub async fn read_barrier(&self) -> Result<()> {
         if self.lease.holds(Instant::now()) {
@@ -271,8 +261,8 @@ fn not_leader(config: &Config, leader: Option<NodeId>) -> Error {
     Error { kind: ErrorKind::NotLeader, message, hint: address }
 }
 
-/// The error for who asked for a change that is in the log of a server that has lost its lead: it may
-/// take effect yet, or not. `not_leader` knows who leads.
+/// The error for who asked for a change that is in the log of a server that has lost its lead: it
+/// may take effect yet, or not. `not_leader` knows who leads.
 fn in_doubt(not_leader: &Error) -> Error {
     let message = format!("{}; whether the change takes effect is not known", not_leader.message);
     Error { kind: ErrorKind::Unavailable, message, hint: not_leader.hint.clone() }
@@ -285,4 +275,12 @@ fn stopping() -> Error {
 /// The cluster's identity in a map, once the cluster was made.
 pub fn cluster_of(map: &v1::ClusterMap) -> Option<Uuid> {
     Uuid::from_slice(&map.cluster).filter(|c| *c != Uuid::NIL)
+}
+
+/// The cluster map; an empty one before the cluster is made.
+fn map_of(state: &StateMachine) -> Result<v1::ClusterMap> {
+    match state.cluster_map() {
+        Err(e) if e.kind == ErrorKind::Unavailable => Ok(v1::ClusterMap::default()),
+        map => map,
+    }
 }

@@ -46,8 +46,8 @@ impl Driver {
     pub(super) async fn install(&mut self, mut ready: Ready) -> Result<()> {
         // The messages wait for the installation: reporting now would confuse the order.
         self.write_now()?;
-        // Every change of the log, truncations too: one that is written after the log was reset would
-        // undo that in part.
+        // Every change of the log, truncations too: one that is written after the log was reset
+        // would undo that in part.
         while !self.unwritten.is_empty() {
             self.written.recv().await.ok_or_else(|| ended("log"))??;
             self.unwritten.pop_front();

@@ -1,5 +1,6 @@
-//! Notes when inodes were read. It is no change of theirs: the change time stays, and nobody's lease is
-//! recalled. An access before the last change is not kept; to set an older time on purpose is a change.
+//! Notes when inodes were read. It is no change of theirs: the change time stays, and nobody's
+//! lease is recalled. An access before the last change is not kept; to set an older time on purpose
+//! is a change.
 
 use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::Inode;

@@ -307,7 +307,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Live bytes, that garbage is garbage, and that every segment's placement group is there and counts it.
+    /// Live bytes, that garbage is garbage, and that every segment's placement group is there and
+    /// counts it.
     fn segments(&mut self, extents: &Extents) -> StoreResult<()> {
         let state = self.state;
         let mut named: BTreeMap<u32, u64> = BTreeMap::new();
@@ -352,7 +353,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Locks belong to sessions that live, or of which they are left to be deleted, which lead to them, and stand against no other.
+    /// Locks belong to sessions that live, or of which they are left to be deleted, which lead to
+    /// them, and stand against no other.
     fn locks(&mut self) -> StoreResult<()> {
         let state = self.state;
         let mut last = None;

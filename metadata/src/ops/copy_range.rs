@@ -1,5 +1,5 @@
-//! Makes a range of a file show what another range holds, without moving data: extents of both point at
-//! the same segments. A segment lives until the last byte of it goes, whoever points at it
+//! Makes a range of a file show what another range holds, without moving data: extents of both
+//! point at the same segments. A segment lives until the last byte of it goes, whoever points at it
 //! ([`crate::tables::content`]).
 
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
@@ -81,7 +81,8 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// What is in `len` bytes of the source, up to what cannot be shared. Refused if that comes first.
+    /// What is in `len` bytes of the source, up to what cannot be shared. Refused if that comes
+    /// first.
     fn gather(&mut self, from: &Inode, len: u64) -> Result<(Vec<v1::Extent>, u64), Fault> {
         let (start, stop) = (self.op.from_off, self.op.from_off.saturating_add(len));
         let (mut extents, mut copied, mut obstacle) = (Vec::new(), len, None);

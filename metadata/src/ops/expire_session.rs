@@ -9,8 +9,8 @@ use weft_proto::{SessionId, v1};
 impl Operation for v1::ExpireSessionEntry {
     type Plan = ();
 
-    /// A session that is gone already is no error: the leader may ask twice, and asks again for what is left
-    /// of it.
+    /// A session that is gone already is no error: the leader may ask twice, and asks again for
+    /// what is left of it.
     fn check(&self, _: &dyn Read, _: &Context) -> Result<(), Fault> {
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Makes room or a hole in a file.
 //!
-//! Room is not set aside: a write goes to a new segment wherever there is space, so there is nothing to
-//! keep for it. What remains of an allocation is the size, and the times, which every call changes as it
-//! does on a local filesystem.
+//! Room is not set aside: a write goes to a new segment wherever there is space, so there is
+//! nothing to keep for it. What remains of an allocation is the size, and the times, which every
+//! call changes as it does on a local filesystem.
 
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::Inode;
@@ -49,7 +49,8 @@ impl Operation for v1::FallocateOp {
         if !self.keep_size {
             file.attr.size = size.max(end);
         }
-        // Also if nothing changed: whoever finds the version one higher takes that for its own doing.
+        // Also if nothing changed: whoever finds the version one higher takes that for its own
+        // doing.
         file.attr.data_version += 1;
         file.attr.mtime_ns = cx.now;
         file.attr.ctime_ns = cx.now;

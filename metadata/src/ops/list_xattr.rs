@@ -12,7 +12,8 @@ use weft_proto::{InodeId, v1};
 
 /// A value that is longer, in bytes, is not sent before it is asked for.
 const SHORT: usize = 512;
-/// Nor are any of an inode whose names and short values are longer, or that has to be read through long ones.
+/// Nor are any of an inode whose names and short values are longer, or that has to be read through
+/// long ones.
 pub(crate) const SHORT_ALL: usize = 4 << 10;
 const READ_ALL: u64 = 16 << 10;
 
@@ -28,13 +29,14 @@ impl Query for v1::ListXattrOp {
     }
 
     fn longest(&self) -> usize {
-        // A name has a byte at least, and two that say how long it is in place of the one that ends it.
+        // A name has a byte at least, and two that say how long it is in place of the one that ends
+        // it.
         BRIEF + 2 * MAX_LIST as usize
     }
 }
 
-/// All attributes of an inode, those with long values without them; nothing if that is too much to be sent
-/// unasked, or the inode is gone.
+/// All attributes of an inode, those with long values without them; nothing if that is too much to
+/// be sent unasked, or the inode is gone.
 pub(crate) fn short_xattrs(state: &dyn Read, ino: InodeId) -> StoreResult<Option<v1::Xattrs>> {
     let inode = state.inode(ino)?.filter(|inode| inode.xattr_bytes <= READ_ALL);
     let Some(inode) = inode else { return Ok(None) };

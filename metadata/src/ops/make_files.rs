@@ -1,7 +1,8 @@
-//! Makes files that a session has made on its own, with their first content: one commit for create, write
-//! and close.
+//! Makes files that a session has made on its own, with their first content: one commit for create,
+//! write and close.
 //!
-//! What the session shows of them already is what they become: their numbers, times, owner and mode.
+//! What the session shows of them already is what they become: their numbers, times, owner and
+//! mode.
 
 use super::commit_extents::{self, believed};
 use crate::operation::{Change, Context, Fault, Reply, attempt, refuse};

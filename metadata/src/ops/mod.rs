@@ -1,4 +1,5 @@
-//! The operations of the state machine, one a file ([`crate::operation`]), and which of them carries a request out.
+//! The operations of the state machine, one a file ([`crate::operation`]), and which of them
+//! carries a request out.
 //!
 //! Permissions are the business of the client's kernel; what is checked here is structure.
 
@@ -61,8 +62,9 @@ enum Handler<'a> {
     Read(&'a dyn Query),
     /// The log.
     Change(&'a dyn Change),
-    /// The soft state of the leader, which answers no more bytes than this, but for what comes along. Others may
-    /// wait for long, and are answered in few words, or in as many as they asked with.
+    /// The soft state of the leader, which answers no more bytes than this, but for what comes
+    /// along. Others may wait for long, and are answered in few words, or in as many as they asked
+    /// with.
     Soft { longest: usize },
 }
 

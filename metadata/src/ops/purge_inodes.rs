@@ -1,5 +1,5 @@
-//! Deletes orphans that nobody has open, a bounded number of extents and attributes at a time: an orphan with
-//! more extents stays one, and the leader asks again.
+//! Deletes orphans that nobody has open, a bounded number of extents and attributes at a time: an
+//! orphan with more extents stays one, and the leader asks again.
 
 use crate::operation::{Context, EMPTY, Fault, Operation, Reply, attempt};
 use crate::schema::{self, Inode, Tag};
@@ -46,7 +46,8 @@ impl Operation for v1::PurgeInodesEntry {
     }
 }
 
-/// Deletes up to `limit` extents of an orphan, and it with the last. Answers how many, and attributes.
+/// Deletes up to `limit` extents of an orphan, and it with the last. Answers how many, and
+/// attributes.
 fn purge(tx: &mut Txn<'_>, ino: InodeId, limit: usize) -> StoreResult<usize> {
     let inode = tx.state().inode_that_exists(ino)?;
     let (deleted, inode) = content::purge(tx, inode, limit)?;
@@ -54,7 +55,8 @@ fn purge(tx: &mut Txn<'_>, ino: InodeId, limit: usize) -> StoreResult<usize> {
     Ok(deleted + attributes)
 }
 
-/// Deletes an inode without extents, and all that belongs to it. Answers how many attributes it had.
+/// Deletes an inode without extents, and all that belongs to it. Answers how many attributes it
+/// had.
 fn delete(tx: &mut Txn<'_>, inode: &Inode) -> StoreResult<usize> {
     let ino = inode.ino();
     let mut attributes = 0;

@@ -13,9 +13,10 @@ const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
 
-/// Most directories above one that a directory is moved into, or from in place of another: a move walks up
-/// to the root to see that nothing becomes its own ancestor, on every replica. That is twice as deep as a
-/// path of Linux's can say; deeper trees can be made step by step, and everything can be moved out of them.
+/// Most directories above one that a directory is moved into, or from in place of another: a move
+/// walks up to the root to see that nothing becomes its own ancestor, on every replica. That is
+/// twice as deep as a path of Linux's can say; deeper trees can be made step by step, and
+/// everything can be moved out of them.
 const MAX_DEPTH: usize = 4096;
 
 pub(crate) enum Plan {
@@ -161,7 +162,8 @@ fn check_ancestry(
     Ok(())
 }
 
-/// Whether `dir` is `top` or lies below it. [`ErrorKind::TooDeep`] if that takes too long to find out.
+/// Whether `dir` is `top` or lies below it. [`ErrorKind::TooDeep`] if that takes too long to find
+/// out.
 fn is_within(state: &dyn Read, dir: InodeId, top: u64) -> Result<bool, Fault> {
     let mut at = dir;
     for _ in 0..MAX_DEPTH {

@@ -1,8 +1,8 @@
 //! Sets numbers of inodes aside for files that a session makes on its own.
 //!
-//! They are the session's for as long as it lives: a file may be told long after it was made. And for a
-//! while after it was declared dead, since its client makes what the group had not heard of in its next
-//! session: by age, because all sessions may die together.
+//! They are the session's for as long as it lives: a file may be told long after it was made. And
+//! for a while after it was declared dead, since its client makes what the group had not heard of
+//! in its next session: by age, because all sessions may die together.
 
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Number, Numbers};
@@ -11,8 +11,9 @@ use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 /// Most numbers in one request.
 const MOST: u32 = 1 << 16;
-/// A session is given so many at a time to take its own from, at first and at most: twice what it has taken of
-/// the last. So sessions that ask in turns have a few ranges each, and not one for every request.
+/// A session is given so many at a time to take its own from, at first and at most: twice what it
+/// has taken of the last. So sessions that ask in turns have a few ranges each, and not one for
+/// every request.
 const BLOCK: [u64; 2] = [MOST as u64, 1 << 24];
 impl Operation for v1::ReserveInodesOp {
     type Plan = ();

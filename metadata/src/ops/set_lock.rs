@@ -1,5 +1,5 @@
-//! Locks a range of a file for its owner, unlocks it, or changes what the lock is for. Never waits: who
-//! wants to, asks for its turn first ([`crate::soft::lock_waits`]).
+//! Locks a range of a file for its owner, unlocks it, or changes what the lock is for. Never waits:
+//! who wants to, asks for its turn first ([`crate::soft::lock_waits`]).
 
 use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema;

@@ -1,9 +1,11 @@
-//! Sets the placement groups of a pool. A group that is left out is retired, and never loses a seat: segments
-//! point at seats for ever. One that was retired before is dropped if the entry says so and no segment names it.
+//! Sets the placement groups of a pool. A group that is left out is retired, and never loses a
+//! seat: segments point at seats for ever. One that was retired before is dropped if the entry says
+//! so and no segment names it.
 //!
-//! What is under way to a group when that is retired can still be committed: the leader has a group dropped long
-//! after. What comes when it has been dropped is refused, and its client writes it again, to another. The entry
-//! says which go, not its reader: one from a version that dropped none drops none, whoever applies it.
+//! What is under way to a group when that is retired can still be committed: the leader has a group
+//! dropped long after. What comes when it has been dropped is refused, and its client writes it
+//! again, to another. The entry says which go, not its reader: one from a version that dropped none
+//! drops none, whoever applies it.
 
 use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster, Group, Pool, Tag};

@@ -1,5 +1,5 @@
-//! Deletes extents that files do not show any more, a bounded number at a time: a file with more stays on
-//! the list, and the leader asks again.
+//! Deletes extents that files do not show any more, a bounded number at a time: a file with more
+//! stays on the list, and the leader asks again.
 
 use crate::operation::{Context, EMPTY, Fault, Operation, Reply, attempt};
 use crate::schema;

@@ -1,11 +1,11 @@
 //! The Raft log on disk: entries, hard state, and where the log begins, in a RocksDB of its own.
 //!
 //! Keys: `e` + index (big-endian) is an entry; `h` the hard state; `c` the configuration; `t` the
-//! position before the first entry; `i` the position of a snapshot that is being installed; `l` is there
-//! if the log lost entries that others count on.
-//! Invariants: a log is made once, and never in place of one that is missing; entries are contiguous from `t` + 1; [`LogDb::write`] is one atomic batch, on disk
-//! when it returns if any of it must be; a crash in the middle of an installation is finished or
-//! undone by [`LogDb::recover`].
+//! position before the first entry; `i` the position of a snapshot that is being installed; `l` is
+//! there if the log lost entries that others count on. Invariants: a log is made once, and never in
+//! place of one that is missing; entries are contiguous from `t` + 1; [`LogDb::write`] is one
+//! atomic batch, on disk when it returns if any of it must be; a crash in the middle of an
+//! installation is finished or undone by [`LogDb::recover`].
 
 use crate::folder::MOVE_AWAY;
 use raft::eraftpb::{ConfState, Entry, HardState};
@@ -71,7 +71,8 @@ pub struct Recovered {
 }
 
 impl LogDb {
-    /// Makes the log of a group with these servers, durably, with what its server has promised so far.
+    /// Makes the log of a group with these servers, durably, with what its server has promised so
+    /// far.
     pub fn make(dir: &Path, conf_state: &ConfState, hard_state: &HardState) -> Result<()> {
         let mut batch = WriteBatch::default();
         batch.put(CONF_STATE, conf_state.encode_to_vec());
@@ -133,13 +134,15 @@ impl LogDb {
         let last = self.last()?.filter(|l| l.index > truncated.index).unwrap_or(truncated);
         if applied > last.index {
             return Err(damaged(&format!(
-                "the state has applied entry {applied}, the log ends at {}: acknowledged entries are lost; {MOVE_AWAY}",
+                "the state has applied entry {applied}, the log ends at {}: acknowledged entries \
+                 are lost; {MOVE_AWAY}",
                 last.index
             )));
         }
         if applied < truncated.index {
             return Err(damaged(&format!(
-                "the state has applied entry {applied}, the log begins after {}: the state is lost or an old one; {MOVE_AWAY}",
+                "the state has applied entry {applied}, the log begins after {}: the state is \
+                 lost or an old one; {MOVE_AWAY}",
                 truncated.index
             )));
         }

@@ -1,8 +1,8 @@
 //! Keys and records of the state: what lies where in the store.
 //!
-//! A key is the shard (2 bytes), a tag (1 byte), and numbers in big-endian order, so that byte order
-//! is the order of meaning. A record is a protobuf message. Tags and field numbers are disk format:
-//! never reuse one.
+//! A key is the shard (2 bytes), a tag (1 byte), and numbers in big-endian order, so that byte
+//! order is the order of meaning. A record is a protobuf message. Tags and field numbers are disk
+//! format: never reuse one.
 //!
 //! | tag | key | record |
 //! |---|---|---|
@@ -17,7 +17,8 @@
 //! | lock | ino, sort, session, owner | [`weft_proto::locks::Ranges`]: what one owner holds |
 //! | lock_of | session, key of the lock | empty |
 //! | segment, garbage | session, seq | [`Segment`], [`v1::SegmentInfo`] |
-//! | session, reply, nonce | session / session, number / nonce | [`Session`], [`v1::StoredReply`], [`NonceOwner`] |
+//! | session, nonce | session / nonce | [`Session`], [`NonceOwner`] |
+//! | reply | session, number | [`v1::StoredReply`] |
 //! | reserved | session, end of the range | [`Numbers`] |
 //! | dead | time of death, session | empty: what is reserved for it is kept |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
@@ -33,10 +34,12 @@ use crate::store::{Read, StoreError, StoreResult, Txn, after};
 use prost::Message;
 use weft_proto::{InodeId, SegmentId, SessionId};
 
-/// Version of the disk format that this build writes. It also reads the one before ([`crate::upgrade`]).
+/// Version of the disk format that this build writes. It also reads the one before
+/// ([`crate::upgrade`]).
 pub(crate) const FORMAT: u64 = 3;
 
-/// In place of a shard, what belongs to the group and to no inode: sessions, segments, the cluster map.
+/// In place of a shard, what belongs to the group and to no inode: sessions, segments, the cluster
+/// map.
 const GROUP: u16 = 0;
 
 pub(crate) const APPLIED: &str = "applied";
@@ -190,8 +193,8 @@ pub(crate) fn all_reserved(id: SessionId) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// A session that was declared dead at this time, in nanoseconds since 1970; 0: it was closed, and what is left
-/// of it is of no use.
+/// A session that was declared dead at this time, in nanoseconds since 1970; 0: it was closed, and
+/// what is left of it is of no use.
 pub(crate) fn dead(time_ns: u64, id: SessionId) -> Vec<u8> {
     key(GROUP, Tag::Dead, &[&time_ns.to_be_bytes(), &id.0.to_be_bytes()])
 }
@@ -359,8 +362,8 @@ impl Txn<'_> {
         Ok(answer)
     }
 
-    /// So many more segments name a placement group; fewer, if it is negative. Each is counted by whoever puts
-    /// or deletes its record, as committed or as garbage.
+    /// So many more segments name a placement group; fewer, if it is negative. Each is counted by
+    /// whoever puts or deletes its record, as committed or as garbage.
     pub(crate) fn count_in_group(&mut self, pg: u32, change: i64) -> StoreResult<()> {
         let key = group(pg);
         // A check finds segments without one.

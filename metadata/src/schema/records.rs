@@ -32,8 +32,8 @@ pub(crate) struct Inode {
     /// Of a file: sum of its extents' lengths, in bytes.
     #[prost(uint64, tag = "8")]
     pub allocated: u64,
-    /// Names and values of its extended attributes, in bytes; and the list of the names, each of which a NUL
-    /// ends.
+    /// Names and values of its extended attributes, in bytes; and the list of the names, each of
+    /// which a NUL ends.
     #[prost(uint64, tag = "9")]
     pub xattr_bytes: u64,
     #[prost(uint64, tag = "17")]
@@ -48,8 +48,8 @@ pub(crate) struct Inode {
     pub access_acl: Bytes,
     #[prost(bytes = "bytes", tag = "16")]
     pub default_acl: Bytes,
-    /// Of a file: ranges that read as zeros although extents lie there still, more than one entry of the
-    /// log should delete. In order and apart; each extent lies within one or outside of all.
+    /// Of a file: ranges that read as zeros although extents lie there still, more than one entry
+    /// of the log should delete. In order and apart; each extent lies within one or outside of all.
     #[prost(message, repeated, tag = "20")]
     pub cut: Vec<Span>,
 }

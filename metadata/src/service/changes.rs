@@ -1,4 +1,5 @@
-//! Changes of the replicated state: what stands against one is taken back first, then it is proposed.
+//! Changes of the replicated state: what stands against one is taken back first, then it is
+//! proposed.
 
 use super::context::{RequestContext, without};
 use super::locks;
@@ -57,8 +58,9 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     Ok(reply)
 }
 
-/// Grants leases on what was just made: it is nobody else's yet. And on the directory, if nobody else uses
-/// it; that is still claimed. What another session has changed since, is not for this one to use.
+/// Grants leases on what was just made: it is nobody else's yet. And on the directory, if nobody
+/// else uses it; that is still claimed. What another session has changed since, is not for this one
+/// to use.
 fn grant_made(
     cx: &RequestContext<'_>,
     makes: Makes,
@@ -105,8 +107,8 @@ fn enter_made(cx: &RequestContext<'_>, op: &v1::MakeFilesOp) -> Vec<v1::Grant> {
     cx.node.soft.with(|s| made.filter_map(|ino| s.leases.enter_made(cx.session, ino)).collect())
 }
 
-/// Proposes an entry, and keeps what was taken for it until it was applied or can be no more. What is in
-/// the log may take effect long after the deadline of who asked, and after he has gone.
+/// Proposes an entry, and keeps what was taken for it until it was applied or can be no more. What
+/// is in the log may take effect long after the deadline of who asked, and after he has gone.
 async fn propose<T: Send + 'static>(
     node: &Arc<Node>,
     body: Body,

@@ -43,7 +43,8 @@ impl RequestContext<'_> {
         self.node.state.read(&self.request)
     }
 
-    /// Until when who waits for others is kept waiting for an answer that says that there is none yet.
+    /// Until when who waits for others is kept waiting for an answer that says that there is none
+    /// yet.
     pub fn wait_until(&self) -> Instant {
         self.deadline.checked_sub(WAIT_SLACK).unwrap_or(self.deadline)
     }
@@ -54,8 +55,8 @@ impl RequestContext<'_> {
     }
 
     /// Returns when this server leads, holds all that was acknowledged, knows what all sessions
-    /// hold, and nobody else buffers writes of `ino` or makes files in it on its own. Without a session
-    /// nobody is asked to flush: checks and listings want the committed state.
+    /// hold, and nobody else buffers writes of `ino` or makes files in it on its own. Without a
+    /// session nobody is asked to flush: checks and listings want the committed state.
     pub async fn may_read(&self, ino: Option<InodeId>) -> Result<()> {
         self.lead().await?;
         self.node.read_barrier().await?;
@@ -69,8 +70,8 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Grants the right to write, and with it that to lock without asking if nobody else holds or wants a
-    /// lock. The state is read after the grant, which is refused while another locks.
+    /// Grants the right to write, and with it that to lock without asking if nobody else holds or
+    /// wants a lock. The state is read after the grant, which is refused while another locks.
     pub fn grant_to_write(&self, ino: InodeId) -> Result<Option<v1::Grant>> {
         let Some(mut grant) = self.grant(ino, Mode::Write, false) else { return Ok(None) };
         let wanted = self.node.soft.with(|s| s.locks.others_wait(self.session, ino));
@@ -94,7 +95,8 @@ pub fn empty() -> v1::MetaReply {
     reply(Reply::Empty(v1::Empty {}))
 }
 
-/// What only comes along with an answer may be missing: what was asked for was done, and that must be told.
+/// What only comes along with an answer may be missing: what was asked for was done, and that must
+/// be told.
 pub fn without(extra: Result<()>, what: &str) {
     if let Err(e) = extra {
         tracing::error!("an answer goes without {what}: {e}");

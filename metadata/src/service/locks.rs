@@ -66,9 +66,9 @@ pub(super) async fn cancel_lock(
     Ok(empty())
 }
 
-/// Waits while it is the turn of another to set a lock that stands against this one, and until nobody
-/// else locks without asking, which goes on for as long as what this answers lives. Whether the lock is
-/// to be had is decided in the log alone, so that a retry is answered the same (I4).
+/// Waits while it is the turn of another to set a lock that stands against this one, and until
+/// nobody else locks without asking, which goes on for as long as what this answers lives. Whether
+/// the lock is to be had is decided in the log alone, so that a retry is answered the same (I4).
 pub(super) async fn may_lock(
     cx: &RequestContext<'_>,
     op: &v1::SetLockOp,
@@ -106,8 +106,8 @@ fn turn_of_another(
     cx.node.soft.with(|s| s.locks.in_the_way(cx.session, op.ticket, lock))
 }
 
-/// A lock is being set: nobody else is granted the right to write, and to lock without asking, until this is
-/// dropped.
+/// A lock is being set: nobody else is granted the right to write, and to lock without asking,
+/// until this is dropped.
 pub(super) struct Locking {
     node: Arc<Node>,
     term: u64,

@@ -90,8 +90,8 @@ impl MetadataService {
         Ok(reply)
     }
 
-    /// Whether a session is over only the state says, of who leads now: soft state may be that of a term which has
-    /// ended, or of none. A client that is told so gives up what it holds.
+    /// Whether a session is over only the state says, of who leads now: soft state may be that of a
+    /// term which has ended, or of none. A client that is told so gives up what it holds.
     async fn if_over(&self, session: SessionId, error: Error) -> Error {
         if let Err(not_leader) = self.node.read_barrier().await {
             return not_leader;
@@ -176,8 +176,8 @@ impl Service for MetadataService {
     }
 }
 
-/// Bytes that come along with an answer, at most: extended attributes, leases (those of many names are counted
-/// with these), and the content of a small file and where it lies.
+/// Bytes that come along with an answer, at most: extended attributes, leases (those of many names
+/// are counted with these), and the content of a small file and where it lies.
 fn along(op: &Op) -> usize {
     const OF_ONE: usize = ops::SHORT_ALL + 4 * GRANT;
     match op {

@@ -122,8 +122,8 @@ async fn stat_fs(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
     Ok(reply)
 }
 
-/// Looks at every record, which takes seconds for a million: beside the event loop, without which this
-/// server would lose its lead.
+/// Looks at every record, which takes seconds for a million: beside the event loop, without which
+/// this server would lose its lead.
 async fn check(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
     cx.may_read(None).await?;
     let (state, request) = (cx.node.state.clone(), cx.request.clone());
@@ -138,8 +138,8 @@ async fn check(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
 /// Extended attributes that come unasked with one answer, in bytes.
 pub(super) const UNASKED: usize = 256 << 10;
 
-/// Adds the extended attributes of inodes that may have some and that the session is granted a lease on:
-/// who lists a directory asks for those of each name.
+/// Adds the extended attributes of inodes that may have some and that the session is granted a
+/// lease on: who lists a directory asks for those of each name.
 pub(super) fn add_xattrs(node: &Node, reply: &mut v1::MetaReply) -> Result<()> {
     let with_some = |attr: &v1::Attr| (attr.acls || !attr.no_xattrs).then_some(attr.ino);
     let of_entry = |entry: &v1::DirEntry| entry.attr.as_ref().and_then(with_some);

@@ -1,5 +1,5 @@
-//! Soft state of the leader: what it knows and does not replicate. It goes with its term, and sessions and targets
-//! tell the next leader of theirs.
+//! Soft state of the leader: what it knows and does not replicate. It goes with its term, and
+//! sessions and targets tell the next leader of theirs.
 
 pub mod leases;
 pub mod lock_waits;

@@ -5,8 +5,8 @@
 //! state, gives each a full time to live, and learns what is open as the sessions declare it.
 //! Invariants: an inode may be purged only while every session has declared its opens and none has
 //! it open, and from then on it cannot be opened ([`Sessions::begin_purge`]); a session that is
-//! being expired is not renewed (I5); it is expired a time to live after it was renewed last, when its
-//! client believes in none of its leases any more, whatever else is held against it.
+//! being expired is not renewed (I5); it is expired a time to live after it was renewed last, when
+//! its client believes in none of its leases any more, whatever else is held against it.
 
 use crate::soft::leases::Leases;
 use crate::soft::lock_waits::{Turn, Waits};
@@ -61,8 +61,8 @@ struct Session {
     open_files: Option<u64>,
 }
 
-/// The last closes of a session. A request that says that something is open, the declaration among them,
-/// may arrive after the close: what is as old as that, or older, opens nothing.
+/// The last closes of a session. A request that says that something is open, the declaration among
+/// them, may arrive after the close: what is as old as that, or older, opens nothing.
 #[derive(Default)]
 struct Closed {
     newest: HashMap<InodeId, u64>,
@@ -274,9 +274,9 @@ impl Sessions {
         }
     }
 
-    /// Sessions that were silent for longer than `ttl`: from now on they cannot renew; if declaring them
-    /// dead fails, [`Sessions::spare`] them. Who did not answer a recall within `answer` is not renewed
-    /// any more, and so falls silent.
+    /// Sessions that were silent for longer than `ttl`: from now on they cannot renew; if declaring
+    /// them dead fails, [`Sessions::spare`] them. Who did not answer a recall within `answer` is
+    /// not renewed any more, and so falls silent.
     pub fn begin_expiry(
         &mut self,
         now: Instant,
@@ -355,170 +355,4 @@ impl Sessions {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::soft::leases::{Mode, Use};
-
-    const A: SessionId = SessionId(1);
-    const B: SessionId = SessionId(2);
-    const INO: InodeId = InodeId(100);
-    const TTL: Duration = Duration::from_secs(10);
-
-    fn table() -> (Sessions, Instant) {
-        let mut table = Sessions::default();
-        let now = Instant::now();
-        table.start(now, 1, vec![(A, "a".into()), (B, "b".into())]);
-        (table, now)
-    }
-
-    fn opens(opens: &[(InodeId, u64)]) -> Option<Declaration> {
-        Some(Declaration { opens: opens.to_vec(), ..Default::default() })
-    }
-
-    #[test]
-    fn others_wait_for_who_has_not_declared() {
-        let (mut t, now) = table();
-        assert!(!t.others_declared(A));
-        t.renew(now, B, opens(&[])).unwrap();
-        assert!(t.others_declared(A) && !t.others_declared(B));
-        t.ended(A);
-        assert!(t.others_declared(B));
-    }
-
-    #[test]
-    fn nothing_is_purged_before_all_have_declared() {
-        let (mut t, now) = table();
-        assert!(t.renew(now, A, None).unwrap());
-        assert!(!t.renew(now, A, opens(&[])).unwrap());
-        assert!(t.begin_purge(&[INO]).is_empty());
-        t.renew(now, B, opens(&[(INO, 4)])).unwrap();
-        assert!(t.begin_purge(&[INO]).is_empty());
-        t.close(B, INO, 3).unwrap();
-        assert!(t.begin_purge(&[INO]).is_empty(), "an older close ends no newer open");
-        t.close(B, INO, 4).unwrap();
-        assert_eq!(t.begin_purge(&[INO]), [INO]);
-        assert_eq!(t.open(A, INO, 9).unwrap_err().kind, ErrorKind::Stale);
-        assert!(t.begin_purge(&[INO]).is_empty(), "it is being purged already");
-        t.end_purge(&[INO]);
-        t.open(A, INO, 10).unwrap();
-    }
-
-    #[test]
-    fn a_declaration_in_pieces_counts_when_it_is_whole() {
-        let (mut t, now) = table();
-        let piece = |number, piece, more, ino| {
-            let (opens, write_leases) = (vec![(InodeId(ino), 1)], vec![InodeId(ino + 10)]);
-            let maps = Vec::new();
-            Some(Declaration { opens, write_leases, maps, piece: (number, piece), more })
-        };
-        // The first was told to another leader.
-        assert!(t.renew(now, A, piece(1, 1, true, 5)).unwrap());
-        assert!(t.renew(now, A, piece(1, 2, false, 6)).unwrap());
-        assert_eq!(t.not_open(&[InodeId(5), InodeId(6)]).len(), 2);
-        // Once more from the start, and each piece twice: the answer was lost.
-        for (at, more) in [(0, true), (1, true), (2, false)] {
-            assert!(!t.others_declared(B));
-            assert_eq!(t.renew(now, A, piece(2, at, more, u64::from(at))).unwrap(), more);
-            assert_eq!(t.renew(now, A, piece(2, at, more, u64::from(at))).unwrap(), more);
-        }
-        assert!(t.others_declared(B));
-        assert_eq!(t.not_open(&[InodeId(0), InodeId(1), InodeId(2)]), []);
-        assert!((10..13).all(|ino| t.leases.writes(A, InodeId(ino))));
-        // It is in time for a new one.
-        assert!(!t.renew(now, A, piece(3, 0, true, 7)).unwrap());
-        assert!(!t.leases.writes(A, InodeId(17)), "that may be another's by now");
-    }
-
-    #[test]
-    fn a_close_is_not_undone_by_a_late_declaration() {
-        let (mut t, now) = table();
-        t.renew(now, B, opens(&[])).unwrap();
-        t.close(A, INO, 5).unwrap();
-        t.renew(now, A, opens(&[(INO, 5)])).unwrap();
-        assert_eq!(t.begin_purge(&[INO]), [INO]);
-    }
-
-    #[test]
-    fn a_close_is_not_undone_by_an_open_that_it_overtook() {
-        let (mut t, now) = table();
-        for s in [A, B] {
-            t.renew(now, s, opens(&[])).unwrap();
-        }
-        t.close(A, INO, 5).unwrap();
-        t.open(A, INO, 5).unwrap();
-        assert_eq!(t.not_open(&[INO]), [INO]);
-        t.open(A, INO, 6).unwrap();
-        t.open(B, INO, 5).unwrap();
-        t.close(A, INO, 6).unwrap();
-        assert!(t.not_open(&[INO]).is_empty(), "the other session has it open");
-    }
-
-    #[test]
-    fn only_the_last_closes_are_remembered() {
-        let mut closed = Closed::default();
-        (0..=CLOSES as u64).for_each(|n| closed.note(InodeId(n), n));
-        assert!(!closed.overtook(InodeId(0), 0) && closed.overtook(InodeId(1), 1));
-        assert_eq!((closed.newest.len(), closed.order.len()), (CLOSES, CLOSES));
-    }
-
-    #[test]
-    fn opens_end_with_their_session() {
-        let (mut t, now) = table();
-        for s in [A, B] {
-            t.renew(now, s, opens(&[(INO, 1)])).unwrap();
-        }
-        t.ended(A);
-        assert!(t.begin_purge(&[INO]).is_empty());
-        t.ended(B);
-        assert_eq!(t.begin_purge(&[INO]), [INO]);
-        assert_eq!(t.renew(now, A, None).unwrap_err().kind, ErrorKind::SessionExpired);
-    }
-
-    #[test]
-    fn the_silent_expire_and_cannot_come_back() {
-        let (mut t, now) = table();
-        let later = now + TTL + Duration::from_millis(1);
-        t.renew(now + Duration::from_secs(5), B, None).unwrap();
-        assert_eq!(t.begin_expiry(later, TTL, TTL), [A]);
-        assert!(t.begin_expiry(later, TTL, TTL).is_empty());
-        assert_eq!(t.renew(later, A, None).unwrap_err().kind, ErrorKind::Unavailable);
-        t.spare(A);
-        t.renew(later, A, None).unwrap();
-    }
-
-    /// It may believe in its leases for as long as it was last told.
-    #[test]
-    fn the_deaf_are_silenced_first() {
-        let (mut t, now) = table();
-        for s in [A, B] {
-            t.renew(now, s, opens(&[])).unwrap();
-        }
-        t.leases.grant(now, A, INO, Mode::Write, false).unwrap();
-        t.leases.recall(now, B, INO, Use::Change);
-        let answer = 2 * TTL;
-        let ms = Duration::from_millis;
-        let last = now + answer;
-        for s in [A, B] {
-            t.renew(last, s, None).unwrap();
-        }
-        assert!(t.begin_expiry(last, TTL, answer).is_empty());
-        assert!(t.begin_expiry(last + ms(1), TTL, answer).is_empty(), "it may hold its lease");
-        assert_eq!(t.renew(last + ms(1), A, None).unwrap_err().kind, ErrorKind::Unavailable);
-        t.touch(last + ms(1), A);
-        t.renew(last + ms(1), B, None).unwrap();
-        assert!(t.begin_expiry(last + TTL, TTL, answer).is_empty());
-        assert!(!t.leases.recall(last + TTL, B, INO, Use::Change), "nobody else gets it before");
-        assert_eq!(t.begin_expiry(last + TTL + ms(1), TTL, answer), [A]);
-        assert_eq!(t.begin_expiry(last + TTL + ms(2), TTL, answer), [B], "it has fallen silent");
-    }
-
-    #[test]
-    fn nobody_is_silent_while_nobody_listens() {
-        let (mut t, now) = table();
-        let later = now + 5 * TTL;
-        t.stalled(5 * TTL);
-        assert!(t.begin_expiry(later, TTL, TTL).is_empty());
-        t.renew(later + TTL, B, None).unwrap();
-        assert_eq!(t.begin_expiry(later + TTL + Duration::from_millis(1), TTL, TTL), [A]);
-    }
-}
+mod tests;

@@ -37,8 +37,8 @@ pub struct StateMachine {
     applied: AtomicU64,
     /// Held by whoever changes the store.
     writer: Mutex<()>,
-    /// Counts batches of entries that put something on the list of orphans, on that of garbage, on that
-    /// of files to trim, and on that of ended sessions.
+    /// Counts batches of entries that put something on the list of orphans, on that of garbage, on
+    /// that of files to trim, and on that of ended sessions.
     orphaned: AtomicU64,
     discarded: AtomicU64,
     cut: AtomicU64,
@@ -125,8 +125,8 @@ impl StateMachine {
         Ok(replies)
     }
 
-    /// Grows with the list of orphans. Who has seen that empty need not look again before: a look passes
-    /// over all that was taken off the list since the store was last compacted.
+    /// Grows with the list of orphans. Who has seen that empty need not look again before: a look
+    /// passes over all that was taken off the list since the store was last compacted.
     pub fn orphaned(&self) -> u64 {
         self.orphaned.load(Ordering::Acquire)
     }
@@ -180,14 +180,14 @@ impl StateMachine {
         Ok(applied)
     }
 
-    /// Why a reader could not read what is here, if one could not: this server's disk or memory has done
-    /// something to it, and the other replicas have it whole. To apply entries goes on.
+    /// Why a reader could not read what is here, if one could not: this server's disk or memory has
+    /// done something to it, and the other replicas have it whole. To apply entries goes on.
     pub fn failure(&self) -> Option<Error> {
         self.failure.lock().clone()
     }
 
-    /// Passes on what a reader was answered, and notes if the store failed. Nothing that was asked for can be
-    /// taken for that: it is refused, or not found.
+    /// Passes on what a reader was answered, and notes if the store failed. Nothing that was asked
+    /// for can be taken for that: it is refused, or not found.
     fn read_by<T>(&self, answer: Result<T, impl Into<Fault>>) -> Result<T> {
         answer.map_err(|fault| {
             let fault = fault.into();
@@ -259,8 +259,8 @@ impl StateMachine {
         self.read_by(self.store.view(cluster::cluster_map))
     }
 
-    /// Every live session with the name its client gave. One whose record does not read is there, too: it
-    /// must be heard of to be ended.
+    /// Every live session with the name its client gave. One whose record does not read is there,
+    /// too: it must be heard of to be ended.
     pub fn sessions(&self) -> Result<Vec<(SessionId, String)>> {
         let mut sessions = Vec::new();
         let (from, to) = schema::all(Tag::Session);
@@ -308,7 +308,8 @@ impl StateMachine {
         })
     }
 
-    /// A session that has ended and has left more than one entry deletes: to be declared dead again.
+    /// A session that has ended and has left more than one entry deletes: to be declared dead
+    /// again.
     pub fn ended_session(&self) -> Result<Option<SessionId>> {
         let first = self.list(schema::all(Tag::Ended), 1, |key, _: v1::Empty| {
             schema::number_at(key, schema::HEAD).map(SessionId)
@@ -404,14 +405,15 @@ fn accept(store: &dyn Read) -> StoreResult<u64> {
         Some(format) => Err(StoreError(Error::new(
             ErrorKind::NotSupported,
             format!(
-                "the metadata state has format {format}, and this version of weft reads {} and {}: {}",
+                "the metadata state has format {format}, and this version of weft reads {} and \
+                 {}: {}",
                 upgrade::FROM,
                 schema::FORMAT,
                 if format > schema::FORMAT {
                     "start the newer version that wrote it"
                 } else {
-                    "start the version that wrote it, copy what is needed out of the cluster, and make a \
-                     new cluster with this one"
+                    "start the version that wrote it, copy what is needed out of the cluster, and \
+                     make a new cluster with this one"
                 }
             ),
         ))),

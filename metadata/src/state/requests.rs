@@ -1,7 +1,7 @@
 //! Requests of sessions: who may ask, and that a request takes effect once (I4, I5).
 //!
-//! A session has at most [`REQUEST_WINDOW`] numbers between the lowest that it has not acknowledged and
-//! the highest, so that what is kept for it is bounded.
+//! A session has at most [`REQUEST_WINDOW`] numbers between the lowest that it has not acknowledged
+//! and the highest, so that what is kept for it is bounded.
 
 use crate::operation::{Context, Fault, refuse, stored};
 use crate::ops;

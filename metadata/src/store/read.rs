@@ -5,9 +5,10 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use weft_proto::{Error, ErrorKind};
 
-/// The store failed, or what it holds makes no sense. A failure is fatal to a replica, which must stop
-/// rather than diverge from the others, and so is a record that does not read; what reads and makes no
-/// sense is the same on all of them, and only the operation that met it is refused ([`crate::ops`]).
+/// The store failed, or what it holds makes no sense. A failure is fatal to a replica, which must
+/// stop rather than diverge from the others, and so is a record that does not read; what reads and
+/// makes no sense is the same on all of them, and only the operation that met it is refused
+/// ([`crate::ops`]).
 #[derive(Debug)]
 pub(crate) struct StoreError(pub Error);
 
@@ -18,14 +19,15 @@ impl StoreError {
         Self(Error::new(ErrorKind::Io, format!("metadata store: {what}")))
     }
 
-    /// What was read is no record at all. Every version writes records that all read, so this machine did
-    /// something to it after that, unnoticed by the store's checksums: the other replicas have it whole.
+    /// What was read is no record at all. Every version writes records that all read, so this
+    /// machine did something to it after that, unnoticed by the store's checksums: the other
+    /// replicas have it whole.
     pub(crate) fn damaged(what: impl std::fmt::Display) -> Self {
         Self::io(format!("{what}; this server's memory or disk has damaged it: {MOVE_AWAY}"))
     }
 
-    /// What was read as it was written is not what the state machine expects: a defect of Weft's. What
-    /// the drive did to it is found by the store's checksums, and is a failure ([`Self::io`]).
+    /// What was read as it was written is not what the state machine expects: a defect of Weft's.
+    /// What the drive did to it is found by the store's checksums, and is a failure ([`Self::io`]).
     pub(crate) fn corrupt(what: impl std::fmt::Display) -> Self {
         Self(Error::new(ErrorKind::Corrupt, format!("metadata store: {what}; run a check")))
     }

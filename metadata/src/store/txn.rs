@@ -176,7 +176,8 @@ mod tests {
                 }
             }
             let mut seen = Vec::new();
-            tx.scan(&[from], &[to], &mut |k, v| { seen.push((k[0], v[0])); Ok(seen.len() < stop) }).unwrap();
+            tx.scan(&[from], &[to], &mut |k, v| { seen.push((k[0],
+                v[0])); Ok(seen.len() < stop) }).unwrap();
             let want: Vec<_> = model.iter().map(|(&k, &v)| (k, v))
                 .filter(|&(k, _)| k >= from && k < to).take(stop.max(1)).collect();
             prop_assert_eq!(seen, want);

@@ -1,10 +1,10 @@
 //! Locks of files: the ranges that one owner holds, what stands against another's, and their end.
 //!
 //! Those of fcntl(2) and of flock(2) are two sorts that know nothing of each other; within a sort,
-//! ranges of two owners overlap only if both are for reading. A record holds all ranges of one owner
-//! on one inode and exists only while there are any; a second one leads to it from its session, so
-//! that a session takes its locks with it when it ends (I5). Those of a session that has ended lock nothing
-//! any more, though records of very many are still there.
+//! ranges of two owners overlap only if both are for reading. A record holds all ranges of one
+//! owner on one inode and exists only while there are any; a second one leads to it from its
+//! session, so that a session takes its locks with it when it ends (I5). Those of a session that
+//! has ended lock nothing any more, though records of very many are still there.
 
 use crate::operation::Fault;
 use crate::schema;

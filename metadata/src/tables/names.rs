@@ -1,8 +1,8 @@
 //! Names in directories.
 //!
 //! Invariants: every name has a dentry and an index entry that agree, under a cookie that it keeps
-//! for life; a directory's `entries` counts them, its link count is 2 plus its subdirectories, and a
-//! removed directory has none.
+//! for life; a directory's `entries` counts them, its link count is 2 plus its subdirectories, and
+//! a removed directory has none.
 
 use super::inodes;
 use crate::operation::{Fault, refuse};

@@ -1,15 +1,15 @@
-//! Numbers of inodes that are set aside for a session ([`crate::ops`], `reserve_inodes`): whose they are, and until
-//! when that is remembered.
+//! Numbers of inodes that are set aside for a session ([`crate::ops`], `reserve_inodes`): whose
+//! they are, and until when that is remembered.
 
 use crate::schema::{self, Numbers, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use weft_proto::SessionId;
 
-/// How long numbers are remembered after their session was declared dead, in nanoseconds: a week, since a
-/// mount with new files waits for the group for as long as it lives.
+/// How long numbers are remembered after their session was declared dead, in nanoseconds: a week,
+/// since a mount with new files waits for the group for as long as it lives.
 const AGE: i64 = 7 * 24 * 3600 * 1_000_000_000;
-/// So many of the dead are remembered however long ago they died: that is told by the leaders' clocks, and one
-/// that is set forward makes all of them old.
+/// So many of the dead are remembered however long ago they died: that is told by the leaders'
+/// clocks, and one that is set forward makes all of them old.
 const KEEP: usize = 1024;
 /// Most records that are forgotten with one entry; the rest goes with later ones.
 const STEP: usize = 4096;
@@ -42,7 +42,8 @@ impl Known {
     }
 }
 
-/// Notes that a session was declared dead, and forgets what was set aside for those that died long ago.
+/// Notes that a session was declared dead, and forgets what was set aside for those that died long
+/// ago.
 pub(crate) fn note_death(tx: &mut Txn<'_>, id: SessionId, now: i64) -> StoreResult<()> {
     // It takes no more of them.
     tx.delete(schema::newest_reserved(id));
@@ -52,7 +53,8 @@ pub(crate) fn note_death(tx: &mut Txn<'_>, id: SessionId, now: i64) -> StoreResu
     forget_the_old(tx, now, STEP)
 }
 
-/// Forgets what was set aside for a session that was closed, and for those that died long ago: a step of it.
+/// Forgets what was set aside for a session that was closed, and for those that died long ago: a
+/// step of it.
 pub(crate) fn note_close(tx: &mut Txn<'_>, id: SessionId, now: i64) -> StoreResult<()> {
     let forgotten = forget(tx, id, STEP)?;
     if has_any(tx, id)? {
@@ -76,8 +78,8 @@ fn has_any(tx: &Txn<'_>, id: SessionId) -> StoreResult<bool> {
     Ok(any)
 }
 
-/// Takes a step, of `left` records, in forgetting what the closed left and what was set aside for the dead of
-/// long ago, but for the last [`KEEP`] dead.
+/// Takes a step, of `left` records, in forgetting what the closed left and what was set aside for
+/// the dead of long ago, but for the last [`KEEP`] dead.
 fn forget_the_old(tx: &mut Txn<'_>, now: i64, mut left: usize) -> StoreResult<()> {
     let (from, to) = schema::all(Tag::Dead);
     let long_ago = schema::dead(time(now.saturating_sub(AGE)), SessionId(0));

@@ -19,9 +19,9 @@ pub(crate) fn must_exist(state: &dyn Read, id: SessionId) -> Result<(), Fault> {
     if state.has_session(id)? { Ok(()) } else { Err(expired(id)) }
 }
 
-/// Ends a session: nothing that it sends takes effect from now on, and what it has locked is free. None of its
-/// records need be read for that, and the same ones go whether they can be or not: else what it holds would be
-/// held for ever. Those that are too many for one entry go with later ones.
+/// Ends a session: nothing that it sends takes effect from now on, and what it has locked is free.
+/// None of its records need be read for that, and the same ones go whether they can be or not: else
+/// what it holds would be held for ever. Those that are too many for one entry go with later ones.
 pub(crate) fn end(tx: &mut Txn<'_>, id: SessionId) -> StoreResult<()> {
     let key = schema::session(id);
     let Some(record) = tx.get(&key)? else { return Ok(()) };

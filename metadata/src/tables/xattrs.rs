@@ -4,8 +4,8 @@ use crate::schema::Inode;
 
 /// Longest value of one attribute, in bytes.
 pub(crate) const MAX_VALUE: usize = 64 << 10;
-/// The list of their names, which is as long as Linux can answer (64 KiB) with those of two access control
-/// lists.
+/// The list of their names, which is as long as Linux can answer (64 KiB) with those of two access
+/// control lists.
 pub(crate) const MAX_LIST: u64 = (64 << 10) - 64;
 
 /// What attributes take of an inode's limits, in bytes.

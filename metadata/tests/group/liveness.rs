@@ -227,8 +227,8 @@ async fn who_waits_to_write_alone_is_served_before_locks() {
     locking.await.unwrap().unwrap();
 }
 
-/// Who holds the lease to make files in a directory makes one while the directory is recalled for a change
-/// of just that name.
+/// Who holds the lease to make files in a directory makes one while the directory is recalled for a
+/// change of just that name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_back_with_a_directory_is_recalled_too() {
     let group = Group::start(3, |_| {}).await;

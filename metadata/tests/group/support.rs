@@ -27,8 +27,8 @@ pub struct Group {
     tune: fn(&mut Config),
 }
 
-/// A server with a runtime of its own, so that a kill ends every task of it, and all have ended when
-/// the kill returns: a connection that outlived its server would go on answering.
+/// A server with a runtime of its own, so that a kill ends every task of it, and all have ended
+/// when the kill returns: a connection that outlived its server would go on answering.
 struct Running {
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<()>>,

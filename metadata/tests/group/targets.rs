@@ -36,8 +36,8 @@ impl Daemon {
 
     async fn start_listed() -> (String, Chunks, Lists, Fences, watch::Sender<bool>) {
         let (chunks, lists, fences) = (Chunks::default(), Lists::default(), Fences::default());
-        let listener = weft_net::tcp().bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_address().unwrap();
+        let listener = weft_net::tcp().bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_address().unwrap().to_string();
         let (stop, stopped) = watch::channel(false);
         let options = ServerOptions {
             max_payload: 4096,

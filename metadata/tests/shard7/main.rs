@@ -1,4 +1,5 @@
-//! The tests of the state machine (`../state`) on one that owns another shard: nothing there assumes the first.
+//! The tests of the state machine (`../state`) on one that owns another shard: nothing there
+//! assumes the first.
 
 #[path = "../state/cluster.rs"]
 mod cluster;

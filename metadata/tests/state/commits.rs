@@ -1,7 +1,7 @@
 //! What a commit refuses, how content of very many extents is deleted in steps, and that inline
 //! appends do not pile up.
 
-use crate::rig::{Answer, ROOT, Rig, ino};
+use crate::rig::{ROOT, Rig, ino, run};
 use v1::extent::Source;
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
@@ -16,11 +16,6 @@ fn create(rig: &mut Rig, name: &str) -> u64 {
         Ok(Reply::Open(reply)) => reply.attr.unwrap().ino,
         other => panic!("create answered {other:?}"),
     }
-}
-
-fn run(rig: &mut Rig, op: Op) -> Answer {
-    let request = rig.next_request(op);
-    rig.request(request)
 }
 
 fn of(info: &v1::SegmentInfo, file_off: u64, len: u64, off: u64) -> v1::Extent {

@@ -89,7 +89,8 @@ proptest! {
 
     #[test]
     fn garbage_reads_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..60),
-                                  ino in prop_oneof![Just(1u64), Just(2), Just(u64::MAX), any::<u64>()],
+                                  ino in prop_oneof![Just(1u64), Just(2), Just(u64::MAX),
+                                      any::<u64>()],
                                   off in any::<u64>(), len in any::<u64>()) {
         let mut rig = Rig::in_memory();
         let op = v1::CreateOp { parent: ROOT, name: "a".into(), ..Default::default() };

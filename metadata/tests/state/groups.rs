@@ -1,7 +1,8 @@
-//! Placement groups come and go: random changes of the targets, with commits, copies and removals of what lies
-//! in the groups. Every segment's group is in the map as long as the segment is known; a retired one that
-//! nothing needs goes at the next change that asks for it; ids are used once; what was written to a group that has gone does not
-//! become visible; and the counts agree with a count of everything.
+//! Placement groups come and go: random changes of the targets, with commits, copies and removals
+//! of what lies in the groups. Every segment's group is in the map as long as the segment is known;
+//! a retired one that nothing needs goes at the next change that asks for it; ids are used once;
+//! what was written to a group that has gone does not become visible; and the counts agree with a
+//! count of everything.
 
 use crate::rig::{Answer, ROOT, Rig, TARGETS};
 use proptest::prelude::*;
@@ -185,8 +186,8 @@ impl World {
         self.rig.segments(7).into_iter().map(|item| item.segment.unwrap().pg).collect()
     }
 
-    /// The leader asks for those that it has known to be retired for long, in use or not, and for others by
-    /// mistake; not for every fourth, from `kept` on.
+    /// The leader asks for those that it has known to be retired for long, in use or not, and for
+    /// others by mistake; not for every fourth, from `kept` on.
     fn place(&mut self, count: u32, kept: Option<u32>) {
         let map = self.rig.machine.cluster_map().unwrap();
         let named = self.named();

@@ -196,8 +196,8 @@ fn only_what_exists_is_locked_and_ranges_are_bounded() {
     assert_eq!(set(ino, Kind::None, 0, LAST), Ok(()));
 }
 
-/// What a session held is free at once and it can do nothing any more (I5), however much it leaves: that goes
-/// with entries that delete a bounded number of records each.
+/// What a session held is free at once and it can do nothing any more (I5), however much it leaves:
+/// that goes with entries that delete a bounded number of records each.
 #[test]
 fn a_session_with_many_locks_ends_in_steps() {
     const LOCKS: u64 = 5000;

@@ -1,17 +1,13 @@
-//! Files that sessions make on their own: with numbers that were set aside for them, and with content.
+//! Files that sessions make on their own: with numbers that were set aside for them, and with
+//! content.
 
-use crate::rig::{Answer, ROOT, Rig};
+use crate::rig::{ROOT, Rig, run};
 use v1::extent::Source;
 use v1::log_entry::Body;
 use v1::make_files_op::File;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::{ErrorKind, v1};
-
-fn run(rig: &mut Rig, op: Op) -> Answer {
-    let request = rig.next_request(op);
-    rig.request(request)
-}
 
 fn reserve(rig: &mut Rig, count: u32) -> Result<u64, ErrorKind> {
     match run(rig, Op::ReserveInodes(v1::ReserveInodesOp { count }))? {

@@ -523,8 +523,8 @@ impl Model {
         Ok(Expected::Attr(o.ino))
     }
 
-    /// How much is shared before inline bytes get in the way depends on how they are cut in extents: that
-    /// it was `copied` (`None`: refused for that) is only judged.
+    /// How much is shared before inline bytes get in the way depends on how they are cut in
+    /// extents: that it was `copied` (`None`: refused for that) is only judged.
     pub fn copy(&mut self, o: &v1::CopyRangeOp, now: i64, copied: Option<u64>) -> Outcome {
         let (from, to) = (self.file(o.from)?, self.file(o.to)?);
         let len = o.len.min(from.size.saturating_sub(o.from_off));

@@ -1,16 +1,11 @@
 //! Limits and rules of the namespace that random histories seldom meet.
 
-use crate::rig::{Answer, ROOT, Rig, ino};
+use crate::rig::{Answer, ROOT, Rig, ino, run};
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::ErrorKind;
 use weft_proto::v1;
-
-fn run(rig: &mut Rig, op: Op) -> Answer {
-    let request = rig.next_request(op);
-    rig.request(request)
-}
 
 fn mkdir(rig: &mut Rig, parent: u64, name: &str) -> u64 {
     let name = name.to_string().into();
@@ -193,7 +188,7 @@ fn inodes_with_many_attributes_are_purged_in_steps() {
 #[test]
 fn deep_trees_are_walked() {
     let mut rig = Rig::in_memory();
-    let mut at = 1;
+    let mut at = ROOT;
     for _ in 0..3000 {
         at = mkdir(&mut rig, at, "d");
     }
@@ -201,7 +196,7 @@ fn deep_trees_are_walked() {
         let (name, new_name) = ("d".into(), "e".into());
         Op::Rename(v1::RenameOp { parent, name, new_parent, new_name, flags: 0 })
     };
-    assert_eq!(run(&mut rig, rename(1, at)), Err(ErrorKind::Invalid));
+    assert_eq!(run(&mut rig, rename(ROOT, at)), Err(ErrorKind::Invalid));
     rig.check();
 }
 
@@ -233,7 +228,7 @@ fn an_access_is_noted_and_changes_nothing_else() {
 #[test]
 fn a_directory_is_not_moved_into_the_depths() {
     let mut rig = Rig::in_memory();
-    let mut dirs = vec![1];
+    let mut dirs = vec![ROOT];
     for _ in 0..5000 {
         let above = *dirs.last().unwrap();
         dirs.push(mkdir(&mut rig, above, "d"));
@@ -245,13 +240,13 @@ fn a_directory_is_not_moved_into_the_depths() {
         let (name, new_name) = (name.into(), new_name.into());
         run(&mut rig, Op::Rename(v1::RenameOp { parent, name, new_parent, new_name, flags }))
     };
-    assert_eq!(rename(1, "moved", deep, "m", 0), Err(ErrorKind::TooDeep));
-    assert_eq!(rename(dirs[4998], "d", 1, "moved", 2), Err(ErrorKind::TooDeep));
+    assert_eq!(rename(ROOT, "moved", deep, "m", 0), Err(ErrorKind::TooDeep));
+    assert_eq!(rename(dirs[4998], "d", ROOT, "moved", 2), Err(ErrorKind::TooDeep));
     // Files go anywhere, and what is deep comes out.
-    rename(1, "file", deep, "file", 0).unwrap();
-    rename(1, "moved", shallow, "m", 0).unwrap();
-    assert_eq!(rename(1, "d", shallow, "x", 0), Err(ErrorKind::Invalid));
-    rename(dirs[4998], "d", 1, "out", 0).unwrap();
+    rename(ROOT, "file", deep, "file", 0).unwrap();
+    rename(ROOT, "moved", shallow, "m", 0).unwrap();
+    assert_eq!(rename(ROOT, "d", shallow, "x", 0), Err(ErrorKind::Invalid));
+    rename(dirs[4998], "d", ROOT, "out", 0).unwrap();
     mkdir(&mut rig, deep, "deeper");
     rig.check();
 }

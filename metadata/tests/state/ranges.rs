@@ -1,16 +1,11 @@
 //! Holes and shared ranges: what is refused, what stays alive for how long, where a copy ends.
 
-use crate::rig::{Answer, ROOT, Rig, ino};
+use crate::rig::{Answer, ROOT, Rig, ino, run};
 use v1::extent::Source;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::ErrorKind::{self, *};
 use weft_proto::v1;
-
-fn run(rig: &mut Rig, op: Op) -> Answer {
-    let request = rig.next_request(op);
-    rig.request(request)
-}
 
 fn create(rig: &mut Rig, name: &str) -> u64 {
     let op = v1::CreateOp { parent: ROOT, name: name.to_string().into(), ..Default::default() };
@@ -156,14 +151,14 @@ fn nonsense_is_refused_and_changes_nothing() {
     for (what, op, kind) in [
         ("onto itself", copy(a, 0, a, 99, 100), Invalid),
         ("before itself", copy(a, 50, a, 1, 50), Invalid),
-        ("from a directory", copy(1, 0, b, 0, 1), IsDirectory),
-        ("to a directory", copy(a, 0, 1, 0, 1), IsDirectory),
-        ("from nowhere", copy(777, 0, b, 0, 1), Stale),
-        ("to nowhere", copy(a, 0, 777, 0, 1), Stale),
+        ("from a directory", copy(ROOT, 0, b, 0, 1), IsDirectory),
+        ("to a directory", copy(a, 0, ROOT, 0, 1), IsDirectory),
+        ("from nowhere", copy(ino(777), 0, b, 0, 1), Stale),
+        ("to nowhere", copy(a, 0, ino(777), 0, 1), Stale),
         ("too far", copy(a, 0, b, most - 99, 100), TooLarge),
         ("overflow", copy(a, 0, b, u64::MAX, 1), TooLarge),
         ("nothing", allocate(a, 0, 0), Invalid),
-        ("a directory", allocate(1, 0, 1), IsDirectory),
+        ("a directory", allocate(ROOT, 0, 1), IsDirectory),
         ("no inode", allocate(ino(777), 0, 1), Stale),
         ("too long", allocate(a, most, 1), TooLarge),
         ("off the end", allocate(a, u64::MAX, 2), TooLarge),

@@ -333,7 +333,8 @@ fn length() -> impl Strategy<Value = u64> {
 
 pub fn step() -> impl Strategy<Value = Step> {
     let mode = prop_oneof![Just(0o644u32), Just(0o2755), 0u32..0o10000];
-    let flags = prop_oneof![6 => Just(0u32), 1 => Just(1u32), 3 => Just(2u32), 1 => Just(4u32), 1 => 0u32..16];
+    let flags = prop_oneof![6 => Just(0u32), 1 => Just(1u32), 3 => Just(2u32), 1 => Just(4u32),
+        1 => 0u32..16];
     prop_oneof![
         8 => (pick(), name(), mode.clone(), any::<bool>())
             .prop_map(|(dir, name, mode, exclusive)| Step::Create { dir, name, mode, exclusive }),
@@ -355,7 +356,8 @@ pub fn step() -> impl Strategy<Value = Step> {
         2 => (pick(), 0u32..1500)
             .prop_map(|(ino, inline_limit)| Step::SetLayout { ino, inline_limit }),
         14 => (pick(), prop::collection::vec(piece(), 0..5), prop::bool::weighted(0.3), size())
-            .prop_map(|(ino, pieces, append, min_size)| Step::Commit { ino, pieces, append, min_size: min_size % 4000 }),
+            .prop_map(|(ino, pieces, append, min_size)| Step::Commit { ino, pieces, append,
+                min_size: min_size % 4000 }),
         6 => (pick(), 0u64..2500, length(), any::<bool>(), prop::bool::weighted(0.7)).prop_map(
             |(ino, off, len, keep_size, hole)| Step::Fallocate { ino, off, len, keep_size, hole }
         ),

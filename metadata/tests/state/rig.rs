@@ -36,6 +36,12 @@ pub fn answer(stored: v1::StoredReply) -> Answer {
     }
 }
 
+/// A request of the rig's session, the next one.
+pub fn run(rig: &mut Rig, op: Op) -> Answer {
+    let request = rig.next_request(op);
+    rig.request(request)
+}
+
 impl Rig {
     pub fn in_memory() -> Self {
         Self::begin(StateMachine::open_in_memory())

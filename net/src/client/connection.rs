@@ -1,24 +1,22 @@
 //! One connection and its calls in flight.
 //!
-//! Invariants: every call ends exactly once, by its answer, by its deadline, by being dropped, or
-//! by the end of the connection; buffers that an answer is read into belong to the connection until
-//! the answer is complete, so a dropped call cannot pull them away from the reader.
+//! Invariant: the memory of its calls is freed only when their answers came, or the connection was
+//! severed.
 
 use super::Body;
-use crate::frame::{Broken, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
-use crate::hello::Identity;
-use crate::queue::{Head, SendQueue};
-use crate::reader::{FrameReader, Progress};
-use crate::transport::{BoxStream, ReadHalf};
+use super::calls::{Call, Calls, Raw};
+use crate::buffer::Buffer;
+use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
+use crate::hello::{Features, Identity};
+use crate::transport::{Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message;
-use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 use weft_proto::{Error, ErrorKind, Result, op, v1};
@@ -30,35 +28,16 @@ const PING_AFTER: u32 = 3;
 /// Ticks of silence after which the peer is dead.
 const DEAD_AFTER: u32 = 6;
 
-/// An answer as it came.
-pub(super) struct Raw {
-    pub head: Bytes,
-    pub payload: Vec<BytesMut>,
-}
-
-struct Waiter {
-    into: Vec<BytesMut>,
-    answer: oneshot::Sender<Result<Raw>>,
-}
-
-#[derive(Default)]
-struct Calls {
-    // Ordered: when all of them fail, they do so in the order in which they were asked.
-    waiting: BTreeMap<u64, Waiter>,
-    /// Why no call can start any more.
-    dead: Option<Error>,
-    tasks: Vec<AbortHandle>,
-}
-
 struct Shared {
     address: String,
-    queue: SendQueue,
-    calls: Mutex<Calls>,
-    /// `calls.dead` is set; to be read without the lock.
+    sender: Arc<dyn Sender>,
+    calls: Calls,
+    tasks: Mutex<Vec<AbortHandle>>,
+    /// The connection is over; to be read without a lock.
     closed: AtomicBool,
     /// Calls whose caller still waits, those being received included.
     active: AtomicUsize,
-    /// Reads and writes that moved bytes.
+    /// What moved either way.
     heard: Progress,
     sent: Progress,
 }
@@ -67,51 +46,51 @@ struct Shared {
 pub(super) struct Connection {
     shared: Arc<Shared>,
     next_id: AtomicU64,
+    features: Features,
 }
 
 impl Connection {
-    /// Takes over a stream and says hello.
+    /// Takes over a link and says hello.
     pub async fn start(
-        stream: BoxStream,
+        link: Link,
         address: &str,
         identity: &Identity,
         way: Way,
         deadline: Instant,
     ) -> Result<Self> {
-        let connection = Self::open(stream, address);
+        let mut connection = Self::open(link, address);
         let hello = v1::Hello { way: way.code(), ..identity.hello() };
         let raw = connection.call(op::HELLO, &hello, Body::default(), deadline).await?;
         let hello = decode::<v1::Hello>(raw.head, address)?;
-        identity.check(&hello, address)?;
+        connection.features = identity.check(&hello, address)?.features;
         Ok(connection)
     }
 
-    fn open(stream: BoxStream, address: &str) -> Self {
+    fn open(link: Link, address: &str) -> Self {
+        let Link { sender, mut receiver, pump, heard, sent } = link;
         let shared = Arc::new(Shared {
             address: address.into(),
-            queue: SendQueue::default(),
-            calls: Mutex::default(),
+            sender,
+            calls: Calls::default(),
+            tasks: Mutex::default(),
             closed: AtomicBool::new(false),
             active: AtomicUsize::new(0),
-            heard: Progress::default(),
-            sent: Progress::default(),
+            heard,
+            sent,
         });
-        let (read, write) = stream.split();
         // Held until the tasks are known, so that whichever fails first can end the others.
-        let mut calls = shared.calls.lock();
+        let mut tasks = shared.tasks.lock();
         let reader = tokio::spawn({
             let shared = shared.clone();
             async move {
-                let mut frames = FrameReader::new(read, &[], shared.heard.clone());
-                let Err(broken) = shared.receive_all(&mut frames).await;
+                let Err(broken) = shared.receive_all(&mut *receiver).await;
                 shared.fail(&broken.to_string());
             }
         });
         let writer = tokio::spawn({
             let shared = shared.clone();
             async move {
-                let crowded = || shared.active.load(Ordering::Relaxed) > 1;
-                let sent = shared.queue.write_to(write, &shared.sent, crowded, |_| {}).await;
+                let sent = pump.run(&*shared).await;
                 shared.fail(&sent.map_or_else(|e| e.to_string(), |()| "closed".into()));
             }
         });
@@ -119,9 +98,9 @@ impl Connection {
             let shared = shared.clone();
             async move { shared.watch().await }
         });
-        calls.tasks = vec![reader.abort_handle(), writer.abort_handle(), watch.abort_handle()];
-        drop(calls);
-        Self { shared, next_id: AtomicU64::new(1) }
+        *tasks = vec![reader.abort_handle(), writer.abort_handle(), watch.abort_handle()];
+        drop(tasks);
+        Self { shared, next_id: AtomicU64::new(1), features: Features::default() }
     }
 
     /// False once calls cannot succeed any more.
@@ -129,19 +108,24 @@ impl Connection {
         !self.shared.closed.load(Ordering::Acquire)
     }
 
+    /// What both sides can do.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
     /// How often bytes moved either way; `None` while a call is in flight.
     pub fn moved(&self) -> Option<u64> {
         let (sent, heard) = (&self.shared.sent, &self.shared.heard);
-        let idle = self.shared.active.load(Ordering::Relaxed) == 0 && self.shared.queue.is_idle();
+        let idle = self.shared.active.load(Ordering::Relaxed) == 0 && self.shared.sender.is_idle();
         idle.then(|| sent.load(Ordering::Relaxed) + heard.load(Ordering::Relaxed))
     }
 
     /// Queues a request that wants no answer. False: it is too large, or the connection has ended.
     pub fn tell<Q: Message>(&self, op: u16, head: &Q) -> bool {
-        let header =
-            Header { kind: Kind::Request, op, id: 0, head_len: 0, payload_len: 0, deadline_ms: 0 };
-        self.shared.check_size(op, head.encoded_len(), 0).is_ok()
-            && self.shared.queue.push(header, Head::Message(head), Vec::new(), None)
+        let header = Header::new(Kind::Request, op, 0);
+        let frame = Frame::new(header, Head::Message(head), Vec::new());
+        self.shared.check_size(op, frame.header.head_len as usize, 0).is_ok()
+            && self.shared.sender.send(frame, None)
     }
 
     /// One call. Dropping the future leaves the connection usable.
@@ -159,25 +143,16 @@ impl Connection {
             return Err(shared.timed_out(op));
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (answer, answered) = oneshot::channel();
-        {
-            let mut calls = shared.calls.lock();
-            if let Some(error) = &calls.dead {
-                return Err(error.clone());
-            }
-            calls.waiting.insert(id, Waiter { into: body.into, answer });
-        }
+        // Rounded up, so that a short deadline does not read as none.
+        let deadline_ms = u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
+        let header = Header { deadline_ms, ..Header::new(Kind::Request, op, id) };
+        let frame = Frame::new(header, Head::Message(head), body.send);
         let mut in_flight = InFlight::new(shared, id);
-        let header = Header {
-            kind: Kind::Request,
-            op,
-            id,
-            head_len: 0,
-            payload_len: 0,
-            // Rounded up, so that a short deadline does not read as none.
-            deadline_ms: u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX),
-        };
-        shared.queue.push(header, Head::Message(head), body.send, None);
+        let answered = shared.calls.begin(id, body.into, |into| {
+            // SAFETY: the call keeps its memory, untouched, until its answer came or `fail` has
+            // severed the connection. If it is over already, `fail` ends the call.
+            unsafe { shared.sender.ask(frame, into) };
+        })?;
         let Ok(answered) = timeout_at(deadline, answered).await else {
             return Err(shared.timed_out(op));
         };
@@ -200,7 +175,7 @@ pub(super) fn decode<A: Message + Default>(head: Bytes, address: &str) -> Result
     })
 }
 
-/// Forgets a call when it ends, however it ends.
+/// Leaves a call when its caller goes without an answer.
 struct InFlight<'a> {
     shared: &'a Shared,
     id: u64,
@@ -218,8 +193,8 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.shared.active.fetch_sub(1, Ordering::Relaxed);
-        if !self.ended {
-            self.shared.calls.lock().waiting.remove(&self.id);
+        if !self.ended && !self.shared.calls.leave(self.id) {
+            self.shared.fail("it does not answer calls that were dropped");
         }
     }
 }
@@ -247,36 +222,29 @@ impl Shared {
     }
 
     fn why_dead(&self) -> Error {
-        self.calls.lock().dead.clone().unwrap_or_else(|| {
+        self.calls.why_dead().unwrap_or_else(|| {
             Error::new(ErrorKind::Unavailable, format!("{}: connection lost", self.address))
         })
     }
 
     /// Ends the connection and every call in flight, once.
     fn fail(&self, why: &str) {
-        let mut calls = self.calls.lock();
-        if calls.dead.is_some() {
-            return;
-        }
         let error =
             Error::new(ErrorKind::Unavailable, format!("{}: connection lost: {why}", self.address));
-        calls.dead = Some(error.clone());
+        let Some(calls) = self.calls.end(&error) else { return };
         self.closed.store(true, Ordering::Release);
-        let waiting = std::mem::take(&mut calls.waiting);
-        let tasks = std::mem::take(&mut calls.tasks);
-        drop(calls);
-        tracing::debug!(address = %self.address, calls = waiting.len(), why, "connection ended");
-        self.queue.close();
-        for waiter in waiting.into_values() {
-            let _ = waiter.answer.send(Err(error.clone()));
+        tracing::debug!(address = %self.address, calls = calls.len(), why, "connection ended");
+        // Only after this may the memory of the calls go.
+        self.sender.sever();
+        for call in calls {
+            if let Some(caller) = call.caller {
+                let _ = caller.send(Err(error.clone()));
+            }
         }
-        tasks.iter().for_each(AbortHandle::abort);
+        std::mem::take(&mut *self.tasks.lock()).iter().for_each(AbortHandle::abort);
     }
 
-    async fn receive_all(
-        &self,
-        frames: &mut FrameReader<ReadHalf>,
-    ) -> Result<std::convert::Infallible, Broken> {
+    async fn receive_all(&self, frames: &mut dyn Receiver) -> Result<Infallible, Broken> {
         loop {
             let header = frames.header().await?;
             if header.kind == Kind::Request {
@@ -292,38 +260,34 @@ impl Shared {
         }
     }
 
-    async fn receive(
-        &self,
-        frames: &mut FrameReader<ReadHalf>,
-        header: &Header,
-    ) -> Result<(), Broken> {
-        let head = frames.head(header.head_len as usize).await?;
+    async fn receive(&self, frames: &mut dyn Receiver, header: &Header) -> Result<(), Broken> {
+        let head = frames.head().await?;
         let len = header.payload_len as usize;
-        let waiter = self.calls.lock().waiting.remove(&header.id);
-        let Some(Waiter { mut into, answer }) = waiter else {
-            // Cancelled or timed out (or a sign of life, which has id 0).
-            return frames.discard(len).await;
+        let Some(Call { mut into, caller }) = self.calls.answered(header.id) else {
+            // Left, or a sign of life, which has id 0.
+            return frames.skip().await;
         };
+        let Some(caller) = caller else { return frames.skip().await };
         let result = if header.kind == Kind::Failure {
-            frames.discard(len).await?;
+            frames.skip().await?;
             Err(failure(head))
-        } else if into.is_empty() {
-            let payload = if len == 0 { vec![] } else { vec![frames.payload(len).await?] };
-            Ok(Raw { head, payload })
-        } else if into.iter().map(BytesMut::len).sum::<usize>() != len {
-            frames.discard(len).await?;
+        } else if !into.is_empty() && into.iter().map(|b| b.len()).sum::<usize>() != len {
+            frames.skip().await?;
             Err(Error::new(
                 ErrorKind::Protocol,
                 format!("{}: a payload of {len} bytes does not fit the request", self.address),
             ))
         } else {
+            if into.is_empty() && len > 0 {
+                into.push(Buffer::take(len));
+            }
             for buffer in &mut into {
-                frames.payload_into(buffer).await?;
+                frames.payload(buffer).await?;
             }
             Ok(Raw { head, payload: into })
         };
         // The caller may be gone: then this drops the buffers.
-        let _ = answer.send(result);
+        let _ = caller.send(result);
         Ok(())
     }
 
@@ -335,7 +299,7 @@ impl Shared {
             let now = (self.heard.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed));
             // A long transfer that moves is a sign of life. A short one is not: the peer's kernel
             // takes that much from us by itself.
-            let moving = now.1 != sent && !self.queue.is_idle();
+            let moving = now.1 != sent && !self.sender.is_idle();
             let lives = now.0 != heard || moving || self.active.load(Ordering::Relaxed) == 0;
             (heard, sent) = now;
             silent = if lives { 0 } else { silent + 1 };
@@ -349,16 +313,16 @@ impl Shared {
     }
 
     fn ping(&self) {
-        let header = Header {
-            kind: Kind::Request,
-            op: op::PING,
-            id: 0,
-            head_len: 0,
-            payload_len: 0,
-            deadline_ms: 0,
-        };
-        self.queue.push::<()>(header, Head::Bytes(Bytes::new()), Vec::new(), None);
+        self.sender.send(Frame::bare(Header::new(Kind::Request, op::PING, 0)), None);
     }
+}
+
+impl User for Shared {
+    fn crowded(&self) -> bool {
+        self.active.load(Ordering::Relaxed) > 1
+    }
+
+    fn left(&self, _frames: usize, _cost: usize) {}
 }
 
 /// The peer's own error, as sent.

@@ -3,9 +3,11 @@
 //! Invariant: at most one attempt to connect per peer runs at a time, and it belongs to no caller:
 //! dropping a call does not spoil it for the others.
 
-use super::connection::{Connection, Raw, decode};
+use super::calls::Raw;
+use super::connection::{Connection, decode};
 use super::{Answer, Body};
-use crate::hello::Identity;
+use crate::address::Address;
+use crate::hello::{Features, Identity};
 use crate::transport::Transport;
 use crate::way::Way;
 use parking_lot::Mutex;
@@ -23,8 +25,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// A connection that carried nothing at so many looks is closed, long before the peer does so: a request
-/// never meets a peer that just closes.
+/// A connection that carried nothing at so many looks is closed, long before the peer does so: a
+/// request never meets a peer that just closes.
 const LOOK: Duration = Duration::from_secs(60);
 const IDLE: u32 = 5;
 
@@ -40,6 +42,7 @@ struct Network {
 }
 
 impl Peers {
+    /// No peer yet. `identity` is how this process presents itself to all of them.
     pub fn new(transport: Arc<dyn Transport>, identity: Identity) -> Arc<Self> {
         let network = Arc::new(Network { transport, identity: Mutex::new(identity) });
         Arc::new(Self { network, peers: Mutex::default() })
@@ -50,7 +53,8 @@ impl Peers {
         self.network.identity.lock().cluster = Some(cluster);
     }
 
-    /// The peer at `address` (`host:port`); nothing is connected yet.
+    /// The peer at `address` ([`Address`]); nothing is connected yet. What is no address cannot be
+    /// reached.
     pub fn peer(&self, address: &str) -> Arc<Peer> {
         self.peer_on(address, Way::Common)
     }
@@ -62,7 +66,8 @@ impl Peers {
             return peer.clone();
         }
         let peer = Arc::new(Peer {
-            address: address.into(),
+            name: address.into(),
+            address: address.parse::<Address>().map_err(|e| e.to_string()),
             way,
             network: self.network.clone(),
             link: Arc::default(),
@@ -74,7 +79,10 @@ impl Peers {
 
 /// One process that answers requests. Connects when called, and again after a loss.
 pub struct Peer {
-    address: String,
+    /// The address as it was given.
+    name: String,
+    /// Error: what is wrong with it.
+    address: Result<Address, String>,
     way: Way,
     network: Arc<Network>,
     link: Arc<Mutex<Link>>,
@@ -93,9 +101,14 @@ struct Link {
 type Outcome = Option<Result<Arc<Connection>>>;
 
 impl Peer {
-    /// `host:port`.
+    /// The address, as it was given.
     pub fn address(&self) -> &str {
-        &self.address
+        &self.name
+    }
+
+    /// What both sides can do, as far as is known: of the connection there is now.
+    pub fn features(&self) -> Features {
+        self.live().map_or_else(Features::default, |connection| connection.features())
     }
 
     /// A request without payload. Errors: the peer's own error as it sent it; `Unavailable` if the
@@ -106,8 +119,8 @@ impl Peer {
     }
 
     /// Sends a request without payload that wants no answer: whether it came, nobody learns. False
-    /// if there is no connection now; a call makes one. Those of one caller are begun by the peer in
-    /// order if it serves on one thread, else nearly so.
+    /// if there is no connection now; a call makes one. Those of one caller are begun by the peer
+    /// in order if it serves on one thread, else nearly so.
     pub fn tell<C: Call>(&self, request: &C) -> bool {
         self.tell_op(C::OP, request)
     }
@@ -123,7 +136,8 @@ impl Peer {
         self.exchange_op(C::OP, request, body, deadline).await
     }
 
-    /// As [`Self::call`], of an operation by its code: for who knows no more of the messages than their bytes.
+    /// As [`Self::call`], of an operation by its code: for who knows no more of the messages than
+    /// their bytes.
     pub async fn call_op<Q: Message, A: Message + Default>(
         &self,
         op: u16,
@@ -131,7 +145,7 @@ impl Peer {
         deadline: Instant,
     ) -> Result<A> {
         let raw = self.send(op, head, Body::default(), deadline).await?;
-        decode(raw.head, &self.address)
+        decode(raw.head, &self.name)
     }
 
     /// As [`Self::tell`], of an operation by its code.
@@ -148,7 +162,7 @@ impl Peer {
         deadline: Instant,
     ) -> Result<Answer<A>> {
         let raw = self.send(op, head, body, deadline).await?;
-        Ok(Answer { head: decode(raw.head, &self.address)?, payload: raw.payload })
+        Ok(Answer { head: decode(raw.head, &self.name)?, payload: raw.payload })
     }
 
     async fn send<Q: Message>(
@@ -194,7 +208,7 @@ impl Peer {
                 Err(_) => {
                     return Err(Error::new(
                         ErrorKind::TimedOut,
-                        format!("{}: not connected in time", self.address),
+                        format!("{}: not connected in time", self.name),
                     ));
                 }
             };
@@ -220,7 +234,10 @@ impl Peer {
             if let Some(at) = not_before {
                 sleep_until(at).await;
             }
-            let outcome = network.connect(&address, way).await.map(Arc::new);
+            let outcome = match &address {
+                Ok(address) => network.connect(address, way).await.map(Arc::new),
+                Err(wrong) => Err(Error::new(ErrorKind::Unavailable, wrong.as_str())),
+            };
             running.finish(&outcome);
             let connection = outcome.as_ref().ok().map(Arc::downgrade);
             done.send_replace(Some(outcome));
@@ -233,12 +250,12 @@ impl Peer {
     }
 
     fn unavailable(&self, why: &str) -> Error {
-        Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.address))
+        Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.name))
     }
 }
 
-/// Returns when the connection has ended, or has been idle for long and is let go. Who has it in hand
-/// just then uses it first.
+/// Returns when the connection has ended, or has been idle for long and is let go. Who has it in
+/// hand just then uses it first.
 async fn close_idle(link: &Weak<Mutex<Link>>, connection: &Weak<Connection>) {
     let (mut before, mut idle) = (None, 0);
     loop {
@@ -299,18 +316,18 @@ impl Drop for Running {
 }
 
 impl Network {
-    async fn connect(&self, address: &str, way: Way) -> Result<Connection> {
+    async fn connect(&self, address: &Address, way: Way) -> Result<Connection> {
         let unavailable = |why: String| {
             Error::new(ErrorKind::Unavailable, format!("{address}: cannot connect: {why}"))
         };
-        let stream = match timeout(CONNECT_TIMEOUT, self.transport.connect(address)).await {
-            Ok(Ok(stream)) => stream,
+        let link = match timeout(CONNECT_TIMEOUT, self.transport.connect(address)).await {
+            Ok(Ok(link)) => link,
             Ok(Err(e)) => return Err(unavailable(e.to_string())),
             Err(_) => return Err(unavailable(format!("no answer in {CONNECT_TIMEOUT:?}"))),
         };
         let identity = self.identity.lock().clone();
         let deadline = Instant::now() + HELLO_TIMEOUT;
-        match Connection::start(stream, address, &identity, way, deadline).await {
+        match Connection::start(link, &address.to_string(), &identity, way, deadline).await {
             Err(e) if e.kind == ErrorKind::TimedOut => {
                 Err(unavailable(format!("no hello in {HELLO_TIMEOUT:?}")))
             }

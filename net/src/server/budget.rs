@@ -3,8 +3,8 @@
 //! Who holds something already is given more only while it leaves at least as much free as it holds
 //! then: so one host cannot take more than half, two no more than a third each, and somebody new
 //! always finds something. Who waits is served in the order of what it holds, then of its arrival;
-//! nobody overtakes, so a large request is not starved by small ones. What waits holds nothing of the
-//! budget for itself, so those that do hold something end without it.
+//! nobody overtakes, so a large request is not starved by small ones. What waits holds nothing of
+//! the budget for itself, so those that do hold something end without it.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -1,9 +1,10 @@
 //! Who may be connected at once.
 //!
-//! A server has a limited number of places. When none is free, somebody new gets that of a connection
-//! that has been idle for long, of the host that has most of them; else, if one host has more than the
-//! newcomer's would have, that of its newest connection; else it is refused, and told why. So no host
-//! can shut others out, and one that comes back after it lost its connections finds room.
+//! A server has a limited number of places. When none is free, somebody new gets that of a
+//! connection that has been idle for long, of the host that has most of them; else, if one host has
+//! more than the newcomer's would have, that of its newest connection; else it is refused, and told
+//! why. So no host can shut others out, and one that comes back after it lost its connections finds
+//! room.
 
 use super::window::Window;
 use parking_lot::Mutex;
@@ -11,7 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Looks at all places without a request after which a connection is idle, and after which it has to go.
+/// Looks at all places without a request after which a connection is idle, and after which it has
+/// to go.
 const IDLE: u32 = 1;
 const TOO_LONG: u32 = 90;
 
@@ -74,8 +76,8 @@ impl Door {
         self.places.lock().make_room(None)
     }
 
-    /// Counts how long connections have been idle, and ends those that were for too long. To be called
-    /// at equal intervals.
+    /// Counts how long connections have been idle, and ends those that were for too long. To be
+    /// called at equal intervals.
     pub fn look(&self) {
         let mut places = self.places.lock();
         let mut gone = Vec::new();

@@ -2,10 +2,12 @@
 
 use super::budget::Budget;
 use super::door::{Door, Seat};
-use super::session::{self, Context};
-use super::sniff::{Seated, Speaks, sniff};
+use super::seated::Seated;
+use super::session::{self, Context, stopped};
 use super::{ServerOptions, Service};
-use crate::transport::{BoxStream, Listener};
+use crate::address::Address;
+use crate::stream::BoxStream;
+use crate::transport::{Listener, Opening, Speaks};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -23,8 +25,8 @@ const REFUSAL: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(10);
 /// So many newcomers at a time are told that there is no place for them; others are just closed.
 const REFUSALS: usize = 64;
-/// Of the memory for requests and answers, a quarter is kept back for [`crate::Way::Freeing`], and no more
-/// than this.
+/// Of the memory for requests and answers, a quarter is kept back for [`crate::Way::Freeing`], and
+/// no more than this.
 const KEPT_BACK: usize = 64 << 20;
 
 /// Serves until `shutdown` becomes true, then stops to read, lets the requests in flight finish (a
@@ -58,14 +60,16 @@ pub async fn serve(
                 }
             }
             accepted = listener.accept() => match accepted {
-                Ok((stream, address)) => match door.enter(host(&address)) {
-                    Ok(seat) => drop(sessions.spawn(admit(context.clone(), stream, address, seat))),
+                Ok((opening, address)) => match door.enter(address.host()) {
+                    Ok(seat) => {
+                        sessions.spawn(admit(context.clone(), opening, address, seat));
+                    }
                     Err(why) => {
                         tracing::warn!(%address, "refusing a connection: {why}");
                         if let Ok(permit) = refusals.clone().try_acquire_owned() {
                             let context = context.clone();
                             sessions.spawn(async move {
-                                refuse(&context, stream, why).await;
+                                refuse(&context, opening, why).await;
                                 drop(permit);
                             });
                         }
@@ -84,28 +88,16 @@ pub async fn serve(
     while sessions.join_next().await.is_some() {}
 }
 
-/// Returns when `shutdown` is true; never if its sender has gone without saying so.
-pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
-    if shutdown.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// The host of `host:port`.
-pub(super) fn host(address: &str) -> &str {
-    address.rsplit_once(':').map_or(address, |(host, _)| host)
-}
-
-async fn admit(context: Arc<Context>, stream: BoxStream, address: String, seat: Seat) {
+async fn admit(context: Arc<Context>, opening: Box<dyn Opening>, address: Address, seat: Seat) {
     let mut shutdown = context.shutdown.clone();
     let speaks = tokio::select! {
         biased;
-        speaks = timeout(FIRST_BYTES, sniff(stream)) => speaks,
+        speaks = timeout(FIRST_BYTES, opening.speaks()) => speaks,
         () = seat.lost() => return,
         () = stopped(&mut shutdown) => return,
     };
     match speaks {
-        Ok(Ok(Speaks::Frames(stream))) => session::run(context, stream, address, seat).await,
+        Ok(Ok(Speaks::Frames(link))) => session::run(context, link, address, seat).await,
         Ok(Ok(Speaks::Http2(stream))) => {
             let stream = Box::new(Seated::new(stream, seat));
             hand_over(context.options.http2.as_ref(), stream, &address)
@@ -118,7 +110,7 @@ async fn admit(context: Arc<Context>, stream: BoxStream, address: String, seat: 
     }
 }
 
-fn hand_over(http2: Option<&mpsc::Sender<BoxStream>>, stream: BoxStream, address: &str) {
+fn hand_over(http2: Option<&mpsc::Sender<BoxStream>>, stream: BoxStream, address: &Address) {
     match http2.map(|to| to.try_send(stream)) {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::warn!(%address, %error, "cannot take an HTTP/2 connection"),
@@ -127,12 +119,12 @@ fn hand_over(http2: Option<&mpsc::Sender<BoxStream>>, stream: BoxStream, address
 }
 
 /// Answers the hello of a peer that there is no place for; what speaks otherwise is just closed.
-async fn refuse(context: &Context, stream: BoxStream, why: String) {
+async fn refuse(context: &Context, opening: Box<dyn Opening>, why: String) {
     let refusal = async {
-        if let Ok(Speaks::Frames(stream)) = sniff(stream).await {
+        if let Ok(Speaks::Frames(link)) = opening.speaks().await {
             let name = &context.options.identity.name;
             let what = format!("{name}: {why}");
-            session::refuse(stream, Error::new(ErrorKind::Unavailable, what)).await;
+            session::refuse(link, Error::new(ErrorKind::Unavailable, what)).await;
         }
     };
     // Who does not listen learns nothing.

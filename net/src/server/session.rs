@@ -5,15 +5,13 @@
 
 use super::budget::Budget;
 use super::door::Seat;
-use super::listen::{host, stopped};
 use super::window::{OWN, Window};
 use super::{Incoming, Outgoing, ServerOptions, Service};
+use crate::address::Address;
 use crate::aligned::AlignedBuf;
-use crate::frame::{Broken, Header, Kind, MAGIC, MAX_HEAD, MAX_PAYLOAD};
+use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::PeerInfo;
-use crate::queue::{Head, SendQueue};
-use crate::reader::{FrameReader, Progress};
-use crate::transport::{BoxStream, ReadHalf};
+use crate::transport::{Fetch, Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
 use prost::Message;
@@ -36,7 +34,8 @@ const HELLO_LEN: u32 = 4 << 10;
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// How long requests in flight may take to finish after a shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
-/// A peer that moves no byte of a request or of an answer for this long is cut off: it holds memory.
+/// A peer that moves no byte of a request or of an answer for this long is cut off: it holds
+/// memory.
 const STALLED: Duration = Duration::from_secs(60);
 
 /// What all connections of one `serve` share.
@@ -51,43 +50,36 @@ pub(super) struct Context {
 
 struct Session {
     context: Arc<Context>,
-    queue: SendQueue,
+    sender: Arc<dyn Sender>,
     window: Arc<Window>,
-    /// Reads and writes that moved bytes.
+    /// What moved either way.
     heard: Progress,
     sent: Progress,
     /// A request has begun to come and is not whole yet.
     receiving: AtomicBool,
 }
 
-/// Serves a connection whose magic has been read, to its end.
-pub(super) async fn run(context: Arc<Context>, stream: BoxStream, address: String, seat: Seat) {
+/// Serves a connection to its end.
+pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, seat: Seat) {
     let mut shutdown = context.shutdown.clone();
+    let Link { sender, mut receiver, pump, heard, sent } = link;
     let session = Arc::new(Session {
-        queue: SendQueue::default(),
+        sender,
         window: Arc::new(Window::new(context.options.max_in_flight)),
-        heard: Progress::default(),
-        sent: Progress::default(),
+        heard,
+        sent,
         receiving: AtomicBool::new(false),
         context,
     });
     seat.works_through(&session.window);
-    let (read, write) = stream.split();
     let mut tasks = JoinSet::new();
     tasks.spawn({
         let session = session.clone();
-        async move {
-            let crowded = || session.window.requests() > 1;
-            let left = |b: &crate::queue::Batch| session.window.left(b.answers, b.answer_bytes);
-            session.queue.write_to(write, &session.sent, crowded, left).await.map_err(Broken::Io)
-        }
+        async move { pump.run(&*session).await.map_err(Broken::Io) }
     });
     let reader = tasks.spawn({
         let (session, address) = (session.clone(), address.clone());
-        async move {
-            let mut frames = FrameReader::new(read, &MAGIC, session.heard.clone());
-            session.receive_all(&mut frames, &address).await
-        }
+        async move { session.receive_all(&mut *receiver, &address).await }
     });
 
     tokio::select! {
@@ -105,11 +97,14 @@ pub(super) async fn run(context: Arc<Context>, stream: BoxStream, address: Strin
         }
     }
     // What is queued, such as the reason for the end, still goes out.
-    session.queue.close();
+    session.sender.close();
     let _ = timeout(ALIVE_EVERY, async { while tasks.join_next().await.is_some() {} }).await;
 }
 
-fn log_end(ended: std::result::Result<Result<(), Broken>, tokio::task::JoinError>, address: &str) {
+fn log_end(
+    ended: std::result::Result<Result<(), Broken>, tokio::task::JoinError>,
+    address: &Address,
+) {
     match ended {
         Ok(Ok(()) | Err(Broken::Closed)) => tracing::debug!(%address, "connection closed"),
         Ok(Err(Broken::Io(error))) => tracing::debug!(%address, %error, "connection lost"),
@@ -121,8 +116,8 @@ fn log_end(ended: std::result::Result<Result<(), Broken>, tokio::task::JoinError
 impl Session {
     async fn receive_all(
         self: &Arc<Self>,
-        frames: &mut FrameReader<ReadHalf>,
-        address: &str,
+        frames: &mut dyn Receiver,
+        address: &Address,
     ) -> Result<(), Broken> {
         let peer = match timeout(HELLO, self.hello(frames, address)).await {
             Ok(peer) => Arc::new(peer?),
@@ -137,24 +132,26 @@ impl Session {
 
     async fn hello(
         &self,
-        frames: &mut FrameReader<ReadHalf>,
-        address: &str,
+        frames: &mut dyn Receiver,
+        address: &Address,
     ) -> Result<PeerInfo, Broken> {
         let header = frames.header().await?;
         check_hello(&header)?;
-        let head = frames.head(header.head_len as usize).await?;
+        let head = frames.head().await?;
         self.window.enter(0).await;
         let identity = &self.context.options.identity;
         let checked = v1::Hello::decode(head)
             .map_err(|e| Error::new(ErrorKind::Protocol, format!("malformed hello: {e}")))
-            .and_then(|hello| Ok((identity.check(&hello, address)?, Way::from_code(hello.way))));
+            .and_then(|hello| {
+                Ok((identity.check(&hello, &address.to_string())?, Way::from_code(hello.way)))
+            });
         match checked {
             Ok((peer, way)) => {
                 let budget = match way {
                     Way::Common => &self.context.common,
                     Way::Freeing | Way::Prompt => &self.context.kept_back,
                 };
-                self.window.draw_on(budget.account(host(address)));
+                self.window.draw_on(budget.account(address.host()));
                 self.answer(&header, Ok(Outgoing::message(&identity.hello())), 0);
                 Ok(peer)
             }
@@ -169,7 +166,7 @@ impl Session {
     /// Reads one request and starts to serve it.
     async fn receive(
         self: &Arc<Self>,
-        frames: &mut FrameReader<ReadHalf>,
+        frames: &mut dyn Receiver,
         header: &Header,
         peer: &Arc<PeerInfo>,
     ) -> Result<(), Broken> {
@@ -186,22 +183,25 @@ impl Session {
         let mut held = header.head_len as usize + room;
         self.enter(held).await;
         self.receiving.store(true, Ordering::Relaxed);
-        let head = frames.head(header.head_len as usize).await?;
+        let head = frames.head().await?;
         if len > max {
-            frames.discard(len).await?;
+            frames.skip().await?;
             self.receiving.store(false, Ordering::Relaxed);
             let what =
                 format!("request {} has a payload of {len} bytes, the limit is {max}", header.op);
             self.answer(header, Err(Error::new(ErrorKind::Invalid, what)), held);
             return Ok(());
         }
-        let payload = if len == 0 {
-            Bytes::new()
-        } else {
-            let mut buffer = AlignedBuf::take(len);
-            frames.payload_into(buffer.as_mut_slice()).await?;
-            buffer.into()
-        };
+        let (mut payload, mut fetch) = (Bytes::new(), None);
+        if len > 0 {
+            match frames.fetch(AlignedBuf::take(len)) {
+                Ok(coming) => fetch = Some(coming),
+                Err(mut buffer) => {
+                    frames.payload(buffer.as_mut_slice()).await?;
+                    payload = buffer.into();
+                }
+            }
+        }
         self.receiving.store(false, Ordering::Relaxed);
         match header.op {
             op::PING => self.answer(header, Ok(Outgoing::default()), held),
@@ -216,14 +216,19 @@ impl Session {
                     held += self.weigh(op, &head, held).await;
                 }
                 let request = Incoming { op, head, payload, peer: peer.clone(), deadline };
-                tokio::spawn(self.clone().serve(*header, request, held));
+                match fetch {
+                    None => tokio::spawn(self.clone().serve(*header, request, held)),
+                    Some(fetch) => {
+                        tokio::spawn(self.clone().serve_fetched(*header, request, fetch, held))
+                    }
+                };
             }
         }
         Ok(())
     }
 
-    /// Takes room for the answer to a request that holds `held` bytes; it holds none while it waits.
-    /// Answers how much.
+    /// Takes room for the answer to a request that holds `held` bytes; it holds none while it
+    /// waits. Answers how much.
     async fn weigh(&self, op: u16, head: &Bytes, held: usize) -> usize {
         let answer = self.context.service.weigh(op, head).min(MAX_PAYLOAD);
         if answer > 0 {
@@ -252,17 +257,29 @@ impl Session {
 
     /// A frame that answers nothing. If anything else is on its way, that is sign enough.
     fn say_alive(&self) {
-        if self.queue.is_idle() {
-            let header = Header {
-                kind: Kind::Answer,
-                op: op::PING,
-                id: 0,
-                head_len: 0,
-                payload_len: 0,
-                deadline_ms: 0,
-            };
-            self.queue.push::<()>(header, Head::Bytes(Bytes::new()), Vec::new(), None);
+        if self.sender.is_idle() {
+            self.sender.send(Frame::bare(Header::new(Kind::Answer, op::PING, 0)), None);
         }
+    }
+
+    /// Serves a request whose payload is on its way.
+    async fn serve_fetched(
+        self: Arc<Self>,
+        header: Header,
+        mut request: Incoming,
+        fetch: Fetch,
+        held: usize,
+    ) {
+        match fetch.await {
+            Ok(payload) => request.payload = payload.into(),
+            // Its receiver says so, too.
+            Err(error) => {
+                tracing::debug!(op = header.op, %error, "a payload did not come");
+                self.window.served(held, 0);
+                return self.window.left(1, 0);
+            }
+        }
+        self.serve(header, request, held).await;
     }
 
     async fn serve(self: Arc<Self>, header: Header, request: Incoming, held: usize) {
@@ -297,18 +314,20 @@ impl Session {
             tracing::error!("{what}");
             Err(Error::new(ErrorKind::Internal, what))
         });
-        let mut header = Header { kind: Kind::Answer, deadline_ms: 0, ..*to };
+        let header = |kind| Header::new(kind, to.op, to.id);
         let queued = match answer {
             Ok((answer, payload)) => {
                 let cost = answer.head.len() + payload;
                 self.window.served(held, cost);
-                self.queue.push::<()>(header, Head::Bytes(answer.head), answer.payload, Some(cost))
+                let head = Head::Bytes(answer.head);
+                let frame = Frame::new(header(Kind::Answer), head, answer.payload);
+                self.sender.send(frame, Some(cost))
             }
             Err(error) => {
                 self.window.served(held, 0);
-                header.kind = Kind::Failure;
                 let head = error_head(error);
-                self.queue.push(header, Head::Message(&head), Vec::new(), Some(0))
+                let frame = Frame::new(header(Kind::Failure), Head::Message(&head), Vec::new());
+                self.sender.send(frame, Some(0))
             }
         };
         if !queued {
@@ -323,7 +342,7 @@ impl Session {
             sleep(STALLED).await;
             let now = (self.heard.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed));
             let receiving = self.receiving.load(Ordering::Relaxed) && now.0 == before.0;
-            let sending = !self.queue.is_idle() && now.1 == before.1;
+            let sending = !self.sender.is_idle() && now.1 == before.1;
             if receiving || sending {
                 return;
             }
@@ -331,7 +350,7 @@ impl Session {
         }
     }
 
-    async fn drain(&self, address: &str) {
+    async fn drain(&self, address: &Address) {
         let empty = async {
             while self.window.requests() > 0 {
                 sleep(Duration::from_millis(5)).await;
@@ -343,6 +362,16 @@ impl Session {
     }
 }
 
+impl User for Session {
+    fn crowded(&self) -> bool {
+        self.window.requests() > 1
+    }
+
+    fn left(&self, frames: usize, cost: usize) {
+        self.window.left(frames, cost);
+    }
+}
+
 fn check_hello(header: &Header) -> Result<(), Broken> {
     let right = header.kind == Kind::Request && header.op == op::HELLO && header.payload_len == 0;
     if right && header.head_len <= HELLO_LEN {
@@ -351,24 +380,40 @@ fn check_hello(header: &Header) -> Result<(), Broken> {
     Err(Broken::Garbage("the first request is not a hello".into()))
 }
 
-/// Answers the hello of a connection whose magic has been read with an error.
-pub(super) async fn refuse(stream: BoxStream, error: Error) {
-    let (read, write) = stream.split();
-    let (mut frames, queue) =
-        (FrameReader::new(read, &MAGIC, Progress::default()), SendQueue::default());
-    let Ok(hello) = frames.header().await else { return };
-    if check_hello(&hello).is_err() || frames.head(hello.head_len as usize).await.is_err() {
+/// Answers the hello of a connection with an error.
+pub(super) async fn refuse(link: Link, error: Error) {
+    let Link { sender, mut receiver, pump, .. } = link;
+    let Ok(hello) = receiver.header().await else { return };
+    if check_hello(&hello).is_err() || receiver.head().await.is_err() {
         return;
     }
     let head = error_head(error);
-    let header = Header { kind: Kind::Failure, deadline_ms: 0, ..hello };
-    queue.push(header, Head::Message(&head), Vec::new(), None);
-    queue.close();
-    let _ = queue.write_to(write, &Progress::default(), || false, |_| {}).await;
+    let header = Header::new(Kind::Failure, hello.op, hello.id);
+    sender.send(Frame::new(header, Head::Message(&head), Vec::new()), None);
+    sender.close();
+    let _ = pump.run(&Nobody).await;
+}
+
+/// Who has nothing more to send.
+struct Nobody;
+
+impl User for Nobody {
+    fn crowded(&self) -> bool {
+        false
+    }
+
+    fn left(&self, _frames: usize, _cost: usize) {}
 }
 
 fn error_head(error: Error) -> v1::ErrorHead {
     v1::ErrorHead { code: error.kind.code(), message: error.message, hint: error.hint }
+}
+
+/// Returns when `shutdown` is true; never if its sender has gone without saying so.
+pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+    if shutdown.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Runs a future; `None` if it panicked.

@@ -59,7 +59,8 @@ impl Window {
         true
     }
 
-    /// Waits for room for a request and takes it. For one task at a time; who gives up has taken nothing.
+    /// Waits for room for a request and takes it. For one task at a time; who gives up has taken
+    /// nothing.
     pub async fn enter(&self, bytes: usize) {
         let lacks = poll_fn(|cx| {
             let mut used = self.used.lock();

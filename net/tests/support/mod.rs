@@ -1,7 +1,8 @@
 //! A server to call, a service to hold requests, and frames made by hand.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use bytes::{Bytes, BytesMut};
+use crate::transport;
+use bytes::Bytes;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use weft_net::{
-    Body, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, serve, tcp,
+    Body, Buffer, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, serve,
 };
 use weft_proto::{Error, Result, Uuid};
 
@@ -72,8 +73,8 @@ impl Server {
     }
 
     pub async fn start_at(at: &str, service: Arc<dyn Service>, options: ServerOptions) -> Self {
-        let listener = tcp().bind(at).await.unwrap();
-        let address = listener.local_address().unwrap();
+        let listener = transport().bind(&at.parse().unwrap()).await.unwrap();
+        let address = listener.local_address().unwrap().to_string();
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(serve(listener, service, options, stopped));
         Self { address, stop, task }
@@ -93,19 +94,14 @@ impl Drop for Server {
 }
 
 pub fn peer(address: &str) -> Arc<Peer> {
-    Peers::new(tcp(), identity("client", None)).peer(address)
+    Peers::new(transport(), identity("client", None)).peer(address)
 }
 
 pub async fn ask(peer: &Peer, op: u16, head: &'static [u8]) -> Result<Bytes> {
     peer.call_op(op, &Bytes::from_static(head), soon()).await
 }
 
-pub async fn put(
-    peer: &Peer,
-    op: u16,
-    payload: Bytes,
-    into: Vec<BytesMut>,
-) -> Result<Vec<BytesMut>> {
+pub async fn put(peer: &Peer, op: u16, payload: Bytes, into: Vec<Buffer>) -> Result<Vec<Buffer>> {
     let body = Body { send: vec![payload], into };
     Ok(peer.exchange_op::<_, Bytes>(op, &Bytes::new(), body, soon()).await?.payload)
 }

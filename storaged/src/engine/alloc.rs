@@ -1,7 +1,7 @@
 //! Which blocks are free. Kept in memory only; the index says what is used.
 //!
-//! Invariants: free runs neither touch nor overlap; a block is given to one owner at a time, and to none once
-//! it is known to be bad.
+//! Invariants: free runs neither touch nor overlap; a block is given to one owner at a time, and to
+//! none once it is known to be bad.
 
 use super::entry::Extent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// All of `[first, end)` free. A small reserve is held back, so that a full target keeps room to
-    /// be repaired: one in 128, at most 1 GiB.
+    /// All of `[first, end)` free. A small reserve is held back, so that a full target keeps room
+    /// to be repaired: one in 128, at most 1 GiB.
     pub fn new(first: u64, end: u64) -> Self {
         let total = end - first;
         let mut it = Self {
@@ -179,7 +179,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_block_is_given_twice_or_lost(ops in prop::collection::vec((any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200)) {
+        fn no_block_is_given_twice_or_lost(
+            ops in prop::collection::vec(
+                (any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200,
+            ),
+        ) {
             const FIRST: u64 = 7;
             const END: u64 = 1007;
             let mut it = Allocator::new(FIRST, END);
@@ -190,7 +194,8 @@ mod tests {
                     match it.take(blocks, 1) {
                         Some(extents) => {
                             prop_assert!(longest >= blocks);
-                            prop_assert_eq!(extents.iter().map(|e| u64::from(e.blocks)).sum::<u64>(), blocks);
+                            let given = extents.iter().map(|e| u64::from(e.blocks));
+                            prop_assert_eq!(given.sum::<u64>(), blocks);
                             prop_assert!(extents.len() <= Extent::MAX);
                             held.push(extents);
                         }

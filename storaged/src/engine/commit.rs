@@ -1,16 +1,19 @@
-//! Group commit: one thread turns all puts and deletes that wait into one journal record and one flush.
+//! Group commit: one thread turns all puts and deletes that wait into one journal record and one
+//! flush.
 //!
 //! While a flush runs, the data of the next puts is being written and their commits gather here, so
 //! the more is going on, the fewer flushes each put costs.
 //!
-//! Invariant: of a session that was fenced off, nothing is committed any more. That is looked at here, where
-//! changes have an order, so that a list made after a fence has all that such a session will ever have.
+//! Invariant: of a session that was fenced off, nothing is committed any more. That is looked at
+//! here, where changes have an order, so that a list made after a fence has all that such a session
+//! will ever have.
 
+use super::BLOCK;
 use super::entry::Entry;
 use super::index::{self, Applied};
 use super::journal::{self, Change, Ring};
+use super::shared::Core;
 use super::worker::{self, Answer, Worker};
-use super::{BLOCK, Core};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -121,8 +124,8 @@ struct Thread {
     /// Number of the last record written.
     last: u64,
     messages: mpsc::Receiver<Message>,
-    /// Taken from the queue, but not in the record that is being made. Never `Flushed`: that is acted
-    /// on at once, because `room` waits for it.
+    /// Taken from the queue, but not in the record that is being made. Never `Flushed`: that is
+    /// acted on at once, because `room` waits for it.
     later: VecDeque<Message>,
     /// An index flush that runs.
     flush: Option<JoinHandle<()>>,

@@ -5,6 +5,10 @@ use std::io;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use weft_net::AlignedBuf;
+use weft_proto::layout;
+
+/// Unit of allocation, of checksums and of I/O, in bytes.
+pub const BLOCK: u64 = layout::BLOCK as u64;
 
 /// The outcome of a request to a drive, from async code ([`Done::wait`]) or a plain thread.
 pub struct Done<T>(oneshot::Receiver<io::Result<T>>);

@@ -22,6 +22,15 @@ impl Extent {
     }
 }
 
+/// Bytes of a chunk's header before the checksums, when all extents are used.
+pub(super) const HEADER_FIXED: u64 =
+    24 + ChunkId::LEN as u64 + 17 + (Extent::MAX * Extent::LEN) as u64;
+
+/// Blocks that the header of a chunk of `length` bytes takes.
+pub(super) const fn header_blocks(length: u64) -> u64 {
+    (HEADER_FIXED + length / BLOCK * 4).div_ceil(BLOCK)
+}
+
 /// Where a chunk lies: header blocks first, then data, in the extents' order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Place {
@@ -87,7 +96,7 @@ impl Place {
 
     /// Blocks that the header takes; all in the first extent.
     pub fn header_blocks(&self) -> u64 {
-        super::header::blocks(self.length)
+        header_blocks(self.length)
     }
 
     /// Whether the extents lie in `[first, end)` blocks.
@@ -199,10 +208,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_rejected_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..64) {
+        fn garbage_is_rejected_without_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..64,
+        ) {
             let _ = Entry::decode(&bytes);
             let entry = Entry {
-                place: Place { stamp: 1, length: 4096, extents: vec![Extent { block: 3, blocks: 2 }] },
+                place: Place {
+                    stamp: 1,
+                    length: 4096,
+                    extents: vec![Extent { block: 3, blocks: 2 }],
+                },
                 checksums: vec![5],
             };
             let good = entry.encode();
@@ -218,13 +233,17 @@ mod tests {
             let place = Place {
                 stamp: 0,
                 length: 9 * BLOCK,
-                extents: vec![Extent { block: 100, blocks: split }, Extent { block: 50, blocks: 10 - split }],
+                extents: vec![
+                    Extent { block: 100, blocks: split },
+                    Extent { block: 50, blocks: 10 - split },
+                ],
             };
             let len = len.min(9u64.saturating_sub(off));
             let runs = place.locate(off * BLOCK, len * BLOCK);
             let mut at = 1 + off;
             for (start, bytes) in runs {
-                let expect = if at < u64::from(split) { 100 + at } else { 50 + at - u64::from(split) };
+                let first = u64::from(split);
+                let expect = if at < first { 100 + at } else { 50 + at - first };
                 prop_assert_eq!(start, expect * BLOCK);
                 at += bytes / BLOCK;
             }

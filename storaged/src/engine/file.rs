@@ -11,13 +11,15 @@ use tokio::time::Instant;
 use weft_net::AlignedBuf;
 use weft_proto::{Error, ErrorKind, Result};
 
-/// A file up to this size is filled with zeros when it is formatted. The first write to each part of
-/// a preallocated file costs ext4 a journal commit at the flush: on parts that were written once, a
-/// 128 KiB write and its flush took half the time. (Filling larger files little by little, ahead of the
-/// data, was measured too: it cost large puts a third of their speed and gained small ones nothing.)
+/// A file up to this size is filled with zeros when it is formatted. The first write to each part
+/// of a preallocated file costs ext4 a journal commit at the flush: on parts that were written
+/// once, a 128 KiB write and its flush took half the time. (Filling larger files little by little,
+/// ahead of the data, was measured too: it cost large puts a third of their speed and gained small
+/// ones nothing.)
 const FILL: u64 = 1 << 30;
 
-/// The kernel keeps the files of a killed process open until its I/O has ended: a lock is waited for.
+/// The kernel keeps the files of a killed process open until its I/O has ended: a lock is waited
+/// for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct TargetFile {
@@ -27,8 +29,8 @@ pub(super) struct TargetFile {
     pub block_device: bool,
 }
 
-/// Opens and locks. Nothing is made: where a filesystem is not mounted, a new file would stand in its
-/// place on another.
+/// Opens and locks. Nothing is made: where a filesystem is not mounted, a new file would stand in
+/// its place on another.
 pub(super) fn open(path: &Path) -> Result<TargetFile> {
     let name = path.display();
     let fail = |what: &str, e: io::Error| Error::new(ErrorKind::Io, format!("{name}: {what}: {e}"));
@@ -38,7 +40,8 @@ pub(super) fn open(path: &Path) -> Result<TargetFile> {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "{name} does not exist: is its filesystem mounted, or its drive connected? `weft \
+                    "{name} does not exist: is its filesystem mounted, or its drive connected? \
+                     `weft \
                      target add` makes new files, with --size"
                 ),
             ));
@@ -80,8 +83,8 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Makes a file of `size` bytes, locked; with `sparse`, without blocks. Errors: `Exists`; `NoSpace`,
-/// and `Io`, which leave nothing behind.
+/// Makes a file of `size` bytes, locked; with `sparse`, without blocks. Errors: `Exists`;
+/// `NoSpace`, and `Io`, which leave nothing behind.
 pub(super) fn make(path: &Path, size: u64, sparse: bool) -> Result<(TargetFile, Made<'_>)> {
     let size = size / BLOCK * BLOCK;
     let fail = |what: &str, e: io::Error| {
@@ -159,7 +162,9 @@ fn lock(file: &File, path: &Path) -> Result<()> {
             continue;
         }
         let what = if held {
-            "another storage daemon has it open (or the configuration lists it twice); stop that one first".into()
+            "another storage daemon has it open (or the configuration lists it twice); stop that \
+             one first"
+                .into()
         } else {
             format!("cannot lock it: {e}")
         };

@@ -15,23 +15,16 @@
 //! The header's own position must be the first block of its first extent.
 
 use super::BLOCK;
-use super::entry::{Entry, Extent, Place, decode_checksums, take, take_chunk};
+use super::entry::{Entry, HEADER_FIXED, Place, decode_checksums, take, take_chunk};
 use weft_net::AlignedBuf;
 use weft_proto::ChunkId;
 
 const MAGIC: [u8; 8] = *b"WEFTCHK\n";
 const CRC_AT: usize = 16;
-/// Bytes before the checksums when all extents are used.
-const FIXED: u64 = 24 + ChunkId::LEN as u64 + 17 + (Extent::MAX * Extent::LEN) as u64;
-
-/// Blocks that the header of a chunk of `length` bytes takes.
-pub(super) const fn blocks(length: u64) -> u64 {
-    (FIXED + length / BLOCK * 4).div_ceil(BLOCK)
-}
 
 /// The header blocks of a chunk.
 pub(super) fn encode(salt: u64, id: ChunkId, entry: &Entry) -> AlignedBuf {
-    let mut bytes = Vec::with_capacity((FIXED as usize) + 4 * entry.checksums.len());
+    let mut bytes = Vec::with_capacity(HEADER_FIXED as usize + 4 * entry.checksums.len());
     bytes.extend(MAGIC);
     bytes.extend(salt.to_le_bytes());
     bytes.extend([0; 8]);
@@ -98,6 +91,7 @@ fn crc(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::{Extent, header_blocks};
     use super::*;
     use proptest::prelude::*;
     use weft_proto::{SegmentId, SessionId};
@@ -107,7 +101,7 @@ mod tests {
     fn sample(blocks: u64) -> (ChunkId, Entry) {
         let id = ChunkId { segment: SegmentId { session: SessionId(1), seq: 2 }, shard: 3 };
         let length = blocks * BLOCK;
-        let all = (blocks + super::blocks(length)) as u32;
+        let all = (blocks + header_blocks(length)) as u32;
         let extents = vec![Extent { block: 500, blocks: all }];
         let checksums = (0..blocks as u32).map(|n| n.wrapping_mul(0x0101_0101)).collect();
         (id, Entry { place: Place { stamp: 9, length, extents }, checksums })

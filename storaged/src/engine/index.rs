@@ -1,9 +1,9 @@
-//! The index `chunk → place, length, checksums`: RocksDB without a log of its own (the journal on the
-//! target is its log), and a bounded cache of decoded entries in front.
+//! The index `chunk → place, length, checksums`: RocksDB without a log of its own (the journal on
+//! the target is its log), and a bounded cache of decoded entries in front.
 //!
-//! Invariants: each batch of changes carries the number of its journal record, in one atomic write, so
-//! that what survives a crash says itself from where to replay. An entry in the cache equals the one
-//! in RocksDB.
+//! Invariants: each batch of changes carries the number of its journal record, in one atomic write,
+//! so that what survives a crash says itself from where to replay. An entry in the cache equals the
+//! one in RocksDB.
 
 use super::entry::{Entry, Place, take_u64};
 use quick_cache::{Weighter, sync::Cache};
@@ -129,8 +129,8 @@ impl Index {
         self.flush()
     }
 
-    /// Blocks of the drive that could not be read when this index was made or brought up to date. They are
-    /// used no more.
+    /// Blocks of the drive that could not be read when this index was made or brought up to date.
+    /// They are used no more.
     pub fn unreadable(&self) -> Result<BTreeSet<u64>> {
         let found = self.meta(UNREADABLE)?.unwrap_or_default();
         let (blocks, rest) = found.as_chunks();
@@ -215,7 +215,8 @@ impl Index {
             return Ok(Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "index {}: the entry of chunk {id} is damaged; remove the index to have it rebuilt",
+                    "index {}: the entry of chunk {id} is damaged; remove the index to have it \
+                     rebuilt",
                     self.path
                 ),
             )));

@@ -7,20 +7,21 @@
 //! ```
 //!
 //! and a RocksDB index `chunk → extents, length, checksums` in a directory beside it. The index has
-//! no write-ahead log of its own: the journal on the target is that log. A put writes header and data
-//! somewhere free, then the committer writes one journal record for all puts and deletes that wait and
-//! flushes once, which makes data and record durable together. Then the index learns of it and the
-//! callers are answered.
+//! no write-ahead log of its own: the journal on the target is that log. A put writes header and
+//! data somewhere free, then the committer writes one journal record for all puts and deletes that
+//! wait and flushes once, which makes data and record durable together. Then the index learns of it
+//! and the callers are answered.
 //!
 //! Invariants:
 //! - What was acknowledged is durable: the flush came after the data writes and the journal record.
-//! - The index never knows more than the journal: it is told after the flush, and what it forgets in
-//!   a crash is replayed. Only the last journal record can have data that was not flushed; its chunks
-//!   are verified at start and those that do not match, which nobody was told of, are dropped.
-//! - Space is reused only after the delete is durable, the last read of the chunk has ended, and the
-//!   discard of it, if the drive wants one, has ended, too.
-//! - Nothing waits for a drive that hangs: callers leave at their deadline, and at the end its threads
-//!   are left behind with the memory that the kernel may still use.
+//! - The index never knows more than the journal: it is told after the flush, and what it forgets
+//!   in a crash is replayed. Only the last journal record can have data that was not flushed; its
+//!   chunks are verified at start and those that do not match, which nobody was told of, are
+//!   dropped.
+//! - Space is reused only after the delete is durable, the last read of the chunk has ended, and
+//!   the discard of it, if the drive wants one, has ended, too.
+//! - Nothing waits for a drive that hangs: callers leave at their deadline, and at the end its
+//!   threads are left behind with the memory that the kernel may still use.
 //! - A failed flush or journal write ends all writes to the target until a restart (what the drive
 //!   holds is then unknown); reads go on.
 
@@ -36,9 +37,11 @@ mod index;
 mod journal;
 mod kernel;
 mod ops;
+mod options;
 mod probe;
 mod readers;
 mod rebuild;
+mod shared;
 mod signature;
 mod start;
 mod superblock;
@@ -46,10 +49,10 @@ mod unread;
 mod uring;
 mod worker;
 
-pub use device::{Device, Done};
+pub use device::{BLOCK, Device, Done};
 pub use ops::{ListPage, Range};
+pub use options::{DISCARD_RATE, TargetOptions, Tuning};
 pub use signature::{Content, Inspection, inspect};
-pub use start::{DISCARD_RATE, TargetOptions, Tuning};
 pub use superblock::Superblock;
 pub use unread::Unread;
 
@@ -57,89 +60,18 @@ use alloc::Allocator;
 use busy::Busy;
 use commit::Committer;
 use discard::Discard;
-use index::Index;
-use parking_lot::{Mutex, RwLock};
-use rangemap::RangeInclusiveSet;
 use readers::Readers;
-use std::path::{Path, PathBuf};
+use shared::Core;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use weft_proto::{ChunkId, Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
-
-/// Unit of allocation, of checksums and of I/O, in bytes.
-pub const BLOCK: u64 = layout::BLOCK as u64;
+use std::sync::atomic::Ordering;
+use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, v1};
 
 /// One open target. Cheap to clone; the drive is released when the last clone is gone.
 #[derive(Clone)]
 pub struct Engine {
     core: Arc<Core>,
     committer: Arc<Committer>,
-}
-
-/// What the committer and the operations share.
-struct Core {
-    path: PathBuf,
-    device: Arc<dyn Device>,
-    superblock: RwLock<Superblock>,
-    index: Index,
-    allocator: Arc<Mutex<Allocator>>,
-    /// Where freed space goes.
-    discard: Discard,
-    readers: Readers,
-    busy: Busy,
-    /// Number of the next put; orders chunk headers in a rebuild.
-    stamp: AtomicU64,
-    counters: Counters,
-    /// Tells this opening of the target from others.
-    opened: u64,
-    /// Sessions that have ended, by id. Only the committer adds to them.
-    fenced: RwLock<RangeInclusiveSet<u64>>,
-    /// Why nothing can be written any more.
-    failure: Mutex<Option<String>>,
-}
-
-#[derive(Default)]
-struct Counters {
-    chunks: AtomicU64,
-    read_errors: AtomicU64,
-    write_errors: AtomicU64,
-    checksum_errors: AtomicU64,
-    /// Journal records written.
-    commits: AtomicU64,
-}
-
-impl Core {
-    /// Ends writes to this target until a restart.
-    fn fail(&self, why: String) {
-        let mut failure = self.failure.lock();
-        if failure.is_none() {
-            tracing::error!(target = %self.path.display(), "target takes no more writes: {why}");
-            *failure = Some(why);
-        }
-    }
-
-    fn check_fence(&self, id: ChunkId) -> Result<()> {
-        match self.fenced.read().contains(&id.segment.session.0) {
-            false => Ok(()),
-            true => {
-                let what = format!("chunk {id} comes too late: its session has ended");
-                Err(Error::new(ErrorKind::SessionExpired, what))
-            }
-        }
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        match &*self.failure.lock() {
-            None => Ok(()),
-            Some(why) => Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "{} takes no writes: {why}; check the drive, then restart",
-                    self.path.display()
-                ),
-            )),
-        }
-    }
 }
 
 impl Engine {
@@ -203,7 +135,8 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::WrongCluster,
                 format!(
-                    "{} is target {} of cluster {}; it was asked to become target {target} of cluster {cluster}",
+                    "{} is target {} of cluster {}; it was asked to become target {target} of \
+                     cluster {cluster}",
                     self.core.path.display(),
                     next.target,
                     next.cluster

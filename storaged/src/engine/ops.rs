@@ -4,8 +4,9 @@
 //! space is lost.
 
 use super::commit::Commit;
-use super::entry::{Entry, Extent, Place};
-use super::{BLOCK, Core, Engine, header, superblock};
+use super::entry::{Entry, Extent, Place, header_blocks};
+use super::shared::Core;
+use super::{BLOCK, Engine, header, superblock};
 use bytes::Bytes;
 use std::io;
 use std::ops::RangeInclusive;
@@ -36,10 +37,11 @@ pub struct ListPage {
 }
 
 impl Engine {
-    /// Stores a chunk durably. `data` is a multiple of 4096 bytes, with a CRC-32 for each block; it is
-    /// written without a copy if it starts 4096-aligned. The same chunk again is fine. Errors:
-    /// `Corrupt` (checksums do not match the data), `Exists` (with other checksums), `NoSpace` (with what
-    /// there is room for, where that is known), `SessionExpired` (its session is fenced off), `Invalid`, `Io`.
+    /// Stores a chunk durably. `data` is a multiple of 4096 bytes, with a CRC-32 for each block; it
+    /// is written without a copy if it starts 4096-aligned. The same chunk again is fine. Errors:
+    /// `Corrupt` (checksums do not match the data), `Exists` (with other checksums), `NoSpace`
+    /// (with what there is room for, where that is known), `SessionExpired` (its session is fenced
+    /// off), `Invalid`, `Io`.
     pub async fn put(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
         check_payload(id, &data, &checksums)?;
         self.core.check_writable()?;
@@ -63,7 +65,8 @@ impl Engine {
         let extents = core.take_space(length).ok_or_else(|| {
             let (free, chunk) = core.room();
             let what = format!(
-                "of {length} bytes does not fit: the target has {free} bytes free, in pieces that hold a \
+                "of {length} bytes does not fit: the target has {free} bytes free, in pieces that \
+                 hold a \
                  chunk of {chunk}"
             );
             Error { hint: chunk.to_string(), ..core.error(ErrorKind::NoSpace, id, &what) }
@@ -84,8 +87,8 @@ impl Engine {
         self.committer.commit(vec![Commit::Put(id, entry)]).await
     }
 
-    /// Reads `[off, off + len)` of a chunk, in multiples of 4096 bytes. The data is not verified here:
-    /// the reader does, with the checksums. Errors: `NotFound`, `Invalid`, `Io`.
+    /// Reads `[off, off + len)` of a chunk, in multiples of 4096 bytes. The data is not verified
+    /// here: the reader does, with the checksums. Errors: `NotFound`, `Invalid`, `Io`.
     pub async fn get(&self, id: ChunkId, off: u64, len: u64) -> Result<Range> {
         self.core.get(id, off, len).await
     }
@@ -124,9 +127,9 @@ impl Engine {
         Ok(deleted)
     }
 
-    /// Refuses the chunks of these sessions (by id) from now on, until the target is closed: when this is answered,
-    /// a put of theirs has been committed and is listed, or is refused. Not durable: what a target that starts
-    /// anew is sent comes over connections made anew.
+    /// Refuses the chunks of these sessions (by id) from now on, until the target is closed: when
+    /// this is answered, a put of theirs has been committed and is listed, or is refused. Not
+    /// durable: what a target that starts anew is sent comes over connections made anew.
     pub async fn fence(&self, ended: Vec<RangeInclusive<u64>>) -> Result<()> {
         self.committer.fence(ended).await
     }
@@ -143,8 +146,8 @@ impl Engine {
         Ok(ListPage { items, more })
     }
 
-    /// Reads a range (0 bytes: from `off` to the end), compares it with its checksums, counts and logs
-    /// what does not match. Answers the offset of the first bad block.
+    /// Reads a range (0 bytes: from `off` to the end), compares it with its checksums, counts and
+    /// logs what does not match. Answers the offset of the first bad block.
     pub async fn verify(&self, id: ChunkId, off: u64, len: u64) -> Result<Option<u64>> {
         let core = &self.core;
         let entry = core.lookup(id).await?.ok_or_else(|| core.missing(id))?;
@@ -183,7 +186,7 @@ impl Core {
 
     /// Space for header and data; what waits to be discarded counts when there is no other.
     fn take_space(&self, length: u64) -> Option<Vec<Extent>> {
-        let head = header::blocks(length);
+        let head = header_blocks(length);
         let take = || self.allocator.lock().take(head + length / BLOCK, head);
         take().or_else(|| if self.discard.hurry() { take() } else { None })
     }
@@ -193,7 +196,7 @@ impl Core {
         let allocator = self.allocator.lock();
         let free = allocator.capacity().saturating_sub(allocator.used()) * BLOCK;
         let blocks = allocator.longest().min(layout::MAX_CHUNK / BLOCK);
-        let chunk = blocks.saturating_sub(header::blocks(blocks * BLOCK)) * BLOCK;
+        let chunk = blocks.saturating_sub(header_blocks(blocks * BLOCK)) * BLOCK;
         (free, chunk)
     }
 

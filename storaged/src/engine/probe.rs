@@ -10,8 +10,8 @@ use weft_proto::{Error, ErrorKind, Result};
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Engine {
-    /// Reads the superblock from the drive. Errors: `Io` when it cannot be read, or is not that of this
-    /// target any more. Takes as long as the drive does.
+    /// Reads the superblock from the drive. Errors: `Io` when it cannot be read, or is not that of
+    /// this target any more. Takes as long as the drive does.
     pub async fn probe(&self) -> Result<()> {
         let fail = |what: String| {
             Error::new(ErrorKind::Io, format!("superblock of {}: {what}", self.path().display()))
@@ -26,8 +26,8 @@ impl Engine {
         }
     }
 
-    /// Closes the target and waits for the end of all requests to it, so that it may be opened again.
-    /// Errors are those of [`Engine::close`].
+    /// Closes the target and waits for the end of all requests to it, so that it may be opened
+    /// again. Errors are those of [`Engine::close`].
     pub async fn retire(self) -> Result<()> {
         let closed = self.close().await;
         // Every clone of the engine holds the committer.

@@ -2,12 +2,13 @@
 //!
 //! Deletes leave headers behind, so a header does not prove that its chunk is there. A chunk counts
 //! unless a newer one overlaps it. What was deleted and not overwritten since comes back; nobody
-//! refers to it, and the metadata leader deletes it again, since it looks at all of a target that was opened
-//! anew (I7). Readers verify checksums as always.
+//! refers to it, and the metadata leader deletes it again, since it looks at all of a target that
+//! was opened anew (I7). Readers verify checksums as always.
 //!
-//! Invariant: the index is sealed only when every block was read, but for those that try after try could not
-//! read: their space goes to nobody, and the index says so. A fabric that is away for a moment reads as a
-//! drive full of bad blocks, and a chunk that is missed would lose its space to others.
+//! Invariant: the index is sealed only when every block was read, but for those that try after try
+//! could not read: their space goes to nobody, and the index says so. A fabric that is away for a
+//! moment reads as a drive full of bad blocks, and a chunk that is missed would lose its space to
+//! others.
 
 use super::device::Device;
 use super::entry::{Entry, Extent};
@@ -34,8 +35,9 @@ struct Found {
     extents: Vec<Extent>,
 }
 
-/// Makes a new index in `path` from what lies on the target. `last` is the number of the last journal
-/// record; `unread` has what earlier tries could not read. Blocks for as long as it takes to read the drive.
+/// Makes a new index in `path` from what lies on the target. `last` is the number of the last
+/// journal record; `unread` has what earlier tries could not read. Blocks for as long as it takes
+/// to read the drive.
 pub(super) fn run(
     device: &dyn Device,
     superblock: &Superblock,

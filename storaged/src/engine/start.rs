@@ -1,8 +1,9 @@
 //! Brings a target up: superblocks, index, journal replay, free space.
 //!
-//! Invariant: what could not be read is not taken for absent. An error of the drive fails the start and
-//! leaves the index as it was, or unsealed; what was read and does not match counts as never written. What try
-//! after try cannot be read is given up (`unread`): it counts as lost, and its space goes to nobody.
+//! Invariant: what could not be read is not taken for absent. An error of the drive fails the start
+//! and leaves the index as it was, or unsealed; what was read and does not match counts as never
+//! written. What try after try cannot be read is given up (`unread`): it counts as lost, and its
+//! space goes to nobody.
 
 use super::commit::Committer;
 use super::device::{Device, Done};
@@ -10,11 +11,13 @@ use super::entry::{Entry, Place};
 use super::file::{self, TargetFile};
 use super::index::{self, Applied, Index, Opened};
 use super::journal::{self, Change, Record};
+use super::shared::{Core, Counters};
 use super::signature::{self, Content};
 use super::unread::{Salvage, Unread, of_medium};
 use super::uring::Uring;
 use super::{
-    Allocator, BLOCK, Busy, Core, Counters, Discard, Engine, Readers, Superblock, header, rebuild,
+    Allocator, BLOCK, Busy, DISCARD_RATE, Discard, Engine, Readers, Superblock, TargetOptions,
+    header, rebuild,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -25,60 +28,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, Uuid};
 
-/// Distance by which put numbers jump at each start, durably: more than the puts that can be under way
-/// at a crash.
+/// Distance by which put numbers jump at each start, durably: more than the puts that can be under
+/// way at a crash.
 const STAMP_JUMP: u64 = 1 << 20;
 
 /// Headers read at once in a replay.
 const READS: usize = 64;
 
-/// Which drive a target is.
-#[derive(Clone, Debug)]
-pub struct TargetOptions {
-    /// Block device or file.
-    pub path: PathBuf,
-    /// Bytes of the file that [`Engine::format`] makes when `path` does not exist.
-    pub size: Option<u64>,
-    /// Such a file gets its blocks when they are written, and gives them back when they are free:
-    /// [`Tuning::discard`] is then [`DISCARD_RATE`] unless given.
-    pub sparse: bool,
-    /// Directory of the index; `None`: `<path>.index` (for files only).
-    pub index: Option<PathBuf>,
-    pub tuning: Tuning,
-}
-
-impl TargetOptions {
-    /// With defaults; `size` is for a file that [`Engine::format`] is to make.
-    pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
-        Self { path: path.into(), size, sparse: false, index: None, tuning: Tuning::default() }
-    }
-}
-
-/// What the engine would otherwise decide from what the kernel says of the drive.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Tuning {
-    /// Whether a put is flushed before it is acknowledged; `None`: unless the kernel knows the drive
-    /// to have no volatile cache. A file is flushed always.
-    pub flush: Option<bool>,
-    /// Bytes a second of freed space to discard, 0: none; `None`: [`DISCARD_RATE`] where the drive
-    /// takes discards, and nothing on a file, which would lose its preallocated blocks.
-    pub discard: Option<u64>,
-}
-
-/// What a drive is given back at most, in bytes a second: discards slow other requests down.
-pub const DISCARD_RATE: u64 = 1 << 30;
-
 impl Engine {
-    /// Opens a target, which [`Self::format`] made: nothing here makes one of a file or drive that is
-    /// none, however empty. Blocks: replays the journal, and reads the whole drive when the index is
-    /// lost. Errors name the path and what to do: `NotFound`; `Invalid`, when it is no target, or not
-    /// the whole one; `Busy`; `Corrupt`; `Io` and `TimedOut`, after which trying again may help.
+    /// Opens a target, which [`Self::format`] made: nothing here makes one of a file or drive that
+    /// is none, however empty. Blocks: replays the journal, and reads the whole drive when the
+    /// index is lost. Errors name the path and what to do: `NotFound`; `Invalid`, when it is no
+    /// target, or not the whole one; `Busy`; `Corrupt`; `Io` and `TimedOut`, after which trying
+    /// again may help.
     pub fn open(options: &TargetOptions) -> Result<Self> {
         Self::open_again(options, &mut Unread::default())
     }
 
-    /// As [`Self::open`], for who tries again and again: after some tries that could not read the same few
-    /// blocks, and only those, the target is opened without what lay there.
+    /// As [`Self::open`], for who tries again and again: after some tries that could not read the
+    /// same few blocks, and only those, the target is opened without what lay there.
     pub fn open_again(options: &TargetOptions, unread: &mut Unread) -> Result<Self> {
         let path = &options.path;
         let target = file::open(path)?;
@@ -96,10 +64,10 @@ impl Engine {
         Self::on_device(Arc::new(device), superblock, path, &index, unread)
     }
 
-    /// Makes a fresh target of a drive that nobody uses, or of a file; one that does not exist is made
-    /// if `size` is given, and does not stay behind after an error. What is there must be `Blank`, or
-    /// exactly `over`, which is destroyed. Blocks. Errors: `NotFound`; `Exists` when it holds something
-    /// else; `Busy`; `NoSpace`; `Io`; `Invalid` when it is too small.
+    /// Makes a fresh target of a drive that nobody uses, or of a file; one that does not exist is
+    /// made if `size` is given, and does not stay behind after an error. What is there must be
+    /// `Blank`, or exactly `over`, which is destroyed. Blocks. Errors: `NotFound`; `Exists` when it
+    /// holds something else; `Busy`; `NoSpace`; `Io`; `Invalid` when it is too small.
     pub fn format(options: &TargetOptions, over: &Content) -> Result<Superblock> {
         let path = &options.path;
         let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
@@ -154,39 +122,12 @@ impl Engine {
             let what = "a bad block of the journal cannot be written anew, replace the drive";
             Error::new(ErrorKind::Io, format!("{name}: {what}: {e}"))
         })?;
-        // Puts that nobody was told of may have left headers with greater numbers than the last known.
+        // Puts that nobody was told of may have left headers with greater numbers than the last
+        // known.
         applied.stamp += STAMP_JUMP;
         index.apply(&[], applied)?;
         index.flush()?;
-        let mut allocator = Allocator::new(superblock.data_block, superblock.data_end);
-        let mut chunks = 0;
-        index.each(|id, place| {
-            chunks += 1;
-            if place.extents.iter().all(|&e| allocator.claim(e)) {
-                return Ok(());
-            }
-            Err(Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "{name}: chunk {id} overlaps another or lies outside the target: index {} is \
-                     damaged; remove it to have it rebuilt",
-                    index_path.display()
-                ),
-            ))
-        })?;
-        let unreadable = index.unreadable()?;
-        if !unreadable.is_empty() {
-            unreadable.iter().for_each(|&block| allocator.avoid(block));
-            tracing::warn!(
-                "{name}: {} blocks of this drive could not be read before and are not used; replace it",
-                unreadable.len()
-            );
-        }
-        tracing::info!(
-            "{name}: {chunks} chunks, {} of {} MiB used",
-            (allocator.used() * BLOCK) >> 20,
-            (allocator.capacity() * BLOCK) >> 20
-        );
+        let (allocator, chunks, unreadable) = allocate(&index, &superblock, index_path, &name)?;
         let allocator = Arc::new(Mutex::new(allocator));
         let thread = |e| Error::new(ErrorKind::Io, format!("{name}: starting a thread: {e}"));
         let discard = Discard::start(device.clone(), allocator.clone(), path).map_err(thread)?;
@@ -206,10 +147,50 @@ impl Engine {
             failure: Mutex::new(None),
         });
         core.counters.chunks.store(chunks, Ordering::Relaxed);
-        core.counters.read_errors.store(unreadable.len() as u64, Ordering::Relaxed);
+        core.counters.read_errors.store(unreadable as u64, Ordering::Relaxed);
         let committer = Committer::start(core.clone(), applied.record).map_err(thread)?;
         Ok(Self { core, committer: Arc::new(committer) })
     }
+}
+
+/// The space that the chunks of the index leave, how many they are, and the blocks that cannot be
+/// read.
+fn allocate(
+    index: &Index,
+    superblock: &Superblock,
+    index_path: &Path,
+    name: &str,
+) -> Result<(Allocator, u64, usize)> {
+    let mut allocator = Allocator::new(superblock.data_block, superblock.data_end);
+    let mut chunks = 0;
+    index.each(|id, place| {
+        chunks += 1;
+        if place.extents.iter().all(|&e| allocator.claim(e)) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "{name}: chunk {id} overlaps another or lies outside the target: index {} is \
+                 damaged; remove it to have it rebuilt",
+                index_path.display()
+            ),
+        ))
+    })?;
+    let unreadable = index.unreadable()?;
+    if !unreadable.is_empty() {
+        unreadable.iter().for_each(|&block| allocator.avoid(block));
+        tracing::warn!(
+            "{name}: {} blocks of this drive could not be read before and are not used; replace it",
+            unreadable.len()
+        );
+    }
+    tracing::info!(
+        "{name}: {chunks} chunks, {} of {} MiB used",
+        (allocator.used() * BLOCK) >> 20,
+        (allocator.capacity() * BLOCK) >> 20
+    );
+    Ok((allocator, chunks, unreadable.len()))
 }
 
 fn index_path(options: &TargetOptions, target: &TargetFile) -> Result<PathBuf> {
@@ -237,8 +218,8 @@ fn no_target(path: &Path, what: &str) -> Error {
                 .into()
         }
         Ok(content) => format!(
-            "{what}, and it is not blank: it is damaged, or holds {content}; if nothing on it is needed, `weft \
-             target add --force` overwrites it"
+            "{what}, and it is not blank: it is damaged, or holds {content}; if nothing on it is \
+             needed, `weft target add --force` overwrites it"
         ),
         Err(e) => return e,
     };
@@ -250,7 +231,8 @@ fn check_size(target: &TargetFile, path: &Path) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "{}: {} bytes are too few: a target has at least {}; if it had more before, it was truncated",
+        "{}: {} bytes are too few: a target has at least {}; if it had more before, it was \
+         truncated",
         path.display(),
         target.size,
         Superblock::MIN_SIZE
@@ -311,7 +293,8 @@ impl Start<'_> {
                     return Ok((index, applied));
                 }
                 tracing::error!(
-                    "{}: index {} is older than the journal reaches back, or the journal is damaged",
+                    "{}: index {} is older than the journal reaches back, or the journal is \
+                     damaged",
                     self.name,
                     path.display()
                 );
@@ -405,9 +388,9 @@ impl Start<'_> {
         inside.then(|| self.device.read(at, len as usize))
     }
 
-    /// The chunk from its header, if that is whole; with `data`, only if its data is, too, as far as that
-    /// can be read. What cannot be read is noted in `salvage`. Errors: the drive's, which say nothing of the
-    /// chunk.
+    /// The chunk from its header, if that is whole; with `data`, only if its data is, too, as far
+    /// as that can be read. What cannot be read is noted in `salvage`. Errors: the drive's, which
+    /// say nothing of the chunk.
     fn check(
         &self,
         id: ChunkId,

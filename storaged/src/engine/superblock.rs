@@ -1,8 +1,9 @@
 //! Who a target is and how it is divided. Two copies, in its first and its last block.
 //!
-//! They are written twice in the life of a target: when it is formatted, and when it joins a cluster, before
-//! which it holds no chunks. The first is durable before the second is touched. So the first copy is never
-//! older than the last, and one that says which cluster the target belongs to is never older than any.
+//! They are written twice in the life of a target: when it is formatted, and when it joins a
+//! cluster, before which it holds no chunks. The first is durable before the second is touched. So
+//! the first copy is never older than the last, and one that says which cluster the target belongs
+//! to is never older than any.
 
 use super::BLOCK;
 use super::device::Device;
@@ -157,9 +158,9 @@ impl Copy {
 }
 
 impl Superblock {
-    /// The superblock of a drive, whose copies are repaired from each other; the inner error says why there
-    /// is none. Blocks. Errors name the drive: `Invalid`, it is not the whole target, or parts of two; `Io`,
-    /// no copy could be read that is known to hold.
+    /// The superblock of a drive, whose copies are repaired from each other; the inner error says
+    /// why there is none. Blocks. Errors name the drive: `Invalid`, it is not the whole target, or
+    /// parts of two; `Io`, no copy could be read that is known to hold.
     pub fn find(device: &dyn Device, name: &str) -> Result<Result<Self, String>> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Invalid, format!("{name}: {what}")));
         let io = |what: String| Error::new(ErrorKind::Io, format!("{name}: superblock: {what}"));
@@ -174,7 +175,8 @@ impl Superblock {
         let (holds, other, unreadable) = match (first, last) {
             (Copy::Good(a), _) if a.size > size => {
                 return refuse(format!(
-                    "it was formatted with {} bytes and has {size} now: it was truncated; restore its size or replace the target",
+                    "it was formatted with {} bytes and has {size} now: it was truncated; restore \
+                     its size or replace the target",
                     a.size
                 ));
             }
@@ -215,12 +217,14 @@ impl Superblock {
                 "{name}: one superblock was damaged or stale; it is repaired from the other"
             ),
             (Ok(()), Some(e)) => tracing::error!(
-                "{name}: the superblock at byte {at} could not be read, {e}; it is written anew from the other; \
+                "{name}: the superblock at byte {at} could not be read, {e}; it is written anew \
+                 from the other; \
                  replace the drive if there is more of this"
             ),
             (Err(e), None) => return Err(io(e.to_string())),
             (Err(why), Some(e)) => tracing::error!(
-                "{name}: the superblock at byte {at} can neither be read, {e}, nor written anew, {why}; the \
+                "{name}: the superblock at byte {at} can neither be read, {e}, nor written anew, \
+                 {why}; the \
                  other one is the last: replace the drive"
             ),
         }
@@ -281,7 +285,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn torn_and_garbage_copies_are_refused(at in 0usize..4096, flip in 1u8..=255, cut in 0usize..4096) {
+        fn torn_and_garbage_copies_are_refused(
+            at in 0usize..4096, flip in 1u8..=255, cut in 0usize..4096,
+        ) {
             let mut bytes = sample().encode().as_ref().to_vec();
             prop_assert!(Superblock::decode(&bytes[..cut]).is_err());
             bytes[at] ^= flip;

@@ -1,8 +1,8 @@
 //! What a drive cannot read at start, block by block, and when that is given up.
 //!
-//! Invariant: a block is given up only when try after try could not read it, while the rest of the drive could
-//! be read, as far as it was looked at. A fabric that is away for a moment takes whole stretches with it, and not
-//! the same ones each time.
+//! Invariant: a block is given up only when try after try could not read it, while the rest of the
+//! drive could be read, as far as it was looked at. A fabric that is away for a moment takes whole
+//! stretches with it, and not the same ones each time.
 
 use super::BLOCK;
 use super::device::Device;
@@ -16,8 +16,8 @@ use weft_proto::{Error, ErrorKind, Result};
 const TRIES: u32 = 4;
 /// A drive with more such blocks is not a drive with a few bad ones: 4 MiB.
 const MOST: usize = 1024;
-/// So many blocks all over the drive are looked at before any is given up; of these, and of all blocks, not more
-/// than one in so many may be bad.
+/// So many blocks all over the drive are looked at before any is given up; of these, and of all
+/// blocks, not more than one in so many may be bad.
 const PROBES: u64 = 256;
 const ONE_IN: u64 = 16;
 
@@ -29,8 +29,8 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Takes in what the try that ends now could not read of the blocks `of`. Errors: it may be read the next
-    /// time.
+    /// Takes in what the try that ends now could not read of the blocks `of`. Errors: it may be
+    /// read the next time.
     pub(super) fn give_up(&mut self, salvage: &Salvage<'_>, of: Range<u64>) -> Result<()> {
         let (blocks, name) = (&salvage.unread, salvage.name);
         self.tries.retain(|block, _| !of.contains(block) || blocks.contains(block));
@@ -44,7 +44,8 @@ impl Unread {
         }
         if tries >= TRIES {
             tracing::error!(
-                "{name}: {} blocks cannot be read, the first at byte {}; they are given up: what lay there \
+                "{name}: {} blocks cannot be read, the first at byte {}; they are given up: what \
+                 lay there \
                  is lost, and they are not used again",
                 blocks.len(),
                 first * BLOCK
@@ -52,7 +53,8 @@ impl Unread {
             return Ok(());
         }
         let what = format!(
-            "{name}: {} blocks could not be read, the first at byte {}; they are given up after {TRIES} \
+            "{name}: {} blocks could not be read, the first at byte {}; they are given up after \
+             {TRIES} \
              tries, and this was number {tries}",
             blocks.len(),
             first * BLOCK
@@ -80,7 +82,8 @@ impl<'a> Salvage<'a> {
         self.superblock.data_block..self.superblock.data_end
     }
 
-    /// Looks whether the drive can be read but for a few blocks. Who replays a journal has read little of it.
+    /// Looks whether the drive can be read but for a few blocks. Who replays a journal has read
+    /// little of it.
     fn look_around(&self) -> Result<()> {
         let Range { start: first, end } = self.data();
         let probes = (first..end).step_by((end - first).div_ceil(PROBES).max(1) as usize);
@@ -93,14 +96,15 @@ impl<'a> Salvage<'a> {
             return Ok(());
         }
         let what = format!(
-            "{}: {unread} blocks could not be read, and {bad} of {looked} all over the drive cannot be",
+            "{}: {unread} blocks could not be read, and {bad} of {looked} all over the drive \
+             cannot be",
             self.name
         );
         Err(Error::new(ErrorKind::Io, what))
     }
 
-    /// Reads whole blocks: the runs that could be read, in order, each with its place in bytes. Blocks the
-    /// thread. Errors: it is not a few bad blocks that are the matter.
+    /// Reads whole blocks: the runs that could be read, in order, each with its place in bytes.
+    /// Blocks the thread. Errors: it is not a few bad blocks that are the matter.
     pub fn read(&mut self, at: u64, len: u64) -> Result<Vec<(u64, Vec<u8>)>> {
         let error = match self.device.read(at, len as usize).block() {
             Ok(buffer) => return Ok(vec![(at, buffer.as_ref().to_vec())]),

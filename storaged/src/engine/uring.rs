@@ -1,8 +1,8 @@
 //! A drive through io_uring: one thread owns the ring, everybody else hands it requests.
 //!
-//! Invariants: a request's memory lives in its job until the kernel has answered for every part of it;
-//! the thread ends only when the device was dropped and nothing is in flight, or the ring has failed,
-//! and then every request is answered with an error; entries are submitted in
+//! Invariants: a request's memory lives in its job until the kernel has answered for every part of
+//! it; the thread ends only when the device was dropped and nothing is in flight, or the ring has
+//! failed, and then every request is answered with an error; entries are submitted in
 //! batches, one system call for all that wait; memory in the regions of [`weft_net::regions`] is
 //! registered with the ring, so that the kernel need not look up the pages of every entry.
 
@@ -31,9 +31,9 @@ const DEPTH: usize = 128;
 const SHARE: usize = DEPTH / 4 * 3;
 /// Most bytes of one entry. A large request is cut, so that others get between its parts.
 const PART: usize = 1 << 20;
-/// Most bytes of data on their way to the drive: enough to keep it busy, and few enough that a journal
-/// record, a flush or a read does not wait behind much. Requests end one after the other, not all at
-/// once, which lets a commit of some run beside the data of the next.
+/// Most bytes of data on their way to the drive: enough to keep it busy, and few enough that a
+/// journal record, a flush or a read does not wait behind much. Requests end one after the other,
+/// not all at once, which lets a commit of some run beside the data of the next.
 const WINDOW: usize = 8 << 20;
 /// Room for regions in the table of registered buffers.
 const REGIONS: u32 = 64;
@@ -377,8 +377,8 @@ impl Ring {
             };
             if let Err(e) = done {
                 tracing::warn!(
-                    "io_uring: buffers cannot be registered ({e}), which costs speed: raise the limit \
-                     of locked memory (LimitMEMLOCK)"
+                    "io_uring: buffers cannot be registered ({e}), which costs speed: raise the \
+                     limit of locked memory (LimitMEMLOCK)"
                 );
                 self.registered = None;
                 return;
@@ -466,8 +466,9 @@ impl Ring {
     }
 }
 
-/// Whatever ended the thread, nobody waits for it. What is in flight may still be written or read by
-/// the kernel, so its memory is never freed; every caller gets an error, at once and from now on.
+/// Whatever ended the thread, nobody waits for it. What is in flight may still be written or read
+/// by the kernel, so its memory is never freed; every caller gets an error, at once and from now
+/// on.
 impl Drop for Ring {
     fn drop(&mut self) {
         let mut queue = self.shared.queue.lock();
@@ -516,7 +517,8 @@ impl Request {
         ends.into_iter().find(|end| *end > at).unwrap_or(at)
     }
 
-    /// The memory at byte `at`. Other parts of it may be in the kernel's hands: no reference is made.
+    /// The memory at byte `at`. Other parts of it may be in the kernel's hands: no reference is
+    /// made.
     fn memory(&mut self, at: usize) -> *mut u8 {
         match self {
             Self::Read { buffer, .. } => buffer.as_mut_ptr().wrapping_add(at),
@@ -574,38 +576,4 @@ impl Request {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::RawFd;
-
-    /// Descriptors of this process that are io_urings.
-    fn rings() -> Vec<RawFd> {
-        let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-        let rings = all.filter(|e| {
-            std::fs::read_link(e.path()).is_ok_and(|to| to.to_string_lossy().contains("[io_uring]"))
-        });
-        rings.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
-    }
-
-    /// The kernel refuses to enter the ring: whoever waits and whoever comes later gets an error.
-    #[test]
-    fn a_ring_that_fails_leaves_nobody_waiting() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(1 << 20).unwrap();
-        let target = TargetFile { file, size: 1 << 20, block_device: false };
-        let device = Uring::new(target, "test", Tuning::default()).unwrap();
-        assert_eq!(device.read(0, 4096).block().unwrap().as_ref(), [0; 4096]);
-        let (null, rings) = (File::open("/dev/null").unwrap(), rings());
-        assert_eq!(rings.len(), 1, "no other test of this program has a ring");
-        // SAFETY: both are open; the ring's owner closes what is in its place now.
-        assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), rings[0]) }, rings[0]);
-        // The first may have been under way, the others come when nobody is there any more.
-        let _ = device.read(0, 4096).block();
-        for _ in 0..3 {
-            assert!(device.read(0, 4096).block().is_err());
-            assert!(device.commit(0, AlignedBuf::take(4096).into()).block().is_err());
-            assert!(device.flush().block().is_err());
-        }
-        assert_eq!(device.stalled(), Duration::ZERO, "a drive without a ring does not stall");
-    }
-}
+mod tests;

@@ -11,9 +11,10 @@ use weft_proto::{Error, ErrorKind, Result};
 const SCAN: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Waits for a path, connecting all that are not there, and answers the block device of the namespace.
-/// Errors: those of [`connect`] when no path can be had; `Unavailable` while all are lost; `NotFound` when
-/// the subsystem has no such namespace; `Invalid` when `remote` does not say which one.
+/// Waits for a path, connecting all that are not there, and answers the block device of the
+/// namespace. Errors: those of [`connect`] when no path can be had; `Unavailable` while all are
+/// lost; `NotFound` when the subsystem has no such namespace; `Invalid` when `remote` does not say
+/// which one.
 pub async fn attach(roots: &Roots, remote: &Remote, options: &Options) -> Result<PathBuf> {
     let live = async {
         while !is_live(roots, remote) {
@@ -58,8 +59,8 @@ pub fn lost_paths(roots: &Roots, remote: &Remote) -> String {
     if all.is_empty() { "there is no connection".into() } else { all.join(", ") }
 }
 
-/// Connects all that is not connected, at the same time; an error only if nothing is, afterwards. Takes
-/// as long as the kernel is patient with the slowest address, a minute or more.
+/// Connects all that is not connected, at the same time; an error only if nothing is, afterwards.
+/// Takes as long as the kernel is patient with the slowest address, a minute or more.
 pub async fn connect_all(roots: &Roots, remote: &Remote, options: &Options) -> Result<()> {
     let mut paths = JoinSet::new();
     for address in remote.addresses.clone() {

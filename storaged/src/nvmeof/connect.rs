@@ -8,11 +8,11 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use weft_proto::{Error, ErrorKind, Result};
 
-/// Connects to the subsystem of `remote` at one of its addresses, and answers the controller's name;
-/// `None` when that connection is there already. Blocks until the target answered or the kernel gave
-/// up (a minute or more for an address where nobody is). Errors: `NotSupported` without the kernel's
-/// initiator, `NotPermitted`, `Unavailable` when the target cannot be reached, `Invalid` when kernel or
-/// target refuses.
+/// Connects to the subsystem of `remote` at one of its addresses, and answers the controller's
+/// name; `None` when that connection is there already. Blocks until the target answered or the
+/// kernel gave up (a minute or more for an address where nobody is). Errors: `NotSupported` without
+/// the kernel's initiator, `NotPermitted`, `Unavailable` when the target cannot be reached,
+/// `Invalid` when kernel or target refuses.
 pub fn connect(
     roots: &Roots,
     remote: &Remote,
@@ -30,7 +30,7 @@ pub fn connect(
         host_iface: remote.host_iface.as_deref(),
         discovery: false,
     };
-    let host = Host::of(options, roots);
+    let host = Host::of(options.host_nqn.as_ref(), options.host_id.as_ref(), roots);
     match open(roots, &options.connect_string(&goal, &host)?, &goal) {
         Ok(name) => {
             tracing::info!(controller = name, nqn = remote.nqn, %address, "connected");
@@ -149,7 +149,8 @@ fn explain(what: &str, goal: &Goal<'_>, e: &io::Error) -> Error {
         Some(libc::EINVAL) => (
             ErrorKind::Invalid,
             format!(
-                "the kernel or the target refused: check the NQN, whether this host may connect, and \
+                "the kernel or the target refused: check the NQN, whether this host may connect, \
+                 and \
                  that {} is loaded (dmesg says more)",
                 goal.address.transport.modules()
             ),

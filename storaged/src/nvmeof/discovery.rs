@@ -52,10 +52,11 @@ pub struct Log {
     pub records: Vec<Found>,
 }
 
-/// Asks the discovery controller at `address`. Blocks for as long as the connection takes. Errors: as
-/// [`connect::connect`]; `Protocol` for a log that cannot be; `Unavailable` when it never stands still.
+/// Asks the discovery controller at `address`. Blocks for as long as the connection takes. Errors:
+/// as [`connect::connect`]; `Protocol` for a log that cannot be; `Unavailable` when it never stands
+/// still.
 pub fn discover(roots: &Roots, address: &Address, options: &Options) -> Result<Log> {
-    let host = Host::of(options, roots);
+    let host = Host::of(options.host_nqn.as_ref(), options.host_id.as_ref(), roots);
     let goal =
         Goal { address, nqn: DISCOVERY_NQN, host_traddr: None, host_iface: None, discovery: true };
     let controller =

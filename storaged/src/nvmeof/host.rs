@@ -1,7 +1,7 @@
 //! Who this host says it is: a name and an id that stay the same, since targets allow hosts by name
 //! and the kernel takes two connections of one name for the same host.
 
-use super::{Options, Roots};
+use super::Roots;
 use std::path::Path;
 
 /// Identity of this host. What is `None` the kernel makes up, anew at every boot.
@@ -12,11 +12,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// As configured; else as `/etc/nvme` says, which other tools of this machine use; else from the
-    /// machine's own id, in the form that the specification gives to it.
-    pub fn of(options: &Options, roots: &Roots) -> Self {
-        if let Some(nqn) = &options.host_nqn {
-            return Self::named(nqn.clone(), options.host_id.clone());
+    /// As configured; else as `/etc/nvme` says, which other tools of this machine use; else from
+    /// the machine's own id, in the form that the specification gives to it.
+    pub fn of(nqn: Option<&String>, id: Option<&String>, roots: &Roots) -> Self {
+        if let Some(nqn) = nqn {
+            return Self::named(nqn.clone(), id.cloned());
         }
         let nqn =
             read(&roots.etc.join("nvme/hostnqn")).filter(|n| super::remote::check_nqn(n).is_ok());
@@ -35,8 +35,8 @@ impl Host {
 }
 
 impl Host {
-    /// The kernel refuses a name together with the id of another name, its own default included: a name
-    /// without an id gets one that follows from it.
+    /// The kernel refuses a name together with the id of another name, its own default included: a
+    /// name without an id gets one that follows from it.
     fn named(nqn: String, id: Option<String>) -> Self {
         let own = nqn.rsplit_once("uuid:").and_then(|(_, id)| uuid(id));
         let id = id.or(own).or_else(|| uuid(&format!("{:032x}", fnv1a(nqn.as_bytes()))));
@@ -56,8 +56,8 @@ fn read(path: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|t| !t.is_empty())
 }
 
-/// A UUID in its usual form; `None` for what is none, or says nothing (many boards have all zeros or
-/// ones).
+/// A UUID in its usual form; `None` for what is none, or says nothing (many boards have all zeros
+/// or ones).
 fn uuid(text: &str) -> Option<String> {
     let hex = super::remote::hex_digits(text).filter(|h| h.len() == 32)?;
     let first = hex.chars().next()?;
@@ -70,6 +70,7 @@ fn uuid(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::*;
     use std::fs;
 
@@ -77,7 +78,9 @@ mod tests {
     fn the_most_deliberate_identity_wins() {
         let dir = tempfile::tempdir().unwrap();
         let roots = Roots::under(dir.path());
-        let of = |options: &Options| Host::of(options, &roots);
+        let of = |options: &Options| {
+            Host::of(options.host_nqn.as_ref(), options.host_id.as_ref(), &roots)
+        };
         assert_eq!(of(&Options::default()), Host::default());
 
         fs::create_dir_all(dir.path().join("etc/nvme")).unwrap();

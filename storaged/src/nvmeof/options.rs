@@ -8,17 +8,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use weft_proto::{Error, ErrorKind, Result};
 
-/// Settings of all connections of a daemon: the section `[nvmeof]` of its configuration. Times are in
-/// seconds, as the kernel's own.
+/// Settings of all connections of a daemon: the section `[nvmeof]` of its configuration. Times are
+/// in seconds, as the kernel's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// Name of this host, which targets may demand to know. Default: `/etc/nvme/hostnqn`, else one made
-    /// from the machine's own id.
+    /// Name of this host, which targets may demand to know. Default: `/etc/nvme/hostnqn`, else one
+    /// made from the machine's own id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_nqn: Option<String>,
-    /// UUID of this host; goes with `host_nqn`. Default: `/etc/nvme/hostid`, else one that follows from the
-    /// name.
+    /// UUID of this host; goes with `host_nqn`. Default: `/etc/nvme/hostid`, else one that follows
+    /// from the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_id: Option<String>,
     /// I/O queues of a connection. Default: one for each core.
@@ -260,11 +260,15 @@ mod tests {
         };
         options.validate().unwrap();
         let text = options.connect_string(&goal(&address(), false), &Host::default()).unwrap();
-        assert!(text.ends_with(
-            ",nr_io_queues=4,queue_size=64,keep_alive_tmo=5,reconnect_delay=2,ctrl_loss_tmo=60,tos=104,\
+        assert!(
+            text.ends_with(
+                ",nr_io_queues=4,queue_size=64,keep_alive_tmo=5,reconnect_delay=2,\
+             ctrl_loss_tmo=60,tos=104,\
              dhchap_secret=DHHC-1:00:c2VjcmV0:,dhchap_ctrl_secret=DHHC-1:00:c2VjcmV0:,tls_key=77,\
              keyring=78,tls,hdr_digest,data_digest"
-        ), "{text}");
+            ),
+            "{text}"
+        );
         for wrong in ["", "DHHC-1:00:x,nqn=other", "password", "DHHC-1:\u{e4}"] {
             std::fs::write(&key, wrong).unwrap();
             let e = options.connect_string(&goal(&address(), false), &Host::default()).unwrap_err();

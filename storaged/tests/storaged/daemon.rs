@@ -234,8 +234,12 @@ async fn serves_registers_and_comes_back() {
     daemon.stop().await.unwrap();
     metadata.wait_for_beat(|b| b.stopping).await;
 
-    // Without any metadata server, what is there is served.
-    let daemon = start(dir.path(), vec!["127.0.0.1:1".into()], &["a", "b"]).await;
+    serves_without_metadata(dir.path(), &bytes).await;
+}
+
+/// What is there is served.
+async fn serves_without_metadata(dir: &Path, bytes: &[u8]) {
+    let daemon = start(dir, vec!["127.0.0.1:1".into()], &["a", "b"]).await;
     let peer = daemon.peer();
     stat(&peer, 1).await;
     let (_, got) = get(&peer, 1, 5, 0, 33 * 4096).await.unwrap();

@@ -1,5 +1,7 @@
 //! The engine on real files: against a model, full, damaged, concurrent.
 
+mod formats;
+
 use crate::support::{data, id, make, open, open_with, options};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -70,10 +72,13 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let seq = 0u64..24;
     let step = prop_oneof![
-        8 => (seq.clone(), 1usize..200, 0u64..2).prop_map(|(seq, blocks, version)| Step::Put { seq, blocks, version }),
-        4 => (seq.clone(), any::<prop::sample::Index>(), any::<prop::sample::Index>()).prop_map(|(seq, from, to)| Step::Get { seq, from, to }),
+        8 => (seq.clone(), 1usize..200, 0u64..2).prop_map(|(seq, blocks,
+            version)| Step::Put { seq, blocks, version }),
+        4 => (seq.clone(), any::<prop::sample::Index>(),
+            any::<prop::sample::Index>()).prop_map(|(seq, from, to)| Step::Get { seq, from, to }),
         4 => prop::collection::vec(seq.clone(), 1..6).prop_map(|seqs| Step::Delete { seqs }),
-        1 => (seq, any::<bool>(), 1usize..8).prop_map(|(after, session, limit)| Step::List { after, session, limit }),
+        1 => (seq, any::<bool>(), 1usize..8).prop_map(|(after, session,
+            limit)| Step::List { after, session, limit }),
         1 => any::<bool>().prop_map(|clean| Step::Reopen { clean }),
         1 => Just(Step::LoseIndex),
     ];
@@ -246,8 +251,8 @@ fn a_full_target_refuses_then_takes_again_after_a_delete() {
     });
 }
 
-/// What a session that has ended sent may arrive at any time: after the fence it is refused and takes no space, so
-/// that the list made then has all there is. Others are not touched.
+/// What a session that has ended sent may arrive at any time: after the fence it is refused and
+/// takes no space, so that the list made then has all there is. Others are not touched.
 #[test]
 fn nothing_of_a_session_that_is_fenced_off_is_stored_any_more() {
     run(async {
@@ -351,7 +356,8 @@ fn many_at_once_and_the_same_at_once() {
             .map(|n| {
                 let engine = engine.clone();
                 tokio::spawn(async move {
-                    // Eight tasks share each chunk and agree on its contents; two versions of another.
+                    // Eight tasks share each chunk and agree on its contents; two versions of
+                    // another.
                     let shared = id(1, n / 8, 0);
                     put(&engine, shared, 20).await;
                     check(&engine, shared, 20, 0, 3, 20).await;
@@ -462,254 +468,5 @@ fn a_flipped_bit_is_reported_and_counted() {
             Err(3),
             "the reader notices"
         );
-    });
-}
-
-#[test]
-fn superblocks_are_repaired_from_each_other_or_refused() {
-    run(async {
-        let dir = tempdir().unwrap();
-        let options = options(dir.path(), SIZE);
-        let engine = open(dir.path(), SIZE);
-        put(&engine, id(1, 1, 0), 8).await;
-        let cluster = Uuid([9; 16]);
-        engine.join(cluster, TargetId(4)).await.unwrap();
-        engine.join(cluster, TargetId(4)).await.unwrap();
-        for (cluster, target) in [(Uuid([8; 16]), TargetId(4)), (cluster, TargetId(5))] {
-            assert_eq!(
-                engine.join(cluster, target).await.unwrap_err().kind,
-                ErrorKind::WrongCluster
-            );
-        }
-        assert_eq!(refusal(&options).0, ErrorKind::Busy);
-        let uuid = engine.uuid();
-        drop(engine);
-        let whole = peek(&options.path, 0);
-        let copies = [0, SIZE - 4096];
-        for torn in copies {
-            for at in [0, 100, 511, 4095] {
-                poke(&options.path, torn + at, &[0x5a]);
-                let engine = open_with(&options).unwrap();
-                assert_eq!(
-                    (engine.uuid(), engine.cluster(), engine.id()),
-                    (uuid, Some(cluster), Some(TargetId(4)))
-                );
-                check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
-                drop(engine);
-                copies.iter().for_each(|&at| assert!(peek(&options.path, at) == whole, "repaired"));
-            }
-        }
-        copies.iter().for_each(|&at| poke(&options.path, at, &[0; 4096]));
-        poke(&options.path, 4096, &[1]);
-        assert!(refusal(&options).1.contains("not blank"));
-        copies.iter().for_each(|&at| poke(&options.path, at, &whole));
-
-        let file = OpenOptions::new().write(true).open(&options.path).unwrap();
-        file.set_len(SIZE / 2 + SIZE).unwrap();
-        drop(open_with(&options).unwrap());
-        file.set_len(SIZE - 4096).unwrap();
-        assert!(refusal(&options).1.contains("truncated"));
-        file.set_len(1 << 20).unwrap();
-        assert!(refusal(&options).1.contains("truncated"));
-    });
-}
-
-#[test]
-fn what_is_not_a_target_is_not_touched() {
-    let dir = tempdir().unwrap();
-    let options = options(dir.path(), SIZE);
-    let mut content = vec![0; SIZE as usize];
-    content[777_777] = 1;
-    fs::write(&options.path, &content).unwrap();
-    assert!(refusal(&options).1.contains("not blank"));
-    assert!(fs::read(&options.path).unwrap() == content);
-
-    let zeros = vec![0; SIZE as usize];
-    fs::write(&options.path, &zeros).unwrap();
-    assert!(refusal(&options).1.contains("it is blank"));
-    assert!(fs::read(&options.path).unwrap() == zeros);
-
-    let missing = TargetOptions::new(dir.path().join("none"), Some(SIZE));
-    let (kind, message) = refusal(&missing);
-    assert!(kind == ErrorKind::NotFound && message.contains("weft target add"), "{message}");
-    assert!(!missing.path.exists());
-    let folder = TargetOptions { path: dir.path().into(), ..options };
-    assert_eq!(refusal(&folder).0, ErrorKind::Invalid);
-}
-
-/// What could not be made does not stay behind half made.
-#[test]
-fn a_file_that_cannot_be_made_is_taken_away_again() {
-    let dir = tempdir().unwrap();
-    let refused = |path: &str, size| {
-        let options = TargetOptions::new(dir.path().join(path), Some(size));
-        let e = Engine::format(&options, &Content::Blank).unwrap_err();
-        assert!(!options.path.exists(), "{e}");
-        (e.kind, e.message)
-    };
-    let (kind, message) = refused("small", 1 << 20);
-    assert!(kind == ErrorKind::Invalid && message.contains("too few"), "{message}");
-    let (kind, message) = refused("large", 1 << 50);
-    assert!(kind == ErrorKind::NoSpace && message.contains("bytes free"), "{message}");
-    assert_eq!(refused("no/folder", SIZE).0, ErrorKind::Io);
-    let unsized_one = TargetOptions::new(dir.path().join("x"), None);
-    let e = Engine::format(&unsized_one, &Content::Blank).unwrap_err();
-    assert!(e.kind == ErrorKind::NotFound && e.message.contains("--size"), "{e}");
-}
-
-#[test]
-fn the_index_of_another_target_is_refused_and_a_lost_or_old_one_is_rebuilt() {
-    run(async {
-        let dir = tempdir().unwrap();
-        let options = options(dir.path(), SIZE);
-        let index = options.path.with_extension("index");
-        let engine = open(dir.path(), SIZE);
-        for seq in 0..20 {
-            put(&engine, id(1, seq, 0), 10 + seq as usize).await;
-        }
-        engine.delete(vec![id(1, 3, 0)]).await.unwrap();
-        let before = engine.list(None, None, 100).await.unwrap().items;
-        engine.close().await.unwrap();
-        let (used, opened) = (engine.stat().used_bytes, engine.stat().opened);
-        drop(engine);
-
-        let other = tempdir().unwrap();
-        drop(open(other.path(), SIZE));
-        let stranger =
-            TargetOptions { index: Some(other.path().join("target.index")), ..options.clone() };
-        let refused = open_with(&stranger).err().unwrap();
-        assert!(refused.message.contains("belongs to target"), "{refused}");
-
-        // The header of what was deleted last is still there and comes back: it is garbage, not loss. Who cleans up
-        // sees that there may be some.
-        fs::rename(&index, dir.path().join("old")).unwrap();
-        let engine = open_with(&options).unwrap();
-        assert_eq!(engine.stat().chunks, before.len() as u64 + 1);
-        assert_ne!(engine.stat().opened, opened);
-        engine.delete(vec![id(1, 3, 0)]).await.unwrap();
-        assert_eq!(engine.list(None, None, 100).await.unwrap().items, before);
-        assert_eq!(engine.stat().used_bytes, used);
-        // More than the journal holds, then the old index again: it does not know, and is rebuilt.
-        for seq in 100..200 {
-            put(&engine, id(1, seq, 0), 1).await;
-        }
-        drop(engine);
-        fs::remove_dir_all(&index).unwrap();
-        fs::rename(dir.path().join("old"), &index).unwrap();
-        let engine = open_with(&options).unwrap();
-        for seq in 100..200 {
-            check(&engine, id(1, seq, 0), 1, 0, 0, 1).await;
-        }
-        drop(engine);
-        // Garbage in it.
-        for entry in fs::read_dir(&index).unwrap() {
-            let path = entry.unwrap().path();
-            if path.file_name().unwrap().to_string_lossy().starts_with("MANIFEST") {
-                fs::write(path, [0x55; 300]).unwrap();
-            }
-        }
-        let engine = open_with(&options).unwrap();
-        check(&engine, id(1, 7, 0), 17, 0, 0, 17).await;
-    });
-}
-
-/// A drive that put one chunk where another belongs.
-#[test]
-fn a_misplaced_chunk_is_noticed_and_not_taken_for_another() {
-    run(async {
-        let dir = tempdir().unwrap();
-        let options = options(dir.path(), SIZE);
-        let engine = open(dir.path(), SIZE);
-        put(&engine, id(1, 1, 0), 8).await;
-        put(&engine, id(1, 2, 0), 8).await;
-        let image = fs::read(&options.path).unwrap();
-        let (a, b) = (data(id(1, 1, 0), 8, 0).0, data(id(1, 2, 0), 8, 0).0);
-        let at = |bytes: &[u8]| {
-            let first = image.chunks(4096).position(|block| block == &bytes[..4096]).unwrap();
-            (first - 1) as u64 * 4096 // its header
-        };
-        let (from, to) = (at(&a), at(&b));
-        poke(&options.path, to, &image[from as usize..from as usize + 9 * 4096]);
-        assert_eq!(engine.verify(id(1, 2, 0), 0, 0).await.unwrap(), Some(0));
-        assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
-        assert_eq!(engine.stat().checksum_errors, 1);
-        drop(engine);
-
-        fs::remove_dir_all(options.path.with_extension("index")).unwrap();
-        let engine = open_with(&options).unwrap();
-        check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
-        let lost = engine.get(id(1, 2, 0), 0, 4096).await.unwrap_err();
-        assert_eq!(lost.kind, ErrorKind::NotFound);
-    });
-}
-
-#[test]
-fn formatting_needs_to_be_told_what_it_destroys() {
-    let dir = tempdir().unwrap();
-    let options = options(dir.path(), SIZE);
-    let mut image = vec![0; SIZE as usize];
-    image[..4].copy_from_slice(b"XFSB");
-    fs::write(&options.path, &image).unwrap();
-    let found = inspect(&options.path).unwrap().content;
-    assert_eq!(found, Content::Known("an XFS filesystem"));
-    let refused = Engine::format(&options, &Content::Blank).unwrap_err();
-    assert!(refused.kind == ErrorKind::Exists && refused.message.contains("XFS"), "{refused}");
-    assert!(fs::read(&options.path).unwrap() == image);
-    let superblock = Engine::format(&options, &found).unwrap();
-    let engine = open_with(&options).unwrap();
-    assert_eq!(engine.uuid(), superblock.uuid);
-    // While it is served, nobody formats it.
-    let found = inspect(&options.path).unwrap().content;
-    assert_eq!(Engine::format(&options, &found).unwrap_err().kind, ErrorKind::Busy);
-}
-
-/// A sparse file takes what is written to it, and gives back what is freed, unasked.
-#[test]
-fn a_sparse_target_takes_the_space_of_its_chunks_only() {
-    run(async {
-        let dir = tempdir().unwrap();
-        let options = TargetOptions { sparse: true, ..options(dir.path(), 4 * SIZE) };
-        make(&options);
-        let bytes = || fs::metadata(&options.path).unwrap().blocks() * 512;
-        let engine = open_with(&options).unwrap();
-        let empty = bytes();
-        assert!(empty < SIZE / 4, "{empty} bytes for an empty target");
-        assert!(engine.stat().capacity_bytes > 3 * SIZE);
-        put(&engine, id(1, 1, 0), 2000).await;
-        assert!(bytes() >= empty + 2000 * 4096);
-        engine.delete(vec![id(1, 1, 0)]).await.unwrap();
-        let soon = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
-        while bytes() > empty + (1 << 20) {
-            assert!(tokio::time::Instant::now() < soon, "nothing was given back");
-            tokio::task::yield_now().await;
-        }
-        put(&engine, id(1, 2, 0), 2000).await;
-        check(&engine, id(1, 2, 0), 2000, 0, 0, 2000).await;
-    });
-}
-
-#[test]
-fn discarded_space_is_given_back_to_the_filesystem_and_used_again() {
-    run(async {
-        let dir = tempdir().unwrap();
-        let mut options = options(dir.path(), SIZE);
-        options.tuning.discard = Some(u64::MAX);
-        make(&options);
-        let engine = open_with(&options).unwrap();
-        put(&engine, id(1, 1, 0), 8).await;
-        put(&engine, id(1, 2, 0), 2000).await;
-        let blocks = || fs::metadata(&options.path).unwrap().blocks();
-        let before = blocks();
-        engine.delete(vec![id(1, 2, 0)]).await.unwrap();
-        let soon = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
-        while blocks() >= before {
-            assert!(tokio::time::Instant::now() < soon, "nothing was discarded");
-            tokio::task::yield_now().await;
-        }
-        for seq in 3..8 {
-            put(&engine, id(1, seq, 0), 500).await;
-            check(&engine, id(1, seq, 0), 500, 0, 0, 500).await;
-        }
-        check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
     });
 }

@@ -108,8 +108,8 @@ async fn readable(engine: &Engine, seqs: impl Iterator<Item = u64>) -> Vec<u64> 
     found
 }
 
-/// A block that can never be read keeps no target away: one chunk is lost with it, no other, and the block
-/// is used no more. With an index to be replayed, and with none.
+/// A block that can never be read keeps no target away: one chunk is lost with it, no other, and
+/// the block is used no more. With an index to be replayed, and with none.
 #[test]
 fn a_block_that_can_never_be_read_is_given_up() {
     let (dir, superblock) = (tempdir().unwrap(), superblock());
@@ -198,7 +198,8 @@ fn a_block_of_the_journal_that_can_never_be_read_is_written_anew() {
                 }
             };
             assert_eq!(tries, if heals { 4 } else { 9 });
-            // What was put since is there, too, and nothing of the records from before is done again.
+            // What was put since is there, too, and nothing of the records from before is done
+            // again.
             let (drive, _) = Drive::new(recorder.contents(), 2, None);
             let engine = start(drive, &member, &index).unwrap();
             assert!(has_all(&engine), "block {block}, index lost: {lost}");
@@ -244,8 +245,8 @@ fn what_fails_otherwise_is_tried_for_ever() {
     }
 }
 
-/// One copy of the superblock that cannot be read keeps no target away, whether it can be written anew or not;
-/// nor is one believed that may be older: where it knows of no cluster, the other may.
+/// One copy of the superblock that cannot be read keeps no target away, whether it can be written
+/// anew or not; nor is one believed that may be older: where it knows of no cluster, the other may.
 #[test]
 fn a_superblock_that_cannot_be_read_is_taken_from_the_other_copy() {
     let (dir, superblock) = (tempdir().unwrap(), superblock());
@@ -317,7 +318,8 @@ fn a_damaged_journal_record_hides_no_chunk() {
     }
 }
 
-/// A put that nobody was told of leaves a header; a later put of the same chunk is the one that counts.
+/// A put that nobody was told of leaves a header; a later put of the same chunk is the one that
+/// counts.
 #[test]
 fn headers_of_unacknowledged_puts_do_not_win_a_rebuild() {
     let (dir, superblock) = (tempdir().unwrap(), superblock());

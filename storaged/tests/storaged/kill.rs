@@ -17,8 +17,8 @@ fn blocks(chunk: ChunkId) -> usize {
     1 + (chunk.segment.seq as usize * 7) % 40
 }
 
-/// Puts chunks, several at once, deletes every third again, and says after each what is durable now.
-/// Never ends by itself. Does nothing outside the child.
+/// Puts chunks, several at once, deletes every third again, and says after each what is durable
+/// now. Never ends by itself. Does nothing outside the child.
 #[test]
 fn child() {
     let Ok(args) = std::env::var(CHILD) else { return };

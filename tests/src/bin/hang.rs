@@ -1,6 +1,6 @@
-//! What a drive that hangs costs reads: `cargo run --release -p weft-tests --bin hang [SECONDS]` starts
-//! a cluster, reads 128 KiB pieces of cold files through its mount, and prints the latencies before,
-//! while and after one of its six drives answers nothing.
+//! What a drive that hangs costs reads: `cargo run --release -p weft-tests --bin hang [SECONDS]`
+//! starts a cluster, reads 128 KiB pieces of cold files through its mount, and prints the latencies
+//! before, while and after one of its six drives answers nothing.
 
 // Measures real time.
 #![allow(clippy::disallowed_methods)]

@@ -42,7 +42,8 @@ fn run_for(time: Duration, first: u64) -> Result<()> {
     }
     let took = start.elapsed().as_secs_f64();
     println!(
-        "{seeds} seeds from {first} on in {took:.0} s: {:.2} a second, {:.0} simulated seconds each",
+        "{seeds} seeds from {first} on in {took:.0} s: {:.2} a second, {:.0} simulated seconds \
+         each",
         seeds as f64 / took,
         simulated as f64 / 1000.0 / seeds.max(1) as f64
     );

@@ -1,5 +1,6 @@
-//! Hangs on purpose, for `tests/limits.rs`: `stuck read` waits for a mount whose process stands still,
-//! `stuck forever` for nothing that anybody could end. Prints the folder of its cluster first.
+//! Hangs on purpose, for `tests/limits.rs`: `stuck read` waits for a mount whose process stands
+//! still, `stuck forever` for nothing that anybody could end. Prints the folder of its cluster
+//! first.
 
 use anyhow::{Result, bail};
 use std::fs;

@@ -1,5 +1,5 @@
-//! What a file of the model holds: a length, and pages; where there is none are zeros. A page stays when
-//! it is cut off or zeroed, so that it is looked for what may have come back.
+//! What a file of the model holds: a length, and pages; where there is none are zeros. A page stays
+//! when it is cut off or zeroed, so that it is looked for what may have come back.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -56,7 +56,8 @@ impl Content {
         changed
     }
 
-    /// Where to look at it: all of a short file; of a long one where data is or was, and around that.
+    /// Where to look at it: all of a short file; of a long one where data is or was, and around
+    /// that.
     pub fn places(&self) -> Vec<Range<u64>> {
         const SHORT: u64 = 512 << 10;
         let near = |at: u64| at.saturating_sub(PAGE)..(at + 2 * PAGE);

@@ -94,8 +94,8 @@ impl Draw<'_> {
         }
     }
 
-    /// The owner may always do what he wants: this is no test of permissions. Set-id bits are for root,
-    /// who does not lose them by writing.
+    /// The owner may always do what he wants: this is no test of permissions. Set-id bits are for
+    /// root, who does not lose them by writing.
     fn mode(&mut self, owner: u32) -> u32 {
         let set_id = if self.tree.privileged && self.one_in(5) { 0o6000 } else { 0 };
         owner | self.rng.random_range(0..0o10000) & (0o777 | set_id)

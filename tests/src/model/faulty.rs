@@ -1,8 +1,9 @@
-//! A mount with a fault between the kernel and the client, which has none itself: by it the model test
-//! is tested.
+//! A mount with a fault between the kernel and the client, which has none itself: by it the model
+//! test is tested.
 //!
-//! It is served by a process of its own, `faulty-mount`, as a process that is killed cannot end while it
-//! waits for its own mount. What the fault is in is remembered there, of what went by on this mount alone.
+//! It is served by a process of its own, `faulty-mount`, as a process that is killed cannot end
+//! while it waits for its own mount. What the fault is in is remembered there, of what went by on
+//! this mount alone.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{HashMap, HashSet};
@@ -45,7 +46,8 @@ impl Fault {
     ];
 }
 
-/// A process that serves a mount until its input ends, which it does with this one; stopped when dropped.
+/// A process that serves a mount until its input ends, which it does with this one; stopped when
+/// dropped.
 pub struct FaultyMount(Child);
 
 impl FaultyMount {

@@ -182,8 +182,8 @@ impl Real {
                     Rename::NoReplace => RenameFlags::RENAME_NOREPLACE,
                     Rename::Exchange => RenameFlags::RENAME_EXCHANGE,
                 };
-                // Under the locks of a rename the kernel does not find a directory that another mount
-                // moved from where it knew it: ESTALE.
+                // Under the locks of a rename the kernel does not find a directory that another
+                // mount moved from where it knew it: ESTALE.
                 let _ = (self.look(on, from), self.look(on, to));
                 let (from, to) = (self.path(on, from), self.path(on, to));
                 renameat2(AT_FDCWD, &from, AT_FDCWD, &to, flags)?;

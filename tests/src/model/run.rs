@@ -1,6 +1,6 @@
-//! Operation by operation, each by way of one of the mounts: the same answer as the model's, and then the
-//! same attributes, times and content of all that it touched, there and by way of another mount; now and
-//! then of the whole tree, by way of all.
+//! Operation by operation, each by way of one of the mounts: the same answer as the model's, and
+//! then the same attributes, times and content of all that it touched, there and by way of another
+//! mount; now and then of the whole tree, by way of all.
 //!
 //! Which operations run is decided by the seed alone.
 
@@ -180,8 +180,8 @@ impl<'a> World<'a> {
         self.look(on, &all)
     }
 
-    /// At inodes, by what is open on that mount and by all their names. To open anything here would have
-    /// the kernel look at its cache again: that comes last.
+    /// At inodes, by what is open on that mount and by all their names. To open anything here would
+    /// have the kernel look at its cache again: that comes last.
     fn look(&mut self, on: usize, ids: &BTreeSet<Id>) -> Result<()> {
         for (slot, handle) in self.tree.handles().collect::<Vec<_>>() {
             if slot / SLOTS == on && ids.contains(&handle.node) {

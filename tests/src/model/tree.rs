@@ -1,5 +1,5 @@
-//! A POSIX tree in memory: what each operation answers on Linux to a caller whom no permission stops,
-//! and what it leaves, times included.
+//! A POSIX tree in memory: what each operation answers on Linux to a caller whom no permission
+//! stops, and what it leaves, times included.
 //!
 //! Where POSIX leaves a choice, Linux's own filesystems say what is right.
 

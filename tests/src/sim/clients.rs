@@ -141,8 +141,8 @@ impl Contents {
         Self { history, handles, unsynced: Vec::new(), session: fs.session() }
     }
 
-    /// Whatever was not synced may have been lost, or take effect at any later time; and so what was
-    /// read of it here proves nothing.
+    /// Whatever was not synced may have been lost, or take effect at any later time; and so what
+    /// was read of it here proves nothing.
     fn forgive(&mut self, register: Option<usize>) {
         let mut history = self.history.borrow_mut();
         let concerned = |(of, _): &mut (usize, usize)| register.is_none_or(|r| r == *of);
@@ -270,8 +270,8 @@ async fn make(fs: &Filesystem, history: &Shared, name: &str, mut caller: Caller)
     }
 }
 
-/// A file, which the group may hear of later: acknowledged once its directory is synced in the session in
-/// which it was made.
+/// A file, which the group may hear of later: acknowledged once its directory is synced in the
+/// session in which it was made.
 async fn make_file(fs: &Filesystem, history: &Shared, name: &str, mut caller: Caller) {
     let (session, flags) = (fs.session(), OpenFlags { exclusive: true, ..Default::default() });
     let made = fs.create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), flags);

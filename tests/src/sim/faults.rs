@@ -1,7 +1,8 @@
-//! What goes wrong in a simulated cluster, drawn by the seed: scripts of steps with pauses between them.
+//! What goes wrong in a simulated cluster, drawn by the seed: scripts of steps with pauses between
+//! them.
 //!
-//! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata group and
-//! one target in a run, and no target while another one errs.
+//! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata
+//! group and one target in a run, and no target while another one errs.
 
 use super::hosts::{CLIENTS, DAEMONS, SERVERS};
 use super::storage::Host;
@@ -134,8 +135,8 @@ impl World {
         (format!("{a} and {b} are cut off the group for long"), steps)
     }
 
-    /// The disk of one server is replaced, perhaps while another is behind and the third goes away: what
-    /// the group acknowledged is on one disk then, and those that know nothing of it are two.
+    /// The disk of one server is replaced, perhaps while another is behind and the third goes away:
+    /// what the group acknowledged is on one disk then, and those that know nothing of it are two.
     fn wipe_server(&mut self, server: usize) -> (String, Vec<Step>) {
         self.wiped_servers += 1;
         let name = SERVERS[server];
@@ -180,8 +181,9 @@ impl World {
         (format!("replace the drive of {name}"), steps)
     }
 
-    /// All daemons lose power at once, and some drives err for a while when they are back. A target that took
-    /// its drive for gone meanwhile is restarted: until then nobody could delete what lies there (I7).
+    /// All daemons lose power at once, and some drives err for a while when they are back. A target
+    /// that took its drive for gone meanwhile is restarted: until then nobody could delete what
+    /// lies there (I7).
     fn power_cut(&mut self) -> (String, Vec<Step>) {
         let lost = self.random.random_bool(0.3);
         let every = [0, 2, 5, 20][self.random.random_range(0..4)];

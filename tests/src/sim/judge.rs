@@ -49,7 +49,8 @@ async fn names(fs: &Filesystem, history: &Shared) -> Vec<String> {
     history.borrow().made.difference(&found).map(|name| format!("{name} is lost")).collect()
 }
 
-/// All of a file, and when that was asked last. An error says why it cannot be had, with no fault any more.
+/// All of a file, and when that was asked last. An error says why it cannot be had, with no fault
+/// any more.
 async fn read_back(fs: &Filesystem, name: &[u8], len: usize) -> Result<(u64, Vec<u8>), String> {
     let mut why = String::new();
     for _ in 0..LOOKS {

@@ -1,28 +1,29 @@
 //! A simulated cluster: the real metadata group and the real client library in one process, on a
 //! simulated network, in simulated time, under one seed, with faults.
 //!
-//! Several clients write and read registers, append to a file and make names, while servers and daemons
-//! crash and restart, lose their power or their disks, err when they read, are away for longer than any
-//! deadline, links drop everything, and hosts are cut off, clients too ([`faults`]). A caller gives up in
-//! the middle of a call now and then, as a future that is dropped does. A register is an extended attribute,
-//! which is always asked for; the mode of a file, which is known under a lease; or the content of a
-//! file that stays open, small or in segments on targets, which is buffered under a lease and synced now
-//! and then. Then, with all faults over:
+//! Several clients write and read registers, append to a file and make names, while servers and
+//! daemons crash and restart, lose their power or their disks, err when they read, are away for
+//! longer than any deadline, links drop everything, and hosts are cut off, clients too
+//! ([`faults`]). A caller gives up in the middle of a call now and then, as a future that is
+//! dropped does. A register is an extended attribute, which is always asked for; the mode of a
+//! file, which is known under a lease; or the content of a file that stays open, small or in
+//! segments on targets, which is buffered under a lease and synced now and then. Then, with all
+//! faults over:
 //! - every register's history is linearizable (I6), where a write to content that was not synced
 //!   before its client lost its session, or was told of a failure, may be lost but not disorder it;
 //!   what a content is at the end is read once more, and can be read (I2, I3);
 //! - what was appended is there once if that was acknowledged, and at most once if not (I4);
-//! - a name that was made once is never refused as existing (I4), and is there at the end if that was
-//!   acknowledged;
+//! - a name that was made once is never refused as existing (I4), and is there at the end if that
+//!   was acknowledged;
 //! - every chunk on a target belongs to somebody, and none is missing (I7), and the namespace is
 //!   consistent with itself: `fsck` finds nothing.
 //!
-//! `cargo run --release -p weft-tests --bin sim -- --minutes 60` runs seeds for an hour and tells how many a
-//! second. The seed decides faults, delays, timeouts and what the clients do; a failing seed runs again with
-//! `cargo run --release -p weft-tests --bin sim -- SEED`. Known gap: two runs of one seed sometimes
-//! differ by a retry of a client (the order in which tokio wakes several waiters is a suspect, not
-//! proved), so a rare failure may need its seed more than once. The simulation in `metadata/tests`,
-//! without the client library, is tested to replay exactly.
+//! `cargo run --release -p weft-tests --bin sim -- --minutes 60` runs seeds for an hour and tells
+//! how many a second. The seed decides faults, delays, timeouts and what the clients do; a failing
+//! seed runs again with `cargo run --release -p weft-tests --bin sim -- SEED`. Known gap: two runs
+//! of one seed sometimes differ by a retry of a client (the order in which tokio wakes several
+//! waiters is a suspect, not proved), so a rare failure may need its seed more than once. The
+//! simulation in `metadata/tests`, without the client library, is tested to replay exactly.
 
 mod clients;
 mod faults;

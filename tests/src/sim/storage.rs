@@ -1,5 +1,6 @@
-//! The storage of a simulated cluster: the real daemon and the real engine on drives in memory, which lose
-//! what was not flushed when the power is cut, err when they are read, and can be replaced by blank ones.
+//! The storage of a simulated cluster: the real daemon and the real engine on drives in memory,
+//! which lose what was not flushed when the power is cut, err when they are read, and can be
+//! replaced by blank ones.
 //!
 //! An engine has threads. The simulation stands still while one of them works, so that whatever a
 //! request does at a target happens at one moment of simulated time, and a seed decides all of it.
@@ -121,8 +122,8 @@ impl Host {
         self.name
     }
 
-    /// What happens to the drive while its host is down: of what was not flushed, nothing is left, and of
-    /// the index what was durable when its daemon started, or with `lost` nothing.
+    /// What happens to the drive while its host is down: of what was not flushed, nothing is left,
+    /// and of the index what was durable when its daemon started, or with `lost` nothing.
     pub fn cut_power(&self, lost: bool) -> Result<()> {
         self.disk.generation.fetch_add(1, Ordering::SeqCst);
         let mut state = lock(&self.disk.state);
@@ -142,8 +143,8 @@ impl Host {
         lock(&self.disk.state).bad_reads = every;
     }
 
-    /// Whether the target of the daemon that runs has failed for good, which an admin sees: it errs no
-    /// more, but nobody else opens it again.
+    /// Whether the target of the daemon that runs has failed for good, which an admin sees: it errs
+    /// no more, but nobody else opens it again.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
     }

@@ -1,5 +1,5 @@
-//! No two files of a crate name each other, by whatever way round. Modules that are declared and names that are
-//! handed on (`pub use`) do not count, nor does test code.
+//! No two files of a crate name each other, by whatever way round. Modules that are declared and
+//! names that are handed on (`pub use`) do not count, nor does test code.
 
 use crate::finding::Finding;
 use crate::modules::Modules;

@@ -1,5 +1,5 @@
-//! Every file says at its top what it holds, and the libraries that others build on have all that is public
-//! documented (which rustc looks after once it is told to).
+//! Every file says at its top what it holds, and the libraries that others build on have all that
+//! is public documented (which rustc looks after once it is told to).
 
 use crate::finding::Finding;
 use crate::workspace::{File, Workspace};

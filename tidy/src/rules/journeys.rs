@@ -1,6 +1,6 @@
-//! The journeys that ARCHITECTURE.md lists are those of the code: under a heading `## One ...` there is one file in
-//! each numbered step, and each names something of the next; a step that begins with `⇢` is reached over the
-//! network.
+//! The journeys that ARCHITECTURE.md lists are those of the code: under a heading `## One ...`
+//! there is one file in each numbered step, and each names something of the next; a step that
+//! begins with `⇢` is reached over the network.
 
 use crate::finding::Finding;
 use crate::modules::{Modules, Target};

@@ -1,5 +1,5 @@
-//! Packages depend on nothing that their code does not name. What is there for its features, or named by
-//! generated code, is listed in the manifest: `[package.metadata.tidy] unnamed = ["..."]`.
+//! Packages depend on nothing that their code does not name. What is there for its features, or
+//! named by generated code, is listed in the manifest: `[package.metadata.tidy] unnamed = ["..."]`.
 
 use crate::finding::Finding;
 use crate::workspace::{File, Package, Workspace};

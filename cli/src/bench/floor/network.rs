@@ -4,13 +4,14 @@
 use crate::bench::context::{Context, Sample};
 use crate::bench::task::Outcome;
 use anyhow::Result;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::{
-    AlignedBuf, Body, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, serve, tcp,
+    AlignedBuf, Body, Buffer, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service,
+    serve, tcp,
 };
 use weft_proto::{op, v1};
 
@@ -56,8 +57,8 @@ pub fn run(context: &Context) -> Result<Vec<Sample>> {
 
 /// Serves on a free port; answers the way there. Ends with the runtime.
 async fn start(payload: Bytes) -> Result<Arc<Peer>> {
-    let listener = tcp().bind("127.0.0.1:0").await?;
-    let address = listener.local_address()?;
+    let listener = tcp().bind(&"127.0.0.1:0".parse()?).await?;
+    let address = listener.local_address()?.to_string();
     let identity = Identity { name: "bench".into(), cluster: None };
     let options = ServerOptions { max_payload: PAYLOAD, ..ServerOptions::new(identity.clone()) };
     let (_, shutdown) = tokio::sync::watch::channel(false);
@@ -90,7 +91,7 @@ async fn read(peer: &Arc<Peer>, requests: u64) -> Result<Outcome> {
     for lane in 0..DEPTH {
         let peer = peer.clone();
         lanes.spawn(async move {
-            let mut into = vec![BytesMut::zeroed(PAYLOAD)];
+            let mut into = vec![Buffer::take(PAYLOAD)];
             for _ in (lane..requests).step_by(DEPTH as usize) {
                 let deadline = Instant::now() + DEADLINE;
                 let body = Body { send: Vec::new(), into };

@@ -1,5 +1,5 @@
-//! The line of those who wait for a lease of one inode: readers who come back in turns would else keep a writer
-//! waiting for ever, and writers a reader.
+//! The line of those who wait for a lease of one inode: readers who come back in turns would else
+//! keep a writer waiting for ever, and writers a reader.
 
 use super::mode::Mode;
 use weft_proto::SessionId;

@@ -1,7 +1,9 @@
-//! Leases of the sessions: who may use what it knows of an inode without asking, and who may buffer.
+//! Leases of the sessions: who may use what it knows of an inode without asking, and who may
+//! buffer.
 //!
 //! Soft state of the leader. A new leader grants nothing, and answers nobody, before every other
-//! session has declared what it keeps ([`crate::soft::sessions`]); so a lease outlives its leader safely.
+//! session has declared what it keeps ([`crate::soft::sessions`]); so a lease outlives its leader
+//! safely.
 //!
 //! Invariants (I6): while a session holds a lease to write, no other holds any on that inode; a
 //! change is carried out only after every other session's lease on what it touches was returned or
@@ -9,7 +11,8 @@
 //! granted before the state is read for the answer that carries it. Grants and recalls are numbered
 //! in one sequence, so that a return never takes away what was granted after it.
 //!
-//! Who has to wait does so in line ([`line`]), and nothing is granted that stands against one who came earlier.
+//! Who has to wait does so in line ([`line`]), and nothing is granted that stands against one who
+//! came earlier.
 
 mod line;
 mod mode;
@@ -23,8 +26,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_proto::{InodeId, SessionId, v1};
 
-/// After a recall nothing is granted for this long, unless it has to be, but for reading to readers: inodes
-/// that several sessions change are cheaper without leases.
+/// After a recall nothing is granted for this long, unless it has to be, but for reading to
+/// readers: inodes that several sessions change are cheaper without leases.
 const COOL: Duration = Duration::from_millis(200);
 /// Most leases of one session; beyond it nothing is granted, which costs speed only.
 const MOST: usize = 1 << 18;
@@ -51,7 +54,8 @@ struct Lease {
     line: Line,
     /// Sessions that are changing the inode, one entry a change.
     claims: Vec<SessionId>,
-    /// Sessions that are locking it, one entry a request: another that may write would lock without asking.
+    /// Sessions that are locking it, one entry a request: another that may write would lock without
+    /// asking.
     locking: Vec<SessionId>,
     /// Until then nothing is granted to write, or at all.
     cool: [Option<Instant>; 2],
@@ -102,8 +106,8 @@ pub type Name = (InodeId, bytes::Bytes);
 /// All leases of one term.
 pub struct Leases {
     inodes: HashMap<InodeId, Lease>,
-    /// Inodes that were recalled, in the order in which it will have been long enough ago: nobody may ever
-    /// ask for them again.
+    /// Inodes that were recalled, in the order in which it will have been long enough ago: nobody
+    /// may ever ask for them again.
     cooling: VecDeque<(Instant, InodeId)>,
     parties: HashMap<SessionId, Party>,
     mappers: HashMap<InodeId, Mapper>,
@@ -265,15 +269,15 @@ impl Leases {
         }
     }
 
-    /// Whether a session has to wait for others who came earlier. Not if it has to give back a lease first:
-    /// they wait for that.
+    /// Whether a session has to wait for others who came earlier. Not if it has to give back a
+    /// lease first: they wait for that.
     pub fn has_earlier(&self, than: SessionId, ino: InodeId, mode: Mode) -> bool {
         let earlier = self.inodes.get(&ino).is_some_and(|lease| lease.line.has_earlier(than, mode));
         earlier && !self.owes(than, ino)
     }
 
-    /// Grants what the asker cannot do without; recalls what stands against it when it is its turn. `None`: it
-    /// has to wait. `Some(None)`: it has to give back an earlier lease first.
+    /// Grants what the asker cannot do without; recalls what stands against it when it is its turn.
+    /// `None`: it has to wait. `Some(None)`: it has to give back an earlier lease first.
     pub fn serve(
         &mut self,
         now: Instant,
@@ -297,8 +301,8 @@ impl Leases {
         holders.iter().any(|h| h.session == session && h.mode == Mode::Write)
     }
 
-    /// A session is making an inode on its own, which nobody else can know of: it holds that to write. Not
-    /// if somebody does, for then the session is mistaken.
+    /// A session is making an inode on its own, which nobody else can know of: it holds that to
+    /// write. Not if somebody does, for then the session is mistaken.
     pub fn enter_made(&mut self, to: SessionId, ino: InodeId) -> Option<v1::Grant> {
         if self.inodes.get(&ino).is_some_and(|l| l.holders.iter().any(|h| h.session != to)) {
             return None;
@@ -378,8 +382,9 @@ impl Leases {
         self.note_change();
     }
 
-    /// A session declared to a new leader that it may map an inode to write. It had a lease to read then, which
-    /// is not declared; what programs have stored in pages of it may not be written back yet. So it holds one.
+    /// A session declared to a new leader that it may map an inode to write. It had a lease to read
+    /// then, which is not declared; what programs have stored in pages of it may not be written
+    /// back yet. So it holds one.
     pub fn declared_map(&mut self, by: SessionId, ino: InodeId) {
         self.keeps_map(by, ino);
         let holds = self.mappers.get(&ino).is_some_and(|mapper| mapper.session == by);

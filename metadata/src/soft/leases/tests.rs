@@ -1,3 +1,5 @@
+//! The table of leases alone: grants, recalls, places in line.
+
 use super::*;
 
 const A: SessionId = SessionId(1);

@@ -1,7 +1,7 @@
 //! The durable states of an index that is in use, as a crash would leave them.
 //!
-//! RocksDB writes its tables first, then names them in its manifest, durably; a state is new when the
-//! manifest has changed.
+//! RocksDB writes its tables first, then names them in its manifest, durably; a state is new when
+//! the manifest has changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,15 @@
 //! Power cut at any moment: an engine works on a drive in memory that writes down every write and
-//! flush; then every prefix of that, and sampled orders and tears of what was not flushed, is taken for
-//! what a power cut left, and an engine is started on it (with the index as it was durable then).
+//! flush; then every prefix of that, and sampled orders and tears of what was not flushed, is taken
+//! for what a power cut left, and an engine is started on it (with the index as it was durable
+//! then).
 //!
-//! What was acknowledged must be there, what was deleted must be gone, anything else absent or whole;
-//! the space in use must be that of the chunks; the target must go on working; and a rebuild by scan
-//! must find what was acknowledged, too.
+//! What was acknowledged must be there, what was deleted must be gone, anything else absent or
+//! whole; the space in use must be that of the chunks; the target must go on working; and a rebuild
+//! by scan must find what was acknowledged, too.
 //!
-//! `WEFT_CRASH_POINTS=100000` runs so many of them, `WEFT_SEED=n` others than usual. The seed decides
-//! the workload, the drive's order and the samples; how the engine's threads meet, it does not. A
-//! violation therefore keeps the drive and the index that show it.
+//! `WEFT_CRASH_POINTS=100000` runs so many of them, `WEFT_SEED=n` others than usual. The seed
+//! decides the workload, the drive's order and the samples; how the engine's threads meet, it does
+//! not. A violation therefore keeps the drive and the index that show it.
 
 mod drive;
 mod index;
@@ -133,8 +134,8 @@ impl Lab {
         recorder.finish()
     }
 
-    /// Cuts the power after each event of the trace. Answers one of the cuts, to go on from, or `None`
-    /// when the budget is spent.
+    /// Cuts the power after each event of the trace. Answers one of the cuts, to go on from, or
+    /// `None` when the budget is spent.
     fn cuts(&mut self, trace: &Trace, model: &Model, index: &Path) -> Result<Option<Cut>, String> {
         let runtime = runtime();
         let mut moment = Moment::start(trace);

@@ -1,8 +1,8 @@
 //! What happened at a drive and to its chunks, in order, and what a power cut may leave of it.
 //!
 //! The rules that a drive with a volatile cache may apply: a write that was handed over may have
-//! reached the medium, sector by sector, in any order and in part, until a flush that began after it
-//! ended has ended; from then on all of it is there.
+//! reached the medium, sector by sector, in any order and in part, until a flush that began after
+//! it ended has ended; from then on all of it is there.
 
 use super::model::{Known, Model};
 use bytes::Bytes;

@@ -30,7 +30,8 @@ pub async fn run(engine: &Engine, recorder: &Arc<Recorder>, model: &Model, turns
             };
             tokio::spawn(async move {
                 for _ in 0..turns / TASKS {
-                    // A drive that fails ends the work: what was acknowledged must hold all the same.
+                    // A drive that fails ends the work: what was acknowledged must hold all the
+                    // same.
                     if own.turn().await.is_err() {
                         break;
                     }

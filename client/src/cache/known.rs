@@ -1,0 +1,99 @@
+//! What is answered without asking.
+
+use super::leases::Leases;
+use super::table::Mode;
+use super::xattrs::ACLS;
+use crate::types::{Attr, DirPage};
+use bytes::Bytes;
+use std::sync::Arc;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+
+impl Leases {
+    /// The attributes that a name leads to, if that is known.
+    pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Option<Result<Attr>> {
+        let table = self.table.lock();
+        let dir = table.inodes.get(&parent)?;
+        let found = match dir.names.get(name) {
+            Some(Some(ino)) => Ok(table.inodes.get(ino)?.attr?),
+            None if !dir.complete => return None,
+            _ => Err(Error::new(ErrorKind::NotFound, "no such name")),
+        };
+        drop(table);
+        self.live().then_some(found)
+    }
+
+    /// A piece of a directory, without attributes.
+    pub fn page(&self, ino: InodeId, cookie: u64, limit: usize) -> Option<DirPage> {
+        let table = self.table.lock();
+        let page = table.inodes.get(&ino)?.listing.as_ref()?.page(cookie, limit)?;
+        drop(table);
+        self.live().then_some(page)
+    }
+
+    /// What to ask in place of a name that is not known, to know those after it too.
+    pub fn ahead(&self, parent: InodeId, name: &[u8]) -> Option<v1::ReadDirOp> {
+        let mut table = self.table.lock();
+        let listing = table.inodes.get_mut(&parent)?.listing.as_mut()?;
+        let (cookie, limit) = listing.ahead(name)?;
+        Some(v1::ReadDirOp { ino: parent.0, cookie, limit, attrs: true })
+    }
+
+    pub fn attr(&self, ino: InodeId) -> Option<Attr> {
+        let attr = self.table.lock().inodes.get(&ino)?.attr;
+        attr.filter(|_| self.live())
+    }
+
+    /// Attributes that a server told, or those of a directory in which only this mount makes files,
+    /// which it knows better.
+    pub fn newest(&self, told: Attr) -> Attr {
+        if !told.is_dir() {
+            return told;
+        }
+        let table = self.table.lock();
+        let own = table.inodes.get(&told.ino).filter(|held| held.mode == Mode::Write);
+        own.and_then(|held| held.attr).filter(|_| self.live()).unwrap_or(told)
+    }
+
+    /// The value of an extended attribute, or `NoAttribute`, if it is known. The kernel asks for
+    /// access control lists to decide who may do something, and those who list a directory for all
+    /// sorts of labels.
+    pub fn xattr(&self, ino: InodeId, name: &[u8]) -> Option<Result<Bytes>> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino)?;
+        let has_some = held
+            .attr
+            .is_none_or(|attr| if name.starts_with(ACLS) { attr.acls } else { attr.xattrs });
+        let value = if has_some { held.xattrs.get(name)? } else { None };
+        drop(table);
+        let absent = || Error::new(ErrorKind::NoAttribute, "no such attribute");
+        self.live().then(|| value.ok_or_else(absent))
+    }
+
+    /// The names of all extended attributes, if they are known.
+    pub fn xattr_names(&self, ino: InodeId) -> Option<Vec<Bytes>> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino)?;
+        let none = held.attr.is_some_and(|attr| !attr.acls && !attr.xattrs);
+        let names = if none { Vec::new() } else { held.xattrs.names()? };
+        drop(table);
+        self.live().then_some(names)
+    }
+
+    /// The group was told of an access.
+    pub fn published_atime(&self, ino: InodeId, at: i64) {
+        if let Some(held) = self.table.lock().inodes.get_mut(&ino)
+            && let Some(attr) = &mut held.attr
+        {
+            attr.adopt_atime(at);
+        }
+    }
+
+    /// What an open would answer, and whether writes may be buffered.
+    pub fn content(&self, ino: InodeId) -> Option<(Arc<v1::OpenReply>, Mode)> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino)?;
+        let content = (held.content.clone()?, held.mode);
+        drop(table);
+        self.live().then_some(content)
+    }
+}

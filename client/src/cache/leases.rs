@@ -1,0 +1,158 @@
+//! What this mount may do without asking: with an inode that it has a lease on, while the session
+//! lives for certain.
+//!
+//! Invariant (I6): nothing is used after the lease was given up, or after the session may have been
+//! declared dead. When it is not known what became of a change, everything that could be concerned
+//! is forgotten.
+
+use super::table::{Mode, Right, Start, Table};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+use weft_proto::InodeId;
+
+pub(crate) struct Leases {
+    origin: Instant,
+    /// Nanoseconds after `origin` until which the session lives for certain.
+    until: AtomicU64,
+    renewals: Notify,
+    pub(super) table: Mutex<Table>,
+    /// What is given up without having been recalled, and the leader was not told yet.
+    pub(super) surplus: Mutex<Vec<(InodeId, u64)>>,
+    pub surplus_grew: Notify,
+    /// Inodes whose recall was carried out, and how many answers to one are under way.
+    pub(super) returning: watch::Sender<HashMap<InodeId, usize>>,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        let origin = Instant::now();
+        Self {
+            origin,
+            until: AtomicU64::new(0),
+            renewals: Notify::new(),
+            table: Mutex::new(Table::new(origin)),
+            surplus: Mutex::default(),
+            surplus_grew: Notify::new(),
+            returning: watch::Sender::default(),
+        }
+    }
+}
+
+impl Leases {
+    /// The leader heard of the session after `sent`, and declares it dead no earlier than `ttl`
+    /// later; clocks may run at different speed.
+    pub fn renewed(&self, sent: Instant, ttl: Duration) {
+        let until = sent + ttl.mul_f64(0.9);
+        let nanos = until.saturating_duration_since(self.origin).as_nanos() as u64;
+        self.until.fetch_max(nanos, Ordering::Release);
+        self.renewals.notify_one();
+    }
+
+    /// Returns when nothing is to be used any more because the session was not renewed in time.
+    pub async fn lapsed(&self) {
+        while self.live() {
+            sleep_until(self.origin + Duration::from_nanos(self.until.load(Ordering::Acquire)))
+                .await;
+        }
+    }
+
+    /// Returns when the session lives for certain. Only one may wait.
+    pub async fn revived(&self) {
+        while !self.live() {
+            self.renewals.notified().await;
+        }
+    }
+
+    pub(super) fn live(&self) -> bool {
+        let now = Instant::now().saturating_duration_since(self.origin).as_nanos() as u64;
+        now < self.until.load(Ordering::Acquire)
+    }
+
+    /// To be called before a request is sent.
+    pub fn start(&self) -> Start {
+        Start(self.table.lock().epoch)
+    }
+
+    /// What may be done with an inode without asking.
+    pub fn mode(&self, ino: InodeId) -> Option<Mode> {
+        let mode = self.table.lock().inodes.get(&ino).map(|held| held.mode);
+        mode.filter(|_| self.live())
+    }
+
+    /// Whether writes may be buffered.
+    pub fn may_buffer(&self, ino: InodeId) -> bool {
+        self.mode(ino) == Some(Mode::Write)
+    }
+
+    /// Whether what is committed of the inode was buffered under the right to write it, or may have
+    /// been.
+    pub fn writes(&self, ino: InodeId) -> bool {
+        let table = self.table.lock();
+        table.inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write || held.flushing)
+    }
+
+    /// Whether the right to write was not recalled, whether or not it may be used now.
+    pub fn has_right_to_write(&self, ino: InodeId) -> bool {
+        self.table.lock().inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write)
+    }
+
+    /// The right under which writes may be buffered now.
+    pub fn right_to_write(&self, ino: InodeId) -> Option<Right> {
+        let table = self.table.lock();
+        let right = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write);
+        right.map(|held| Right(held.since)).filter(|_| self.live())
+    }
+
+    /// While the lease may be over: the right under which bytes are kept that were stored under it.
+    /// It is kept ([`Self::keeps`]) if the lease turns out to have lasted.
+    pub fn right_in_doubt(&self, ino: InodeId) -> Option<Right> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write || held.flushing);
+        let right = held.map_or(Right::GONE, |held| Right(held.since));
+        (!self.live()).then_some(right)
+    }
+
+    /// Whether nobody else may write what was buffered under this right: it was not given back.
+    pub fn keeps(&self, ino: InodeId, right: Right) -> bool {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write || held.flushing);
+        held.is_some_and(|held| held.since == right.0)
+    }
+
+    /// Whether locks of the file may be taken without asking.
+    pub fn may_lock(&self, ino: InodeId) -> bool {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino);
+        held.is_some_and(|held| held.mode == Mode::Write && held.locks) && self.live()
+    }
+
+    /// Whether the caller may map the file to write without asking.
+    pub fn may_map(&self, ino: InodeId) -> bool {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino);
+        held.is_some_and(|held| held.mode == Mode::Write && held.maps) && self.live()
+    }
+    /// It is not known what a change of this mount did.
+    pub fn unsure(&self) {
+        self.table.lock().forget_all();
+    }
+
+    /// The session is another one: nothing is held any more.
+    pub fn lost(&self) {
+        let table = &mut *self.table.lock();
+        table.forget_all();
+        table.inodes.clear();
+    }
+
+    /// Gives up all but the right to write, for a declaration to a new leader. Answers what is
+    /// kept.
+    pub fn keep_writes(&self) -> Vec<InodeId> {
+        let table = &mut *self.table.lock();
+        table.forget_all();
+        table.inodes.keys().copied().collect()
+    }
+}

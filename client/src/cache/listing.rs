@@ -1,0 +1,174 @@
+//! The names of a directory in the order in which it is read, as far as they are known under a
+//! lease; and what to ask for ahead when one name after the other is looked up.
+
+use crate::types::{DirEntry, DirPage, FileKind};
+use bytes::Bytes;
+use weft_proto::{InodeId, v1};
+
+/// Longer directories are asked for page by page each time.
+const MAX_NAMES: usize = 1 << 14;
+/// Attributes that are asked for with the second name that is looked up; twice as many with each
+/// after.
+const MIN_AHEAD: u32 = 16;
+const MAX_AHEAD: u32 = 256;
+
+struct Listed {
+    name: Bytes,
+    ino: InodeId,
+    kind: FileKind,
+    cookie: u64,
+    /// Its attributes were asked for ahead.
+    asked: bool,
+}
+
+/// Names from the start of a directory on, without a gap.
+pub(crate) struct Listing {
+    parent: InodeId,
+    /// The cookie of the next new name.
+    next_cookie: u64,
+    names: Vec<Listed>,
+    /// There are no more.
+    end: bool,
+    /// Where the next name to be looked up is expected, and how many had to be asked for.
+    next: usize,
+    misses: u32,
+}
+
+impl Listing {
+    /// A directory's first page. Nothing if it tells of what this client does not know.
+    pub fn begin(page: &v1::ReadDirReply) -> Option<Self> {
+        let (parent, next_cookie) = (InodeId(page.parent), page.next_cookie);
+        let names = Vec::new();
+        let listing = Self { parent, next_cookie, names, end: false, next: 0, misses: 0 };
+        listing.extend(0, page)
+    }
+
+    /// With the page that was asked for after `cookie` too; nothing if it does not go on from here.
+    pub fn extend(mut self, cookie: u64, page: &v1::ReadDirReply) -> Option<Self> {
+        let goes_on = !self.end && self.names.last().map_or(0, |last| last.cookie) == cookie;
+        if !goes_on || self.names.len() + page.entries.len() > MAX_NAMES {
+            return None;
+        }
+        for entry in &page.entries {
+            let kind = FileKind::from_wire(entry.kind()).ok()?;
+            let (name, ino) = (entry.name.clone(), InodeId(entry.ino));
+            self.names.push(Listed { name, ino, kind, cookie: entry.cookie, asked: false });
+        }
+        self.end = page.end;
+        Some(self)
+    }
+
+    /// Whether it has all names.
+    pub fn is_whole(&self) -> bool {
+        self.end
+    }
+
+    /// What a directory answers after `cookie`, if that is known.
+    pub fn page(&self, cookie: u64, limit: usize) -> Option<DirPage> {
+        let from = self.names.partition_point(|listed| listed.cookie <= cookie);
+        let names = &self.names[from..];
+        if names.is_empty() && !self.end {
+            return None;
+        }
+        let entry = |listed: &Listed| DirEntry {
+            name: listed.name.clone(),
+            ino: listed.ino,
+            kind: listed.kind,
+            cookie: listed.cookie,
+            attr: None,
+        };
+        Some(DirPage {
+            entries: names.iter().take(limit).map(entry).collect(),
+            end: self.end && names.len() <= limit,
+            parent: self.parent,
+            next_cookie: self.next_cookie,
+        })
+    }
+
+    /// A name is going to be asked for. Answers after which cookie, and how many names, to ask
+    /// instead: who looked up two of a listing will look up more. Once a name: what could not be
+    /// had ahead, because another mount writes it, is asked for alone from then on.
+    pub fn ahead(&mut self, name: &[u8]) -> Option<(u64, u32)> {
+        let (behind, rest) = self.names.split_at(self.next);
+        let found = rest.iter().chain(behind).position(|listed| listed.name == name)?;
+        let at = (behind.len() + found) % self.names.len();
+        if self.names[at].asked {
+            return None;
+        }
+        self.misses = self.misses.saturating_add(1);
+        let doublings = self.misses.checked_sub(2)?;
+        let count = MIN_AHEAD.checked_shl(doublings).unwrap_or(MAX_AHEAD);
+        let count = count.clamp(MIN_AHEAD, MAX_AHEAD);
+        self.next = self.names.len().min(at + count as usize);
+        self.names[at..self.next].iter_mut().for_each(|listed| listed.asked = true);
+        Some((at.checked_sub(1).map_or(0, |before| self.names[before].cookie), count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(cookies: std::ops::Range<u64>, end: bool) -> v1::ReadDirReply {
+        let entry = |cookie: u64| v1::DirEntry {
+            name: cookie.to_string().into(),
+            ino: cookie + 100,
+            kind: v1::FileKind::Regular.into(),
+            cookie,
+            attr: None,
+        };
+        let entries = cookies.map(entry).collect();
+        v1::ReadDirReply { entries, end, parent: 1, next_cookie: 5000 }
+    }
+
+    fn cookies(page: DirPage) -> (Vec<u64>, bool) {
+        (page.entries.iter().map(|entry| entry.cookie).collect(), page.end)
+    }
+
+    #[test]
+    fn pages_are_answered_as_far_as_they_are_known() {
+        let listing = Listing::begin(&page(3..8, false)).unwrap();
+        assert_eq!(cookies(listing.page(0, 3).unwrap()), (vec![3, 4, 5], false));
+        assert_eq!(cookies(listing.page(5, 10).unwrap()), (vec![6, 7], false));
+        assert_eq!(listing.page(7, 10), None);
+        let listing = listing.extend(7, &page(9..11, true)).unwrap();
+        assert!(listing.is_whole());
+        assert_eq!(cookies(listing.page(7, 2).unwrap()), (vec![9, 10], true));
+        assert_eq!(cookies(listing.page(7, 1).unwrap()), (vec![9], false));
+        // A cookie whose name is gone.
+        assert_eq!(cookies(listing.page(8, 9).unwrap()), (vec![9, 10], true));
+        assert_eq!(cookies(listing.page(10, 9).unwrap()), (vec![], true));
+        assert_eq!(listing.page(0, 1).unwrap().next_cookie, 5000);
+        assert!(listing.extend(10, &page(20..30, true)).is_none(), "there was an end");
+    }
+
+    #[test]
+    fn a_page_from_elsewhere_or_too_many_names_make_it_unknown() {
+        let begun = || Listing::begin(&page(3..8, false)).unwrap();
+        assert!(begun().extend(6, &page(7..9, true)).is_none());
+        assert!(begun().extend(0, &page(3..8, false)).is_none());
+        assert!(begun().extend(7, &page(8..8 + MAX_NAMES as u64, true)).is_none());
+        let unknown = v1::DirEntry { kind: 99, ..Default::default() };
+        let strange = v1::ReadDirReply { entries: vec![unknown], ..page(8..8, true) };
+        assert!(begun().extend(7, &strange).is_none());
+    }
+
+    #[test]
+    fn more_and_more_is_asked_ahead() {
+        let mut listing = Listing::begin(&page(3..1003, true)).unwrap();
+        assert_eq!(listing.ahead(b"3"), None);
+        assert_eq!(listing.ahead(b"4"), Some((3, 16)));
+        assert_eq!(listing.ahead(b"20"), Some((19, 32)));
+        assert_eq!(listing.ahead(b"3"), Some((0, 64)));
+        for name in [b"4".as_slice(), b"19", b"66"] {
+            assert_eq!(listing.ahead(name), None, "it was asked for");
+        }
+        assert_eq!(listing.ahead(b"67"), Some((66, 128)));
+        assert_eq!(listing.ahead(b"195"), Some((194, 256)));
+        assert_eq!(listing.ahead(b"900"), Some((899, 256)));
+        assert_eq!(listing.ahead(b"1002"), None, "it was asked for");
+        assert_eq!(listing.ahead(b"none"), None);
+        let mut empty = Listing::begin(&page(3..3, true)).unwrap();
+        assert_eq!(empty.ahead(b"3"), None);
+    }
+}

@@ -1,0 +1,25 @@
+//! What this mount may use without asking: attributes, names and content of the inodes on which the
+//! metadata leader granted it a lease; the pages that are cached above this library; and the access
+//! times that the group was not told of yet.
+
+mod atime;
+mod known;
+mod learn;
+mod leases;
+mod listing;
+mod make;
+mod pages;
+mod recall;
+mod table;
+mod xattrs;
+
+pub(crate) use atime::AccessTimes;
+pub(crate) use leases::Leases;
+pub use pages::ContentCache;
+pub(crate) use pages::{ALL, Pages};
+pub(crate) use recall::Answering;
+pub(crate) use table::{Mode, Right};
+pub(crate) use xattrs::ACLS;
+
+#[cfg(test)]
+mod tests;

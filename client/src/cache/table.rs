@@ -1,0 +1,268 @@
+//! The table of leases, and what is known under each.
+//!
+//! Invariant (I6): an answer is kept only if neither a recall nor a change of this mount ended on
+//! the inode since its request was sent, since answers, recalls and the mount's own changes
+//! overtake each other ([`Start`]).
+
+use super::listing::Listing;
+use super::xattrs::Xattrs;
+use crate::types::Attr;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_proto::{InodeId, v1};
+
+/// Extended attributes that are kept of all inodes, in bytes; no more are kept above it.
+const MAX_XATTRS: usize = 64 << 20;
+/// Marks of recalls and changes are kept for at least this long: longer than any request lives.
+const MARKS_LIFETIME: Duration = Duration::from_secs(700);
+
+/// What a lease allows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Mode {
+    Read,
+    Write,
+}
+
+/// One grant of the right to write an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Right(pub(super) u64);
+
+impl Right {
+    /// One that is not held any more.
+    pub const GONE: Self = Self(u64::MAX);
+}
+
+/// When a request was sent, as the table counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Start(pub(super) u64);
+
+pub(super) struct Held {
+    pub(super) mode: Mode,
+    /// With the right to write: when it was granted, as the table counts.
+    pub(super) since: u64,
+    /// With the right to write: locks may be taken without asking.
+    pub(super) locks: bool,
+    /// With the right to write: the caller may map it to write, without asking.
+    pub(super) maps: bool,
+    /// What was buffered is being committed because the right to write was recalled. Until that is
+    /// done, nobody else may be told that there is nothing: a new leader learns of this lease too.
+    pub(super) flushing: bool,
+    pub(super) seq: u64,
+    pub(super) attr: Option<Attr>,
+    pub(super) xattrs: Xattrs,
+    /// What an open would answer.
+    pub(super) content: Option<Arc<v1::OpenReply>>,
+    /// Of files that are made in a directory, with the right to write it.
+    pub(super) layout: Option<v1::LayoutInfo>,
+    /// Names in a directory; `None`: there is no such name.
+    pub(super) names: HashMap<Bytes, Option<InodeId>>,
+    /// There are no names but these.
+    pub(super) complete: bool,
+    /// The same in the order in which they are read.
+    pub(super) listing: Option<Listing>,
+}
+
+impl Held {
+    pub(super) fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            since: 0,
+            locks: false,
+            maps: false,
+            flushing: false,
+            seq: 0,
+            attr: None,
+            xattrs: Xattrs::default(),
+            content: None,
+            layout: None,
+            names: HashMap::new(),
+            complete: false,
+            listing: None,
+        }
+    }
+}
+
+pub(super) struct Table {
+    /// Counts recalls and changes.
+    pub(super) epoch: u64,
+    /// The epoch of the last recall or change of an inode, of this and the time before.
+    pub(super) marks: [HashMap<InodeId, u64>; 2],
+    pub(super) turned: Instant,
+    pub(super) turned_at: u64,
+    /// Requests that were sent before this epoch teach nothing.
+    pub(super) floor: u64,
+    pub(super) inodes: HashMap<InodeId, Held>,
+    /// Names in all directories.
+    pub(super) names: usize,
+    /// Extended attributes of all inodes, in bytes.
+    pub(super) xattrs: usize,
+    /// Half of it is being given back.
+    pub(super) shrinking: bool,
+}
+
+impl Table {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            epoch: 0,
+            marks: Default::default(),
+            turned: now,
+            turned_at: 0,
+            floor: 0,
+            inodes: HashMap::new(),
+            names: 0,
+            xattrs: 0,
+            shrinking: false,
+        }
+    }
+
+    fn mark_of(&self, ino: InodeId) -> u64 {
+        let mark = |at: usize| self.marks[at].get(&ino).copied();
+        mark(0).or_else(|| mark(1)).unwrap_or(0)
+    }
+
+    /// Whether what a request learned that was sent at `start` is still so.
+    pub(super) fn holds_since(&self, start: Start, ino: InodeId) -> bool {
+        start.0 >= self.floor && self.mark_of(ino) <= start.0
+    }
+
+    /// From now on, what was asked before is not believed about this inode.
+    pub(super) fn mark(&mut self, ino: InodeId) {
+        self.epoch += 1;
+        let now = Instant::now();
+        if now.duration_since(self.turned) > MARKS_LIFETIME {
+            self.floor = self.floor.max(self.turned_at);
+            (self.turned, self.turned_at) = (now, self.epoch);
+            self.marks.swap(0, 1);
+            self.marks[0].clear();
+        }
+        self.marks[0].insert(ino, self.epoch);
+    }
+
+    pub(super) fn hold(&mut self, start: Start, grant: &v1::Grant) {
+        let ino = InodeId(grant.ino);
+        if !self.holds_since(start, ino) {
+            return;
+        }
+        let held = self.inodes.entry(ino).or_insert_with(|| Held::new(Mode::Read));
+        // What is being given back is not written under again before it is.
+        if grant.write && !held.flushing {
+            if held.mode == Mode::Read {
+                (held.mode, held.since) = (Mode::Write, self.epoch);
+                (held.locks, held.maps) = (false, false);
+            }
+            held.locks |= grant.locks;
+            held.maps |= grant.maps;
+        }
+        held.layout = grant.layout.or(held.layout);
+        held.seq = held.seq.max(grant.seq);
+    }
+
+    pub(super) fn learn_attr(&mut self, start: Start, attr: Option<&v1::Attr>) {
+        let Some(attr) = attr.and_then(|a| Attr::try_from(*a).ok()) else { return };
+        if self.holds_since(start, attr.ino)
+            && let Some(held) = self.inodes.get_mut(&attr.ino)
+            // Of a directory in which only this mount makes files it knows more.
+            && !(attr.is_dir() && held.mode == Mode::Write && held.attr.is_some())
+            // An answer from before the lease may come after the one that it came with.
+            && held.attr.is_none_or(|known| known.data_version <= attr.data_version)
+        {
+            held.attr = Some(attr);
+        }
+    }
+
+    pub(super) fn learn_content(&mut self, start: Start, reply: &v1::OpenReply) {
+        self.learn_attr(start, reply.attr.as_ref());
+        let Some(ino) = reply.attr.map(|a| InodeId(a.ino)) else { return };
+        if self.holds_since(start, ino)
+            && let Some(held) = self.inodes.get_mut(&ino)
+            && held.attr.map(|known| known.data_version) == reply.attr.map(|told| told.data_version)
+        {
+            held.content = Some(Arc::new(reply.clone()));
+        }
+    }
+
+    pub(super) fn learn_name(
+        &mut self,
+        start: Start,
+        parent: u64,
+        name: &Bytes,
+        ino: Option<InodeId>,
+    ) {
+        let parent = InodeId(parent);
+        if !self.holds_since(start, parent) {
+            return self.forget_name(parent, name);
+        }
+        if let Some(held) = self.inodes.get_mut(&parent) {
+            let fresh = held.names.insert(name.clone(), ino).is_none();
+            self.names += usize::from(fresh);
+        }
+    }
+
+    /// Lets what is known of extended attributes become something else.
+    pub(super) fn edit_xattrs(&mut self, ino: InodeId, edit: impl FnOnce(&mut Xattrs)) {
+        let Some(held) = self.inodes.get_mut(&ino) else { return };
+        self.xattrs -= held.xattrs.bytes();
+        edit(&mut held.xattrs);
+        if self.xattrs + held.xattrs.bytes() > MAX_XATTRS {
+            held.xattrs = Xattrs::default();
+        }
+        self.xattrs += held.xattrs.bytes();
+    }
+
+    pub(super) fn learn_xattrs(&mut self, start: Start, ino: u64, learn: impl FnOnce(&mut Xattrs)) {
+        if self.holds_since(start, InodeId(ino)) {
+            self.edit_xattrs(InodeId(ino), learn);
+        }
+    }
+
+    pub(super) fn learn_page(&mut self, start: Start, op: &v1::ReadDirOp, page: &v1::ReadDirReply) {
+        let ino = InodeId(op.ino);
+        if !self.holds_since(start, ino) {
+            return;
+        }
+        for entry in &page.entries {
+            self.learn_attr(start, entry.attr.as_ref());
+            self.learn_name(start, op.ino, &entry.name, Some(InodeId(entry.ino)));
+        }
+        // With attributes, it is a piece of what is known already.
+        if let Some(held) = self.inodes.get_mut(&ino).filter(|_| !op.attrs) {
+            held.listing = match (op.cookie, held.listing.take()) {
+                (0, _) => Listing::begin(page),
+                (_, Some(begun)) => begun.extend(op.cookie, page),
+                (_, None) => None,
+            };
+            held.complete |= held.listing.as_ref().is_some_and(Listing::is_whole);
+        }
+    }
+
+    pub(super) fn forget_name(&mut self, parent: InodeId, name: &Bytes) {
+        if let Some(held) = self.inodes.get_mut(&parent) {
+            self.names -= usize::from(held.names.remove(name).is_some());
+            held.complete = false;
+            held.listing = None;
+        }
+    }
+
+    pub(super) fn drop_lease(&mut self, ino: InodeId) -> Option<Held> {
+        let held = self.inodes.remove(&ino)?;
+        self.names -= held.names.len();
+        self.xattrs -= held.xattrs.bytes();
+        Some(held)
+    }
+
+    /// Forgets everything but the right to write, which is not a matter of what is known.
+    pub(super) fn forget_all(&mut self) {
+        self.epoch += 1;
+        self.floor = self.epoch;
+        self.inodes.retain(|_, held| held.mode == Mode::Write || held.flushing);
+        (self.names, self.xattrs) = (0, 0);
+        for held in self.inodes.values_mut() {
+            (held.attr, held.content, held.xattrs) = (None, None, Xattrs::default());
+            (held.layout, held.complete, held.listing) = (None, false, None);
+            held.names.clear();
+        }
+    }
+}

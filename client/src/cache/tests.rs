@@ -1,0 +1,386 @@
+//! Leases: what is believed, kept, given back and forgotten.
+
+use super::leases::Leases;
+use super::recall::MAX_INODES;
+use super::table::Mode;
+use bytes::Bytes;
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_proto::v1::make_files_op;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{ErrorKind, InodeId, v1};
+
+const DIR: u64 = 1;
+const INO: u64 = 7;
+
+fn attr(ino: u64) -> v1::Attr {
+    v1::Attr { ino, kind: v1::FileKind::Regular.into(), ..Default::default() }
+}
+
+fn lookup(name: &'static str) -> Op {
+    Op::Lookup(v1::LookupOp { parent: DIR, name: name.into() })
+}
+
+fn grant(ino: u64) -> v1::Grant {
+    v1::Grant { ino, seq: ino, ..Default::default() }
+}
+
+fn found() -> v1::MetaReply {
+    v1::MetaReply {
+        result: Some(Reply::Attr(attr(INO))),
+        grants: vec![grant(DIR), grant(INO)],
+        ..Default::default()
+    }
+}
+
+fn leases() -> Leases {
+    let leases = Leases::default();
+    leases.renewed(Instant::now(), Duration::from_secs(600));
+    leases
+}
+
+fn release(l: &Leases, ino: u64) {
+    l.stop_buffering(InodeId(ino), true);
+    assert!(l.flushed(InodeId(ino), false));
+}
+
+fn unlinked() -> (Op, v1::MetaReply) {
+    let op = Op::Unlink(v1::UnlinkOp { parent: DIR, name: "a".into() });
+    let result = Some(Reply::Empty(v1::Empty {}));
+    (op, v1::MetaReply { result, touched: vec![DIR, INO], ..Default::default() })
+}
+
+fn write_grant(ino: u64) -> v1::Grant {
+    v1::Grant { write: true, locks: true, layout: Some(v1::LayoutInfo::default()), ..grant(ino) }
+}
+
+fn opened(ino: u64) -> Option<Reply> {
+    let (attr, layout) = (Some(attr(ino)), Some(v1::LayoutInfo::default()));
+    Some(Reply::Open(v1::OpenReply { attr, layout, extents: None }))
+}
+
+/// The leader has sent the answer first, and has had its lease back since.
+#[tokio::test]
+async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
+    let l = leases();
+    let create = Op::Create(v1::CreateOp { parent: DIR, name: "a".into(), ..Default::default() });
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, alone: false });
+    let grants = vec![write_grant(DIR), write_grant(INO)];
+    let reply =
+        v1::MetaReply { result: opened(INO), grants, touched: vec![DIR], ..Default::default() };
+    let (start, inos) = (l.start(), [DIR, INO].map(InodeId));
+    inos.into_iter().for_each(|ino| assert!(!l.stop_buffering(ino, true).unwrap()));
+    l.changed(start, &create, &reply);
+    l.learn(start, &lease, &reply);
+    assert_eq!(inos.map(|ino| l.mode(ino)), [None; 2]);
+    // Of one that comes after, it is.
+    l.changed(l.start(), &create, &reply);
+    assert_eq!(inos.map(|ino| l.mode(ino)), [Some(Mode::Write); 2]);
+}
+
+fn file(ino: u64, name: &'static str) -> make_files_op::File {
+    make_files_op::File { ino, parent: DIR, name: name.into(), made_ns: 5, ..Default::default() }
+}
+
+/// A directory that this mount may write and whose attributes it knows.
+fn directory(l: &Leases, change: impl FnOnce(&mut v1::Attr)) {
+    let op = Op::MkDir(v1::MkDirOp { parent: 9, name: "dir".into(), ..Default::default() });
+    let kind = v1::FileKind::Directory.into();
+    let mut dir = v1::Attr { kind, nlink: 2, ctime_ns: 9, ..attr(DIR) };
+    change(&mut dir);
+    let (result, grants) = (Some(Reply::Attr(dir)), vec![write_grant(DIR)]);
+    l.changed(l.start(), &op, &v1::MetaReply { result, grants, ..Default::default() });
+}
+
+#[tokio::test]
+async fn a_file_is_made_where_nobody_else_can() {
+    let l = leases();
+    assert!(l.make(&mut file(7, "a")).is_none(), "without a lease");
+    directory(&l, |_| ());
+    let mut a = file(7, "a");
+    let made = l.make(&mut a).unwrap().attr.unwrap();
+    assert_eq!((made.ino, made.ctime_ns, a.made_ns), (7, 10, 10), "after all before");
+    assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap().ino, InodeId(7));
+    assert_eq!(l.attr(InodeId(DIR)).unwrap().mtime_ns, 10);
+    assert!(l.may_buffer(InodeId(7)) && l.may_lock(InodeId(7)));
+    assert!(l.make(&mut file(8, "a")).is_none(), "the name is taken");
+    // The group has not heard of it, and shows the directory as it was.
+    let kind = v1::FileKind::Directory.into();
+    let old = v1::Attr { kind, nlink: 2, ctime_ns: 9, ..attr(DIR) };
+    let op = Op::Lookup(v1::LookupOp { parent: 9, name: "dir".into() });
+    let reply = v1::MetaReply { result: Some(Reply::Attr(old)), ..Default::default() };
+    l.learn(l.start(), &op, &reply);
+    assert_eq!(l.attr(InodeId(DIR)).unwrap().mtime_ns, 10);
+    assert_eq!(l.newest(old.try_into().unwrap()).mtime_ns, 10);
+    // An answer that was asked for before knows less.
+    let asked = l.start();
+    l.make(&mut file(8, "b")).unwrap();
+    let op = Op::Lookup(v1::LookupOp { parent: DIR, name: "b".into() });
+    let missing = Some(Reply::Missing(v1::Empty {}));
+    l.learn(asked, &op, &v1::MetaReply { result: missing, ..Default::default() });
+    assert!(!matches!(l.lookup(InodeId(DIR), b"b"), Some(Err(_))));
+    l.stop_buffering(InodeId(DIR), true);
+    assert!(l.make(&mut file(9, "c")).is_none(), "it is being given back");
+    // What a list or a removed directory make of a file is not for this mount to say.
+    for change in [|dir: &mut v1::Attr| dir.acls = true, |dir: &mut v1::Attr| dir.nlink = 0] {
+        let l = leases();
+        directory(&l, change);
+        assert!(l.make(&mut file(7, "a")).is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_made_leaves_no_lease() {
+    let l = leases();
+    directory(&l, |_| ());
+    l.make(&mut file(7, "a")).unwrap();
+    l.not_made(&file(7, "a"));
+    assert!(l.lookup(InodeId(DIR), b"a").is_none() && l.mode(InodeId(7)).is_none());
+    assert_eq!(l.take_surplus(), [(InodeId(7), u64::MAX)]);
+}
+
+/// Also what may be written, which has to be looked after first.
+#[tokio::test]
+async fn half_of_too_much_is_given_back() {
+    let l = leases();
+    directory(&l, |_| ());
+    for ino in 0..=MAX_INODES as u64 {
+        let op = Op::Create(v1::CreateOp { parent: 9, name: "x".into(), ..Default::default() });
+        let grants = vec![write_grant(100 + ino)];
+        let reply = v1::MetaReply { result: opened(100 + ino), grants, ..Default::default() };
+        l.changed(l.start(), &op, &reply);
+    }
+    let surplus = l.take_surplus();
+    assert!(surplus.len().abs_diff(MAX_INODES / 2) < 2, "{}", surplus.len());
+    assert!(surplus.iter().all(|(ino, _)| ino.0 != DIR), "it leads to others");
+    surplus.iter().for_each(|(ino, _)| release(&l, ino.0));
+    l.shrunk();
+    assert_eq!(l.take_surplus(), []);
+}
+
+#[tokio::test]
+async fn what_was_found_is_known_until_it_is_recalled() {
+    let l = leases();
+    assert!(l.lookup(InodeId(DIR), b"a").is_none());
+    l.learn(l.start(), &lookup("a"), &found());
+    assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap().ino, InodeId(INO));
+    assert!(l.lookup(InodeId(DIR), b"b").is_none());
+    release(&l, INO);
+    assert!(l.lookup(InodeId(DIR), b"a").is_none());
+    assert!(l.attr(InodeId(INO)).is_none());
+    l.learn(l.start(), &lookup("a"), &found());
+    release(&l, DIR);
+    assert!(l.lookup(InodeId(DIR), b"a").is_none());
+    assert!(l.attr(InodeId(INO)).is_some());
+}
+
+#[tokio::test]
+async fn an_answer_that_was_overtaken_by_a_recall_teaches_nothing() {
+    let l = leases();
+    let start = l.start();
+    release(&l, INO);
+    l.learn(start, &lookup("a"), &found());
+    assert!(l.mode(InodeId(INO)).is_none() && l.attr(InodeId(INO)).is_none());
+    assert_eq!(l.mode(InodeId(DIR)), Some(Mode::Read));
+    l.learn(l.start(), &lookup("a"), &found());
+    assert!(l.attr(InodeId(INO)).is_some());
+}
+
+#[tokio::test]
+async fn own_changes_are_known_and_overtake_old_answers() {
+    let l = leases();
+    let early = l.start();
+    l.learn(early, &lookup("a"), &found());
+    let (op, reply) = unlinked();
+    l.changed(l.start(), &op, &reply);
+    assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap_err().kind, ErrorKind::NotFound);
+    l.learn(early, &lookup("a"), &found());
+    assert!(l.lookup(InodeId(DIR), b"a").is_none(), "it is not known which came first");
+    assert_eq!(l.take_surplus(), [(InodeId(INO), INO)]);
+}
+
+#[tokio::test]
+async fn overlapping_changes_of_a_directory_leave_the_name_unknown() {
+    let l = leases();
+    l.learn(l.start(), &lookup("a"), &found());
+    let both = l.start();
+    let (op, reply) = unlinked();
+    l.changed(both, &op, &reply);
+    l.changed(both, &op, &reply);
+    assert!(l.lookup(InodeId(DIR), b"a").is_none());
+}
+
+#[tokio::test]
+async fn a_directory_is_known_after_own_changes_that_do_not_overlap() {
+    let l = leases();
+    l.learn(l.start(), &lookup("a"), &found());
+    let (op, mut reply) = unlinked();
+    reply.dirs = vec![v1::Attr { nlink: 5, ..attr(DIR) }];
+    let both = l.start();
+    l.changed(both, &op, &reply);
+    assert_eq!(l.attr(InodeId(DIR)).unwrap().nlink, 5);
+    l.changed(both, &op, &reply);
+    assert!(l.attr(InodeId(DIR)).is_none(), "it is not known which came first");
+}
+
+#[tokio::test]
+async fn a_directory_made_here_is_known_whole() {
+    let l = leases();
+    let op = Op::MkDir(v1::MkDirOp { parent: DIR, name: "d".into(), ..Default::default() });
+    let mut made = attr(9);
+    made.kind = v1::FileKind::Directory.into();
+    let reply = v1::MetaReply {
+        result: Some(Reply::Attr(made)),
+        grants: vec![grant(9)],
+        touched: vec![DIR],
+        ..Default::default()
+    };
+    l.changed(l.start(), &op, &reply);
+    assert_eq!(l.lookup(InodeId(9), b"x").unwrap().unwrap_err().kind, ErrorKind::NotFound);
+    assert!(l.lookup(InodeId(DIR), b"d").is_none(), "no lease on the parent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_used_after_the_session_may_be_dead() {
+    let l = Leases::default();
+    l.renewed(Instant::now(), Duration::from_secs(10));
+    l.learn(l.start(), &lookup("a"), &found());
+    tokio::time::advance(Duration::from_secs(8)).await;
+    assert!(l.attr(InodeId(INO)).is_some());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(l.attr(InodeId(INO)).is_none() && l.mode(InodeId(DIR)).is_none());
+    assert!(l.lookup(InodeId(DIR), b"a").is_none());
+}
+
+#[tokio::test]
+async fn a_new_leader_leaves_the_right_to_write() {
+    let l = leases();
+    let mut reply = found();
+    reply.grants[1].write = true;
+    l.learn(l.start(), &lookup("a"), &reply);
+    let before = l.start();
+    assert_eq!(l.keep_writes(), [InodeId(INO)]);
+    assert!(l.may_buffer(InodeId(INO)) && l.attr(InodeId(INO)).is_none());
+    l.learn(before, &lookup("a"), &found());
+    assert!(l.mode(InodeId(DIR)).is_none(), "the old leader's grants are worth nothing");
+    // Its recall has begun, and what was buffered is not committed yet.
+    assert!(
+        l.stop_buffering(InodeId(INO), true).unwrap()
+            && !l.stop_buffering(InodeId(DIR), true).unwrap()
+    );
+    assert!(!l.may_buffer(InodeId(INO)));
+    assert_eq!(l.keep_writes(), [InodeId(INO)]);
+    assert!(l.flushed(InodeId(INO), true));
+    assert!(l.keep_writes().is_empty());
+}
+
+/// Between a recall and its answer what was buffered before may be committed; after it nobody is
+/// kept from writing.
+#[tokio::test]
+async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
+    let (l, ino) = (leases(), InodeId(INO));
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, alone: false });
+    let grants = vec![write_grant(INO)];
+    let reply = v1::MetaReply { result: opened(INO), grants, ..Default::default() };
+    l.learn(l.start(), &lease, &reply);
+    let first = l.right_to_write(ino).unwrap();
+    assert!(l.keeps(ino, first));
+    assert!(l.stop_buffering(ino, true).unwrap());
+    assert_eq!((l.right_to_write(ino), l.keeps(ino, first)), (None, true));
+    assert!(l.flushed(ino, true));
+    assert!(!l.keeps(ino, first));
+    l.learn(l.start(), &lease, &reply);
+    let second = l.right_to_write(ino).unwrap();
+    assert_eq!((l.keeps(ino, first), l.keeps(ino, second)), (false, true));
+}
+
+#[tokio::test]
+async fn extended_attributes_are_known_until_they_may_have_changed() {
+    const LIST: &[u8] = b"system.posix_acl_access";
+    let l = leases();
+    let get = |name: &[u8]| l.xattr(InodeId(INO), name).map(|got| got.map_err(|e| e.kind));
+    let item = |name: &'static [u8]| v1::xattrs::Item {
+        name: name.into(),
+        value: Some(Bytes::from_static(b"x")),
+    };
+    let told = |flags: (bool, bool), names: &[&'static [u8]]| {
+        let (acls, no_xattrs) = flags;
+        let attr = v1::Attr { acls, no_xattrs, ..attr(INO) };
+        let items = names.iter().map(|name| item(name)).collect();
+        v1::MetaReply {
+            result: Some(Reply::Attr(attr)),
+            xattrs: Vec::from_iter((!names.is_empty()).then_some(v1::Xattrs { ino: INO, items })),
+            ..found()
+        }
+    };
+    let value = || Some(Ok(Bytes::from_static(b"x")));
+    let absent = || Some(Err(ErrorKind::NoAttribute));
+    assert_eq!(get(b"user.a"), None);
+    l.learn(l.start(), &lookup("a"), &told((false, true), &[]));
+    assert_eq!((get(b"user.a"), get(LIST)), (absent(), absent()));
+    assert_eq!(l.xattr_names(InodeId(INO)), Some(vec![]));
+
+    // Who has some, has them in the answer, or has to be asked.
+    l.learn(l.start(), &lookup("a"), &told((false, false), &[]));
+    assert_eq!((get(b"user.a"), get(LIST), l.xattr_names(InodeId(INO))), (None, absent(), None));
+    l.learn(l.start(), &lookup("a"), &told((true, false), &[LIST, b"user.a"]));
+    assert_eq!((get(b"user.a"), get(b"user.b"), get(LIST)), (value(), absent(), value()));
+    assert_eq!(l.xattr_names(InodeId(INO)).unwrap().len(), 2);
+
+    // A mode changes the list.
+    let done = v1::MetaReply { result: Some(Reply::Empty(v1::Empty {})), ..Default::default() };
+    let done = v1::MetaReply { touched: vec![INO], ..done };
+    l.changed(l.start(), &Op::SetAttr(v1::SetAttrOp { ino: INO, ..Default::default() }), &done);
+    assert_eq!((get(b"user.a"), get(LIST)), (value(), None));
+    let asked = l.start();
+    l.changed(l.start(), &Op::SetXattr(v1::SetXattrOp { ino: INO, ..Default::default() }), &done);
+    assert_eq!(get(b"user.a"), None);
+    // What was asked before that is old.
+    let ask = Op::GetXattr(v1::GetXattrOp { ino: INO, name: "user.a".into() });
+    let answer = v1::MetaReply { result: Some(Reply::Data("x".into())), ..Default::default() };
+    l.learn(asked, &ask, &answer);
+    l.learn(asked, &lookup("a"), &told((true, false), &[LIST, b"user.a"]));
+    assert_eq!(get(b"user.a"), None);
+    l.learn(l.start(), &ask, &answer);
+    assert_eq!((get(b"user.a"), get(b"user.b")), (value(), None));
+    release(&l, INO);
+    l.learn(l.start(), &ask, &answer);
+    assert_eq!(get(b"user.a"), None, "without a lease");
+    assert_eq!(l.table.lock().xattrs, 0);
+}
+
+/// The leader does not know that it is being given back, and grants it once more.
+#[tokio::test]
+async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
+    let (l, ino) = (leases(), InodeId(INO));
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, ..Default::default() });
+    let grant = |maps| {
+        let grants = vec![v1::Grant { maps, ..write_grant(INO) }];
+        let reply = v1::MetaReply { result: opened(INO), grants, ..Default::default() };
+        l.learn(l.start(), &lease, &reply);
+    };
+    let (granted, without_maps) = (|| grant(true), || grant(false));
+    granted();
+    let right = l.right_to_write(ino).expect("granted");
+    assert!(l.may_map(ino));
+    assert_eq!(
+        l.stop_buffering(ino, false),
+        None,
+        "what is stored in pages is to be written back before"
+    );
+    assert!(l.may_buffer(ino) && l.stop_buffering(ino, true).unwrap());
+    granted();
+    assert!(!l.may_buffer(ino) && !l.may_lock(ino) && !l.may_map(ino) && l.keeps(ino, right));
+    assert!(l.flushed(ino, true));
+    assert!(!l.keeps(ino, right) && !l.may_buffer(ino));
+    without_maps();
+    assert!(l.may_buffer(ino) && l.may_lock(ino) && !l.may_map(ino), "of the grant before");
+    granted();
+    assert!(l.may_map(ino));
+    // It may have been granted in a new session, while the answer to a recall of the old one is
+    // made ready.
+    assert!(!l.flushed(ino, false), "there may be something to flush");
+    assert!(l.may_buffer(ino));
+    assert!(l.stop_buffering(ino, true).unwrap() && l.flushed(ino, false) && l.mode(ino).is_none());
+}

@@ -1,0 +1,28 @@
+//! What all files of a mount share.
+
+use crate::budget::Budget;
+use crate::cache::{Leases, Pages};
+use crate::locks::Locks;
+use crate::meta::Sessions;
+use crate::namespace::{Opens, Publisher, Requests};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use weft_segments::Segments;
+
+pub(crate) struct Context {
+    pub requests: Arc<Requests>,
+    pub creates: Arc<Publisher>,
+    pub opens: Arc<Opens>,
+    pub locks: Arc<Locks>,
+    pub sessions: Arc<Sessions>,
+    pub leases: Arc<Leases>,
+    pub pages: Arc<Pages>,
+    pub segments: Arc<Segments>,
+    pub budget: Arc<Budget>,
+    /// Room for read-ahead, bytes.
+    pub ahead: Arc<Semaphore>,
+    /// Most bytes that one sequential reader has read ahead.
+    pub read_ahead_bytes: u64,
+    /// The wall clock: nanoseconds since 1970.
+    pub clock: fn() -> i64,
+}

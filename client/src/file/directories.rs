@@ -1,0 +1,46 @@
+//! The directories that are open on this mount.
+
+use crate::types::HandleId;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use weft_proto::{Error, ErrorKind, InodeId, Result};
+
+/// One open of a directory.
+struct Directory {
+    ino: InodeId,
+    /// The first cookie of a name that was made after it began to be read; 0: it has not been read.
+    end: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Directories(Mutex<HashMap<HandleId, Directory>>);
+
+impl Directories {
+    pub fn insert(&self, id: HandleId, ino: InodeId) {
+        self.0.lock().insert(id, Directory { ino, end: 0 });
+    }
+
+    pub fn ino(&self, id: HandleId) -> Result<InodeId> {
+        self.0.lock().get(&id).map(|open| open.ino).ok_or_else(|| not_open(id))
+    }
+
+    /// The cookie at which an open directory ends that is read after `cookie`. It is `next_cookie`,
+    /// that of the next new name (0: not known), when it is read from the start, or for the first
+    /// time.
+    pub fn end_of(&self, id: HandleId, cookie: u64, next_cookie: u64) -> Result<u64> {
+        let mut directories = self.0.lock();
+        let open = directories.get_mut(&id).ok_or_else(|| not_open(id))?;
+        if cookie == 0 || open.end == 0 {
+            open.end = if next_cookie == 0 { u64::MAX } else { next_cookie };
+        }
+        Ok(open.end)
+    }
+
+    pub fn remove(&self, id: HandleId) -> Result<InodeId> {
+        self.0.lock().remove(&id).map(|open| open.ino).ok_or_else(|| not_open(id))
+    }
+}
+
+pub(super) fn not_open(id: HandleId) -> Error {
+    Error::new(ErrorKind::Invalid, format!("handle {} is not open", id.0))
+}

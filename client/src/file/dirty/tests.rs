@@ -1,0 +1,220 @@
+//! Dirty buffers against plain arrays, and what they count for.
+
+use super::*;
+use crate::file::piece::{Piece, PieceSource};
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use weft_proto::{Geometry, PgId, Profile, SegmentId, SessionId};
+
+const SEGMENT: u64 = 1 << 20;
+const SPAN: usize = 3 << 20;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(u64, usize),
+    Cut(u64),
+    Close(bool),
+    Land,
+    Relaunch,
+    Commit,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let len = prop_oneof![1usize..5000, 60_000usize..400_000];
+    let off = prop_oneof![0..SPAN as u64, (0..48u64).prop_map(|n| n * 65_536)];
+    prop_oneof![
+        8 => (off.clone(), len).prop_map(|(off, len)| Op::Write(off, len)),
+        1 => off.prop_map(Op::Cut),
+        2 => any::<bool>().prop_map(Op::Close),
+        3 => Just(Op::Land),
+        1 => Just(Op::Relaunch),
+        2 => Just(Op::Commit),
+    ]
+}
+
+/// The dirty buffers over what is committed, as plain arrays.
+struct World {
+    dirty: Dirty,
+    budget: Arc<Semaphore>,
+    flying: Vec<BufferNo>,
+    stored: Vec<Bytes>,
+    committed: Vec<u8>,
+    model: Vec<u8>,
+}
+
+impl World {
+    fn write(&mut self, off: u64, data: &[u8]) {
+        let (mut off, mut rest) = (off, data);
+        while !rest.is_empty() {
+            let room = (SEGMENT - off % SEGMENT) as usize;
+            let (head, tail) = rest.split_at(rest.len().min(room));
+            let permit = self.budget.clone().try_acquire_many_owned(head.len() as u32).unwrap();
+            self.flying.extend(self.dirty.write(off, head, SEGMENT, permit));
+            off += head.len() as u64;
+            rest = tail;
+        }
+    }
+
+    fn land(&mut self) {
+        for no in self.flying.drain(..) {
+            let Some(payload) = self.dirty.payload(no) else { continue };
+            // One, or several if there is no room for one.
+            let most = if no % 2 == 0 { usize::MAX } else { 40_000 };
+            let mut segments = Vec::new();
+            for part in payload.chunks(most) {
+                let id = SegmentId { session: SessionId(1), seq: self.stored.len() as u64 };
+                let profile = Profile::replica(1).unwrap();
+                let geometry = Geometry { profile, unit: 4096, length: part.len() as u64 };
+                self.stored.push(payload.slice_ref(part));
+                segments.push(Segment { id, geometry, pg: PgId(1), seats: vec![0] });
+            }
+            self.dirty.landed(no, segments);
+        }
+    }
+
+    fn commit(&mut self) {
+        let batch = self.dirty.batch(BufferNo::MAX, 64);
+        let used: HashSet<_> = batch.pieces.iter().filter_map(Piece::segment).collect();
+        let named: HashSet<_> = batch.segments.iter().map(|s| s.id).collect();
+        assert_eq!(used, named);
+        assert!(batch.dead.iter().all(|s| !used.contains(&s.id)));
+        let mut at = 0;
+        for Piece { range, source } in &batch.pieces {
+            assert!(range.start >= at && !range.is_empty());
+            at = range.end;
+            let len = (range.end - range.start) as usize;
+            let bytes = match source {
+                PieceSource::Segment { segment, at } => {
+                    self.stored[segment.id.seq as usize].slice(*at as usize..*at as usize + len)
+                }
+                PieceSource::Inline(bytes) => bytes.clone(),
+            };
+            self.committed[range.start as usize..range.end as usize].copy_from_slice(&bytes);
+        }
+        self.dirty.forget(&batch.buffers);
+    }
+
+    fn check(&self) {
+        let mut seen = self.committed.clone();
+        for (range, bytes) in self.dirty.read(0..seen.len() as u64) {
+            if let Some(bytes) = bytes {
+                seen[range.start as usize..range.end as usize].copy_from_slice(&bytes);
+            }
+        }
+        assert!(seen == self.model);
+        let live: u64 = self.dirty.places.iter().map(|(r, _)| r.end - r.start).sum();
+        assert_eq!(self.dirty.live(), live);
+    }
+}
+
+/// As bytes that are written back while the leases are over may be.
+#[test]
+fn a_buffer_counts_for_two_parts_of_the_budget() {
+    const LIMIT: usize = 1 << 20;
+    let budgets = [(); 2].map(|()| Arc::new(Semaphore::new(LIMIT)));
+    let mut dirty = Dirty::default();
+    for (n, budget) in (0u64..).zip(budgets.iter().cycle().take(8)) {
+        let permit = budget.clone().try_acquire_many_owned(5000).unwrap();
+        // Every other pair lies apart, to be put together.
+        let off = n * 5000 + n / 2 * 100_000;
+        assert!(dirty.write(off, &[1; 5000], 16 << 20, permit).is_empty());
+    }
+    assert_eq!(dirty.close_all(|_| false, 16 << 20).len(), 1);
+    let counted: usize = budgets.iter().map(|b| LIMIT - b.available_permits()).sum();
+    assert!(counted >= 8 * 5000, "{counted}");
+    dirty.cut(0..u64::MAX);
+    assert!(budgets.iter().all(|budget| budget.available_permits() == LIMIT));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn the_newest_write_wins_whatever_is_under_way(ops in prop::collection::vec(op(), 1..60)) {
+        let budget = Arc::new(Semaphore::new(1 << 30));
+        let mut world = World {
+            dirty: Dirty::default(),
+            budget: budget.clone(),
+            flying: Vec::new(),
+            stored: Vec::new(),
+            committed: vec![0; SPAN + 400_000],
+            model: vec![0; SPAN + 400_000],
+        };
+        for (i, op) in ops.into_iter().enumerate() {
+            match op {
+                Op::Write(off, len) => {
+                    let data = vec![i as u8 + 1; len];
+                    world.model[off as usize..off as usize + len].copy_from_slice(&data);
+                    world.write(off, &data);
+                }
+                Op::Cut(size) => {
+                    world.dirty.cut(size..u64::MAX);
+                    world.model[size as usize..].fill(0);
+                    world.committed[size as usize..].fill(0);
+                }
+                Op::Close(inline) => {
+                    let closed = world.dirty.close_all(|_| inline, SEGMENT);
+                    world.flying.extend(closed);
+                }
+                Op::Land => world.land(),
+                Op::Relaunch => {
+                    let all: Vec<BufferNo> = world.dirty.batch(BufferNo::MAX, 64).buffers;
+                    world.flying.extend(world.dirty.relaunch(&all));
+                }
+                Op::Commit => world.commit(),
+            }
+            world.check();
+        }
+        world.flying.extend(world.dirty.close_all(|_| false, SEGMENT));
+        world.land();
+        while !world.dirty.is_empty() {
+            world.commit();
+            world.check();
+        }
+        prop_assert_eq!(budget.available_permits(), 1 << 30, "all room is given back");
+    }
+
+    /// Streams that stop anywhere, of many files.
+    #[test]
+    fn memory_is_counted(lens in prop::collection::vec(1usize..3 << 20, 1..60)) {
+        const SEGMENT: u64 = 16 << 20;
+        const LIMIT: usize = 64 << 20;
+        let budget = Arc::new(Semaphore::new(LIMIT));
+        let mut files = Vec::new();
+        for len in lens {
+            let mut dirty = Dirty::default();
+            for off in (0..len).step_by(200_000) {
+                let part = 200_000.min(len - off);
+                let Ok(permit) = budget.clone().try_acquire_many_owned(part as u32) else { break };
+                let full = dirty.write(off as u64, &vec![1; part], SEGMENT, permit);
+                prop_assert!(full.is_empty());
+            }
+            files.push(dirty);
+        }
+        let buffers = files.iter().flat_map(|file| file.buffers.values());
+        let memory: usize = buffers.map(Buffer::capacity).sum();
+        let counted = LIMIT - budget.available_permits();
+        // A buffer has a power of two of bytes.
+        prop_assert!(memory <= 2 * counted + 4096 * files.len(), "{memory} of {counted}");
+        drop(files);
+        prop_assert_eq!(budget.available_permits(), LIMIT);
+    }
+
+    #[test]
+    fn a_stream_makes_whole_aligned_segments(step in 1usize..300_000, start in 0u64..2) {
+        let budget = Arc::new(Semaphore::new(1 << 30));
+        let mut dirty = Dirty::default();
+        let (mut off, mut full) = (start * SEGMENT, 0);
+        while off < 4 * SEGMENT {
+            let len = step.min((SEGMENT - off % SEGMENT) as usize);
+            let permit = budget.clone().try_acquire_many_owned(len as u32).unwrap();
+            for no in dirty.write(off, &vec![1; len], SEGMENT, permit) {
+                prop_assert_eq!(dirty.payload(no).unwrap().len() as u64, SEGMENT);
+                full += 1;
+            }
+            off += len as u64;
+        }
+        prop_assert_eq!(full, 4 - start);
+    }
+}

@@ -1,0 +1,82 @@
+//! One open of a file.
+
+use super::ahead::ReadAhead;
+use super::inode::File;
+use crate::types::OpenFlags;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weft_proto::Result;
+
+/// Named by a [`HandleId`](crate::HandleId).
+pub(crate) struct Handle {
+    pub file: Arc<File>,
+    pub append: bool,
+    pub sync: bool,
+    pub no_atime: bool,
+    /// It is open for writing, or was written through all the same.
+    writes: AtomicBool,
+    pub ahead: ReadAhead,
+    /// The caller may map the file to write through it.
+    pub(super) maps: AtomicBool,
+    /// A descriptor of it was closed; there may be no other.
+    pub(super) closing: AtomicBool,
+    /// Failures of the file that this handle was told.
+    told: Mutex<u64>,
+}
+
+impl Handle {
+    pub fn new(file: Arc<File>, flags: OpenFlags) -> Self {
+        let told = Mutex::new(file.failures());
+        Self {
+            file,
+            append: flags.append,
+            sync: flags.sync,
+            no_atime: flags.no_atime,
+            writes: AtomicBool::new(flags.write),
+            ahead: ReadAhead::default(),
+            maps: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            told,
+        }
+    }
+
+    /// A failure of the file that this handle was not told yet.
+    pub fn failure(&self) -> Result<()> {
+        self.file.failure_since(&mut self.told.lock())
+    }
+
+    /// [`Self::failure`], which whoever asks next is told again: a process that closes its copy of
+    /// a descriptor, as each that is begun does, may not look, and takes nothing from who will.
+    pub fn failure_at_close(&self) -> Result<()> {
+        self.file.failure_since(&mut self.told.lock().clone())
+    }
+
+    /// [`Self::flush`] for a descriptor that is closed.
+    pub async fn flush_at_close(&self) -> Result<()> {
+        let flushed = self.file.flush().await;
+        self.failure_at_close().and(flushed)
+    }
+
+    /// Something is written through it.
+    pub fn writes(&self) {
+        self.writes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its close has nothing to wait for. What is written through others is theirs to wait
+    /// for.
+    pub fn is_closed(&self) -> bool {
+        self.file.is_closed() || !(self.writes.load(Ordering::Relaxed) || self.file.is_new())
+    }
+
+    /// One of its descriptors is closed.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Flushes, and answers a failure of this flush or an earlier one.
+    pub async fn flush(&self) -> Result<()> {
+        let flushed = self.file.flush().await;
+        self.failure().and(flushed)
+    }
+}

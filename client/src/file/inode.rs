@@ -1,0 +1,183 @@
+//! An open file: one state per inode, shared by all its handles.
+//!
+//! Invariants: what this client wrote is seen by its own reads and attributes at once; commits of
+//! the inode are made one after the other, under `order`; every failure to make written data
+//! durable is remembered and told once to each handle (I8).
+
+use super::above::Above;
+use super::buffer::BufferNo;
+use super::context::Context;
+use super::state::{State, Under};
+use crate::cache::Right;
+use crate::types::Attr;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::time::Instant;
+use weft_proto::{InodeId, Layout, Result, SessionId, v1};
+
+/// A file that is open on this mount.
+pub(crate) struct File {
+    pub ino: InodeId,
+    pub(super) context: Arc<Context>,
+    pub(super) state: Mutex<State>,
+    /// Held by whoever commits or resizes.
+    pub(super) order: tokio::sync::Mutex<()>,
+    pub above: Above,
+    /// Until then no lease to write is asked for: it was refused.
+    pub(super) refused_until: Mutex<Option<Instant>>,
+}
+
+impl File {
+    pub fn new(context: Arc<Context>, attr: Attr, layout: Layout) -> Self {
+        Self {
+            ino: attr.ino,
+            context,
+            state: Mutex::new(State::new(attr, layout)),
+            order: tokio::sync::Mutex::default(),
+            above: Above::default(),
+            refused_until: Mutex::default(),
+        }
+    }
+
+    pub fn is_in_doubt(&self) -> bool {
+        let state = self.state.lock();
+        let kept = |right| self.context.leases.keeps(self.ino, right);
+        state.is_dirty() && state.buffered_under.right.is_some_and(|right| !kept(right))
+    }
+
+    /// Whether something waits that was kept in doubt in this session, and under no right that it
+    /// keeps.
+    pub fn is_in_doubt_since(&self, session: SessionId) -> bool {
+        let state = self.state.lock();
+        let Under { session: since, right, .. } = state.buffered_under;
+        state.is_dirty() && right == Some(Right::GONE) && since == session
+    }
+
+    /// The time of all leases is over.
+    pub fn lapsed(&self) {
+        let mut state = self.state.lock();
+        state.lapsed_at = state.attr.data_version;
+    }
+
+    /// They turn out to have lasted.
+    pub fn revived(&self) {
+        self.state.lock().lapsed_at = u64::MAX;
+    }
+
+    /// Takes over what an open answered.
+    pub fn opened(
+        &self,
+        attr: Attr,
+        layout: Layout,
+        extents: Option<v1::ExtentsReply>,
+    ) -> Result<Attr> {
+        let mut state = self.state.lock();
+        state.layout = layout;
+        if let Some(mut reply) = extents {
+            let data_version = attr.data_version;
+            reply.attr.get_or_insert_with(|| v1::Attr { data_version, ..Default::default() });
+            let empty_and_cut = reply.truncated && reply.extents.is_empty();
+            if !empty_and_cut {
+                state.extents.learn(0, u64::MAX, reply)?;
+            }
+        }
+        state.adopt(attr);
+        Ok(state.view())
+    }
+
+    /// Size with what is not committed yet, as far as is known here.
+    pub fn size(&self) -> u64 {
+        self.state.lock().size()
+    }
+
+    /// Size of what is committed, as far as is known here.
+    pub(super) fn committed_size(&self) -> u64 {
+        self.state.lock().attr.size
+    }
+
+    /// Takes over attributes that a server told, and answers how this mount sees them.
+    pub fn told(&self, attr: Attr) -> Attr {
+        let mut state = self.state.lock();
+        state.adopt(attr);
+        state.view()
+    }
+
+    /// As this mount sees them.
+    pub fn attr(&self) -> Attr {
+        self.state.lock().view()
+    }
+
+    /// The group was told of an access.
+    pub fn published_atime(&self, at: i64) {
+        self.state.lock().attr.adopt_atime(at);
+    }
+
+    pub fn set_layout(&self, layout: Layout) {
+        self.state.lock().layout = layout;
+    }
+
+    /// Failures that a new handle need not be told.
+    pub fn failures(&self) -> u64 {
+        self.state.lock().failures
+    }
+
+    /// The last failure if there was one after the first `seen`, which moves on.
+    pub fn failure_since(&self, seen: &mut u64) -> Result<()> {
+        self.state.lock().failure_since(seen)
+    }
+
+    /// Whether there is something that the metadata group does not know, if only that the file was
+    /// made.
+    pub fn is_dirty(&self) -> bool {
+        self.is_new() || self.state.lock().is_dirty()
+    }
+
+    /// Whether the metadata group has not heard of the file, or its handles of its failure.
+    pub fn is_new(&self) -> bool {
+        self.context.creates.has(self.ino)
+    }
+
+    /// Whether a close has nothing to wait for. That an empty file was made, the group is told
+    /// behind it.
+    pub fn is_closed(&self) -> bool {
+        !self.state.lock().is_dirty() && self.context.creates.closed(self.ino)
+    }
+
+    /// Whether something waits that was kept under a right to write. Without that right, it would
+    /// come after what others did meanwhile.
+    pub fn owes(&self) -> bool {
+        let state = self.state.lock();
+        state.is_dirty() && state.buffered_under.right.is_some()
+    }
+
+    /// Whether attributes wait for a commit that a change elsewhere must not overtake.
+    pub fn has_waiting(&self) -> bool {
+        self.state.lock().waiting.is_more()
+    }
+
+    pub fn has_durable(&self) -> bool {
+        self.state.lock().dirty.durable() > 0
+    }
+
+    pub fn has_flying(&self) -> bool {
+        self.state.lock().dirty.is_flying(BufferNo::MAX)
+    }
+
+    /// When the oldest was made or written that is not committed.
+    pub fn oldest(&self) -> Option<Instant> {
+        let made = self.context.creates.made_at(self.ino);
+        made.or_else(|| self.state.lock().dirty.oldest())
+    }
+
+    /// What is cached above of `range` is good no more. Does not wait until it is gone: who asks
+    /// may hold it.
+    pub fn forget_behind(&self, range: Range<u64>) {
+        self.context.pages.forget_behind(self.ino, range);
+    }
+
+    /// Whether anything of the content may be cached above.
+    pub(super) fn is_cached(&self) -> bool {
+        self.context.pages.cache().is_some() && self.above.is_filled()
+    }
+}

@@ -1,0 +1,123 @@
+//! Opens files, and makes them.
+
+use super::lease::attr_and_layout;
+use super::table::{Entered, Files};
+use crate::cache::Mode;
+use crate::meta::unexpected;
+use crate::types::{Attr, HandleId, OpenFlags, SetAttr};
+use std::sync::Arc;
+use weft_proto::v1::make_files_op;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{InodeId, Result, v1};
+
+impl Files {
+    /// Opens an inode. Answers whether what the caller has cached is good.
+    pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<Entered> {
+        let opens = &self.context.opens;
+        let number = opens.begin(ino);
+        let entered = match self.known(ino, flags) {
+            Some(content) => self.enter(&content, number, flags),
+            None => {
+                let told = opens.declare(ino, flags.write).await;
+                told.and_then(|reply| self.enter(&reply, number, flags))
+            }
+        };
+        match entered {
+            Ok((id, attr, keep)) => self.cut_if_asked(id, attr, keep, flags).await,
+            Err(error) => {
+                opens.end(ino);
+                Err(error)
+            }
+        }
+    }
+
+    /// What an open answers, if a lease says so.
+    fn known(&self, ino: InodeId, flags: OpenFlags) -> Option<Arc<v1::OpenReply>> {
+        let (content, mode) = self.context.leases.content(ino)?;
+        let enough = !flags.truncate && (!flags.write || mode == Mode::Write);
+        enough.then_some(content)
+    }
+
+    /// Makes a file and opens it, if a lease allows to do that without asking: `file` but for its
+    /// number.
+    pub fn make(&self, file: make_files_op::File, flags: OpenFlags) -> Option<Result<Entered>> {
+        let opens = &self.context.opens;
+        let mut begun = (InodeId(0), 0);
+        let reply = self.context.creates.make(file, |ino| begun = (ino, opens.begin(ino)))?;
+        let (ino, number) = begun;
+        Some(self.enter(&reply, number, flags).inspect_err(|_| opens.end(ino)))
+    }
+
+    /// Makes a file, by the operation that `op` gives for the number of its open, and opens it.
+    pub async fn create(&self, op: impl FnOnce(u64) -> Op, flags: OpenFlags) -> Result<Entered> {
+        let opens = &self.context.opens;
+        let (number, declared) = (opens.number(), opens.declarations());
+        let (id, attr, keep) = match self.context.requests.change(op(number)).await? {
+            Reply::Open(reply) => {
+                let (made, _) = attr_and_layout(&reply)?;
+                opens.made(made.ino, number);
+                self.enter(&reply, number, flags).inspect_err(|_| opens.end(made.ino))?
+            }
+            _ => return Err(unexpected("a create")),
+        };
+        if opens.declarations() != declared
+            && let Err(error) = opens.declare(attr.ino, false).await
+        {
+            self.forget(id);
+            return Err(error);
+        }
+        self.cut_if_asked(id, attr, keep, flags).await
+    }
+
+    async fn cut_if_asked(
+        &self,
+        id: HandleId,
+        attr: Attr,
+        keep: bool,
+        flags: OpenFlags,
+    ) -> Result<Entered> {
+        if !flags.truncate || attr.size == 0 {
+            return Ok((id, attr, keep));
+        }
+        let change = SetAttr { size: Some(0), ..Default::default() };
+        match self.handle(id)?.file.set_attr(change).await {
+            Ok(attr) => Ok((id, attr, false)),
+            Err(error) => {
+                // The failure to open is what counts.
+                let _ = self.release(id).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a directory.
+    pub async fn open_dir(&self, ino: InodeId) -> Result<HandleId> {
+        let opens = &self.context.opens;
+        let id = HandleId(opens.begin(ino));
+        if self.context.leases.mode(ino).is_none()
+            && let Err(error) = opens.declare(ino, false).await
+        {
+            opens.end(ino);
+            return Err(error);
+        }
+        self.directories.insert(id, ino);
+        Ok(id)
+    }
+
+    /// The inode of an open directory.
+    pub fn directory(&self, id: HandleId) -> Result<InodeId> {
+        self.directories.ino(id)
+    }
+
+    /// The cookie at which an open directory ends that is read after `cookie`.
+    pub fn end_of(&self, id: HandleId, cookie: u64, next_cookie: u64) -> Result<u64> {
+        self.directories.end_of(id, cookie, next_cookie)
+    }
+
+    /// The handle of a directory is gone.
+    pub fn release_dir(&self, id: HandleId) -> Result<()> {
+        self.context.opens.end(self.directories.remove(id)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! What a commit led to, and what follows: it is visible, or goes again, or is put off or given up,
+//! which is told (I8).
+
+use super::buffer::BufferNo;
+use super::inode::File;
+use super::piece::{Batch, Piece};
+use super::state::follow;
+use crate::cache::{ALL, Right};
+use crate::types::Attr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+use weft_proto::{Error, ErrorKind, SessionId};
+
+/// How long a newer map is waited for at a time.
+const NEWER_MAP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a commit led to.
+pub(super) enum Outcome {
+    /// Nothing was left to commit.
+    Empty,
+    Committed,
+    /// These have to be sent again, as they are marked already.
+    Again(Vec<BufferNo>),
+    /// Nothing more can be done now; the failure is noted.
+    Failed,
+}
+
+impl File {
+    /// The group is told of a new file that nothing was written to yet.
+    pub(super) async fn make_empty(&self) -> Outcome {
+        let creates = &self.context.creates;
+        let Err(error) = creates.settle(&[self.ino]).await else { return Outcome::Empty };
+        warn!(ino = %self.ino, %error, "a new file is not made; whoever has it open will be told");
+        self.state.lock().fail(error);
+        // Unless it is tried again.
+        creates.forget_failed(self.ino);
+        Outcome::Failed
+    }
+
+    pub(super) fn committed(
+        &self,
+        batch: Batch,
+        attr: Attr,
+        appended: Option<(u64, u64)>,
+    ) -> Outcome {
+        let mut state = self.state.lock();
+        let mut pieces = batch.pieces;
+        state.dirty.forget(&batch.buffers);
+        if let Some((base, landed)) = appended
+            && base != landed
+        {
+            let by = landed.wrapping_sub(base) as i64;
+            state.dirty.shift(by);
+            state.past.shift(base, by);
+            // Who has read it meanwhile saw it where it is not.
+            self.forget_behind(ALL);
+            for Piece { range, .. } in &mut pieces {
+                *range = range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by);
+            }
+        }
+        let before = state.extents.version();
+        state.extents.commit(attr.data_version, &pieces);
+        self.context.pages.note_commit(self.ino, before, attr.data_version);
+        state.adopt(attr);
+        follow(&mut state.lapsed_at, attr.data_version);
+        match state.buffered_under.right {
+            // Of that content all of it is, or none.
+            Some(Right::GONE) => follow(&mut state.buffered_under.version, attr.data_version),
+            _ => state.buffered_under.version = attr.data_version,
+        }
+        state.went_along();
+        let (pieces, segments) = (pieces.len(), batch.segments.len());
+        debug!(ino = %self.ino, pieces, segments, "committed");
+        Outcome::Committed
+    }
+
+    pub(super) async fn refused(
+        self: &Arc<Self>,
+        batch: Batch,
+        append: bool,
+        session: SessionId,
+        error: Error,
+        ambiguous: bool,
+    ) -> Outcome {
+        if error.kind == ErrorKind::Misplaced {
+            return self.place_again(&batch).await;
+        }
+        let passes = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable);
+        if append && ambiguous {
+            // Doing it again could append twice.
+            return self.give_up(&batch, error, true);
+        }
+        if error.kind == ErrorKind::InlineFull {
+            return self.write_again(&batch.buffers);
+        }
+        if error.kind == ErrorKind::SessionExpired {
+            let deadline = self.context.requests.deadline();
+            return match self.context.sessions.replacement(session, deadline).await {
+                Ok(_) => self.write_again(&batch.buffers),
+                Err(error) => self.put_off(&batch, error),
+            };
+        }
+        if passes { self.put_off(&batch, error) } else { self.give_up(&batch, error, ambiguous) }
+    }
+
+    /// The data must go into new segments: the old ones cannot be committed, or there are none.
+    pub(super) fn write_again(self: &Arc<Self>, buffers: &[BufferNo]) -> Outcome {
+        let launched = self.state.lock().dirty.relaunch(buffers);
+        self.context
+            .segments
+            .counters()
+            .rewritten
+            .fetch_add(launched.len() as u64, Ordering::Relaxed);
+        Outcome::Again(launched)
+    }
+
+    /// The commit had no effect, as a placement group that it names has been dropped: the data goes
+    /// to others. If the map has them all yet, a newer one is on its way, or its server is behind.
+    async fn place_again(self: &Arc<Self>, batch: &Batch) -> Outcome {
+        let segments = &self.context.segments;
+        let map = segments.map().current();
+        if batch.segments.iter().all(|segment| map.has(segment.pg))
+            && !segments.map().newer(map.epoch, Instant::now() + NEWER_MAP_TIMEOUT).await
+        {
+            segments.map().follow_another();
+        }
+        let outcome = self.write_again(&batch.buffers);
+        batch.segments.iter().for_each(|segment| segments.discard_in(&map, segment.clone()));
+        outcome
+    }
+
+    /// The data stays, in case the cluster comes back; the failure is told all the same. It will be
+    /// in new segments then: the old ones may have been committed after all.
+    fn put_off(&self, batch: &Batch, error: Error) -> Outcome {
+        warn!(ino = %self.ino, %error, "cannot commit written data; it will be tried again");
+        let mut state = self.state.lock();
+        state.dirty.ground(&batch.buffers);
+        state.fail(error);
+        Outcome::Failed
+    }
+
+    pub(super) fn give_up(&self, batch: &Batch, error: Error, ambiguous: bool) -> Outcome {
+        warn!(ino = %self.ino, %error, "written data is lost; the writer will be told");
+        let kind = error.kind;
+        let mut state = self.state.lock();
+        state.dirty.forget(&batch.buffers);
+        // What was set beside the data is asked for once more, without it.
+        if batch.pieces.is_empty() || !state.waiting.is_more() {
+            state.went_along();
+        }
+        state.fail(error);
+        drop(state);
+        self.forget_behind(ALL);
+        self.context.creates.forget_failed(self.ino);
+        // Who says that they were committed before may be right: then they are seen.
+        if !ambiguous && kind != ErrorKind::Invalid {
+            batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
+        }
+        Outcome::Failed
+    }
+}

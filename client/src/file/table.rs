@@ -1,0 +1,173 @@
+//! The files that are open on this mount, and their handles.
+//!
+//! Invariants: an inode has at most one [`File`]; while a handle exists, or data of the file is not
+//! committed, the inode is open ([`crate::namespace::Opens`]), so that it outlives its last name.
+
+use super::context::Context;
+use super::directories::{Directories, not_open};
+use super::handle::Handle;
+use super::inode::File;
+use super::lease::attr_and_layout;
+use crate::cache::AccessTimes;
+use crate::types::{Attr, HandleId, OpenFlags};
+use futures_util::stream::{self, StreamExt};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weft_proto::{InodeId, Result, v1};
+
+/// Files that are flushed at a time when all are.
+const MAX_FLUSHES: usize = 64;
+
+/// A handle, the attributes of its file, and whether what is cached above of the content is good.
+pub(crate) type Entered = (HandleId, Attr, bool);
+
+struct Entry {
+    file: Arc<File>,
+    handles: u32,
+}
+
+pub(crate) struct Files {
+    pub(super) context: Arc<Context>,
+    atimes: Arc<AccessTimes>,
+    table: Mutex<BTreeMap<InodeId, Entry>>,
+    /// Named by the numbers of their opens, as directories are.
+    pub(super) handles: RwLock<HashMap<HandleId, Arc<Handle>>>,
+    pub(super) directories: Directories,
+}
+
+impl Files {
+    pub fn new(context: Arc<Context>, atimes: Arc<AccessTimes>) -> Arc<Self> {
+        Arc::new(Self {
+            context,
+            atimes,
+            table: Mutex::default(),
+            handles: RwLock::default(),
+            directories: Directories::default(),
+        })
+    }
+
+    /// The file if it is open here.
+    pub fn get(&self, ino: InodeId) -> Option<Arc<File>> {
+        self.table.lock().get(&ino).map(|entry| entry.file.clone())
+    }
+
+    pub fn all(&self) -> Vec<Arc<File>> {
+        self.table.lock().values().map(|entry| entry.file.clone()).collect()
+    }
+
+    /// What was read ahead and is not read on is not kept.
+    pub fn rest(&self) {
+        self.handles.read().values().for_each(|handle| handle.ahead.rest());
+    }
+
+    pub fn handle(&self, id: HandleId) -> Result<Arc<Handle>> {
+        self.handles.read().get(&id).cloned().ok_or_else(|| not_open(id))
+    }
+
+    /// Attributes that a server told, as this mount sees them.
+    pub fn view(&self, attr: Attr) -> Attr {
+        let attr = self.context.leases.newest(attr);
+        let attr = self.get(attr.ino).map_or(attr, |file| file.told(attr));
+        self.atimes.view(attr)
+    }
+
+    /// Takes an answered open into the table and makes a handle, which ends the open when it is
+    /// gone.
+    pub(super) fn enter(
+        &self,
+        reply: &v1::OpenReply,
+        number: u64,
+        flags: OpenFlags,
+    ) -> Result<Entered> {
+        let (attr, layout) = attr_and_layout(reply)?;
+        let file = {
+            let mut table = self.table.lock();
+            let entry = table.entry(attr.ino).or_insert_with(|| Entry {
+                file: Arc::new(File::new(self.context.clone(), attr, layout)),
+                handles: 0,
+            });
+            entry.handles += 1;
+            entry.file.clone()
+        };
+        let view = match file.opened(attr, layout, reply.extents.clone()) {
+            Ok(view) => view,
+            Err(error) => {
+                self.leave(attr.ino);
+                return Err(error);
+            }
+        };
+        let keep = self.context.pages.note_open(attr.ino, attr.data_version);
+        let id = HandleId(number);
+        self.handles.write().insert(id, Arc::new(Handle::new(file, flags)));
+        Ok((id, view, keep))
+    }
+
+    /// The handle is gone; the last one of a file commits what is left and closes it.
+    pub async fn release(&self, id: HandleId) -> Result<()> {
+        let handle = self.handle(id)?;
+        if handle.is_closed() && self.forget_if_others_stay(id, &handle) {
+            return handle.failure();
+        }
+        let result = match handle.file.is_closed() {
+            true => handle.failure(),
+            false => handle.flush().await,
+        };
+        self.forget(id);
+        result
+    }
+
+    /// Forgets a handle, unless it is the last of its file.
+    fn forget_if_others_stay(&self, id: HandleId, handle: &Handle) -> bool {
+        let ino = handle.file.ino;
+        match self.table.lock().get_mut(&ino) {
+            Some(entry) if entry.handles > 1 => entry.handles -= 1,
+            _ => return false,
+        }
+        self.handles.write().remove(&id);
+        self.ended(handle);
+        true
+    }
+
+    pub(super) fn forget(&self, id: HandleId) {
+        let handle = self.handles.write().remove(&id);
+        if let Some(handle) = handle {
+            self.leave(handle.file.ino);
+            self.ended(&handle);
+        }
+    }
+
+    /// A handle is no more.
+    fn ended(&self, handle: &Handle) {
+        if handle.maps.load(Ordering::Relaxed) {
+            self.context.opens.unmap(handle.file.ino);
+        }
+        self.context.opens.end(handle.file.ino);
+    }
+
+    /// One handle less.
+    fn leave(&self, ino: InodeId) {
+        let mut table = self.table.lock();
+        let Some(entry) = table.get_mut(&ino) else { return };
+        entry.handles -= 1;
+        if entry.handles == 0 {
+            table.remove(&ino);
+            self.context.creates.left(ino);
+        }
+    }
+
+    /// Commits everything of all files, many at a time. Answers the first failure.
+    pub async fn flush_all(&self) -> Result<()> {
+        let dirty = self.all().into_iter().filter(|file| file.is_dirty());
+        let flushes = stream::iter(dirty.map(|file| async move { file.flush().await }));
+        let mut flushes = flushes.buffer_unordered(MAX_FLUSHES);
+        let mut first = Ok(());
+        while let Some(flushed) = flushes.next().await {
+            first = first.and(flushed);
+        }
+        // And files that were made and closed.
+        let creates = &self.context.creates;
+        first.and(creates.settle_all().await).and(creates.take_lost(None))
+    }
+}

@@ -1,0 +1,128 @@
+//! What is cached above this library of a file's content, in the kernel's pages, and how it is
+//! taken back.
+//!
+//! Who fills that cache, or files there what it writes, holds the pages until its request is
+//! answered; to take these back is to wait for that, and the request may wait for whoever takes
+//! them back. So they are left out, and a read is answered only with what it read after.
+//!
+//! Invariants (I6): when everything was taken back ([`File::take_back`]), nothing that was read
+//! before is used any more, and until [`Taken`] is dropped nothing fills the cache again. Where the
+//! cache waits all the same for a request that had not come here yet, that one goes on, and what it
+//! leaves is taken back too.
+
+use super::inode::File;
+use crate::ContentCache;
+use crate::cache::ALL;
+use futures_util::future::join_all;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+
+/// A request that waits goes on after so long if the cache may wait for it.
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// The same is looked for again at least so often.
+const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// A read that went on and still has no answer after so long fails: the pages that it holds belong
+/// to who wants to change them.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Nothing is cached, and nothing fills the cache until this is dropped.
+pub(crate) struct Taken(Arc<File>);
+
+impl Taken {
+    pub fn is_of(&self, file: &Arc<File>) -> bool {
+        Arc::ptr_eq(&self.0, file)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.above.reopen();
+    }
+}
+
+impl File {
+    /// Takes back all that is cached above of the content.
+    pub async fn take_back(self: &Arc<Self>) -> Taken {
+        self.take(false).await
+    }
+
+    /// The same while the lease is held under which programs may have stored there, also since the
+    /// cache began to write: what it writes now ends first.
+    pub async fn take_mapped_back(self: &Arc<Self>) -> Taken {
+        self.take(true).await
+    }
+
+    async fn take(self: &Arc<Self>, mapped: bool) -> Taken {
+        let losses = self.above.close();
+        let taken = Taken(self.clone());
+        self.context.pages.not_coherent(self.ino);
+        if let Some(cache) = self.context.pages.cache() {
+            self.take_from(&**cache, mapped).await;
+        }
+        self.above.clear(losses);
+        taken
+    }
+
+    async fn take_from(&self, cache: &dyn ContentCache, mapped: bool) {
+        let _turn = self.above.turn.lock().await;
+        let page = cache.page();
+        let last = self.above.last();
+        let (mut rest, mut written) = self.above.idle(page);
+        for range in &written {
+            // What can be had of them now; the rest when they have ended.
+            drop(cache.forget(self.ino, range.clone()));
+        }
+        loop {
+            self.forget_all(cache, rest).await;
+            if !mapped || written.is_empty() {
+                return;
+            }
+            // What is written now may be of whole pages, and must not come after what others write.
+            self.above.let_on(&written, false, page);
+            while timeout(MAX_LOOK_INTERVAL, self.above.written(last)).await.is_err() {
+                self.above.let_on(&written, false, page);
+            }
+            rest = std::mem::take(&mut written);
+        }
+    }
+
+    async fn forget_all(&self, cache: &dyn ContentCache, mut rest: Vec<Range<u64>>) {
+        let page = cache.page();
+        while !rest.is_empty() {
+            let forgotten = rest.iter().map(|range| cache.forget(self.ino, range.clone()));
+            let mut forgotten = join_all(forgotten);
+            let (begun, mut pause) = (Instant::now(), MIN_LOOK_INTERVAL);
+            while timeout(pause, &mut forgotten).await.is_err() {
+                let late = begun.elapsed() > READ_TIMEOUT;
+                if late {
+                    let ino = self.ino;
+                    warn!(%ino, "cached content is being forgotten still: a request holds it");
+                }
+                self.above.let_on(&rest, late, page);
+                pause = (pause * 2).min(MAX_LOOK_INTERVAL);
+            }
+            rest = self.above.left(page);
+        }
+    }
+
+    /// `range` was written past the cache above. Answers when what was cached of it is gone; `None`
+    /// if nothing was.
+    pub fn forget_written(
+        self: &Arc<Self>,
+        range: Range<u64>,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let cache = self.context.pages.cache()?;
+        let stale = self.above.stale(range)?;
+        let (file, all) = (self.clone(), stale == ALL);
+        let forgotten = cache.forget(self.ino, stale);
+        Some(async move {
+            forgotten.await;
+            if all {
+                file.above.emptied();
+            }
+        })
+    }
+}

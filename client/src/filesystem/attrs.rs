@@ -1,0 +1,93 @@
+//! Attributes, layouts, and room in the filesystem.
+
+use super::facade::Filesystem;
+use crate::file;
+use crate::meta::unexpected;
+use crate::to_the_end::to_the_end;
+use crate::types::{Attr, HandleId, SetAttr, StatFs};
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{InodeId, Layout, Result, v1};
+
+impl Filesystem {
+    /// Attributes as this mount sees them. A handle makes no difference but that it keeps the
+    /// inode.
+    pub async fn get_attr(&self, ino: InodeId, _handle: Option<HandleId>) -> Result<Attr> {
+        if let Some(attr) = self.get_attr_now(ino) {
+            return Ok(attr);
+        }
+        if let Some(file) = self.inner.files.get(ino) {
+            file.settle().await;
+        }
+        self.attr(self.inner.requests.ask(Op::GetAttr(v1::GetAttrOp { ino: ino.0 })).await?)
+    }
+
+    /// [`Self::get_attr`] if a lease answers it.
+    pub fn get_attr_now(&self, ino: InodeId) -> Option<Attr> {
+        Some(self.inner.files.view(self.inner.group.leases.attr(ino)?))
+    }
+
+    /// Changes attributes, in order with what was written here. Errors: `Io` if the size is to be
+    /// changed through a handle whose locks were lost.
+    pub async fn set_attr(
+        &self,
+        ino: InodeId,
+        handle: Option<HandleId>,
+        change: SetAttr,
+    ) -> Result<Attr> {
+        if let Some(handle) = handle.filter(|_| change.size.is_some()) {
+            self.inner.locks.hold(ino, handle)?;
+        }
+        match self.inner.files.get(ino) {
+            Some(file) => file.set_attr(change).await,
+            None => file::set_attr(&self.inner.requests, ino, change).await,
+        }
+    }
+
+    /// The attributes in an answer, as this mount sees them.
+    pub(super) fn attr(&self, reply: Reply) -> Result<Attr> {
+        match reply {
+            Reply::Attr(attr) => Ok(self.inner.files.view(attr.try_into()?)),
+            _ => Err(unexpected("a request for attributes")),
+        }
+    }
+
+    /// How much room there is in the filesystem.
+    pub async fn stat_fs(&self) -> Result<StatFs> {
+        match self.inner.requests.ask(Op::StatFs(v1::StatFsOp {})).await? {
+            Reply::StatFs(s) => Ok(StatFs {
+                capacity_bytes: s.capacity_bytes,
+                free_bytes: s.free_bytes,
+                available_bytes: s.available_bytes.unwrap_or(s.free_bytes),
+                inodes: s.inodes,
+            }),
+            _ => Err(unexpected("a request for room")),
+        }
+    }
+
+    /// How new data of the file, or of files made in the directory, is laid out.
+    pub async fn get_layout(&self, ino: InodeId) -> Result<Layout> {
+        match self.inner.requests.ask(Op::GetLayout(v1::GetLayoutOp { ino: ino.0 })).await? {
+            Reply::Layout(layout) => layout.try_into(),
+            _ => Err(unexpected("a layout")),
+        }
+    }
+
+    /// Sets how new data will be laid out; what is written already stays where it is.
+    pub async fn set_layout(&self, ino: InodeId, layout: Layout) -> Result<()> {
+        layout.validate()?;
+        let (requests, file) = (self.inner.requests.clone(), self.inner.files.get(ino));
+        to_the_end(async move {
+            if let Some(file) = &file {
+                file.flush().await?;
+            }
+            let op = v1::SetLayoutOp { ino: ino.0, layout: Some(layout.into()) };
+            requests.change(Op::SetLayout(op)).await?;
+            if let Some(file) = file {
+                file.set_layout(layout);
+            }
+            Ok(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,116 @@
+//! Reads, and what else is done with the content of an open file but writes.
+
+use super::facade::Filesystem;
+use crate::file;
+use crate::types::{Allocate, HandleId, ReadData, Seek, Via};
+use weft_proto::{Error, ErrorKind, Result};
+
+impl Filesystem {
+    /// Up to `len` bytes from `off`; fewer only at the end of file. Data written through this mount
+    /// is seen at once. Errors: `Io` if bytes cannot be had or verified; never zeros for them (I3).
+    pub async fn read(&self, handle: HandleId, off: u64, len: usize) -> Result<ReadData> {
+        self.read_via(handle, off, len, Via::Direct).await
+    }
+
+    /// [`Self::read`], into a cache above.
+    pub async fn read_via(
+        &self,
+        handle: HandleId,
+        off: u64,
+        len: usize,
+        via: Via,
+    ) -> Result<ReadData> {
+        let id = handle;
+        let handle = self.inner.files.handle(id)?;
+        self.inner.locks.hold(handle.file.ino, id)?;
+        let file = &handle.file;
+        let data = match via {
+            Via::Cache if self.inner.pages.cache().is_some() => {
+                let range = off..off.saturating_add(len as u64);
+                let ticket = file.above.begin(range, via, false).await;
+                loop {
+                    let read = async {
+                        file.may_fill(&ticket).await?;
+                        file.read(off, len, &handle.ahead, true).await
+                    };
+                    let data = tokio::select! {
+                        biased;
+                        data = read => data?,
+                        error = ticket.failed() => return Err(error),
+                    };
+                    if ticket.ends() {
+                        break data;
+                    }
+                }
+            }
+            _ => file.read(off, len, &handle.ahead, false).await?,
+        };
+        if !handle.no_atime && !data.is_empty() {
+            self.note_access(|| Some(handle.file.attr()));
+        }
+        Ok(data)
+    }
+
+    /// Everything written to the file is durable and visible to all.
+    pub async fn flush(&self, handle: HandleId) -> Result<()> {
+        self.inner.files.handle(handle)?.flush().await
+    }
+
+    /// Everything written to the file, and its size, is durable. `data_only` makes no difference
+    /// today: one commit carries both.
+    pub async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        self.inner.files.handle(handle)?.flush().await
+    }
+
+    /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least
+    /// that long after it. Errors: `NoSpace` if the cluster has no room for it now. Room is not set
+    /// aside: what others write meanwhile may take it.
+    pub async fn fallocate(
+        &self,
+        handle: HandleId,
+        off: u64,
+        len: u64,
+        what: Allocate,
+        keep_size: bool,
+    ) -> Result<()> {
+        let id = handle;
+        let handle = self.inner.files.handle(id)?;
+        self.inner.locks.hold(handle.file.ino, id)?;
+        if what == Allocate::Room {
+            let free = self.stat_fs().await?.available_bytes;
+            if len > free && handle.file.holes(off, len).await? > free {
+                let what = format!("{free} bytes are free in the cluster");
+                return Err(Error::new(ErrorKind::NoSpace, what));
+            }
+        }
+        handle.file.allocate(off, len, what, keep_size).await
+    }
+
+    /// The first offset from `off` on where there is data, or a hole. Errors: `NoData` if `off` is
+    /// not within the file, or no data follows.
+    pub async fn seek(&self, handle: HandleId, off: u64, what: Seek) -> Result<u64> {
+        self.inner.files.handle(handle)?.file.seek(off, what).await
+    }
+
+    /// What `copy_file_range(2)` does: shares what is in the first file with the second, and moves
+    /// bytes only where it cannot. Answers how much was copied, which may be less than `len`; 0
+    /// only at the end of the source. Errors: `Invalid` if the ranges overlap in one file.
+    pub async fn copy_range(
+        &self,
+        from: HandleId,
+        from_off: u64,
+        to: HandleId,
+        to_off: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let ids = (from, to);
+        let (from, to) = (self.inner.files.handle(from)?, self.inner.files.handle(to)?);
+        to.writes();
+        let permitted = || {
+            self.inner.locks.hold(from.file.ino, ids.0)?;
+            self.inner.locks.hold(to.file.ino, ids.1)
+        };
+        file::copy_range((&from, from_off), (&to, to_off), len, permitted).await
+    }
+}

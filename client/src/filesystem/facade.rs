@@ -1,0 +1,162 @@
+//! One mounted filesystem and its life. Its operations are in the files beside this one.
+
+use super::inner::Inner;
+use crate::Options;
+use crate::cache::{ALL, ContentCache};
+use crate::meta::{Group, open_session};
+use crate::options::after;
+use crate::types::{Attr, Counters};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+use weft_net::{Identity, Peers};
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, v1};
+use weft_segments::{MapWatch, Rng, Segments, Timeouts};
+
+/// How long to look for a cluster that answers at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The cluster is told this long that the session ends, which it does by itself else.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A sync or an unmount waits so long at most for access times to be published.
+const ATIME_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One mounted filesystem; clones share it. A call that is dropped before it ends goes on as far as
+/// it has to: what was begun is never cut off, and what nobody is there to take is closed. Every
+/// operation ends within [`Options::op_deadline`], a large transfer within that for each of its
+/// parts.
+///
+/// Dropping the last clone without [`Filesystem::shutdown`] loses what was not flushed, as a crash
+/// does.
+#[derive(Clone)]
+pub struct Filesystem {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl Filesystem {
+    /// Opens a session with the metadata group and begins to watch the cluster map. Errors:
+    /// `Invalid` without metadata servers, `TimedOut` if none of them answers, `WrongCluster`.
+    pub async fn connect(options: Options) -> Result<Self> {
+        if options.metadata.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "no metadata server is named"));
+        }
+        let rng = Arc::new(Rng::new(options.seed));
+        let identity = Identity { name: options.client_name.clone(), cluster: None };
+        let peers = Peers::new(options.transport.clone(), identity);
+        let map = MapWatch::new();
+        let group = Arc::new(Group::new(&options, peers.clone(), map.clone(), rng.clone()));
+        let deadline = after(options.op_deadline.min(CONNECT_TIMEOUT));
+        let opened = open_session(&group, None, &options.client_name, &rng, deadline).await?;
+        let (ttl, cluster) = opened;
+        if let Some(cluster) = cluster {
+            peers.set_cluster(cluster);
+        }
+        let timeouts =
+            Timeouts { target: options.target_deadline, hedge_floor: options.hedge_floor };
+        let writer = group.sessions.clone();
+        let segments = Segments::new(timeouts, peers, map.clone(), rng.clone(), writer);
+        let (servers, transport) = (options.metadata.clone(), options.transport.clone());
+        let inner = Inner::new(options, group, segments);
+        inner.supervisor.run(map.clone().follow(servers, transport, rng.clone()));
+        inner.start(ttl, cluster, rng);
+        let fs = Self { inner: Arc::new(inner) };
+        if !map.newer(MapEpoch(0), deadline).await {
+            let what = "no metadata server sent the cluster map in time";
+            return Err(Error::new(ErrorKind::TimedOut, what));
+        }
+        info!(session = %fs.session(), "connected");
+        Ok(fs)
+    }
+
+    /// Commits everything that was written and closes the session. The first error of a file that
+    /// could not be committed is answered; the session is closed all the same, and no call waits
+    /// for the cluster any more.
+    pub async fn shutdown(&self) -> Result<()> {
+        let flushed = self.inner.files.flush_all().await;
+        self.publish_atimes().await;
+        self.inner.supervisor.stop();
+        self.inner.opens.end_with_session();
+        let session = self.inner.group.sessions.current();
+        let op = Op::CloseSession(v1::CloseSessionOp {});
+        let deadline = after(self.inner.options.op_deadline.min(CLOSE_TIMEOUT));
+        let closed = self.inner.requests.change_in(&session, op, deadline).await;
+        self.inner.end();
+        match closed {
+            Ok(_) => {}
+            Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {}
+            Err(failed) => {
+                let (session, error) = (session.id, failed.error);
+                warn!(%session, %error, "session not closed; it will expire");
+            }
+        }
+        flushed
+    }
+
+    /// What `syncfs(2)` does: everything written through this mount is durable and visible to all.
+    /// Answers the first failure; each is also told to the handles of its file, if it has any.
+    pub async fn sync(&self) -> Result<()> {
+        self.publish_atimes().await;
+        self.inner.files.flush_all().await
+    }
+
+    /// Without a cluster that answers, nobody waits long for what is no promise.
+    async fn publish_atimes(&self) {
+        let telling = self.inner.atimes.publish();
+        if timeout(ATIME_TIMEOUT, telling).await.is_err() {
+            debug!("access times are not told: no metadata leader answers");
+        }
+    }
+
+    /// What `fsync(2)` of a directory does: what was made, moved or removed in it through this
+    /// mount is durable. Answers, once, why a file that was made in it and closed since could not
+    /// be made.
+    pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
+        self.inner.creates.settle(&[ino]).await?;
+        self.inner.creates.take_lost(Some(ino))
+    }
+
+    /// What is cached above of the content of an inode is good no more: what changes it was
+    /// answered before it had an effect.
+    pub fn forget_content(&self, ino: InodeId) {
+        self.inner.pages.forget_behind(ino, ALL);
+    }
+
+    /// Tells what caches content above this library, before the first open.
+    pub fn set_content_cache(&self, above: Arc<dyn ContentCache>) {
+        self.inner.pages.set_cache(above);
+    }
+
+    /// What has these attributes, if they are known, is read.
+    pub(super) fn note_access(&self, attr: impl FnOnce() -> Option<Attr>) {
+        let options = &self.inner.options;
+        if options.access_times
+            && let Some(attr) = attr()
+        {
+            self.inner.atimes.atimes.note(&attr, (options.clock)());
+        }
+    }
+
+    /// What became of requests so far.
+    pub fn counters(&self) -> Counters {
+        let counters = self.inner.segments.counters();
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Counters {
+            corrupt_chunks: get(&counters.corrupt),
+            rebuilt_reads: get(&counters.rebuilt),
+            rewritten_segments: get(&counters.rewritten),
+            metadata_requests: get(&self.inner.group.requests),
+        }
+    }
+
+    /// The newest cluster map that this mount has.
+    pub fn cluster_map(&self) -> Arc<v1::ClusterMap> {
+        self.inner.segments.map().current().wire.clone()
+    }
+
+    /// The session of this mount; it changes if the cluster declared the old one dead.
+    pub fn session(&self) -> SessionId {
+        self.inner.group.sessions.current().id
+    }
+}

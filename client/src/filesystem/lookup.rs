@@ -1,0 +1,76 @@
+//! Looks names up.
+
+use super::facade::Filesystem;
+use super::names::name_of;
+use crate::meta::unexpected;
+use crate::types::Attr;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+
+/// Longest name, in bytes. No longer one exists, which under a lease nobody else is asked.
+const MAX_NAME: usize = 255;
+
+impl Filesystem {
+    /// The name `.` leads to any inode, whatever it is, that has a name; `..` to the directory that
+    /// a directory is in. Errors: `NotFound`, `NotDirectory`; `Stale` of what has no name any more.
+    pub async fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        match name {
+            b"." => return self.named(parent).await,
+            b".." => return self.named(self.parent_of(parent).await?).await,
+            _ => {}
+        }
+        if let Some(known) = self.lookup_now(parent, name) {
+            return known;
+        }
+        if let Some(ahead) = self.inner.group.leases.ahead(parent, name)
+            && self.inner.requests.ask(Op::ReadDir(ahead)).await.is_ok()
+            && let Some(known) = self.lookup_now(parent, name)
+        {
+            return known;
+        }
+        let op = v1::LookupOp { parent: parent.0, name: name_of(name) };
+        match self.inner.requests.ask(Op::Lookup(op)).await? {
+            Reply::Missing(_) => Err(Error::new(ErrorKind::NotFound, "no such name")),
+            Reply::Attr(attr) | Reply::Open(v1::OpenReply { attr: Some(attr), .. }) => {
+                match self.inner.files.get(InodeId(attr.ino)).filter(|file| file.is_dirty()) {
+                    Some(file) => self.get_attr(file.ino, None).await,
+                    None => Ok(self.inner.files.view(attr.try_into()?)),
+                }
+            }
+            _ => Err(unexpected("a lookup")),
+        }
+    }
+
+    /// Attributes of an inode that has a name.
+    async fn named(&self, ino: InodeId) -> Result<Attr> {
+        let attr = self.get_attr(ino, None).await?;
+        match attr.nlink {
+            0 => Err(Error::new(ErrorKind::Stale, format!("inode {ino} has no name any more"))),
+            _ => Ok(attr),
+        }
+    }
+
+    /// The directory that a directory is in; the root is in itself.
+    async fn parent_of(&self, dir: InodeId) -> Result<InodeId> {
+        // What follows the last name is known or asked for, and tells it too.
+        if let Some(page) = self.inner.group.leases.page(dir, u64::MAX, 1) {
+            return Ok(page.parent);
+        }
+        let op = v1::ReadDirOp { ino: dir.0, cookie: u64::MAX, limit: 1, attrs: true };
+        match self.inner.requests.ask(Op::ReadDir(op)).await? {
+            Reply::ReadDir(page) => Ok(InodeId(page.parent)),
+            _ => Err(unexpected("a lookup")),
+        }
+    }
+
+    /// [`Self::lookup`] of a name in a directory if a lease answers it.
+    pub fn lookup_now(&self, parent: InodeId, name: &[u8]) -> Option<Result<Attr>> {
+        if name.len() > MAX_NAME {
+            let what = format!("a name of {} bytes is over {MAX_NAME}", name.len());
+            return Some(Err(Error::new(ErrorKind::NameTooLong, what)));
+        }
+        let known = self.inner.group.leases.lookup(parent, name)?;
+        Some(known.map(|attr| self.inner.files.view(attr)))
+    }
+}

@@ -1,0 +1,164 @@
+//! Writes, through a cache above and past it.
+
+use super::facade::Filesystem;
+use crate::file::Way;
+use crate::types::{HandleId, Via};
+use std::time::Duration;
+use tokio::time::sleep;
+use weft_proto::{Result, SessionId};
+
+/// Pause before what the cache above writes back while the leases are over is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Filesystem {
+    /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers
+    /// how much of it was taken (all, unless an error came in between). With an append handle `off`
+    /// is ignored. Answers the failure of an earlier write of the file if this handle was not told
+    /// yet (I8), but not to the cache that writes back.
+    pub async fn write(&self, handle: HandleId, off: u64, data: &[u8]) -> Result<usize> {
+        self.write_via(handle, off, data, Via::Direct).await
+    }
+
+    /// [`Self::write`], through a cache above or past it.
+    pub async fn write_via(
+        &self,
+        handle: HandleId,
+        off: u64,
+        data: &[u8],
+        via: Via,
+    ) -> Result<usize> {
+        let id = handle;
+        let handle = self.inner.files.handle(id)?;
+        let file = &handle.file;
+        let back = via == Via::WriteBack;
+        let session = self.inner.group.sessions.current().id;
+        let permitted = || {
+            self.inner.locks.hold(file.ino, id)?;
+            if back { file.may_write_back(session) } else { Ok(()) }
+        };
+        // The cache writes pages back through any handle.
+        let append = handle.append && !back;
+        let past = (via == Via::Direct).then(|| file.write_past());
+        let way = match via {
+            Via::Direct => Way::Past(past.as_ref()),
+            Via::Cache => Way::Along,
+            Via::WriteBack => Way::Back,
+        };
+        let range = off..off.saturating_add(data.len() as u64);
+        let ticket = match via {
+            Via::Direct => None,
+            via => Some(file.above.begin(range.clone(), via, true).await),
+        };
+        let write = async {
+            if let (Via::Cache, Some(ticket)) = (via, &ticket) {
+                file.may_fill(ticket).await?;
+            }
+            if !back {
+                handle.failure()?;
+            }
+            handle.writes();
+            let (written, buffered) = file.write(off, data, append, way, permitted).await?;
+            match back {
+                // Earlier failures are none of what was stored: who writes, syncs or closes is
+                // told.
+                true if !buffered => file.flush().await?,
+                false if handle.sync || !buffered => handle.flush().await?,
+                _ => {}
+            }
+            Ok(written)
+        };
+        let written = match via {
+            Via::WriteBack => tokio::select! {
+                biased;
+                written = self.write_back_in_doubt(id, off, data, session) => written,
+                written = write => written,
+            },
+            _ => write.await,
+        };
+        if ticket.is_some_and(|ticket| !ticket.ends()) {
+            // The pages that it changed may hold more than that, from before.
+            file.forget_behind(range);
+        } else if via == Via::Direct
+            && let Some(forgotten) = self.written_past(id, off, data.len())
+        {
+            forgotten.await;
+        }
+        written
+    }
+
+    /// Waits until the session may be over, in which `data` was stored in the cache above, and
+    /// takes it in as soon as it need not wait for anything more.
+    async fn write_back_in_doubt(
+        &self,
+        id: HandleId,
+        off: u64,
+        data: &[u8],
+        session: SessionId,
+    ) -> Result<usize> {
+        let file = self.inner.files.handle(id)?.file.clone();
+        loop {
+            self.inner.group.leases.lapsed().await;
+            file.may_write_back(session)?;
+            if let Some(written) = self.write_now(id, off, data, Via::WriteBack) {
+                return written;
+            }
+            sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Bytes were written past the cache above: what that has of them is good no more, and a read
+    /// may have filled it meanwhile. Answers when it is gone, before which the write must not be
+    /// answered; `None` if nothing is cached.
+    fn written_past(
+        &self,
+        handle: HandleId,
+        off: u64,
+        len: usize,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let handle = self.inner.files.handle(handle).ok()?;
+        let len = len as u64;
+        let range = match handle.append {
+            // The caller may know of another end than it was when they landed.
+            true => off.min(handle.file.size().saturating_sub(len))..u64::MAX,
+            false => off..off.saturating_add(len),
+        };
+        handle.file.forget_written(range)
+    }
+
+    /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send
+    /// first, nothing cached that a write past the cache makes old. `None` says that nothing was
+    /// taken in. Must be called inside a runtime.
+    pub fn write_now(
+        &self,
+        handle: HandleId,
+        off: u64,
+        data: &[u8],
+        via: Via,
+    ) -> Option<Result<usize>> {
+        let id = handle;
+        let back = via == Via::WriteBack;
+        let handle = self.inner.files.handle(id).ok().filter(|handle| !handle.sync || back)?;
+        handle.writes();
+        let file = &handle.file;
+        if via == Via::Cache && (!file.above.is_open() || file.is_cached_alone()) {
+            return None;
+        }
+        let append = handle.append && !back;
+        let way = match via {
+            Via::Direct => Way::Past(None),
+            Via::Cache => Way::Along,
+            Via::WriteBack => Way::Back,
+        };
+        let permitted = || {
+            self.inner.locks.hold(file.ino, id)?;
+            match back {
+                true => file.may_write_back(self.inner.group.sessions.current().id),
+                false => handle.failure(),
+            }
+        };
+        match permitted() {
+            Ok(()) => handle.file.write_now(off, data, append, way).map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Extended attributes, stored and virtual.
+
+use super::facade::Filesystem;
+use super::layout_xattr;
+use super::names::name_of;
+use crate::cache::ACLS;
+use crate::meta::unexpected;
+use bytes::Bytes;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+
+/// A virtual attribute of every inode: the mount's [`crate::Counters`].
+const STATS: &[u8] = b"user.weft.stats";
+
+impl Filesystem {
+    /// The value of an extended attribute. Errors: `NoAttribute`.
+    pub async fn get_xattr(&self, ino: InodeId, name: &[u8]) -> Result<Bytes> {
+        check_xattr(name)?;
+        if name == STATS {
+            return Ok(self.counters().to_json().into());
+        }
+        if name == layout_xattr::NAME {
+            return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());
+        }
+        if let Some(known) = self.inner.group.leases.xattr(ino, name) {
+            return known;
+        }
+        let op = v1::GetXattrOp { ino: ino.0, name: name_of(name) };
+        match self.inner.requests.ask(Op::GetXattr(op)).await? {
+            Reply::Data(value) => Ok(value),
+            _ => Err(unexpected("an extended attribute")),
+        }
+    }
+
+    /// Sets an extended attribute; `flags` are those of `setxattr(2)`. Setting `user.weft.layout`
+    /// sets the layout; setting an access control list sets the mode, and takes the set-group-id
+    /// bit if `clear_setgid`, as is due if the caller is not of the group.
+    pub async fn set_xattr(
+        &self,
+        ino: InodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        clear_setgid: bool,
+    ) -> Result<()> {
+        check_xattr(name)?;
+        if name == layout_xattr::NAME {
+            let layout = layout_xattr::parse(value, &self.get_layout(ino).await?)?;
+            return self.set_layout(ino, layout).await;
+        }
+        self.settle_mode(ino, name).await?;
+        let (ino, name, value) = (ino.0, name_of(name), name_of(value));
+        let op = v1::SetXattrOp { ino, name, value, flags, clear_setgid };
+        self.inner.requests.change(Op::SetXattr(op)).await.map(drop)
+    }
+
+    /// Names of stored attributes; the layout is not among them, so that copies of a file do not
+    /// carry it along.
+    pub async fn list_xattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
+        if let Some(known) = self.inner.group.leases.xattr_names(ino) {
+            return Ok(known);
+        }
+        match self.inner.requests.ask(Op::ListXattr(v1::ListXattrOp { ino: ino.0 })).await? {
+            Reply::ListXattr(reply) => Ok(reply.names),
+            _ => Err(unexpected("an extended attribute")),
+        }
+    }
+
+    /// Removes an extended attribute. Errors: `NoAttribute`.
+    pub async fn remove_xattr(&self, ino: InodeId, name: &[u8]) -> Result<()> {
+        check_xattr(name)?;
+        if name == layout_xattr::NAME {
+            let what = "a layout can be changed and not removed";
+            return Err(Error::new(ErrorKind::NotPermitted, what));
+        }
+        self.settle_mode(ino, name).await?;
+        let op = v1::RemoveXattrOp { ino: ino.0, name: name_of(name) };
+        self.inner.requests.change(Op::RemoveXattr(op)).await.map(drop)
+    }
+
+    /// An access control list and the mode change each other: in the order of the calls.
+    async fn settle_mode(&self, ino: InodeId, xattr: &[u8]) -> Result<()> {
+        match self.inner.files.get(ino).filter(|file| xattr.starts_with(ACLS) && file.has_waiting())
+        {
+            Some(file) => file.flush().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Of the attributes that mean something to the kernel (`system.*`), access control lists are
+/// known.
+fn check_xattr(name: &[u8]) -> Result<()> {
+    if name.starts_with(b"system.") && !name.starts_with(ACLS) {
+        let what = format!("{} attributes are not supported", String::from_utf8_lossy(name));
+        return Err(Error::new(ErrorKind::NotSupported, what));
+    }
+    Ok(())
+}

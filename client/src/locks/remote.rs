@@ -1,0 +1,157 @@
+//! What the leader is told of locks, and how they are given up.
+//!
+//! Invariants:
+//! - locks that the leader does not know are told before the right to take them is given back
+//!   ([`Locks::publish`]), and before the leader is asked for any lock of that file;
+//! - an owner's locks are released after all that it asked for before has ended, answered or not.
+
+use super::entry::Gate;
+use super::table::Table;
+use super::wire::to_wire;
+use crate::meta::Group;
+use crate::namespace::Requests;
+use crate::options::{FOR_EVER, after};
+use crate::to_the_end::to_the_end;
+use crate::types::{HandleId, Lock, LockKind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::time::timeout;
+use tracing::warn;
+use weft_proto::locks::Ranges;
+use weft_proto::locks::{LAST, Range};
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Locks of files, as processes on this mount take them.
+pub(crate) struct Locks {
+    pub(super) group: Arc<Group>,
+    pub(super) requests: Arc<Requests>,
+    pub(super) table: Table,
+    /// Names of places in queues at the leader.
+    pub(super) tickets: AtomicU64,
+    /// A release is waited for this long.
+    patience: Duration,
+}
+
+impl Locks {
+    pub fn new(group: Arc<Group>, requests: Arc<Requests>, patience: Duration) -> Arc<Self> {
+        let table = Table::new(group.sessions.clone(), group.leases.clone());
+        Arc::new(Self { group, requests, table, tickets: AtomicU64::new(0), patience })
+    }
+
+    /// A session is over: says how many lose their locks.
+    pub fn lost_with(&self, session: SessionId) {
+        self.table.lost_with(session);
+    }
+
+    /// Whether anybody's locks on the inode are lost.
+    pub fn lost_on(&self, ino: InodeId) -> bool {
+        self.table.lost_on(ino)
+    }
+
+    /// Fails if locks that were taken through the handle are lost.
+    pub fn hold(&self, ino: InodeId, handle: HandleId) -> Result<()> {
+        self.table.hold(ino, handle)
+    }
+
+    /// Whether the owner may hold locks of fcntl(2) on the inode.
+    pub fn has_any(&self, ino: InodeId, owner: u64) -> bool {
+        self.table.find(ino, (false, owner), |_| ()).is_some()
+    }
+
+    /// Tells the leader which locks of the inode it does not know. When this returns it knows them,
+    /// or their owners will be told that they have lost them.
+    pub async fn publish(self: &Arc<Self>, ino: InodeId) {
+        if !self.table.is_empty() {
+            let locks = self.clone();
+            to_the_end(async move { locks.publish_all(ino).await }).await;
+        }
+    }
+
+    async fn publish_all(&self, ino: InodeId) {
+        let Some(telling) = self.table.telling(ino) else { return };
+        let _one_at_a_time = telling.lock().await;
+        for gate in self.table.unpublished(ino) {
+            // A release waits for this, and comes after it.
+            let _shared = gate.read().await;
+            let mut found = None;
+            self.table.edit(ino, &gate, |e| {
+                found = Some((e.session.clone(), e.owner, e.here.clone()));
+                true
+            });
+            let Some((session, (flock, owner), here)) = found else { continue };
+            let mut told = Ok(());
+            for Range { start, end, write } in here.ranges {
+                let kind = if write { LockKind::Write } else { LockKind::Read };
+                let lock = to_wire(ino, &Lock { flock, owner, kind, start, end, pid: here.pid });
+                let op = Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket: 0, held: true });
+                told =
+                    self.requests.change_in(&session, op, self.requests.deadline()).await.map(drop);
+                if told.is_err() {
+                    break;
+                }
+            }
+            self.table.edit(ino, &gate, |entry| {
+                entry.here = Ranges::default();
+                if let Err(failed) = told {
+                    warn!(%ino, error = %failed.error, "locks could not be told, and are lost");
+                    entry.doubtful = true;
+                }
+                true
+            });
+        }
+    }
+
+    /// Releases all that one owner holds of an inode. Ends when that is done; goes on without being
+    /// waited for.
+    async fn release(self: &Arc<Self>, ino: InodeId, gate: Gate) {
+        if self.table.release_here(ino, &gate) {
+            return;
+        }
+        let locks = self.clone();
+        let releasing = tokio::spawn(async move {
+            let _alone = gate.write().await;
+            let mut found = None;
+            locks.table.edit(ino, &gate, |entry| {
+                let may_hold = entry.held || entry.doubtful;
+                found = may_hold.then(|| (entry.session.clone(), entry.owner));
+                may_hold
+            });
+            let Some((session, (flock, owner))) = found else { return };
+            if !locks.group.sessions.is_over(session.id) {
+                let kind = LockKind::None;
+                let lock = Lock { flock, owner, kind, start: 0, end: LAST, pid: 0 };
+                let lock = Some(to_wire(ino, &lock));
+                let op = Op::SetLock(v1::SetLockOp { lock, ..Default::default() });
+                // Until its session ends.
+                let until = after(FOR_EVER);
+                match locks.requests.change_in(&session, op, until).await {
+                    Err(failed) if failed.error.kind != ErrorKind::SessionExpired => {
+                        warn!(%ino, error = %failed.error, "locks were not released");
+                    }
+                    _ => {}
+                }
+            }
+            locks.table.edit(ino, &gate, |_| false);
+        });
+        if timeout(self.patience, releasing).await.is_err() {
+            warn!(%ino, "locks are not released yet: no metadata leader answers");
+        }
+    }
+
+    /// Releases what the owner holds by fcntl(2) of the inode.
+    pub async fn unlock_owner(self: &Arc<Self>, ino: InodeId, owner: u64) {
+        let gate = self.table.find(ino, (false, owner), |e| e.gate.clone());
+        if let Some(gate) = gate {
+            self.release(ino, gate).await;
+        }
+    }
+
+    /// Releases what was locked through this handle alone.
+    pub async fn unlock_handle(self: &Arc<Self>, ino: InodeId, handle: HandleId) {
+        for gate in self.table.only_through(ino, handle) {
+            self.release(ino, gate).await;
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! One request to the group and its answer, from which the leases learn.
+//!
+//! Invariants: a request that changes something carries its session and a number that no other
+//! request of the session has, the same on every retry (I4); when its session dies while it is
+//! unknown whether the request took effect, the caller gets an error and never a second effect; a
+//! change that was sent is followed to its end, and what it did is known here, also if its caller
+//! is gone.
+
+use super::group::{ATTEMPT_TIMEOUT, Failed, Group};
+use super::session::Session;
+use crate::options::after;
+use crate::to_the_end::to_the_end;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, Result, v1};
+
+/// What works long on a server gets this long.
+const LONG_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
+
+impl Group {
+    /// A request that changes nothing that is replicated.
+    pub async fn ask(&self, op: Op, deadline: Instant) -> Result<Reply> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        loop {
+            let session = self.sessions.current();
+            let request = v1::MetaRequest {
+                session: session.id.0,
+                op: Some(op.clone()),
+                ..Default::default()
+            };
+            let start = self.leases.start();
+            match self.send(&request, ATTEMPT_TIMEOUT, deadline).await {
+                Err(f) if f.error.kind == ErrorKind::SessionExpired => {
+                    self.sessions.replacement(session.id, deadline).await?;
+                }
+                Err(failed) => return Err(failed.into()),
+                Ok(answered) => {
+                    self.leases.learn(start, &op, &answered.reply);
+                    return answered.result();
+                }
+            }
+        }
+    }
+
+    /// A request that works long on its server.
+    pub async fn ask_patiently(&self, op: Op) -> Result<Reply> {
+        let session = self.sessions.current().id.0;
+        let request = v1::MetaRequest { session, op: Some(op), ..Default::default() };
+        let deadline = after(self.op_deadline.saturating_mul(10));
+        self.send(&request, LONG_ATTEMPT_TIMEOUT, deadline).await?.result()
+    }
+
+    /// A request that changes something, once (I4).
+    pub async fn change(self: &Arc<Self>, op: Op, deadline: Instant) -> Result<Reply> {
+        loop {
+            let session = self.sessions.current();
+            match self.change_in(&session, op.clone(), deadline).await {
+                Err(f) if f.error.kind == ErrorKind::SessionExpired => {
+                    self.sessions.replacement(session.id, deadline).await?;
+                    if f.ambiguous {
+                        return Err(Error::new(
+                            ErrorKind::Io,
+                            "the cluster declared this mount dead while a request was under way; \
+                             whether it took effect is not known: check and repeat it",
+                        ));
+                    }
+                }
+                answer => return Ok(answer?),
+            }
+        }
+    }
+
+    /// As [`Self::change`], in this session or not at all.
+    pub async fn change_in(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        op: Op,
+        deadline: Instant,
+    ) -> Result<Reply, Failed> {
+        let (group, session) = (self.clone(), session.clone());
+        to_the_end(async move { group.change_once(&session, op, deadline).await }).await
+    }
+
+    async fn change_once(
+        &self,
+        session: &Session,
+        op: Op,
+        deadline: Instant,
+    ) -> Result<Reply, Failed> {
+        let number = session.number(deadline).await;
+        let number = number.map_err(|error| Failed { error, ambiguous: false })?;
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let request = v1::MetaRequest {
+            session: session.id.0,
+            number: number.get(),
+            acked_below: number.acked_below(),
+            op: Some(op.clone()),
+        };
+        let start = self.leases.start();
+        match self.send(&request, ATTEMPT_TIMEOUT, deadline).await {
+            Ok(answered) => {
+                self.leases.changed(start, &op, &answered.reply);
+                if answered.repeated {
+                    // The leader that answered need not know what the change touched.
+                    self.leases.unsure();
+                }
+                Ok(answered.result().map_err(|error| Failed { error, ambiguous: true })?)
+            }
+            Err(failed) => {
+                match failed.ambiguous {
+                    true => self.leases.unsure(),
+                    false => self.leases.refused(&op),
+                }
+                Err(failed)
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The metadata group: its requests go to the leader, with retries inside the deadline.
+
+use super::servers::Servers;
+use super::sessions::Sessions;
+use crate::Options;
+use crate::cache::Leases;
+use crate::options::after;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use tracing::debug;
+use weft_net::{Peers, Way};
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+use weft_segments::{MapWatch, Outage, Rng};
+
+/// One server gets this long to answer before another is asked.
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Hints that are followed at once, for one request.
+const MAX_HINTS: u32 = 3;
+
+/// A request that ended without an answer that could be trusted.
+pub(crate) struct Failed {
+    pub error: Error,
+    /// The request may have taken effect, or may still do so.
+    pub ambiguous: bool,
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}
+
+/// An answer, and whether an earlier try of the same request may have been carried out.
+pub(crate) struct Answered {
+    pub reply: v1::MetaReply,
+    pub repeated: bool,
+}
+
+impl Answered {
+    pub fn result(self) -> Result<Reply> {
+        let what = "metadata reply without a result";
+        self.reply.result.ok_or_else(|| Error::new(ErrorKind::Protocol, what))
+    }
+}
+
+/// The group, as far as this mount knows it.
+pub(crate) struct Group {
+    peers: Arc<Peers>,
+    rng: Arc<Rng>,
+    servers: Servers,
+    pub(super) op_deadline: Duration,
+    outage: Outage,
+    pub sessions: Arc<Sessions>,
+    /// What its answers taught.
+    pub leases: Arc<Leases>,
+    /// Requests that operations had to make; what keeps the session alive is not counted.
+    pub requests: AtomicU64,
+}
+
+impl Group {
+    pub fn new(options: &Options, peers: Arc<Peers>, map: Arc<MapWatch>, rng: Arc<Rng>) -> Self {
+        Self {
+            peers,
+            rng,
+            servers: Servers::new(options.metadata.clone(), map),
+            op_deadline: options.op_deadline,
+            outage: Outage::default(),
+            sessions: Arc::default(),
+            leases: Arc::default(),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// When an operation that starts now fails.
+    pub fn deadline(&self) -> Instant {
+        after(self.op_deadline)
+    }
+
+    /// Sends until an answer comes that is not about who leads, or the deadline does.
+    pub async fn send(
+        &self,
+        request: &v1::MetaRequest,
+        attempt: Duration,
+        deadline: Instant,
+    ) -> Result<Answered, Failed> {
+        let way = self.way(request.op.as_ref());
+        let mut ambiguous = false;
+        let mut hints = 0;
+        let begun = Instant::now();
+        for turn in 0.. {
+            let server = self.servers.next();
+            let until = deadline.min(Instant::now() + attempt);
+            let call = self.peers.peer_on(&server, way);
+            let answer = call.call(request, until).await;
+            let error = match answer {
+                Ok(reply) => {
+                    self.outage.over("the metadata leader answers again");
+                    self.servers.leads(server);
+                    return Ok(Answered { reply, repeated: ambiguous });
+                }
+                Err(error) => error,
+            };
+            let hinted = match error.kind {
+                ErrorKind::NotLeader => self.servers.redirect(&server, &error.hint),
+                ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::StaleMap => {
+                    ambiguous = true;
+                    self.servers.redirect(&server, &error.hint)
+                }
+                _ => {
+                    self.servers.leads(server);
+                    return Err(Failed { error, ambiguous });
+                }
+            };
+            debug!(server, ?error, hinted, "metadata request goes on");
+            let wait =
+                if hinted && hints < MAX_HINTS { Duration::ZERO } else { self.rng.backoff(turn) };
+            hints += u32::from(hinted);
+            let next = Instant::now() + wait;
+            let what = || format!("no metadata leader answers; {server} said last: {error}");
+            self.outage.waits(begun, what);
+            if next >= deadline || self.sessions.have_ended() {
+                let message = format!("{}, after {:?}", what(), begun.elapsed());
+                return Err(Failed { error: Error::new(ErrorKind::TimedOut, message), ambiguous });
+            }
+            sleep_until(next).await;
+        }
+        unreachable!("turns do not end")
+    }
+
+    /// What a request goes with. Those that may wait for other mounts must hold up neither what
+    /// those wait for nor the session's signs of life: the leader takes only so much of one kind at
+    /// a time.
+    fn way(&self, op: Option<&Op>) -> Way {
+        match op {
+            Some(Op::Renew(_) | Op::Recalls(_) | Op::ReturnLeases(_) | Op::CancelLock(_)) => {
+                Way::Prompt
+            }
+            Some(Op::MakeFiles(_) | Op::Close(_)) => Way::Freeing,
+            // Told, or given back.
+            Some(Op::SetLock(op)) if op.held || op.lock.as_ref().is_none_or(unlocks) => {
+                Way::Freeing
+            }
+            // Others wait for it, and nobody else uses the file.
+            Some(Op::CommitExtents(op)) if self.leases.writes(InodeId(op.ino)) => Way::Freeing,
+            _ => Way::Common,
+        }
+    }
+}
+
+fn unlocks(lock: &v1::Lock) -> bool {
+    lock.kind() == v1::lock::Kind::None
+}
+
+/// An answer of another kind than the request has.
+pub(crate) fn unexpected(request: &str) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the reply to {request} is of another kind"))
+}

@@ -1,0 +1,39 @@
+//! Opens a session with the metadata group.
+
+use super::group::{ATTEMPT_TIMEOUT, Group, unexpected};
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, Result, SessionId, Uuid, v1};
+use weft_segments::Rng;
+
+/// Opens a session and makes it the current one. Answers its time to live and the cluster. Errors:
+/// `WrongCluster` if that is not `of`, the one that was mounted.
+pub(crate) async fn open_session(
+    group: &Group,
+    of: Option<Uuid>,
+    client: &str,
+    rng: &Rng,
+    deadline: Instant,
+) -> Result<(Duration, Option<Uuid>)> {
+    let nonce = rng.nonce().to_vec().into();
+    let op = Op::OpenSession(v1::OpenSessionOp { client: client.into(), nonce });
+    let request = v1::MetaRequest { op: Some(op), ..Default::default() };
+    let sent = Instant::now();
+    match group.send(&request, ATTEMPT_TIMEOUT, deadline).await?.result()? {
+        Reply::OpenSession(reply) if reply.session != 0 => {
+            let cluster = Uuid::from_slice(&reply.cluster);
+            if of.is_some() && cluster != of {
+                let what =
+                    "another cluster was made in place of the one that was mounted: mount it anew";
+                return Err(Error::new(ErrorKind::WrongCluster, what));
+            }
+            // An earlier try may have opened it: its time runs from then.
+            group.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
+            group.sessions.begin(SessionId(reply.session));
+            Ok((Duration::from_millis(reply.ttl_ms), cluster))
+        }
+        _ => Err(unexpected("opening a session")),
+    }
+}

@@ -1,0 +1,65 @@
+//! The requests of this mount's operations: the group hears first of what was made here and that a
+//! request is about, and then of the request.
+
+use super::publisher::Publisher;
+use crate::meta::{Failed, Group, Session};
+use std::sync::Arc;
+use tokio::time::Instant;
+use weft_proto::Result;
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+
+/// Asks the group, and changes what it keeps.
+pub(crate) struct Requests {
+    group: Arc<Group>,
+    publisher: Arc<Publisher>,
+}
+
+impl Requests {
+    pub fn new(group: Arc<Group>, publisher: Arc<Publisher>) -> Self {
+        Self { group, publisher }
+    }
+
+    /// When an operation that starts now fails.
+    pub fn deadline(&self) -> Instant {
+        self.group.deadline()
+    }
+
+    /// A request that changes nothing that is replicated.
+    pub async fn ask(&self, op: Op) -> Result<Reply> {
+        let deadline = self.deadline();
+        self.settle_for(&op).await?;
+        self.group.ask(op, deadline).await
+    }
+
+    /// A request that changes something, once (I4).
+    pub async fn change(&self, op: Op) -> Result<Reply> {
+        let deadline = self.deadline();
+        self.settle_for(&op).await?;
+        self.group.change(op, deadline).await
+    }
+
+    /// As [`Self::change`], in this session or not at all.
+    pub async fn change_in(
+        &self,
+        session: &Arc<Session>,
+        op: Op,
+        deadline: Instant,
+    ) -> Result<Reply, Failed> {
+        let settled = self.settle_for(&op).await;
+        settled.map_err(|error| Failed { error, ambiguous: false })?;
+        self.group.change_in(session, op, deadline).await
+    }
+
+    /// Returns when the group knows of everything that a request is about, or why it does not.
+    async fn settle_for(&self, op: &Op) -> Result<()> {
+        if self.publisher.is_empty() {
+            return Ok(());
+        }
+        let footprint = op.footprint();
+        match footprint.below {
+            true => self.publisher.settle_all().await,
+            false => self.publisher.settle(&footprint.concerns().collect::<Vec<_>>()).await,
+        }
+    }
+}

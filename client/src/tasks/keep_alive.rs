@@ -1,0 +1,173 @@
+//! Keeps the session alive: one task renews it; when the cluster has declared it dead, that opens
+//! another, declares what is open in it, and everyone who waits goes on with that.
+
+use crate::file::Files;
+use crate::locks::Locks;
+use crate::meta::{Group, Session, open_session, unexpected};
+use crate::namespace::{Opens, Publisher};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, warn};
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{ErrorKind, InodeId, Result, SessionId, Uuid, v1};
+use weft_segments::Rng;
+
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
+/// One server gets at least this long to answer before another is asked.
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(200);
+/// Most opens, and most leases, in one piece of a declaration: some 2 MiB, half of what a request
+/// may be.
+const MAX_PIECE: usize = 1 << 16;
+
+pub(crate) struct KeepAlive {
+    pub group: Arc<Group>,
+    pub creates: Arc<Publisher>,
+    pub opens: Arc<Opens>,
+    pub locks: Arc<Locks>,
+    pub files: Weak<Files>,
+    /// What people see in the list of sessions.
+    pub client: String,
+    pub cluster: Option<Uuid>,
+    pub rng: Arc<Rng>,
+}
+
+impl KeepAlive {
+    /// Keeps the mount's session, which lives for `ttl`, alive for ever.
+    pub async fn run(self, mut ttl: Duration) {
+        let group = &self.group;
+        let mut deaths = group.sessions.deaths();
+        let mut declares = false;
+        loop {
+            let session = group.sessions.current();
+            if *deaths.borrow_and_update() >= session.id {
+                ttl = self.replace(session.id).await.unwrap_or(ttl);
+                declares = true;
+                continue;
+            }
+            let write_leases = match declares {
+                true => {
+                    let kept = group.leases.keep_writes();
+                    self.forget_content().await;
+                    kept
+                }
+                false => Vec::new(),
+            };
+            let sent = Instant::now();
+            match self.renew(&session, declares, write_leases, ttl).await {
+                Ok(reply) => {
+                    group.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
+                    ttl = Duration::from_millis(reply.ttl_ms.max(1));
+                    if reply.need_declare && !declares {
+                        declares = true;
+                        continue;
+                    }
+                    declares = false;
+                }
+                Err(error) if error.kind == ErrorKind::SessionExpired => {
+                    group.sessions.died(session.id);
+                    continue;
+                }
+                Err(error) => debug!(%error, "cannot renew the session; trying on"),
+            }
+            let pause = RENEWAL_INTERVAL.min(ttl / 4).max(Duration::from_millis(1));
+            tokio::select! {
+                biased;
+                _ = deaths.changed() => {}
+                () = self.opens.declare_now.notified() => declares = true,
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Opens another session in place of one that is over. Answers its time to live, unless none
+    /// could be opened.
+    async fn replace(&self, over: SessionId) -> Option<Duration> {
+        warn!(session = %over, "the cluster declared this mount dead; opening a new session");
+        let group = &self.group;
+        group.leases.lost();
+        self.creates.lost();
+        self.opens.lose_rights_to_map();
+        if let Some(files) = self.files.upgrade() {
+            self.locks.lost_with(over);
+            files.lose_content().await;
+        }
+        let deadline = group.deadline();
+        match open_session(group, self.cluster, &self.client, &self.rng, deadline).await {
+            Ok((ttl, _)) => {
+                group.leases.lost();
+                Some(ttl)
+            }
+            Err(error) => {
+                warn!(%error, "cannot open a new session; trying on");
+                sleep(RENEWAL_INTERVAL).await;
+                None
+            }
+        }
+    }
+
+    /// What is cached above this library is of leases that are held no more.
+    async fn forget_content(&self) {
+        if let Some(files) = self.files.upgrade() {
+            files.forget_content().await;
+        }
+    }
+
+    /// Renews the session; `declares`: and tells what it holds, in pieces that fit into a request.
+    async fn renew(
+        &self,
+        session: &Session,
+        declares: bool,
+        write_leases: Vec<InodeId>,
+        ttl: Duration,
+    ) -> Result<v1::RenewReply> {
+        let open_files = Some(self.opens.count());
+        if !declares {
+            let op = v1::RenewOp { open_files, ..Default::default() };
+            return self.renew_with(session, op, ttl).await;
+        }
+        let declaration = self.opens.begin_declaration();
+        let mut leases = write_leases.chunks(MAX_PIECE);
+        let maps = self.opens.all_maps();
+        let mut maps = maps.chunks(MAX_PIECE);
+        let (mut after, mut piece) = (None, 0);
+        loop {
+            let opens = self.opens.declare_some(after, MAX_PIECE);
+            after = opens.last().map(|open| InodeId(open.ino)).or(after);
+            let write_leases = leases.next().unwrap_or_default().iter().map(|ino| ino.0).collect();
+            let maps_of = maps.next().unwrap_or_default().iter().map(|ino| ino.0).collect();
+            let more = opens.len() == MAX_PIECE || leases.len() > 0 || maps.len() > 0;
+            let op = v1::RenewOp {
+                declares,
+                opens,
+                write_leases,
+                open_files,
+                declaration,
+                piece,
+                more,
+                maps: maps_of,
+            };
+            let reply = self.renew_with(session, op, ttl).await?;
+            if !more {
+                return Ok(reply);
+            }
+            piece += 1;
+        }
+    }
+
+    async fn renew_with(
+        &self,
+        session: &Session,
+        op: v1::RenewOp,
+        ttl: Duration,
+    ) -> Result<v1::RenewReply> {
+        let op = Some(Op::Renew(op));
+        let request = v1::MetaRequest { session: session.id.0, op, ..Default::default() };
+        let attempt = (ttl / 4).max(MIN_ATTEMPT_TIMEOUT);
+        match self.group.send(&request, attempt, Instant::now() + ttl).await?.result()? {
+            Reply::Renew(reply) => Ok(reply),
+            _ => Err(unexpected("a renewal")),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What has to be done before a lease is given back.
+//!
+//! Invariant (I6): a recall is answered after everything that was buffered or made under the lease
+//! is committed, or given up and its failure noted, also what was written back in doubt; and what
+//! was locked under it is told; and after nothing that was cached under it is used any more, here
+//! or above ([`crate::ContentCache`]). What cannot be told keeps the lease here, until the session
+//! ends with it.
+//!
+//! What may have been stored in memory above is written back first, while
+//! it may be buffered: else each page would be a commit of its own. Of a file whose pages go with
+//! the right to write nothing is there without that, and its recall waits for nobody who fills
+//! pages: who does waits for that right, and so perhaps for whoever recalls.
+
+use crate::cache::{Answering, Leases};
+use crate::file::{File, Files, Taken};
+use crate::locks::Locks;
+use crate::meta::Sessions;
+use crate::namespace::{Opens, Publisher, Requests};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+use tracing::debug;
+use v1::recalls_reply::Recall;
+use v1::return_leases_op::Item;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{InodeId, v1};
+
+/// Pause before what could not be told is told again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What the leader is told, and what waits until it was: who wants a new lease, and who would cache
+/// above.
+pub(super) type Return<'a> = (Item, Answering<'a>, Option<Taken>);
+
+/// Gives leases back.
+pub(crate) struct Releaser {
+    pub requests: Arc<Requests>,
+    pub creates: Arc<Publisher>,
+    pub opens: Arc<Opens>,
+    pub locks: Arc<Locks>,
+    pub sessions: Arc<Sessions>,
+    pub leases: Arc<Leases>,
+}
+
+impl Releaser {
+    /// Tells what was made in a directory, or what was buffered of a file. Answers whether all was
+    /// told or given up, which the handles will be told.
+    async fn publish_all(&self, ino: InodeId, file: Option<&Arc<File>>) -> bool {
+        // Whoever wants to see the directory sees what was made in it.
+        if let Err(error) = self.creates.settle(&[ino]).await {
+            debug!(%ino, %error, "what was made here is not told yet");
+        }
+        if let Some(file) = file.filter(|file| file.is_dirty()) {
+            // A failure is noted for the file's handles.
+            let _ = file.flush().await;
+        }
+        !self.creates.is_unpublished(ino) && !file.is_some_and(|file| file.owes())
+    }
+
+    /// Does what has to be done before a lease is given back. Answers what the leader is to be
+    /// told; `None` if the session has ended, and the lease with it.
+    pub async fn release<'a>(&'a self, files: &Files, recall: Recall) -> Option<Return<'a>> {
+        let (ino, leases) = (InodeId(recall.ino), &self.leases);
+        let session = self.sessions.current().id;
+        let mut taken: Option<Taken> = None;
+        loop {
+            let file = files.get(ino);
+            let is_taken =
+                |file: &&Arc<File>| taken.as_ref().is_some_and(|taken| taken.is_of(file));
+            let left = file.as_ref().filter(|file| !is_taken(file));
+            if let Some(file) = left.filter(|file| file.is_mapped_under_lease(recall.keep_read)) {
+                taken = Some(file.take_mapped_back().await);
+                continue;
+            }
+            // The right to write may come meanwhile.
+            let ready = left.is_none_or(|file| !file.is_cached_alone());
+            let Some(buffered) = leases.stop_buffering(ino, ready) else { continue };
+            // What was written without a lease to write is on its way already, and must not be
+            // waited for: its commit may be waiting for another mount that waits for this one.
+            let owing = file.as_ref().filter(|_| buffered);
+            while !self.publish_all(ino, owing).await {
+                sleep(RETRY_INTERVAL).await;
+                if self.sessions.is_over(session) {
+                    return None;
+                }
+            }
+            self.locks.publish(ino).await;
+            if leases.flushed(ino, recall.keep_read) {
+                break;
+            }
+        }
+        let is_left = |file: &Arc<File>| {
+            let is_taken = taken.as_ref().is_some_and(|taken| taken.is_of(file));
+            !is_taken && !file.is_cached_alone() && !recall.keep_read
+        };
+        if let Some(file) = files.get(ino).filter(is_left) {
+            // It may have been opened meanwhile so that it may be mapped.
+            taken = Some(match self.opens.may_be_mapped(ino) {
+                true => file.take_mapped_back().await,
+                false => file.take_back().await,
+            });
+        }
+        // What was stored under the lease when that may have been over is refused once others have
+        // changed the file. Only who has the right to map it can have such: no two mounts wait for
+        // each other.
+        while let Some(file) = files.get(ino).filter(|file| file.is_in_doubt_since(session)) {
+            if !self.publish_all(ino, Some(&file)).await {
+                sleep(RETRY_INTERVAL).await;
+            }
+            if self.sessions.is_over(session) {
+                return None;
+            }
+        }
+        let answering = leases.answering(ino);
+        let Recall { ino: number, seq, keep_read, .. } = recall;
+        let (open_seq, maps) = (self.opens.tell(ino), self.opens.maps(ino));
+        let item = Item { ino: number, seq, keep_read, open_seq, maps, of_map: false };
+        Some((item, answering, taken))
+    }
+
+    /// If it does not get through, the leader asks again, or the session has ended and all with it.
+    pub async fn return_items(&self, returns: Vec<Return<'_>>) {
+        let items = returns.iter().map(|(item, ..)| *item).collect();
+        let op = Op::ReturnLeases(v1::ReturnLeasesOp { items });
+        if let Err(error) = self.requests.ask(op).await {
+            debug!(%error, "leases were not returned");
+        }
+        drop(returns);
+    }
+}

@@ -1,0 +1,43 @@
+//! Bytes that were read.
+
+use bytes::Bytes;
+
+/// Bytes that a read answered: a few slices in file order, not copied on their way from the socket.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ReadData {
+    parts: Vec<Bytes>,
+    len: usize,
+}
+
+impl ReadData {
+    pub(crate) fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.len += part.len();
+            self.parts.push(part);
+        }
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The slices, in file order.
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    /// One slice; copies only if there is more than one part.
+    pub fn into_bytes(mut self) -> Bytes {
+        match self.parts.len() {
+            0 => Bytes::new(),
+            1 => self.parts.swap_remove(0),
+            _ => self.parts.concat().into(),
+        }
+    }
+}

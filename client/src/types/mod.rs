@@ -1,0 +1,16 @@
+//! What callers of the facade give and get: attributes, handles, flags. Plain values, no wire
+//! types.
+
+mod attr;
+mod data;
+mod dir;
+mod lock;
+mod open;
+mod stat;
+
+pub use attr::{Attr, Creator, FileKind, SetAttr, SetTime};
+pub use data::ReadData;
+pub use dir::{DirEntry, DirPage};
+pub use lock::{Lock, LockKind};
+pub use open::{Allocate, HandleId, OpenFlags, Opened, Seek, Via};
+pub use stat::{Counters, StatFs};

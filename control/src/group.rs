@@ -1,0 +1,104 @@
+//! Calls that only the leader of the metadata group answers.
+
+use crate::dial::{Client, PATIENCE, dial};
+use crate::wire::from_status;
+use std::sync::Arc;
+use tokio::time::timeout;
+use tonic::{Response, Status};
+use weft_net::Transport;
+use weft_proto::{Error, ErrorKind, Result, v1};
+
+/// A request of the control service.
+pub trait Question: Clone + Send {
+    /// What it is answered.
+    type Answer: Send;
+
+    /// Asks one server.
+    fn ask(
+        self,
+        client: &mut Client,
+    ) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
+}
+
+impl Question for v1::RegisterTargetRequest {
+    type Answer = v1::RegisterTargetReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.register_target(self).await
+    }
+}
+
+impl Question for v1::HeartbeatRequest {
+    type Answer = v1::HeartbeatReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.heartbeat(self).await
+    }
+}
+
+/// The metadata group, with a connection to the server that answered last.
+pub struct Group {
+    transport: Arc<dyn Transport>,
+    addresses: Vec<String>,
+    /// Next of `addresses` to try.
+    next: usize,
+    /// Where the leader is, as the last one asked said.
+    leader: Option<String>,
+    client: Option<Client>,
+}
+
+impl Group {
+    /// The group of which the servers at `addresses` are members. Nothing is connected yet.
+    pub fn new(transport: Arc<dyn Transport>, addresses: Vec<String>) -> Self {
+        Self { transport, addresses, next: 0, leader: None, client: None }
+    }
+
+    /// Asks each server once, and the leader that they name, each for 3 s at most. Errors: what the
+    /// leader says; `Unavailable`, `NotLeader` or `TimedOut` of the last one asked when none leads.
+    pub async fn call<Q: Question>(&mut self, question: Q) -> Result<Q::Answer> {
+        let mut last = Error::new(ErrorKind::Unavailable, "no metadata server is configured");
+        for _ in 0..=self.addresses.len() {
+            let mut client = match self.client().await {
+                Ok(client) => client,
+                Err(e) => {
+                    last = e;
+                    continue;
+                }
+            };
+            match timeout(PATIENCE, question.clone().ask(&mut client)).await {
+                Ok(Ok(answer)) => {
+                    self.client = Some(client);
+                    return Ok(answer.into_inner());
+                }
+                Ok(Err(status)) => {
+                    last = from_status(&status);
+                    self.leader = Some(last.hint.clone()).filter(|h| !h.is_empty());
+                    let retry = matches!(last.kind, ErrorKind::NotLeader | ErrorKind::Unavailable);
+                    if !retry {
+                        self.client = Some(client);
+                        return Err(last);
+                    }
+                }
+                Err(_) => {
+                    last = Error::new(ErrorKind::TimedOut, "a metadata server does not answer");
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// The connection that served last, or a new one to the leader if known, else to the next
+    /// server.
+    async fn client(&mut self) -> Result<Client> {
+        if let Some(client) = self.client.take() {
+            return Ok(client);
+        }
+        if let Some(leader) = self.leader.take() {
+            return dial(&self.transport, &leader).await;
+        }
+        let none = || Error::new(ErrorKind::Unavailable, "no metadata server is configured");
+        let at = self.next % self.addresses.len().max(1);
+        self.next = at + 1;
+        dial(&self.transport, self.addresses.get(at).ok_or_else(none)?).await
+    }
+}

@@ -1,0 +1,23 @@
+//! The way to the control plane: the metadata servers' gRPC service.
+//!
+//! - [`dial()`]: a connection to one server, over the transport of the process.
+//! - [`Group`]: calls that only the leader answers, wherever it is.
+//! - [`status_of`], [`statuses`], [`leader_of`]: what servers say of themselves and of the cluster.
+//! - [`watch_map`]: the cluster map and its changes, from one server.
+//! - [`to_status`], [`from_status`]: errors as they cross gRPC.
+//!
+//! Invariant: no wait is without an end but that for the next change of the map, whose connection
+//! is kept alive by pings.
+#![warn(missing_docs)]
+
+mod dial;
+mod group;
+mod map;
+mod status;
+mod wire;
+
+pub use dial::{Client, dial};
+pub use group::{Group, Question};
+pub use map::{News, watch_map};
+pub use status::{Answers, leader_of, leader_status, status_of, statuses};
+pub use wire::{from_status, to_status};

@@ -1,0 +1,173 @@
+//! What the service answers on a leader that tests drive by hand.
+
+use super::*;
+
+/// The leader of a cluster, and what answers there.
+async fn serving() -> (Rig, MetadataService) {
+    let mut rig = Rig::leading().await;
+    let init = v1::InitClusterEntry {
+        cluster: vec![7; 16].into(),
+        profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
+        members: vec![],
+        shard: 0,
+    };
+    rig.propose(v1::log_entry::Body::InitCluster(init));
+    rig.settle().await;
+    rig.acknowledge(&[2]).await;
+    let service = MetadataService::new(
+        rig.driver.node.clone(),
+        Arc::default(),
+        rig.driver.wiring.snapshots.clone(),
+        mpsc::channel(1).0,
+        rig.driver.wiring.shutdown.clone(),
+    );
+    (rig, service)
+}
+
+fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
+    let peer = weft_net::PeerInfo {
+        name: "c".into(),
+        address: "c".into(),
+        cluster: None,
+        features: weft_net::Features::default(),
+    };
+    weft_net::Incoming {
+        op: op::META,
+        head: request.encode_to_vec().into(),
+        payload: Default::default(),
+        peer: Arc::new(peer),
+        deadline: None,
+    }
+}
+
+/// Whoever is told so gives up locks and what it has not written: soft state that has gone with a
+/// term, or is of an earlier one, is no proof.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_over_only_if_the_state_says_so() {
+    use v1::meta_request::Op;
+    let (mut rig, service) = serving().await;
+    let open = Op::OpenSession(v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() });
+    let request = v1::MetaRequest { op: Some(open), ..Default::default() };
+    let mut call = service.call(incoming(&request));
+    assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
+    assert_eq!(rig.pump().await, 1);
+    call.await.unwrap();
+    let node = rig.driver.node.clone();
+    node.soft.with(|s| s.start(Instant::now(), 0, Vec::new()));
+    for (session, kind) in [(1, ErrorKind::Unavailable), (2, ErrorKind::SessionExpired)] {
+        for op in [
+            Op::Recalls(v1::RecallsOp::default()),
+            Op::Renew(v1::RenewOp::default()),
+            Op::Close(v1::CloseOp { items: vec![Default::default()] }),
+        ] {
+            node.lease.extend(Instant::now());
+            let request = v1::MetaRequest { session, op: Some(op), ..Default::default() };
+            let refused = service.call(incoming(&request)).await.map(drop);
+            assert_eq!(refused.unwrap_err().kind, kind, "{:?}", request.op);
+        }
+    }
+}
+
+/// What comes along with an answer cannot be read any more when the change has taken effect.
+#[tokio::test]
+async fn what_was_done_is_told_without_what_comes_along() {
+    use v1::meta_reply::Result as Reply;
+    use v1::meta_request::Op;
+    let (mut rig, service) = serving().await;
+    let open = Op::OpenSession(v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() });
+    let create = |name: &'static str| {
+        Op::Create(v1::CreateOp { parent: 1, name: name.into(), ..Default::default() })
+    };
+    // The lease to make files in the root comes with the layout that they get.
+    for (number, op, damaged, grants) in
+        [(0, open, false, 0), (1, create("f"), false, 2), (2, create("g"), true, 0)]
+    {
+        let request =
+            v1::MetaRequest { session: number.min(1), number, acked_below: 0, op: Some(op) };
+        let mut call = service.call(incoming(&request));
+        assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
+        assert_eq!(rig.pump().await, 1);
+        if damaged {
+            let root = crate::schema::inode(weft_proto::InodeId::ROOT);
+            rig.driver.node.state.damage(root, Some("\u{7f}".into()));
+        }
+        let reply = v1::MetaReply::decode(call.await.unwrap().head).unwrap();
+        assert!(matches!(reply.result, Some(Reply::Open(_) | Reply::OpenSession(_))), "{reply:?}");
+        assert_eq!(reply.grants.len(), grants, "{reply:?}");
+    }
+}
+
+/// The client asks again, and another answers. With nobody to take the lead, only who asks for what
+/// is damaged is told so; and nobody can ask in a way that looks like damage.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_read_its_state_leaves_the_lead_to_who_can() {
+    use v1::meta_request::Op;
+    let (mut rig, service) = serving().await;
+    let node = rig.driver.node.clone();
+    let ask = async |op| {
+        node.lease.extend(Instant::now());
+        let request = v1::MetaRequest { op: Some(op), ..Default::default() };
+        service.call(incoming(&request)).await.map(drop).map_err(|e| e.kind)
+    };
+    let root = || Op::GetAttr(v1::GetAttrOp { ino: 1 });
+    rig.acknowledge(&[2, 3]).await;
+    assert_eq!(ask(root()).await, Ok(()));
+    for (op, refusal) in [
+        (Op::GetAttr(v1::GetAttrOp { ino: u64::MAX }), ErrorKind::Stale),
+        (Op::ReadLink(v1::ReadLinkOp { ino: 1 }), ErrorKind::Invalid),
+        (Op::Lookup(v1::LookupOp { parent: 1, name: vec![0; 9999].into() }), ErrorKind::NotFound),
+        (
+            Op::GetXattr(v1::GetXattrOp { ino: 1, name: vec![7; 9999].into() }),
+            ErrorKind::NoAttribute,
+        ),
+    ] {
+        let refused = ask(op.clone()).await.unwrap_err();
+        assert!(refused == refusal || refused == ErrorKind::NameTooLong, "{op:?}: {refused:?}");
+    }
+    assert_eq!(node.state.failure(), None);
+    rig.driver.on_tick().unwrap();
+
+    advance(node.config.election_timeout()).await;
+    rig.acknowledge(&[2]).await;
+    node.state.damage(crate::schema::inode(weft_proto::InodeId::ROOT), Some("\u{7f}".into()));
+    rig.driver.on_tick().unwrap();
+    assert_eq!(ask(root()).await, Err(ErrorKind::Io), "server 3 is silent");
+    rig.driver.on_tick().unwrap();
+    rig.acknowledge(&[2, 3]).await;
+    let ended = rig.driver.on_tick().unwrap_err();
+    assert!(ended.message.contains("move the whole data folder away"), "{ended}");
+    assert_eq!(ask(root()).await, Err(ErrorKind::Unavailable));
+}
+
+/// Memory is taken for long answers before they are made, and for none that waits for something.
+#[tokio::test]
+async fn a_question_tells_how_long_its_answer_may_get() {
+    use v1::meta_request::Op;
+    let rig = Rig::leading().await;
+    let service = MetadataService::new(
+        rig.driver.node.clone(),
+        Arc::default(),
+        rig.driver.wiring.snapshots.clone(),
+        mpsc::channel(1).0,
+        rig.driver.wiring.shutdown.clone(),
+    );
+    let weigh = |op| {
+        let request = v1::MetaRequest { session: 7, number: 9, op: Some(op), ..Default::default() };
+        service.weigh(op::META, &request.encode_to_vec().into())
+    };
+    let read_dir = |limit, attrs| {
+        weigh(Op::ReadDir(v1::ReadDirOp { ino: 1, limit, attrs, ..Default::default() }))
+    };
+    assert!(weigh(Op::GetExtents(v1::GetExtentsOp { ino: 2, off: 0, len: u64::MAX })) > 1 << 20);
+    assert!(read_dir(0, false) > 1 << 20);
+    assert!(read_dir(256, true) > 256 * (255 + 100) && read_dir(256, true) < 1 << 19);
+    assert!(read_dir(1, false) < 8 << 10);
+    assert!(weigh(Op::Open(v1::OpenOp { ino: 2, ..Default::default() })) > 64 << 10);
+    let lookup = weigh(Op::Lookup(v1::LookupOp { parent: 1, name: vec![b'x'; 255].into() }));
+    assert!((16 << 10..64 << 10).contains(&lookup));
+    assert_eq!(weigh(Op::Recalls(v1::RecallsOp::default())), 0);
+    assert_eq!(weigh(Op::WaitLock(v1::WaitLockOp::default())), 0);
+    assert_eq!(weigh(Op::MkDir(v1::MkDirOp::default())), 0);
+    assert_eq!(service.weigh(op::META, &vec![0xff; 100].into()), 0);
+    assert_eq!(service.weigh(op::SNAPSHOT_PIECE, &Default::default()), 1 << 20);
+}

@@ -1,0 +1,175 @@
+//! Tests of `lock_waits`.
+
+use super::*;
+
+const X: u64 = 100;
+const Y: u64 = 200;
+const Z: u64 = 300;
+
+fn lock(session: u64, ino: u64, kind: Kind) -> v1::Lock {
+    v1::Lock { ino, owner: 7, kind: kind.into(), end: 9, session, ..Default::default() }
+}
+
+fn write(session: u64, ino: u64) -> v1::Lock {
+    lock(session, ino, Kind::Write)
+}
+
+/// Waiters, and what is held; tickets are numbers of sessions.
+#[derive(Default)]
+struct Rig {
+    waits: Waits,
+    held: Vec<v1::Lock>,
+}
+
+impl Rig {
+    fn holding(held: &[v1::Lock]) -> Self {
+        Self { held: held.to_vec(), ..Self::default() }
+    }
+
+    fn wait(&mut self, lock: v1::Lock) -> watch::Receiver<Turn> {
+        let turn = self.waits.wait(SessionId(lock.session), lock.session, &lock).unwrap();
+        self.settle();
+        turn
+    }
+
+    fn settle(&mut self) {
+        let held = &self.held;
+        let mut of = |ino: InodeId, flock| {
+            let on = |l: &&v1::Lock| l.ino == ino.0 && l.flock == flock;
+            Ok(held.iter().filter(on).copied().collect())
+        };
+        self.waits.settle(Instant::now(), &mut of).unwrap();
+    }
+
+    /// What `session` held of `ino` is free.
+    fn free(&mut self, session: u64, ino: u64) {
+        self.held.retain(|l| (l.session, l.ino) != (session, ino));
+        self.waits.was_set(SessionId(session), InodeId(ino), 0, true);
+        self.settle();
+    }
+
+    /// Who has its turn sets its lock.
+    fn take(&mut self, lock: v1::Lock) {
+        self.held.push(lock);
+        self.waits.was_set(SessionId(lock.session), InodeId(lock.ino), lock.session, true);
+        self.settle();
+    }
+}
+
+fn now(turn: &watch::Receiver<Turn>) -> Turn {
+    *turn.borrow()
+}
+
+#[test]
+fn turns_go_round_in_the_order_of_arrival() {
+    let mut rig = Rig::holding(&[write(1, X)]);
+    let turns: Vec<_> = (2..6).map(|s| rig.wait(write(s, X))).collect();
+    for (turn, holder) in turns.iter().zip(1..) {
+        assert_eq!(now(turn), Turn::NotYet);
+        rig.free(holder, X);
+        assert_eq!(now(turn), Turn::Now);
+        // Who has not waited does not get ahead, and who has its turn does.
+        let (next, late) = (holder + 1, write(99, X));
+        assert!(rig.waits.in_the_way(SessionId(99), 0, &late).is_some());
+        assert!(rig.waits.in_the_way(SessionId(next), next, &write(next, X)).is_none());
+        rig.take(write(next, X));
+        assert!(rig.waits.in_the_way(SessionId(99), 0, &late).is_none());
+    }
+}
+
+#[test]
+fn readers_share_a_turn_and_do_not_wait_for_who_cannot_go() {
+    let mut rig = Rig::holding(&[lock(1, X, Kind::Read)]);
+    let writer = rig.wait(write(2, X));
+    let reader = rig.wait(lock(3, X, Kind::Read));
+    assert_eq!((now(&writer), now(&reader)), (Turn::NotYet, Turn::Now));
+    rig.take(lock(3, X, Kind::Read));
+    rig.free(1, X);
+    assert_eq!(now(&writer), Turn::NotYet);
+    rig.free(3, X);
+    assert_eq!(now(&writer), Turn::Now);
+}
+
+#[test]
+fn a_turn_that_was_lost_is_waited_for_again_and_one_not_used_ends() {
+    let mut rig = Rig::default();
+    let (first, second) = (rig.wait(write(1, X)), rig.wait(write(2, X)));
+    assert_eq!((now(&first), now(&second)), (Turn::Now, Turn::NotYet));
+    rig.held.push(write(3, X));
+    rig.waits.was_set(SessionId(1), InodeId(X), 1, false);
+    rig.settle();
+    assert_eq!(now(&first), Turn::NotYet);
+    rig.free(3, X);
+    assert_eq!((now(&first), now(&second)), (Turn::Now, Turn::NotYet));
+    let later = Instant::now() + PATIENCE + Duration::from_secs(1);
+    rig.waits.look_around(later);
+    rig.settle();
+    assert_eq!(now(&second), Turn::Now);
+    // Nobody asks for it any more.
+    drop(second);
+    rig.waits.ended(SessionId(2));
+    assert!(rig.waits.queues.is_empty());
+}
+
+#[test]
+fn who_asks_on_keeps_its_place_and_who_does_not_loses_it() {
+    let mut rig = Rig::holding(&[write(1, X)]);
+    drop(rig.wait(write(2, X)));
+    let third = rig.wait(write(3, X));
+    let start = Instant::now();
+    rig.waits.look_around(start);
+    let second = rig.wait(write(2, X));
+    rig.waits.look_around(start + 2 * PATIENCE);
+    assert_eq!(rig.waits.queues[&InodeId(X)].len(), 2);
+    drop(second);
+    rig.waits.look_around(start + 2 * PATIENCE);
+    rig.waits.look_around(start + 4 * PATIENCE);
+    rig.free(1, X);
+    assert_eq!(now(&third), Turn::Now);
+    rig.waits.cancel(SessionId(3), 3);
+    assert!(rig.waits.queues.is_empty());
+}
+
+#[test]
+fn the_last_to_close_a_circle_is_told() {
+    let mut rig = Rig::holding(&[write(1, X), write(2, Y), write(3, Z)]);
+    let first = rig.wait(write(1, Y));
+    let second = rig.wait(write(2, Z));
+    assert_eq!((now(&first), now(&second)), (Turn::NotYet, Turn::NotYet));
+    let third = rig.wait(write(3, X));
+    let told = (now(&first), now(&second), now(&third));
+    assert_eq!(told, (Turn::NotYet, Turn::NotYet, Turn::Deadlock));
+    // It gives up what it holds, and the others go on.
+    rig.free(3, Z);
+    assert_eq!(now(&second), Turn::Now);
+}
+
+#[test]
+fn two_who_would_both_upgrade_are_a_circle() {
+    let mut rig = Rig::holding(&[lock(1, X, Kind::Read), lock(2, X, Kind::Read)]);
+    let first = rig.wait(write(1, X));
+    let second = rig.wait(write(2, X));
+    assert_eq!((now(&first), now(&second)), (Turn::NotYet, Turn::Deadlock));
+}
+
+#[test]
+fn a_circle_that_closes_behind_a_waiter_is_found() {
+    // 1 waits for Y; 2 holds Y. 3 holds nothing yet, waits for X of 1 and then gets Y itself.
+    let mut rig = Rig::holding(&[write(1, X), write(2, Y)]);
+    let first = rig.wait(write(1, Y));
+    let third = rig.wait(write(3, X));
+    assert_eq!((now(&first), now(&third)), (Turn::NotYet, Turn::NotYet));
+    rig.held.push(write(3, Y));
+    rig.free(2, Y);
+    assert_eq!(now(&first), Turn::Deadlock);
+}
+
+#[test]
+fn locks_of_flock_close_no_circle() {
+    let flock = |session, ino| v1::Lock { flock: true, ..write(session, ino) };
+    let mut rig = Rig::holding(&[flock(1, X), flock(2, Y)]);
+    let (a, b) = (rig.wait(flock(1, Y)), rig.wait(flock(2, X)));
+    assert_eq!((now(&a), now(&b)), (Turn::NotYet, Turn::NotYet));
+    // Nor do they stand in the way of the other sort.
+    assert_eq!(now(&rig.wait(write(3, X))), Turn::Now);
+}

@@ -1,0 +1,114 @@
+//! Peers that die, stop, are not there, or are of another kind.
+
+use crate::support::*;
+use crate::transport;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use weft_net::{Outgoing, Peers, ServerOptions};
+use weft_proto::ErrorKind;
+
+#[tokio::test]
+async fn the_death_of_a_peer_fails_all_calls_at_once_and_its_return_is_found() {
+    let (service, mut held) = holding();
+    let mut server = Server::start(service, options()).await;
+    let peer = peer(&server.address);
+    let mut calls = JoinSet::new();
+    for _ in 0..50 {
+        let peer = peer.clone();
+        calls.spawn(async move { ask(&peer, ECHO, b"").await });
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..50 {
+        waiting.push(held.recv().await.unwrap());
+    }
+    let killed = Instant::now();
+    server.kill().await;
+    for ended in calls.join_all().await {
+        assert_eq!(ended.unwrap_err().kind, ErrorKind::Unavailable);
+    }
+    assert!(killed.elapsed() < Duration::from_secs(2));
+
+    // Nobody listens: fails, and not only at the deadline.
+    assert_eq!(ask(&peer, ECHO, b"").await.unwrap_err().kind, ErrorKind::Unavailable);
+    assert!(killed.elapsed() < Duration::from_secs(5));
+    // A deadline bounds the wait for an attempt that is backing off.
+    let short = Instant::now() + Duration::from_millis(1);
+    let error = peer.call_op::<u64, u64>(ECHO, &1, short).await.unwrap_err();
+    assert!(matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable));
+
+    let _back = Server::start_at(&server.address, echo(), options()).await;
+    let found = timeout(Duration::from_secs(5), async {
+        loop {
+            match ask(&peer, ECHO, b"back").await {
+                Ok(answer) => return answer,
+                Err(error) => assert_eq!(error.kind, ErrorKind::Unavailable),
+            }
+        }
+    });
+    assert_eq!(found.await.unwrap(), "back");
+}
+
+#[tokio::test]
+async fn a_stopping_server_finishes_what_it_began() {
+    let (service, mut held) = holding();
+    let mut server = Server::start(service, options()).await;
+    let peer = peer(&server.address);
+    let call = tokio::spawn({
+        let peer = peer.clone();
+        async move { ask(&peer, ECHO, b"last").await }
+    });
+    let Held { request, answer } = held.recv().await.unwrap();
+    server.stop.send_replace(true);
+    tokio::task::yield_now().await;
+    answer.send(Ok(Outgoing { head: request.head, payload: vec![] })).unwrap();
+    assert_eq!(call.await.unwrap().unwrap(), "last");
+    timeout(Duration::from_secs(4), &mut server.task).await.unwrap().unwrap();
+    assert_eq!(ask(&peer, ECHO, b"").await.unwrap_err().kind, ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn another_cluster_is_refused_with_a_clear_error() {
+    let mut options = options();
+    options.identity = identity("storaged 1", Some(1));
+    let server = Server::start(echo(), options).await;
+    let peers = Peers::new(transport(), identity("mount", None));
+    ask(&peers.peer(&server.address), ECHO, b"").await.unwrap();
+
+    let peers = Peers::new(transport(), identity("mount", None));
+    peers.set_cluster(weft_proto::Uuid([2; 16]));
+    let error = ask(&peers.peer(&server.address), ECHO, b"").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::WrongCluster);
+    for part in ["storaged 1", "mount", "0101", "0202"] {
+        assert!(error.message.contains(part), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn http2_is_handed_over_whole() {
+    let (to, mut http2) = mpsc::channel(1);
+    let options = ServerOptions { http2: Some(to), ..options() };
+    let server = Server::start(echo(), options).await;
+    let mut ours = transport().stream(&server.address.parse().unwrap()).await.unwrap();
+    let said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand more";
+    ours.write_all(said).await.unwrap();
+    let mut stream = http2.recv().await.unwrap();
+    let mut heard = vec![0; said.len()];
+    stream.read_exact(&mut heard).await.unwrap();
+    assert_eq!(heard, said);
+    stream.write_all(b"answer").await.unwrap();
+    let mut answer = [0; 6];
+    ours.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"answer");
+}
+
+#[tokio::test]
+async fn what_is_no_address_cannot_be_reached() {
+    for wrong in ["", "nowhere", "a b:1", "unknown://127.0.0.1:1"] {
+        let error = ask(&peer(wrong), ECHO, b"").await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{wrong}: {error}");
+    }
+    assert!(transport().bind(&"unknown://127.0.0.1:0".parse().unwrap()).await.is_err());
+}
