@@ -108,6 +108,7 @@ operations! {
     GetLayout(op) = Read { reads: one(op.ino) }
     ListSegments(_) = Read {}
     Check(_) = Read {}
+    GetUsage(op) = Read { reads: one(op.ino), below: true }
 
     Open(op) = Soft { reads: one(op.ino) }
     Close(_) = Soft {}

@@ -44,6 +44,17 @@ impl Filesystem {
         }
     }
 
+    /// What lies under a directory, it included, as committed: what is still buffered on this mount
+    /// or another is not counted. Looks at all of it, which takes seconds for a million inodes.
+    /// Errors: `Stale`.
+    pub async fn usage(&self, ino: InodeId) -> Result<v1::GetUsageReply> {
+        let op = v1::GetUsageOp { ino: ino.0 };
+        match self.inner.requests.ask_patiently(Op::GetUsage(op)).await? {
+            Reply::Usage(usage) => Ok(usage),
+            _ => Err(unexpected("a question for usage")),
+        }
+    }
+
     /// The attributes in an answer, as this mount sees them.
     pub(super) fn attr(&self, reply: Reply) -> Result<Attr> {
         match reply {

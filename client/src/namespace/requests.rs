@@ -32,6 +32,12 @@ impl Requests {
         self.group.ask(op, deadline).await
     }
 
+    /// A request that works long on its server.
+    pub async fn ask_patiently(&self, op: Op) -> Result<Reply> {
+        self.settle_for(&op).await?;
+        self.group.ask_patiently(op).await
+    }
+
     /// A request that changes something, once (I4).
     pub async fn change(&self, op: Op) -> Result<Reply> {
         let deadline = self.deadline();

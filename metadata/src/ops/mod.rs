@@ -14,6 +14,7 @@ mod fallocate;
 mod get_attr;
 mod get_extents;
 mod get_layout;
+mod get_usage;
 mod get_xattr;
 mod init_cluster;
 mod link;
@@ -83,6 +84,7 @@ fn handler(op: &Op) -> Handler<'_> {
         Op::GetLayout(op) => Read(op),
         Op::ListSegments(op) => Read(op),
         Op::Check(op) => Read(op),
+        Op::GetUsage(op) => Read(op),
         Op::Open(_) | Op::Lease(_) => Soft { longest: open::LONGEST },
         Op::Close(_)
         | Op::Renew(_)

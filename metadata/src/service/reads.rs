@@ -20,7 +20,7 @@ pub(super) async fn answer(cx: &RequestContext<'_>, op: &Op) -> Result<v1::MetaR
         Op::Lookup(op) => lookup(cx, op).await,
         Op::ReadDir(op) => read_dir(cx, op).await,
         Op::StatFs(_) => stat_fs(cx).await,
-        Op::Check(_) => check(cx).await,
+        Op::Check(_) | Op::GetUsage(_) => beside(cx).await,
         Op::GetAttr(v1::GetAttrOp { ino }) | Op::GetExtents(v1::GetExtentsOp { ino, .. }) => {
             of_inode(cx, InodeId(*ino)).await
         }
@@ -122,17 +122,17 @@ async fn stat_fs(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
     Ok(reply)
 }
 
-/// Looks at every record, which takes seconds for a million: beside the event loop, without which
-/// this server would lose its lead.
-async fn check(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
+/// What looks at very many records, which takes seconds for a million: beside the event loop,
+/// without which this server would lose its lead.
+async fn beside(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
     cx.may_read(None).await?;
     let (state, request) = (cx.node.state.clone(), cx.request.clone());
-    let check = move || state.read(&request);
+    let read = move || state.read(&request);
     if !cx.node.env.threads {
-        return check();
+        return read();
     }
-    let ended = tokio::task::spawn_blocking(check).await;
-    ended.map_err(|error| Error::new(ErrorKind::Internal, format!("the check: {error}")))?
+    let ended = tokio::task::spawn_blocking(read).await;
+    ended.map_err(|error| Error::new(ErrorKind::Internal, format!("a long read: {error}")))?
 }
 
 /// Extended attributes that come unasked with one answer, in bytes.

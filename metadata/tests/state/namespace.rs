@@ -250,3 +250,34 @@ fn a_directory_is_not_moved_into_the_depths() {
     mkdir(&mut rig, deep, "deeper");
     rig.check();
 }
+
+#[test]
+fn usage_counts_what_lies_under_a_directory_once() {
+    let mut rig = Rig::in_memory();
+    let usage = |rig: &Rig, ino| match rig.read(Op::GetUsage(v1::GetUsageOp { ino })) {
+        Ok(Reply::Usage(usage)) => Some((usage.inodes, usage.bytes)),
+        Err(ErrorKind::Stale) => None,
+        other => panic!("usage of {ino} answered {other:?}"),
+    };
+    let (dir, beside) = (mkdir(&mut rig, ROOT, "dir"), mkdir(&mut rig, ROOT, "beside"));
+    let below = mkdir(&mut rig, dir, "below");
+    let mut make = |parent, len: usize| {
+        let Ok(Reply::Attr(file)) = mknod(&mut rig, parent, format!("f{len}")) else { panic!() };
+        let inline = Some(v1::extent::Source::Inline(vec![1; len].into()));
+        let extents = vec![v1::Extent { file_off: 1 << 30, len: len as u64, source: inline }];
+        let op = v1::CommitExtentsOp { ino: file.ino, extents, ..Default::default() };
+        run(&mut rig, Op::CommitExtents(op)).unwrap();
+        file.ino
+    };
+    let (_, twice, _) = (make(dir, 10), make(below, 200), make(beside, 3000));
+    for (parent, name) in [(dir, "again"), (beside, "elsewhere")] {
+        let name = name.into();
+        run(&mut rig, Op::Link(v1::LinkOp { ino: twice, parent, name })).unwrap();
+    }
+    assert_eq!(usage(&rig, dir), Some((4, 210)));
+    assert_eq!(usage(&rig, below), Some((2, 200)));
+    assert_eq!(usage(&rig, beside), Some((3, 3200)));
+    assert_eq!(usage(&rig, ROOT), Some((7, 3210)));
+    assert_eq!(usage(&rig, twice), Some((1, 200)));
+    assert_eq!(usage(&rig, ROOT + 99), None);
+}
