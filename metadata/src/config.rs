@@ -63,6 +63,9 @@ pub struct Config {
     /// be on its way.
     #[serde(default = "default_placement_keep_ms")]
     pub placement_keep_ms: u64,
+    /// How often the targets are told to read one segment, drawn at random.
+    #[serde(default = "default_sample_interval_ms")]
+    pub sample_interval_ms: u64,
     /// A target fuller than this many percent takes no new chunks; it is taken back five below.
     #[serde(default = "default_full_percent")]
     pub full_percent: u64,
@@ -98,6 +101,9 @@ fn default_placement_settle_ms() -> u64 {
 fn default_placement_keep_ms() -> u64 {
     600_000
 }
+fn default_sample_interval_ms() -> u64 {
+    60_000
+}
 fn default_full_percent() -> u64 {
     95
 }
@@ -123,6 +129,7 @@ impl Config {
             target_down_ms: default_target_down_ms(),
             placement_settle_ms: default_placement_settle_ms(),
             placement_keep_ms: default_placement_keep_ms(),
+            sample_interval_ms: default_sample_interval_ms(),
             full_percent: default_full_percent(),
             max_connections: default_max_connections(),
         }
@@ -186,6 +193,7 @@ impl Config {
             ("target_down_ms", self.target_down_ms, 100),
             ("placement_settle_ms", self.placement_settle_ms, 1),
             ("placement_keep_ms", self.placement_keep_ms, 1),
+            ("sample_interval_ms", self.sample_interval_ms, 1),
             ("max_connections", self.max_connections, 16),
         ] {
             if value < min || value > 1 << 40 {
@@ -237,8 +245,8 @@ mod tests {
         id = 2
         listen = "127.0.0.1:7002"
         data_dir = "/var/lib/weft/metadata"
-        peers = [{ id = 1, address = "a:7001" }, { id = 2, address = "b:7002" }, { id = 3,
-            address = "[::1]:7003" }]
+        peers = [{ id = 1, address = "a:7001" }, { id = 2, address = "b:7002" },
+            { id = 3, address = "[::1]:7003" }]
     "#;
 
     #[test]

@@ -327,6 +327,18 @@ impl StateMachine {
         self.list((from, to), limit, |_, info| Ok(info))
     }
 
+    /// The first committed segment whose id is this one or a later one.
+    pub fn segment_from(&self, id: SegmentId) -> Result<Option<v1::SegmentInfo>> {
+        let range = (schema::segment(id), schema::all(Tag::Segment).1);
+        let first = self.list(range, 1, |_, record: schema::Segment| Ok(record.info))?;
+        Ok(first.into_iter().next())
+    }
+
+    /// Whether the segment is committed, and shown by a file.
+    pub fn is_committed(&self, id: SegmentId) -> Result<bool> {
+        Ok(self.read_by(self.store.newest(|s| s.get(&schema::segment(id))))?.is_some())
+    }
+
     /// Whether metadata knows the segment: committed, or waiting for deletion.
     pub fn segment_known(&self, id: SegmentId) -> Result<bool> {
         let known = self.store.view(|s| -> StoreResult<bool> {

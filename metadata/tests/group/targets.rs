@@ -21,8 +21,13 @@ type Lists = Arc<Mutex<Vec<u64>>>;
 /// Sessions that a daemon was told have ended, by their target.
 type Fences = Arc<Mutex<Vec<(u32, RangeInclusive<u64>)>>>;
 
+/// Chunks that a daemon was asked to verify.
+type Verified = Arc<Mutex<BTreeSet<ChunkId>>>;
+
 /// A daemon's chunk service without disks.
+#[derive(Clone, Default)]
 struct Daemon {
+    verified: Verified,
     chunks: Chunks,
     lists: Lists,
     fences: Fences,
@@ -35,7 +40,11 @@ impl Daemon {
     }
 
     async fn start_listed() -> (String, Chunks, Lists, Fences, watch::Sender<bool>) {
-        let (chunks, lists, fences) = (Chunks::default(), Lists::default(), Fences::default());
+        let (address, Self { chunks, lists, fences, .. }, stop) = Self::start_whole().await;
+        (address, chunks, lists, fences, stop)
+    }
+
+    async fn start_whole() -> (String, Self, watch::Sender<bool>) {
         let listener = weft_net::tcp().bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_address().unwrap().to_string();
         let (stop, stopped) = watch::channel(false);
@@ -43,10 +52,9 @@ impl Daemon {
             max_payload: 4096,
             ..ServerOptions::new(weft_net::Identity { name: "daemon".into(), cluster: None })
         };
-        let daemon =
-            Daemon { chunks: chunks.clone(), lists: lists.clone(), fences: fences.clone() };
-        tokio::spawn(weft_net::serve(listener, Arc::new(daemon), options, stopped));
-        (address, chunks, lists, fences, stop)
+        let daemon = Self::default();
+        tokio::spawn(weft_net::serve(listener, Arc::new(daemon.clone()), options, stopped));
+        (address, daemon, stop)
     }
 }
 
@@ -62,6 +70,13 @@ impl Service for Daemon {
                     delete.chunks.iter().map(|&c| (delete.target, ChunkId::try_from(c).unwrap()));
                 let deleted = keys.filter(|k| chunks.remove(k)).count() as u64;
                 Ok(Outgoing::message(&v1::DeleteReply { deleted }))
+            }
+            op::VERIFY => {
+                let verify = v1::VerifyRequest::decode(request.head).unwrap();
+                let chunk = ChunkId::try_from(verify.chunk.unwrap()).unwrap();
+                assert!(chunks.contains(&(verify.target, chunk)), "{chunk}");
+                self.verified.lock().unwrap().insert(chunk);
+                Ok(Outgoing::message(&v1::VerifyReply::default()))
             }
             op::FENCE => {
                 let fence = v1::FenceRequest::decode(request.head).unwrap();
@@ -468,6 +483,28 @@ async fn a_target_that_was_opened_anew_is_looked_at_as_a_whole() {
     opened.store(2, Ordering::SeqCst);
     while !chunks.lock().unwrap().is_empty() {
         assert!(begin.elapsed() < PATIENCE, "what came back is not deleted");
+        sleep(Duration::from_millis(20)).await;
+    }
+    beats.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_shard_of_a_segment_is_verified_in_the_course_of_time() {
+    let group = Group::start(1, |c| c.sample_interval_ms = 10).await;
+    let mut client = group.client();
+    client.open_session().await;
+    let address = client.leader.clone();
+    let (daemon, Daemon { chunks, verified, .. }, _stop) = Daemon::start_whole().await;
+    let (_, beats) = register(&address, &daemon, 6).await;
+    let map = map_until(&address, "groups", |m| !active(m).is_empty()).await;
+    for seq in [1, 2, 900] {
+        write_file(&mut client, &chunks, &map, &format!("f{seq}"), seq).await;
+    }
+    let all: BTreeSet<_> = chunks.lock().unwrap().iter().map(|(_, chunk)| *chunk).collect();
+    assert_eq!(all.len(), 18);
+    let until = Instant::now() + PATIENCE;
+    while *verified.lock().unwrap() != all {
+        assert!(Instant::now() < until, "{:?}", verified.lock().unwrap());
         sleep(Duration::from_millis(20)).await;
     }
     beats.abort();
