@@ -29,9 +29,6 @@ pub struct Config {
     pub listen: String,
     /// All servers of the group, this one included: the same list on each. Fixed once data exists.
     pub peers: Vec<Member>,
-    /// The shard of the namespace that the group owns; used when the cluster is made.
-    #[serde(default)]
-    pub shard: u16,
     /// Folder for log, state and snapshots.
     pub data_dir: PathBuf,
     /// Redundancy of the first pool, such as `4+2` or `replica=3`; used when the cluster is made.
@@ -118,7 +115,6 @@ impl Config {
             id,
             listen,
             peers,
-            shard: 0,
             data_dir,
             profile: default_profile(),
             election_ms: default_election_ms(),

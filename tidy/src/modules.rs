@@ -1,6 +1,6 @@
 //! The modules of a crate: which file each is in, what it defines, what it imports.
 
-use crate::paths::{self, Use};
+use crate::paths::{self, Names, Use};
 use crate::workspace::{Package, Workspace};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -28,10 +28,8 @@ pub struct Module {
     items: BTreeSet<String>,
     /// What `use` brings here.
     pub uses: Vec<Use>,
-    /// All other paths that the code here has, test code left out.
-    pub paths: Vec<Vec<String>>,
-    /// Types that have an `impl` block here.
-    pub implements: Vec<Vec<String>>,
+    /// What the code here names otherwise, test code left out.
+    pub names: Names,
 }
 
 /// Where a path leads.
@@ -74,6 +72,11 @@ impl Modules {
         &self.modules[id]
     }
 
+    /// The modules that are declared in one.
+    pub fn declared(&self, id: Id) -> impl Iterator<Item = Id> {
+        self.modules[id].children.values().copied()
+    }
+
     /// The file that a path leads to.
     pub fn file_of(&self, target: &Target) -> &Path {
         match target {
@@ -101,8 +104,7 @@ impl Modules {
             children: BTreeMap::new(),
             items: items.iter().filter_map(|item| paths::name(item)).collect(),
             uses: items.iter().flat_map(|item| paths::uses(item)).collect(),
-            paths: paths::all(&items),
-            implements: items.iter().filter_map(|item| paths::implemented(item)).collect(),
+            names: paths::names(&items),
         });
         for item in items {
             let Item::Mod(module) = item else { continue };
@@ -187,7 +189,7 @@ impl Modules {
         let imports = imports.filter_map(|import| self.item(id, &import.path));
         // A single name is of something imported, which counts already, but for what `*` brings.
         let globs = module.uses.iter().any(|import| !import.public && import.name.is_none());
-        let paths = module.paths.iter().filter_map(|path| match path.len() {
+        let paths = module.names.paths.iter().filter_map(|path| match path.len() {
             1 if globs => self.item(id, path),
             0 | 1 => None,
             _ => self.resolve(id, path),

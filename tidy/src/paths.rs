@@ -1,8 +1,9 @@
 //! Paths in a syntax tree, those in macros too.
 
 use proc_macro2::{TokenStream, TokenTree};
+use std::collections::BTreeSet;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemUse, Type, UseTree, Visibility};
+use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 
 /// One name that `use` brings.
 pub struct Use {
@@ -53,13 +54,6 @@ pub fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// The type that an `impl` block is for.
-pub fn implemented(item: &Item) -> Option<Vec<String>> {
-    let Item::Impl(item) = item else { return None };
-    let Type::Path(path) = &*item.self_ty else { return None };
-    Some(path.path.segments.iter().map(|segment| segment.ident.to_string()).collect())
-}
-
 /// The names that an item brings, if it is a `use`.
 pub fn uses(item: &Item) -> Vec<Use> {
     let Item::Use(item) = item else { return Vec::new() };
@@ -98,22 +92,31 @@ fn spread(tree: &UseTree, before: &mut Vec<String>, public: bool, uses: &mut Vec
     }
 }
 
-/// All paths of these items but those of `use` and of modules inside.
-pub fn all(items: &[&Item]) -> Vec<Vec<String>> {
-    let mut found = Found(Vec::new());
-    for item in items {
-        if !matches!(item, Item::Use(_) | Item::Mod(_)) {
-            found.visit_item(item);
-        }
-    }
-    found.0
+/// What code names.
+#[derive(Default)]
+pub struct Names {
+    /// All paths but those of `use` and of modules inside.
+    pub paths: Vec<Vec<String>>,
+    /// Methods that are called.
+    pub calls: BTreeSet<String>,
+    /// Methods that are defined.
+    pub methods: BTreeSet<String>,
 }
 
-struct Found(Vec<Vec<String>>);
+/// What these items name.
+pub fn names(items: &[&Item]) -> Names {
+    let mut names = Names::default();
+    for item in items {
+        if !matches!(item, Item::Use(_) | Item::Mod(_)) {
+            names.visit_item(item);
+        }
+    }
+    names
+}
 
-impl<'ast> Visit<'ast> for Found {
+impl<'ast> Visit<'ast> for Names {
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        self.0.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        self.paths.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         visit::visit_path(self, path);
     }
 
@@ -121,12 +124,22 @@ impl<'ast> Visit<'ast> for Found {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         let mut uses = Vec::new();
         spread(&item.tree, &mut Vec::new(), false, &mut uses);
-        self.0.extend(uses.into_iter().map(|import| import.path));
+        self.paths.extend(uses.into_iter().map(|import| import.path));
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.calls.insert(call.method.to_string());
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        self.methods.insert(function.sig.ident.to_string());
+        visit::visit_impl_item_fn(self, function);
     }
 
     fn visit_macro(&mut self, called: &'ast syn::Macro) {
         self.visit_path(&called.path);
-        in_tokens(called.tokens.clone(), &mut self.0);
+        in_tokens(called.tokens.clone(), &mut self.paths);
     }
 }
 

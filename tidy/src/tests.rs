@@ -133,13 +133,17 @@ fn a_journey_that_the_code_does_not_make_is_found() {
     house.breaks("journeys", "ARCHITECTURE.md");
     house.write("ARCHITECTURE.md", "## One call\n1. `net/src/gone.rs`: is not there\n");
     house.breaks("journeys", "ARCHITECTURE.md");
-    // A type whose methods lie elsewhere leads there.
+    // A method leads to where it is defined.
     house.write(
         "ARCHITECTURE.md",
         "## One call\n1. `net/src/peer.rs`\n2. `net/src/queue/push.rs`\n",
     );
+    house.append("net/src/peer.rs", "fn f(peer: Peer) { peer.0.push() }\n");
     house.append("net/src/queue.rs", "mod push;\n");
-    house.write("net/src/queue/push.rs", "//! Pushes.\nuse super::Queue;\nimpl Queue {}\n");
+    house.write(
+        "net/src/queue/push.rs",
+        "//! Pushes.\nuse super::Queue;\nimpl Queue { pub fn push(self) {} }\n",
+    );
     assert_eq!(house.findings(), []);
 }
 

@@ -48,10 +48,18 @@ impl Group {
 
     /// A request that works long on its server.
     pub async fn ask_patiently(&self, op: Op) -> Result<Reply> {
-        let session = self.sessions.current().id.0;
-        let request = v1::MetaRequest { session, op: Some(op), ..Default::default() };
         let deadline = after(self.op_deadline.saturating_mul(10));
-        self.send(&request, LONG_ATTEMPT_TIMEOUT, deadline).await?.result()
+        loop {
+            let session = self.sessions.current().id;
+            let op = Some(op.clone());
+            let request = v1::MetaRequest { session: session.0, op, ..Default::default() };
+            match self.send(&request, LONG_ATTEMPT_TIMEOUT, deadline).await {
+                Err(f) if f.error.kind == ErrorKind::SessionExpired => {
+                    self.sessions.replacement(session, deadline).await?;
+                }
+                answer => return answer?.result(),
+            }
+        }
     }
 
     /// A request that changes something, once (I4).
@@ -59,19 +67,32 @@ impl Group {
         loop {
             let session = self.sessions.current();
             match self.change_in(&session, op.clone(), deadline).await {
-                Err(f) if f.error.kind == ErrorKind::SessionExpired => {
-                    self.sessions.replacement(session.id, deadline).await?;
-                    if f.ambiguous {
-                        return Err(Error::new(
-                            ErrorKind::Io,
-                            "the cluster declared this mount dead while a request was under way; \
-                             whether it took effect is not known: check and repeat it",
-                        ));
-                    }
-                }
-                answer => return Ok(answer?),
+                Err(failed) => self.may_repeat(failed, &session, deadline).await?,
+                Ok(reply) => return Ok(reply),
             }
         }
+    }
+
+    /// Returns when a change that failed in this session can be repeated in the next one. Errors:
+    /// those of the change; `Io` if it may have taken effect.
+    pub async fn may_repeat(
+        &self,
+        failed: Failed,
+        session: &Session,
+        deadline: Instant,
+    ) -> Result<()> {
+        if failed.error.kind != ErrorKind::SessionExpired {
+            return Err(failed.error);
+        }
+        self.sessions.replacement(session.id, deadline).await?;
+        if failed.ambiguous {
+            return Err(Error::new(
+                ErrorKind::Io,
+                "the cluster declared this mount dead while a request was under way; whether it \
+                 took effect is not known: check and repeat it",
+            ));
+        }
+        Ok(())
     }
 
     /// As [`Self::change`], in this session or not at all.

@@ -41,8 +41,15 @@ impl Requests {
     /// A request that changes something, once (I4).
     pub async fn change(&self, op: Op) -> Result<Reply> {
         let deadline = self.deadline();
-        self.settle_for(&op).await?;
-        self.group.change(op, deadline).await
+        loop {
+            // In each session anew: more may have been made while the last one was ending.
+            self.settle_for(&op).await?;
+            let session = self.group.sessions.current();
+            match self.group.change_in(&session, op.clone(), deadline).await {
+                Err(failed) => self.group.may_repeat(failed, &session, deadline).await?,
+                Ok(reply) => return Ok(reply),
+            }
+        }
     }
 
     /// As [`Self::change`], in this session or not at all.

@@ -28,7 +28,9 @@ pub async fn expire_sessions(node: &Arc<Node>) {
                 tracing::warn!(?stall, "this server stood still; sessions get that much longer");
             }
             node.soft.with(|s| {
-                s.stalled(stall);
+                if !stall.is_zero() {
+                    s.stalled(stall);
+                }
                 s.begin_expiry(now, ttl, RECALL_TIMEOUT_TTLS * ttl)
             })
         };

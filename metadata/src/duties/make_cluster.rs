@@ -24,7 +24,8 @@ pub async fn make_cluster(node: &Node) {
             cluster: cluster.to_vec().into(),
             profile: Some(profile.into()),
             members,
-            shard: node.config.shard.into(),
+            // The whole namespace is one shard so far.
+            shard: 0,
         };
         if propose(node, "make the cluster", Body::InitCluster(entry)).await.is_err() {
             sleep(LOOK_INTERVAL).await;

@@ -2,13 +2,14 @@
 //! damage that spreads is heard of long before all data has been scrubbed.
 
 use crate::node::Node;
-use rand::Rng;
+use crate::state::StateMachine;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_net::Peers;
-use weft_proto::{ErrorKind, Result, SegmentId, SessionId, v1};
+use weft_proto::{ErrorKind, Result, SegmentId, SessionId};
 use weft_segments::{Map, Segment, TargetClient};
 
 /// How long a storage daemon may take to read a chunk.
@@ -19,7 +20,9 @@ pub async fn sample(node: &Arc<Node>, peers: &Arc<Peers>) {
     let mut rng = node.env.rng(0x7361_6d70_6c65_0000 ^ node.config.id.0);
     loop {
         sleep(Duration::from_millis(node.config.sample_interval_ms)).await;
-        match draw(node, &mut rng) {
+        let (state, seed) = (node.state.clone(), rng.random());
+        // Beside the event loop: it may pass over very much that was deleted.
+        match node.env.blocking(move || draw(&state, seed)).await {
             Ok(Some(segment)) => verify(node, peers, &segment).await,
             Ok(None) => {}
             Err(error) => tracing::error!("cannot draw a segment to be verified: {error}"),
@@ -28,32 +31,25 @@ pub async fn sample(node: &Arc<Node>, peers: &Arc<Peers>) {
 }
 
 /// A committed segment: of a session that is drawn, or of one that came later if that has none.
-fn draw(node: &Node, rng: &mut StdRng) -> Result<Option<Segment>> {
-    let first = |session, seq| {
-        let id = SegmentId { session: SessionId(session), seq };
-        node.state.segment_from(id)
-    };
-    let drawn = rng.random_range(0..node.state.next_session()?);
-    let found = match first(drawn, 0)? {
-        None => first(0, 0)?,
+fn draw(state: &StateMachine, seed: u64) -> Result<Option<Segment>> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let drawn = SessionId(rng.random_range(0..state.next_session()?));
+    let found = match state.segment_from(SegmentId { session: drawn, seq: 0 })? {
+        None => state.segment_from(SegmentId::default())?,
         found => found,
     };
-    let Some(found) = found else { return Ok(None) };
-    let session = found.segment_id()?.session.0;
-    let in_session = |info: &Option<v1::SegmentInfo>| {
-        info.as_ref().and_then(|info| info.id).is_some_and(|id| id.session == session)
-    };
-    // The last number of the session, by halves.
-    let (mut last, mut beyond) = (0, u64::MAX);
-    while beyond - last > 1 {
-        let middle = last + (beyond - last) / 2;
-        match in_session(&first(session, middle)?) {
-            true => last = middle,
-            false => beyond = middle,
-        }
+    let Some(mut found) = found else { return Ok(None) };
+    let SegmentId { session, seq } = found.segment_id()?;
+    // About where the session's numbers end, in steps that grow until they are past it.
+    let (mut last, mut step) = (seq, 1u64);
+    while let Some(further) = state.segment_of(session, last.saturating_add(step))? {
+        last = further.segment_id()?.seq;
+        step = step.saturating_mul(2);
     }
-    let chosen = first(session, rng.random_range(0..=last))?;
-    chosen.map(Segment::try_from).transpose()
+    if let Some(chosen) = state.segment_of(session, rng.random_range(seq..=last))? {
+        found = chosen;
+    }
+    Segment::try_from(found).map(Some)
 }
 
 async fn verify(node: &Node, peers: &Peers, segment: &Segment) {
@@ -67,6 +63,12 @@ async fn verify(node: &Node, peers: &Peers, segment: &Segment) {
             (segment.chunk(shard), TargetClient::new(peers, target.id, &target.address));
         match client.verify(chunk, Instant::now() + VERIFY_TIMEOUT).await {
             Ok(None) => {}
+            // What the drive cannot read is as good as damaged.
+            Err(e) if e.kind == ErrorKind::Io => tracing::error!(
+                %chunk, target = %client,
+                "a chunk cannot be read: scrub that target (weft target scrub), and look at its \
+                 drive: {e}"
+            ),
             Ok(Some(off)) => tracing::error!(
                 %chunk, target = %client, off,
                 "a chunk is damaged: scrub that target (weft target scrub), and look at its drive"
@@ -76,7 +78,7 @@ async fn verify(node: &Node, peers: &Peers, segment: &Segment) {
                 Ok(false) => return,
                 _ => tracing::error!(%chunk, target = %client, "a chunk is missing: run weft fsck"),
             },
-            Err(e) => tracing::warn!(%chunk, "cannot be verified: {e}"),
+            Err(e) => tracing::warn!(%chunk, target = %client, "cannot be verified: {e}"),
         }
     }
 }

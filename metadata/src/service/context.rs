@@ -6,7 +6,7 @@ use crate::soft::leases::Mode;
 use crate::soft::targets::Targets;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -20,6 +20,8 @@ pub struct RequestContext<'a> {
     pub node: &'a Arc<Node>,
     pub targets: &'a Targets,
     pub shutdown: &'a watch::Receiver<bool>,
+    /// Room for reads that look at very much.
+    pub long_reads: &'a Arc<Semaphore>,
     /// Who asks; 0: nobody who is to be kept in step with others.
     pub session: SessionId,
     pub deadline: Instant,

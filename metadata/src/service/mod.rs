@@ -20,7 +20,7 @@ use prost::Message;
 use reads::{LOOKUP_INLINE, UNASKED};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use v1::meta_request::Op;
 use weft_net::{Incoming, Outgoing, Service};
@@ -28,6 +28,9 @@ use weft_proto::{Error, ErrorKind, InodeId, Kind, NodeId, Result, SessionId, op,
 
 /// How long a request without a deadline may take.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+/// Reads that look at very many records, at most at a time: each keeps a thread and a snapshot.
+const MAX_LONG_READS: usize = 2;
+
 /// What asks for a long answer is no longer, in bytes.
 const ASKING: usize = 1 << 10;
 
@@ -39,6 +42,7 @@ pub struct MetadataService {
     inbox: mpsc::Sender<Vec<raft::eraftpb::Message>>,
     members: Vec<NodeId>,
     shutdown: watch::Receiver<bool>,
+    long_reads: Arc<Semaphore>,
 }
 
 impl MetadataService {
@@ -50,7 +54,8 @@ impl MetadataService {
         shutdown: watch::Receiver<bool>,
     ) -> Self {
         let members = node.config.peers.iter().map(|p| p.id).collect();
-        Self { node, targets, snapshots, inbox, members, shutdown }
+        let long_reads = Arc::new(Semaphore::new(MAX_LONG_READS));
+        Self { node, targets, snapshots, inbox, members, shutdown, long_reads }
     }
 
     async fn raft(&self, batch: v1::RaftBatch, address: &str) -> Result<v1::RaftAck> {
@@ -109,7 +114,8 @@ impl MetadataService {
     async fn dispatch(&self, request: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
         let (node, targets, shutdown) = (&self.node, &*self.targets, &self.shutdown);
         let session = SessionId(request.session);
-        let cx = RequestContext { node, targets, shutdown, session, deadline, request };
+        let long_reads = &self.long_reads;
+        let cx = RequestContext { node, targets, shutdown, long_reads, session, deadline, request };
         let kind = cx.op()?.kind();
         if matches!(kind, Kind::Change | Kind::Session) {
             return changes::change(cx).await;

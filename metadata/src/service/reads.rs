@@ -126,8 +126,13 @@ async fn stat_fs(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
 /// without which this server would lose its lead.
 async fn beside(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
     cx.may_read(None).await?;
+    // One that nobody waits for any more goes on to its end, and counts till then.
+    let permit = cx.long_reads.clone().acquire_owned().await;
     let (state, request) = (cx.node.state.clone(), cx.request.clone());
-    let read = move || state.read(&request);
+    let read = move || {
+        let _permit = permit;
+        state.read(&request)
+    };
     if !cx.node.env.threads {
         return read();
     }

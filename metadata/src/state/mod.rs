@@ -201,7 +201,7 @@ impl StateMachine {
         })
     }
 
-    /// Answers a read (ops 10..=20 of [`v1::MetaRequest`]) from one moment of the state. `stat_fs`
+    /// Answers a read (ops 10..=21 of [`v1::MetaRequest`]) from one moment of the state. `stat_fs`
     /// fills in the inodes only: capacities are not replicated state.
     pub fn read(&self, request: &v1::MetaRequest) -> Result<v1::MetaReply> {
         let op = request.op.as_ref();
@@ -331,6 +331,15 @@ impl StateMachine {
     pub fn segment_from(&self, id: SegmentId) -> Result<Option<v1::SegmentInfo>> {
         let range = (schema::segment(id), schema::all(Tag::Segment).1);
         let first = self.list(range, 1, |_, record: schema::Segment| Ok(record.info))?;
+        Ok(first.into_iter().next())
+    }
+
+    /// The first committed segment of this session whose number is this one or a later one.
+    pub fn segment_of(&self, session: SessionId, seq: u64) -> Result<Option<v1::SegmentInfo>> {
+        let from = schema::segment(SegmentId { session, seq });
+        let mut to = schema::segment(SegmentId { session, seq: u64::MAX });
+        to.push(0);
+        let first = self.list((from, to), 1, |_, record: schema::Segment| Ok(record.info))?;
         Ok(first.into_iter().next())
     }
 

@@ -3,9 +3,8 @@
 //! begins with `⇢` is reached over the network.
 
 use crate::finding::Finding;
-use crate::modules::{Modules, Target};
+use crate::modules::Modules;
 use crate::workspace::Workspace;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "ARCHITECTURE.md";
@@ -13,7 +12,7 @@ const FILE: &str = "ARCHITECTURE.md";
 struct Step {
     line: usize,
     file: PathBuf,
-    over_the_network: bool,
+    from_afar: bool,
 }
 
 pub fn check(workspace: &Workspace, modules: &Modules) -> Vec<Finding> {
@@ -28,7 +27,7 @@ pub fn check(workspace: &Workspace, modules: &Modules) -> Vec<Finding> {
         }
         for pair in journey.windows(2) {
             let [from, to] = pair else { continue };
-            if !to.over_the_network && !leads(modules, &from.file, &to.file) {
+            if !to.from_afar && !leads(modules, &from.file, &to.file) {
                 let (from, to_file) = (from.file.display(), to.file.display());
                 findings.push(wrong(to.line, format!("{from} does not lead to {to_file}")));
             }
@@ -51,8 +50,8 @@ fn journeys(text: &str) -> Vec<Vec<Step>> {
         if number.parse::<u32>().is_ok()
             && let Some(file) = step.split('`').nth(1)
         {
-            let over_the_network = step.starts_with('⇢');
-            let step = Step { line: index + 1, file: file.into(), over_the_network };
+            let from_afar = step.starts_with('⇢');
+            let step = Step { line: index + 1, file: file.into(), from_afar };
             if let Some(journey) = journeys.last_mut() {
                 journey.push(step);
             }
@@ -61,18 +60,17 @@ fn journeys(text: &str) -> Vec<Vec<Step>> {
     journeys
 }
 
-/// Whether a file names something that another defines, or a type that the other adds methods to.
+/// Whether a file names something that another defines, calls a method of it, or declares it.
 fn leads(modules: &Modules, from: &Path, to: &Path) -> bool {
     let of = |file: &Path| -> Vec<_> {
         modules.iter().filter(|(_, m)| m.file == file).map(|(id, _)| id).collect()
     };
-    let named: BTreeSet<Target> = of(from).into_iter().flat_map(|id| modules.named(id)).collect();
     let there = of(to);
-    let extends = |target: &Target| {
-        there.iter().any(|id| {
-            let implements = &modules.get(*id).implements;
-            implements.iter().any(|path| modules.resolve(*id, path).as_ref() == Some(target))
-        })
-    };
-    named.iter().any(|target| modules.file_of(target) == to || extends(target))
+    of(from).into_iter().any(|id| {
+        let names = modules.named(id).iter().any(|target| modules.file_of(target) == to);
+        let declares = modules.declared(id).any(|child| there.contains(&child));
+        let calls = &modules.get(id).names.calls;
+        let has_method = |id: &usize| !modules.get(*id).names.methods.is_disjoint(calls);
+        names || declares || there.iter().any(has_method)
+    })
 }
