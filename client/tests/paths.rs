@@ -4,7 +4,7 @@ mod fixture;
 
 use fixture::{Cluster, small_layout};
 use weft_client::{Access, Caller, Credentials, OpenFlags};
-use weft_proto::{ErrorKind, InodeId, Result};
+use weft_proto::{ErrorKind, InodeId, Result, v1};
 
 const WRITE: OpenFlags = OpenFlags { write: true, ..READ };
 const READ: OpenFlags = OpenFlags {
@@ -191,4 +191,24 @@ async fn links_at_the_end_are_followed_unless_they_must_not_be() {
     assert_eq!(kind(user.readlink(b"d").await), Some(ErrorKind::Invalid));
     user.unlink(b"link").await.unwrap();
     assert_eq!(user.lookup(b"d/f").await.unwrap(), made.ino());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_made_meanwhile_is_opened_by_whom_it_allows_only() {
+    let (cluster, _, user) = callers().await;
+    let new = OpenFlags { exclusive: true, ..WRITE };
+    for (ino, mode, flags, refused) in [
+        (500, 0o644, WRITE, Some(ErrorKind::AccessDenied)),
+        (501, 0o666, WRITE, None),
+        (502, 0o666, new, Some(ErrorKind::Exists)),
+    ] {
+        let name = format!("f{ino}");
+        let kind_of = v1::FileKind::Regular.into();
+        let attr = v1::Attr { ino, kind: kind_of, mode, nlink: 1, ..Default::default() };
+        *cluster.metadata.appears.lock() = Some((name.clone().into_bytes(), attr));
+        let opened = user.create(name.as_bytes(), 0o600, flags).await;
+        assert!(cluster.metadata.appears.lock().is_none(), "nobody looked");
+        assert_eq!(kind(opened), refused, "{mode:o}");
+        assert_eq!(user.stat(name.as_bytes()).await.unwrap().mode, mode);
+    }
 }

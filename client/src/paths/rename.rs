@@ -13,7 +13,8 @@ const EXCHANGE: u32 = 2;
 impl Caller {
     /// Moves a name. `flags` are those of `renameat2(2)`. Errors: `AccessDenied` if either
     /// directory must not be changed, or a directory that gets another parent; `NotPermitted` for
-    /// what is another user's in a sticky directory.
+    /// what is another user's in a sticky directory. That a directory would get below itself
+    /// (`Invalid`) is told after these, to who may move it.
     pub async fn rename(&self, from: &[u8], to: &[u8], flags: u32) -> Result<()> {
         let (no_replace, exchange) = (flags & NOREPLACE != 0, flags & EXCHANGE != 0);
         let (mut from, mut to) = (Walk::begin(self, from).await?, Walk::begin(self, to).await?);

@@ -3,6 +3,7 @@
 use super::op::Answer;
 use super::op::Op::{self, *};
 use std::ffi::{CStr, CString};
+use std::io::Write as _;
 use std::{fs, io, thread};
 use weft_client::Credentials;
 
@@ -46,6 +47,9 @@ pub fn by_kernel(top: &str, path: &str, op: Op) -> Answer {
             Access(want) => answer(libc::access(at, want).into()),
             Open(flags) => open(&of, flags, 0),
             Create(flags, mode) => open(&of, flags | libc::O_CREAT, mode),
+            Write => {
+                told(fs::File::options().write(true).open(path).and_then(|f| (&f).write(b"x")))
+            }
             Mkdir(mode) => answer(libc::mkdir(at, mode).into()),
             Unlink => answer(libc::unlink(at).into()),
             Rmdir => answer(libc::rmdir(at).into()),

@@ -13,6 +13,8 @@ pub enum Op {
     Access(i32),
     Open(i32),
     Create(i32, u32),
+    /// Opened to write, one byte is written.
+    Write,
     Mkdir(u32),
     Unlink,
     Rmdir,

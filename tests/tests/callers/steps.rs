@@ -4,18 +4,18 @@ use super::op::Op::{self, *};
 use super::op::{ANN, BOB, ROOT, SAME};
 use std::ffi::CStr;
 
-const RD: i32 = libc::O_RDONLY;
-const WR: i32 = libc::O_WRONLY;
-const RW: i32 = libc::O_RDWR;
-const CUT: i32 = libc::O_TRUNC;
-const NEW: i32 = libc::O_EXCL;
-const STAY: i32 = libc::O_NOFOLLOW;
-const QUIET: i32 = libc::O_NOATIME;
-const ACL: &CStr = c"system.posix_acl_access";
-const USER: &CStr = c"user.a";
+pub const RD: i32 = libc::O_RDONLY;
+pub const WR: i32 = libc::O_WRONLY;
+pub const RW: i32 = libc::O_RDWR;
+pub const CUT: i32 = libc::O_TRUNC;
+pub const NEW: i32 = libc::O_EXCL;
+pub const STAY: i32 = libc::O_NOFOLLOW;
+pub const QUIET: i32 = libc::O_NOATIME;
+pub const ACL: &CStr = c"system.posix_acl_access";
+pub const USER: &CStr = c"user.a";
 
 /// Owner rwx, user 1001 rwx, owning group none, group 2000 r-x, mask r-x, others none.
-const LIST: &[u8] = &[
+pub const LIST: &[u8] = &[
     2, 0, 0, 0, //
     1, 0, 7, 0, 255, 255, 255, 255, //
     2, 0, 7, 0, 233, 3, 0, 0, //
@@ -90,6 +90,9 @@ pub const STEPS: &[(usize, &str, Op)] = &[
     (ANN, "ann/f", Lstat),
     (ROOT, "ann/f", Chmod(0o6777)),
     (BOB, "ann/f", Truncate(2)),
+    (ROOT, "ann/f", Chmod(0o6777)),
+    (BOB, "ann/f", Write),
+    (ANN, "ann/f", Lstat),
     (ROOT, "ann/f", Chmod(0o6767)),
     (BOB, "ann/f", Open(WR | CUT)),
     (ROOT, "ann/p", Create(WR, 0o777)),
