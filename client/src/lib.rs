@@ -1,4 +1,5 @@
-//! The Weft client: one mounted filesystem behind the [`Filesystem`] facade.
+//! The Weft client: one mounted filesystem behind the [`Filesystem`] facade, by inodes and without
+//! permission checks, and by paths with the rights of a user, a [`Caller`].
 //!
 //! What holds here:
 //! - Written data goes to new segments, durable on every shard ([`weft_segments`]), before a commit
@@ -13,6 +14,7 @@
 
 #![warn(missing_docs)]
 
+mod access;
 mod budget;
 mod cache;
 mod file;
@@ -21,14 +23,17 @@ mod locks;
 mod meta;
 mod namespace;
 mod options;
+mod paths;
 mod ranges;
 mod tasks;
 mod to_the_end;
 mod types;
 
+pub use access::{Access, Credentials};
 pub use cache::ContentCache;
 pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport};
 pub use options::Options;
+pub use paths::{Caller, OpenFile};
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,
     OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs, Via,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// Longest host, in bytes: that of a DNS name, and of an IPv6 address with a zone.
@@ -73,9 +73,11 @@ impl FromStr for Address {
         let inner = host.strip_prefix('[').map(|h| h.strip_suffix(']').ok_or(()));
         let bracketed = inner.is_some();
         let host = inner.unwrap_or(Ok(host)).map_err(|()| wrong("a bracket is not closed"))?;
+        // Without brackets, too, as the standard library takes it.
+        let v6 = bracketed || host.parse::<Ipv6Addr>().is_ok();
         let fits = |c: char| {
             let plain = c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
-            plain || (bracketed && matches!(c, ':' | '%'))
+            plain || (v6 && matches!(c, ':' | '%'))
         };
         if host.is_empty() || host.len() > MAX_HOST || !host.chars().all(fits) {
             return Err(wrong("its host is no name and no IP address"));
@@ -119,6 +121,7 @@ mod tests {
             ("127.0.0.1:7000", None, "127.0.0.1", 7000),
             ("storage_1.example.org:65535", None, "storage_1.example.org", 65535),
             ("[::1]:0", None, "::1", 0),
+            ("::1:7", None, "::1", 7),
             ("[fe80::1%eth0]:7", None, "fe80::1%eth0", 7),
             ("rdma://10.0.0.1:7000", Some("rdma"), "10.0.0.1", 7000),
             ("rdma://[fd00::1]:7000", Some("rdma"), "fd00::1", 7000),
@@ -137,7 +140,6 @@ mod tests {
             "host:+1",
             "host:-1",
             "a b:1",
-            "::1:7",
             "[::1:7",
             "::1]:7",
             "[]:7",

@@ -30,6 +30,22 @@ impl Buffer {
         Self { block: Arc::new(AlignedBuf::take(len)), start: 0, len }
     }
 
+    /// Bytes that it has, told without a look at them.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where its bytes lie, for a transport that has the other side write to them.
+    pub fn memory(&self) -> *mut u8 {
+        // SAFETY: the start lies within the block.
+        unsafe { self.block.memory().add(self.start) }
+    }
+
     /// Cuts off the first `at` bytes and answers them. Panics if there are fewer.
     pub fn split_to(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "{at} bytes of a buffer of {}", self.len);
@@ -74,14 +90,14 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `start + len` bytes are in the block, all initialised, and these are ours alone.
-        unsafe { std::slice::from_raw_parts(self.block.memory().add(self.start), self.len) }
+        unsafe { std::slice::from_raw_parts(self.memory(), self.len) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; nobody else has these bytes, and the block itself is never looked at.
-        unsafe { std::slice::from_raw_parts_mut(self.block.memory().add(self.start), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory(), self.len) }
     }
 }
 

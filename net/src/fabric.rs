@@ -297,12 +297,16 @@ impl End {
 
 impl Sender for End {
     unsafe fn ask(&self, frame: Frame<'_>, into: &[Buffer]) -> bool {
-        let landing = |b: &Buffer| Landing { start: b.as_ptr().cast_mut(), len: b.len() };
+        let landing = |b: &Buffer| Landing { start: b.memory(), len: b.len() };
         self.push(frame, into.iter().map(landing).collect(), None)
     }
 
     fn send(&self, frame: Frame<'_>, cost: Option<usize>) -> bool {
         self.push(frame, Vec::new(), cost)
+    }
+
+    fn writes_late(&self) -> bool {
+        true
     }
 
     fn is_idle(&self) -> bool {

@@ -93,6 +93,10 @@ pub trait Sender: Send + Sync + 'static {
     /// told of it when the frame and its payload have left. False: the connection is over.
     fn send(&self, frame: Frame<'_>, cost: Option<usize>) -> bool;
 
+    /// Whether the other side may write by itself into memory that was given to [`Self::ask`].
+    /// If not, a call that is dropped takes its memory along, answered or not.
+    fn writes_late(&self) -> bool;
+
     /// Nothing waits to be sent or is being sent.
     fn is_idle(&self) -> bool;
 

@@ -23,10 +23,15 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A sync or an unmount waits so long at most for access times to be published.
 const ATIME_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One mounted filesystem; clones share it. A call that is dropped before it ends goes on as far as
-/// it has to: what was begun is never cut off, and what nobody is there to take is closed. Every
-/// operation ends within [`Options::op_deadline`], a large transfer within that for each of its
-/// parts.
+/// One mounted filesystem; clones share it.
+///
+/// Calls by inodes and handles check no permissions: they are for who is checked already, as by the
+/// kernel above FUSE, between whose check and the call attributes may change, as with NFS. Others
+/// call [`Self::as_user`], which says where that is so and where it cannot be.
+///
+/// A call that is dropped before it ends goes on as far as it has to: what was begun is never cut
+/// off, and what nobody is there to take is closed. Every operation ends within
+/// [`Options::op_deadline`], a large transfer within that for each of its parts.
 ///
 /// Dropping the last clone without [`Filesystem::shutdown`] loses what was not flushed, as a crash
 /// does.

@@ -24,6 +24,8 @@ pub struct OpenFlags {
     pub both: bool,
     /// Reads leave the access time as it is.
     pub no_atime: bool,
+    /// Of a path: refuse a symbolic link at its end.
+    pub no_follow: bool,
 }
 
 impl OpenFlags {
@@ -38,6 +40,7 @@ impl OpenFlags {
             write: flags & 0o3 != 0,
             both: flags & 0o3 == 2,
             no_atime: flags & 0o1_000_000 != 0,
+            no_follow: flags & 0o400_000 != 0,
         }
     }
 }

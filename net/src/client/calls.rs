@@ -78,12 +78,12 @@ impl Calls {
         Some(call)
     }
 
-    /// Nobody waits for this answer any more. False: so many were left that it is time to end the
-    /// connection.
-    pub fn leave(&self, id: u64) -> bool {
+    /// Nobody waits for this answer any more. `keeps`: its memory may still be written to. False:
+    /// so much of that was left that it is time to end the connection.
+    pub fn leave(&self, id: u64, keeps: bool) -> bool {
         let mut state = self.0.lock();
         let Entry::Occupied(mut call) = state.calls.entry(id) else { return true };
-        if call.get().into.is_empty() {
+        if !keeps || call.get().into.is_empty() {
             call.remove();
             return true;
         }
@@ -127,15 +127,17 @@ mod tests {
         let calls = Calls::default();
         let begin = |id| drop(calls.begin(id, vec![Buffer::take(64 << 20)], |_| {}).unwrap());
         (0..5).for_each(begin);
-        assert!((0..4).all(|id| calls.leave(id)));
+        assert!((0..4).all(|id| calls.leave(id, true)));
         let answered = calls.answered(0).unwrap();
         assert!(answered.caller.is_none() && answered.bytes() == 64 << 20);
-        assert!(calls.leave(4) && calls.leave(99));
+        assert!(calls.leave(4, true) && calls.leave(99, true));
         begin(5);
-        assert!(!calls.leave(5));
+        assert!(!calls.leave(5, true));
         let end = Error::new(ErrorKind::Unavailable, "over");
+        begin(6);
+        assert!(calls.leave(6, false), "nobody writes to it");
         assert_eq!(calls.end(&end).unwrap().len(), 5);
         assert!(calls.end(&end).is_none());
-        assert_eq!(calls.begin(6, Vec::new(), |_| {}).err(), Some(end));
+        assert_eq!(calls.begin(7, Vec::new(), |_| {}).err(), Some(end));
     }
 }

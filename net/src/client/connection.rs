@@ -193,7 +193,8 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.shared.active.fetch_sub(1, Ordering::Relaxed);
-        if !self.ended && !self.shared.calls.leave(self.id) {
+        let keeps = self.shared.sender.writes_late();
+        if !self.ended && !self.shared.calls.leave(self.id, keeps) {
             self.shared.fail("it does not answer calls that were dropped");
         }
     }

@@ -270,7 +270,10 @@ impl Session {
         fetch: Fetch,
         held: usize,
     ) {
-        match fetch.await {
+        let Some(fetched) = caught(fetch).await else {
+            return self.answer_defect(&header, "the fetch of its payload", held);
+        };
+        match fetched {
             Ok(payload) => request.payload = payload.into(),
             // Its receiver says so, too.
             Err(error) => {
@@ -283,13 +286,22 @@ impl Session {
     }
 
     async fn serve(self: Arc<Self>, header: Header, request: Incoming, held: usize) {
-        let answer = caught(self.context.service.call(request)).await.unwrap_or_else(|| {
-            tracing::error!(op = header.op, "a handler panicked");
-            let what = format!("a defect: request {} failed in its handler", header.op);
-            Err(Error::new(ErrorKind::Internal, what))
-        });
+        let Some(answer) = caught(self.context.service.call(request)).await else {
+            return self.answer_defect(&header, "its handler", held);
+        };
+        self.end(&header, answer, held);
+    }
+
+    /// Something that a request went through panicked.
+    fn answer_defect(&self, header: &Header, at: &str, held: usize) {
+        tracing::error!(op = header.op, "{at} panicked");
+        let what = format!("a defect: request {} failed in {at}", header.op);
+        self.end(header, Err(Error::new(ErrorKind::Internal, what)), held);
+    }
+
+    fn end(&self, header: &Header, answer: Result<Outgoing>, held: usize) {
         if header.id != 0 {
-            return self.answer(&header, answer, held);
+            return self.answer(header, answer, held);
         }
         // It was told, not asked.
         if let Err(error) = answer {

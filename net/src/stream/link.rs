@@ -48,6 +48,10 @@ impl Sender for SendQueue {
         self.push(frame, cost)
     }
 
+    fn writes_late(&self) -> bool {
+        false
+    }
+
     fn is_idle(&self) -> bool {
         self.rests()
     }

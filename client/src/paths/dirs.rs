@@ -1,0 +1,27 @@
+//! Lists directories by paths.
+
+use super::caller::Caller;
+use super::walk::not_directory;
+use crate::access::Access;
+use crate::types::DirPage;
+use weft_proto::Result;
+
+impl Caller {
+    /// Up to `limit` names with cookies greater than `cookie` (0: from the start); if `attrs`, with
+    /// the attributes of those that no other client is changing, if the directory may be searched,
+    /// too. Errors: `AccessDenied`, `NotDirectory`.
+    pub async fn read_dir(
+        &self,
+        path: &[u8],
+        cookie: u64,
+        limit: u32,
+        attrs: bool,
+    ) -> Result<DirPage> {
+        let dir = self.stat(path).await?;
+        if !dir.is_dir() {
+            return Err(not_directory(&dir));
+        }
+        self.check(&dir, if attrs { Access::READ | Access::SEARCH } else { Access::READ }).await?;
+        self.fs.read_dir(dir.ino, cookie, limit, attrs).await
+    }
+}

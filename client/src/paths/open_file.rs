@@ -1,0 +1,116 @@
+//! A file that a user has opened.
+
+use super::caller::Caller;
+use crate::access::{self, Credentials};
+use crate::filesystem::Filesystem;
+use crate::types::{Attr, HandleId, OpenFlags, Opened, ReadData, SetAttr};
+use std::sync::Arc;
+use tokio::runtime;
+use weft_proto::mode::SET_IDS;
+use weft_proto::{Error, ErrorKind, InodeId, Result};
+
+/// A file that a user has opened, to do with it what it was opened for. [`Self::close`] tells what
+/// became of what was written; a file that is dropped is closed, too, and nobody is told.
+pub struct OpenFile {
+    fs: Filesystem,
+    who: Arc<Credentials>,
+    ino: InodeId,
+    handle: HandleId,
+    reads: bool,
+    writes: bool,
+    closed: bool,
+}
+
+impl OpenFile {
+    pub(super) fn new(caller: &Caller, opened: Opened, flags: OpenFlags) -> Self {
+        Self {
+            fs: caller.fs.clone(),
+            who: caller.who.clone(),
+            ino: opened.attr.ino,
+            handle: opened.handle,
+            reads: !flags.write || flags.both,
+            writes: flags.write,
+            closed: false,
+        }
+    }
+
+    /// Which inode it is.
+    pub fn ino(&self) -> InodeId {
+        self.ino
+    }
+
+    /// The handle, for calls of [`Filesystem`], which check nothing.
+    pub fn handle(&self) -> HandleId {
+        self.handle
+    }
+
+    /// Its attributes.
+    pub async fn stat(&self) -> Result<Attr> {
+        self.fs.get_attr(self.ino, Some(self.handle)).await
+    }
+
+    /// [`Filesystem::read`]. Errors: `NotPermitted` if it was not opened to read.
+    pub async fn read(&self, off: u64, len: usize) -> Result<ReadData> {
+        self.opened_to(self.reads, "read")?;
+        self.fs.read(self.handle, off, len).await
+    }
+
+    /// [`Filesystem::write`]; a program loses its set-id bits. Errors: `NotPermitted` if it was not
+    /// opened to write.
+    pub async fn write(&self, off: u64, data: &[u8]) -> Result<usize> {
+        self.opened_to(self.writes, "write")?;
+        if self.fs.get_attr_now(self.ino).is_none_or(|attr| attr.mode & SET_IDS != 0)
+            && let Some(mode) = access::kept_mode(&self.who, &self.stat().await?)
+        {
+            self.set(SetAttr { mode: Some(mode), ..Default::default() }).await?;
+        }
+        self.fs.write(self.handle, off, data).await
+    }
+
+    /// Cuts it, or extends it by a hole. Errors: `Invalid` if it was not opened to write.
+    pub async fn truncate(&self, size: u64) -> Result<Attr> {
+        if !self.writes {
+            return Err(Error::new(ErrorKind::Invalid, "the file was not opened to write"));
+        }
+        let mode = access::kept_mode(&self.who, &self.stat().await?);
+        self.set(SetAttr { size: Some(size), mode, ..Default::default() }).await
+    }
+
+    /// What was written is durable and visible to all.
+    pub async fn sync(&self) -> Result<()> {
+        self.fs.fsync(self.handle, false).await
+    }
+
+    /// What was written is durable and visible to all, or its first error is told; the file is
+    /// closed all the same.
+    pub async fn close(mut self) -> Result<()> {
+        self.closed = true;
+        self.fs.release(self.handle).await
+    }
+
+    async fn set(&self, change: SetAttr) -> Result<Attr> {
+        self.fs.set_attr(self.ino, Some(self.handle), change).await
+    }
+
+    fn opened_to(&self, allowed: bool, what: &str) -> Result<()> {
+        match allowed {
+            true => Ok(()),
+            false => {
+                let what = format!("the file was not opened to {what}");
+                Err(Error::new(ErrorKind::NotPermitted, what))
+            }
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if let (false, Ok(runtime)) = (self.closed, runtime::Handle::try_current()) {
+            let (fs, handle) = (self.fs.clone(), self.handle);
+            runtime.spawn(async move {
+                // Nobody is there to be told.
+                let _ = fs.release(handle).await;
+            });
+        }
+    }
+}
