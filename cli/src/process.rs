@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Whether a process holds a folder is told at once, or it begins a program and waits for files
 /// that it closes.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Threads that may be left behind by such looks.
 const STUCK: usize = 8;
 
@@ -171,7 +171,7 @@ impl Interrupt {
 pub fn holders(folder: &Path) -> Vec<(i32, String)> {
     let folder = folder.to_owned();
     let all = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut found = each(all.collect(), LOOK, move |proc| held(proc, &folder));
+    let mut found = each(all.collect(), LOOK_TIMEOUT, move |proc| held(proc, &folder));
     found.sort_unstable();
     found
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use weft_storaged::{Config, Target};
 
 /// Longest wait at the end for what blocks.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Run a storage daemon in the foreground; SIGTERM stops it, SIGHUP reads the file again
 ///
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<()> {
     let runtime = daemon::runtime(workers)?;
     let result = runtime.block_on(serve(config, file));
     // A drive that hangs while it is opened is not waited for.
-    runtime.shutdown_timeout(PATIENCE);
+    runtime.shutdown_timeout(STOP_TIMEOUT);
     result.context(what)
 }
 

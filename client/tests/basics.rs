@@ -150,7 +150,7 @@ async fn attributes_show_what_is_not_committed() {
     let fs = cluster.client().await;
     let (handle, ino) = create(&fs, "f").await;
     fs.write(handle, 10_000, &[1; 5]).await.unwrap();
-    let attr = fs.get_attr(ino, Some(handle)).await.unwrap();
+    let attr = fs.get_attr(ino).await.unwrap();
     assert_eq!((attr.size, cluster.metadata.count("commit")), (10_005, 0));
     assert!(attr.mtime_ns > 1_000_000);
     assert_eq!(fs.lookup(InodeId::ROOT, b"f").await.unwrap().size, 10_005);
@@ -158,7 +158,7 @@ async fn attributes_show_what_is_not_committed() {
     let change = SetAttr { mtime: Some(SetTime::At(777)), ..Default::default() };
     assert_eq!(fs.set_attr(ino, None, change).await.unwrap().mtime_ns, 777);
     fs.flush(handle).await.unwrap();
-    assert_eq!(fs.get_attr(ino, None).await.unwrap().mtime_ns, 777);
+    assert_eq!(fs.get_attr(ino).await.unwrap().mtime_ns, 777);
     // Cutting drops what lies beyond without writing it.
     fs.write(handle, 20_000, &[2; 5]).await.unwrap();
     let commits = cluster.metadata.count("commit");
@@ -187,7 +187,7 @@ async fn appends_of_two_clients_do_not_overwrite_each_other() {
         if i % 4 == 0 {
             b.fsync(hb, true).await.unwrap();
             // Own data is read where it will land.
-            let size = b.get_attr(ino, None).await.unwrap().size;
+            let size = b.get_attr(ino).await.unwrap().size;
             let last = b.read(hb, size - 1, 1).await.unwrap().into_bytes();
             assert_eq!(last, [100 + i][..]);
         }
@@ -235,7 +235,7 @@ async fn appended_data_moves_to_where_its_first_part_landed() {
     a.write(ha, 0, &record).await.unwrap();
     want.extend_from_slice(&record);
     let moved = async {
-        while a.get_attr(ino, None).await.unwrap().size != want.len() as u64 {
+        while a.get_attr(ino).await.unwrap().size != want.len() as u64 {
             tokio::task::yield_now().await;
         }
     };
@@ -280,7 +280,7 @@ async fn a_file_that_grows_elsewhere_is_not_read_as_zeros() {
     let hb = b.open(ino, OpenFlags::default()).await.unwrap().handle;
     a.write(ha, 0, &[9; 50_000]).await.unwrap();
     a.fsync(ha, false).await.unwrap();
-    assert_eq!(b.get_attr(ino, Some(hb)).await.unwrap().size, 50_000);
+    assert_eq!(b.get_attr(ino).await.unwrap().size, 50_000);
     assert_eq!(b.read(hb, 0, 50_000).await.unwrap().into_bytes(), vec![9; 50_000]);
 }
 
@@ -408,7 +408,7 @@ async fn room_that_is_not_there_is_not_promised() {
     fs.write(handle, 77, &[1]).await.unwrap();
     fs.fallocate(handle, 0, free + 1, Allocate::Room, false).await.unwrap();
     fs.fallocate(handle, 0, free + 100, Allocate::Hole, false).await.unwrap();
-    let attr = fs.get_attr(ino, None).await.unwrap();
+    let attr = fs.get_attr(ino).await.unwrap();
     assert_eq!((attr.size, attr.blocks), (free + 100, 0));
     assert_eq!(fs.seek(handle, 0, Seek::Data).await.unwrap_err().kind, ErrorKind::NoData);
     assert_eq!(fs.seek(handle, 7, Seek::Hole).await.unwrap(), 7);

@@ -67,7 +67,7 @@ async fn a_file_that_cannot_be_made_is_told_to_its_handles() {
     cluster.metadata.state.lock().names.insert(b"f".to_vec(), 7_000_000);
     assert_eq!(fs.fsync(handle, false).await.map_err(|e| e.kind), Err(ErrorKind::Exists));
     assert_eq!(fs.fsync(handle, false).await, Ok(()), "once");
-    assert_eq!(fs.get_attr(ino, None).await.map_err(|e| e.kind), Err(ErrorKind::NotFound));
+    assert_eq!(fs.get_attr(ino).await.map_err(|e| e.kind), Err(ErrorKind::NotFound));
     fs.release(handle).await.unwrap();
     // Another, which was closed before anybody knew.
     let (handle, _) = create(&fs, "g").await;

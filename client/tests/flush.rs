@@ -54,9 +54,7 @@ async fn a_flush_ends_when_what_it_waits_for_is_overwritten() {
     tokio::time::timeout(PATIENCE, flush).await.expect("a flush ends").unwrap();
     fs.flush(handle).await.unwrap();
     let read = fs.read(handle, 0, segment).await.unwrap().into_bytes();
-    assert!(
-        read == vec![2; segment] && fs.get_attr(ino, None).await.unwrap().size == read.len() as u64
-    );
+    assert!(read == vec![2; segment] && fs.get_attr(ino).await.unwrap().size == read.len() as u64);
     cluster.assert_no_violations();
 }
 
@@ -245,7 +243,7 @@ async fn attributes_outlive_the_data_that_they_waited_for() {
     assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::NoSpace));
     *cluster.metadata.refuse_commits.lock() = None;
     fs.fsync(handle, false).await.unwrap();
-    assert_eq!(cluster.client().await.get_attr(ino, None).await.unwrap().mode, 0o600);
+    assert_eq!(cluster.client().await.get_attr(ino).await.unwrap().mode, 0o600);
     assert_eq!(content(&cluster, ino).await, b"");
 }
 

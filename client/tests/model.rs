@@ -205,7 +205,7 @@ impl Model {
     }
 
     async fn size(&mut self) {
-        let attr = self.fs.get_attr(self.ino, None).await.unwrap();
+        let attr = self.fs.get_attr(self.ino).await.unwrap();
         assert_eq!(attr.size, self.bytes.len() as u64, "{:#?}", self.trace);
     }
 

@@ -325,7 +325,7 @@ async fn a_full_cluster_is_told_once_to_each_handle() {
     // A third, opened after the failure, is not told.
     let third = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
     fs.flush(third).await.unwrap();
-    assert_eq!(fs.get_attr(ino, None).await.unwrap().size, 1, "what was lost does not count");
+    assert_eq!(fs.get_attr(ino).await.unwrap().size, 1, "what was lost does not count");
     fs.shutdown().await.unwrap();
 }
 

@@ -10,9 +10,9 @@ use weft_proto::v1::control_client::ControlClient;
 use weft_proto::{Error, ErrorKind, Result, map};
 
 /// Longest wait for a connection, and for one answer. A server waits itself for an election to end.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Between two pings of a connection, and the longest wait for the answer to one.
-const KEEPALIVE: Duration = Duration::from_secs(3);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 /// Bytes of the longest answer. A status carries the whole map: many thousand placement groups
 /// exceed tonic's 4 MiB. As much again is for what comes beside it.
 const LONGEST: usize = 2 * map::MAX_BYTES;
@@ -30,8 +30,8 @@ pub async fn dial(transport: &Arc<dyn Transport>, address: &str) -> Result<Clien
 pub(crate) async fn dial_and_ping(transport: &Arc<dyn Transport>, address: &str) -> Result<Client> {
     let pings = |endpoint: Endpoint| {
         endpoint
-            .http2_keep_alive_interval(KEEPALIVE)
-            .keep_alive_timeout(KEEPALIVE)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_INTERVAL)
             .keep_alive_while_idle(true)
     };
     connect(transport, address, pings).await
@@ -54,10 +54,10 @@ async fn connect(
         let (transport, to) = (transport.clone(), to.clone());
         async move { transport.stream(&to).await.map(TokioIo::new) }
     });
-    match timeout(PATIENCE, endpoint.connect_with_connector(connector)).await {
+    match timeout(ANSWER_TIMEOUT, endpoint.connect_with_connector(connector)).await {
         Ok(Ok(channel)) => Ok(ControlClient::new(channel).max_decoding_message_size(LONGEST)),
         Ok(Err(e)) => Err(fail(with_causes(&e))),
-        Err(_) => Err(fail(format!("no connection within {PATIENCE:?}"))),
+        Err(_) => Err(fail(format!("no connection within {ANSWER_TIMEOUT:?}"))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls that only the leader of the metadata group answers.
 
-use crate::dial::{Client, PATIENCE, dial};
+use crate::dial::{ANSWER_TIMEOUT, Client, dial};
 use crate::wire::from_status;
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -65,7 +65,7 @@ impl Group {
                     continue;
                 }
             };
-            match timeout(PATIENCE, question.clone().ask(&mut client)).await {
+            match timeout(ANSWER_TIMEOUT, question.clone().ask(&mut client)).await {
                 Ok(Ok(answer)) => {
                     self.client = Some(client);
                     return Ok(answer.into_inner());

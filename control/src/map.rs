@@ -1,6 +1,6 @@
 //! The cluster map of one server, as it changes.
 
-use crate::dial::{PATIENCE, dial_and_ping};
+use crate::dial::{ANSWER_TIMEOUT, dial_and_ping};
 use crate::wire::from_status;
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ pub async fn watch_map(
     let client = dial_and_ping(transport, address).await?;
     let mut client = client.max_decoding_message_size(map::MAX_BYTES);
     let request = v1::WatchMapRequest { have_epoch: have.0, changes };
-    let answer = match timeout(PATIENCE, client.watch_map(request)).await {
+    let answer = match timeout(ANSWER_TIMEOUT, client.watch_map(request)).await {
         Ok(answer) => answer.map_err(|status| failed(address, &from_status(&status).message))?,
         Err(_) => return Err(failed(address, "no answer")),
     };
@@ -41,7 +41,9 @@ impl News {
     pub async fn next(&mut self) -> Result<Option<v1::ClusterMap>> {
         let next = self.maps.message();
         let next = if self.urgent {
-            timeout(PATIENCE, next).await.map_err(|_| failed(&self.server, "it has no map"))?
+            timeout(ANSWER_TIMEOUT, next)
+                .await
+                .map_err(|_| failed(&self.server, "it has no map"))?
         } else {
             next.await
         };

@@ -1,6 +1,6 @@
 //! What servers say of themselves, and what their leader says of the cluster.
 
-use crate::dial::{PATIENCE, dial};
+use crate::dial::{ANSWER_TIMEOUT, dial};
 use crate::wire::from_status;
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -21,8 +21,8 @@ pub async fn status_of(transport: &Arc<dyn Transport>, address: &str) -> Result<
         })?;
         Ok(answer.into_inner())
     };
-    timeout(PATIENCE, ask).await.unwrap_or_else(|_| {
-        let what = format!("metadata server {address}: no answer within {PATIENCE:?}");
+    timeout(ANSWER_TIMEOUT, ask).await.unwrap_or_else(|_| {
+        let what = format!("metadata server {address}: no answer within {ANSWER_TIMEOUT:?}");
         Err(Error::new(ErrorKind::TimedOut, what))
     })
 }

@@ -64,14 +64,10 @@ impl Handler for Adapter {
                 let name = own(name);
                 Outcome::working(async move { reply::entry(fs.lookup(ino, &name).await, TTL) })
             }
-            Op::GetAttr { fh } => {
-                let fh = fh.map(HandleId);
-                Outcome::working(async move { reply::attr(fs.get_attr(ino, fh).await, TTL) })
+            Op::GetAttr => {
+                Outcome::working(async move { reply::attr(fs.get_attr(ino).await, TTL) })
             }
-            Op::StatX { fh } => {
-                let fh = fh.map(HandleId);
-                Outcome::working(async move { reply::statx(fs.get_attr(ino, fh).await, TTL) })
-            }
+            Op::StatX => Outcome::working(async move { reply::statx(fs.get_attr(ino).await, TTL) }),
             Op::SetAttr(change) => {
                 let caller = Caller::of(&request.header);
                 Outcome::working(async move {

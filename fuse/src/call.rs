@@ -25,10 +25,10 @@ use tokio::sync::Notify;
 const REPLACE_PAGES: [u32; 3] =
     [opcode::FALLOCATE, opcode::COPY_FILE_RANGE, opcode::COPY_FILE_RANGE_64];
 /// How often a waiting request whose caller got a signal looks whether that was killed.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
 /// when it is gone; longer only if the cluster does not answer.
-const LAST_FLUSH: Duration = Duration::from_secs(2);
+const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Signals that were heard before their request was entered.
 const EARLY: usize = 256;
 
@@ -117,7 +117,7 @@ impl Waiting {
     async fn watch_closes(self: Arc<Self>) {
         let mut seen: Vec<Arc<Call>> = Vec::new();
         loop {
-            tokio::time::sleep(LAST_FLUSH).await;
+            tokio::time::sleep(LAST_FLUSH_TIMEOUT).await;
             let waiting = seen.iter().filter(|call| !call.answered.load(Ordering::Acquire));
             // One look that takes long does not put off the others.
             for call in waiting {
@@ -255,11 +255,11 @@ impl Call {
         runtime.spawn(async move {
             // What hears of signals ends by itself.
             if self.header.opcode == opcode::FLUSH || self.signal.is_some() {
-                tokio::time::sleep(LAST_FLUSH).await;
+                tokio::time::sleep(LAST_FLUSH_TIMEOUT).await;
             }
             while !self.answered.load(Ordering::Acquire) {
                 self.look().await;
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(LOOK_INTERVAL).await;
             }
         });
     }

@@ -2,10 +2,10 @@
 //! or on another mount.
 //!
 //! Invariant: no work waits for ever for work before it. [`LANES`] threads do what comes. While
-//! more waits and nothing ends for [`STUCK`], all of them wait in the kernel, and as many again are
-//! begun. So there are at most twice as many threads as there is work that waits in the kernel, or
-//! [`LANES`], and never more than [`MOST`]; each costs a stack of [`STACK`] bytes and the kernel's
-//! own. They end when nothing is left to do.
+//! more waits and nothing ends for [`STUCK_TIMEOUT`], all of them wait in the kernel, and as many
+//! again are begun. So there are at most twice as many threads as there is work that waits in the
+//! kernel, or [`LANES`], and never more than [`MAX_LANES`]; each costs a stack of [`STACK`] bytes
+//! and the kernel's own. They end when nothing is left to do.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -19,8 +19,8 @@ use tokio::runtime::Handle;
 const LANES: usize = 64;
 /// Threads at most: so many pages that wait at a time are a read of lost data that is taken back
 /// again and again, and no mount that waits for another.
-const MOST: usize = 4096;
-const STUCK: Duration = Duration::from_millis(10);
+const MAX_LANES: usize = 4096;
+const STUCK_TIMEOUT: Duration = Duration::from_millis(10);
 /// Bytes.
 const STACK: usize = 128 << 10;
 
@@ -97,7 +97,7 @@ impl Lanes {
     async fn watch(self: Arc<Self>) {
         let mut seen = None;
         loop {
-            tokio::time::sleep(STUCK).await;
+            tokio::time::sleep(STUCK_TIMEOUT).await;
             let state = &mut *self.state.lock();
             if state.waiting.is_empty() {
                 (state.watched, state.told) = (false, false);
@@ -110,7 +110,7 @@ impl Lanes {
     }
 
     fn grow(self: &Arc<Self>, state: &mut State) {
-        let room = MOST.saturating_sub(state.threads);
+        let room = MAX_LANES.saturating_sub(state.threads);
         for _ in 0..state.threads.min(state.waiting.len()).min(room) {
             let lanes = self.clone();
             let thread = thread::Builder::new().name("weft-notice".into()).stack_size(STACK);

@@ -17,7 +17,7 @@ const MOST_LOOKS: usize = 16;
 /// Threads that read groups at a time.
 const MOST_GROUPS: usize = 16;
 /// Groups that are not known after so long do not count.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 static LOOKS: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static GROUPS: Semaphore = Semaphore::const_new(MOST_GROUPS);
@@ -41,7 +41,7 @@ pub async fn groups(pid: u32) -> Vec<u32> {
         .await
         .ok()
     };
-    timeout(PATIENCE, read).await.ok().flatten().unwrap_or_default()
+    timeout(LOOK_TIMEOUT, read).await.ok().flatten().unwrap_or_default()
 }
 
 /// Answers what `ask` does, on a thread that may block; `None` if there is no room for one.

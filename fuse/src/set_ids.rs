@@ -44,7 +44,7 @@ pub fn may_be_there(fs: &Filesystem, ino: InodeId) -> bool {
 
 /// Takes the bits of a file that `caller` is going to write.
 pub async fn drop(fs: &Filesystem, ino: InodeId, caller: Caller) -> Result<()> {
-    let attr = fs.get_attr(ino, None).await?;
+    let attr = fs.get_attr(ino).await?;
     let left = caller.leaves(&attr).await;
     if left != attr.mode {
         let mode = Some(left);
@@ -64,7 +64,7 @@ pub async fn set_attr(
     let mut wanted = attr::to_client(&change);
     let none = wanted == SetAttr::default();
     if none || change.drop_set_ids && change.mode.is_none() {
-        let attr = fs.get_attr(ino, None).await?;
+        let attr = fs.get_attr(ino).await?;
         wanted.mode = Some(caller.leaves(&attr).await).filter(|left| *left != attr.mode);
         if wanted == SetAttr::default() {
             return Ok(attr);

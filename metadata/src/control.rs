@@ -19,10 +19,10 @@ use weft_control::to_status;
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, v1};
 
 /// How long a call may wait for a leader.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A watcher that does not answer pings this often is gone.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One server's gRPC answers.
 pub struct ControlService {
@@ -50,7 +50,7 @@ impl ControlService {
         &self,
         request: v1::RegisterTargetRequest,
     ) -> Result<v1::RegisterTargetReply> {
-        self.node.lead(Instant::now() + PATIENCE).await?;
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
         self.check_cluster(&request.cluster)?;
         let invalid = |what: &str| Error::new(ErrorKind::Invalid, what.to_string());
         let target = request.target.ok_or_else(|| invalid("a registration without a target"))?;
@@ -69,7 +69,7 @@ impl ControlService {
 
     async fn beat(&self, request: v1::HeartbeatRequest) -> Result<v1::HeartbeatReply> {
         self.check_cluster(&request.cluster)?;
-        self.node.lead(Instant::now() + PATIENCE).await?;
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
         let map = self.node.map();
         let known = |id| map.targets.iter().any(|t| t.id == id);
         let stranger = request
@@ -200,7 +200,7 @@ async fn serve_connection(
         });
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(e) = connection.await {
         tracing::debug!("a gRPC connection ended: {e}");

@@ -39,9 +39,9 @@ use weft_net::{Incoming, Listener, Outgoing, Peers, Service, Transport};
 use weft_proto::{Error, ErrorKind, Result, Uuid, op, v1};
 
 /// How long one server may take to have the entry committed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is said that the server still waits.
-const REMIND: Duration = Duration::from_secs(10);
+const REMIND_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Waits until the group has admitted this server, and prepares its folder to follow. False: it is
 /// to stop before that.
@@ -102,7 +102,7 @@ async fn ask(
     loop {
         let (mut empty, mut said) = (1, "nobody was asked yet".to_string());
         for other in config.peers.iter().filter(|p| p.id != config.id) {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + REQUEST_TIMEOUT;
             let asked = peers.peer(&other.address);
             match asked.call(&request, deadline).await {
                 Ok(reply) if reply.empty => empty += 1,
@@ -111,7 +111,7 @@ async fn ask(
             }
         }
         if Instant::now() >= remind {
-            remind = Instant::now() + REMIND;
+            remind = Instant::now() + REMIND_INTERVAL;
             tell(config, empty, &said);
         }
         sleep(config.election_timeout()).await;

@@ -10,7 +10,7 @@ use weft_proto::map;
 use weft_proto::v1::ClusterMap;
 
 /// Most changes that are kept: as many are put together for one watcher.
-const MOST: usize = 256;
+const MAX_CHANGES: usize = 256;
 
 #[derive(Default)]
 pub struct MapChanges {
@@ -31,7 +31,7 @@ impl MapChanges {
             None => *self = Self::default(),
         }
         let most = new.encoded_len();
-        while self.steps.len() > MOST || self.bytes > most {
+        while self.steps.len() > MAX_CHANGES || self.bytes > most {
             let Some((_, bytes)) = self.steps.pop_front() else { break };
             self.bytes -= bytes;
         }
@@ -92,7 +92,7 @@ mod tests {
                 changes.note(before, &next);
                 let bytes: usize = changes.steps.iter().map(|(step, _)| step.encoded_len()).sum();
                 prop_assert_eq!(bytes, changes.bytes);
-                prop_assert!(bytes <= next.encoded_len() && changes.steps.len() <= MOST);
+                prop_assert!(bytes <= next.encoded_len() && changes.steps.len() <= MAX_CHANGES);
                 prop_assert!(what % 4 < 2 || changes.since(before.epoch).is_some());
                 maps.push(next);
             }

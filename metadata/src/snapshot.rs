@@ -25,7 +25,7 @@ pub(crate) const PIECE: u64 = 1 << 20;
 const MAX_FILES: usize = 100_000;
 const MAX_BYTES: u64 = 1 << 42;
 /// How long one piece may take.
-const PIECE_DEADLINE: Duration = Duration::from_secs(10);
+const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The snapshots of one server, outgoing and incoming.
 pub struct Snapshots {
@@ -191,7 +191,7 @@ impl Snapshots {
                 off,
                 len: PIECE as u32,
             };
-            let deadline = Instant::now() + PIECE_DEADLINE;
+            let deadline = Instant::now() + PIECE_TIMEOUT;
             let peer = peers.peer(&manifest.address);
             let answer = peer.exchange(&request, Body::default(), deadline).await?;
             let got: u64 = answer.payload.iter().map(|b| b.len() as u64).sum();

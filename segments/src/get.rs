@@ -12,7 +12,7 @@ use weft_net::Buffer;
 use weft_proto::layout::BLOCK;
 use weft_proto::{Error, ErrorKind, Result};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Segments {
     /// Bytes `[off, off+len)` of a segment, every one checked. `len` must lie in the segment.
@@ -51,7 +51,7 @@ impl Segments {
                 }
                 Err(lost) => lost,
             };
-            let next = Instant::now() + LOOK_AGAIN;
+            let next = Instant::now() + RETRY_INTERVAL;
             if !lost.may_come_back || next >= deadline || self.writer.has_ended() {
                 return Err(self.give_up(segment, lost));
             }

@@ -18,7 +18,7 @@ use weft_net::Peers;
 use weft_proto::{ChunkId, Result, TargetId};
 
 /// Most chunks that are remembered.
-const MOST: usize = 1 << 18;
+const MAX_LEFTOVERS: usize = 1 << 18;
 /// Chunks in one request.
 const TOGETHER: usize = 256;
 /// A target that did not answer is asked again after so many times its deadline. By then it has
@@ -96,7 +96,7 @@ impl Leftovers {
 
     fn delete_later(self: &Arc<Self>, target: TargetId, chunk: ChunkId) {
         let queue = &mut *self.queue.lock();
-        if queue.chunks.len() >= MOST {
+        if queue.chunks.len() >= MAX_LEFTOVERS {
             warn!(%chunk, "too many chunks cannot be deleted; the session's end finds this one");
             return;
         }

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 /// What takes no longer is not worth a word.
 const LONG: Duration = Duration::from_secs(5);
 /// What goes on is told again after this long, whoever waits for it.
-const AGAIN: Duration = Duration::from_secs(60);
+const REMIND_INTERVAL: Duration = Duration::from_secs(60);
 
 /// One thing that many may wait for at a time.
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl Outage {
     pub fn waits(&self, since: Instant, what: impl FnOnce() -> String) -> bool {
         let now = Instant::now();
         let mut told = self.told.lock();
-        let is_due = told.is_none_or(|at| now - at >= AGAIN) && now - since >= LONG;
+        let is_due = told.is_none_or(|at| now - at >= REMIND_INTERVAL) && now - since >= LONG;
         if is_due {
             *told = Some(now);
             self.is_told.store(true, Ordering::Relaxed);

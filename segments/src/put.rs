@@ -23,7 +23,7 @@ use weft_proto::layout::BLOCK;
 use weft_proto::{ChunkId, Error, ErrorKind, Geometry, Layout, Result, TargetId};
 
 /// How long to wait for the map to change before looking at the targets again.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Data is cut no shorter to find room, in bytes. A target that has as much free at all has it for
 /// a chunk of that length: it takes sixteen holes of a block each.
 const SHORTEST: usize = 32 << 10;
@@ -115,7 +115,7 @@ impl Segments {
                 Err(NoPlace::Full) => return Err(full(last)),
                 Err(NoPlace::TooFew) => {
                     last.get_or_insert_with(|| too_few(layout));
-                    self.map.newer(map.epoch, deadline.min(Instant::now() + LOOK_AGAIN)).await;
+                    self.map.newer(map.epoch, deadline.min(Instant::now() + RETRY_INTERVAL)).await;
                     Duration::ZERO
                 }
             };

@@ -19,9 +19,9 @@ use weft_control::Group;
 use weft_net::{Identity, Listener, ServerOptions, Service, Transport};
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
 
-const HEARTBEAT: Duration = Duration::from_millis(500);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait for the last heartbeat at the end.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A daemon that listens.
 pub struct Daemon {
@@ -196,7 +196,7 @@ struct Membership {
 impl Membership {
     /// Registers and beats until `shutdown`; then says goodbye.
     async fn run(mut self, shutdown: &mut watch::Receiver<bool>) {
-        let mut ticks = interval(HEARTBEAT);
+        let mut ticks = interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -206,7 +206,7 @@ impl Membership {
             }
         }
         // Best effort: silence says the same, later.
-        let _ = timeout(FAREWELL, self.beat(true)).await;
+        let _ = timeout(FAREWELL_TIMEOUT, self.beat(true)).await;
     }
 
     async fn turn(&mut self) {

@@ -23,14 +23,14 @@ use weft_proto::{InodeId, Profile};
 use weft_storaged::engine::Superblock;
 
 /// Between two looks at a cluster that is not ready.
-const POLL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Size of a target of a new cluster, where there is room.
 const TARGET_SIZE: Size = Size(4 << 30);
 /// Stands in for whatever the daemons write beside the targets: logs, indexes, metadata.
 const BESIDE: u64 = 256 << 20;
 /// A daemon that was started in vain gets this long to stop.
-const STOPPING: Duration = Duration::from_secs(15);
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub fn run(args: StartArgs) -> Result<()> {
     let interrupt = Interrupt::catch()?;
@@ -138,7 +138,7 @@ impl Start {
         let ours = |d: &&Daemon| self.started.iter().any(|s| Some(s.child.id() as i32) == d.pid());
         for (role, daemons) in [("storage", &state.storage), ("metadata", &state.metadata)] {
             let daemons: Vec<_> = daemons.iter().filter(ours).cloned().collect();
-            stop_all(role, &daemons, STOPPING)?;
+            stop_all(role, &daemons, STOP_TIMEOUT)?;
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ fn start_daemons(
 }
 
 /// How long a killed daemon may take to let go of its port.
-const DYING: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A new cluster moves out of the way of whoever took a port in the meantime; a known one cannot.
 fn check_ports(state: &mut State, first_start: bool, interrupt: &Interrupt) -> Result<()> {
@@ -300,8 +300,8 @@ fn check_ports(state: &mut State, first_start: bool, interrupt: &Interrupt) -> R
     let Some(mut daemon) = find(state) else { return Ok(()) };
     // A daemon that was killed a moment ago holds its port until the kernel has taken it apart.
     let begin = Instant::now();
-    while !first_start && begin.elapsed() < DYING {
-        interrupt.pause(POLL)?;
+    while !first_start && begin.elapsed() < KILL_TIMEOUT {
+        interrupt.pause(POLL_INTERVAL)?;
         match find(state) {
             Some(other) => daemon = other,
             None => return Ok(()),
@@ -367,7 +367,7 @@ fn wait_until_ready(
             return Ok(failed);
         }
         progress.set(waiting);
-        interrupt.pause(POLL)?;
+        interrupt.pause(POLL_INTERVAL)?;
     }
 }
 

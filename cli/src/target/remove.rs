@@ -16,7 +16,7 @@ use weft_segments::TargetClient;
 use weft_storaged::engine::{Content, inspect};
 
 /// Longest wait for the daemon whose target it is.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Take a target out of the configuration of its storage daemon
 ///
@@ -94,7 +94,7 @@ async fn holds_chunks(reply: &StatusReply, row: &TargetRow) -> Result<bool> {
     let peers = Peers::new(weft_net::tcp(), Identity { name: "weft target".into(), cluster });
     let target = TargetClient::new(&peers, TargetId(row.id), &row.address);
     let page = target
-        .list(None, None, 1, Instant::now() + PATIENCE)
+        .list(None, None, 1, Instant::now() + ANSWER_TIMEOUT)
         .await
         .with_context(|| format!("storage daemon {}", row.daemon))?;
     Ok(!page.items.is_empty())

@@ -16,7 +16,7 @@ use weft_proto::{ChunkId, ErrorKind, TargetId, Uuid};
 use weft_segments::TargetClient;
 
 /// Longest wait for one answer: a chunk has up to 64 MiB.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const PAGE: u32 = 1000;
 
 /// Read everything on targets, at a set pace, and compare it with its checksums
@@ -97,7 +97,8 @@ impl Scrub {
             (Instant::now(), Scrubbed { target: self.id, ..Scrubbed::default() });
         let mut after = None;
         loop {
-            let page = self.target.list(after, None, PAGE, Instant::now() + PATIENCE).await?;
+            let page =
+                self.target.list(after, None, PAGE, Instant::now() + REQUEST_TIMEOUT).await?;
             for (chunk, length) in page.items {
                 after = Some(chunk);
                 self.chunk(chunk, length, &mut found).await?;
@@ -113,7 +114,7 @@ impl Scrub {
     }
 
     async fn chunk(&self, chunk: ChunkId, length: u64, found: &mut Scrubbed) -> Result<()> {
-        let bad = match self.target.verify(chunk, Instant::now() + PATIENCE).await {
+        let bad = match self.target.verify(chunk, Instant::now() + REQUEST_TIMEOUT).await {
             Ok(bad) => {
                 found.damaged += u64::from(bad.is_some());
                 bad.is_some()

@@ -18,7 +18,7 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 
-struct Entry {
+struct AclEntry {
     tag: u16,
     permissions: Access,
     id: u32,
@@ -30,12 +30,12 @@ fn unreadable(attr: &Attr) -> Error {
 }
 
 /// The entries of a list; `None` if it is none.
-fn entries(list: &[u8]) -> Option<impl Iterator<Item = Entry> + Clone> {
+fn entries(list: &[u8]) -> Option<impl Iterator<Item = AclEntry> + Clone> {
     let (version, entries) = list.split_first_chunk::<4>()?;
     let (entries, rest) = entries.as_chunks::<8>();
     let whole = rest.is_empty() && u32::from_le_bytes(*version) == VERSION;
     whole.then(|| {
-        entries.iter().map(|&[t0, t1, p0, p1, i0, i1, i2, i3]| Entry {
+        entries.iter().map(|&[t0, t1, p0, p1, i0, i1, i2, i3]| AclEntry {
             tag: u16::from_le_bytes([t0, t1]),
             permissions: Access::from_bits(u16::from_le_bytes([p0, p1]).into()),
             id: u32::from_le_bytes([i0, i1, i2, i3]),
@@ -51,7 +51,7 @@ pub(super) fn allows(list: &[u8], attr: &Attr, who: &Credentials, want: Access) 
     let mask = entries.clone().find(|entry| entry.tag == MASK);
     let masked = mask.is_none_or(|mask| mask.permissions.contains(want));
     let mut is_in_one = false;
-    for Entry { tag, permissions, id } in entries {
+    for AclEntry { tag, permissions, id } in entries {
         let allowed = permissions.contains(want);
         match tag {
             OWNER if attr.uid == who.uid => return Ok(allowed),

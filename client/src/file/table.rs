@@ -23,7 +23,7 @@ const MAX_FLUSHES: usize = 64;
 /// A handle, the attributes of its file, and whether what is cached above of the content is good.
 pub(crate) type Entered = (HandleId, Attr, bool);
 
-struct Entry {
+struct InUse {
     file: Arc<File>,
     handles: u32,
 }
@@ -31,7 +31,7 @@ struct Entry {
 pub(crate) struct Files {
     pub(super) context: Arc<Context>,
     atimes: Arc<AccessTimes>,
-    table: Mutex<BTreeMap<InodeId, Entry>>,
+    table: Mutex<BTreeMap<InodeId, InUse>>,
     /// Named by the numbers of their opens, as directories are.
     pub(super) handles: RwLock<HashMap<HandleId, Arc<Handle>>>,
     pub(super) directories: Directories,
@@ -84,7 +84,7 @@ impl Files {
         let (attr, layout) = attr_and_layout(reply)?;
         let file = {
             let mut table = self.table.lock();
-            let entry = table.entry(attr.ino).or_insert_with(|| Entry {
+            let entry = table.entry(attr.ino).or_insert_with(|| InUse {
                 file: Arc::new(File::new(self.context.clone(), attr, layout)),
                 handles: 0,
             });

@@ -10,9 +10,8 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Layout, Result, v1};
 
 impl Filesystem {
-    /// Attributes as this mount sees them. A handle makes no difference but that it keeps the
-    /// inode.
-    pub async fn get_attr(&self, ino: InodeId, _handle: Option<HandleId>) -> Result<Attr> {
+    /// Attributes as this mount sees them.
+    pub async fn get_attr(&self, ino: InodeId) -> Result<Attr> {
         if let Some(attr) = self.get_attr_now(ino) {
             return Ok(attr);
         }

@@ -34,7 +34,7 @@ impl Filesystem {
             Reply::Missing(_) => Err(Error::new(ErrorKind::NotFound, "no such name")),
             Reply::Attr(attr) | Reply::Open(v1::OpenReply { attr: Some(attr), .. }) => {
                 match self.inner.files.get(InodeId(attr.ino)).filter(|file| file.is_dirty()) {
-                    Some(file) => self.get_attr(file.ino, None).await,
+                    Some(file) => self.get_attr(file.ino).await,
                     None => Ok(self.inner.files.view(attr.try_into()?)),
                 }
             }
@@ -44,7 +44,7 @@ impl Filesystem {
 
     /// Attributes of an inode that has a name.
     async fn named(&self, ino: InodeId) -> Result<Attr> {
-        let attr = self.get_attr(ino, None).await?;
+        let attr = self.get_attr(ino).await?;
         match attr.nlink {
             0 => Err(Error::new(ErrorKind::Stale, format!("inode {ino} has no name any more"))),
             _ => Ok(attr),

@@ -15,7 +15,7 @@ pub(super) type Owner = (bool, u64);
 pub(super) type Gate = Arc<RwLock<()>>;
 
 /// What one owner has to do with one inode.
-pub(super) struct Entry {
+pub(super) struct Holder {
     pub(super) owner: Owner,
     /// Its locks were taken in this one.
     pub(super) session: Arc<Session>,
@@ -35,7 +35,7 @@ pub(super) struct Entry {
     pub(super) gate: Gate,
 }
 
-impl Entry {
+impl Holder {
     pub fn is(&self, gate: &Gate) -> bool {
         Arc::ptr_eq(&self.gate, gate)
     }
@@ -48,7 +48,7 @@ impl Entry {
 /// All owners of an inode.
 #[derive(Default)]
 pub(super) struct OfInode {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<Holder>,
     /// The leader is asked for every lock, and knows those that are held, or is being told.
     pub(super) told: bool,
     /// Held by who tells it.

@@ -4,7 +4,7 @@
 //! this mount may hold is in the table, so that closing a file on which it holds nothing costs no
 //! request.
 
-use super::entry::{Entry, Gate, OfInode, Owner};
+use super::entry::{Gate, Holder, OfInode, Owner};
 use crate::cache::Leases;
 use crate::meta::{Session, Sessions};
 use crate::types::{HandleId, Lock, LockKind};
@@ -73,7 +73,7 @@ impl Table {
         }
         self.count.fetch_add(1, Ordering::AcqRel);
         let gate = Gate::default();
-        entries.push(Entry {
+        entries.push(Holder {
             owner,
             session: self.sessions.current(),
             held: false,
@@ -104,7 +104,7 @@ impl Table {
     }
 
     /// A request of [`Self::begin`] is over; `change` says what it led to.
-    pub fn end(&self, ino: InodeId, gate: &Gate, change: impl FnOnce(&mut Entry)) {
+    pub fn end(&self, ino: InodeId, gate: &Gate, change: impl FnOnce(&mut Holder)) {
         self.edit(ino, gate, |entry| {
             entry.asking -= 1;
             change(entry);
@@ -113,7 +113,12 @@ impl Table {
     }
 
     /// Changes an entry; it stays if `change` says so. Answers whether it was there.
-    pub fn edit(&self, ino: InodeId, gate: &Gate, change: impl FnOnce(&mut Entry) -> bool) -> bool {
+    pub fn edit(
+        &self,
+        ino: InodeId,
+        gate: &Gate,
+        change: impl FnOnce(&mut Holder) -> bool,
+    ) -> bool {
         let mut table = self.inodes.lock();
         let Some(OfInode { entries, .. }) = table.get_mut(&ino) else { return false };
         let Some(at) = entries.iter().position(|e| e.is(gate)) else { return false };
@@ -127,7 +132,12 @@ impl Table {
         true
     }
 
-    pub fn find<T>(&self, ino: InodeId, owner: Owner, read: impl FnOnce(&Entry) -> T) -> Option<T> {
+    pub fn find<T>(
+        &self,
+        ino: InodeId,
+        owner: Owner,
+        read: impl FnOnce(&Holder) -> T,
+    ) -> Option<T> {
         if self.is_empty() {
             return None;
         }

@@ -46,7 +46,7 @@ impl OpenFile {
 
     /// Its attributes.
     pub async fn stat(&self) -> Result<Attr> {
-        self.fs.get_attr(self.ino, Some(self.handle)).await
+        self.fs.get_attr(self.ino).await
     }
 
     /// [`Filesystem::read`]. Errors: `NotPermitted` if it was not opened to read.

@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
             return Err(Error::new(ErrorKind::Invalid, "a path cannot hold a NUL"));
         }
         let start = if path.starts_with(b"/") { InodeId::ROOT } else { caller.start };
-        let at = caller.fs.get_attr(start, None).await?;
+        let at = caller.fs.get_attr(start).await?;
         Ok(Self { caller, at, rest: Bytes::copy_from_slice(path), links: 0 })
     }
 
@@ -140,7 +140,7 @@ impl<'a> Walk<'a> {
             return Err(Error::new(ErrorKind::NotFound, "a symbolic link leads nowhere"));
         }
         if target.starts_with(b"/") {
-            self.at = self.caller.fs.get_attr(InodeId::ROOT, None).await?;
+            self.at = self.caller.fs.get_attr(InodeId::ROOT).await?;
         }
         self.rest = [&target, after].concat().into();
         Ok(())

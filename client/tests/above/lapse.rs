@@ -52,7 +52,7 @@ async fn what_was_written_back_in_doubt_overwrites_nothing_of_others() {
             rig.give_back_write().await;
         }
         rig.read_all().await;
-        let version = rig.fs.get_attr(rig.ino, None).await.unwrap().data_version;
+        let version = rig.fs.get_attr(rig.ino).await.unwrap().data_version;
         rig.cut_off();
         rig.kernel.until_empty().await;
         let page = [8; PAGE as usize];
@@ -66,7 +66,7 @@ async fn what_was_written_back_in_doubt_overwrites_nothing_of_others() {
         *rig.cluster.metadata.on_return.lock() = None;
         if !in_time {
             // It hears of the new content before it does of the end of its session.
-            let told = rig.fs.get_attr(rig.ino, None).await.unwrap();
+            let told = rig.fs.get_attr(rig.ino).await.unwrap();
             assert_ne!(told.data_version, version);
             rig.fs.write_via(opened, 0, &page, Via::WriteBack).await.unwrap();
         }

@@ -358,7 +358,7 @@ async fn what_is_written_past_the_cache_is_not_cached_when_that_is_answered() {
     rig.fs.write_via(append, 2 * PAGE, &[6; PAGE as usize], Via::WriteBack).await.unwrap();
     let stored = rig.fs.read(rig.handle, 2 * PAGE, PAGE as usize).await.unwrap();
     assert!(stored.into_bytes() == vec![6; PAGE as usize]);
-    assert!(rig.fs.get_attr(rig.ino, None).await.unwrap().size == PAGE * PAGES + 10);
+    assert!(rig.fs.get_attr(rig.ino).await.unwrap().size == PAGE * PAGES + 10);
 }
 
 /// A cache in whose second page programs store just before it is forgotten: it writes that back, as

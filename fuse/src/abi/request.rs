@@ -71,12 +71,8 @@ pub enum Op<'a> {
     },
     /// The kernel dropped inodes. Wants no answer.
     Forget,
-    GetAttr {
-        fh: Option<u64>,
-    },
-    StatX {
-        fh: Option<u64>,
-    },
+    GetAttr,
+    StatX,
     SetAttr(SetAttr),
     ReadLink,
     SymLink {
@@ -287,7 +283,7 @@ fn operation<'a>(op: u32, mut r: Reader<'a>, mut tail: Reader<'a>) -> Result<Op<
     Ok(match op {
         opcode::LOOKUP => Op::Lookup { name: tail.name()? },
         opcode::FORGET | opcode::BATCH_FORGET => Op::Forget,
-        opcode::GETATTR => Op::GetAttr { fh: handle_if_flagged(&mut r)? },
+        opcode::GETATTR => skip_handle(r, Op::GetAttr)?,
         opcode::SETATTR => Op::SetAttr(set_attr(&mut r)?),
         opcode::READLINK => Op::ReadLink,
         opcode::SYMLINK => Op::SymLink { name: tail.name()?, target: tail.name()? },
@@ -347,7 +343,7 @@ fn operation<'a>(op: u32, mut r: Reader<'a>, mut tail: Reader<'a>) -> Result<Op<
         opcode::COPY_FILE_RANGE => copy_file_range(r, false)?,
         opcode::COPY_FILE_RANGE_64 => copy_file_range(r, true)?,
         opcode::SYNCFS => Op::SyncFs,
-        opcode::STATX => Op::StatX { fh: handle_if_flagged(&mut r)? },
+        opcode::STATX => skip_handle(r, Op::StatX)?,
         _ => Op::Unknown,
     })
 }
@@ -387,11 +383,10 @@ fn exactly(tail: Reader<'_>, size: u32) -> Result<&[u8], Malformed> {
     Ok(tail.0)
 }
 
-/// GETATTR and STATX begin alike: bit 0 says that a handle follows.
-fn handle_if_flagged(r: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
-    let (flags, _) = (r.u32()?, r.u32()?);
-    let fh = r.u64()?;
-    Ok((flags & 1 != 0).then_some(fh))
+/// GETATTR and STATX begin alike, with a handle, which makes no difference.
+fn skip_handle<'a>(mut r: Reader<'_>, op: Op<'a>) -> Result<Op<'a>, Malformed> {
+    let _ = (r.u32()?, r.u32()?, r.u64()?);
+    Ok(op)
 }
 
 fn release<'a>(r: &mut Reader<'_>) -> Result<Op<'a>, Malformed> {

@@ -11,7 +11,7 @@
 //! for another (a lock) does not stand in its way. They are made ahead, because a new entry does
 //! not get a request that is queued already: those come when any request of the queue is answered.
 
-use super::ring_entry::Entry;
+use super::ring_entry::RingEntry;
 use super::ring_queue::Outbox;
 use super::{Device, Route};
 use crate::session::Session;
@@ -135,7 +135,7 @@ struct Ring {
     // Closed before the buffers are unmapped.
     io: IoUring<Entry128, cqueue::Entry>,
     outbox: Arc<Outbox>,
-    entries: Vec<Arc<Entry>>,
+    entries: Vec<Arc<RingEntry>>,
     /// Entries that brought a request: the kernel has taken them.
     taken: Vec<bool>,
     queues: Vec<Queue>,
@@ -276,7 +276,7 @@ impl Ring {
 
     fn make_entry(&mut self, at: usize) -> io::Result<usize> {
         let index = self.entries.len();
-        let entry = Entry::new(self.queues[at].number, index, self.outbox.clone())?;
+        let entry = RingEntry::new(self.queues[at].number, index, self.outbox.clone())?;
         self.entries.push(Arc::new(entry));
         self.taken.push(false);
         self.queues[at].spare += 1;

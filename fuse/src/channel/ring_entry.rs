@@ -22,7 +22,7 @@ const LEN: usize = PAYLOAD_AT + MAX_REQUEST as usize;
 /// The kernel and this process own it in turns. From the completion that brings a request until the
 /// commit of its answer it is ours: the ring's thread reads the request, then whoever answers
 /// writes the answer, once, and hands it to the ring's thread. Between, nobody here touches it.
-pub struct Entry {
+pub struct RingEntry {
     memory: NonNull<u8>,
     /// Of the queue in the kernel.
     pub queue: u16,
@@ -35,11 +35,11 @@ pub struct Entry {
 
 // SAFETY: `memory` is owned by the entry and passed on as told above; the outbox's lock orders the
 // writer before the thread that commits. `parts` only repeats addresses and is never written.
-unsafe impl Send for Entry {}
+unsafe impl Send for RingEntry {}
 // SAFETY: as above.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for RingEntry {}
 
-impl Entry {
+impl RingEntry {
     /// Memory is taken when it is used: a queue that gets no long requests stays small.
     pub fn new(queue: u16, index: usize, outbox: Arc<Outbox>) -> io::Result<Self> {
         // SAFETY: a new anonymous mapping; nothing else is at its address.
@@ -129,7 +129,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for RingEntry {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`. The kernel does not use it any more: the ring's thread
         // drops entries after the ring.

@@ -1,7 +1,7 @@
 //! Where the answer to one request goes: the way that the request came.
 
 use super::device::Device;
-use super::ring_entry::Entry;
+use super::ring_entry::RingEntry;
 use crate::abi::{Answer, Encoded};
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub enum Route {
     Device(Arc<Device>),
-    Ring(Arc<Entry>),
+    Ring(Arc<RingEntry>),
 }
 
 impl Route {

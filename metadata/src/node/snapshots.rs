@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use weft_proto::{Error, ErrorKind, Result, v1};
 
 /// A follower that asks for no piece of its snapshot for this long has given up.
-const SNAPSHOT_STALL: Duration = Duration::from_secs(5);
+const SNAPSHOT_STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A snapshot that nobody reads is removed after this long.
-const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);
+const SNAPSHOT_KEEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Driver {
     /// A snapshot was announced: its files come first, then Raft sees the message.
@@ -137,7 +137,7 @@ impl Driver {
         let stalled: Vec<u64> = self
             .snapshot_sent
             .iter()
-            .filter(|&(_, &sent)| now - used.map_or(sent, |u| u.max(sent)) > SNAPSHOT_STALL)
+            .filter(|&(_, &sent)| now - used.map_or(sent, |u| u.max(sent)) > SNAPSHOT_STALL_TIMEOUT)
             .map(|(&id, _)| id)
             .collect();
         for id in stalled {
@@ -145,7 +145,7 @@ impl Driver {
             // Ignored by Raft if the follower has answered by now.
             self.raw.report_snapshot(id, SnapshotStatus::Failure);
         }
-        if !self.making && used.is_some_and(|used| now - used > SNAPSHOT_KEEP) {
+        if !self.making && used.is_some_and(|used| now - used > SNAPSHOT_KEEP_TIMEOUT) {
             self.raw.mut_store().offer_snapshot(None);
             self.wiring.snapshots.discard();
         }

@@ -8,17 +8,17 @@ use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{ErrorKind, InodeId, v1};
 
 /// Most inodes in one entry of the log.
-const MOST: usize = 4096;
+const MAX_ACCESSES: usize = 4096;
 
 impl Operation for v1::AccessedOp {
     /// The inodes as they will be.
     type Plan = Vec<Inode>;
 
     fn check(&self, state: &dyn Read, _: &Context) -> Result<Vec<Inode>, Fault> {
-        if self.accesses.len() > MOST {
+        if self.accesses.len() > MAX_ACCESSES {
             return refuse(
                 ErrorKind::Invalid,
-                format!("{} accesses at once, over {MOST}", self.accesses.len()),
+                format!("{} accesses at once, over {MAX_ACCESSES}", self.accesses.len()),
             );
         }
         let mut changed = Vec::new();

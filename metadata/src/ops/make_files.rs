@@ -17,13 +17,13 @@ use v1::make_files_reply::Made;
 use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 /// Most files in one request.
-const MOST: usize = 4096;
+const MAX_FILES: usize = 4096;
 
 /// Makes each file or refuses it.
 impl Change for v1::MakeFilesOp {
     fn run(&self, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
-        if self.files.len() > MOST {
-            let what = format!("{} files in one request, over {MOST}", self.files.len());
+        if self.files.len() > MAX_FILES {
+            let what = format!("{} files in one request, over {MAX_FILES}", self.files.len());
             return refuse(ErrorKind::Invalid, what);
         }
         let mut files = Vec::with_capacity(self.files.len());

@@ -10,17 +10,18 @@ use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 /// Most numbers in one request.
-const MOST: u32 = 1 << 16;
+const MAX_NUMBERS: u32 = 1 << 16;
 /// A session is given so many at a time to take its own from, at first and at most: twice what it
 /// has taken of the last. So sessions that ask in turns have a few ranges each, and not one for
 /// every request.
-const BLOCK: [u64; 2] = [MOST as u64, 1 << 24];
+const BLOCK: [u64; 2] = [MAX_NUMBERS as u64, 1 << 24];
 impl Operation for v1::ReserveInodesOp {
     type Plan = ();
 
     fn check(&self, _: &dyn Read, _: &Context) -> Result<(), Fault> {
-        if self.count == 0 || self.count > MOST {
-            let what = format!("{} numbers at once; 1 to {MOST} can be set aside", self.count);
+        if self.count == 0 || self.count > MAX_NUMBERS {
+            let what =
+                format!("{} numbers at once; 1 to {MAX_NUMBERS} can be set aside", self.count);
             return refuse(ErrorKind::Invalid, what);
         }
         Ok(())

@@ -27,7 +27,7 @@ use weft_net::{Incoming, Outgoing, Service};
 use weft_proto::{Error, ErrorKind, InodeId, Kind, NodeId, Result, SessionId, op, v1};
 
 /// How long a request without a deadline may take.
-const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reads that look at very many records, at most at a time: each keeps a thread and a snapshot.
 const MAX_LONG_READS: usize = 2;
 
@@ -154,7 +154,7 @@ impl MetadataService {
 #[async_trait::async_trait]
 impl Service for MetadataService {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
-        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_DEADLINE);
+        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_TIMEOUT);
         match request.op {
             op::META => request.answer(|q| self.meta(q, deadline)).await,
             op::RAFT => request.answer(|q| self.raft(q, &request.peer.address)).await,

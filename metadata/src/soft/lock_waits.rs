@@ -20,9 +20,9 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// A waiter whose turn it is has so long to set its lock, and one that does not ask on to ask
 /// again, before others go first.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most waiters of one session.
-const MOST: usize = 1 << 16;
+const MAX_WAITERS: usize = 1 << 16;
 
 /// What a waiter is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,8 +115,9 @@ impl Waits {
                 }
                 waiter.turn.subscribe()
             }
-            None if queue.iter().filter(|w| w.session == session).count() >= MOST => {
-                let what = format!("over {MOST} requests of one client wait for locks of one file");
+            None if queue.iter().filter(|w| w.session == session).count() >= MAX_WAITERS => {
+                let what =
+                    format!("over {MAX_WAITERS} requests of one client wait for locks of one file");
                 return Err(Error::new(ErrorKind::NoLocks, what));
             }
             None => {
@@ -215,7 +216,7 @@ impl Waits {
                 waiter.since = if idle { waiter.since.or(Some(now)) } else { None };
             }
         }
-        self.remove(|_, w| w.since.is_some_and(|since| now.duration_since(since) > PATIENCE));
+        self.remove(|_, w| w.since.is_some_and(|since| now.duration_since(since) > TURN_TIMEOUT));
     }
 
     /// Gives turns where something changed. `held` must answer what is locked now.

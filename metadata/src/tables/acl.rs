@@ -88,7 +88,7 @@ impl Tag {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
+struct AclEntry {
     tag: Tag,
     permissions: u16,
     id: u32,
@@ -97,7 +97,7 @@ struct Entry {
 /// A valid list: owner, owning group and others once each, a mask at most once and certainly if
 /// users or groups are named.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Acl(Vec<Entry>);
+struct Acl(Vec<AclEntry>);
 
 impl Acl {
     /// Errors: `Invalid`, `NotSupported` for another version of the format, `NoSpace` for a list
@@ -134,7 +134,7 @@ impl Acl {
             if tag.names_someone() && id == NOBODY {
                 return Err(invalid("an entry that names nobody"));
             }
-            Ok(Entry { tag, permissions, id: if tag.names_someone() { id } else { NOBODY } })
+            Ok(AclEntry { tag, permissions, id: if tag.names_someone() { id } else { NOBODY } })
         });
         let acl = Self(entries.collect::<Result<_, _>>()?);
         if !acl.0.is_sorted_by_key(|entry| entry.tag) {
@@ -176,7 +176,7 @@ impl Acl {
     }
 
     /// The entries that the mode repeats, and by how much it shifts each.
-    fn classes(&mut self) -> impl Iterator<Item = (&mut Entry, u32)> {
+    fn classes(&mut self) -> impl Iterator<Item = (&mut AclEntry, u32)> {
         let masked = self.0.iter().any(|entry| entry.tag == Tag::Mask);
         let group = if masked { Tag::Mask } else { Tag::OwningGroup };
         self.0.iter_mut().filter_map(move |entry| match entry.tag {

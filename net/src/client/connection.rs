@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use weft_proto::{Error, ErrorKind, Result, op, v1};
 
 /// Silence is counted in these.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Ticks of silence with calls in flight after which a PING is sent.
 const PING_AFTER: u32 = 3;
 /// Ticks of silence after which the peer is dead.
@@ -296,7 +296,7 @@ impl Shared {
     async fn watch(&self) {
         let (mut heard, mut sent, mut silent) = (0, 0, 0);
         loop {
-            sleep(TICK).await;
+            sleep(TICK_INTERVAL).await;
             let now = (self.heard.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed));
             // A long transfer that moves is a sign of life. A short one is not: the peer's kernel
             // takes that much from us by itself.
@@ -307,7 +307,7 @@ impl Shared {
             if silent == PING_AFTER {
                 self.ping();
             } else if silent == DEAD_AFTER {
-                let seconds = TICK.as_secs() * u64::from(silent);
+                let seconds = TICK_INTERVAL.as_secs() * u64::from(silent);
                 return self.fail(&format!("no sign of life for {seconds} s"));
             }
         }

@@ -27,7 +27,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// A connection that carried nothing at so many looks is closed, long before the peer does so: a
 /// request never meets a peer that just closes.
-const LOOK: Duration = Duration::from_secs(60);
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 const IDLE: u32 = 5;
 
 /// All peers of a process, by address.
@@ -259,7 +259,7 @@ impl Peer {
 async fn close_idle(link: &Weak<Mutex<Link>>, connection: &Weak<Connection>) {
     let (mut before, mut idle) = (None, 0);
     loop {
-        sleep(LOOK).await;
+        sleep(LOOK_INTERVAL).await;
         let Some(connection) = connection.upgrade().filter(|c| c.is_alive()) else { return };
         let now = connection.moved();
         idle = if now.is_some() && now == before { idle + 1 } else { 0 };

@@ -16,13 +16,13 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use weft_proto::{Error, ErrorKind};
 
 /// A connection that has not said what it wants by then is closed.
-const FIRST_BYTES: Duration = Duration::from_secs(5);
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept (mostly: no file descriptors left).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for a peer to hear that there is no place for it.
-const REFUSAL: Duration = Duration::from_secs(1);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often it is looked for idle connections.
-const LOOK: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// So many newcomers at a time are told that there is no place for them; others are just closed.
 const REFUSALS: usize = 64;
 /// Of the memory for requests and answers, a quarter is kept back for [`crate::Way::Freeing`], and
@@ -47,7 +47,7 @@ pub async fn serve(
     });
     let door = Door::new(context.options.max_connections);
     let refusals = Arc::new(Semaphore::new(REFUSALS));
-    let mut looks = interval(LOOK);
+    let mut looks = interval(LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sessions = JoinSet::new();
     loop {
@@ -78,7 +78,7 @@ pub async fn serve(
                 Err(error) => {
                     let room = door.make_room();
                     tracing::warn!(%error, room, "cannot accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
+                    sleep(ACCEPT_RETRY_INTERVAL).await;
                 }
             },
             _ = looks.tick() => door.look(),
@@ -92,7 +92,7 @@ async fn admit(context: Arc<Context>, opening: Box<dyn Opening>, address: Addres
     let mut shutdown = context.shutdown.clone();
     let speaks = tokio::select! {
         biased;
-        speaks = timeout(FIRST_BYTES, opening.speaks()) => speaks,
+        speaks = timeout(FIRST_BYTES_TIMEOUT, opening.speaks()) => speaks,
         () = seat.lost() => return,
         () = stopped(&mut shutdown) => return,
     };
@@ -128,5 +128,5 @@ async fn refuse(context: &Context, opening: Box<dyn Opening>, why: String) {
         }
     };
     // Who does not listen learns nothing.
-    let _ = timeout(REFUSAL, refusal).await;
+    let _ = timeout(REFUSAL_TIMEOUT, refusal).await;
 }

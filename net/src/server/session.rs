@@ -28,15 +28,15 @@ use tokio::time::{sleep, timeout};
 use weft_proto::{Error, ErrorKind, Result, op, v1};
 
 /// Time for the peer's hello, and its length at most.
-const HELLO: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const HELLO_LEN: u32 = 4 << 10;
 /// While the window is full, the peer is told this often that we live: we do not read its pings.
-const ALIVE_EVERY: Duration = Duration::from_secs(1);
+const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long requests in flight may take to finish after a shutdown.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that moves no byte of a request or of an answer for this long is cut off: it holds
 /// memory.
-const STALLED: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What all connections of one `serve` share.
 pub(super) struct Context {
@@ -98,7 +98,7 @@ pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, sea
     }
     // What is queued, such as the reason for the end, still goes out.
     session.sender.close();
-    let _ = timeout(ALIVE_EVERY, async { while tasks.join_next().await.is_some() {} }).await;
+    let _ = timeout(ALIVE_INTERVAL, async { while tasks.join_next().await.is_some() {} }).await;
 }
 
 fn log_end(
@@ -119,9 +119,9 @@ impl Session {
         frames: &mut dyn Receiver,
         address: &Address,
     ) -> Result<(), Broken> {
-        let peer = match timeout(HELLO, self.hello(frames, address)).await {
+        let peer = match timeout(HELLO_TIMEOUT, self.hello(frames, address)).await {
             Ok(peer) => Arc::new(peer?),
-            Err(_) => return Err(Broken::Garbage(format!("no hello in {HELLO:?}"))),
+            Err(_) => return Err(Broken::Garbage(format!("no hello in {HELLO_TIMEOUT:?}"))),
         };
         tracing::debug!(%address, name = %peer.name, "peer connected");
         loop {
@@ -250,7 +250,7 @@ impl Session {
             tokio::select! {
                 biased;
                 () = &mut entered => return,
-                () = sleep(ALIVE_EVERY) => self.say_alive(),
+                () = sleep(ALIVE_INTERVAL) => self.say_alive(),
             }
         }
     }
@@ -351,7 +351,7 @@ impl Session {
     async fn stall(&self) {
         let mut before = (0, 0);
         loop {
-            sleep(STALLED).await;
+            sleep(STALL_TIMEOUT).await;
             let now = (self.heard.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed));
             let receiving = self.receiving.load(Ordering::Relaxed) && now.0 == before.0;
             let sending = !self.sender.is_idle() && now.1 == before.1;
@@ -368,8 +368,8 @@ impl Session {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        if timeout(DRAIN, empty).await.is_err() {
-            tracing::warn!(%address, "requests did not finish in {DRAIN:?}, closing");
+        if timeout(DRAIN_TIMEOUT, empty).await.is_err() {
+            tracing::warn!(%address, "requests did not finish in {DRAIN_TIMEOUT:?}, closing");
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// An idle connection is probed after this long, so that a vanished host does not hold memory.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 /// Unacknowledged bytes for this long break the connection.
 const USER_TIMEOUT: Duration = Duration::from_secs(25);
@@ -32,7 +32,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
             .with_time(KEEPALIVE_AFTER)
-            .with_interval(KEEPALIVE_EVERY)
+            .with_interval(KEEPALIVE_INTERVAL)
             .with_retries(KEEPALIVE_PROBES),
     )?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))

@@ -9,7 +9,7 @@
 //! will ever have.
 
 use super::BLOCK;
-use super::entry::Entry;
+use super::entry::JournalEntry;
 use super::index::{self, Applied};
 use super::journal::{self, Change, Ring};
 use super::shared::Core;
@@ -25,9 +25,9 @@ use weft_proto::{ChunkId, Error, ErrorKind, Result};
 
 /// A change whose data (of a put) has been written.
 pub(super) enum Commit {
-    Put(ChunkId, Arc<Entry>),
+    Put(ChunkId, Arc<JournalEntry>),
     /// With the entry that the index has.
-    Delete(ChunkId, Arc<Entry>),
+    Delete(ChunkId, Arc<JournalEntry>),
 }
 
 struct Waiting {

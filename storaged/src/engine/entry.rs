@@ -43,7 +43,7 @@ pub(super) struct Place {
 
 /// A chunk as the index holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Entry {
+pub(super) struct JournalEntry {
     pub place: Place,
     /// CRC-32 of each block of data.
     pub checksums: Vec<u32>,
@@ -127,7 +127,7 @@ impl Place {
     }
 }
 
-impl Entry {
+impl JournalEntry {
     const VERSION: u8 = 1;
 
     /// Value of the index: version u8, the place, then the checksums, little-endian.
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_index_value_is_this_format() {
-        let entry = Entry {
+        let entry = JournalEntry {
             place: Place {
                 stamp: 7,
                 length: 8192,
@@ -203,7 +203,7 @@ mod tests {
             9, 0, 0, 0, 0, 0, 0, 0,  1, 0, 0, 0,
             4, 3, 2, 1,  0xd0, 0xc0, 0xb0, 0xa0,
         ]);
-        assert_eq!(Entry::decode(&bytes), Some(entry));
+        assert_eq!(JournalEntry::decode(&bytes), Some(entry));
     }
 
     proptest! {
@@ -211,8 +211,8 @@ mod tests {
         fn garbage_is_rejected_without_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..64,
         ) {
-            let _ = Entry::decode(&bytes);
-            let entry = Entry {
+            let _ = JournalEntry::decode(&bytes);
+            let entry = JournalEntry {
                 place: Place {
                     stamp: 1,
                     length: 4096,
@@ -222,10 +222,10 @@ mod tests {
             };
             let good = entry.encode();
             let cut = cut % good.len();
-            prop_assert_eq!(Entry::decode(&good[..cut]), None);
+            prop_assert_eq!(JournalEntry::decode(&good[..cut]), None);
             let mut long = good.clone();
             long.push(0);
-            prop_assert_eq!(Entry::decode(&long), None);
+            prop_assert_eq!(JournalEntry::decode(&long), None);
         }
 
         #[test]

@@ -20,7 +20,7 @@ const FILL: u64 = 1 << 30;
 
 /// The kernel keeps the files of a killed process open until its I/O has ended: a lock is waited
 /// for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct TargetFile {
     pub file: File,
@@ -157,8 +157,8 @@ fn lock(file: &File, path: &Path) -> Result<()> {
         }
         let e = io::Error::last_os_error();
         let held = e.kind() == io::ErrorKind::WouldBlock;
-        if held && start.elapsed() < LOCK_PATIENCE {
-            std::thread::sleep(LOCK_PATIENCE / 20);
+        if held && start.elapsed() < LOCK_TIMEOUT {
+            std::thread::sleep(LOCK_TIMEOUT / 20);
             continue;
         }
         let what = if held {

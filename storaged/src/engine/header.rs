@@ -15,7 +15,7 @@
 //! The header's own position must be the first block of its first extent.
 
 use super::BLOCK;
-use super::entry::{Entry, HEADER_FIXED, Place, decode_checksums, take, take_chunk};
+use super::entry::{HEADER_FIXED, JournalEntry, Place, decode_checksums, take, take_chunk};
 use weft_net::AlignedBuf;
 use weft_proto::ChunkId;
 
@@ -23,7 +23,7 @@ const MAGIC: [u8; 8] = *b"WEFTCHK\n";
 const CRC_AT: usize = 16;
 
 /// The header blocks of a chunk.
-pub(super) fn encode(salt: u64, id: ChunkId, entry: &Entry) -> AlignedBuf {
+pub(super) fn encode(salt: u64, id: ChunkId, entry: &JournalEntry) -> AlignedBuf {
     let mut bytes = Vec::with_capacity(HEADER_FIXED as usize + 4 * entry.checksums.len());
     bytes.extend(MAGIC);
     bytes.extend(salt.to_le_bytes());
@@ -61,7 +61,7 @@ pub(super) fn peek_blocks(salt: u64, block: &[u8]) -> Option<u64> {
 }
 
 /// Reads the header that lies at block `at`; `bytes` are all of its blocks.
-pub(super) fn decode(salt: u64, at: u64, bytes: &[u8]) -> Option<(ChunkId, Entry)> {
+pub(super) fn decode(salt: u64, at: u64, bytes: &[u8]) -> Option<(ChunkId, JournalEntry)> {
     if !may_begin(salt, bytes) {
         return None;
     }
@@ -78,7 +78,7 @@ pub(super) fn decode(salt: u64, at: u64, bytes: &[u8]) -> Option<(ChunkId, Entry
     }
     let words = input.get(..(place.length / BLOCK * 4) as usize)?;
     let checksums = decode_checksums(words, place.length)?;
-    Some((id, Entry { place, checksums }))
+    Some((id, JournalEntry { place, checksums }))
 }
 
 fn crc(bytes: &[u8]) -> u32 {
@@ -98,13 +98,13 @@ mod tests {
 
     const SALT: u64 = 0x1122_3344_5566_7788;
 
-    fn sample(blocks: u64) -> (ChunkId, Entry) {
+    fn sample(blocks: u64) -> (ChunkId, JournalEntry) {
         let id = ChunkId { segment: SegmentId { session: SessionId(1), seq: 2 }, shard: 3 };
         let length = blocks * BLOCK;
         let all = (blocks + header_blocks(length)) as u32;
         let extents = vec![Extent { block: 500, blocks: all }];
         let checksums = (0..blocks as u32).map(|n| n.wrapping_mul(0x0101_0101)).collect();
-        (id, Entry { place: Place { stamp: 9, length, extents }, checksums })
+        (id, JournalEntry { place: Place { stamp: 9, length, extents }, checksums })
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! so that what survives a crash says itself from where to replay. An entry in the cache equals the
 //! one in RocksDB.
 
-use super::entry::{Entry, Place, take_u64};
+use super::entry::{JournalEntry, Place, take_u64};
 use quick_cache::{Weighter, sync::Cache};
 use rocksdb::{
     BlockBasedOptions, Cache as BlockCache, DB, Direction, ErrorKind as Kind, IteratorMode,
@@ -29,7 +29,7 @@ const ENTRY_CACHE: u64 = 32 << 20;
 
 pub(super) struct Index {
     db: DB,
-    cache: Cache<ChunkId, Arc<Entry>, Weight>,
+    cache: Cache<ChunkId, Arc<JournalEntry>, Weight>,
     /// Grows with each delete; tells a lookup that what it read may be stale.
     deletes: AtomicU64,
     path: String,
@@ -44,7 +44,7 @@ pub(super) struct Applied {
 
 /// A change of the index.
 pub(super) enum Change {
-    Put(ChunkId, Arc<Entry>),
+    Put(ChunkId, Arc<JournalEntry>),
     Delete(ChunkId),
 }
 
@@ -56,8 +56,8 @@ pub(super) enum Opened {
 
 #[derive(Clone)]
 struct Weight;
-impl Weighter<ChunkId, Arc<Entry>> for Weight {
-    fn weight(&self, _: &ChunkId, entry: &Arc<Entry>) -> u64 {
+impl Weighter<ChunkId, Arc<JournalEntry>> for Weight {
+    fn weight(&self, _: &ChunkId, entry: &Arc<JournalEntry>) -> u64 {
         entry.weight()
     }
 }
@@ -183,7 +183,7 @@ impl Index {
     }
 
     /// Looks a chunk up without waiting for the disk: `None` if that is not possible.
-    pub fn get_cached(&self, id: ChunkId) -> Result<Option<Option<Arc<Entry>>>> {
+    pub fn get_cached(&self, id: ChunkId) -> Result<Option<Option<Arc<JournalEntry>>>> {
         if let Some(entry) = self.cache.get(&id) {
             return Ok(Some(Some(entry)));
         }
@@ -197,7 +197,7 @@ impl Index {
     }
 
     /// Looks a chunk up. May block on the disk.
-    pub fn get(&self, id: ChunkId) -> Result<Option<Arc<Entry>>> {
+    pub fn get(&self, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
         if let Some(entry) = self.cache.get(&id) {
             return Ok(Some(entry));
         }
@@ -208,10 +208,10 @@ impl Index {
         &self,
         id: ChunkId,
         options: &ReadOptions,
-    ) -> Result<Result<Option<Arc<Entry>>>, rocksdb::Error> {
+    ) -> Result<Result<Option<Arc<JournalEntry>>>, rocksdb::Error> {
         let deletes = self.deletes.load(Ordering::SeqCst);
         let Some(value) = self.db.get_pinned_opt(key(id), options)? else { return Ok(Ok(None)) };
-        let Some(entry) = Entry::decode(&value) else {
+        let Some(entry) = JournalEntry::decode(&value) else {
             return Ok(Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
@@ -240,7 +240,7 @@ impl Index {
         for item in self.db.iterator_opt(start, options) {
             let (key, value) = item.map_err(|e| failed(&self.path, &e))?;
             let Some(id) = parse_key(&key) else { break };
-            let Some(place) = Entry::decode_place(&mut &value[..]) else {
+            let Some(place) = JournalEntry::decode_place(&mut &value[..]) else {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     format!("index {}: the entry of chunk {id} is damaged", self.path),
@@ -278,7 +278,7 @@ impl Index {
             if items.len() == limit {
                 return Ok((items, true));
             }
-            let length = Entry::decode_place(&mut &value[..]).map_or(0, |p| p.length);
+            let length = JournalEntry::decode_place(&mut &value[..]).map_or(0, |p| p.length);
             items.push((id, length));
         }
         Ok((items, false))

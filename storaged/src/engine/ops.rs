@@ -4,7 +4,7 @@
 //! space is lost.
 
 use super::commit::Commit;
-use super::entry::{Entry, Extent, Place, header_blocks};
+use super::entry::{Extent, JournalEntry, Place, header_blocks};
 use super::shared::Core;
 use super::{BLOCK, Engine, header, superblock};
 use bytes::Bytes;
@@ -72,7 +72,7 @@ impl Engine {
             Error { hint: chunk.to_string(), ..core.error(ErrorKind::NoSpace, id, &what) }
         })?;
         let stamp = core.stamp.fetch_add(1, Ordering::Relaxed);
-        let entry = Arc::new(Entry { place: Place { stamp, length, extents }, checksums });
+        let entry = Arc::new(JournalEntry { place: Place { stamp, length, extents }, checksums });
         if let Err(e) = core.write(id, &entry, data).await {
             core.discard.give(&entry.place.extents);
             if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
@@ -174,7 +174,7 @@ impl Engine {
 }
 
 impl Core {
-    pub(super) async fn lookup(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<Entry>>> {
+    pub(super) async fn lookup(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
         match self.index.get_cached(id)? {
             Some(found) => Ok(found),
             None => {
@@ -227,7 +227,7 @@ impl Core {
     }
 
     /// Writes header and data into the extents of `entry`.
-    async fn write(&self, id: ChunkId, entry: &Entry, data: Bytes) -> io::Result<()> {
+    async fn write(&self, id: ChunkId, entry: &JournalEntry, data: Bytes) -> io::Result<()> {
         let salt = self.superblock.read().salt;
         let mut pieces = [Bytes::from(header::encode(salt, id, entry)), aligned(data)];
         let mut writes = Vec::with_capacity(entry.place.extents.len());

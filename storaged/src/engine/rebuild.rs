@@ -11,7 +11,7 @@
 //! others.
 
 use super::device::Device;
-use super::entry::{Entry, Extent};
+use super::entry::{Extent, JournalEntry};
 use super::index::{Applied, Change, Index};
 use super::superblock::Superblock;
 use super::unread::{Salvage, Unread};
@@ -152,7 +152,7 @@ impl Scan<'_> {
         if !entry.place.lies_in(self.superblock.data_block, self.superblock.data_end) {
             return Ok(());
         }
-        let Entry { place, .. } = &entry;
+        let JournalEntry { place, .. } = &entry;
         self.found.push(Found { stamp: place.stamp, id, extents: place.extents.clone() });
         self.batch.push(Change::Put(id, Arc::new(entry)));
         if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
@@ -189,7 +189,7 @@ impl Scan<'_> {
     }
 
     /// Reads the header at block `at`, if it is one and can be read. Blocks. Errors: the drive's.
-    fn read_header(&mut self, at: u64, blocks: u64) -> Result<Option<(ChunkId, Entry)>> {
+    fn read_header(&mut self, at: u64, blocks: u64) -> Result<Option<(ChunkId, JournalEntry)>> {
         if at.checked_add(blocks).is_none_or(|end| end > self.superblock.data_end) {
             return Ok(None);
         }

@@ -7,7 +7,7 @@
 
 use super::commit::Committer;
 use super::device::{Device, Done};
-use super::entry::{Entry, Place};
+use super::entry::{JournalEntry, Place};
 use super::file::{self, TargetFile};
 use super::index::{self, Applied, Index, Opened};
 use super::journal::{self, Change, Record};
@@ -398,7 +398,7 @@ impl Start<'_> {
         header: Done<AlignedBuf>,
         data: bool,
         salvage: &mut Salvage<'_>,
-    ) -> Result<Option<Entry>> {
+    ) -> Result<Option<JournalEntry>> {
         let block = place.extents[0].block;
         let decode = |bytes: &[u8]| header::decode(self.superblock.salt, block, bytes);
         let found = match header.block() {
@@ -419,7 +419,7 @@ impl Start<'_> {
 }
 
 /// Whether all of a chunk's data that can be read is what was put.
-fn verify(entry: &Entry, salvage: &mut Salvage<'_>) -> Result<bool> {
+fn verify(entry: &JournalEntry, salvage: &mut Salvage<'_>) -> Result<bool> {
     let mut sums = &entry.checksums[..];
     for (start, bytes) in entry.place.locate(0, entry.place.length) {
         let (own, rest) = sums.split_at((bytes / BLOCK) as usize);

@@ -15,7 +15,7 @@ use weft_proto::{Error, ErrorKind, Result};
 /// So many tries in a row must have failed to read a block.
 const TRIES: u32 = 4;
 /// A drive with more such blocks is not a drive with a few bad ones: 4 MiB.
-const MOST: usize = 1024;
+const MAX_GIVEN_UP: usize = 1024;
 /// So many blocks all over the drive are looked at before any is given up; of these, and of all
 /// blocks, not more than one in so many may be bad.
 const PROBES: u64 = 256;
@@ -115,7 +115,7 @@ impl<'a> Salvage<'a> {
         }
         if len <= BLOCK {
             self.unread.insert(at / BLOCK);
-            let few = self.unread.len() <= MOST;
+            let few = self.unread.len() <= MAX_GIVEN_UP;
             return if few { Ok(Vec::new()) } else { Err(self.failed(at, &error)) };
         }
         let half = (len / BLOCK / 2) * BLOCK;

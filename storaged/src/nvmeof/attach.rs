@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// The kernel looks for namespaces after the connection was answered.
-const SCAN: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Waits for a path, connecting all that are not there, and answers the block device of the
 /// namespace. Errors: those of [`connect`] when no path can be had; `Unavailable` while all are
@@ -18,7 +18,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub async fn attach(roots: &Roots, remote: &Remote, options: &Options) -> Result<PathBuf> {
     let live = async {
         while !is_live(roots, remote) {
-            sleep(LOOK_AGAIN).await;
+            sleep(LOOK_INTERVAL).await;
         }
     };
     // One path is enough; what the kernel still tries goes on without us.
@@ -33,11 +33,11 @@ pub async fn attach(roots: &Roots, remote: &Remote, options: &Options) -> Result
             }
         }
     }
-    let patience = Instant::now() + SCAN;
+    let patience = Instant::now() + SCAN_TIMEOUT;
     loop {
         match find(roots, remote) {
             Err(e) if e.kind == ErrorKind::NotFound && Instant::now() < patience => {
-                sleep(LOOK_AGAIN).await;
+                sleep(LOOK_INTERVAL).await;
             }
             found => return found,
         }

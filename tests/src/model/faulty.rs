@@ -240,7 +240,7 @@ impl Faulty {
         let (fs, told) = (self.fs.clone(), self.told.clone());
         let truncate = self.inner.handle(request);
         Outcome::working(async move {
-            let size = fs.get_attr(InodeId(ino), None).await.map_or(0, |attr| attr.size);
+            let size = fs.get_attr(InodeId(ino)).await.map_or(0, |attr| attr.size);
             if len < size
                 && let Some(bytes) = read(&fs, ino, len, size).await
             {

@@ -19,7 +19,7 @@ use weft_proto::{op, v1};
 const PAYLOAD: usize = 1 << 20;
 /// Requests in flight.
 const DEPTH: u64 = 8;
-const DEADLINE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Takes payloads and drops them; answers a payload where one is asked for.
 struct Floor {
@@ -64,7 +64,7 @@ async fn start(payload: Bytes) -> Result<Arc<Peer>> {
     let (_, shutdown) = tokio::sync::watch::channel(false);
     tokio::spawn(serve(listener, Arc::new(Floor { payload }), options, shutdown));
     let peer = Peers::new(tcp(), identity).peer(&address);
-    peer.call(&v1::TargetStatRequest::default(), Instant::now() + DEADLINE).await?;
+    peer.call(&v1::TargetStatRequest::default(), Instant::now() + REQUEST_TIMEOUT).await?;
     Ok(peer)
 }
 
@@ -76,7 +76,7 @@ async fn write(peer: &Arc<Peer>, payload: &Bytes, requests: u64) -> Result<Outco
         lanes.spawn(async move {
             for _ in (lane..requests).step_by(DEPTH as usize) {
                 let body = Body { send: vec![payload.clone()], into: Vec::new() };
-                let deadline = Instant::now() + DEADLINE;
+                let deadline = Instant::now() + REQUEST_TIMEOUT;
                 peer.exchange(&v1::PutRequest::default(), body, deadline).await?;
             }
             Ok::<_, weft_proto::Error>(())
@@ -93,7 +93,7 @@ async fn read(peer: &Arc<Peer>, requests: u64) -> Result<Outcome> {
         lanes.spawn(async move {
             let mut into = vec![Buffer::take(PAYLOAD)];
             for _ in (lane..requests).step_by(DEPTH as usize) {
-                let deadline = Instant::now() + DEADLINE;
+                let deadline = Instant::now() + REQUEST_TIMEOUT;
                 let body = Body { send: Vec::new(), into };
                 into = peer.exchange(&v1::GetRequest::default(), body, deadline).await?.payload;
             }
@@ -121,7 +121,7 @@ async fn calls(peer: &Peer, count: u64) -> Result<Outcome> {
     let start = Instant::now();
     for _ in 0..count {
         let begun = Instant::now();
-        peer.call(&v1::TargetStatRequest::default(), begun + DEADLINE).await?;
+        peer.call(&v1::TargetStatRequest::default(), begun + REQUEST_TIMEOUT).await?;
         outcome.latencies_us.push(begun.elapsed().as_secs_f32() * 1e6);
         outcome.operations += 1;
     }

@@ -30,7 +30,7 @@ use weft_proto::{InodeId, SessionId, v1};
 /// readers: inodes that several sessions change are cheaper without leases.
 const COOL: Duration = Duration::from_millis(200);
 /// Most leases of one session; beyond it nothing is granted, which costs speed only.
-const MOST: usize = 1 << 18;
+const MAX_LEASES: usize = 1 << 18;
 
 struct Holder {
     session: SessionId,
@@ -230,7 +230,7 @@ impl Leases {
         must: bool,
     ) -> Option<v1::Grant> {
         let party = self.parties.get(&to)?;
-        if party.inos.len() >= MOST && !must {
+        if party.inos.len() >= MAX_LEASES && !must {
             return None;
         }
         if let Some(lease) = self.inodes.get(&ino) {

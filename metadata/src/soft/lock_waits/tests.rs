@@ -101,7 +101,7 @@ fn a_turn_that_was_lost_is_waited_for_again_and_one_not_used_ends() {
     assert_eq!(now(&first), Turn::NotYet);
     rig.free(3, X);
     assert_eq!((now(&first), now(&second)), (Turn::Now, Turn::NotYet));
-    let later = Instant::now() + PATIENCE + Duration::from_secs(1);
+    let later = Instant::now() + TURN_TIMEOUT + Duration::from_secs(1);
     rig.waits.look_around(later);
     rig.settle();
     assert_eq!(now(&second), Turn::Now);
@@ -119,11 +119,11 @@ fn who_asks_on_keeps_its_place_and_who_does_not_loses_it() {
     let start = Instant::now();
     rig.waits.look_around(start);
     let second = rig.wait(write(2, X));
-    rig.waits.look_around(start + 2 * PATIENCE);
+    rig.waits.look_around(start + 2 * TURN_TIMEOUT);
     assert_eq!(rig.waits.queues[&InodeId(X)].len(), 2);
     drop(second);
-    rig.waits.look_around(start + 2 * PATIENCE);
-    rig.waits.look_around(start + 4 * PATIENCE);
+    rig.waits.look_around(start + 2 * TURN_TIMEOUT);
+    rig.waits.look_around(start + 4 * TURN_TIMEOUT);
     rig.free(1, X);
     assert_eq!(now(&third), Turn::Now);
     rig.waits.cancel(SessionId(3), 3);
