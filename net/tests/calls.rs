@@ -12,6 +12,9 @@ use support::*;
 use weft_net::{Outgoing, Transport, tcp};
 use weft_proto::op;
 
+/// Whether the other side writes into memory that was given to a call.
+const WRITES_LATE: bool = false;
+
 /// What the suite runs over.
 fn transport() -> Arc<dyn Transport> {
     tcp()

@@ -12,6 +12,9 @@ mod support;
 use std::sync::{Arc, LazyLock};
 use weft_net::{Fabric, Transport};
 
+/// Whether the other side writes into memory that was given to a call.
+const WRITES_LATE: bool = true;
+
 /// What the suite runs over.
 fn transport() -> Arc<dyn Transport> {
     static FABRIC: LazyLock<Arc<Fabric>> = LazyLock::new(Fabric::new);

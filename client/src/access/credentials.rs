@@ -1,7 +1,7 @@
 //! Who makes a call.
 
 /// Who makes a call: what a process of Linux has for its calls to filesystems.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// The user; 0 is root, who has all capabilities.
     pub uid: u32,
@@ -12,6 +12,11 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// Of root.
+    pub fn root() -> Self {
+        Self::new(0, 0)
+    }
+
     /// Of a user without supplementary groups.
     pub fn new(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new() }

@@ -151,5 +151,5 @@ fn who_is_not_in_the_group_makes_no_program_of_it() {
     assert_eq!(mode_of_new(&member, &dir, 0o2755), 0o2755);
     assert_eq!(mode_of_new(&other, &dir, 0o2755), 0o755);
     assert_eq!(mode_of_new(&other, &dir, 0o2745), 0o2745);
-    assert_eq!(mode_of_new(&Credentials::default(), &dir, 0o2755), 0o2755);
+    assert_eq!(mode_of_new(&Credentials::root(), &dir, 0o2755), 0o2755);
 }

@@ -52,8 +52,14 @@ pub(crate) fn read_xattr(who: &Credentials, attr: &Attr, name: &[u8]) -> Result<
     }
 }
 
-/// What must be permitted beside to set or remove an attribute. Errors: `NotPermitted`.
+/// What must be permitted beside to set or remove an attribute. Errors: `NotPermitted`;
+/// `NotSupported` of capabilities.
 pub(crate) fn write_xattr(who: &Credentials, attr: &Attr, name: &[u8]) -> Result<Access> {
+    // It would have to go whenever the content changes.
+    if name == b"security.capability" {
+        let what = "capabilities of files are not kept";
+        return Err(Error::new(ErrorKind::NotSupported, what));
+    }
     let (allowed, beside) = match Namespace::of(name) {
         Namespace::System => (owns(who, attr), Access::NONE),
         Namespace::Security => (who.is_root(), Access::NONE),

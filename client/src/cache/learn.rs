@@ -4,6 +4,7 @@ use super::leases::Leases;
 use super::table::{Start, Table};
 use super::xattrs::Xattrs;
 use crate::types::Attr;
+use bytes::Bytes;
 use std::collections::BTreeSet;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
@@ -188,9 +189,18 @@ fn values(table: &Table, op: &Op, made: Option<InodeId>) -> Vec<Option<Option<In
         Op::Rename(op)
             if op.flags == 0 && (op.parent, &op.name) != (op.new_parent, &op.new_name) =>
         {
-            let dir = table.inodes.get(&InodeId(op.parent));
-            let moved = dir.and_then(|dir| dir.names.get(&op.name).copied().flatten());
-            vec![Some(None), moved.map(Some)]
+            let known = |dir: u64, name: &Bytes| {
+                let dir = table.inodes.get(&InodeId(dir))?;
+                dir.names.get(name).copied().or(dir.complete.then_some(None))
+            };
+            let moved = known(op.parent, &op.name).flatten();
+            // Two names of one inode both stay.
+            let gone = match known(op.new_parent, &op.new_name) {
+                Some(None) => true,
+                Some(replaced) => moved.is_some() && replaced != moved,
+                None => false,
+            };
+            vec![gone.then_some(None), moved.map(Some)]
         }
         Op::Rename(_) => vec![None, None],
         _ => vec![made.map(Some)],

@@ -384,3 +384,27 @@ async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
     assert!(l.may_buffer(ino));
     assert!(l.stop_buffering(ino, true).unwrap() && l.flushed(ino, false) && l.mode(ino).is_none());
 }
+
+/// `rename(2)` of one name of an inode to another one of it does nothing.
+#[tokio::test]
+async fn of_two_names_of_one_inode_neither_goes_by_a_rename() {
+    for (known, stays) in [(Some(INO), true), (Some(9), false), (None, true)] {
+        let l = leases();
+        l.learn(l.start(), &lookup("a"), &found());
+        if let Some(ino) = known {
+            let mut other = found();
+            other.result = Some(Reply::Attr(attr(ino)));
+            other.grants.push(grant(ino));
+            l.learn(l.start(), &lookup("b"), &other);
+        }
+        let (parent, new_parent) = (DIR, DIR);
+        let (name, new_name) = ("a".into(), "b".into());
+        let op = Op::Rename(v1::RenameOp { parent, name, new_parent, new_name, flags: 0 });
+        let result = Some(Reply::Empty(v1::Empty {}));
+        let touched = [DIR, INO].into_iter().chain(known).collect();
+        let reply = v1::MetaReply { result, touched, ..Default::default() };
+        l.changed(l.start(), &op, &reply);
+        let gone = l.lookup(InodeId(DIR), b"a").is_some_and(|known| known.is_err());
+        assert_eq!(gone, !stays, "{known:?}");
+    }
+}

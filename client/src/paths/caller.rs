@@ -17,10 +17,11 @@ const ACL: &[u8] = b"system.posix_acl_access";
 /// (`AccessDenied`). At most 40 symbolic links are followed (`TooDeep`, which is `ELOOP`). An empty
 /// path leads nowhere (`NotFound`).
 ///
-/// Permission is checked before the metadata group acts, not in one step with that: what another
-/// client changes in between counts as done before or after, as with NFS. Nothing can come between
-/// what is known under a lease and a change under the same lease. An open file stays open, whatever
-/// becomes of its mode.
+/// Permission is checked before the metadata group acts, not in one step with that: as with NFS,
+/// a call may act on what another one has put in place of what was checked. So it is with
+/// `unlink`, `rmdir` and `rename` over an existing name where several users may write, as in a
+/// sticky directory; names that were not there are never replaced. An open file stays open,
+/// whatever becomes of its mode.
 #[derive(Clone)]
 pub struct Caller {
     pub(super) fs: Filesystem,
@@ -37,7 +38,8 @@ impl Filesystem {
 }
 
 impl Caller {
-    /// Relative paths start at this directory, as those of `openat(2)` do.
+    /// Relative paths start at this directory, as those of `openat(2)` do. It has to come from a
+    /// walk of the same user: that the directories above may be searched is not checked again.
     #[must_use]
     pub fn at(&self, dir: InodeId) -> Self {
         Self { start: dir, ..self.clone() }

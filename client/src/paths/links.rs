@@ -16,10 +16,13 @@ impl Caller {
         let source = Walk::begin(self, from).await?.end(Links::Stay).await?;
         let last = free(self, to, false).await?;
         let beside = access::link(&self.who, &source)?;
-        if self.check(&source, beside).await.is_err() {
-            let what = format!("inode {} is another user's", source.ino);
-            return Err(Error::new(ErrorKind::NotPermitted, what));
-        }
+        self.check(&source, beside).await.map_err(|e| match e.kind {
+            ErrorKind::AccessDenied => {
+                let what = format!("inode {} is another user's", source.ino);
+                Error::new(ErrorKind::NotPermitted, what)
+            }
+            _ => e,
+        })?;
         self.check_change(&last.dir).await?;
         self.fs.link(source.ino, last.dir.ino, last.normal(ErrorKind::Exists)?).await
     }

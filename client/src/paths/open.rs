@@ -8,6 +8,9 @@ use crate::access::{self, Access};
 use crate::types::{Attr, FileKind, OpenFlags, SetAttr};
 use weft_proto::{Error, ErrorKind, Result};
 
+/// How often what others made meanwhile is looked at anew.
+const MAX_TRIES: u32 = 16;
+
 /// What the flags of an open want to do.
 fn wanted(flags: OpenFlags) -> Access {
     let read = if !flags.write || flags.both { Access::READ } else { Access::NONE };
@@ -31,6 +34,7 @@ impl Caller {
     pub async fn create(&self, path: &[u8], mode: u32, flags: OpenFlags) -> Result<OpenFile> {
         let mut walk = Walk::begin(self, path).await?;
         let mut last = walk.parent().await?;
+        let mut tries = 0;
         loop {
             let name = match &last.name {
                 Name::Normal(name) if !last.slash => name,
@@ -50,7 +54,13 @@ impl Caller {
                 let new = OpenFlags { exclusive: true, ..flags };
                 let made = self.fs.create(last.dir.ino, name, mode, self.creator(), new).await;
                 match made {
-                    Err(e) if e.kind == ErrorKind::Exists && !flags.exclusive => continue,
+                    // It may be gone again when it is looked for, but not for ever.
+                    Err(e)
+                        if e.kind == ErrorKind::Exists && !flags.exclusive && tries < MAX_TRIES =>
+                    {
+                        tries += 1;
+                        continue;
+                    }
                     made => return Ok(OpenFile::new(self, made?, flags)),
                 }
             };

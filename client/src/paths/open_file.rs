@@ -19,6 +19,8 @@ pub struct OpenFile {
     reads: bool,
     writes: bool,
     closed: bool,
+    /// Closes it if it is dropped.
+    runtime: runtime::Handle,
 }
 
 impl OpenFile {
@@ -31,6 +33,7 @@ impl OpenFile {
             reads: !flags.write || flags.both,
             writes: flags.write,
             closed: false,
+            runtime: runtime::Handle::current(),
         }
     }
 
@@ -59,7 +62,8 @@ impl OpenFile {
     /// opened to write.
     pub async fn write(&self, off: u64, data: &[u8]) -> Result<usize> {
         self.opened_to(self.writes, "write")?;
-        if self.fs.get_attr_now(self.ino).is_none_or(|attr| attr.mode & SET_IDS != 0)
+        if !self.who.is_root()
+            && self.fs.get_attr_now(self.ino).is_none_or(|attr| attr.mode & SET_IDS != 0)
             && let Some(mode) = access::kept_mode(&self.who, &self.stat().await?)
         {
             self.set(SetAttr { mode: Some(mode), ..Default::default() }).await?;
@@ -105,9 +109,9 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        if let (false, Ok(runtime)) = (self.closed, runtime::Handle::try_current()) {
+        if !self.closed {
             let (fs, handle) = (self.fs.clone(), self.handle);
-            runtime.spawn(async move {
+            self.runtime.spawn(async move {
                 // Nobody is there to be told.
                 let _ = fs.release(handle).await;
             });

@@ -9,6 +9,8 @@ use weft_proto::{Error, ErrorKind, Result};
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+/// How often what others made meanwhile is looked at anew.
+const MAX_TRIES: u32 = 16;
 
 impl Caller {
     /// Moves a name. `flags` are those of `renameat2(2)`. Errors: `AccessDenied` if either
@@ -16,6 +18,21 @@ impl Caller {
     /// what is another user's in a sticky directory. That a directory would get below itself
     /// (`Invalid`) is told after these, to who may move it.
     pub async fn rename(&self, from: &[u8], to: &[u8], flags: u32) -> Result<()> {
+        let (no_replace, exchange) = (flags & NOREPLACE != 0, flags & EXCHANGE != 0);
+        if flags & !(NOREPLACE | EXCHANGE) != 0 || no_replace && exchange {
+            return Err(Error::new(ErrorKind::Invalid, "flags of a rename that there are not"));
+        }
+        for _ in 0..MAX_TRIES {
+            match self.rename_once(from, to, flags).await {
+                // It was made since it was looked for, and may be what must not be replaced.
+                Err(e) if e.kind == ErrorKind::Exists && !no_replace => {}
+                done => return done,
+            }
+        }
+        Err(Error::new(ErrorKind::Exists, "others make and remove the new name all the time"))
+    }
+
+    async fn rename_once(&self, from: &[u8], to: &[u8], flags: u32) -> Result<()> {
         let (no_replace, exchange) = (flags & NOREPLACE != 0, flags & EXCHANGE != 0);
         let (mut from, mut to) = (Walk::begin(self, from).await?, Walk::begin(self, to).await?);
         let (old, new) = (from.parent().await?, to.parent().await?);
@@ -31,9 +48,12 @@ impl Caller {
             return Err(Error::new(ErrorKind::NotFound, "the new name does not exist"));
         }
         check_slashes((&old, &source), (&new, target.as_ref()), exchange)?;
-        if target.is_none_or(|target| target.ino != source.ino) {
-            self.check_move((&old.dir, &source), (&new.dir, target.as_ref()), exchange).await?;
+        if target.is_some_and(|target| target.ino == source.ino) {
+            return Ok(());
         }
+        self.check_move((&old.dir, &source), (&new.dir, target.as_ref()), exchange).await?;
+        // What was not there when that was checked is not replaced.
+        let flags = if target.is_none() { flags | NOREPLACE } else { flags };
         self.fs.rename(old.dir.ino, name, new.dir.ino, new_name, flags).await
     }
 

@@ -15,9 +15,11 @@ impl Caller {
         self.fs.get_xattr(attr.ino, name).await
     }
 
-    /// Names of extended attributes, which whoever finds an inode may see.
+    /// Names of extended attributes, which whoever finds an inode may see, but root's own.
     pub async fn list_xattr(&self, path: &[u8]) -> Result<Vec<Bytes>> {
-        self.fs.list_xattr(self.stat(path).await?.ino).await
+        let mut names = self.fs.list_xattr(self.stat(path).await?.ino).await?;
+        names.retain(|name| self.who.is_root() || !name.starts_with(b"trusted."));
+        Ok(names)
     }
 
     /// Sets an extended attribute, as [`crate::Filesystem::set_xattr`] does; an access control list

@@ -40,7 +40,7 @@ impl OpenFlags {
             write: flags & 0o3 != 0,
             both: flags & 0o3 == 2,
             no_atime: flags & 0o1_000_000 != 0,
-            no_follow: flags & 0o400_000 != 0,
+            no_follow: flags & libc::O_NOFOLLOW != 0,
         }
     }
 }

@@ -34,7 +34,10 @@ impl Device {
                 // What the kernel took back before it was read.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN)) => continue,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+                // Aborted connections are told so by some kernels.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ECONNABORTED)) => {
+                    Ok(None)
+                }
                 Err(e) => Err(e),
                 Ok(len) => Ok(Some(len)),
             };

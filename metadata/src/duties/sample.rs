@@ -42,7 +42,9 @@ fn draw(state: &StateMachine, seed: u64) -> Result<Option<Segment>> {
     let SegmentId { session, seq } = found.segment_id()?;
     // About where the session's numbers end, in steps that grow until they are past it.
     let (mut last, mut step) = (seq, 1u64);
-    while let Some(further) = state.segment_of(session, last.saturating_add(step))? {
+    while let Some(from) = last.checked_add(step)
+        && let Some(further) = state.segment_of(session, from)?
+    {
         last = further.segment_id()?.seq;
         step = step.saturating_mul(2);
     }

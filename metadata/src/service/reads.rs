@@ -6,7 +6,7 @@ use crate::node::Node;
 use crate::soft::leases::Mode;
 use prost::Message;
 use std::collections::HashSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
@@ -127,7 +127,9 @@ async fn stat_fs(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
 async fn beside(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
     cx.may_read(None).await?;
     // One that nobody waits for any more goes on to its end, and counts till then.
-    let permit = cx.long_reads.clone().acquire_owned().await;
+    let room = timeout_at(cx.deadline, cx.long_reads.clone().acquire_owned()).await;
+    let busy = |_| Error::new(ErrorKind::TimedOut, "other long reads are under way");
+    let permit = room.map_err(busy)?;
     let (state, request) = (cx.node.state.clone(), cx.request.clone());
     let read = move || {
         let _permit = permit;
