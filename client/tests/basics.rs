@@ -250,23 +250,42 @@ async fn appended_data_moves_to_where_its_first_part_landed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caches_are_kept_only_while_nobody_else_writes() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let grant = |grant| cluster.metadata.grant_lookups.store(grant, Ordering::Relaxed);
+    grant(true);
     let (a, b) = (cluster.client().await, cluster.client().await);
     let (handle, ino) = create(&a, "f").await;
     a.write(handle, 0, &[1; 9000]).await.unwrap();
+    a.close(handle, 0).await.unwrap();
     a.release(handle).await.unwrap();
+    // As the kernel opens a file: by its name, with which a lease comes.
     let reopen = async |fs: &Filesystem| {
+        fs.lookup(InodeId::ROOT, b"f").await.unwrap();
         let opened = fs.open(ino, OpenFlags::default()).await.unwrap();
+        fs.close(opened.handle, 0).await.unwrap();
         fs.release(opened.handle).await.unwrap();
         opened.keep_cache
     };
     assert!(reopen(&a).await, "own writes do not spoil the cache");
+    // The cache forgets what it has when it is told so, and it may be told late, or never.
+    let (late, lost) = (b.open(ino, OpenFlags::default()), b.open(ino, OpenFlags::default()));
+    let (late, lost) = (late.await.unwrap(), lost.await.unwrap());
+    assert!(!late.keep_cache && !lost.keep_cache);
+    b.release(lost.handle).await.unwrap();
     assert!(!reopen(&b).await);
     assert!(reopen(&b).await);
+    b.release(late.handle).await.unwrap();
     let opened = b.open(ino, OpenFlags::default()).await.unwrap();
     b.write(opened.handle, 5, &[2; 10]).await.unwrap();
     b.release(opened.handle).await.unwrap();
     assert!(reopen(&b).await);
+    cluster.metadata.recall(ino.0);
+    while cluster.metadata.count("return_leases") < 2 {
+        tokio::task::yield_now().await;
+    }
     assert!(!reopen(&a).await, "another client wrote");
+    assert!(reopen(&a).await);
+    grant(false);
+    assert!(!reopen(&b).await, "without a lease others may write at any time");
     let mut want = vec![1; 9000];
     want[5..15].fill(2);
     assert_eq!(content(&a, ino).await, want);

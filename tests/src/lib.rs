@@ -92,7 +92,7 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { metadata: 3, storage: 6, profile: "4+2", target_size: "1GiB" }
+        Self { metadata: 3, storage: 6, profile: "4+2", target_size: "512MiB" }
     }
 }
 

@@ -16,7 +16,7 @@ mod xattrs;
 pub(crate) use atime::AccessTimes;
 pub(crate) use leases::Leases;
 pub use pages::ContentCache;
-pub(crate) use pages::{ALL, Pages};
+pub(crate) use pages::{ALL, Coherence, Pages};
 pub(crate) use recall::Answering;
 pub(crate) use table::{Mode, Right};
 pub(crate) use xattrs::ACLS;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use weft_proto::InodeId;
 
@@ -21,10 +22,26 @@ pub trait ContentCache: Send + Sync {
     fn page(&self) -> u64;
 }
 
+/// Which version of an inode's content is cached above.
+pub(crate) struct Coherence {
+    version: AtomicU64,
+    /// What was cached before is known to be gone. Before that, whoever opens the inode has to
+    /// forget it, too: the cache does so only when it has the answer to an open.
+    forgotten: AtomicBool,
+}
+
+impl Coherence {
+    /// The cache is through with an open that said not to keep what was cached.
+    pub fn forgotten(&self) {
+        if !self.forgotten.load(Ordering::Relaxed) {
+            self.forgotten.store(true, Ordering::Release);
+        }
+    }
+}
+
 /// What is known of the cache above.
 pub(crate) struct Pages {
-    /// The version that what the caller caches of an inode is of.
-    coherent: quick_cache::sync::Cache<InodeId, u64>,
+    coherent: quick_cache::sync::Cache<InodeId, Arc<Coherence>>,
     cache: OnceLock<Arc<dyn ContentCache>>,
 }
 
@@ -63,17 +80,25 @@ impl Pages {
 
     /// This mount's own commit led from one version to the next: what is cached followed.
     pub fn note_commit(&self, ino: InodeId, before: u64, after: u64) {
-        if after == before + 1 && self.coherent.get(&ino) == Some(before) {
-            self.coherent.insert(ino, after);
+        if after == before + 1
+            && let Some(coherence) = self.coherent.get(&ino)
+        {
+            let (is, fails) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = coherence.version.compare_exchange(before, after, is, fails);
         }
     }
 
-    /// The inode was opened at `version`. Answers whether what was cached before is of that.
-    pub fn note_open(&self, ino: InodeId, version: u64) -> bool {
-        let same = self.coherent.get(&ino) == Some(version);
-        if !same {
-            self.coherent.insert(ino, version);
+    /// The inode was opened at `version`. Answers whether what was cached before is of that, and
+    /// what to tell when the cache is through with this open.
+    pub fn note_open(&self, ino: InodeId, version: u64) -> (bool, Arc<Coherence>) {
+        let known = self.coherent.get(&ino);
+        if let Some(known) = known.filter(|known| known.version.load(Ordering::Acquire) == version)
+        {
+            return (known.forgotten.load(Ordering::Acquire), known);
         }
-        same
+        let version = AtomicU64::new(version);
+        let coherence = Arc::new(Coherence { version, forgotten: AtomicBool::new(false) });
+        self.coherent.insert(ino, coherence.clone());
+        (false, coherence)
     }
 }

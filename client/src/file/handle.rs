@@ -2,6 +2,7 @@
 
 use super::ahead::ReadAhead;
 use super::inode::File;
+use crate::cache::Coherence;
 use crate::types::OpenFlags;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub(crate) struct Handle {
     /// It is open for writing, or was written through all the same.
     writes: AtomicBool,
     pub ahead: ReadAhead,
+    coherence: Arc<Coherence>,
     /// The caller may map the file to write through it.
     pub(super) maps: AtomicBool,
     /// A descriptor of it was closed; there may be no other.
@@ -26,7 +28,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    pub fn new(file: Arc<File>, flags: OpenFlags) -> Self {
+    pub fn new(file: Arc<File>, flags: OpenFlags, coherence: Arc<Coherence>) -> Self {
         let told = Mutex::new(file.failures());
         Self {
             file,
@@ -35,6 +37,7 @@ impl Handle {
             no_atime: flags.no_atime,
             writes: AtomicBool::new(flags.write),
             ahead: ReadAhead::default(),
+            coherence,
             maps: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             told,
@@ -69,8 +72,14 @@ impl Handle {
         self.file.is_closed() || !(self.writes.load(Ordering::Relaxed) || self.file.is_new())
     }
 
+    /// Its descriptor is in use: the cache above is through with its open.
+    pub fn in_use(&self) {
+        self.coherence.forgotten();
+    }
+
     /// One of its descriptors is closed.
     pub fn close(&self) {
+        self.in_use();
         self.closing.store(true, Ordering::Relaxed);
     }
 

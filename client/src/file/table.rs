@@ -98,9 +98,12 @@ impl Files {
                 return Err(error);
             }
         };
-        let keep = self.context.pages.note_open(attr.ino, attr.data_version);
+        let (same, coherence) = self.context.pages.note_open(attr.ino, attr.data_version);
+        // A recall that found no file to take pages back from took the lease before.
+        let leased = self.context.leases.attr(attr.ino);
+        let keep = same && leased.is_some_and(|of| of.data_version <= attr.data_version);
         let id = HandleId(number);
-        self.handles.write().insert(id, Arc::new(Handle::new(file, flags)));
+        self.handles.write().insert(id, Arc::new(Handle::new(file, flags, coherence)));
         Ok((id, view, keep))
     }
 

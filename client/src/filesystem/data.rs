@@ -26,6 +26,7 @@ impl Filesystem {
         let file = &handle.file;
         let data = match via {
             Via::Cache if self.inner.pages.cache().is_some() => {
+                handle.in_use();
                 let range = off..off.saturating_add(len as u64);
                 let ticket = file.above.begin(range, via, false).await;
                 loop {
