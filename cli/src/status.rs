@@ -8,8 +8,9 @@ use crate::target::{self, TargetRow};
 use anyhow::Result;
 use serde::Serialize;
 use std::process::ExitCode;
+use weft_control::Answers;
 use weft_proto::Uuid;
-use weft_proto::v1::StatusReply;
+use weft_proto::v1::{RepairStat, StatusReply, TargetInfo, TargetState};
 
 /// Show the state of a cluster
 #[derive(clap::Args, Debug)]
@@ -30,6 +31,53 @@ struct Report {
     pools: Vec<PoolRow>,
     sessions: Vec<SessionRow>,
     garbage_segments: u64,
+    /// `ok`: everything is up and whole. `degraded`: something is down, or data lacks redundancy.
+    /// `unknown`: no leader answers.
+    health: &'static str,
+    /// Null while no leader answers.
+    repair: Option<RepairRow>,
+}
+
+/// What is left to be made at other targets.
+#[derive(Serialize)]
+struct RepairRow {
+    /// Chunks of targets that are down or given up: their segments lack redundancy.
+    missing_chunks: u64,
+    /// Chunks of targets that are being drained.
+    moving_chunks: u64,
+    /// Of the missing ones, those for which there is no target to be made at now.
+    stuck_chunks: u64,
+    /// Seconds that it takes as it goes now; null: it does not go on. 0: nothing is left.
+    eta_s: Option<u64>,
+    chunks_per_s: u64,
+    /// Since the leader leads.
+    made_chunks: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    /// What keeps it.
+    problems: Vec<String>,
+}
+
+impl From<&RepairStat> for RepairRow {
+    fn from(stat: &RepairStat) -> Self {
+        let left = stat.missing_chunks + stat.moving_chunks;
+        let eta_s = match (left, stat.chunks_per_s) {
+            (0, _) => Some(0),
+            (_, 0) => None,
+            (left, rate) => Some(left.div_ceil(rate)),
+        };
+        Self {
+            missing_chunks: stat.missing_chunks,
+            moving_chunks: stat.moving_chunks,
+            stuck_chunks: stat.stuck_chunks,
+            eta_s,
+            chunks_per_s: stat.chunks_per_s,
+            made_chunks: stat.made_chunks,
+            read_bytes: stat.read_bytes,
+            written_bytes: stat.written_bytes,
+            problems: stat.problems.clone(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -69,12 +117,24 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         pools: reply.map(pool::rows).unwrap_or_default(),
         sessions: reply.map(session_rows).unwrap_or_default(),
         garbage_segments: reply.map_or(0, |r| r.garbage_segments),
+        health: health(&answers, reply),
+        repair: reply.and_then(|r| r.repair.as_ref()).map(RepairRow::from),
     };
     args.output.print(&report, text)?;
     match leader {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error.into()),
     }
+}
+
+fn health(answers: &Answers, reply: Option<&StatusReply>) -> &'static str {
+    let Some(reply) = reply else { return "unknown" };
+    let left = reply.repair.as_ref().map_or(0, |r| r.missing_chunks);
+    // What was given up and made at others is missed by nobody.
+    let serves = |t: &TargetInfo| matches!(t.state(), TargetState::Up | TargetState::Out);
+    let mut targets = reply.map.iter().flat_map(|map| &map.targets);
+    let whole = left == 0 && targets.all(serves) && answers.iter().all(|(_, a)| a.is_ok());
+    if whole { "ok" } else { "degraded" }
 }
 
 fn cluster_of(reply: &StatusReply) -> Option<String> {
@@ -114,7 +174,9 @@ fn session_rows(reply: &StatusReply) -> Vec<SessionRow> {
 
 fn text(report: &Report) -> String {
     let mut out = match (&report.cluster, report.epoch) {
-        (Some(id), Some(epoch)) => format!("cluster {id}, map epoch {epoch}\n"),
+        (Some(id), Some(epoch)) => {
+            format!("cluster {id}, map epoch {epoch}, health {}\n", report.health)
+        }
         _ => "cluster unknown: no leader answers\n".to_owned(),
     };
     let mut servers =
@@ -154,6 +216,9 @@ fn text(report: &Report) -> String {
         Size(capacity),
         target::text(&report.targets)
     );
+    if let Some(repair) = &report.repair {
+        out += &repair_text(repair);
+    }
     out += &format!("\npools\n{}", pool::text(&report.pools));
     let mut sessions = Table::new(&["SESSION", "CLIENT", "IDLE", "OPEN FILES"]);
     for s in &report.sessions {
@@ -167,6 +232,31 @@ fn text(report: &Report) -> String {
     out += &format!("\nsessions: {}\n{}", report.sessions.len(), sessions.render("  "));
     if report.garbage_segments > 0 {
         out += &format!("\n{} segments wait for deletion\n", report.garbage_segments);
+    }
+    out
+}
+
+fn repair_text(repair: &RepairRow) -> String {
+    let RepairRow { missing_chunks, moving_chunks, stuck_chunks, .. } = repair;
+    if missing_chunks + moving_chunks == 0 {
+        return "\nrepair: nothing is left to be done\n".to_owned();
+    }
+    let eta = match repair.eta_s {
+        Some(seconds) => format!("{} chunks/s, {seconds} s left", repair.chunks_per_s),
+        None => "does not go on now".to_owned(),
+    };
+    let mut out = format!("\nrepair: {missing_chunks} chunks missing");
+    if *moving_chunks > 0 {
+        out += &format!(", {moving_chunks} moving");
+    }
+    out += &format!("; {eta}\n");
+    if *stuck_chunks > 0 {
+        out += &format!(
+            "  {stuck_chunks} of them have no target to be made at: add targets (weft target add)\n"
+        );
+    }
+    for problem in &repair.problems {
+        out += &format!("  {problem}\n");
     }
     out
 }

@@ -471,7 +471,7 @@ async fn a_map_of_very_many_targets_is_taken() {
         map.targets.extend((4..=10_000).map(target));
         let pg = |id| {
             let targets = (0..6).map(|i| 1 + (id * 7 + i) % 10_000).collect();
-            weft_proto::v1::PgInfo { id, targets, retired: true }
+            weft_proto::v1::PgInfo { id, targets, retired: true, ..Default::default() }
         };
         map.pools[0].pgs.extend((2..200_000).map(pg));
         map.next_pg = 200_000;

@@ -36,6 +36,22 @@ impl Question for v1::HeartbeatRequest {
     }
 }
 
+impl Question for v1::CheckChunksRequest {
+    type Answer = v1::CheckChunksReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.check_chunks(self).await
+    }
+}
+
+impl Question for v1::SetTargetRequest {
+    type Answer = v1::SetTargetReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.set_target(self).await
+    }
+}
+
 /// The metadata group, with a connection to the server that answered last.
 pub struct Group {
     transport: Arc<dyn Transport>,

@@ -89,7 +89,8 @@ fn setup(profile: Option<v1::ProfileInfo>) -> Vec<Body> {
     setup.extend(
         (1..=3).map(|i| Body::RegisterTarget(v1::RegisterTargetEntry { target: Some(target(i)) })),
     );
-    let pgs = vec![v1::PgInfo { id: 1, targets: vec![1, 2, 3], retired: false }];
+    let pgs =
+        vec![v1::PgInfo { id: 1, targets: vec![1, 2, 3], retired: false, ..Default::default() }];
     let groups = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 4, ..Default::default() };
     setup.push(Body::SetPgs(groups));
     let open = v1::OpenSessionOp { client: "speed".into(), nonce: vec![1; 16].into() };

@@ -53,6 +53,9 @@ pub struct Config {
     /// A target whose daemon is silent for this long is `down`.
     #[serde(default = "default_target_down_ms")]
     pub target_down_ms: u64,
+    /// A target that is down for this long is given up (`out`): what it held is made at others.
+    #[serde(default = "default_target_out_ms")]
+    pub target_out_ms: u64,
     /// How long the set of targets must be unchanged before placement groups are made for it.
     #[serde(default = "default_placement_settle_ms")]
     pub placement_settle_ms: u64,
@@ -92,6 +95,9 @@ fn default_session_ttl_ms() -> u64 {
 fn default_target_down_ms() -> u64 {
     2_500
 }
+fn default_target_out_ms() -> u64 {
+    600_000
+}
 fn default_placement_settle_ms() -> u64 {
     1_000
 }
@@ -123,6 +129,7 @@ impl Config {
             log_bytes: default_log_bytes(),
             session_ttl_ms: default_session_ttl_ms(),
             target_down_ms: default_target_down_ms(),
+            target_out_ms: default_target_out_ms(),
             placement_settle_ms: default_placement_settle_ms(),
             placement_keep_ms: default_placement_keep_ms(),
             sample_interval_ms: default_sample_interval_ms(),
@@ -187,6 +194,7 @@ impl Config {
             ("log_bytes", self.log_bytes, 1 << 20),
             ("session_ttl_ms", self.session_ttl_ms, 100),
             ("target_down_ms", self.target_down_ms, 100),
+            ("target_out_ms", self.target_out_ms, 100),
             ("placement_settle_ms", self.placement_settle_ms, 1),
             ("placement_keep_ms", self.placement_keep_ms, 1),
             ("sample_interval_ms", self.sample_interval_ms, 1),

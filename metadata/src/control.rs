@@ -2,9 +2,12 @@
 //!
 //! Errors cross as [`weft_control::to_status`] says.
 
+use crate::duties::repair;
 use crate::node::{Effect, Node};
 use crate::soft::targets::Targets;
+use crate::state::Unwanted;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +18,19 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use v1::control_server::Control;
+use v1::set_target_request::Action;
+use v1::set_target_state_entry::Change;
 use weft_control::to_status;
-use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, TargetId, Uuid, v1};
 
 /// How long a call may wait for a leader.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A watcher that does not answer pings this often is gone.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Most chunks in one question.
+const MAX_CHUNKS: usize = 16_384;
 
 /// One server's gRPC answers.
 pub struct ControlService {
@@ -86,6 +94,68 @@ impl ControlService {
         Ok(v1::HeartbeatReply { epoch: self.node.epoch().0 })
     }
 
+    /// Which of these chunks have no business at the target, at one moment after the question.
+    async fn unwanted(&self, request: v1::CheckChunksRequest) -> Result<v1::CheckChunksReply> {
+        self.check_cluster(&request.cluster)?;
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        if request.chunks.len() > MAX_CHUNKS {
+            let what = format!("{} chunks at a time, over {MAX_CHUNKS}", request.chunks.len());
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        let chunks = request.chunks.into_iter().map(ChunkId::try_from);
+        let chunks: Vec<ChunkId> = chunks.collect::<Result<_>>()?;
+        self.node.read_barrier().await?;
+        let (state, target, asked) =
+            (self.node.state.clone(), TargetId(request.target), chunks.clone());
+        let Unwanted { dead, misplaced } =
+            self.node.env.blocking(move || state.unwanted(target, asked)).await?;
+        let unwanted: BTreeSet<ChunkId> = dead.into_iter().chain(misplaced).collect();
+        let positions = (0u32..).zip(&chunks).filter(|(_, chunk)| unwanted.contains(chunk));
+        Ok(v1::CheckChunksReply { unwanted: positions.map(|(at, _)| at).collect() })
+    }
+
+    /// An admin gives a target up, has it emptied, or wants it after all.
+    async fn decide(&self, request: v1::SetTargetRequest) -> Result<v1::SetTargetReply> {
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        let find = || {
+            let map = self.node.map();
+            map.targets.iter().find(|t| t.id == request.target).cloned().ok_or_else(|| {
+                let id = TargetId(request.target);
+                Error::new(ErrorKind::NotFound, format!("there is no target {id}"))
+            })
+        };
+        let target = find()?;
+        let change = Change {
+            target: target.id,
+            state: target.state,
+            full: target.full,
+            ..Default::default()
+        };
+        let change = match request.action() {
+            Action::GiveUp => Change {
+                state: v1::TargetState::Out.into(),
+                held_out: Some(true),
+                draining: Some(false),
+                ..change
+            },
+            Action::Drain if target.state() == v1::TargetState::Out => {
+                let what = format!("target {} is out already", target.id);
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+            Action::Drain => Change { draining: Some(true), ..change },
+            // One that is out comes back when all that it holds was looked at.
+            Action::TakeBack => Change { held_out: Some(false), draining: Some(false), ..change },
+            Action::Unknown => {
+                return Err(Error::new(ErrorKind::Invalid, "an action of an unknown kind"));
+            }
+        };
+        tracing::info!(target = target.id, action = ?request.action(), "an admin decided");
+        let entry = v1::SetTargetStateEntry { changes: vec![change] };
+        let body = v1::log_entry::Body::SetTargetState(entry);
+        self.node.propose(body, Effect::Nothing).await?;
+        Ok(v1::SetTargetReply { target: Some(find()?) })
+    }
+
     fn status_now(&self) -> v1::StatusReply {
         let (node, view) = (&self.node, self.node.view());
         let sessions = node.soft.with(|s| s.show(Instant::now()));
@@ -110,6 +180,10 @@ impl ControlService {
                 .collect(),
             garbage_segments: garbage_count(node),
             version: env!("CARGO_PKG_VERSION").into(),
+            repair: view.ready.then(|| {
+                let map = node.map();
+                node.repair.stat(Instant::now(), map.epoch, repair::may_miss(&map))
+            }),
         }
     }
 }
@@ -163,6 +237,20 @@ impl Control for ControlService {
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         self.beat(request.into_inner()).await.map(Response::new).map_err(to_status)
+    }
+
+    async fn check_chunks(
+        &self,
+        request: Request<v1::CheckChunksRequest>,
+    ) -> Result<Response<v1::CheckChunksReply>, Status> {
+        self.unwanted(request.into_inner()).await.map(Response::new).map_err(to_status)
+    }
+
+    async fn set_target(
+        &self,
+        request: Request<v1::SetTargetRequest>,
+    ) -> Result<Response<v1::SetTargetReply>, Status> {
+        self.decide(request.into_inner()).await.map(Response::new).map_err(to_status)
     }
 }
 

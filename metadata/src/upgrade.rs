@@ -1,67 +1,58 @@
-//! Takes over a state of the format before: format 3 counts the segments that name each placement
-//! group, and the ids of groups that were given out.
+//! Takes over a state of the format before: format 4 lists the segments that name each placement
+//! group.
 //!
-//! Both follow from the other records. So it does not matter when a replica is upgraded: one that
-//! is later than the others counts what they have counted by then, and lacks nothing but that
-//! groups were dropped, which it does at the next change of the targets.
+//! The list follows from the other records. So it does not matter when a replica is upgraded: one
+//! that is later than the others lists what they have listed by then.
 
-use crate::schema::{self, Group, Segment, Tag};
-use crate::store::{Store, StoreResult, Txn};
-use std::collections::BTreeMap;
-use weft_proto::v1;
+use crate::schema::{self, Segment, Tag};
+use crate::store::{Changes, Store, StoreResult};
+use weft_proto::{SegmentId, v1};
 
 /// The format that is taken over.
-pub(crate) const FROM: u64 = 2;
+pub(crate) const FROM: u64 = 3;
 
-/// Brings the store up to date, if it is of the format before. All at once: a crash leaves it as it
-/// was.
+/// Segments that are listed at once.
+const STEP: usize = 65_536;
+
+/// Brings the store up to date, if it is of the format before. A crash in the middle leaves a part
+/// of the list, which the next start writes once more: until it is whole, the store is of the
+/// format before.
 pub(crate) fn run(store: &Store) -> StoreResult<()> {
-    let changes = store.newest(|base| {
-        if base.number(schema::FORMAT_NAME)? != Some(FROM) {
-            return Ok(None);
+    if store.newest(|base| base.number(schema::FORMAT_NAME))? != Some(FROM) {
+        return Ok(());
+    }
+    tracing::info!("the metadata state is of format {FROM}: listing the segments of groups");
+    for tag in [Tag::Segment, Tag::Garbage] {
+        let (mut from, to) = schema::all(tag);
+        loop {
+            let mut last = None;
+            let mut members = Changes::new();
+            store.newest(|base| {
+                base.scan(&from, &to, &mut |key, value| {
+                    let info = match tag {
+                        Tag::Segment => schema::decode::<Segment>(key, value)?.info,
+                        _ => schema::decode::<v1::SegmentInfo>(key, value)?,
+                    };
+                    let id: SegmentId = schema::segment_of(key)?;
+                    members.insert(schema::member(info.pg, id), Some(Default::default()));
+                    last = Some(key.to_vec());
+                    Ok(members.len() < STEP)
+                })
+            })?;
+            let Some(mut key) = last else { break };
+            store.write(members)?;
+            key.push(0);
+            from = key;
         }
-        tracing::info!("the metadata state is of format {FROM}: counting segments");
-        let mut tx = Txn::new(base);
-        count(&mut tx)?;
-        tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
-        StoreResult::Ok(Some(tx.into_changes()))
-    })?;
-    changes.map_or(Ok(()), |changes| store.write(changes))
-}
-
-fn count(tx: &mut Txn<'_>) -> StoreResult<()> {
-    let mut named: BTreeMap<u32, u64> = BTreeMap::new();
-    let state = tx.state();
-    state.records(schema::all(Tag::Segment), |_, segment: Segment| {
-        *named.entry(segment.info.pg).or_default() += 1;
-        Ok(true)
-    })?;
-    state.records(schema::all(Tag::Garbage), |_, info: v1::SegmentInfo| {
-        *named.entry(info.pg).or_default() += 1;
-        Ok(true)
-    })?;
-    let mut groups = Vec::new();
-    state.records(schema::all(Tag::Group), |key, group: Group| {
-        groups.push((key.to_vec(), group));
-        Ok(true)
-    })?;
-    let mut next_pg = 1;
-    for (key, mut group) in groups {
-        next_pg = next_pg.max(group.info.id.saturating_add(1));
-        group.segments = named.get(&group.info.id).copied().unwrap_or(0);
-        tx.put(key, &group);
     }
-    // There are no counters before the cluster is made.
-    if tx.state().cluster()?.is_some() {
-        tx.edit_counters(|counters| counters.next_pg = next_pg)?;
-    }
-    Ok(())
+    let number = schema::Number { value: schema::FORMAT };
+    let done = prost::Message::encode_to_vec(&number);
+    store.write([(schema::meta(schema::FORMAT_NAME), Some(done.into()))].into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::Counters;
     use crate::state::StateMachine;
     use prost::Message;
     use v1::extent::Source;
@@ -75,7 +66,8 @@ mod tests {
             Body::RegisterTarget(v1::RegisterTargetEntry { target })
         };
         let place = |ids: std::ops::Range<u32>, based_on_epoch| {
-            let pg = |id| v1::PgInfo { id, targets: vec![1, 2], retired: false };
+            let pg =
+                |id| v1::PgInfo { id, targets: vec![1, 2], retired: false, ..Default::default() };
             let pgs = ids.map(pg).collect();
             Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch, ..Default::default() })
         };
@@ -130,26 +122,21 @@ mod tests {
 
     /// Makes it what the older version has written.
     fn age(machine: &StateMachine) {
-        for (key, value) in machine.dump().unwrap() {
-            let counters = key == schema::meta("counters");
-            let aged = if key[2] == Tag::Group as u8 {
-                Group { segments: 0, ..Group::decode(&value[..]).unwrap() }.encode_to_vec()
-            } else if counters {
-                Counters { next_pg: 0, ..Counters::decode(&value[..]).unwrap() }.encode_to_vec()
+        for (key, _) in machine.dump().unwrap() {
+            if key[2] == Tag::Member as u8 {
+                machine.damage(key, None);
             } else if key == schema::meta(schema::FORMAT_NAME) {
-                schema::Number { value: FROM }.encode_to_vec()
-            } else {
-                continue;
-            };
-            machine.damage(key, Some(aged.into()));
+                let aged = schema::Number { value: FROM }.encode_to_vec();
+                machine.damage(key, Some(aged.into()));
+            }
         }
     }
 
-    fn counts(machine: &StateMachine) -> Vec<(u32, u64)> {
+    fn members(machine: &StateMachine) -> Vec<(u32, u64)> {
         let dump = machine.dump().unwrap().into_iter();
-        let groups = dump.filter(|(key, _)| key[2] == Tag::Group as u8);
-        let count = |(_, value): (Vec<u8>, Vec<u8>)| Group::decode(&value[..]).unwrap();
-        groups.map(count).map(|group| (group.info.id, group.segments)).collect()
+        let members = dump.filter(|(key, _)| key[2] == Tag::Member as u8);
+        let group = |key: &[u8]| u32::from_be_bytes(key[3..7].try_into().unwrap());
+        members.map(|(key, _)| (group(&key), schema::member_of(&key).unwrap().seq)).collect()
     }
 
     #[test]
@@ -157,10 +144,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let machine = filled(StateMachine::open(dir.path()).unwrap());
         let whole = machine.dump().unwrap();
-        let counted = [(1, 2), (2, 0), (3, 1), (4, 0), (5, 1)];
-        assert_eq!(counts(&machine), counted);
+        assert_eq!(members(&machine), [(1, 1), (1, 2), (3, 3), (5, 4)]);
         age(&machine);
-        assert!(machine.dump().unwrap() != whole && counts(&machine) != counted);
+        assert_eq!(members(&machine), []);
         let copy = dir.path().join("copy");
         machine.checkpoint(&copy).unwrap();
         drop(machine);

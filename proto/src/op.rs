@@ -49,4 +49,6 @@ operations! {
     REPORT_CORRUPT = 37: ReportCorruptRequest => ReportCorruptReply;
     VERIFY = 38: VerifyRequest => VerifyReply;
     FENCE = 39: FenceRequest => FenceReply;
+    REBUILD = 40: RebuildRequest => RebuildReply;
+    DISOWN = 41: DisownRequest => DisownReply;
 }

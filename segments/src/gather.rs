@@ -137,6 +137,26 @@ impl<'a> Gather<'a> {
         gather
     }
 
+    /// A whole chunk of the segment, parity too.
+    pub fn of_shard(
+        store: &'a Arc<Segments>,
+        map: &'a Map,
+        segment: &'a Segment,
+        shard: u8,
+    ) -> Self {
+        let len = segment.geometry.shard_len(shard);
+        let piece = Buffer::take(len as usize);
+        let wanted = Part {
+            shard,
+            range: 0..len,
+            state: State::Idle,
+            pieces: vec![(0, len as usize)],
+            span: Span { off: 0, pieces: vec![piece] },
+        };
+        let (extra, hull, errors) = (Vec::new(), None, Vec::new());
+        Self { store, map, segment, wanted: vec![wanted], extra, hull, errors }
+    }
+
     /// Any copy serves: one on a target that is trusted, else any.
     fn pick_copy(&self) -> u8 {
         let width = self.segment.geometry.profile.width();

@@ -5,6 +5,7 @@ use crate::segment::Segment;
 use crate::segments::Segments;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
@@ -112,6 +113,7 @@ impl Segments {
             self.note(target.id, &answer);
         }
         let pieces = answer.map_err(|e| Error { message: format!("shard {shard} on {e}"), ..e })?;
+        self.counters().fetched_bytes.fetch_add(len, Ordering::Relaxed);
         self.health.took(len, begun.elapsed());
         Ok(pieces)
     }

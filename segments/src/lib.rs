@@ -1,6 +1,6 @@
 //! Segments on storage targets: [`Segments::put`] makes one durable somewhere, [`Segments::get`]
-//! reads verified bytes of one. For whoever moves data: a client's files, and what the cluster does
-//! by itself.
+//! reads verified bytes of one, [`Segments::rebuild`] makes a chunk of the others. For whoever
+//! moves data: a client's files, and what the cluster does by itself.
 //!
 //! Top first: [`Segments`] with `put` and `get` (which asks as many shards as it needs by `gather`,
 //! and rebuilds); `place` chooses targets by the [`Map`] and what is known of their `health`;
@@ -22,6 +22,7 @@ mod map;
 mod outage;
 mod place;
 mod put;
+mod rebuild;
 mod rng;
 mod segment;
 mod segments;

@@ -29,6 +29,8 @@ pub struct Pg {
     pub id: PgId,
     /// The target in each.
     pub seats: Vec<TargetId>,
+    /// Seats that are being given to other targets.
+    pub moves: Vec<(u8, TargetId)>,
 }
 
 /// One version of the cluster map.
@@ -58,7 +60,12 @@ impl Map {
         for pool in &wire.pools {
             for pg in &pool.pgs {
                 let seats = pg.targets.iter().map(|&t| TargetId(t)).collect();
-                map.pgs.insert(PgId(pg.id), Pg { id: PgId(pg.id), seats });
+                let moves = pg
+                    .moves
+                    .iter()
+                    .filter_map(|m| Some((u8::try_from(m.seat).ok()?, TargetId(m.to))));
+                let moves = moves.collect();
+                map.pgs.insert(PgId(pg.id), Pg { id: PgId(pg.id), seats, moves });
                 if pool.id == POOL && !pg.retired {
                     map.open.push(PgId(pg.id));
                 }
@@ -91,6 +98,12 @@ impl Map {
     /// The target in a seat of a placement group.
     pub fn seat(&self, pg: PgId, seat: u8) -> Option<&Target> {
         self.target(*self.pgs.get(&pg)?.seats.get(usize::from(seat))?)
+    }
+
+    /// Whether a seat is the target's, or is being given to it.
+    pub fn is_for(&self, target: TargetId, pg: PgId, seat: u8) -> bool {
+        let Some(group) = self.pgs.get(&pg) else { return false };
+        group.seats.get(usize::from(seat)) == Some(&target) || group.moves.contains(&(seat, target))
     }
 
     /// Placement groups that take new segments.

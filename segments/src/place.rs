@@ -114,7 +114,12 @@ mod tests {
                 id: 1,
                 pgs: (1..)
                     .zip(pgs)
-                    .map(|(id, t)| v1::PgInfo { id, targets: t.to_vec(), retired: false })
+                    .map(|(id, t)| v1::PgInfo {
+                        id,
+                        targets: t.to_vec(),
+                        retired: false,
+                        ..Default::default()
+                    })
                     .collect(),
                 ..Default::default()
             }],

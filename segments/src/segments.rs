@@ -24,17 +24,21 @@ pub struct Counters {
     pub corrupt: AtomicU64,
     /// Reads that rebuilt bytes from other shards.
     pub rebuilt: AtomicU64,
+    /// Bytes of chunks that came from targets.
+    pub fetched_bytes: AtomicU64,
     /// Segments that had to be written again elsewhere.
     pub rewritten: AtomicU64,
 }
 
-/// How long targets are waited for.
+/// How long targets are waited for, and by whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// One request to one target may take this long before the target is passed over.
     pub target: Duration,
     /// A read is hedged no earlier than this.
     pub hedge_floor: Duration,
+    /// Nobody waits for what is read: targets need not hold others back for it.
+    pub background: bool,
 }
 
 /// The way to the segments on storage targets.
@@ -89,7 +93,8 @@ impl Segments {
 
     /// The way to one target.
     pub fn target(&self, target: &Target) -> TargetClient {
-        TargetClient::new(&self.peers, target.id, &target.address)
+        let client = TargetClient::new(&self.peers, target.id, &target.address);
+        client.in_background(self.timeouts.background)
     }
 
     /// Deletes chunks that nothing refers to, as soon as that can be (I7). Where their placement

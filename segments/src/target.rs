@@ -2,6 +2,7 @@
 //!
 //! Invariant: bytes that a read answers match their checksums (I3).
 
+use crate::segment::Segment;
 use bytes::Bytes;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weft_net::{Body, Buffer, Peer, Peers};
 use weft_proto::layout::BLOCK;
-use weft_proto::{Call, ChunkId, Error, ErrorKind, Result, SessionId, TargetId, v1};
+use weft_proto::{Call, ChunkId, Error, ErrorKind, MapEpoch, Result, SessionId, TargetId, v1};
 
 /// Chunks in one request to delete.
 const MAX_DELETE: usize = 2048;
@@ -22,6 +23,8 @@ const MAX_FENCE: usize = 4096;
 pub struct TargetClient {
     id: TargetId,
     peer: Arc<Peer>,
+    /// Reads are not those of somebody who waits.
+    background: bool,
 }
 
 /// A part of the list of chunks.
@@ -36,7 +39,17 @@ pub struct ListPage {
 impl TargetClient {
     /// The target at the storage daemon at `address`. Nothing is connected yet.
     pub fn new(peers: &Peers, id: TargetId, address: &str) -> Self {
-        Self { id, peer: peers.peer(address) }
+        Self { id, peer: peers.peer(address), background: false }
+    }
+
+    /// The same, for reads that nobody waits for.
+    pub(crate) fn in_background(self, background: bool) -> Self {
+        Self { background, ..self }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> TargetId {
+        self.id
     }
 
     /// Stores a chunk durably: whole blocks, with the CRC-32 of each. Errors: `NoSpace` (with the
@@ -65,7 +78,8 @@ impl TargetClient {
         deadline: Instant,
     ) -> Result<Vec<Buffer>> {
         let len = into.iter().map(|piece| piece.len() as u64).sum();
-        let request = v1::GetRequest { target: self.id.0, chunk: Some(chunk.into()), off, len };
+        let (target, background) = (self.id.0, self.background);
+        let request = v1::GetRequest { target, chunk: Some(chunk.into()), off, len, background };
         let body = Body { send: Vec::new(), into };
         let answer =
             self.peer.exchange(&request, body, deadline).await.map_err(|e| self.said(e))?;
@@ -135,6 +149,41 @@ impl TargetClient {
         let (target, chunk) = (self.id.0, Some(chunk.into()));
         let request = v1::ReportCorruptRequest { target, chunk, off, len };
         self.call(&request, deadline).await.map(drop)
+    }
+
+    /// Has the target's daemon make chunks of this target of the other shards of their segments, as
+    /// the map of `epoch` says where they are, unless they are there. Answers what became of each.
+    pub async fn rebuild(
+        &self,
+        items: Vec<(&Segment, u8)>,
+        epoch: MapEpoch,
+        deadline: Instant,
+    ) -> Result<v1::RebuildReply> {
+        let item = |(segment, shard): (&Segment, u8)| v1::rebuild_request::Item {
+            segment: Some(segment.to_wire()),
+            shard: shard.into(),
+        };
+        let count = items.len();
+        let items = items.into_iter().map(item).collect();
+        let request = v1::RebuildRequest { target: self.id.0, items, epoch: epoch.0 };
+        let reply = self.call(&request, deadline).await?;
+        if reply.outcomes.len() != count {
+            let what = format!("{} outcomes for {count} chunks", reply.outcomes.len());
+            return Err(self.said(Error::new(ErrorKind::Protocol, what)));
+        }
+        Ok(reply)
+    }
+
+    /// Has the target's daemon delete those of these chunks of which the metadata group says, when
+    /// asked by it, that they have no business there. Answers how many it deleted.
+    pub async fn disown(&self, chunks: &[ChunkId], deadline: Instant) -> Result<u64> {
+        let mut deleted = 0;
+        for chunks in chunks.chunks(MAX_DELETE) {
+            let chunks = chunks.iter().copied().map(Into::into).collect();
+            let request = v1::DisownRequest { target: self.id.0, chunks };
+            deleted += self.call(&request, deadline).await?.deleted;
+        }
+        Ok(deleted)
     }
 
     async fn call<C: Call>(&self, request: &C, deadline: Instant) -> Result<C::Answer> {

@@ -7,6 +7,7 @@
 use crate::config::{Config, Target};
 use crate::engine::Engine;
 use crate::keeper::{Keeper, Open};
+use crate::rebuild::Rebuilder;
 use crate::service::{STALL, Targets};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -122,6 +123,9 @@ impl Daemon {
             max_connections: self.config.max_connections,
             ..ServerOptions::new(Identity { name: self.config.name.clone(), cluster: None })
         };
+        let rebuilder = Rebuilder::new(&self.config.name, &self.transport, &self.config.metadata);
+        // There is none before.
+        let _ = targets.rebuilder.set(rebuilder);
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(weft_net::serve(self.listener, service, options, stopped));
         let membership = Membership {
@@ -259,6 +263,7 @@ impl Membership {
             capacity_bytes: engine.stat().capacity_bytes,
             full: false,
             path: location.clone(),
+            ..Default::default()
         };
         let request = v1::RegisterTargetRequest { cluster: cluster.into(), target: Some(info) };
         let reply = self.group.call(request).await?;

@@ -12,6 +12,8 @@ pub mod engine;
 mod keeper;
 mod location;
 pub mod nvmeof;
+mod pace;
+mod rebuild;
 mod service;
 
 pub use config::{Config, Target};

@@ -1,19 +1,24 @@
 //! The chunk service: framed requests to the targets of this daemon.
 
 use crate::engine::Engine;
+use crate::rebuild::Rebuilder;
 use bytes::Bytes;
 use parking_lot::RwLock;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 use weft_net::{Incoming, Outgoing, PeerInfo, Service};
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
 
 /// A drive that has not answered its oldest request for this long counts as failed until it does,
 /// and is given no more.
 pub(crate) const STALL: Duration = Duration::from_secs(10);
+
+/// An order to make chunks, of who does not say how long it waits.
+const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
 
 const LIST_DEFAULT: u32 = 1000;
 const LIST_MAX: u32 = 10_000;
@@ -24,6 +29,8 @@ pub(crate) struct Targets {
     by_id: RwLock<BTreeMap<TargetId, Slot>>,
     /// Targets whose start has not ended: a request for an unknown one may be for one of them.
     pub opening: AtomicUsize,
+    /// Makes chunks for them.
+    pub rebuilder: OnceLock<Arc<Rebuilder>>,
 }
 
 struct Slot {
@@ -103,10 +110,19 @@ impl Service for Targets {
     /// not hold up the connection. A put or delete that began goes on all the same.
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let Some(deadline) = request.deadline else { return self.answer(request).await };
-        let op = request.op;
-        timeout_at(deadline, self.answer(request)).await.unwrap_or_else(|_| {
+        let (op, begun) = (request.op, Instant::now());
+        let waited_for = match op {
+            op::PUT => true,
+            op::GET => !v1::GetRequest::decode(request.head.clone()).is_ok_and(|q| q.background),
+            _ => false,
+        };
+        let answer = timeout_at(deadline, self.answer(request)).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::TimedOut, format!("operation {op}: the drive was too slow")))
-        })
+        });
+        if waited_for && let Some(rebuilder) = self.rebuilder.get() {
+            rebuilder.pace.note_request(begun.elapsed());
+        }
+        answer
     }
 
     fn weigh(&self, op: u16, head: &Bytes) -> usize {
@@ -128,6 +144,11 @@ impl Targets {
             op::FENCE => request.answer(|q| self.fence(q, peer)).await,
             op::TARGET_STAT => request.answer(|q| self.stat(q, peer)).await,
             op::VERIFY => request.answer(|q| self.verify(q, peer)).await,
+            op::REBUILD => {
+                let until = request.deadline.unwrap_or_else(|| Instant::now() + REBUILD_TIMEOUT);
+                request.answer(|q| self.rebuild(q, peer, until)).await
+            }
+            op::DISOWN => request.answer(|q| self.disown(q, peer)).await,
             op::REPORT_CORRUPT => request.answer(|q| self.report_corrupt(q, peer)).await,
             other => Err(Error::new(
                 ErrorKind::Protocol,
@@ -187,6 +208,26 @@ impl Targets {
         }
         self.find(q.target, peer)?.fence(ended).await?;
         Ok(v1::FenceReply {})
+    }
+
+    async fn rebuild(
+        &self,
+        q: v1::RebuildRequest,
+        peer: &PeerInfo,
+        deadline: Instant,
+    ) -> Result<v1::RebuildReply> {
+        let engine = self.find(q.target, peer)?;
+        self.rebuilder()?.rebuild(&engine, q, deadline).await
+    }
+
+    async fn disown(&self, q: v1::DisownRequest, peer: &PeerInfo) -> Result<v1::DisownReply> {
+        let engine = self.find(q.target, peer)?;
+        self.rebuilder()?.disown(engine, q).await
+    }
+
+    fn rebuilder(&self) -> Result<&Arc<Rebuilder>> {
+        let none = || Error::new(ErrorKind::Unavailable, "the daemon is still starting");
+        self.rebuilder.get().ok_or_else(none)
     }
 
     async fn list(&self, q: v1::ListRequest, peer: &PeerInfo) -> Result<v1::ListReply> {

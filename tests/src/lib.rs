@@ -315,10 +315,47 @@ impl Cluster {
         })
     }
 
+    /// `weft status`.
+    pub fn overview(&self) -> Result<Value> {
+        let status = weft_ok(&["status", "--cluster", &self.address()?, "--output", "json"])?;
+        serde_json::from_str(&status).with_context(|| format!("status printed {status:?}"))
+    }
+
+    /// `weft target ACTION ID`.
+    pub fn target(&self, action: &str, id: u64) -> Result<()> {
+        let id = id.to_string();
+        weft_ok(&["target", action, &id, "--cluster", &self.address()?]).map(drop)
+    }
+
+    /// Waits until nothing is left to be made at other targets.
+    pub fn await_repaired(&self, limit: Duration) -> Result<()> {
+        let mut last = Value::Null;
+        let left = |status: &Value, what: &str| status["repair"][what].as_u64();
+        eventually(limit, "nothing left to be repaired", || {
+            last = self.overview().ok()?;
+            let left = left(&last, "missing_chunks")? + left(&last, "moving_chunks")?;
+            (left == 0 && last["health"] == "ok").then_some(())
+        })
+        .with_context(|| format!("the last was {last}"))
+    }
+
+    /// `weft dev start` with so many storage daemons in all; those whose folder is gone get an
+    /// empty one.
+    pub fn start_storage(&mut self, storage: u32) -> Result<()> {
+        self.shape.storage = storage;
+        self.start_again()
+    }
+
+    /// Kills storage daemon `index` with SIGKILL and takes its drive away.
+    pub fn lose_storage(&self, index: usize) -> Result<()> {
+        let folder = self.dir.join(format!("storage-{}", self.status()?["storage"][index]["id"]));
+        self.kill_storage(index)?;
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))
+    }
+
     /// How many inodes each session has open, as far as the metadata leader knows.
     pub fn opens(&self) -> Result<Vec<u64>> {
-        let status = weft_ok(&["status", "--cluster", &self.address()?, "--output", "json"])?;
-        let status: Value = serde_json::from_str(&status)?;
+        let status = self.overview()?;
         let sessions = status["sessions"].as_array().context("status lists no sessions")?;
         let opens = sessions.iter().map(|session| session["opens"].as_u64());
         opens.collect::<Option<_>>().with_context(|| format!("no opens in {status}"))

@@ -51,10 +51,21 @@ pub fn write_all(dir: &Path, state: &State) -> Result<()> {
     }
     for daemon in &state.storage {
         let config = storage(dir, state, daemon);
-        // Once: a target that is gone later is not made anew behind anyone's back.
-        if !config_path(dir, STORAGE, daemon.id).exists() {
+        let path = config_path(dir, STORAGE, daemon.id);
+        if !path.exists() {
             make_folder(dir, STORAGE, daemon)?;
             config.targets.iter().try_for_each(make)?;
+        } else if !dir.join(STORAGE.name(daemon.id)).exists() && !daemon.alive() {
+            // As if the drive had been replaced: an empty target joins, and the one that was there
+            // stays lost. A target alone that is gone is not made anew behind anyone's back.
+            let text = fs::read_to_string(&path);
+            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+            let config: weft_storaged::Config = toml::from_str(&text)
+                .with_context(|| format!("{} is not understood", path.display()))?;
+            make_folder(dir, STORAGE, daemon)?;
+            let folder = dir.join(STORAGE.name(daemon.id));
+            let ours = config.targets.iter().filter(|target| target.path.starts_with(&folder));
+            ours.into_iter().try_for_each(make)?;
         }
         write(dir, STORAGE, daemon, &toml::to_string_pretty(&config)?)?;
     }

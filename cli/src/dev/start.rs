@@ -210,7 +210,8 @@ fn target_size(wanted: Option<Size>, count: u64, free: u64, dir: &Path) -> Resul
     Ok(size)
 }
 
-/// Checks that a known cluster is what the flags ask for; what they leave out stays.
+/// Checks that a known cluster is what the flags ask for; what they leave out stays. More storage
+/// daemons than there are are added.
 fn adopt(mut state: State, args: &StartArgs, mount: Option<PathBuf>) -> Result<State> {
     let differs = |flag: &str, has: String, wants: Option<String>| match wants {
         Some(wants) if wants != has => bail!(
@@ -222,7 +223,14 @@ fn adopt(mut state: State, args: &StartArgs, mount: Option<PathBuf>) -> Result<S
     };
     let text = |n: Option<u64>| n.map(|n| n.to_string());
     differs("--metadata", state.metadata.len().to_string(), text(args.metadata))?;
-    differs("--storage", state.storage.len().to_string(), text(args.storage))?;
+    let more = args.storage.unwrap_or(0).saturating_sub(state.storage.len() as u64);
+    if more == 0 {
+        differs("--storage", state.storage.len().to_string(), text(args.storage))?;
+    } else {
+        let size = Some(Size(state.target_size));
+        target_size(size, more, free_space(&args.dir)?, &args.dir)?;
+        state.add_storage(more)?;
+    }
     differs("--profile", state.profile.clone(), args.profile.map(|p| p.to_string()))?;
     let size = args.target_size.map(Size::exact);
     differs("--target-size", Size(state.target_size).exact(), size)?;
@@ -409,6 +417,9 @@ fn usable(reply: &StatusReply) -> bool {
 
 fn what_is_missing(reply: &StatusReply, targets: usize) -> Option<String> {
     let up = targets_up(reply);
+    // Those that an admin gave up do not come.
+    let held = reply.map.iter().flat_map(|map| &map.targets).filter(|t| t.held_out).count();
+    let targets = targets.saturating_sub(held);
     if up < targets {
         Some(format!("waiting for the targets: {up} of {targets} are up"))
     } else if !has_groups(reply) {

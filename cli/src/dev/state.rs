@@ -78,6 +78,15 @@ impl State {
         })
     }
 
+    /// So many more storage daemons, on ports that are free now.
+    pub fn add_storage(&mut self, count: u64) -> Result<()> {
+        let first = self.storage.iter().map(|d| d.id).max().unwrap_or(0) + 1;
+        let daemon =
+            |(id, port)| Daemon { id, address: format!("127.0.0.1:{port}"), process: None };
+        self.storage.extend((first..).zip(free_ports(count as usize)?).map(daemon));
+        Ok(())
+    }
+
     /// Reads the cluster of DIR; `None` if DIR is not there or empty.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
         let file = dir.join("dev.json");

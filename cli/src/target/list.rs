@@ -29,6 +29,10 @@ pub struct TargetRow {
     pub path: String,
     pub capacity_bytes: u64,
     pub full: bool,
+    /// An admin gave it up.
+    pub held_out: bool,
+    /// Its data goes to others.
+    pub draining: bool,
     /// Null while the leader has not heard of it, as of a target that was down when it became
     /// leader.
     #[serde(flatten)]
@@ -93,6 +97,8 @@ pub fn rows(reply: &StatusReply) -> Vec<TargetRow> {
                 path: t.path.clone(),
                 capacity_bytes: t.capacity_bytes,
                 full: t.full,
+                held_out: t.held_out,
+                draining: t.draining,
                 counters: stat.map(Counters::from).unwrap_or_default(),
             }
         })
@@ -114,7 +120,12 @@ pub fn text(rows: &[TargetRow]) -> String {
         let errors = [c.read_errors, c.write_errors, c.checksum_errors].map(known);
         table.row([
             t.id.to_string(),
-            format!("{}{}", t.state, if t.full { ", full" } else { "" }),
+            format!(
+                "{}{}{}",
+                t.state,
+                if t.full { ", full" } else { "" },
+                if t.draining { ", draining" } else { "" }
+            ),
             t.daemon.clone(),
             t.address.clone(),
             t.domain.clone(),

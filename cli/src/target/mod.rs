@@ -2,6 +2,7 @@
 
 mod add;
 mod config;
+mod decide;
 mod list;
 mod remove;
 mod replace;
@@ -11,6 +12,7 @@ mod show;
 pub use list::{TargetRow, known, rows, state_name, text};
 
 use anyhow::Result;
+use decide::Action;
 use std::process::ExitCode;
 
 /// Show, add, check and take away the drives (targets) of a cluster
@@ -28,6 +30,16 @@ enum Command {
     Remove(remove::Args),
     Replace(replace::Args),
     Scrub(scrub::Args),
+    /// Give a target up: what it held is made at other targets at once
+    ///
+    /// Nothing is read from it any more, although its daemon may serve it: it stays out until `weft
+    /// target in`. A target that is silent for long (`target_out_ms` of the metadata servers) is
+    /// given up by itself, and comes back by itself.
+    Out(decide::Args),
+    /// Take a target back that was given up, or keep one that is being drained
+    In(decide::Args),
+    /// Move everything off a target while it serves
+    Drain(decide::Args),
 }
 
 pub async fn run(args: Args) -> Result<ExitCode> {
@@ -39,5 +51,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         Command::Remove(args) => done(remove::run(args).await),
         Command::Replace(args) => done(replace::run(args).await),
         Command::Scrub(args) => scrub::run(args).await,
+        Command::Out(args) => done(decide::run(args, Action::GiveUp).await),
+        Command::In(args) => done(decide::run(args, Action::TakeBack).await),
+        Command::Drain(args) => done(decide::run(args, Action::Drain).await),
     }
 }

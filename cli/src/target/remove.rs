@@ -21,8 +21,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Take a target out of the configuration of its storage daemon
 ///
 /// The drive is not touched, so `weft target add` is not needed to undo this: put the section back.
-/// A target that holds chunks is refused: moving them to others (drain) does not exist yet, so what
-/// it holds would only be read degraded from the other shards.
+/// A target that holds chunks is refused: `weft target drain` moves them to others first, while it
+/// serves; `weft target out` makes them at others without it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The target's path, as the configuration has it
@@ -77,8 +77,8 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
         }
         Err(_) if args.abandon => Ok(format!("{name} goes with what it holds")),
         Ok(Some((id, true))) => bail!(
-            "target {id} holds chunks, which nothing copies elsewhere yet; --abandon takes it out \
-             all the same, and they are rebuilt from the other shards whenever they are read"
+            "target {id} holds chunks: weft target drain {id} moves them to others first; \
+             --abandon takes it out all the same, and they are made at others when it was given up"
         ),
         Err(e) => bail!(
             "nobody can say whether it holds chunks ({}); --abandon takes it out",

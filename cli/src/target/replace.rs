@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 /// Format a drive and put it in the place of another in the configuration of a storage daemon
 ///
-/// The new drive joins as a new target. What the old one holds is not copied (rebuild does not
-/// exist yet): a target with chunks is refused as by `weft target remove`.
+/// The new drive joins as a new target. What the old one holds is not copied by this: a target with
+/// chunks is refused as by `weft target remove`, which says what to do first.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The path of the target that goes, as the configuration has it

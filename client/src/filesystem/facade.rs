@@ -58,8 +58,11 @@ impl Filesystem {
         if let Some(cluster) = cluster {
             peers.set_cluster(cluster);
         }
-        let timeouts =
-            Timeouts { target: options.target_deadline, hedge_floor: options.hedge_floor };
+        let timeouts = Timeouts {
+            target: options.target_deadline,
+            hedge_floor: options.hedge_floor,
+            background: false,
+        };
         let writer = group.sessions.clone();
         let segments = Segments::new(timeouts, peers, map.clone(), rng.clone(), writer);
         let (servers, transport) = (options.metadata.clone(), options.transport.clone());

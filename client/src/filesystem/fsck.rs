@@ -162,18 +162,19 @@ impl Look<'_> {
                     _ => {}
                 }
             }
-            self.misplaced(chunk, garbage);
+            self.misplaced(segment, chunk, garbage);
         }
     }
 
-    fn misplaced(&mut self, chunk: ChunkId, garbage: bool) {
+    fn misplaced(&mut self, segment: &Segment, chunk: ChunkId, garbage: bool) {
+        let seat = segment.seats.get(usize::from(chunk.shard)).copied();
         for target in self.map.targets().map(|t| t.id) {
             if self.chunks.remove(&(target, chunk)).is_none() {
                 continue;
             }
             if garbage {
                 self.report.garbage_chunks += 1;
-            } else {
+            } else if seat.is_none_or(|seat| !self.map.is_for(target, segment.pg, seat)) {
                 self.report.findings.push(Finding::Misplaced { chunk, target });
             }
         }

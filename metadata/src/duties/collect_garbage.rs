@@ -156,7 +156,9 @@ fn chunks_of(
         })?;
         // A data shard that the segment does not reach was never stored.
         if geometry.shard_len(shard) > 0 {
-            chunks.push((TargetId(*target), ChunkId { segment: id, shard }));
+            let moves = group.moves.iter().filter(|m| m.seat == u32::from(seat)).map(|m| m.to);
+            let holders = std::iter::once(*target).chain(moves).map(TargetId);
+            chunks.extend(holders.map(|at| (at, ChunkId { segment: id, shard })));
         }
     }
     Ok((id, chunks))

@@ -12,6 +12,7 @@ mod make_cluster;
 mod place;
 mod propose;
 mod purge_orphans;
+pub mod repair;
 mod sample;
 mod sweep;
 mod trim_files;
@@ -62,6 +63,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { collect_garbage::collect_garbage(&n, &p).await });
     let (n, _, p) = all();
     duties.spawn(async move { sample::sample(&n, &p).await });
+    let (n, t, p) = all();
+    duties.spawn(async move { repair::repair(&n, &t, &p).await });
     let (n, t, p) = all();
     duties.spawn(async move { sweep::sweep(&n, &t, &p).await });
     duties

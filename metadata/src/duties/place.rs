@@ -66,11 +66,11 @@ fn note_retired(known: &mut HashMap<u32, Instant>, pool: &v1::PoolInfo) {
     }
 }
 
-/// The targets that new groups are made of: all that are not given up.
+/// The targets that new groups are made of: all that are not given up, and are to stay.
 fn usable(map: &v1::ClusterMap) -> Vec<Seat> {
     map.targets
         .iter()
-        .filter(|t| t.state() != v1::TargetState::Out)
+        .filter(|t| t.state() != v1::TargetState::Out && !t.draining)
         .map(|t| Seat { target: t.id, domain: t.domain.clone() })
         .collect()
 }
@@ -88,8 +88,12 @@ fn replace(
     groups: Vec<Vec<u32>>,
     dropped: Vec<u32>,
 ) -> v1::SetPgsEntry {
-    let fresh =
-        (map.next_pg..).zip(groups).map(|(id, targets)| v1::PgInfo { id, targets, retired: false });
+    let fresh = (map.next_pg..).zip(groups).map(|(id, targets)| v1::PgInfo {
+        id,
+        targets,
+        retired: false,
+        ..Default::default()
+    });
     let based_on_epoch = map.epoch;
     v1::SetPgsEntry { pool: pool.id, pgs: fresh.collect(), based_on_epoch, dropped }
 }

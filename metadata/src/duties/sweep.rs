@@ -1,9 +1,15 @@
-//! Deletes chunks that a dead session never committed (I7).
+//! Deletes chunks that have no business where they are (I7): those that a dead session never
+//! committed, and those of seats that were given to another target.
 //!
 //! [`sweep`] lists the targets for chunks of sessions that are dead: all of a target once, when
 //! this server begins to lead or the target comes up or was opened anew, and then those of one
 //! session at a time, when it has ended. Before it lists, it fences those sessions off: what they
 //! had sent may arrive at any time, and is refused then, until the target is opened anew.
+//!
+//! A look at all of a target finds the chunks of seats that are not its own, too. Those it does not
+//! delete: a seat may be given back, and a request to delete arrive after that. It tells the
+//! target's daemon, which asks again while it makes no chunk there ([`v1::DisownRequest`]). A
+//! target that was given up comes back after such a look.
 //!
 //! Invariant: a chunk is swept only if, at one moment after it was listed, its session was dead and
 //! its segment unknown: a dead session commits nothing any more (I5), so that stays true. What a
@@ -11,14 +17,14 @@
 
 use crate::node::Node;
 use crate::soft::targets::Targets;
-use crate::state::StateMachine;
+use crate::state::Unwanted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_net::Peers;
-use weft_proto::{ChunkId, Result, SegmentId, SessionId, TargetId, v1};
+use weft_proto::{Result, SessionId, TargetId, v1};
 use weft_segments::TargetClient;
 
 /// Pause when there is nothing to do, and before a target that failed is tried again.
@@ -72,9 +78,17 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
     let mut swept = Swept::default();
     let (mut live, mut next) = sessions(node).unwrap_or((BTreeSet::new(), u64::MAX));
     loop {
-        let up = up(&node.map(), &targets.stats());
+        let returning =
+            targets.returning(Instant::now(), node.config.target_down_after(), &node.map());
+        let up = up(&node.map(), &targets.stats(), &returning);
+        for target in targets.take_suspects() {
+            swept.whole.remove(&target);
+        }
         for target in swept.whole_due(Instant::now(), &up) {
             look(node, peers, &up, target, &[], &mut swept).await;
+            if let Some((_, opened)) = swept.whole.get(&target) {
+                targets.note_looked_at(target, *opened);
+            }
         }
         // After those: who ended meanwhile may not have been seen there.
         let ended = match sessions(node) {
@@ -99,10 +113,17 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
     }
 }
 
-/// The targets that are up and that this leader has heard of.
-fn up(map: &v1::ClusterMap, stats: &[v1::TargetStat]) -> BTreeMap<TargetId, Up> {
+/// The targets that are up and that this leader has heard of, and those that return.
+fn up(
+    map: &v1::ClusterMap,
+    stats: &[v1::TargetStat],
+    returning: &BTreeSet<TargetId>,
+) -> BTreeMap<TargetId, Up> {
     let opened: BTreeMap<_, _> = stats.iter().map(|stat| (stat.target, stat.opened)).collect();
-    let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up).filter_map(|t| {
+    let is_up = |t: &&v1::TargetInfo| {
+        t.state() == v1::TargetState::Up || returning.contains(&TargetId(t.id))
+    };
+    let up = map.targets.iter().filter(is_up).filter_map(|t| {
         let (address, opened) = (t.address.clone(), *opened.get(&t.id)?);
         Some((TargetId(t.id), Up { address, opened }))
     });
@@ -182,50 +203,24 @@ async fn sweep_target(
         // and whose segment is not known now, will never be.
         node.read_barrier().await?;
         // Thousands of reads: not on the thread that answers everybody.
-        let state = node.state.clone();
-        let dead = node.env.blocking(move || leftovers(&state, chunks)).await?;
+        let (state, id) = (node.state.clone(), target.id());
+        let judge = move || state.unwanted(id, chunks);
+        let Unwanted { dead, misplaced } = node.env.blocking(judge).await?;
         if !dead.is_empty() {
             tracing::info!(%target, chunks = dead.len(), "deleting what dead sessions left");
             target.delete(&dead, Instant::now() + REQUEST_TIMEOUT).await?;
         }
+        if !misplaced.is_empty() {
+            let deleted = target.disown(&misplaced, Instant::now() + REQUEST_TIMEOUT).await?;
+            tracing::info!(%target, chunks = deleted, "deleted what other targets hold now");
+        }
         if !listed.more {
             return Ok(());
         }
-        after = Some(next_page(node, last)?);
+        after = Some(last);
         // Half of the time is for others.
         sleep(begun.elapsed()).await;
     }
-}
-
-/// Of these chunks, those that no live session owns and no segment needs.
-fn leftovers(state: &StateMachine, chunks: Vec<ChunkId>) -> Result<Vec<ChunkId>> {
-    let mut dead = Vec::new();
-    // Chunks come in order, so neighbours share their segment and their session.
-    let mut last: Option<(SegmentId, bool)> = None;
-    for chunk in chunks {
-        let segment = chunk.segment;
-        let is_dead = match last {
-            Some((same, answer)) if same == segment => answer,
-            _ => !state.session_exists(segment.session)? && !state.segment_known(segment)?,
-        };
-        last = Some((segment, is_dead));
-        if is_dead {
-            dead.push(chunk);
-        }
-    }
-    Ok(dead)
-}
-
-/// Where to list on: the rest of a live session's chunks need no look.
-fn next_page(node: &Node, last: ChunkId) -> Result<ChunkId> {
-    if node.state.session_exists(last.segment.session)? {
-        let end = SegmentId { session: last.segment.session, seq: u64::MAX };
-        return Ok(ChunkId {
-            segment: end,
-            shard: weft_proto::layout::MAX_K + weft_proto::layout::MAX_M - 1,
-        });
-    }
-    Ok(last)
 }
 
 #[cfg(test)]

@@ -91,7 +91,10 @@ pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Resu
 
 fn touches_map(entry: &v1::LogEntry) -> bool {
     use v1::log_entry::Body::*;
-    matches!(entry.body, Some(InitCluster(_) | RegisterTarget(_) | SetTargetState(_) | SetPgs(_)))
+    matches!(
+        entry.body,
+        Some(InitCluster(_) | RegisterTarget(_) | SetTargetState(_) | SetPgs(_) | MoveSeats(_))
+    )
 }
 
 fn newer(index: u64, why: &str) -> Error {

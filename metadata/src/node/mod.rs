@@ -26,6 +26,7 @@ use crate::env::Env;
 use crate::map_changes::MapChanges;
 use crate::raftlog::Position;
 use crate::soft::SoftState;
+use crate::soft::repair::Progress;
 use crate::state::StateMachine;
 use bytes::Bytes;
 use lease::Lease;
@@ -58,6 +59,8 @@ pub struct Node {
     pub state: Arc<StateMachine>,
     /// Soft state of the term in which this server leads.
     pub soft: SoftState,
+    /// How far the repair has come in this term.
+    pub repair: Progress,
     view: watch::Sender<View>,
     applied: watch::Sender<u64>,
     map: watch::Sender<Arc<v1::ClusterMap>>,
@@ -93,6 +96,7 @@ impl Node {
         Ok(Self {
             lease: Lease::new(config.election_timeout()),
             soft: SoftState::default(),
+            repair: Progress::default(),
             view: watch::Sender::new(View::default()),
             applied: watch::Sender::new(applied),
             map: watch::Sender::new(Arc::new(map_of(&state)?)),

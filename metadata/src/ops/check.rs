@@ -307,8 +307,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Live bytes, that garbage is garbage, and that every segment's placement group is there and
-    /// counts it.
+    /// Live bytes, that garbage is garbage, and that every segment's placement group is there,
+    /// counts it and lists it.
     fn segments(&mut self, extents: &Extents) -> StoreResult<()> {
         let state = self.state;
         let mut named: BTreeMap<u32, u64> = BTreeMap::new();
@@ -323,15 +323,31 @@ impl Check<'_> {
                 self.problem(format!("segment {id}: its record is not well formed"));
             }
             *named.entry(s.info.pg).or_default() += 1;
+            if state.get(&schema::member(s.info.pg, id))?.is_none() {
+                self.problem(format!("segment {id}: its placement group does not list it"));
+            }
             if state.get(&schema::garbage(id))?.is_some() {
                 self.problem(format!("segment {id}: both committed and garbage"));
             }
             Ok(true)
         })?;
-        state.records(schema::all(Tag::Garbage), |_, info: v1::SegmentInfo| {
+        state.records(schema::all(Tag::Garbage), |key, info: v1::SegmentInfo| {
             *named.entry(info.pg).or_default() += 1;
+            let id = schema::segment_of(key)?;
+            if state.get(&schema::member(info.pg, id))?.is_none() {
+                self.problem(format!("segment {id}: its placement group does not list it"));
+            }
             Ok(true)
         })?;
+        let mut listed = 0;
+        state.records(schema::all(Tag::Member), |_, _: v1::Empty| {
+            listed += 1;
+            Ok(true)
+        })?;
+        let segments: u64 = named.values().sum();
+        if listed != segments {
+            self.problem(format!("placement groups list {listed} segments of {segments}"));
+        }
         let next = state.counters()?.next_pg;
         state.records(schema::all(Tag::Group), |_, group: Group| {
             let id = group.info.id;

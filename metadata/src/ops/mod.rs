@@ -24,6 +24,7 @@ mod lookup;
 mod make_files;
 mod mk_dir;
 mod mk_nod;
+mod move_seats;
 mod open;
 mod open_session;
 mod purge_inodes;
@@ -160,6 +161,7 @@ pub(crate) fn of_leader(body: &Body) -> Option<&dyn Change> {
         Body::PurgeInodes(op) => Some(op),
         Body::SegmentsFreed(op) => Some(op),
         Body::TrimFiles(op) => Some(op),
+        Body::MoveSeats(op) => Some(op),
         Body::Client(_) | Body::AdmitServer(_) => None,
     }
 }

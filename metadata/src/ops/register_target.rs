@@ -32,7 +32,14 @@ impl Operation for v1::RegisterTargetEntry {
         let Plan { cluster, given, known } = plan;
         let target = match &known {
             // Its state is decided by heartbeats, not by where it is.
-            Some(old) => v1::TargetInfo { id: old.id, state: old.state, full: old.full, ..given },
+            Some(old) => v1::TargetInfo {
+                id: old.id,
+                state: old.state,
+                full: old.full,
+                held_out: old.held_out,
+                draining: old.draining,
+                ..given
+            },
             None => {
                 let id = tx.edit_counters(|c| {
                     c.next_target += 1;
@@ -42,7 +49,13 @@ impl Operation for v1::RegisterTargetEntry {
                     TargetState::Unknown => TargetState::Up,
                     state => state,
                 };
-                v1::TargetInfo { id, state: state.into(), ..given }
+                v1::TargetInfo {
+                    id,
+                    state: state.into(),
+                    held_out: false,
+                    draining: false,
+                    ..given
+                }
             }
         };
         if known.as_ref() != Some(&target) {

@@ -15,9 +15,10 @@ impl Operation for v1::SegmentsFreedEntry {
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
         for &key in &self.segments {
-            let key = schema::garbage(SegmentId::from(key));
+            let id = SegmentId::from(key);
+            let key = schema::garbage(id);
             if let Some(freed) = tx.state().load::<v1::SegmentInfo>(&key)? {
-                tx.count_in_group(freed.pg, -1)?;
+                tx.leave_group(freed.pg, id)?;
                 tx.delete(key);
             }
         }

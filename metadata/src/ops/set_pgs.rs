@@ -60,8 +60,8 @@ impl Operation for v1::SetPgsEntry {
             if known.is_none() {
                 next_pg = next_pg.max(after(info.id, unused)?);
             }
-            let segments = known.map_or(0, |group| group.segments);
-            let new = Group { pool: self.pool, info: info.clone(), segments };
+            let (segments, sealed) = known.map_or((0, false), |g| (g.segments, g.sealed));
+            let new = Group { pool: self.pool, info: info.clone(), segments, sealed };
             if known != Some(&new) {
                 changed.push(new);
             }
@@ -125,6 +125,9 @@ fn check_group(
     }
     if let Some(target) = info.targets.iter().find(|t| !known.contains(t)) {
         return bad(format!("target {target} does not exist"));
+    }
+    if !info.moves.is_empty() || old.is_some_and(|old| old.sealed) {
+        return bad("seats of it are or were given away".into());
     }
     match old {
         Some(old) if old.pool != pool => bad(format!("belongs to pool {}", old.pool)),

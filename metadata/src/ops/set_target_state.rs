@@ -25,7 +25,13 @@ impl Operation for v1::SetTargetStateEntry {
             if change.state() == TargetState::Unknown {
                 return refuse(ErrorKind::Invalid, "a target's state cannot become unknown");
             }
-            let new = v1::TargetInfo { state: change.state, full: change.full, ..old.clone() };
+            let new = v1::TargetInfo {
+                state: change.state,
+                full: change.full,
+                held_out: change.held_out.unwrap_or(old.held_out),
+                draining: change.draining.unwrap_or(old.draining),
+                ..old.clone()
+            };
             match new == old {
                 true => changed.remove(&change.target),
                 false => changed.insert(change.target, new),

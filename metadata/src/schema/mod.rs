@@ -21,6 +21,7 @@
 //! | reply | session, number | [`v1::StoredReply`] |
 //! | reserved | session, end of the range | [`Numbers`] |
 //! | dead | time of death, session | empty: what is reserved for it is kept |
+//! | member | group, session, seq | empty: the segment names the placement group |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
 //!
 //! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
@@ -36,7 +37,7 @@ use weft_proto::{InodeId, SegmentId, SessionId};
 
 /// Version of the disk format that this build writes. It also reads the one before
 /// ([`crate::upgrade`]).
-pub(crate) const FORMAT: u64 = 3;
+pub(crate) const FORMAT: u64 = 4;
 
 /// In place of a shard, what belongs to the group and to no inode: sessions, segments, the cluster
 /// map.
@@ -74,6 +75,7 @@ pub(crate) enum Tag {
     Target = 0x40,
     Pool = 0x41,
     Group = 0x42,
+    Member = 0x43,
 }
 
 /// Length of shard and tag.
@@ -225,6 +227,28 @@ pub(crate) fn group(id: u32) -> Vec<u8> {
     key(GROUP, Tag::Group, &[&id.to_be_bytes()])
 }
 
+/// A segment, committed or garbage, that names this placement group.
+pub(crate) fn member(pg: u32, segment: SegmentId) -> Vec<u8> {
+    key(GROUP, Tag::Member, &[&pg.to_be_bytes(), &segment.to_bytes()])
+}
+
+/// The segments that name a placement group, after `after`: `[from, to)`.
+pub(crate) fn members(pg: u32, after: Option<SegmentId>) -> (Vec<u8>, Vec<u8>) {
+    let all = key(GROUP, Tag::Member, &[&pg.to_be_bytes()]);
+    let to = self::after(&all).unwrap_or_default();
+    let from = after.map_or(all, |after| {
+        let mut key = member(pg, after);
+        key.push(0);
+        key
+    });
+    (from, to)
+}
+
+/// The segment that a key of [`member`] names.
+pub(crate) fn member_of(key: &[u8]) -> StoreResult<SegmentId> {
+    Ok(SegmentId { session: SessionId(number_at(key, HEAD + 4)?), seq: number_at(key, HEAD + 12)? })
+}
+
 /// All keys with this tag that belong to no inode: `[from, to)`.
 pub(crate) fn all(tag: Tag) -> (Vec<u8>, Vec<u8>) {
     all_in(GROUP, tag)
@@ -362,9 +386,19 @@ impl Txn<'_> {
         Ok(answer)
     }
 
-    /// So many more segments name a placement group; fewer, if it is negative. Each is counted by
-    /// whoever puts or deletes its record, as committed or as garbage.
-    pub(crate) fn count_in_group(&mut self, pg: u32, change: i64) -> StoreResult<()> {
+    /// A segment names a placement group from now on. Said by whoever puts its record first.
+    pub(crate) fn enter_group(&mut self, pg: u32, segment: SegmentId) -> StoreResult<()> {
+        self.put_bytes(member(pg, segment), Default::default());
+        self.count_in_group(pg, 1)
+    }
+
+    /// A segment is no more, neither committed nor garbage.
+    pub(crate) fn leave_group(&mut self, pg: u32, segment: SegmentId) -> StoreResult<()> {
+        self.delete(member(pg, segment));
+        self.count_in_group(pg, -1)
+    }
+
+    fn count_in_group(&mut self, pg: u32, change: i64) -> StoreResult<()> {
         let key = group(pg);
         // A check finds segments without one.
         let Some(mut record) = self.state().load::<Group>(&key)? else { return Ok(()) };

@@ -219,6 +219,9 @@ pub(crate) struct Group {
     /// Segments that name it, committed ones and garbage: without it their chunks are not found.
     #[prost(uint64, tag = "3")]
     pub segments: u64,
+    /// A seat of it was or is being given away: it takes no new segments, whoever wrote them.
+    #[prost(bool, tag = "4")]
+    pub sealed: bool,
 }
 
 /// A number stored under a name.

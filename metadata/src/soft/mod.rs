@@ -3,6 +3,7 @@
 
 pub mod leases;
 pub mod lock_waits;
+pub mod repair;
 pub mod sessions;
 pub mod targets;
 

@@ -1,8 +1,11 @@
 //! What the leader hears from storage daemons but does not replicate: when each target was last
-//! heard of, and its figures. From it the leader decides which targets are down or full.
+//! heard of, and its figures. From it the leader decides which targets are down, out or full.
+//!
+//! A target that was given up because it was silent, and is heard again, comes back when the leader
+//! has looked at all that it holds ([`crate::duties`]).
 
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::set_target_state_entry::Change;
@@ -20,18 +23,33 @@ pub struct Space {
     pub available: u64,
 }
 
+/// When a target becomes what.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// One that is silent for so long is down.
+    pub down_after: Duration,
+    /// One that is down for so long is given up.
+    pub out_after: Duration,
+    /// One that is fuller takes no more chunks.
+    pub full_percent: u64,
+}
+
 /// The last heartbeats.
 #[derive(Default)]
 pub struct Targets {
     heard: Mutex<BTreeMap<TargetId, Heard>>,
+    /// As what opening of them targets were looked at as a whole.
+    looked_at: Mutex<BTreeMap<TargetId, u64>>,
+    /// Targets that are to be looked at as a whole soon.
+    suspects: Mutex<BTreeSet<TargetId>>,
 }
 
 #[derive(Clone)]
 struct Heard {
     at: Instant,
     stat: v1::TargetStat,
-    /// The daemon said that it cannot serve the target (now).
-    refused: bool,
+    /// The daemon said that it cannot serve the target, since then.
+    refused: Option<Instant>,
 }
 
 impl Targets {
@@ -39,15 +57,47 @@ impl Targets {
     pub fn hear(&self, now: Instant, heartbeat: v1::HeartbeatRequest) {
         let mut heard = self.heard.lock();
         for stat in heartbeat.targets {
-            let refused = heartbeat.stopping;
-            heard.insert(TargetId(stat.target), Heard { at: now, stat, refused });
+            let id = TargetId(stat.target);
+            let refuses = heartbeat.stopping || heartbeat.failed.contains(&stat.target);
+            let since = heard.get(&id).and_then(|last| last.refused).unwrap_or(now);
+            heard.insert(id, Heard { at: now, stat, refused: refuses.then_some(since) });
         }
         for id in heartbeat.failed {
             let stat = v1::TargetStat { target: id, ..Default::default() };
-            let last = heard.entry(TargetId(id)).or_insert(Heard { at: now, stat, refused: true });
+            let new = Heard { at: now, stat, refused: None };
+            let last = heard.entry(TargetId(id)).or_insert(new);
             last.at = now;
-            last.refused = true;
+            last.refused.get_or_insert(now);
         }
+    }
+
+    /// Targets that were given up for silence, are heard again, and are to be looked at before they
+    /// come back.
+    pub fn returning(
+        &self,
+        now: Instant,
+        down_after: Duration,
+        map: &v1::ClusterMap,
+    ) -> BTreeSet<TargetId> {
+        let heard = self.heard.lock();
+        let given_up = |t: &&v1::TargetInfo| t.state() == v1::TargetState::Out && !t.held_out;
+        let ids = map.targets.iter().filter(given_up).map(|t| TargetId(t.id));
+        ids.filter(|id| heard.get(id).is_some_and(|h| h.serves(now, down_after))).collect()
+    }
+
+    /// All that a target holds, as this opening of it, was looked at.
+    pub fn note_looked_at(&self, target: TargetId, opened: u64) {
+        self.looked_at.lock().insert(target, opened);
+    }
+
+    /// A target may hold chunks that have no business there: it is looked at as a whole soon.
+    pub fn suspect(&self, target: TargetId) {
+        self.suspects.lock().insert(target);
+    }
+
+    /// The targets that were suspected since the last call.
+    pub fn take_suspects(&self) -> BTreeSet<TargetId> {
+        std::mem::take(&mut self.suspects.lock())
     }
 
     /// The last figures of every target.
@@ -61,30 +111,49 @@ impl Targets {
         &self,
         now: Instant,
         since: Instant,
-        down_after: Duration,
-        full_percent: u64,
+        limits: Limits,
         map: &v1::ClusterMap,
     ) -> Vec<Change> {
-        let heard = self.heard.lock();
+        let (heard, looked_at) = (self.heard.lock(), self.looked_at.lock());
         let mut changes = Vec::new();
+        let mut may_go = may_be_given_up(map);
         for target in &map.targets {
-            if target.state() == v1::TargetState::Out {
-                continue;
-            }
-            let last = heard.get(&TargetId(target.id)).filter(|h| h.at >= since);
-            let state = match last {
-                Some(h) if h.refused => v1::TargetState::Down,
-                Some(h) if now - h.at <= down_after => v1::TargetState::Up,
-                Some(_) => v1::TargetState::Down,
-                None if now - since > down_after => v1::TargetState::Down,
-                None => target.state(),
+            let id = TargetId(target.id);
+            let last = heard.get(&id).filter(|h| h.at >= since);
+            let served = last.is_some_and(|h| h.serves(now, limits.down_after));
+            let silent = match last {
+                Some(h) => now - h.refused.unwrap_or(h.at),
+                None => now - since,
+            };
+            let state = match target.state() {
+                // Not before it was looked at, as what it is now.
+                v1::TargetState::Out => {
+                    let opened = last.map(|h| h.stat.opened);
+                    let known = opened.is_some() && looked_at.get(&id) == opened.as_ref();
+                    if target.held_out || !served || !known {
+                        continue;
+                    }
+                    v1::TargetState::Up
+                }
+                // What an admin decided while this was looked at.
+                _ if target.held_out => v1::TargetState::Out,
+                _ if served => v1::TargetState::Up,
+                v1::TargetState::Down if silent > limits.out_after && may_go > 0 => {
+                    may_go -= 1;
+                    v1::TargetState::Out
+                }
+                was if last.is_none() && silent <= limits.down_after => was,
+                _ => v1::TargetState::Down,
             };
             let full = match last {
-                Some(h) if h.stat.capacity_bytes > 0 => is_full(&h.stat, full_percent, target.full),
+                Some(h) if h.stat.capacity_bytes > 0 => {
+                    is_full(&h.stat, limits.full_percent, target.full)
+                }
                 _ => target.full,
             };
             if state != target.state() || full != target.full {
-                changes.push(Change { target: target.id, state: state.into(), full });
+                let state = state.into();
+                changes.push(Change { target: target.id, state, full, ..Default::default() });
             }
         }
         changes
@@ -101,7 +170,7 @@ impl Targets {
             let stat = heard.get(&TargetId(target.id)).map(|h| h.stat).unwrap_or_default();
             let size = stat.capacity_bytes.max(target.capacity_bytes);
             capacity += u128::from(size);
-            if target.state() == v1::TargetState::Up && !target.full {
+            if target.state() == v1::TargetState::Up && !target.full && !target.draining {
                 let (size, used) = (u128::from(size), u128::from(stat.used_bytes));
                 free += size.saturating_sub(used);
                 available += (size * u128::from(full_percent) / 100).saturating_sub(used);
@@ -110,6 +179,23 @@ impl Targets {
         let user = |raw: u128| (raw * u128::from(profile.k()) / u128::from(profile.width())) as u64;
         Space { capacity: user(capacity), free: user(free), available: user(available) }
     }
+}
+
+impl Heard {
+    fn serves(&self, now: Instant, down_after: Duration) -> bool {
+        self.refused.is_none() && now - self.at <= down_after
+    }
+}
+
+/// How many more targets may be given up for silence: none while those that are up are fewer than a
+/// placement group has seats, since nothing could be made anywhere; nor where more than a quarter
+/// is away: that is no loss of drives, but of a network or of power, which come back.
+fn may_be_given_up(map: &v1::ClusterMap) -> usize {
+    let count = |state| map.targets.iter().filter(|t| t.state() == state).count();
+    let (up, down) = (count(v1::TargetState::Up), count(v1::TargetState::Down));
+    let profile = map.pools.first().and_then(|p| p.profile).and_then(|p| Profile::try_from(p).ok());
+    let enough = profile.is_some_and(|profile| up >= usize::from(profile.width()));
+    if enough && down * 4 <= up + down { down } else { 0 }
 }
 
 fn is_full(stat: &v1::TargetStat, full_percent: u64, was: bool) -> bool {
@@ -122,7 +208,11 @@ mod tests {
     use super::*;
     use v1::TargetState::{Down, Out, Unknown, Up};
 
-    const DOWN_AFTER: Duration = Duration::from_millis(2500);
+    const LIMITS: Limits = Limits {
+        down_after: Duration::from_millis(2500),
+        out_after: Duration::from_secs(600),
+        full_percent: 95,
+    };
 
     fn map(states: &[v1::TargetState]) -> v1::ClusterMap {
         let targets = states
@@ -158,12 +248,12 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let map = map(&[Up, Up, Down, Out]);
         targets.hear(at(100), beat(1, 10));
-        let changes = |ms| states(&targets.changes(at(ms), start, DOWN_AFTER, 95, &map));
+        let changes = |ms| states(&targets.changes(at(ms), start, LIMITS, &map));
         assert!(changes(2400).is_empty(), "the second may have beaten to the old leader");
         assert_eq!(changes(2550), [(2, Down, false)]);
         targets.hear(at(2560), beat(3, 0));
         assert_eq!(changes(2700), [(1, Down, false), (2, Down, false), (3, Up, false)]);
-        let heard_before = targets.changes(at(5000), at(4000), DOWN_AFTER, 95, &map);
+        let heard_before = targets.changes(at(5000), at(4000), LIMITS, &map);
         assert!(heard_before.is_empty(), "what the last term heard does not count");
     }
 
@@ -174,12 +264,12 @@ mod tests {
         let map = map(&[Up, Unknown]);
         targets.hear(now, v1::HeartbeatRequest { failed: vec![1], ..beat(2, 0) });
         assert_eq!(
-            states(&targets.changes(now, now, DOWN_AFTER, 95, &map)),
+            states(&targets.changes(now, now, LIMITS, &map)),
             [(1, Down, false), (2, Up, false)]
         );
         targets.hear(now, v1::HeartbeatRequest { stopping: true, ..beat(2, 0) });
         assert_eq!(
-            states(&targets.changes(now, now, DOWN_AFTER, 95, &map)),
+            states(&targets.changes(now, now, LIMITS, &map)),
             [(1, Down, false), (2, Down, false)]
         );
     }
@@ -214,7 +304,7 @@ mod tests {
         let mut map = map(&[Up]);
         let full = |used, map: &v1::ClusterMap| {
             targets.hear(now, beat(1, used));
-            states(&targets.changes(now, now, DOWN_AFTER, 95, map))
+            states(&targets.changes(now, now, LIMITS, map))
         };
         assert!(full(95, &map).is_empty());
         assert_eq!(full(96, &map), [(1, Up, true)]);

@@ -25,7 +25,9 @@ use crate::upgrade;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
+use weft_proto::{
+    ChunkId, Error, ErrorKind, InodeId, PgId, Result, SegmentId, SessionId, TargetId, v1,
+};
 
 /// Default size of RocksDB's block cache, in bytes.
 pub const DEFAULT_CACHE: usize = 128 << 20;
@@ -327,6 +329,71 @@ impl StateMachine {
         self.list((from, to), limit, |_, info| Ok(info))
     }
 
+    /// Committed segments that name a placement group, after `after`, in order; and the last one
+    /// that was looked at, if there may be more.
+    pub fn group_segments(
+        &self,
+        pg: PgId,
+        after: Option<SegmentId>,
+        limit: usize,
+    ) -> Result<(Vec<v1::SegmentInfo>, Option<SegmentId>)> {
+        let (mut committed, mut looked, mut last) = (Vec::new(), 0, None);
+        let listed = self.store.view(|s| {
+            let (from, to) = schema::members(pg.0, after);
+            s.scan(&from, &to, &mut |key, _| {
+                let id = schema::member_of(key)?;
+                (looked, last) = (looked + 1, Some(id));
+                // Garbage is listed, too.
+                let found = s.load::<schema::Segment>(&schema::segment(id))?;
+                committed.extend(found.map(|segment| segment.info));
+                Ok(looked < limit)
+            })
+        });
+        self.read_by(listed)?;
+        Ok((committed, last.filter(|_| looked == limit)))
+    }
+
+    /// The record of a segment, committed or garbage.
+    pub fn segment(&self, id: SegmentId) -> Result<Option<v1::SegmentInfo>> {
+        let found = self.store.view(|s| -> StoreResult<_> {
+            match s.load::<schema::Segment>(&schema::segment(id))? {
+                Some(segment) => Ok(Some(segment.info)),
+                None => s.load::<v1::SegmentInfo>(&schema::garbage(id)),
+            }
+        });
+        self.read_by(found)
+    }
+
+    /// Which of these chunks, in order of their ids, have no business at a target.
+    pub fn unwanted(&self, target: TargetId, chunks: Vec<ChunkId>) -> Result<Unwanted> {
+        let mut unwanted = Unwanted::default();
+        // Neighbours share their segment.
+        let mut last: Option<(SegmentId, Business)> = None;
+        let judged = self.store.view(|s| -> StoreResult<()> {
+            for chunk in chunks {
+                let id = chunk.segment;
+                let business = match last.take() {
+                    Some((same, business)) if same == id => business,
+                    _ => business(s, id)?,
+                };
+                match &business {
+                    Business::Dead => unwanted.dead.push(chunk),
+                    Business::Seats(holders) => {
+                        let holders = holders.get(usize::from(chunk.shard));
+                        if !holders.is_some_and(|holders| holders.contains(&target.0)) {
+                            unwanted.misplaced.push(chunk);
+                        }
+                    }
+                    Business::Unknown => {}
+                }
+                last = Some((id, business));
+            }
+            Ok(())
+        });
+        self.read_by(judged)?;
+        Ok(unwanted)
+    }
+
     /// The first committed segment whose id is this one or a later one.
     pub fn segment_from(&self, id: SegmentId) -> Result<Option<v1::SegmentInfo>> {
         let range = (schema::segment(id), schema::all(Tag::Segment).1);
@@ -415,6 +482,44 @@ impl StateMachine {
         }
         Ok(items)
     }
+}
+
+/// Chunks that have no business at a target.
+#[derive(Default, Debug)]
+pub struct Unwanted {
+    /// Their session is dead, and no segment needs them: that stays so.
+    pub dead: Vec<ChunkId>,
+    /// Their seats are those of other targets now.
+    pub misplaced: Vec<ChunkId>,
+}
+
+/// Whose the chunks of a segment are.
+enum Business {
+    /// Nobody's, for ever.
+    Dead,
+    /// Of each shard, the targets that hold it or are to hold it.
+    Seats(Vec<Vec<u32>>),
+    /// A live session may yet commit it; or its record makes no sense.
+    Unknown,
+}
+
+fn business(s: &dyn Read, id: SegmentId) -> StoreResult<Business> {
+    let info = match s.load::<schema::Segment>(&schema::segment(id))? {
+        Some(segment) => Some(segment.info),
+        None => s.load::<v1::SegmentInfo>(&schema::garbage(id))?,
+    };
+    let Some(info) = info else {
+        return Ok(if s.has_session(id.session)? { Business::Unknown } else { Business::Dead });
+    };
+    let Some(group) = s.load::<schema::Group>(&schema::group(info.pg))? else {
+        return Ok(Business::Unknown);
+    };
+    let holders = |&seat: &u8| {
+        let moves = group.info.moves.iter().filter(|m| m.seat == u32::from(seat));
+        let now = group.info.targets.get(usize::from(seat)).copied();
+        now.into_iter().chain(moves.map(|m| m.to)).collect()
+    };
+    Ok(Business::Seats(info.seats.iter().map(holders).collect()))
 }
 
 /// Refuses a store of a format that this version does not read; answers its applied index.

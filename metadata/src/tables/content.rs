@@ -338,7 +338,7 @@ impl Edit {
             let key = schema::segment(id);
             let mut segment = match new.get(&id) {
                 Some(&info) => {
-                    tx.count_in_group(info.pg, 1)?;
+                    tx.enter_group(info.pg, id)?;
                     Segment { info: info.clone(), live_bytes: 0 }
                 }
                 None if change == 0 => continue,

@@ -19,6 +19,8 @@ mod locks;
 mod made;
 #[path = "../state/model.rs"]
 mod model;
+#[path = "../state/moves.rs"]
+mod moves;
 #[path = "../state/namespace.rs"]
 mod namespace;
 #[path = "../state/ranges.rs"]

@@ -70,7 +70,8 @@ fn a_target_is_known_by_its_identity() {
     assert_eq!((first.id, first.state()), (5, v1::TargetState::Up));
     assert_eq!(grew(&mut rig, register(&target)), (Ok(()), 0));
 
-    let down = Change { target: 5, state: v1::TargetState::Down.into(), full: true };
+    let down =
+        Change { target: 5, state: v1::TargetState::Down.into(), full: true, ..Default::default() };
     let set = |change| Body::SetTargetState(v1::SetTargetStateEntry { changes: vec![change] });
     assert_eq!(grew(&mut rig, set(down)), (Ok(()), 1));
     assert_eq!(grew(&mut rig, set(down)), (Ok(()), 0));
@@ -97,7 +98,12 @@ fn groups_are_retired_and_then_dropped() {
     let set = |rig: &Rig, pool, pgs: &[(u32, &[u32])]| {
         let pgs = pgs
             .iter()
-            .map(|&(id, t)| v1::PgInfo { id, targets: t.to_vec(), retired: false })
+            .map(|&(id, t)| v1::PgInfo {
+                id,
+                targets: t.to_vec(),
+                retired: false,
+                ..Default::default()
+            })
             .collect();
         let (based_on_epoch, dropped) = (epoch(rig), vec![1, 2, 9]);
         Body::SetPgs(v1::SetPgsEntry { pool, pgs, based_on_epoch, dropped })

@@ -56,7 +56,12 @@ fn sample(which: usize) -> v1::LogEntry {
         5 => Op::SetXattr(v1::SetXattrOp { ino: ino(2), name, ..Default::default() }),
         6 => Op::Link(v1::LinkOp { ino: ino(2), parent: ROOT, name }),
         _ => {
-            let pgs = vec![v1::PgInfo { id: 1, targets: vec![1, 2, 3, 4], retired: true }];
+            let pgs = vec![v1::PgInfo {
+                id: 1,
+                targets: vec![1, 2, 3, 4],
+                retired: true,
+                ..Default::default()
+            }];
             let set = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 6, dropped: vec![1] };
             return v1::LogEntry { time_ns: 5, body: Some(Body::SetPgs(set)) };
         }

@@ -124,7 +124,12 @@ impl World {
             }
             Step::Flip(target) => {
                 let full = self.rig.time % 2 == 0;
-                let changes = vec![Change { target, state: v1::TargetState::Up.into(), full }];
+                let changes = vec![Change {
+                    target,
+                    state: v1::TargetState::Up.into(),
+                    full,
+                    ..Default::default()
+                }];
                 self.rig.entry(Body::SetTargetState(v1::SetTargetStateEntry { changes })).unwrap();
             }
             Step::Commit { file, at, group } => {
@@ -196,11 +201,12 @@ impl World {
             id,
             targets: targets.clone(),
             retired: false,
+            ..Default::default()
         });
         let pgs: Vec<_> = fresh.collect();
         // No id is used again.
         if let Some(&used) = self.made.iter().find(|id| !self.groups.contains_key(id)) {
-            let again = v1::PgInfo { id: used, targets, retired: false };
+            let again = v1::PgInfo { id: used, targets, retired: false, ..Default::default() };
             let entry = v1::SetPgsEntry {
                 pool: 1,
                 pgs: vec![again],

@@ -9,6 +9,7 @@ mod history;
 mod locks;
 mod made;
 mod model;
+mod moves;
 mod namespace;
 mod ranges;
 mod requests;

@@ -63,7 +63,12 @@ impl Rig {
             rig.entry(Body::RegisterTarget(v1::RegisterTargetEntry { target: Some(target) }))
                 .expect("register");
         }
-        let group = v1::PgInfo { id: GROUP, targets: (1..=TARGETS).collect(), retired: false };
+        let group = v1::PgInfo {
+            id: GROUP,
+            targets: (1..=TARGETS).collect(),
+            retired: false,
+            ..Default::default()
+        };
         let based_on_epoch = rig.machine.cluster_map().expect("map").epoch;
         rig.entry(Body::SetPgs(v1::SetPgsEntry {
             pool: 1,

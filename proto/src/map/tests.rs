@@ -48,7 +48,12 @@ fn happen(map: &mut ClusterMap, step: &Step) {
             let Some(pool) = map.pools.get_mut(at) else { return };
             pool.pgs.iter_mut().for_each(|pg| pg.retired = true);
             let fresh = map.next_pg..map.next_pg + groups;
-            pool.pgs.extend(fresh.map(|id| PgInfo { id, targets: vec![id, 7], retired: false }));
+            pool.pgs.extend(fresh.map(|id| PgInfo {
+                id,
+                targets: vec![id, 7],
+                retired: false,
+                ..Default::default()
+            }));
             map.next_pg += groups;
         }
         Step::Drop(nth) => {
@@ -157,8 +162,12 @@ fn a_target_that_goes_down_is_told_in_few_bytes() {
         path: "/dev/disk/by-id/nvme-eui.0025385b71b0a1c2".into(),
         ..Default::default()
     };
-    let pg =
-        |id| PgInfo { id, targets: (0..6).map(|i| (id * 7 + i) % 1000).collect(), retired: false };
+    let pg = |id| PgInfo {
+        id,
+        targets: (0..6).map(|i| (id * 7 + i) % 1000).collect(),
+        retired: false,
+        ..Default::default()
+    };
     let pgs = (1..=4000).map(pg).collect();
     let pool = PoolInfo { id: 1, name: "default".into(), pgs, ..Default::default() };
     let targets = (1..=1000).map(target).collect();

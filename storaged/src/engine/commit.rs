@@ -26,6 +26,8 @@ use weft_proto::{ChunkId, Error, ErrorKind, Result};
 /// A change whose data (of a put) has been written.
 pub(super) enum Commit {
     Put(ChunkId, Arc<JournalEntry>),
+    /// A put, of whatever session.
+    Restore(ChunkId, Arc<JournalEntry>),
     /// With the entry that the index has.
     Delete(ChunkId, Arc<JournalEntry>),
 }
@@ -189,7 +191,7 @@ impl Thread {
     fn is_fenced(&self, waiting: &Waiting) -> bool {
         let of_ended = |commit: &Commit| match commit {
             Commit::Put(id, _) => self.core.check_fence(*id).is_err(),
-            Commit::Delete(..) => false,
+            Commit::Restore(..) | Commit::Delete(..) => false,
         };
         waiting.commits.iter().any(of_ended)
     }
@@ -240,7 +242,9 @@ impl Thread {
         let chunks = &self.core.counters.chunks;
         for commit in commits {
             match commit {
-                Commit::Put(..) => drop(chunks.fetch_add(1, Ordering::Relaxed)),
+                Commit::Put(..) | Commit::Restore(..) => {
+                    chunks.fetch_add(1, Ordering::Relaxed);
+                }
                 Commit::Delete(id, entry) => {
                     chunks.fetch_sub(1, Ordering::Relaxed);
                     let free = self.core.readers.deleted(*id, entry.place.extents.clone());
@@ -310,21 +314,27 @@ impl Waiting {
 impl Commit {
     fn record(&self) -> Change {
         match self {
-            Self::Put(id, entry) => Change::Put { id: *id, place: entry.place.clone() },
+            Self::Put(id, entry) | Self::Restore(id, entry) => {
+                Change::Put { id: *id, place: entry.place.clone() }
+            }
             Self::Delete(id, _) => Change::Delete { id: *id },
         }
     }
 
     fn index(&self) -> index::Change {
         match self {
-            Self::Put(id, entry) => index::Change::Put(*id, entry.clone()),
+            Self::Put(id, entry) | Self::Restore(id, entry) => {
+                index::Change::Put(*id, entry.clone())
+            }
             Self::Delete(id, _) => index::Change::Delete(*id),
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Self::Put(_, entry) => Change::DELETE_LEN + entry.place.encoded_len(),
+            Self::Put(_, entry) | Self::Restore(_, entry) => {
+                Change::DELETE_LEN + entry.place.encoded_len()
+            }
             Self::Delete(..) => Change::DELETE_LEN,
         }
     }

@@ -49,7 +49,35 @@ impl Engine {
         run_to_end(async move { engine.put_checked(id, data, checksums).await }).await
     }
 
+    /// As [`Self::put`], of a chunk that was made of the others of its segment: its session may
+    /// have ended long ago.
+    pub async fn restore(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        check_payload(id, &data, &checksums)?;
+        self.core.check_writable()?;
+        let engine = self.clone();
+        run_to_end(async move { engine.store(id, data, checksums, Commit::Restore).await }).await
+    }
+
+    /// Whether the chunk is here.
+    pub async fn has(&self, id: ChunkId) -> Result<bool> {
+        Ok(self.core.lookup(id).await?.is_some())
+    }
+
     async fn put_checked(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        // Also looked at by the committer; who is told so here has written nothing for that.
+        if !self.has(id).await? {
+            self.core.check_fence(id)?;
+        }
+        self.store(id, data, checksums, Commit::Put).await
+    }
+
+    async fn store(
+        &self,
+        id: ChunkId,
+        data: Bytes,
+        checksums: Vec<u32>,
+        commit: fn(ChunkId, Arc<JournalEntry>) -> Commit,
+    ) -> Result<()> {
         let core = &self.core;
         let _hold = core.busy.hold(vec![id]).await;
         if let Some(entry) = core.lookup(id).await? {
@@ -59,8 +87,6 @@ impl Engine {
                 Err(core.error(ErrorKind::Exists, id, "is stored with other contents"))
             };
         }
-        // Also looked at by the committer; who is told so here has written nothing for that.
-        core.check_fence(id)?;
         let length = data.len() as u64;
         let extents = core.take_space(length).ok_or_else(|| {
             let (free, chunk) = core.room();
@@ -84,7 +110,7 @@ impl Engine {
             core.after_error(&e).await;
             return Err(core.error(ErrorKind::Io, id, &format!("could not be written: {e}")));
         }
-        self.committer.commit(vec![Commit::Put(id, entry)]).await
+        self.committer.commit(vec![commit(id, entry)]).await
     }
 
     /// Reads `[off, off + len)` of a chunk, in multiples of 4096 bytes. The data is not verified

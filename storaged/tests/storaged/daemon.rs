@@ -108,6 +108,20 @@ impl Control for Metadata {
         self.1.beats.send_modify(|all| all.push(request.into_inner()));
         Ok(Response::new(v1::HeartbeatReply { epoch: 1 }))
     }
+
+    async fn check_chunks(
+        &self,
+        _: Request<v1::CheckChunksRequest>,
+    ) -> Result<Response<v1::CheckChunksReply>, Status> {
+        Err(Status::unimplemented("not in the fixture"))
+    }
+
+    async fn set_target(
+        &self,
+        _: Request<v1::SetTargetRequest>,
+    ) -> Result<Response<v1::SetTargetReply>, Status> {
+        Err(Status::unimplemented("not in the fixture"))
+    }
 }
 
 struct Running {
@@ -164,7 +178,8 @@ async fn get(
     off: u64,
     len: u64,
 ) -> Result<(Vec<u32>, Vec<u8>)> {
-    let head = v1::GetRequest { target, chunk: Some(id(1, seq, 0).into()), off, len };
+    let head =
+        v1::GetRequest { target, chunk: Some(id(1, seq, 0).into()), off, len, background: false };
     let answer = peer.exchange(&head, Body::default(), soon()).await?;
     Ok((answer.head.checksums, answer.payload.concat()))
 }

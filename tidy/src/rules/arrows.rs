@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("weft-control", &["weft-proto", "weft-net"]),
     ("weft-segments", &["weft-proto", "weft-erasure", "weft-net", "weft-control"]),
     ("weft-metadata", &["weft-proto", "weft-net", "weft-control", "weft-segments"]),
-    ("weft-storaged", &["weft-proto", "weft-erasure", "weft-net", "weft-control"]),
+    ("weft-storaged", &["weft-proto", "weft-erasure", "weft-net", "weft-control", "weft-segments"]),
     ("weft-client", &["weft-proto", "weft-net", "weft-segments"]),
     ("weft-fuse", &["weft-proto", "weft-client"]),
     ("weft-tidy", &[]),

@@ -18,7 +18,7 @@ fn rich() -> Memory {
         Body::RegisterTarget(v1::RegisterTargetEntry { target })
     };
     let cluster = vec![1; 16].into();
-    let pgs = vec![v1::PgInfo { id: 1, targets: vec![1, 2], retired: false }];
+    let pgs = vec![v1::PgInfo { id: 1, targets: vec![1, 2], retired: false, ..Default::default() }];
     let nonce = vec![1; 16].into();
     let part = |ino, file_off, source| {
         Op::CommitExtents(v1::CommitExtentsOp {
@@ -199,8 +199,15 @@ fn a_loop_and_wrong_accounts_are_noticed() {
     assert!(!problems(&tx).is_empty());
 
     let mut tx = Txn::new(&*state);
-    tx.count_in_group(1, -1).unwrap();
-    assert_eq!(problems(&tx), ["placement group 1: 1 segments, counts 0"]);
+    tx.leave_group(1, id).unwrap();
+    assert_eq!(
+        problems(&tx),
+        [
+            "segment 1.1: its placement group does not list it",
+            "placement groups list 0 segments of 1",
+            "placement group 1: 1 segments, counts 0",
+        ]
+    );
 
     let mut tx = Txn::new(&*state);
     tx.edit_counters(|c| c.next_pg -= 1).unwrap();

@@ -50,7 +50,8 @@ type Segments<'a> = BTreeMap<SegmentId, &'a v1::SegmentInfo>;
 
 /// New segments must be the session's own, unknown so far, well formed, and on a known placement
 /// group. A retired group may be named: it was retired while the data was under way. If it was also
-/// dropped meanwhile, the data must be written again: nobody would find the chunks.
+/// dropped meanwhile, or seats of it were given away, the data must be written again: nobody would
+/// find the chunks.
 pub(super) fn check_new_segments<'a>(
     state: &dyn Read,
     infos: &'a [v1::SegmentInfo],
@@ -82,6 +83,12 @@ pub(super) fn check_new_segments<'a>(
                 ),
             };
         };
+        if group.sealed {
+            return refuse(
+                ErrorKind::Misplaced,
+                format!("seats of placement group {} of segment {id} are given away", info.pg),
+            );
+        }
         let seats = group.info.targets.len();
         if info.seats.iter().any(|&seat| usize::from(seat) >= seats) {
             return refuse(

@@ -1,0 +1,162 @@
+//! One move of a seat, from its beginning to its end.
+
+use super::seat::{Page, page};
+use crate::duties::propose::propose;
+use crate::node::Node;
+use crate::soft::targets::Targets;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use v1::log_entry::Body;
+use v1::move_seats_entry::{Change, Step};
+use weft_net::Peers;
+use weft_proto::{Error, ErrorKind, MapEpoch, PgId, Result, TargetId, v1};
+use weft_segments::{Segment, TargetClient};
+
+/// How long a storage daemon may take for the chunks of one request.
+const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most chunks in one request, and about how many bytes.
+const BATCH: usize = 32;
+const BATCH_BYTES: u64 = 32 << 20;
+
+pub(super) struct Job {
+    node: Arc<Node>,
+    targets: Arc<Targets>,
+    peers: Arc<Peers>,
+    pg: PgId,
+    seat: u32,
+    to: TargetId,
+    /// Who had the seat when the move was taken up.
+    former: Option<TargetId>,
+}
+
+impl Job {
+    pub fn new(
+        node: &Arc<Node>,
+        targets: &Arc<Targets>,
+        peers: &Arc<Peers>,
+        pg: PgId,
+        seat: u32,
+        to: TargetId,
+    ) -> Self {
+        let (node, targets, peers) = (node.clone(), targets.clone(), peers.clone());
+        let map = node.map();
+        let group = map.pools.iter().flat_map(|pool| &pool.pgs).find(|group| group.id == pg.0);
+        let former = group.and_then(|group| group.targets.get(seat as usize).copied());
+        Self { node, targets, peers, pg, seat, to, former: former.map(TargetId) }
+    }
+
+    /// Answers whether the move is finished, or is no more.
+    pub async fn run(self) -> bool {
+        let (pg, seat, to) = (self.pg, self.seat, self.to);
+        let at = (pg, seat as u8);
+        match self.make_all().await {
+            Ok(true) => {
+                self.node.repair.set_problem(at, None);
+                let r#move = Some(v1::SeatMove { seat, to: to.0 });
+                let change = Change { pg: pg.0, r#move, step: Step::Finish.into() };
+                let entry = v1::MoveSeatsEntry { changes: vec![change] };
+                // If the map has changed meanwhile, the next look starts over.
+                let finished = propose(&self.node, "finish a move", Body::MoveSeats(entry)).await;
+                if let (Ok(_), Some(former)) = (&finished, self.former) {
+                    self.targets.suspect(former);
+                }
+                tracing::info!(%pg, seat, %to, ok = finished.is_ok(), "a seat has moved");
+                finished.is_ok()
+            }
+            Ok(false) => true,
+            Err(error) => {
+                tracing::warn!(%pg, seat, %to, "a seat cannot be moved yet: {error}");
+                self.node.repair.set_problem(at, Some(error.to_string()));
+                false
+            }
+        }
+    }
+
+    /// Makes every chunk of the seat. Answers false if the move is no more; an error if any chunk
+    /// could not be made.
+    async fn make_all(&self) -> Result<bool> {
+        let (mut after, mut failed) = (None, None);
+        loop {
+            let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
+            let Page { found, next } =
+                self.node.env.blocking(move || page(&state, at, after)).await?;
+            let mut rest = &found[..];
+            while !rest.is_empty() {
+                let (batch, others) = rest.split_at(first_batch(rest));
+                rest = others;
+                let Some((address, epoch)) = self.destination() else { return Ok(false) };
+                let target = TargetClient::new(&self.peers, self.to, &address);
+                match self.make(&target, batch, epoch).await {
+                    Ok(()) => {}
+                    // One segment that cannot be read holds up no other.
+                    Err(error) if error.kind == ErrorKind::Io => failed = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            match next {
+                Some(_) => after = next,
+                None => return failed.map_or(Ok(true), Err),
+            }
+        }
+    }
+
+    /// Where the target is, and the epoch of the map that says so; `None` if the move is no more.
+    fn destination(&self) -> Option<(String, MapEpoch)> {
+        let map = self.node.map();
+        let pg = map.pools.iter().flat_map(|pool| &pool.pgs).find(|pg| pg.id == self.pg.0)?;
+        pg.moves.iter().find(|m| m.seat == self.seat && m.to == self.to.0)?;
+        let target = map.targets.iter().find(|t| t.id == self.to.0)?;
+        Some((target.address.clone(), MapEpoch(map.epoch)))
+    }
+
+    async fn make(
+        &self,
+        target: &TargetClient,
+        batch: &[(Segment, u8)],
+        epoch: MapEpoch,
+    ) -> Result<()> {
+        let items = batch.iter().map(|(segment, shard)| (segment, *shard)).collect();
+        let reply = target.rebuild(items, epoch, Instant::now() + REBUILD_TIMEOUT).await;
+        // What went meanwhile may have been made after its chunks were deleted.
+        let gone = self.gone(batch)?;
+        if !gone.is_empty() {
+            target.delete(&gone, Instant::now() + DELETE_TIMEOUT).await?;
+        }
+        let reply = reply.inspect_err(|_| self.targets.suspect(self.to))?;
+        let (mut there, mut failed) = (0, None);
+        for ((segment, shard), outcome) in batch.iter().zip(&reply.outcomes) {
+            if outcome.error == 0 {
+                there += 1;
+            } else if !gone.contains(&segment.chunk(*shard)) {
+                let kind = ErrorKind::from_code(outcome.error);
+                failed = Some(Error::new(kind, outcome.message.clone()));
+            }
+        }
+        let at = (self.pg, self.seat as u8);
+        self.node.repair.note(Instant::now(), at, there + gone.len() as u64, &reply);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The chunks of segments that are not committed any more.
+    fn gone(&self, batch: &[(Segment, u8)]) -> Result<Vec<weft_proto::ChunkId>> {
+        let mut gone = Vec::new();
+        for (segment, shard) in batch {
+            if !self.node.state.is_committed(segment.id)? {
+                gone.push(segment.chunk(*shard));
+            }
+        }
+        Ok(gone)
+    }
+}
+
+/// How many of these go in one request.
+fn first_batch(found: &[(Segment, u8)]) -> usize {
+    let mut bytes = 0;
+    let fits = |(segment, shard): &&(Segment, u8)| {
+        bytes += segment.geometry.shard_len(*shard);
+        bytes <= BATCH_BYTES
+    };
+    found.iter().take(BATCH).take_while(fits).count().max(1)
+}

@@ -1,0 +1,158 @@
+//! Which seats are given to which targets: pure, of the map and of what each group lacks.
+//!
+//! A seat is to be given away if its target was given up (`out`) or is being drained. Those of the
+//! groups that have lost most go first. A seat goes to a target that has none in the group, in
+//! another failure domain than the others as far as there is one, and among those to the one that
+//! is given least and is least full, so that sources and destinations are spread over all.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use v1::TargetState;
+use v1::move_seats_entry::{Change, Step};
+use weft_proto::v1;
+
+/// What is known of a target.
+struct Candidate<'a> {
+    info: &'a v1::TargetInfo,
+    /// How full it is, in thousandths.
+    fill: u64,
+    /// Seats that are being given to it.
+    given: usize,
+}
+
+/// A seat that is to be given away.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Leaving {
+    pub pg: u32,
+    pub seat: u32,
+    /// Seats of the group whose targets serve nothing.
+    pub lost: usize,
+    /// Its target serves it no more.
+    pub missing: bool,
+    /// The group takes no new segments: the seat can be given away.
+    pub retired: bool,
+}
+
+/// What is wanted of the map.
+#[derive(Default, Debug)]
+pub struct Planned {
+    pub changes: Vec<Change>,
+    /// Seats for which there is no target now.
+    pub stuck: HashSet<(u32, u32)>,
+}
+
+fn is_gone(target: &v1::TargetInfo) -> bool {
+    target.state() == TargetState::Out
+}
+
+/// The seats that are to be given away, those of the groups that have lost most first.
+pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
+    let targets: HashMap<u32, &v1::TargetInfo> = map.targets.iter().map(|t| (t.id, t)).collect();
+    let mut leaving = Vec::new();
+    for pg in map.pools.iter().flat_map(|pool| &pool.pgs) {
+        let seats = || (0u32..).zip(pg.targets.iter().filter_map(|id| targets.get(id)));
+        let lost = seats().filter(|(_, t)| t.state() != TargetState::Up).count();
+        let leaves = seats().filter(|(_, t)| is_gone(t) || t.draining);
+        leaving.extend(leaves.map(|(seat, t)| {
+            let missing = t.state() != TargetState::Up;
+            Leaving { pg: pg.id, seat, lost, missing, retired: pg.retired }
+        }));
+    }
+    // What is merely moved comes last.
+    leaving.sort_by_key(|l| (!l.missing, usize::MAX - l.lost, l.pg, l.seat));
+    leaving
+}
+
+/// The moves to begin, of `leaving` in its order, so that no more than `limit` are under way; and
+/// those to cancel. `used`: bytes on each target.
+pub fn plan(
+    map: &v1::ClusterMap,
+    leaving: &[Leaving],
+    used: &BTreeMap<u32, u64>,
+    limit: usize,
+) -> Planned {
+    let mut candidates: BTreeMap<u32, Candidate<'_>> = BTreeMap::new();
+    for info in &map.targets {
+        let used = used.get(&info.id).copied().unwrap_or(0);
+        let fill = used.saturating_mul(1000) / info.capacity_bytes.max(1);
+        candidates.insert(info.id, Candidate { info, fill, given: 0 });
+    }
+    let groups: HashMap<u32, &v1::PgInfo> =
+        map.pools.iter().flat_map(|pool| &pool.pgs).map(|pg| (pg.id, pg)).collect();
+    let wanted: HashSet<(u32, u32)> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
+    let (mut planned, mut going) = (Planned::default(), 0);
+    for pg in groups.values() {
+        for &begun in &pg.moves {
+            let to = candidates.get_mut(&begun.to);
+            let good = to.filter(|to| !is_gone(to.info) && !to.info.draining);
+            match good {
+                Some(to) if wanted.contains(&(pg.id, begun.seat)) => {
+                    to.given += 1;
+                    going += 1;
+                }
+                _ => planned.changes.push(change(pg.id, begun, Step::Cancel)),
+            }
+        }
+    }
+    planned.changes.sort_by_key(|change| change.pg);
+    // What this plan gives in a group, besides what is under way.
+    let mut given: HashMap<u32, Vec<u32>> = HashMap::new();
+    for l in leaving {
+        let Some(pg) = groups.get(&l.pg) else { continue };
+        if pg.moves.iter().any(|begun| begun.seat == l.seat) {
+            continue;
+        }
+        let here = given.entry(l.pg).or_default();
+        let Some(to) = choose(pg, l.seat, here, &candidates) else {
+            planned.stuck.insert((l.pg, l.seat));
+            continue;
+        };
+        if going >= limit || !l.retired {
+            continue;
+        }
+        going += 1;
+        here.push(to);
+        if let Some(to) = candidates.get_mut(&to) {
+            to.given += 1;
+        }
+        planned.changes.push(change(l.pg, v1::SeatMove { seat: l.seat, to }, Step::Begin));
+    }
+    planned
+}
+
+fn change(pg: u32, r#move: v1::SeatMove, step: Step) -> Change {
+    Change { pg, r#move: Some(r#move), step: step.into() }
+}
+
+/// The best target for a seat, if there is one.
+fn choose(
+    pg: &v1::PgInfo,
+    seat: u32,
+    given: &[u32],
+    candidates: &BTreeMap<u32, Candidate<'_>>,
+) -> Option<u32> {
+    let moves = || pg.moves.iter().map(|begun| begun.to).chain(given.iter().copied());
+    let others = (0u32..).zip(&pg.targets).filter(|(at, _)| *at != seat).map(|(_, id)| *id);
+    let stay = others.filter(|id| candidates.get(id).is_some_and(|c| !is_gone(c.info)));
+    let domains: Vec<&str> = stay
+        .chain(moves())
+        .filter_map(|id| candidates.get(&id).map(|c| c.info.domain.as_str()))
+        .collect();
+    let fits = |c: &&Candidate<'_>| {
+        let t = c.info;
+        t.state() == TargetState::Up
+            && !t.full
+            && !t.draining
+            && !pg.targets.contains(&t.id)
+            && !moves().any(|to| to == t.id)
+    };
+    let together = |c: &Candidate<'_>| domains.iter().filter(|d| **d == c.info.domain).count();
+    let best = candidates.values().filter(fits).min_by_key(|c| {
+        // Not always the same of equals.
+        let dice = (c.info.id ^ pg.id).wrapping_mul(0x9e37_79b9);
+        (together(c), c.given, c.fill / 50, dice)
+    });
+    best.map(|c| c.info.id)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! Tests of `plan`.
+
+use super::*;
+use std::collections::BTreeSet;
+
+fn target(id: u32, domain: &str, state: TargetState) -> v1::TargetInfo {
+    let (domain, capacity_bytes) = (domain.to_owned(), 1000);
+    v1::TargetInfo { id, domain, state: state.into(), capacity_bytes, ..Default::default() }
+}
+
+fn map(targets: Vec<v1::TargetInfo>, groups: &[&[u32]]) -> v1::ClusterMap {
+    let group = |(id, targets): (u32, &&[u32])| v1::PgInfo {
+        id,
+        targets: targets.to_vec(),
+        retired: true,
+        ..Default::default()
+    };
+    let pgs = (1..).zip(groups).map(group).collect();
+    v1::ClusterMap {
+        targets,
+        pools: vec![v1::PoolInfo { id: 1, pgs, ..Default::default() }],
+        ..Default::default()
+    }
+}
+
+/// What begins: group, seat, target.
+fn begun(map: &v1::ClusterMap, limit: usize) -> (Vec<(u32, u32, u32)>, usize) {
+    let planned = plan(map, &leaving(map), &BTreeMap::new(), limit);
+    let of = |c: &Change| {
+        assert_eq!(c.step(), Step::Begin);
+        let v1::SeatMove { seat, to } = c.r#move.unwrap();
+        (c.pg, seat, to)
+    };
+    (planned.changes.iter().map(of).collect(), planned.stuck.len())
+}
+
+use TargetState::{Down, Out, Up};
+
+#[test]
+fn who_has_lost_most_goes_first_and_who_merely_moves_last() {
+    let mut targets: Vec<_> = (1..=8).map(|id| target(id, &format!("n{id}"), Up)).collect();
+    targets[0].state = Out.into();
+    targets[1].state = Down.into();
+    targets[2].draining = true;
+    let map = map(targets, &[&[1, 4, 5], &[1, 2, 5], &[3, 4, 5], &[2, 4, 5]]);
+    let order: Vec<_> = leaving(&map).iter().map(|l| (l.pg, l.seat, l.missing)).collect();
+    // What is down is waited for.
+    assert_eq!(order, [(2, 0, true), (1, 0, true), (3, 0, false)]);
+    assert_eq!(begun(&map, 100).0.iter().map(|b| b.0).collect::<Vec<_>>(), [2, 1, 3]);
+    assert_eq!(begun(&map, 1).0.len(), 1);
+}
+
+#[test]
+fn no_target_has_two_seats_and_domains_stay_apart_where_they_can() {
+    let domains = ["a", "a", "b", "b", "c", "c", "d"];
+    let mut targets: Vec<_> = (1..).zip(domains).map(|(id, d)| target(id, d, Up)).collect();
+    targets[0].state = Out.into();
+    // Of the domains of the others, a is free, and so is d.
+    let (moves, stuck) = begun(&map(targets.clone(), &[&[1, 3, 5]]), 9);
+    assert!(stuck == 0 && matches!(moves[..], [(1, 0, 2 | 7)]), "{moves:?}");
+    targets[1].full = true;
+    targets[6].draining = true;
+    // There is no other domain: another drive is better than none.
+    let (moves, stuck) = begun(&map(targets.clone(), &[&[1, 3, 5]]), 9);
+    assert!(stuck == 0 && matches!(moves[..], [(1, 0, 4 | 6)]), "{moves:?}");
+    let (moves, stuck) = begun(&map(targets, &[&[1, 3, 4, 5, 6]]), 9);
+    assert!(stuck == 1 && moves.is_empty(), "{moves:?}");
+}
+
+#[test]
+fn a_move_that_leads_nowhere_or_is_not_needed_any_more_is_cancelled() {
+    let all = |states: [TargetState; 4]| {
+        (1..).zip(states).map(|(id, s)| target(id, &format!("n{id}"), s)).collect::<Vec<_>>()
+    };
+    let with = |states, moves: &[(u32, u32)]| {
+        let mut map = map(all(states), &[&[1, 2]]);
+        let moves = moves.iter().map(|&(seat, to)| v1::SeatMove { seat, to });
+        map.pools[0].pgs[0].moves = moves.collect();
+        map
+    };
+    let steps = |map: &v1::ClusterMap| {
+        let planned = plan(map, &leaving(map), &BTreeMap::new(), 9);
+        let of = |c: &Change| (c.step(), c.r#move.unwrap().seat, c.r#move.unwrap().to);
+        planned.changes.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(steps(&with([Out, Up, Up, Up], &[(0, 3)])), [], "it goes on");
+    assert_eq!(steps(&with([Out, Up, Down, Up], &[(0, 3)])), [], "it is waited for");
+    assert_eq!(steps(&with([Up, Up, Up, Up], &[(0, 3)])), [(Step::Cancel, 0, 3)]);
+    assert_eq!(steps(&with([Out, Up, Out, Up], &[(0, 3)])), [(Step::Cancel, 0, 3)]);
+    // Two of one group never go to the same.
+    let both = steps(&with([Out, Out, Up, Up], &[]));
+    assert_eq!(both.iter().map(|s| s.2).collect::<BTreeSet<_>>(), [3, 4].into());
+}
+
+/// One node of twenty is lost.
+#[test]
+fn what_a_lost_node_held_goes_to_all_others_alike() {
+    use crate::placement::{Seat, generate};
+    use weft_proto::Profile;
+    let mut targets: Vec<_> =
+        (0..200).map(|id| target(id + 1, &format!("n{}", id / 10), Up)).collect();
+    let seats: Vec<_> =
+        targets.iter().map(|t| Seat { target: t.id, domain: t.domain.clone() }).collect();
+    let groups = generate(&seats, Profile::ec(8, 2).unwrap(), 7);
+    targets[..10].iter_mut().for_each(|t| t.state = Out.into());
+    let groups: Vec<&[u32]> = groups.iter().map(Vec::as_slice).collect();
+    let (moves, stuck) = begun(&map(targets, &groups), usize::MAX);
+    assert_eq!(stuck, 0);
+    let mut given: BTreeMap<u32, usize> = BTreeMap::new();
+    moves.iter().for_each(|(.., to)| *given.entry(*to).or_default() += 1);
+    assert_eq!(moves.len(), groups.iter().flat_map(|g| g.iter()).filter(|t| **t <= 10).count());
+    let (least, most) = (given.values().min().unwrap(), given.values().max().unwrap());
+    assert!(given.len() == 190 && most - least <= 1, "{least} to {most} for {}", given.len());
+}

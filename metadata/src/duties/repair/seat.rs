@@ -1,0 +1,48 @@
+//! What lies in a seat of a placement group.
+
+use crate::state::StateMachine;
+use weft_proto::{PgId, Result, SegmentId};
+use weft_segments::Segment;
+
+/// Segments of a group that are looked at in one step.
+const PAGE: usize = 4096;
+
+/// Committed segments that have a chunk in a seat, each with its shard there.
+pub(super) struct Page {
+    pub found: Vec<(Segment, u8)>,
+    /// There may be more after this.
+    pub next: Option<SegmentId>,
+}
+
+/// Some of what lies in this seat.
+pub(super) fn page(
+    state: &StateMachine,
+    (pg, seat): (u32, u32),
+    after: Option<SegmentId>,
+) -> Result<Page> {
+    let (infos, next) = state.group_segments(PgId(pg), after, PAGE)?;
+    let mut found = Vec::new();
+    for info in infos {
+        let segment = Segment::try_from(info)?;
+        let at = (0u8..).zip(&segment.seats).find(|(_, at)| u32::from(**at) == seat);
+        if let Some((shard, _)) = at
+            && segment.geometry.shard_len(shard) > 0
+        {
+            found.push((segment, shard));
+        }
+    }
+    Ok(Page { found, next })
+}
+
+/// How many chunks lie in this seat.
+pub(super) fn chunks(state: &StateMachine, at: (u32, u32)) -> Result<u64> {
+    let (mut count, mut after) = (0, None);
+    loop {
+        let Page { found, next } = page(state, at, after)?;
+        count += found.len() as u64;
+        if next.is_none() {
+            return Ok(count);
+        }
+        after = next;
+    }
+}

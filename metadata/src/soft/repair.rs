@@ -1,0 +1,116 @@
+//! How far the repair has come, as this leader knows it.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use tokio::time::Instant;
+use weft_proto::{PgId, v1};
+
+/// The rate is that of the last so many seconds.
+const RATE_WINDOW: Duration = Duration::from_secs(10);
+/// Most problems that are told.
+const MAX_PROBLEMS: usize = 8;
+
+/// A seat of a placement group.
+pub type Seat = (PgId, u8);
+
+/// What is left to be made for a seat, in chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Left {
+    pub chunks: u64,
+    /// The target that has the seat does not serve it.
+    pub missing: bool,
+    /// There is no target that it can be made at now.
+    pub stuck: bool,
+}
+
+/// Has one owner for a moment; nobody holds it while waiting for anything.
+#[derive(Default)]
+pub struct Progress(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    left: BTreeMap<Seat, Left>,
+    /// Of the map that `left` is of.
+    epoch: u64,
+    /// Chunks of targets that are down and not given up.
+    down: u64,
+    made: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    /// When how many were made.
+    recent: VecDeque<(Instant, u64)>,
+    problems: BTreeMap<Seat, String>,
+}
+
+impl Progress {
+    /// Everything that is left to be made, and the chunks of targets that are merely down.
+    /// As of the map of `epoch`.
+    pub fn set_left(&self, epoch: u64, left: BTreeMap<Seat, Left>, down: u64) {
+        let inner = &mut *self.0.lock();
+        inner.problems.retain(|seat, _| left.contains_key(seat));
+        (inner.epoch, inner.left, inner.down) = (epoch, left, down);
+    }
+
+    /// What is left, as it was set last and has been made since.
+    pub fn left(&self) -> BTreeMap<Seat, Left> {
+        self.0.lock().left.clone()
+    }
+
+    /// Some chunks of a seat are at their new target.
+    pub fn note(&self, now: Instant, seat: Seat, there: u64, reply: &v1::RebuildReply) {
+        let inner = &mut *self.0.lock();
+        if let Some(left) = inner.left.get_mut(&seat) {
+            left.chunks = left.chunks.saturating_sub(there);
+        }
+        inner.made += reply.made;
+        inner.read_bytes += reply.read_bytes;
+        inner.written_bytes += reply.written_bytes;
+        inner.recent.push_back((now, reply.made));
+        inner.forget(now);
+    }
+
+    /// What keeps a seat from being made whole; `None`: nothing any more.
+    pub fn set_problem(&self, seat: Seat, problem: Option<String>) {
+        let problems = &mut self.0.lock().problems;
+        match problem {
+            Some(problem) => problems.insert(seat, problem),
+            None => problems.remove(&seat),
+        };
+    }
+
+    /// For people. As long as it was not counted what is left by the map of `epoch`, by which
+    /// something may be missing (`may_miss`), something is.
+    pub fn stat(&self, now: Instant, epoch: u64, may_miss: bool) -> v1::RepairStat {
+        let inner = &mut *self.0.lock();
+        let uncounted = u64::from(may_miss && inner.epoch < epoch);
+        inner.forget(now);
+        let sum = |of: fn(&&Left) -> bool| {
+            inner.left.values().filter(of).map(|left| left.chunks).sum::<u64>()
+        };
+        let mut problems: Vec<_> = inner.problems.values().cloned().collect();
+        problems.sort_unstable();
+        problems.dedup();
+        problems.truncate(MAX_PROBLEMS);
+        let recent: u64 = inner.recent.iter().map(|(_, made)| made).sum();
+        let since = inner.recent.front().map_or(Duration::ZERO, |(first, _)| now - *first);
+        v1::RepairStat {
+            missing_chunks: (inner.down + sum(|left| left.missing)).max(uncounted),
+            moving_chunks: sum(|left| !left.missing),
+            stuck_chunks: sum(|left| left.stuck),
+            made_chunks: inner.made,
+            read_bytes: inner.read_bytes,
+            written_bytes: inner.written_bytes,
+            chunks_per_s: recent / since.as_secs().max(1),
+            problems,
+        }
+    }
+}
+
+impl Inner {
+    fn forget(&mut self, now: Instant) {
+        while self.recent.front().is_some_and(|(at, _)| now - *at > RATE_WINDOW) {
+            self.recent.pop_front();
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! How fast this daemon makes chunks while others wait for its targets.
+//!
+//! Each chunk is followed by a pause of so many times as long as it took. The factor follows what
+//! who reads and writes here waits: as long as requests take no longer than they do when nothing
+//! is made, it is halved after each chunk; when they take half as long again, it is doubled. Where
+//! nobody else asks for anything there is no pause.
+
+use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A request counts with one part in so many.
+const WEIGHT: u32 = 16;
+/// What the factor begins with, and its bounds: even then a sixteenth of the time goes on.
+const MIN_FACTOR: f64 = 0.25;
+const MAX_FACTOR: f64 = 16.0;
+/// Others are at work if one of them has been heard within this.
+const QUIET_AFTER: Duration = Duration::from_millis(200);
+/// Requests take too long at so many times what they take otherwise, or less than this longer.
+const TOO_LONG: f64 = 1.5;
+const TOLERANCE: Duration = Duration::from_micros(200);
+/// No pause is longer.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// Of one daemon.
+#[derive(Default)]
+pub(crate) struct Pace(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// What a request takes on average while nothing is made, and while something is.
+    alone: Option<Duration>,
+    beside: Option<Duration>,
+    last_request: Option<Instant>,
+    /// Chunks that are being made.
+    making: usize,
+    factor: f64,
+}
+
+/// Something is being made until this is dropped.
+pub(crate) struct Making<'a>(&'a Pace);
+
+impl Pace {
+    /// A request of somebody else was answered after this time.
+    pub fn note_request(&self, took: Duration) {
+        let state = &mut *self.0.lock();
+        state.last_request = Some(Instant::now());
+        let mean = if state.making > 0 { &mut state.beside } else { &mut state.alone };
+        *mean = Some(mean.map_or(took, |mean| (mean * (WEIGHT - 1) + took) / WEIGHT));
+    }
+
+    /// A chunk is being made from now on.
+    pub fn making(&self) -> Making<'_> {
+        self.0.lock().making += 1;
+        Making(self)
+    }
+
+    /// How long to wait after a chunk that took so long.
+    pub fn pause(&self, took: Duration) -> Duration {
+        let state = &mut *self.0.lock();
+        if state.last_request.is_none_or(|at| at.elapsed() > QUIET_AFTER) {
+            // Nothing was learnt that holds for who comes next.
+            (state.beside, state.factor) = (None, 0.0);
+            return Duration::ZERO;
+        }
+        let suffers = match (state.alone, state.beside) {
+            (Some(alone), Some(beside)) => beside > alone.mul_f64(TOO_LONG) + TOLERANCE,
+            // It is not known what they would take: as if they suffered.
+            (None, Some(_)) => true,
+            _ => false,
+        };
+        state.factor = match suffers {
+            true => (state.factor * 2.0).clamp(1.0, MAX_FACTOR),
+            false if state.factor > MIN_FACTOR => state.factor / 2.0,
+            false => 0.0,
+        };
+        took.mul_f64(state.factor).min(MAX_PAUSE)
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().making -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn who_suffers_gets_room_and_who_does_not_keeps_nothing_back() {
+        let pace = Pace::default();
+        assert_eq!(pace.pause(10 * MS), Duration::ZERO, "nobody asks for anything");
+        (0..50).for_each(|_| pace.note_request(MS));
+        let made = pace.making();
+        (0..50).for_each(|_| pace.note_request(MS));
+        assert_eq!(pace.pause(10 * MS), Duration::ZERO, "nobody suffers");
+        (0..50).for_each(|_| pace.note_request(4 * MS));
+        let pauses: Vec<_> = (0..6).map(|_| pace.pause(10 * MS)).collect();
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 160].map(|n| n * MS));
+        assert_eq!(pace.pause(1000 * MS), MAX_PAUSE);
+        (0..50).for_each(|_| pace.note_request(MS));
+        let pauses: Vec<_> = (0..7).map(|_| pace.pause(10 * MS)).collect();
+        assert_eq!(pauses[..3], [80, 40, 20].map(|n| n * MS));
+        assert_eq!(pauses[6], Duration::ZERO);
+        drop(made);
+        (0..50).for_each(|_| pace.note_request(4 * MS));
+        assert_eq!(pace.pause(10 * MS), Duration::ZERO, "they are slow without us");
+        advance(QUIET_AFTER * 2).await;
+        assert_eq!(pace.pause(10 * MS), Duration::ZERO);
+    }
+}
