@@ -22,6 +22,21 @@ pub(crate) fn run(store: &Store) -> StoreResult<()> {
         return Ok(());
     }
     tracing::info!("the metadata state is of format {FROM}: listing the segments of groups");
+    // What a start that was cut off has listed may have gone since, by the version before.
+    loop {
+        let mut stale = Changes::new();
+        let (from, to) = schema::all(Tag::Member);
+        store.newest(|base| {
+            base.scan(&from, &to, &mut |key, _| {
+                stale.insert(key.to_vec(), None);
+                Ok(stale.len() < STEP)
+            })
+        })?;
+        if stale.is_empty() {
+            break;
+        }
+        store.write(stale)?;
+    }
     for tag in [Tag::Segment, Tag::Garbage] {
         let (mut from, to) = schema::all(tag);
         loop {
@@ -147,6 +162,8 @@ mod tests {
         assert_eq!(members(&machine), [(1, 1), (1, 2), (3, 3), (5, 4)]);
         age(&machine);
         assert_eq!(members(&machine), []);
+        let stale = weft_proto::SegmentId { session: weft_proto::SessionId(1), seq: 9 };
+        machine.damage(schema::member(1, stale), Some(Default::default()));
         let copy = dir.path().join("copy");
         machine.checkpoint(&copy).unwrap();
         drop(machine);

@@ -90,6 +90,11 @@ impl Map {
         self.pgs.contains_key(&pg)
     }
 
+    /// Whether the placement group takes new segments.
+    pub fn is_open(&self, pg: PgId) -> bool {
+        self.open.contains(&pg)
+    }
+
     /// Whether there was such a placement group, and no segment is in it any more.
     pub fn has_dropped(&self, pg: PgId) -> bool {
         pg.0 < self.wire.next_pg && !self.has(pg)

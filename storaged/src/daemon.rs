@@ -144,6 +144,9 @@ impl Daemon {
         };
         // A closed channel means that nobody is left to wait for; the server ends by itself then.
         let _ = stop.send(true);
+        if let Some(rebuilder) = targets.rebuilder.get() {
+            rebuilder.end();
+        }
         let _ = server.await;
         let open = std::mem::take(&mut *open.lock());
         for Open { engine, location } in open {

@@ -1,8 +1,9 @@
-//! How fast this daemon makes chunks while others wait for its targets.
+//! How fast this daemon makes chunks, and reads for others that make some, while somebody waits for
+//! its targets.
 //!
-//! Each chunk is followed by a pause of so many times as long as it took. The factor follows what
-//! who reads and writes here waits: as long as requests take no longer than they do when nothing
-//! is made, it is halved after each chunk; when they take half as long again, it is doubled. Where
+//! Each of these is followed by a pause of so many times as long as it took. The factor follows
+//! what who reads and writes here waits: as long as requests take no longer than they do when
+//! nothing is made, it is halved each time; when they take half as long again, it is doubled. Where
 //! nobody else asks for anything there is no pause.
 
 use parking_lot::Mutex;
@@ -20,7 +21,7 @@ const QUIET_AFTER: Duration = Duration::from_millis(200);
 const TOO_LONG: f64 = 1.5;
 const TOLERANCE: Duration = Duration::from_micros(200);
 /// No pause is longer.
-const MAX_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Of one daemon.
 #[derive(Default)]

@@ -10,13 +10,14 @@ use crate::engine::Engine;
 use crate::pace::Pace;
 use futures_util::StreamExt;
 use futures_util::stream::iter;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, RwLock, Semaphore};
-use tokio::time::{Instant, sleep};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
 use weft_control::Group;
 use weft_net::{Identity, Peers, Transport};
 use weft_proto::{
@@ -24,6 +25,12 @@ use weft_proto::{
 };
 use weft_segments::{MapWatch, Rng, Segment, Segments, Timeouts, Writer};
 
+/// A map that does not come in this time is asked of another server.
+const MAP_TIMEOUT: Duration = Duration::from_secs(2);
+/// An order is answered so long before its time is over.
+const MARGIN: Duration = Duration::from_secs(2);
+/// Longest wait for chunks that are being stored.
+const DISOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Chunks that are made at a time.
 const MAX_MAKING: usize = 4;
 /// Most chunks in one order.
@@ -39,12 +46,22 @@ pub(crate) struct Rebuilder {
     peers: Arc<Peers>,
     /// The way to the metadata group's leader.
     group: Mutex<Group>,
-    /// Taken by who makes chunks or says that they are here, and whole by who deletes.
-    placing: RwLock<()>,
+    /// Of each target: taken by who makes chunks or says that they are here, and whole by who
+    /// deletes. A drive that hangs keeps its own.
+    placing: parking_lot::Mutex<BTreeMap<TargetId, Arc<RwLock<()>>>>,
     making: Semaphore,
     pub pace: Pace,
-    /// Bytes that were read from other targets, and how many of them were told.
+    /// How many of the bytes that were read from other targets were told.
     told_bytes: AtomicU64,
+    /// The daemon ends, and its targets are to be closed.
+    ending: AtomicBool,
+    following: AbortHandle,
+}
+
+impl Drop for Rebuilder {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
 }
 
 impl Rebuilder {
@@ -60,17 +77,46 @@ impl Rebuilder {
             Timeouts { target: TARGET_TIMEOUT, hedge_floor: HEDGE_FLOOR, background: true };
         let segments =
             Segments::new(timeouts, peers.clone(), map.clone(), rng.clone(), Arc::new(NoWriter));
-        tokio::spawn(map.clone().follow(metadata.to_vec(), transport.clone(), rng));
+        let following = map.clone().follow(metadata.to_vec(), transport.clone(), rng);
+        let following = tokio::spawn(following).abort_handle();
         Arc::new(Self {
             map,
             segments,
             peers,
             group: Mutex::new(Group::new(transport.clone(), metadata.to_vec())),
-            placing: RwLock::default(),
+            placing: parking_lot::Mutex::default(),
             making: Semaphore::new(MAX_MAKING),
             pace: Pace::default(),
             told_bytes: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
+            following,
         })
+    }
+
+    /// Nothing more is begun: who holds a target lets go of it.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.making.close();
+    }
+
+    fn placing(&self, target: TargetId) -> Arc<RwLock<()>> {
+        self.placing.lock().entry(target).or_default().clone()
+    }
+
+    /// Waits for a map that is at least so new.
+    async fn await_map(&self, epoch: MapEpoch, deadline: Instant) -> Result<()> {
+        let behind = MapEpoch(epoch.0.saturating_sub(1));
+        let soon = deadline.min(Instant::now() + MAP_TIMEOUT);
+        if self.map.current().epoch >= epoch || self.map.newer(behind, soon).await {
+            return Ok(());
+        }
+        // The server that is watched may be cut off from the others.
+        self.map.follow_another();
+        if self.map.newer(behind, deadline.min(Instant::now() + 2 * MAP_TIMEOUT)).await {
+            return Ok(());
+        }
+        let what = format!("the map of epoch {epoch} has not come here");
+        Err(Error::new(ErrorKind::Unavailable, what))
     }
 
     /// Makes each of these chunks that is not here.
@@ -84,12 +130,7 @@ impl Rebuilder {
             let what = format!("{} chunks in one order, over {MAX_ITEMS}", q.items.len());
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        let needed = MapEpoch(q.epoch);
-        let behind = MapEpoch(q.epoch.saturating_sub(1));
-        if self.map.current().epoch < needed && !self.map.newer(behind, deadline).await {
-            let what = format!("the map of epoch {needed} has not come here");
-            return Err(Error::new(ErrorKind::Unavailable, what));
-        }
+        self.await_map(MapEpoch(q.epoch), deadline).await?;
         if let Some(cluster) = Uuid::from_slice(&self.map.current().wire.cluster) {
             self.peers.set_cluster(cluster);
         }
@@ -127,26 +168,50 @@ impl Rebuilder {
         let what = || Error::new(ErrorKind::Protocol, "an order to make a chunk of no segment");
         let segment = Segment::try_from(item.segment.ok_or_else(what)?)?;
         let shard = u8::try_from(item.shard).map_err(|_| what())?;
+        self.check(&engine, deadline)?;
         if self.is_here(&engine, target, &segment, shard).await? {
             return Ok(0);
         }
-        let ended = || Error::new(ErrorKind::Unavailable, "the daemon ends");
-        let _permit = self.making.acquire().await.map_err(|_| ended())?;
+        let _permit = self.making.acquire().await.map_err(|_| ending())?;
+        self.check(&engine, deadline)?;
         let (begun, making) = (Instant::now(), self.pace.making());
         let data = self.segments.rebuild(&segment, shard, deadline).await?;
+        self.check(&engine, deadline)?;
         let (bytes, chunk) = (data.len() as u64, segment.chunk(shard));
         let checksums = weft_erasure::checksum_blocks(std::iter::once(&data[..]));
         let rebuilder = self.clone();
         // To its end, also if nobody waits any more: until it is stored, nothing is deleted.
         let stored = tokio::spawn(async move {
-            let _placing = rebuilder.placing.read().await;
+            let placing = rebuilder.placing(target);
+            let _placing = placing.read().await;
             rebuilder.check_seat(target, &segment, shard)?;
-            engine.restore(chunk, data.into(), checksums).await
+            let stored = engine.restore(chunk, data.into(), checksums).await;
+            // The others of the segment are as good as they were.
+            let here = |e: Error| match e.kind {
+                ErrorKind::Io => Error { kind: ErrorKind::Unavailable, ..e },
+                _ => e,
+            };
+            stored.map_err(here)
         });
         stored.await.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))??;
         drop(making);
         sleep(self.pace.pause(begun.elapsed())).await;
         Ok(bytes)
+    }
+
+    /// Refuses what would be in vain: nothing can be stored, or nobody waits any more by then.
+    fn check(&self, engine: &Engine, deadline: Instant) -> Result<()> {
+        if self.ending.load(Ordering::Acquire) {
+            return Err(ending());
+        }
+        if let Some(why) = engine.failure() {
+            return Err(Error::new(ErrorKind::Unavailable, why));
+        }
+        if Instant::now() + MARGIN >= deadline {
+            let what = "the time for this order is over; what was made stays";
+            return Err(Error::new(ErrorKind::TimedOut, what));
+        }
+        Ok(())
     }
 
     async fn is_here(
@@ -156,7 +221,8 @@ impl Rebuilder {
         segment: &Segment,
         shard: u8,
     ) -> Result<bool> {
-        let _placing = self.placing.read().await;
+        let placing = self.placing(target);
+        let _placing = placing.read().await;
         self.check_seat(target, segment, shard)?;
         engine.has(segment.chunk(shard)).await
     }
@@ -183,7 +249,11 @@ impl Rebuilder {
         let rebuilder = self.clone();
         // To its end, also if nobody waits any more: nothing is made here before.
         let ask = async move {
-            let _placing = rebuilder.placing.write().await;
+            let placing = rebuilder.placing(TargetId(q.target));
+            // A drive that hangs holds up whoever asks, and not more and more of them.
+            let _placing = timeout(DISOWN_TIMEOUT, placing.write())
+                .await
+                .map_err(|_| Error::new(ErrorKind::Busy, "chunks are being made at this target"))?;
             let cluster = engine.cluster().map(|c| c.0.to_vec()).unwrap_or_default();
             let (target, chunks) = (q.target, q.chunks.clone());
             let question = v1::CheckChunksRequest { cluster: cluster.into(), target, chunks };
@@ -197,6 +267,10 @@ impl Rebuilder {
         let asked = tokio::spawn(ask).await;
         asked.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
     }
+}
+
+fn ending() -> Error {
+    Error::new(ErrorKind::Unavailable, "the daemon ends")
 }
 
 /// Who makes chunks of segments that are there makes no segments.

@@ -1,6 +1,7 @@
 //! The chunk service: framed requests to the targets of this daemon.
 
 use crate::engine::Engine;
+use crate::pace::Pace;
 use crate::rebuild::Rebuilder;
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use weft_net::{Incoming, Outgoing, PeerInfo, Service};
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
 
@@ -111,16 +112,19 @@ impl Service for Targets {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let Some(deadline) = request.deadline else { return self.answer(request).await };
         let (op, begun) = (request.op, Instant::now());
-        let waited_for = match op {
-            op::PUT => true,
-            op::GET => !v1::GetRequest::decode(request.head.clone()).is_ok_and(|q| q.background),
-            _ => false,
-        };
+        let pace = self.rebuilder.get().map(|rebuilder| &rebuilder.pace);
+        let background = op == op::GET
+            && v1::GetRequest::decode(request.head.clone()).is_ok_and(|q| q.background);
+        let making = pace.filter(|_| background).map(Pace::making);
         let answer = timeout_at(deadline, self.answer(request)).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::TimedOut, format!("operation {op}: the drive was too slow")))
         });
-        if waited_for && let Some(rebuilder) = self.rebuilder.get() {
-            rebuilder.pace.note_request(begun.elapsed());
+        drop(making);
+        match pace {
+            // Who makes chunks asks for the next when this is answered.
+            Some(pace) if background => sleep(pace.pause(begun.elapsed())).await,
+            Some(pace) if matches!(op, op::PUT | op::GET) => pace.note_request(begun.elapsed()),
+            _ => {}
         }
         answer
     }

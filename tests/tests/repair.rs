@@ -4,6 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 use weft_tests::{Cluster, Shape, data};
 
@@ -120,4 +122,87 @@ fn a_drained_target_is_empty_and_one_that_was_out_comes_back() -> Result<()> {
     emptied(5)?;
     await_whole(&cluster)?;
     verify(&cluster, &[("a", &a), ("b", &b)])
+}
+
+/// I7: an admin who changes his mind, again and again, loses nothing and leaves nothing behind.
+#[test]
+fn a_drain_that_is_taken_back_and_begun_again_loses_nothing() -> Result<()> {
+    let cluster = Cluster::start_as(Shape { storage: 8, ..Shape::default() })?;
+    fill(&cluster.mnt().join("a"), 1)?;
+    let a = data::digest_tree(&cluster.mnt().join("a"))?;
+    for round in 0..6 {
+        cluster.target("drain", 4)?;
+        let under_way = || {
+            let status = cluster.overview().ok()?;
+            (status["repair"]["made_chunks"].as_u64()? > round).then_some(())
+        };
+        weft_tests::eventually(LIMIT, "chunks are made elsewhere", under_way)?;
+        cluster.target("in", 4)?;
+    }
+    cluster.target("drain", 4)?;
+    await_whole(&cluster)?;
+    verify(&cluster, &[("a", &a)])?;
+    // Every shard is where it should be: any two may go.
+    for lost in [0, 1] {
+        cluster.kill_storage(lost)?;
+    }
+    verify(&cluster, &[("a", &a)])
+}
+
+/// Writes and deletes files until told to stop; answers what is there in the end.
+fn churn(dir: &Path, stop: &AtomicBool) -> Result<Vec<(String, Vec<u8>)>> {
+    fs::create_dir(dir)?;
+    let mut there: Vec<(String, Vec<u8>)> = Vec::new();
+    for i in 0u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let (name, content) = (i.to_string(), data::bytes(i, 1 << (8 + i % 14)));
+        fs::write(dir.join(&name), &content).with_context(|| format!("write {i}"))?;
+        there.push((name, content));
+        if there.len() > 40 {
+            let (name, _) = there.swap_remove(i as usize * 7 % 40);
+            fs::remove_file(dir.join(&name)).with_context(|| format!("remove {name}"))?;
+        }
+    }
+    Ok(there)
+}
+
+/// While files are written and deleted, two drives go for good; while what they held is made again,
+/// the leader dies, and then a daemon that takes part.
+#[test]
+fn what_is_lost_is_made_again_whoever_dies_meanwhile() -> Result<()> {
+    let mut cluster = Cluster::start_as(Shape { storage: 8, ..Shape::default() })?;
+    let mount = cluster.mnt().to_path_buf();
+    fill(&mount.join("a"), 1)?;
+    let a = data::digest_tree(&mount.join("a"))?;
+    let stop = AtomicBool::new(false);
+    let there = thread::scope(|s| -> Result<_> {
+        let writer = s.spawn(|| churn(&mount.join("churn"), &stop));
+        let repaired = (|| {
+            let lost = [target_of(&cluster, 3)?, target_of(&cluster, 6)?];
+            cluster.lose_storage(2)?;
+            cluster.lose_storage(5)?;
+            lost.iter().try_for_each(|&id| cluster.target("out", id))?;
+            cluster.kill_leader()?;
+            cluster.start_storage(8)?;
+            cluster.kill_storage(0)?;
+            cluster.start_storage(8)?;
+            cluster.await_repaired(LIMIT)
+        })();
+        stop.store(true, Ordering::Relaxed);
+        let there = writer.join().expect("the writer does not panic")?;
+        repaired.map(|()| there)
+    })?;
+    await_whole(&cluster)?;
+    for lost in [1, 4] {
+        cluster.kill_storage(lost)?;
+    }
+    verify(&cluster, &[("a", &a)])?;
+    for (name, content) in &there {
+        let found = fs::read(mount.join("churn").join(name)).with_context(|| name.clone())?;
+        ensure!(found == *content, "churn/{name} has changed");
+    }
+    ensure!(fs::read_dir(mount.join("churn"))?.count() == there.len(), "more than there should be");
+    Ok(())
 }

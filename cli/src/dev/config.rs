@@ -55,7 +55,7 @@ pub fn write_all(dir: &Path, state: &State) -> Result<()> {
         if !path.exists() {
             make_folder(dir, STORAGE, daemon)?;
             config.targets.iter().try_for_each(make)?;
-        } else if !dir.join(STORAGE.name(daemon.id)).exists() && !daemon.alive() {
+        } else if !daemon.alive() && is_empty(&dir.join(STORAGE.name(daemon.id)))? {
             // As if the drive had been replaced: an empty target joins, and the one that was there
             // stays lost. A target alone that is gone is not made anew behind anyone's back.
             let text = fs::read_to_string(&path);
@@ -64,12 +64,25 @@ pub fn write_all(dir: &Path, state: &State) -> Result<()> {
                 .with_context(|| format!("{} is not understood", path.display()))?;
             make_folder(dir, STORAGE, daemon)?;
             let folder = dir.join(STORAGE.name(daemon.id));
+            eprintln!(
+                "weft: {} is gone: an empty target is made there, and what was there stays lost",
+                folder.display()
+            );
             let ours = config.targets.iter().filter(|target| target.path.starts_with(&folder));
             ours.into_iter().try_for_each(make)?;
         }
         write(dir, STORAGE, daemon, &toml::to_string_pretty(&config)?)?;
     }
     Ok(())
+}
+
+/// Whether there is no such folder, or nothing in it.
+fn is_empty(folder: &Path) -> Result<bool> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", folder.display())),
+    }
 }
 
 /// Formats a target, unless a start that was cut short has.

@@ -2,6 +2,7 @@
 
 use super::extents::{Plan, Source};
 use super::inode::File;
+use super::outcome::NEWER_MAP_TIMEOUT;
 use crate::meta::unexpected;
 use crate::types::ReadData;
 use bytes::Bytes;
@@ -22,6 +23,7 @@ impl File {
         let deadline = self.context.requests.deadline();
         // Segments that were not found. Of one that the file still has then, the data is lost.
         let mut missing = HashSet::new();
+        let mut asked_anew = false;
         loop {
             let plan = self.plan(range.clone(), deadline).await?;
             let segments: Vec<_> = plan.iter().map(|(_, source)| segment_of(source)).collect();
@@ -35,6 +37,17 @@ impl File {
                     (Err(error), Some(id))
                         if error.kind == ErrorKind::NotFound && !missing.contains(&id) =>
                     {
+                        gone.push(id);
+                    }
+                    // Its chunks may have gone to other targets, of which the map's server has not
+                    // heard.
+                    (Err(error), Some(id))
+                        if error.kind == ErrorKind::NotFound
+                            && !std::mem::replace(&mut asked_anew, true) =>
+                    {
+                        let map = self.context.segments.map();
+                        map.follow_another();
+                        map.newer(map.current().epoch, Instant::now() + NEWER_MAP_TIMEOUT).await;
                         gone.push(id);
                     }
                     (Err(error), _) => {

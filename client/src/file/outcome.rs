@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use weft_proto::{Error, ErrorKind, SessionId};
 
 /// How long a newer map is waited for at a time.
-const NEWER_MAP_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const NEWER_MAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a commit led to.
 pub(super) enum Outcome {
@@ -117,12 +117,13 @@ impl File {
         Outcome::Again(launched)
     }
 
-    /// The commit had no effect, as a placement group that it names has been dropped: the data goes
-    /// to others. If the map has them all yet, a newer one is on its way, or its server is behind.
+    /// The commit had no effect, as a placement group that it names has been dropped, or gives
+    /// seats away: the data goes to others. If all take new data by the map, a newer one is on its
+    /// way, or its server is behind.
     async fn place_again(self: &Arc<Self>, batch: &Batch) -> Outcome {
         let segments = &self.context.segments;
         let map = segments.map().current();
-        if batch.segments.iter().all(|segment| map.has(segment.pg))
+        if batch.segments.iter().all(|segment| map.is_open(segment.pg))
             && !segments.map().newer(map.epoch, Instant::now() + NEWER_MAP_TIMEOUT).await
         {
             segments.map().follow_another();

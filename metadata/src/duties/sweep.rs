@@ -34,6 +34,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Chunks listed at a time.
 const PAGE: u32 = 4096;
+/// A target that is suspected is looked at as a whole no more often than this.
+const SUSPECT_INTERVAL: Duration = Duration::from_secs(10);
 /// When all of a target is looked at once more.
 const WHOLE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
@@ -82,9 +84,16 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
             targets.returning(Instant::now(), node.config.target_down_after(), &node.map());
         let up = up(&node.map(), &targets.stats(), &returning);
         for target in targets.take_suspects() {
-            swept.whole.remove(&target);
+            match swept.whole.get(&target) {
+                // Many moves end one after another.
+                Some((at, _)) if at.elapsed() < SUSPECT_INTERVAL => targets.suspect(target),
+                _ => drop(swept.whole.remove(&target)),
+            }
         }
-        for target in swept.whole_due(Instant::now(), &up) {
+        let mut due = swept.whole_due(Instant::now(), &up);
+        // Those that are waited for.
+        due.sort_by_key(|target| !returning.contains(target));
+        for target in due {
             look(node, peers, &up, target, &[], &mut swept).await;
             if let Some((_, opened)) = swept.whole.get(&target) {
                 targets.note_looked_at(target, *opened);

@@ -44,6 +44,11 @@ struct Inner {
 }
 
 impl Progress {
+    /// A term begins: what was known is of another.
+    pub fn forget(&self) {
+        *self.0.lock() = Inner::default();
+    }
+
     /// Everything that is left to be made, and the chunks of targets that are merely down.
     /// As of the map of `epoch`.
     pub fn set_left(&self, epoch: u64, left: BTreeMap<Seat, Left>, down: u64) {
@@ -57,11 +62,11 @@ impl Progress {
         self.0.lock().left.clone()
     }
 
-    /// Some chunks of a seat are at their new target.
-    pub fn note(&self, now: Instant, seat: Seat, there: u64, reply: &v1::RebuildReply) {
+    /// An order was carried out, and so many chunks of its seat are left.
+    pub fn note(&self, now: Instant, seat: Seat, chunks: u64, reply: &v1::RebuildReply) {
         let inner = &mut *self.0.lock();
         if let Some(left) = inner.left.get_mut(&seat) {
-            left.chunks = left.chunks.saturating_sub(there);
+            left.chunks = chunks;
         }
         inner.made += reply.made;
         inner.read_bytes += reply.read_bytes;

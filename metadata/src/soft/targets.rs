@@ -114,7 +114,7 @@ impl Targets {
         limits: Limits,
         map: &v1::ClusterMap,
     ) -> Vec<Change> {
-        let (heard, looked_at) = (self.heard.lock(), self.looked_at.lock());
+        let (heard, mut looked_at) = (self.heard.lock(), self.looked_at.lock());
         let mut changes = Vec::new();
         let mut may_go = may_be_given_up(map);
         for target in &map.targets {
@@ -130,7 +130,12 @@ impl Targets {
                 v1::TargetState::Out => {
                     let opened = last.map(|h| h.stat.opened);
                     let known = opened.is_some() && looked_at.get(&id) == opened.as_ref();
-                    if target.held_out || !served || !known {
+                    if target.held_out || !served {
+                        // Its seats may go meanwhile: it is looked at anew when it returns.
+                        looked_at.remove(&id);
+                        continue;
+                    }
+                    if !known {
                         continue;
                     }
                     v1::TargetState::Up

@@ -5,6 +5,7 @@ use crate::duties::propose::propose;
 use crate::node::Node;
 use crate::soft::targets::Targets;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::log_entry::Body;
@@ -29,6 +30,9 @@ pub(super) struct Job {
     to: TargetId,
     /// Who had the seat when the move was taken up.
     former: Option<TargetId>,
+    /// Chunks of the seat, and how many of them are there.
+    total: u64,
+    there: AtomicU64,
 }
 
 impl Job {
@@ -39,12 +43,14 @@ impl Job {
         pg: PgId,
         seat: u32,
         to: TargetId,
+        total: u64,
     ) -> Self {
         let (node, targets, peers) = (node.clone(), targets.clone(), peers.clone());
         let map = node.map();
         let group = map.pools.iter().flat_map(|pool| &pool.pgs).find(|group| group.id == pg.0);
         let former = group.and_then(|group| group.targets.get(seat as usize).copied());
-        Self { node, targets, peers, pg, seat, to, former: former.map(TargetId) }
+        let (former, there) = (former.map(TargetId), AtomicU64::new(0));
+        Self { node, targets, peers, pg, seat, to, former, total, there }
     }
 
     /// Answers whether the move is finished, or is no more.
@@ -65,7 +71,11 @@ impl Job {
                 tracing::info!(%pg, seat, %to, ok = finished.is_ok(), "a seat has moved");
                 finished.is_ok()
             }
-            Ok(false) => true,
+            Ok(false) => {
+                // Of an order that comes late something may be left.
+                self.targets.suspect(to);
+                true
+            }
             Err(error) => {
                 tracing::warn!(%pg, seat, %to, "a seat cannot be moved yet: {error}");
                 self.node.repair.set_problem(at, Some(error.to_string()));
@@ -122,7 +132,8 @@ impl Job {
         // What went meanwhile may have been made after its chunks were deleted.
         let gone = self.gone(batch)?;
         if !gone.is_empty() {
-            target.delete(&gone, Instant::now() + DELETE_TIMEOUT).await?;
+            let deleted = target.delete(&gone, Instant::now() + DELETE_TIMEOUT).await;
+            deleted.inspect_err(|_| self.targets.suspect(self.to))?;
         }
         let reply = reply.inspect_err(|_| self.targets.suspect(self.to))?;
         let (mut there, mut failed) = (0, None);
@@ -135,7 +146,9 @@ impl Job {
             }
         }
         let at = (self.pg, self.seat as u8);
-        self.node.repair.note(Instant::now(), at, there + gone.len() as u64, &reply);
+        let there = there + gone.len() as u64;
+        let there = self.there.fetch_add(there, Ordering::Relaxed) + there;
+        self.node.repair.note(Instant::now(), at, self.total.saturating_sub(there), &reply);
         failed.map_or(Ok(()), Err)
     }
 

@@ -24,22 +24,26 @@ use plan::Leaving;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
 use v1::move_seats_entry::Step;
 use weft_net::Peers;
-use weft_proto::{PgId, TargetId, v1};
+use weft_proto::{PgId, Result, TargetId, v1};
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Moves under way for each target that is up.
 const MOVES_PER_TARGET: usize = 2;
-/// A move that failed is tried again after this.
+/// A seat in which nothing lay is looked at again after this.
+const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
+/// A move that failed is tried again after this, and then after twice as long each time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Gives seats away, for as long as this server leads.
 pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>) {
     let mut repair = Repair::default();
+    node.repair.forget();
     loop {
         sleep(LOOK_INTERVAL).await;
         let map = node.map();
@@ -47,11 +51,18 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
         let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up).count();
         let stats = targets.stats();
         let used = stats.iter().map(|stat| (stat.target, stat.used_bytes)).collect();
-        let planned = plan::plan(&map, &leaving, &used, MOVES_PER_TARGET * up);
+        let limit = MOVES_PER_TARGET * up;
+        let planned = plan::plan(&map, &leaving, &used, &repair.resting(), limit);
         repair.tell(node, &map, &leaving, &planned.stuck, &stats);
         // Parts of chunks may be where a move does not lead any more.
-        let ends = planned.changes.iter().filter(|c| c.step() == Step::Cancel);
-        let left: Vec<_> = ends.filter_map(|c| c.r#move.map(|m| TargetId(m.to))).collect();
+        let mut left = Vec::new();
+        for change in planned.changes.iter().filter(|c| c.step() == Step::Cancel) {
+            let Some(v1::SeatMove { seat, to }) = change.r#move else { continue };
+            // The same move may begin again, after what it has made was deleted: nobody who
+            // worked on it before finishes it then.
+            repair.stop((change.pg, seat));
+            left.push(TargetId(to));
+        }
         if !planned.changes.is_empty() {
             let entry = v1::MoveSeatsEntry { changes: planned.changes };
             if propose(node, "move seats", Body::MoveSeats(entry)).await.is_ok() {
@@ -73,36 +84,56 @@ pub fn may_miss(map: &v1::ClusterMap) -> bool {
 
 #[derive(Default)]
 struct Repair {
-    /// Chunks of the seats that are to be given away.
-    counted: HashMap<(u32, u32), u64>,
+    /// Chunks of the seats that are to be given away, and when they were counted.
+    counted: HashMap<(u32, u32), (u64, Instant)>,
     jobs: JoinSet<((u32, u32), bool)>,
     /// Seats whose moves are worked on.
-    working: HashSet<(u32, u32)>,
-    resting: HashMap<(u32, u32), Instant>,
+    working: HashMap<(u32, u32), AbortHandle>,
+    /// Seats whose moves have failed: when they are tried again, and after how long the next time.
+    resting: HashMap<(u32, u32), (Instant, Duration)>,
 }
 
 impl Repair {
     /// Those of these seats that any chunk may lie in, and counts these.
     async fn in_use(&mut self, node: &Arc<Node>, mut leaving: Vec<Leaving>) -> Vec<Leaving> {
         let known: HashSet<_> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
-        self.counted.retain(|seat, _| known.contains(seat));
+        let now = Instant::now();
+        // Where nothing was, something may come until the group is sealed.
+        let stands = |n: u64, at: Instant| n > 0 || now - at < RECOUNT_INTERVAL;
+        self.counted.retain(|seat, &mut (n, at)| known.contains(seat) && stands(n, at));
         let unknown = leaving.iter().map(|l| (l.pg, l.seat));
         let unknown: Vec<_> = unknown.filter(|seat| !self.counted.contains_key(seat)).collect();
         if !unknown.is_empty() {
             let state = node.state.clone();
-            let count =
-                move || unknown.into_iter().map(|at| Ok((at, seat::chunks(&state, at)?))).collect();
+            let count = move || {
+                let chunks = |at| Ok((at, (seat::chunks(&state, at)?, now)));
+                unknown.into_iter().map(chunks).collect::<Result<Vec<_>>>()
+            };
             match node.env.blocking(count).await {
-                Ok(counted) => self.counted.extend::<HashMap<_, _>>(counted),
+                Ok(counted) => self.counted.extend(counted),
                 Err(error) => {
+                    // Those that are known are worked on.
                     tracing::error!("cannot count the chunks of lost targets: {error}");
-                    return Vec::new();
                 }
             }
         }
         // What names no segment is dropped with its group.
-        leaving.retain(|l| self.counted.get(&(l.pg, l.seat)).is_some_and(|&n| n > 0));
+        leaving.retain(|l| self.counted.get(&(l.pg, l.seat)).is_none_or(|&(n, _)| n > 0));
         leaving
+    }
+
+    /// Seats whose moves do not go on.
+    fn resting(&self) -> HashSet<(u32, u32)> {
+        self.resting.keys().copied().collect()
+    }
+
+    /// Nobody works on a move any more, when this returns or soon after: nothing more is proposed
+    /// for it.
+    fn stop(&mut self, seat: (u32, u32)) {
+        if let Some(job) = self.working.remove(&seat) {
+            job.abort();
+        }
+        self.resting.remove(&seat);
     }
 
     /// Says what is left.
@@ -119,7 +150,7 @@ impl Repair {
             .iter()
             .map(|l| {
                 let at = (PgId(l.pg), l.seat as u8);
-                let counted = self.counted.get(&(l.pg, l.seat)).copied().unwrap_or(1);
+                let counted = self.counted.get(&(l.pg, l.seat)).map_or(1, |&(n, _)| n);
                 let chunks = known.get(&at).map_or(counted, |left| left.chunks.max(1));
                 let stuck = stuck.contains(&(l.pg, l.seat));
                 (at, Left { chunks, missing: l.missing, stuck })
@@ -143,28 +174,34 @@ impl Repair {
         leaving: &[Leaving],
     ) {
         while let Some(ended) = self.jobs.try_join_next() {
-            let Ok((seat, done)) = ended else {
-                // A task that panicked: all are looked at anew.
-                self.working.clear();
-                continue;
-            };
+            // Of a task that was stopped or panicked nothing is known here.
+            let Ok((seat, done)) = ended else { continue };
             self.working.remove(&seat);
-            if !done {
-                self.resting.insert(seat, Instant::now() + RETRY_INTERVAL);
+            if done {
+                self.resting.remove(&seat);
+            } else {
+                let pause = self.resting.get(&seat).map_or(RETRY_INTERVAL, |(_, pause)| *pause);
+                let next = (pause * 2).min(MAX_RETRY_INTERVAL);
+                self.resting.insert(seat, (Instant::now() + pause, next));
             }
         }
-        self.resting.retain(|_, until| *until > Instant::now());
+        self.working.retain(|_, job| !job.is_finished());
+        let known: HashSet<_> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
+        self.resting.retain(|seat, _| known.contains(seat));
         let moves: HashMap<(u32, u32), u32> = (map.pools.iter().flat_map(|pool| &pool.pgs))
             .flat_map(|pg| pg.moves.iter().map(|m| ((pg.id, m.seat), m.to)))
             .collect();
         for l in leaving {
             let seat = (l.pg, l.seat);
             let Some(&to) = moves.get(&seat) else { continue };
-            if self.resting.contains_key(&seat) || !self.working.insert(seat) {
+            let rests = self.resting.get(&seat).is_some_and(|(until, _)| *until > Instant::now());
+            if rests || self.working.contains_key(&seat) {
                 continue;
             }
-            let job = Job::new(node, targets, peers, PgId(l.pg), l.seat, TargetId(to));
-            self.jobs.spawn(async move { (seat, job.run().await) });
+            let total = self.counted.get(&seat).map_or(1, |&(n, _)| n);
+            let job = Job::new(node, targets, peers, PgId(l.pg), l.seat, TargetId(to), total);
+            let job = self.jobs.spawn(async move { (seat, job.run().await) });
+            self.working.insert(seat, job);
         }
     }
 }

@@ -10,6 +10,9 @@ use v1::TargetState;
 use v1::move_seats_entry::{Change, Step};
 use weft_proto::v1;
 
+/// Most changes in one entry.
+const MAX_CHANGES: usize = 4096;
+
 /// What is known of a target.
 struct Candidate<'a> {
     info: &'a v1::TargetInfo,
@@ -59,15 +62,21 @@ pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
     }
     // What is merely moved comes last.
     leaving.sort_by_key(|l| (!l.missing, usize::MAX - l.lost, l.pg, l.seat));
+    // What has lost more than its parity may be past help, and comes behind what is not.
+    let profiles = map.pools.iter().filter_map(|pool| pool.profile);
+    let parity = profiles.map(|profile| profile.m as usize).max().unwrap_or(usize::MAX);
+    leaving.sort_by_key(|l| l.missing && l.lost > parity);
     leaving
 }
 
-/// The moves to begin, of `leaving` in its order, so that no more than `limit` are under way; and
-/// those to cancel. `used`: bytes on each target.
+/// The moves to begin, of `leaving` in its order, so that no more than `limit` are under way beside
+/// those that do not go on (`resting`); and those to cancel: they are of no use any more, or lead
+/// to a target that takes nothing now while another does. `used`: bytes on each target.
 pub fn plan(
     map: &v1::ClusterMap,
     leaving: &[Leaving],
     used: &BTreeMap<u32, u64>,
+    resting: &HashSet<(u32, u32)>,
     limit: usize,
 ) -> Planned {
     let mut candidates: BTreeMap<u32, Candidate<'_>> = BTreeMap::new();
@@ -82,18 +91,23 @@ pub fn plan(
     let (mut planned, mut going) = (Planned::default(), 0);
     for pg in groups.values() {
         for &begun in &pg.moves {
-            let to = candidates.get_mut(&begun.to);
-            let good = to.filter(|to| !is_gone(to.info) && !to.info.draining);
-            match good {
-                Some(to) if wanted.contains(&(pg.id, begun.seat)) => {
-                    to.given += 1;
-                    going += 1;
-                }
-                _ => planned.changes.push(change(pg.id, begun, Step::Cancel)),
+            let seat = (pg.id, begun.seat);
+            let to = candidates.get(&begun.to).map(|to| to.info);
+            let may = to.is_some_and(|to| !is_gone(to) && !to.draining);
+            let takes = to.is_some_and(|to| to.state() == TargetState::Up && !to.full);
+            let stays = may && (takes || choose(pg, begun.seat, &[], &candidates).is_none());
+            if !stays || !wanted.contains(&seat) {
+                planned.changes.push(change(pg.id, begun, Step::Cancel));
+                continue;
             }
+            if let Some(to) = candidates.get_mut(&begun.to) {
+                to.given += 1;
+            }
+            going += usize::from(!resting.contains(&seat));
         }
     }
     planned.changes.sort_by_key(|change| change.pg);
+    planned.changes.truncate(MAX_CHANGES);
     // What this plan gives in a group, besides what is under way.
     let mut given: HashMap<u32, Vec<u32>> = HashMap::new();
     for l in leaving {
@@ -101,12 +115,15 @@ pub fn plan(
         if pg.moves.iter().any(|begun| begun.seat == l.seat) {
             continue;
         }
+        if going >= limit || planned.changes.len() >= MAX_CHANGES {
+            break;
+        }
         let here = given.entry(l.pg).or_default();
         let Some(to) = choose(pg, l.seat, here, &candidates) else {
             planned.stuck.insert((l.pg, l.seat));
             continue;
         };
-        if going >= limit || !l.retired {
+        if !l.retired {
             continue;
         }
         going += 1;

@@ -25,7 +25,7 @@ fn map(targets: Vec<v1::TargetInfo>, groups: &[&[u32]]) -> v1::ClusterMap {
 
 /// What begins: group, seat, target.
 fn begun(map: &v1::ClusterMap, limit: usize) -> (Vec<(u32, u32, u32)>, usize) {
-    let planned = plan(map, &leaving(map), &BTreeMap::new(), limit);
+    let planned = plan(map, &leaving(map), &BTreeMap::new(), &HashSet::new(), limit);
     let of = |c: &Change| {
         assert_eq!(c.step(), Step::Begin);
         let v1::SeatMove { seat, to } = c.r#move.unwrap();
@@ -79,12 +79,13 @@ fn a_move_that_leads_nowhere_or_is_not_needed_any_more_is_cancelled() {
         map
     };
     let steps = |map: &v1::ClusterMap| {
-        let planned = plan(map, &leaving(map), &BTreeMap::new(), 9);
+        let planned = plan(map, &leaving(map), &BTreeMap::new(), &HashSet::new(), 9);
         let of = |c: &Change| (c.step(), c.r#move.unwrap().seat, c.r#move.unwrap().to);
         planned.changes.iter().map(of).collect::<Vec<_>>()
     };
     assert_eq!(steps(&with([Out, Up, Up, Up], &[(0, 3)])), [], "it goes on");
-    assert_eq!(steps(&with([Out, Up, Down, Up], &[(0, 3)])), [], "it is waited for");
+    assert_eq!(steps(&with([Out, Up, Down, Up], &[(0, 3)]))[0], (Step::Cancel, 0, 3));
+    assert_eq!(steps(&with([Out, Up, Down, Down], &[(0, 3)])), [], "there is no other");
     assert_eq!(steps(&with([Up, Up, Up, Up], &[(0, 3)])), [(Step::Cancel, 0, 3)]);
     assert_eq!(steps(&with([Out, Up, Out, Up], &[(0, 3)])), [(Step::Cancel, 0, 3)]);
     // Two of one group never go to the same.
@@ -111,4 +112,17 @@ fn what_a_lost_node_held_goes_to_all_others_alike() {
     assert_eq!(moves.len(), groups.iter().flat_map(|g| g.iter()).filter(|t| **t <= 10).count());
     let (least, most) = (given.values().min().unwrap(), given.values().max().unwrap());
     assert!(given.len() == 190 && most - least <= 1, "{least} to {most} for {}", given.len());
+}
+
+#[test]
+fn what_does_not_go_on_keeps_nobody_waiting() {
+    let mut targets: Vec<_> = (1..=8).map(|id| target(id, &format!("n{id}"), Up)).collect();
+    targets[0].state = Out.into();
+    let mut map = map(targets, &[&[1, 2], &[1, 3]]);
+    map.pools[0].pgs[0].moves = vec![v1::SeatMove { seat: 0, to: 8 }];
+    let begins = |resting: &[(u32, u32)]| {
+        let resting = resting.iter().copied().collect();
+        plan(&map, &leaving(&map), &BTreeMap::new(), &resting, 1).changes.len()
+    };
+    assert_eq!((begins(&[]), begins(&[(1, 0)])), (0, 1));
 }
