@@ -152,11 +152,13 @@ impl TargetClient {
     }
 
     /// Has the target's daemon make chunks of this target of the other shards of their segments, as
-    /// the map of `epoch` says where they are, unless they are there. Answers what became of each.
+    /// the map of `epoch` says where they are, unless they are there; with `heal`, also if they are
+    /// and are damaged. Answers what became of each.
     pub async fn rebuild(
         &self,
         items: Vec<(&Segment, u8)>,
         epoch: MapEpoch,
+        heal: bool,
         deadline: Instant,
     ) -> Result<v1::RebuildReply> {
         let item = |(segment, shard): (&Segment, u8)| v1::rebuild_request::Item {
@@ -165,7 +167,7 @@ impl TargetClient {
         };
         let count = items.len();
         let items = items.into_iter().map(item).collect();
-        let request = v1::RebuildRequest { target: self.id.0, items, epoch: epoch.0 };
+        let request = v1::RebuildRequest { target: self.id.0, items, epoch: epoch.0, heal };
         let reply = self.call(&request, deadline).await?;
         if reply.outcomes.len() != count {
             let what = format!("{} outcomes for {count} chunks", reply.outcomes.len());

@@ -296,6 +296,7 @@ impl Membership {
             targets: engines.iter().map(Engine::stat).collect(),
             failed: failed.chain(self.targets.away()).collect(),
             stopping,
+            damaged: self.targets.damaged(),
         };
         self.group.call(request).await.map(drop)
     }

@@ -136,7 +136,8 @@ impl Rebuilder {
         }
         let made = iter(q.items).map(|item| {
             let (rebuilder, engine) = (self.clone(), engine.clone());
-            async move { rebuilder.make(engine, TargetId(q.target), item, deadline).await }
+            let target = TargetId(q.target);
+            async move { rebuilder.make(engine, target, item, q.heal, deadline).await }
         });
         let made: Vec<Result<u64>> = made.buffered(MAX_MAKING).collect().await;
         let bytes = self.segments.counters().fetched_bytes.load(Ordering::Relaxed);
@@ -163,13 +164,15 @@ impl Rebuilder {
         engine: Engine,
         target: TargetId,
         item: v1::rebuild_request::Item,
+        heal: bool,
         deadline: Instant,
     ) -> Result<u64> {
         let what = || Error::new(ErrorKind::Protocol, "an order to make a chunk of no segment");
         let segment = Segment::try_from(item.segment.ok_or_else(what)?)?;
         let shard = u8::try_from(item.shard).map_err(|_| what())?;
         self.check(&engine, deadline)?;
-        if self.is_here(&engine, target, &segment, shard).await? {
+        let is_here = self.is_here(&engine, target, &segment, shard).await?;
+        if is_here && !(heal && is_damaged(&engine, segment.chunk(shard)).await?) {
             return Ok(0);
         }
         let _permit = self.making.acquire().await.map_err(|_| ending())?;
@@ -185,7 +188,10 @@ impl Rebuilder {
             let placing = rebuilder.placing(target);
             let _placing = placing.read().await;
             rebuilder.check_seat(target, &segment, shard)?;
-            let stored = engine.restore(chunk, data.into(), checksums).await;
+            let stored = match is_here {
+                true => engine.replace(chunk, data.into(), checksums).await,
+                false => engine.restore(chunk, data.into(), checksums).await,
+            };
             // The others of the segment are as good as they were.
             let here = |e: Error| match e.kind {
                 ErrorKind::Io => Error { kind: ErrorKind::Unavailable, ..e },
@@ -266,6 +272,15 @@ impl Rebuilder {
         };
         let asked = tokio::spawn(ask).await;
         asked.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
+    }
+}
+
+/// Whether any block of a chunk does not read, or match its checksum.
+async fn is_damaged(engine: &Engine, chunk: ChunkId) -> Result<bool> {
+    match engine.verify(chunk, 0, 0).await {
+        Ok(bad) => Ok(bad.is_some()),
+        Err(e) if e.kind == ErrorKind::Io => Ok(true),
+        Err(e) => Err(e),
     }
 }
 

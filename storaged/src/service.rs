@@ -4,9 +4,9 @@ use crate::engine::Engine;
 use crate::pace::Pace;
 use crate::rebuild::Rebuilder;
 use bytes::Bytes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use prost::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,6 +21,10 @@ pub(crate) const STALL: Duration = Duration::from_secs(10);
 /// An order to make chunks, of who does not say how long it waits.
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Most damaged chunks that are remembered, and told at once.
+const MAX_DAMAGED: usize = 65_536;
+const MAX_TOLD: usize = 64;
+
 const LIST_DEFAULT: u32 = 1000;
 const LIST_MAX: u32 = 10_000;
 
@@ -32,6 +36,8 @@ pub(crate) struct Targets {
     pub opening: AtomicUsize,
     /// Makes chunks for them.
     pub rebuilder: OnceLock<Arc<Rebuilder>>,
+    /// Chunks that were found damaged, until they are made anew or deleted.
+    damaged: Mutex<BTreeSet<(u32, ChunkId)>>,
 }
 
 struct Slot {
@@ -62,6 +68,39 @@ impl Targets {
     /// Targets that cannot be used now.
     pub fn away(&self) -> Vec<u32> {
         self.by_id.read().iter().filter(|(_, s)| s.away.is_some()).map(|(id, _)| id.0).collect()
+    }
+
+    /// Some of the chunks that are damaged.
+    pub fn damaged(&self) -> Vec<v1::DamagedChunk> {
+        let damaged = self.damaged.lock();
+        let some = damaged.iter().take(MAX_TOLD);
+        let tell = |&(target, chunk): &(u32, ChunkId)| {
+            let chunk = Some(chunk.into());
+            v1::DamagedChunk { target, chunk }
+        };
+        some.map(tell).collect()
+    }
+
+    /// Reads a part of a chunk, and notes whether it is damaged. A whole one is read if `len` is 0.
+    async fn look_at(
+        &self,
+        engine: &Engine,
+        at: (u32, ChunkId),
+        off: u64,
+        len: u64,
+    ) -> Result<Option<u64>> {
+        let found = engine.verify(at.1, off, len).await;
+        let is_bad = match &found {
+            Ok(bad) => bad.is_some(),
+            Err(e) => e.kind == ErrorKind::Io,
+        };
+        let mut damaged = self.damaged.lock();
+        if !is_bad && len == 0 {
+            damaged.remove(&at);
+        } else if is_bad && damaged.len() < MAX_DAMAGED {
+            damaged.insert(at);
+        }
+        found
     }
 
     /// The target, if it is of the cluster that who asks belongs to, as far as both know: ids are
@@ -174,12 +213,14 @@ impl Targets {
         let (target_id, name) = (q.target, &peer.name);
         let v1::ReportCorruptRequest { off, len, .. } = q;
         tracing::warn!(target_id, %chunk, off, len, peer = name, "reported as corrupt");
-        self.find(q.target, peer)?.verify(chunk, q.off, q.len).await?;
+        let engine = self.find(q.target, peer)?;
+        self.look_at(&engine, (q.target, chunk), q.off, q.len).await?;
         Ok(v1::ReportCorruptReply {})
     }
 
     async fn verify(&self, q: v1::VerifyRequest, peer: &PeerInfo) -> Result<v1::VerifyReply> {
-        let bad_off = self.find(q.target, peer)?.verify(chunk(q.chunk)?, 0, 0).await?;
+        let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
+        let bad_off = self.look_at(&engine, (q.target, chunk), 0, 0).await?;
         Ok(v1::VerifyReply { bad_off })
     }
 
@@ -199,7 +240,13 @@ impl Targets {
     }
 
     async fn delete(&self, q: v1::DeleteRequest, peer: &PeerInfo) -> Result<v1::DeleteReply> {
-        let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<_>>()?;
+        let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<Vec<_>>>()?;
+        {
+            let mut damaged = self.damaged.lock();
+            for id in &ids {
+                damaged.remove(&(q.target, *id));
+            }
+        }
         let deleted = self.find(q.target, peer)?.delete(ids).await?;
         Ok(v1::DeleteReply { deleted })
     }
@@ -221,7 +268,23 @@ impl Targets {
         deadline: Instant,
     ) -> Result<v1::RebuildReply> {
         let engine = self.find(q.target, peer)?;
-        self.rebuilder()?.rebuild(&engine, q, deadline).await
+        let (target, heals) = (q.target, q.heal);
+        let chunks = q.items.iter().map(|item| {
+            let key = item.segment.as_ref().and_then(|segment| segment.id);
+            let shard = item.shard;
+            ChunkId::try_from(v1::ChunkKey { segment: key, shard }).ok()
+        });
+        let chunks: Vec<_> = chunks.collect();
+        let reply = self.rebuilder()?.rebuild(&engine, q, deadline).await?;
+        if heals {
+            let mut damaged = self.damaged.lock();
+            for (chunk, outcome) in chunks.into_iter().zip(&reply.outcomes) {
+                if let Some(chunk) = chunk.filter(|_| outcome.error == 0) {
+                    damaged.remove(&(target, chunk));
+                }
+            }
+        }
+        Ok(reply)
     }
 
     async fn disown(&self, q: v1::DisownRequest, peer: &PeerInfo) -> Result<v1::DisownReply> {

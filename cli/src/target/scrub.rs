@@ -21,8 +21,9 @@ const PAGE: u32 = 1000;
 
 /// Read everything on targets, at a set pace, and compare it with its checksums
 ///
-/// Counts what is damaged or cannot be read, here and in the counters of the targets. Repair does
-/// not exist yet; readers go round damaged chunks. Exit code 1: something was found.
+/// Counts what is damaged or cannot be read, here and in the counters of the targets. What was
+/// found is made anew of the other shards soon after; readers go round it until then. Exit code 1:
+/// something was found.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Ids of targets [default: all that are up]

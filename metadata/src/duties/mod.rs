@@ -8,6 +8,7 @@ mod clear_sessions;
 mod collect_garbage;
 mod expire_sessions;
 mod give_turns;
+mod heal;
 mod make_cluster;
 mod place;
 mod propose;
@@ -65,6 +66,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { sample::sample(&n, &p).await });
     let (n, t, p) = all();
     duties.spawn(async move { repair::repair(&n, &t, &p).await });
+    let (n, t, p) = all();
+    duties.spawn(async move { heal::heal(&n, &t, &p).await });
     let (n, t, p) = all();
     duties.spawn(async move { sweep::sweep(&n, &t, &p).await });
     duties

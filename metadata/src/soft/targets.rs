@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::set_target_state_entry::Change;
-use weft_proto::{Profile, TargetId, v1};
+use weft_proto::{ChunkId, Profile, TargetId, v1};
 
 /// A full target is taken back when it is this many percent below the limit.
 const HYSTERESIS: u64 = 5;
@@ -50,6 +50,8 @@ struct Heard {
     stat: v1::TargetStat,
     /// The daemon said that it cannot serve the target, since then.
     refused: Option<Instant>,
+    /// Chunks of it that are damaged, as it said last.
+    damaged: Vec<ChunkId>,
 }
 
 impl Targets {
@@ -60,11 +62,14 @@ impl Targets {
             let id = TargetId(stat.target);
             let refuses = heartbeat.stopping || heartbeat.failed.contains(&stat.target);
             let since = heard.get(&id).and_then(|last| last.refused).unwrap_or(now);
-            heard.insert(id, Heard { at: now, stat, refused: refuses.then_some(since) });
+            let of_it = heartbeat.damaged.iter().filter(|d| d.target == stat.target);
+            let damaged = of_it.filter_map(|d| ChunkId::try_from(d.chunk?).ok()).collect();
+            let refused = refuses.then_some(since);
+            heard.insert(id, Heard { at: now, stat, refused, damaged });
         }
         for id in heartbeat.failed {
             let stat = v1::TargetStat { target: id, ..Default::default() };
-            let new = Heard { at: now, stat, refused: None };
+            let new = Heard { at: now, stat, refused: None, damaged: Vec::new() };
             let last = heard.entry(TargetId(id)).or_insert(new);
             last.at = now;
             last.refused.get_or_insert(now);
@@ -83,6 +88,13 @@ impl Targets {
         let given_up = |t: &&v1::TargetInfo| t.state() == v1::TargetState::Out && !t.held_out;
         let ids = map.targets.iter().filter(given_up).map(|t| TargetId(t.id));
         ids.filter(|id| heard.get(id).is_some_and(|h| h.serves(now, down_after))).collect()
+    }
+
+    /// Damaged chunks of targets, as they said last.
+    pub fn damaged(&self) -> BTreeMap<TargetId, Vec<ChunkId>> {
+        let heard = self.heard.lock();
+        let some = heard.iter().filter(|(_, h)| h.refused.is_none() && !h.damaged.is_empty());
+        some.map(|(id, h)| (*id, h.damaged.clone())).collect()
     }
 
     /// All that a target holds, as this opening of it, was looked at.

@@ -58,6 +58,27 @@ impl Engine {
         run_to_end(async move { engine.store(id, data, checksums, Commit::Restore).await }).await
     }
 
+    /// Puts a chunk in the place of one that is damaged, somewhere else on the drive: both happen
+    /// or neither. Errors as of [`Self::put`]; `Exists` if what is here has other checksums,
+    /// `NotFound` if nothing is.
+    pub async fn replace(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        check_payload(id, &data, &checksums)?;
+        self.core.check_writable()?;
+        let engine = self.clone();
+        run_to_end(async move {
+            let core = &engine.core;
+            let _hold = core.busy.hold(vec![id]).await;
+            let old = core.lookup(id).await?.ok_or_else(|| core.missing(id))?;
+            if old.checksums != checksums {
+                return Err(core.error(ErrorKind::Exists, id, "is stored with other contents"));
+            }
+            let new = engine.write_new(id, data, checksums).await?;
+            let both = vec![Commit::Delete(id, old), Commit::Restore(id, new)];
+            engine.committer.commit(both).await
+        })
+        .await
+    }
+
     /// Whether the chunk is here.
     pub async fn has(&self, id: ChunkId) -> Result<bool> {
         Ok(self.core.lookup(id).await?.is_some())
@@ -87,6 +108,18 @@ impl Engine {
                 Err(core.error(ErrorKind::Exists, id, "is stored with other contents"))
             };
         }
+        let entry = self.write_new(id, data, checksums).await?;
+        self.committer.commit(vec![commit(id, entry)]).await
+    }
+
+    /// Writes header and data somewhere free. Nobody knows of it until it is committed.
+    async fn write_new(
+        &self,
+        id: ChunkId,
+        data: Bytes,
+        checksums: Vec<u32>,
+    ) -> Result<Arc<JournalEntry>> {
+        let core = &self.core;
         let length = data.len() as u64;
         let extents = core.take_space(length).ok_or_else(|| {
             let (free, chunk) = core.room();
@@ -110,7 +143,7 @@ impl Engine {
             core.after_error(&e).await;
             return Err(core.error(ErrorKind::Io, id, &format!("could not be written: {e}")));
         }
-        self.committer.commit(vec![commit(id, entry)]).await
+        Ok(entry)
     }
 
     /// Reads `[off, off + len)` of a chunk, in multiples of 4096 bytes. The data is not verified

@@ -468,5 +468,47 @@ fn a_flipped_bit_is_reported_and_counted() {
             Err(3),
             "the reader notices"
         );
+        // It is put in the place of itself, elsewhere, and takes no more space than before.
+        let used = engine.stat().used_bytes;
+        let (other, sums) = data(id(1, 2, 0), 8, 0);
+        let refused = engine.replace(id(1, 1, 0), other, sums).await.unwrap_err().kind;
+        assert_eq!(refused, ErrorKind::Exists, "that is another chunk");
+        let absent = id(1, 2, 0);
+        let (bytes, sums) = data(absent, 8, 0);
+        let refused = engine.replace(absent, bytes, sums).await.unwrap_err().kind;
+        assert_eq!(refused, ErrorKind::NotFound);
+        let (bytes, sums) = data(id(1, 1, 0), 8, 0);
+        engine.replace(id(1, 1, 0), bytes, sums).await.unwrap();
+        assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
+        assert_eq!((engine.stat().used_bytes, engine.stat().chunks), (used, 1));
+        engine.close().await.unwrap();
+        drop(engine);
+        // Also if the index is made anew by a scan, which meets the damaged one, too.
+        for lost in [false, true] {
+            if lost {
+                fs::remove_dir_all(options.path.with_extension("index")).unwrap();
+            }
+            let engine = open(dir.path(), SIZE);
+            check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
+            assert_eq!(engine.stat().chunks, 1);
+            engine.close().await.unwrap();
+        }
+    });
+}
+
+/// What is made of the other shards is stored, whoever wrote it.
+#[test]
+fn a_chunk_is_restored_also_if_its_session_has_ended() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let engine = open(dir.path(), SIZE);
+        engine.fence(vec![1..=1]).await.unwrap();
+        let (bytes, sums) = data(id(1, 1, 0), 8, 0);
+        let refused = engine.put(id(1, 1, 0), bytes.clone(), sums.clone()).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::SessionExpired);
+        assert!(!engine.has(id(1, 1, 0)).await.unwrap());
+        engine.restore(id(1, 1, 0), bytes, sums).await.unwrap();
+        assert!(engine.has(id(1, 1, 0)).await.unwrap());
+        check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
     });
 }

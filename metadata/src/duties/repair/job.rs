@@ -128,7 +128,7 @@ impl Job {
         epoch: MapEpoch,
     ) -> Result<()> {
         let items = batch.iter().map(|(segment, shard)| (segment, *shard)).collect();
-        let reply = target.rebuild(items, epoch, Instant::now() + REBUILD_TIMEOUT).await;
+        let reply = target.rebuild(items, epoch, false, Instant::now() + REBUILD_TIMEOUT).await;
         // What went meanwhile may have been made after its chunks were deleted.
         let gone = self.gone(batch)?;
         if !gone.is_empty() {
