@@ -1,10 +1,10 @@
-//! Changes of the cluster map: what leads from one version of it to a later one, as a message of
-//! the same type with `since` set.
+//! What is asked of a cluster map; and changes of it, which lead from one version to a later one,
+//! as a message of the same type with `since` set.
 //!
 //! Invariant: [`apply`] of [`changes`] between two maps to the first gives the second; and of
 //! changes to those that end where they begin gives the changes of both.
 
-use crate::v1::{ClusterMap, PoolInfo};
+use crate::v1::{ClusterMap, PgInfo, PoolInfo};
 use crate::{Error, ErrorKind, Result};
 use prost::Message;
 use std::collections::{HashMap, HashSet};
@@ -12,6 +12,23 @@ use std::collections::{HashMap, HashSet};
 /// Most bytes of an encoded map: what whoever is sent one takes. One of 10,000 targets has about 2
 /// MiB, and more with every placement group that is retired and still in use.
 pub const MAX_BYTES: usize = 64 << 20;
+
+impl ClusterMap {
+    /// The placement groups of all pools.
+    pub fn groups(&self) -> impl Iterator<Item = &PgInfo> {
+        self.pools.iter().flat_map(|pool| &pool.pgs)
+    }
+}
+
+impl PgInfo {
+    /// The targets whose business a seat's chunks are: the one that has it, and one that it is
+    /// being given to.
+    pub fn holders(&self, seat: u8) -> impl Iterator<Item = u32> {
+        let moves = self.moves.iter().filter(move |m| m.seat == u32::from(seat));
+        let now = self.targets.get(usize::from(seat)).copied();
+        now.into_iter().chain(moves.map(|m| m.to))
+    }
+}
 
 /// What leads from one map to another; `None` if changes cannot say that: there was no map before,
 /// or a member, a target or a pool is gone.

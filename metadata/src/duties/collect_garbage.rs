@@ -133,7 +133,7 @@ async fn delete(
 }
 
 fn groups(map: &v1::ClusterMap) -> HashMap<PgId, &v1::PgInfo> {
-    map.pools.iter().flat_map(|p| &p.pgs).map(|pg| (PgId(pg.id), pg)).collect()
+    map.groups().map(|pg| (PgId(pg.id), pg)).collect()
 }
 
 /// Where the chunks of a segment lie.
@@ -148,16 +148,15 @@ fn chunks_of(
     })?;
     let mut chunks = Vec::with_capacity(segment.seats.len());
     for (shard, &seat) in (0u8..).zip(&segment.seats) {
-        let target = group.targets.get(usize::from(seat)).ok_or_else(|| {
-            Error::new(
+        if usize::from(seat) >= group.targets.len() {
+            return Err(Error::new(
                 ErrorKind::Internal,
                 format!("placement group {} has no seat {seat}", segment.pg),
-            )
-        })?;
+            ));
+        }
         // A data shard that the segment does not reach was never stored.
         if geometry.shard_len(shard) > 0 {
-            let moves = group.moves.iter().filter(|m| m.seat == u32::from(seat)).map(|m| m.to);
-            let holders = std::iter::once(*target).chain(moves).map(TargetId);
+            let holders = group.holders(seat).map(TargetId);
             chunks.extend(holders.map(|at| (at, ChunkId { segment: id, shard })));
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_net::Peers;
-use weft_proto::{ChunkId, MapEpoch, Result, TargetId};
+use weft_proto::{ChunkId, Result, TargetId};
 use weft_segments::{Map, Segment, TargetClient};
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,9 +59,6 @@ async fn heal_some(
     let mut found: Vec<(Segment, u8)> = Vec::new();
     for chunk in chunks {
         // What is deleted meanwhile needs nothing.
-        if !node.state.is_committed(chunk.segment)? {
-            continue;
-        }
         let Some(record) = node.state.segment(chunk.segment)? else { continue };
         let segment = Segment::try_from(record)?;
         let seat = segment.seats.get(usize::from(chunk.shard));
@@ -74,14 +71,13 @@ async fn heal_some(
     }
     let items = found.iter().map(|(segment, shard)| (segment, *shard)).collect();
     let client = TargetClient::new(peers, target, &info.address);
-    let epoch = MapEpoch(map.epoch.0);
-    let reply = client.rebuild(items, epoch, true, Instant::now() + HEAL_TIMEOUT).await?;
+    let reply = client.rebuild(items, map.epoch, true, Instant::now() + HEAL_TIMEOUT).await?;
     let mut healed = Vec::new();
     for ((segment, shard), outcome) in found.iter().zip(&reply.outcomes) {
         let chunk = segment.chunk(*shard);
         match outcome.error {
             0 => {
-                tracing::info!(%target, %chunk, "a damaged chunk was made anew");
+                tracing::info!(%target, %chunk, "a chunk that was damaged is whole");
                 healed.push(chunk);
             }
             _ => tracing::error!(

@@ -49,6 +49,7 @@ mod trim_files;
 mod unlink;
 
 pub(crate) use list_xattr::{SHORT_ALL, short_xattrs};
+pub(crate) use move_seats::MAX_MOVES;
 pub(crate) use open::open_reply;
 pub use open_session::SESSION_TTL_MS;
 

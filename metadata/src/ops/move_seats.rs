@@ -16,7 +16,7 @@ use v1::move_seats_entry::{Change, Step};
 use weft_proto::{ErrorKind, v1};
 
 /// Most changes in one entry: each rewrites the record of a group.
-const MAX_CHANGES: usize = 4096;
+pub(crate) const MAX_MOVES: usize = 4096;
 
 impl Operation for v1::MoveSeatsEntry {
     /// The groups that change, as they will be.
@@ -24,10 +24,10 @@ impl Operation for v1::MoveSeatsEntry {
 
     fn check(&self, state: &dyn Read, _: &Context) -> Result<Self::Plan, Fault> {
         let cluster = cluster::existing(state)?;
-        if self.changes.len() > MAX_CHANGES {
+        if self.changes.len() > MAX_MOVES {
             return refuse(
                 ErrorKind::Invalid,
-                format!("{} moves in one entry, over {MAX_CHANGES}", self.changes.len()),
+                format!("{} moves in one entry, over {MAX_MOVES}", self.changes.len()),
             );
         }
         let mut changed: BTreeMap<u32, Group> = BTreeMap::new();

@@ -353,15 +353,10 @@ impl StateMachine {
         Ok((committed, last.filter(|_| looked == limit)))
     }
 
-    /// The record of a segment, committed or garbage.
+    /// The record of a segment, if it is committed.
     pub fn segment(&self, id: SegmentId) -> Result<Option<v1::SegmentInfo>> {
-        let found = self.store.view(|s| -> StoreResult<_> {
-            match s.load::<schema::Segment>(&schema::segment(id))? {
-                Some(segment) => Ok(Some(segment.info)),
-                None => s.load::<v1::SegmentInfo>(&schema::garbage(id)),
-            }
-        });
-        self.read_by(found)
+        let found = self.store.newest(|s| s.load::<schema::Segment>(&schema::segment(id)));
+        Ok(self.read_by(found)?.map(|segment| segment.info))
     }
 
     /// Which of these chunks, in order of their ids, have no business at a target.
@@ -413,14 +408,6 @@ impl StateMachine {
     /// Whether the segment is committed, and shown by a file.
     pub fn is_committed(&self, id: SegmentId) -> Result<bool> {
         Ok(self.read_by(self.store.newest(|s| s.get(&schema::segment(id))))?.is_some())
-    }
-
-    /// Whether metadata knows the segment: committed, or waiting for deletion.
-    pub fn segment_known(&self, id: SegmentId) -> Result<bool> {
-        let known = self.store.view(|s| -> StoreResult<bool> {
-            Ok(s.get(&schema::segment(id))?.is_some() || s.get(&schema::garbage(id))?.is_some())
-        });
-        self.read_by(known)
     }
 
     /// Writes a copy of one moment of the state to `dir`, which must not exist, on the same
@@ -514,12 +501,8 @@ fn business(s: &dyn Read, id: SegmentId) -> StoreResult<Business> {
     let Some(group) = s.load::<schema::Group>(&schema::group(info.pg))? else {
         return Ok(Business::Unknown);
     };
-    let holders = |&seat: &u8| {
-        let moves = group.info.moves.iter().filter(|m| m.seat == u32::from(seat));
-        let now = group.info.targets.get(usize::from(seat)).copied();
-        now.into_iter().chain(moves.map(|m| m.to)).collect()
-    };
-    Ok(Business::Seats(info.seats.iter().map(holders).collect()))
+    let holders = info.seats.iter().map(|&seat| group.info.holders(seat).collect());
+    Ok(Business::Seats(holders.collect()))
 }
 
 /// Refuses a store of a format that this version does not read; answers its applied index.

@@ -47,7 +47,7 @@ impl Job {
     ) -> Self {
         let (node, targets, peers) = (node.clone(), targets.clone(), peers.clone());
         let map = node.map();
-        let group = map.pools.iter().flat_map(|pool| &pool.pgs).find(|group| group.id == pg.0);
+        let group = map.groups().find(|group| group.id == pg.0);
         let former = group.and_then(|group| group.targets.get(seat as usize).copied());
         let (former, there) = (former.map(TargetId), AtomicU64::new(0));
         Self { node, targets, peers, pg, seat, to, former, total, there }
@@ -115,7 +115,7 @@ impl Job {
     /// Where the target is, and the epoch of the map that says so; `None` if the move is no more.
     fn destination(&self) -> Option<(String, MapEpoch)> {
         let map = self.node.map();
-        let pg = map.pools.iter().flat_map(|pool| &pool.pgs).find(|pg| pg.id == self.pg.0)?;
+        let pg = map.groups().find(|pg| pg.id == self.pg.0)?;
         pg.moves.iter().find(|m| m.seat == self.seat && m.to == self.to.0)?;
         let target = map.targets.iter().find(|t| t.id == self.to.0)?;
         Some((target.address.clone(), MapEpoch(map.epoch)))

@@ -78,7 +78,7 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
 pub fn may_miss(map: &v1::ClusterMap) -> bool {
     let away = map.targets.iter().filter(|t| t.state() != v1::TargetState::Up);
     let away: HashSet<u32> = away.map(|t| t.id).collect();
-    let mut groups = map.pools.iter().flat_map(|pool| &pool.pgs);
+    let mut groups = map.groups();
     !away.is_empty() && groups.any(|pg| pg.targets.iter().any(|id| away.contains(id)))
 }
 
@@ -188,9 +188,8 @@ impl Repair {
         self.working.retain(|_, job| !job.is_finished());
         let known: HashSet<_> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
         self.resting.retain(|seat, _| known.contains(seat));
-        let moves: HashMap<(u32, u32), u32> = (map.pools.iter().flat_map(|pool| &pool.pgs))
-            .flat_map(|pg| pg.moves.iter().map(|m| ((pg.id, m.seat), m.to)))
-            .collect();
+        let moves: HashMap<(u32, u32), u32> =
+            map.groups().flat_map(|pg| pg.moves.iter().map(|m| ((pg.id, m.seat), m.to))).collect();
         for l in leaving {
             let seat = (l.pg, l.seat);
             let Some(&to) = moves.get(&seat) else { continue };

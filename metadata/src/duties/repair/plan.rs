@@ -5,13 +5,11 @@
 //! another failure domain than the others as far as there is one, and among those to the one that
 //! is given least and is least full, so that sources and destinations are spread over all.
 
+use crate::ops::MAX_MOVES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use v1::TargetState;
 use v1::move_seats_entry::{Change, Step};
 use weft_proto::v1;
-
-/// Most changes in one entry.
-const MAX_CHANGES: usize = 4096;
 
 /// What is known of a target.
 struct Candidate<'a> {
@@ -51,7 +49,7 @@ fn is_gone(target: &v1::TargetInfo) -> bool {
 pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
     let targets: HashMap<u32, &v1::TargetInfo> = map.targets.iter().map(|t| (t.id, t)).collect();
     let mut leaving = Vec::new();
-    for pg in map.pools.iter().flat_map(|pool| &pool.pgs) {
+    for pg in map.groups() {
         let seats = || (0u32..).zip(pg.targets.iter().filter_map(|id| targets.get(id)));
         let lost = seats().filter(|(_, t)| t.state() != TargetState::Up).count();
         let leaves = seats().filter(|(_, t)| is_gone(t) || t.draining);
@@ -85,8 +83,7 @@ pub fn plan(
         let fill = used.saturating_mul(1000) / info.capacity_bytes.max(1);
         candidates.insert(info.id, Candidate { info, fill, given: 0 });
     }
-    let groups: HashMap<u32, &v1::PgInfo> =
-        map.pools.iter().flat_map(|pool| &pool.pgs).map(|pg| (pg.id, pg)).collect();
+    let groups: HashMap<u32, &v1::PgInfo> = map.groups().map(|pg| (pg.id, pg)).collect();
     let wanted: HashSet<(u32, u32)> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
     let (mut planned, mut going) = (Planned::default(), 0);
     for pg in groups.values() {
@@ -107,7 +104,7 @@ pub fn plan(
         }
     }
     planned.changes.sort_by_key(|change| change.pg);
-    planned.changes.truncate(MAX_CHANGES);
+    planned.changes.truncate(MAX_MOVES);
     // What this plan gives in a group, besides what is under way.
     let mut given: HashMap<u32, Vec<u32>> = HashMap::new();
     for l in leaving {
@@ -115,7 +112,7 @@ pub fn plan(
         if pg.moves.iter().any(|begun| begun.seat == l.seat) {
             continue;
         }
-        if going >= limit || planned.changes.len() >= MAX_CHANGES {
+        if going >= limit || planned.changes.len() >= MAX_MOVES {
             break;
         }
         let here = given.entry(l.pg).or_default();
