@@ -85,6 +85,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { log, command } = cli;
     match &command {
         Command::Mount(_) => {} // decides by itself: its background process logs, it does not
+        Command::Metadata(args) if !args.serves() => log.start("error")?,
         Command::Metadata(_) | Command::Storaged(_) => log.start("info")?,
         _ => log.start("error")?,
     }

@@ -36,6 +36,8 @@ struct Report {
     health: &'static str,
     /// Null while no leader answers.
     repair: Option<RepairRow>,
+    /// What a change of the metadata servers waits for; null: nothing is to change.
+    membership: Option<String>,
 }
 
 /// What is left to be made at other targets.
@@ -105,8 +107,15 @@ struct SessionRow {
 
 /// Exit code 0 if the cluster has a leader, else 1.
 pub async fn run(args: Args) -> Result<ExitCode> {
-    let answers = statuses(&args.cluster.cluster).await;
+    let mut answers = statuses(&args.cluster.cluster).await;
     let leader = leader_of(&answers).await;
+    // Who belongs to the group the leader says; those that were named are only a way to it.
+    let members = leader.iter().flat_map(|r| &r.map).flat_map(|map| &map.members);
+    let members: Vec<String> = members.map(|m| m.address.clone()).collect();
+    let same = |a: &[String], b: &[String]| a.iter().all(|x| b.contains(x)) && a.len() == b.len();
+    if !members.is_empty() && !same(&members, &args.cluster.cluster) {
+        answers = statuses(&members).await;
+    }
     let metadata = answers.iter().map(|(address, answer)| server_row(address, answer)).collect();
     let reply = leader.as_ref().ok();
     let report = Report {
@@ -119,6 +128,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         garbage_segments: reply.map_or(0, |r| r.garbage_segments),
         health: health(&answers, reply),
         repair: reply.and_then(|r| r.repair.as_ref()).map(RepairRow::from),
+        membership: reply.map(|r| r.membership.clone()).filter(|waits| !waits.is_empty()),
     };
     args.output.print(&report, text)?;
     match leader {
@@ -198,6 +208,9 @@ fn text(report: &Report) -> String {
     out += &format!("\nmetadata servers\n{}", servers.render("  "));
     for error in report.metadata.iter().filter_map(|s| s.error.as_ref()) {
         out += &format!("  {error}\n");
+    }
+    if let Some(waits) = &report.membership {
+        out += &format!("  the group is to change; waiting: {waits}\n");
     }
     if report.cluster.is_none() {
         return out;

@@ -52,9 +52,20 @@ impl Question for v1::SetTargetRequest {
     }
 }
 
+impl Question for v1::SetMemberRequest {
+    type Answer = v1::SetMemberReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.set_member(self).await
+    }
+}
+
 /// The metadata group, with a connection to the server that answered last.
 pub struct Group {
     transport: Arc<dyn Transport>,
+    /// As configured.
+    seeds: Vec<String>,
+    /// The members as last heard of, and then the seeds.
     addresses: Vec<String>,
     /// Next of `addresses` to try.
     next: usize,
@@ -66,7 +77,23 @@ pub struct Group {
 impl Group {
     /// The group of which the servers at `addresses` are members. Nothing is connected yet.
     pub fn new(transport: Arc<dyn Transport>, addresses: Vec<String>) -> Self {
-        Self { transport, addresses, next: 0, leader: None, client: None }
+        let seeds = addresses.clone();
+        Self { transport, seeds, addresses, next: 0, leader: None, client: None }
+    }
+
+    /// The members are these now. The servers that the group was made with are asked after them.
+    pub fn learn(&mut self, members: impl IntoIterator<Item = String>) {
+        let members: Vec<String> = members.into_iter().filter(|m| !m.is_empty()).collect();
+        if members.is_empty() || self.addresses.starts_with(&members) {
+            return;
+        }
+        self.addresses = members;
+        for seed in &self.seeds {
+            if !self.addresses.contains(seed) {
+                self.addresses.push(seed.clone());
+            }
+        }
+        self.next = 0;
     }
 
     /// Asks each server once, and the leader that they name, each for 3 s at most. Errors: what the

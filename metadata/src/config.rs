@@ -27,7 +27,9 @@ pub struct Config {
     pub id: NodeId,
     /// `host:port` to listen on, for the framed protocol and gRPC alike.
     pub listen: String,
-    /// All servers of the group, this one included: the same list on each. Fixed once data exists.
+    /// The servers that a new group begins with, this one included: the same list on each. For one
+    /// that joins a group, or comes back into it: itself, and one that it can ask at least. Who
+    /// belongs to the group since, and where, is part of its state.
     pub peers: Vec<Member>,
     /// Folder for log, state and snapshots.
     pub data_dir: PathBuf,
@@ -175,10 +177,7 @@ impl Config {
         for (field, address) in std::iter::once(("listen", &self.listen))
             .chain(self.peers.iter().map(|p| ("peers", &p.address)))
         {
-            if !address
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-            {
+            if !is_address(address) {
                 return bad(format!("{field}: {address:?} is not host:port"));
             }
         }
@@ -239,6 +238,12 @@ impl Config {
     pub fn target_down_after(&self) -> Duration {
         Duration::from_millis(self.target_down_ms)
     }
+}
+
+/// Whether this is `host:port`.
+pub(crate) fn is_address(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use v1::control_server::Control;
 use v1::set_target_request::Action;
 use v1::set_target_state_entry::Change;
 use weft_control::to_status;
-use weft_proto::{ChunkId, Error, ErrorKind, Result, TargetId, Uuid, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, NodeId, Result, TargetId, Uuid, v1};
 
 /// How long a call may wait for a leader.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,7 +91,9 @@ impl ControlService {
             return Err(Error::new(ErrorKind::NotFound, format!("target {id} is not registered")));
         }
         self.targets.hear(Instant::now(), request);
-        Ok(v1::HeartbeatReply { epoch: self.node.epoch().0 })
+        let members = self.node.membership();
+        let metadata = members.members.iter().map(|m| m.address.clone()).collect();
+        Ok(v1::HeartbeatReply { epoch: self.node.epoch().0, metadata })
     }
 
     /// Which of these chunks have no business at the target, at one moment after the question.
@@ -156,13 +158,32 @@ impl ControlService {
         Ok(v1::SetTargetReply { target: Some(find()?) })
     }
 
+    /// An admin wants another metadata server, or one less, or another leader.
+    async fn set_member(&self, request: v1::SetMemberRequest) -> Result<v1::SetMemberReply> {
+        use v1::set_member_request::Action::{Set, TransferTo};
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        match request.action {
+            Some(Set(entry)) => {
+                tracing::info!(change = ?entry.change, "an admin decided");
+                let body = v1::log_entry::Body::SetServer(entry);
+                self.node.propose(body, Effect::Nothing).await?;
+            }
+            Some(TransferTo(to)) => {
+                let to = Some(to).filter(|&to| to != 0).map(NodeId);
+                self.node.abdicate(to).await?;
+            }
+            None => return Err(Error::new(ErrorKind::Invalid, "an action of an unknown kind")),
+        }
+        Ok(v1::SetMemberReply { members: self.node.membership().members.clone() })
+    }
+
     fn status_now(&self) -> v1::StatusReply {
         let (node, view) = (&self.node, self.node.view());
         let sessions = node.soft.with(|s| s.show(Instant::now()));
         v1::StatusReply {
             id: node.config.id.0,
             leader: view.leader.map_or(0, |l| l.0),
-            leader_address: view.leader.and_then(|l| node.address_of(l)).unwrap_or_default().into(),
+            leader_address: view.leader.and_then(|l| node.address_of(l)).unwrap_or_default(),
             term: view.term,
             commit_index: node.commit_index(),
             applied_index: node.applied_index(),
@@ -184,6 +205,8 @@ impl ControlService {
                 let map = node.map();
                 node.repair.stat(Instant::now(), map.epoch, repair::may_miss(&map))
             }),
+            members: node.followers(),
+            membership: if view.ready { node.waits() } else { String::new() },
         }
     }
 }
@@ -251,6 +274,14 @@ impl Control for ControlService {
         request: Request<v1::SetTargetRequest>,
     ) -> Result<Response<v1::SetTargetReply>, Status> {
         self.decide(request.into_inner()).await.map(Response::new).map_err(to_status)
+    }
+
+    async fn set_member(
+        &self,
+        request: Request<v1::SetMemberRequest>,
+    ) -> Result<Response<v1::SetMemberReply>, Status> {
+        let decided = ControlService::set_member(self, request.into_inner()).await;
+        decided.map(Response::new).map_err(to_status)
     }
 }
 

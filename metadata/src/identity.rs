@@ -29,13 +29,16 @@ pub enum Standing {
     CatchingUp,
     #[default]
     Member,
+    /// It has left the group for good.
+    Removed,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Contents {
     format: u32,
     node: NodeId,
-    /// Servers of the group; the list is fixed.
+    /// Servers of the group as it was configured when the folder was claimed. A group that is
+    /// bootstrapped begins with these; who belongs to it since is part of its state.
     members: Vec<NodeId>,
     /// Empty until the cluster has been made.
     cluster: String,
@@ -105,11 +108,17 @@ impl Identity {
                 contents.node
             ));
         }
-        if contents.members != members {
+        if contents.standing == Standing::New && contents.members != members {
             return refuse(format!(
-                "the group was made of servers {:?}, the configuration names {members:?}: \
-                 membership cannot be changed in the configuration",
+                "the group was bootstrapped with servers {:?}, the configuration names \
+                 {members:?}: set peers right, or empty the folder and bootstrap again",
                 contents.members
+            ));
+        }
+        if contents.standing == Standing::Removed {
+            return refuse(format!(
+                "server {node} has left its group for good: to have this machine join again, give \
+                 it an empty folder and another number, and add it with `weft metadata add`"
             ));
         }
         let cluster = match contents.cluster.as_str() {
@@ -130,7 +139,7 @@ impl Identity {
         match identity.standing {
             Standing::New => Ok(()),
             Standing::Empty => identity.stand(Standing::New, Position::default()),
-            Standing::CatchingUp | Standing::Member => Err(Error::new(
+            Standing::CatchingUp | Standing::Member | Standing::Removed => Err(Error::new(
                 ErrorKind::Exists,
                 format!(
                     "{} belongs to a server that has run: only empty folders are bootstrapped",
@@ -150,7 +159,7 @@ impl Identity {
         self.admitted
     }
 
-    /// The servers of the group, ascending.
+    /// The servers of the group as it was configured when the folder was claimed, ascending.
     pub fn members(&self) -> &[NodeId] {
         &self.members
     }
@@ -237,8 +246,7 @@ mod tests {
         assert_eq!(again.cluster(), Some(Uuid([7; 16])));
         let e = Identity::claim(dir.path(), NodeId(2), members.clone()).unwrap_err();
         assert!(e.message.contains("belongs to metadata server 1"), "{e}");
-        let e = Identity::claim(dir.path(), NodeId(1), vec![NodeId(1)]).unwrap_err();
-        assert!(e.message.contains("membership"), "{e}");
+        Identity::claim(dir.path(), NodeId(1), vec![NodeId(1)]).unwrap();
         fs::write(dir.path().join("identity"), b"\xff\x00garbage").unwrap();
         assert!(Identity::claim(dir.path(), NodeId(1), members).is_err());
     }
@@ -252,6 +260,8 @@ mod tests {
         for _ in 0..2 {
             Identity::bootstrap(dir.path(), NodeId(1), members()).unwrap();
             assert_eq!(claim().unwrap().standing(), Standing::New);
+            let e = Identity::claim(dir.path(), NodeId(1), vec![NodeId(1)]).unwrap_err();
+            assert!(e.message.contains("bootstrapped with"), "{e}");
         }
         let admitted = Position { index: 7, term: 3 };
         claim().unwrap().stand(Standing::CatchingUp, admitted).unwrap();
@@ -260,6 +270,9 @@ mod tests {
         assert!(Identity::bootstrap(dir.path(), NodeId(1), members()).is_err());
         found.stand(Standing::Member, admitted).unwrap();
         assert!(Identity::bootstrap(dir.path(), NodeId(1), members()).is_err());
+        found.stand(Standing::Removed, admitted).unwrap();
+        let e = Identity::claim(dir.path(), NodeId(1), members()).unwrap_err();
+        assert!(e.message.contains("left its group"), "{e}");
         // What an earlier version wrote has run.
         let text = "format = 1\nnode = 1\nmembers = [1, 2]\ncluster = \"\"\n";
         fs::write(dir.path().join("identity"), text).unwrap();

@@ -7,6 +7,7 @@
 //! Raft tolerates loss, so nothing is retried here: what cannot be sent is dropped and reported,
 //! and Raft sends anew what is still needed.
 
+use crate::config::Member;
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType};
 use raft_prost::Message as _;
@@ -31,6 +32,8 @@ pub struct Lost {
     pub peer: NodeId,
     /// A snapshot was among what was lost.
     pub snapshot: bool,
+    /// It was not lost: the peer knows that this server has left the group.
+    pub removed: bool,
 }
 
 /// The queue to one peer.
@@ -41,9 +44,10 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts the task that sends to `peer`. It ends when the link is dropped.
+    /// Starts the task that sends to `peer`. It ends when the link is dropped. `from`: who sends,
+    /// and where it is reached.
     pub fn start(
-        from: NodeId,
+        from: Member,
         id: NodeId,
         peer: Arc<Peer>,
         deadline: Duration,
@@ -53,7 +57,7 @@ impl Link {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let report = lost.clone();
         tokio::spawn(async move {
-            send_all(from, id, &peer, deadline, cluster, waiting, &report).await;
+            send_all(&from, id, &peer, deadline, cluster, waiting, &report).await;
         });
         Self { peer: id, queue, lost }
     }
@@ -69,7 +73,7 @@ impl Link {
     pub fn send(&self, message: Message) {
         if let Err(e) = self.queue.try_send(message) {
             let snapshot = is_snapshot(&e.into_inner());
-            let _ = self.lost.send(Lost { peer: self.peer, snapshot });
+            let _ = self.lost.send(Lost { peer: self.peer, snapshot, removed: false });
         }
     }
 }
@@ -79,7 +83,7 @@ fn is_snapshot(message: &Message) -> bool {
 }
 
 async fn send_all(
-    from: NodeId,
+    from: &Member,
     id: NodeId,
     peer: &Peer,
     deadline: Duration,
@@ -99,7 +103,8 @@ async fn send_all(
             messages.push(next.encode_to_vec().into());
             bytes += messages[messages.len() - 1].len();
         }
-        let batch = v1::RaftBatch { from: from.0, messages, cluster: cluster() };
+        let address = from.address.clone();
+        let batch = v1::RaftBatch { from: from.id.0, messages, cluster: cluster(), address };
         let now = Instant::now();
         if called.is_some_and(|at| now < at + deadline / CALLS) && !snapshot && peer.tell(&batch) {
             continue;
@@ -118,19 +123,24 @@ async fn send_all(
             while let Ok(stale) = waiting.try_recv() {
                 snapshot |= is_snapshot(&stale);
             }
-            if lost.send(Lost { peer: id, snapshot }).is_err() {
+            if lost.send(Lost { peer: id, snapshot, removed: false }).is_err() {
                 return;
             }
         } else if !healthy {
             tracing::info!(peer = id.0, address = peer.address(), "raft peer is reachable again");
         }
+        if sent.as_ref().is_ok_and(|ack| ack.removed)
+            && lost.send(Lost { peer: id, snapshot, removed: true }).is_err()
+        {
+            return;
+        }
         healthy = sent.is_ok();
     }
 }
 
-/// Takes a batch apart. `me` and `members` bound who may say what to whom.
-pub fn decode(batch: v1::RaftBatch, me: NodeId, members: &[NodeId]) -> Result<Vec<Message>> {
-    if !members.contains(&NodeId(batch.from)) || batch.from == me.0 {
+/// Takes a batch apart: its sender speaks for itself, and to this server.
+pub fn decode(batch: &v1::RaftBatch, me: NodeId) -> Result<Vec<Message>> {
+    if batch.from == 0 || batch.from == me.0 {
         return Err(Error::new(
             ErrorKind::Protocol,
             format!("server {} is not another member of this group", batch.from),
@@ -172,6 +182,7 @@ fn expected(message: &Message) -> bool {
                 | MsgHeartbeatResponse
                 | MsgRequestPreVote
                 | MsgRequestPreVoteResponse
+                | MsgTimeoutNow
         )
     })
 }
@@ -182,28 +193,27 @@ mod tests {
 
     #[test]
     fn only_members_speak_and_only_for_themselves() {
-        let members = [NodeId(1), NodeId(2), NodeId(3)];
         let message = |from, to, msg_type| Message { from, to, msg_type, ..Default::default() };
         let batch = |from, m: Message| v1::RaftBatch {
             from,
             messages: vec![m.encode_to_vec().into()],
-            cluster: Bytes::new(),
+            ..Default::default()
         };
         let heartbeat = MessageType::MsgHeartbeat as i32;
-        let ask = |b| decode(b, NodeId(1), &members);
+        let ask = |b| decode(&b, NodeId(1));
         assert_eq!(ask(batch(2, message(2, 1, heartbeat))).unwrap().len(), 1);
         for bad in [
             batch(1, message(1, 1, heartbeat)),
-            batch(4, message(4, 1, heartbeat)),
+            batch(0, message(0, 1, heartbeat)),
             batch(2, message(3, 1, heartbeat)),
             batch(2, message(2, 3, heartbeat)),
             batch(2, message(2, 1, MessageType::MsgPropose as i32)),
-            batch(2, message(2, 1, MessageType::MsgTimeoutNow as i32)),
+            batch(2, message(2, 1, MessageType::MsgTransferLeader as i32)),
             batch(2, message(2, 1, 77)),
             v1::RaftBatch {
                 from: 2,
                 messages: vec![Bytes::from_static(b"\xff\xff\xff")],
-                cluster: Bytes::new(),
+                ..Default::default()
             },
         ] {
             assert_eq!(ask(bad).unwrap_err().kind, ErrorKind::Protocol);

@@ -1,13 +1,13 @@
 //! Starts one metadata server and runs it until shutdown.
 
-use crate::config::Config;
+use crate::config::{Config, Member};
 use crate::control::{self, ControlService};
 use crate::duties;
 use crate::env::Env;
 use crate::folder::{LOG, STATE};
 use crate::identity::{Identity, Standing};
 use crate::join;
-use crate::node::{Driver, Node, Wiring, cluster_of};
+use crate::node::{Driver, Links, Node, Wiring, cluster_of};
 use crate::raftlog::{LogStorage, Position};
 use crate::replication::{Link, Lost};
 use crate::service::MetadataService;
@@ -18,12 +18,12 @@ use crate::state::StateMachine;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use raft::eraftpb::HardState;
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use weft_net::{Listener, Peers, Transport, Way};
-use weft_proto::{Error, ErrorKind, NodeId, Result, Uuid};
+use weft_proto::{Error, ErrorKind, Result, Uuid};
 
 /// Batches of Raft messages that wait for the event loop.
 const INBOX: usize = 64;
@@ -75,7 +75,7 @@ pub async fn run_in(
             env.blocking(move || LogStorage::make(&log, voters, &HardState::default())).await?;
             identity.stand(Standing::Member, Position::default())?;
         }
-        Standing::CatchingUp | Standing::Member => {}
+        Standing::CatchingUp | Standing::Member | Standing::Removed => {}
     }
     let listener = bind().await?;
     let opening = config.data_dir.join(STATE);
@@ -109,14 +109,12 @@ impl Server {
         let peers = Peers::new(transport, me.clone());
         let cluster = Arc::new(Mutex::new(Bytes::new()));
         let (lost_tx, lost) = mpsc::unbounded_channel();
-        let links = links(&config, &peers, &cluster, &lost_tx);
         let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
-        let snapshots = Arc::new(Snapshots::open(
-            &config.data_dir,
-            &address.unwrap_or_default(),
-            env.clone(),
-            state.clone(),
-        )?);
+        let from = Member { id: config.id, address: address.unwrap_or_default() };
+        let snapshots =
+            Snapshots::open(&config.data_dir, &from.address, env.clone(), state.clone());
+        let snapshots = Arc::new(snapshots?);
+        let links = links(from, config.election_timeout(), &peers, &cluster, lost_tx);
         let (inbox_tx, inbox) = mpsc::channel(INBOX);
         let wiring = Wiring {
             peers: peers.clone(),
@@ -163,6 +161,7 @@ impl Server {
         let mut named = false;
         let mut shutdown = self.shutdown.clone();
         let node = self.node.clone();
+        let mut removed = node.watch_removed();
         let admitted = self.identity.admitted();
         loop {
             let behind = self.identity.standing() == Standing::CatchingUp;
@@ -174,8 +173,11 @@ impl Server {
                     tracing::info!("this server has caught up and stands for election");
                     self.identity.stand(Standing::Member, admitted)?;
                 }
-                map = maps.wait_for(|map| cluster_of(map).is_some()), if !named => {
-                    let cluster = map.ok().and_then(|map| cluster_of(&map));
+                Ok(_) = removed.wait_for(|&removed| removed) => break,
+                cluster = async {
+                    let map = maps.wait_for(|map| cluster_of(map).is_some()).await.ok()?;
+                    cluster_of(&map)
+                }, if !named => {
                     named = true;
                     self.learn(cluster)?;
                 }
@@ -189,6 +191,13 @@ impl Server {
                         metadata server panicked: {e}"))),
                 },
             }
+        }
+        if *removed.borrow() {
+            let server = node.config.id;
+            tracing::warn!(%server, "this server has left its group for good, and ends");
+            self.identity.stand(Standing::Removed, admitted)?;
+            self.tasks.shutdown().await;
+            return Ok(());
         }
         self.stop().await
     }
@@ -219,26 +228,25 @@ impl Server {
     }
 }
 
-/// What Raft messages to each of the others go through.
+/// What Raft messages to the others go through. `from`: this server.
 fn links(
-    config: &Config,
+    from: Member,
+    deadline: Duration,
     peers: &Arc<Peers>,
     cluster: &Arc<Mutex<Bytes>>,
-    lost: &mpsc::UnboundedSender<Lost>,
-) -> BTreeMap<NodeId, Link> {
-    let mut links = BTreeMap::new();
-    for member in config.peers.iter().filter(|p| p.id != config.id) {
-        let known = cluster.clone();
-        let link = Link::start(
-            config.id,
-            member.id,
+    lost: mpsc::UnboundedSender<Lost>,
+) -> Links {
+    let (peers, known) = (peers.clone(), cluster.clone());
+    Links::new(Box::new(move |to| {
+        let known = known.clone();
+        Link::start(
+            from.clone(),
+            to.id,
             // What clients wait for must not wait for the memory that they hold.
-            peers.peer_on(&member.address, Way::Freeing),
-            config.election_timeout(),
+            peers.peer_on(&to.address, Way::Freeing),
+            deadline,
             move || known.lock().clone(),
             lost.clone(),
-        );
-        links.insert(member.id, link);
-    }
-    links
+        )
+    }))
 }

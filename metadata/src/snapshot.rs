@@ -7,6 +7,7 @@
 
 use crate::env::Env;
 use crate::state::StateMachine;
+use crate::tables::members::Membership;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::fs::{self, File};
@@ -37,6 +38,16 @@ pub struct Snapshots {
     made: Mutex<Option<Made>>,
 }
 
+/// A snapshot that was made.
+pub struct NewSnapshot {
+    /// Of the last entry in it.
+    pub index: u64,
+    /// The group as of then, if it is recorded.
+    pub members: Option<Membership>,
+    /// What a follower needs to fetch it.
+    pub manifest: v1::SnapshotManifest,
+}
+
 struct Made {
     manifest: v1::SnapshotManifest,
     dir: PathBuf,
@@ -59,18 +70,17 @@ impl Snapshots {
         Ok(Self { outgoing, incoming, address: address.into(), env, state, made: Mutex::new(None) })
     }
 
-    /// Makes a snapshot of the state as it is. Answers its index and what a follower needs to
-    /// fetch it.
-    pub async fn make(self: &Arc<Self>) -> Result<(u64, v1::SnapshotManifest)> {
+    /// Makes a snapshot of the state as it is.
+    pub async fn make(self: &Arc<Self>) -> Result<NewSnapshot> {
         let this = self.clone();
         self.env.blocking(move || this.make_now()).await
     }
 
-    fn make_now(&self) -> Result<(u64, v1::SnapshotManifest)> {
+    fn make_now(&self) -> Result<NewSnapshot> {
         self.discard();
         let dir = self.outgoing.join("making");
         remove(&dir)?;
-        let index = self.state.checkpoint(&dir)?;
+        let (index, members) = self.state.checkpoint(&dir)?;
         let name = format!("snapshot-{index}");
         let kept = self.outgoing.join(&name);
         remove(&kept)?;
@@ -91,7 +101,7 @@ impl Snapshots {
             v1::SnapshotManifest { snapshot: name, address: self.address.clone(), files };
         *self.made.lock() =
             Some(Made { manifest: manifest.clone(), dir: kept, used: Instant::now() });
-        Ok((index, manifest))
+        Ok(NewSnapshot { index, members, manifest })
     }
 
     /// When a follower last read from the snapshot that is kept, if one is.

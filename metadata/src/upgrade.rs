@@ -181,7 +181,7 @@ mod tests {
     fn an_older_state_in_which_nothing_was_made_is_opened() {
         let dir = tempfile::tempdir().unwrap();
         let machine = StateMachine::open(dir.path()).unwrap();
-        machine.set_applied(3, None).unwrap();
+        machine.set_applied(3).unwrap();
         let whole = machine.dump().unwrap();
         age(&machine);
         drop(machine);

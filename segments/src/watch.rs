@@ -69,8 +69,7 @@ impl MapWatch {
     ) {
         let (mut failed, mut changes) = (0, true);
         for turn in 0.. {
-            let mut servers = metadata.clone();
-            servers.extend(self.current().wire.members.iter().map(|m| m.address.clone()));
+            let servers = self.servers(&metadata);
             let server = &servers[turn % servers.len()];
             let before = self.current().epoch;
             let end = tokio::select! {
@@ -87,6 +86,17 @@ impl MapWatch {
             }
             sleep(rng.backoff(failed)).await;
         }
+    }
+
+    /// The metadata servers to ask, in this order: those of the map, then others of `configured`.
+    pub fn servers(&self, configured: &[String]) -> Vec<String> {
+        let map = self.current();
+        let members = map.wire.members.iter().filter(|m| !m.address.is_empty());
+        let mut servers: Vec<String> = members.map(|m| m.address.clone()).collect();
+        servers.extend(
+            configured.iter().filter(|c| !servers.contains(c)).cloned().collect::<Vec<_>>(),
+        );
+        servers
     }
 
     async fn watch(

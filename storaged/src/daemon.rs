@@ -298,7 +298,9 @@ impl Membership {
             stopping,
             damaged: self.targets.damaged(),
         };
-        self.group.call(request).await.map(drop)
+        let reply = self.group.call(request).await?;
+        self.group.learn(reply.metadata);
+        Ok(())
     }
 }
 

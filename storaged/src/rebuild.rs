@@ -263,7 +263,12 @@ impl Rebuilder {
             let cluster = engine.cluster().map(|c| c.0.to_vec()).unwrap_or_default();
             let (target, chunks) = (q.target, q.chunks.clone());
             let question = v1::CheckChunksRequest { cluster: cluster.into(), target, chunks };
-            let answer = rebuilder.group.lock().await.call(question).await?;
+            let members = rebuilder.map.current();
+            let members = members.wire.members.iter().map(|m| m.address.clone());
+            let mut group = rebuilder.group.lock().await;
+            group.learn(members);
+            let answer = group.call(question).await?;
+            drop(group);
             let unwanted: BTreeSet<u32> = answer.unwanted.into_iter().collect();
             let named = (0u32..).zip(q.chunks).filter(|(at, _)| unwanted.contains(at));
             let named: Vec<ChunkId> =

@@ -16,7 +16,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// `list` is what the mount was told; the map names the others.
+    /// `list` is what the mount was told, at least one; the map names those that are there now.
     pub fn new(list: Vec<String>, map: Arc<MapWatch>) -> Self {
         Self { map, known: Mutex::new(Known { list, leader: None, next: 0 }) }
     }
@@ -27,14 +27,10 @@ impl Servers {
         if let Some(leader) = &known.leader {
             return leader.clone();
         }
-        let members = &self.map.current().wire.members;
-        let count = known.list.len() + members.len();
-        let turn = known.next % count.max(1);
+        let mut servers = self.map.servers(&known.list);
+        let turn = known.next % servers.len().max(1);
         known.next += 1;
-        match known.list.get(turn) {
-            Some(server) => server.clone(),
-            None => members[turn - known.list.len()].address.clone(),
-        }
+        servers.swap_remove(turn)
     }
 
     /// This one answers as the leader does.

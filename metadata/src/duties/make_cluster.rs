@@ -18,7 +18,7 @@ pub async fn make_cluster(node: &Node) {
             .config
             .peers
             .iter()
-            .map(|p| v1::NodeInfo { id: p.id.0, address: p.address.clone() })
+            .map(|p| v1::NodeInfo { id: p.id.0, address: p.address.clone(), ..Default::default() })
             .collect();
         let entry = v1::InitClusterEntry {
             cluster: cluster.to_vec().into(),

@@ -4,6 +4,7 @@
 //! decide goes through the log ([`propose`]), so that a duty cut off in the middle is taken up by
 //! the next leader.
 
+mod change_members;
 mod clear_sessions;
 mod collect_garbage;
 mod expire_sessions;
@@ -46,6 +47,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     let mut duties = JoinSet::new();
     let (n, ..) = all();
     duties.spawn(async move { make_cluster::make_cluster(&n).await });
+    let (n, ..) = all();
+    duties.spawn(async move { change_members::change_members(&n).await });
     let (n, ..) = all();
     duties.spawn(async move { expire_sessions::expire_sessions(&n).await });
     let (n, ..) = all();

@@ -8,23 +8,27 @@ impl Node {
     /// Has the group note that a server lost its disk and starts anew. Answers what it must know to
     /// take part again; see [`crate::join`]. The same request again is told the same: its server
     /// was silent all the while. One entry for a server is under way at a time, whoever gives up
-    /// waiting for it. Errors: `Protocol`, it is not another server of this group; `Invalid`, it is
-    /// configured with others; those of [`Self::propose`].
+    /// waiting for it. Errors: `NotFound`, it does not belong to this group; `Invalid`, it has left
+    /// it; those of [`Self::propose`].
     pub async fn admit(self: &Arc<Self>, request: v1::JoinRequest) -> Result<v1::JoinReply> {
         let server = NodeId(request.node);
-        let Some(admission) = self.admissions.get(&server).cloned() else {
-            let what = format!("server {server} is not another member of this group");
-            return Err(Error::new(ErrorKind::Protocol, what));
-        };
-        let mut members: Vec<u64> = self.config.peers.iter().map(|p| p.id.0).collect();
-        members.sort_unstable();
-        if !request.members.is_empty() && request.members != members {
+        let group = self.membership();
+        if group.removed.contains(&server.0) {
             let what = format!(
-                "the group is made of servers {members:?}, server {server} is configured with {:?}",
-                request.members
+                "server {server} has left the group for good: give this one another number, and \
+                 add it with `weft metadata add`"
             );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
+        if server == self.config.id || group.get(server.0).is_none() {
+            let what = format!(
+                "server {server} does not belong to the group: add it with `weft metadata add \
+                 {server} ADDRESS`"
+            );
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        let admission = self.admissions.lock().entry(server).or_default().clone();
+        let members = group.founders.clone();
         let mut last = admission.lock_owned().await;
         let node = self.clone();
         let admitted = tokio::spawn(async move {

@@ -5,8 +5,10 @@
 //! decoded was written by a newer version, and stops the server rather than let states differ.
 
 use crate::state::StateMachine;
+use crate::tables::members;
+use bytes::Bytes;
 use prost::Message;
-use raft::eraftpb::{Entry, EntryType};
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use weft_proto::{Error, ErrorKind, Result, v1};
@@ -26,6 +28,8 @@ pub struct Applied {
     pub map_changed: bool,
     /// Servers that start anew with an empty log.
     pub admitted: Vec<u64>,
+    /// Changes of the group that were carried out, with their indexes.
+    pub members: Vec<(u64, ConfChangeV2)>,
 }
 
 /// Bytes of an entry that count against the limit of what waits to be applied.
@@ -58,21 +62,18 @@ pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Resu
     for entry in entries {
         applied.last = entry.index;
         applied.bytes += size(&entry);
-        if entry.entry_type != EntryType::EntryNormal as i32 {
-            return Err(newer(entry.index, "it changes the group's membership"));
-        }
         if entry.data.is_empty() {
-            continue; // A new leader's first entry.
+            continue; // A new leader's first entry, or a change of the group that Raft refused.
         }
-        let change = v1::LogEntry::decode(bytes::Bytes::from(entry.data))
-            .map_err(|e| newer(entry.index, &e.to_string()))?;
+        let (index, term) = (entry.index, entry.term);
+        let change = decode(entry.entry_type, entry.data).map_err(|why| newer(index, &why))?;
         applied.time_ns = applied.time_ns.max(change.time_ns);
         applied.map_changed |= touches_map(&change);
         if let Some(v1::log_entry::Body::AdmitServer(admit)) = &change.body {
             applied.admitted.push(admit.node);
         }
-        terms.push(entry.term);
-        changes.push((entry.index, change));
+        terms.push(term);
+        changes.push((index, change));
     }
     if !changes.is_empty() {
         let replies = state.apply(&changes)?;
@@ -82,18 +83,54 @@ pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Resu
             .zip(replies)
             .map(|(((index, _), term), reply)| (*index, term, reply))
             .collect();
+        for (index, change) in &changes {
+            let done = |(i, _, reply): &(u64, u64, v1::StoredReply)| i == index && reply.error == 0;
+            if let Some(v1::log_entry::Body::ChangeMembers(entry)) = &change.body
+                && applied.answers.iter().any(done)
+            {
+                applied.members.push((*index, members::conf_change(entry)));
+            }
+        }
     }
     if changes.last().is_none_or(|(index, _)| *index < applied.last) {
-        state.set_applied(applied.last, None)?;
+        state.set_applied(applied.last)?;
     }
     Ok(applied)
+}
+
+/// What an entry holds. A change of the group travels in an entry of Raft's own for that, and no
+/// other.
+fn decode(kind: i32, data: Vec<u8>) -> std::result::Result<v1::LogEntry, String> {
+    let read = |data: Vec<u8>| v1::LogEntry::decode(Bytes::from(data)).map_err(|e| e.to_string());
+    let of_group = |e: &v1::LogEntry| matches!(e.body, Some(v1::log_entry::Body::ChangeMembers(_)));
+    let (change, expected) = match EntryType::from_i32(kind) {
+        Some(EntryType::EntryNormal) => (read(data)?, false),
+        Some(EntryType::EntryConfChangeV2) => {
+            let raft = raft_prost::Message::decode(&data[..]);
+            let raft: ConfChangeV2 = raft.map_err(|e: raft_prost::DecodeError| e.to_string())?;
+            (read(raft.context)?, true)
+        }
+        _ => return Err("it is of an unknown kind".into()),
+    };
+    if of_group(&change) != expected {
+        return Err("it changes the group's membership in another way".into());
+    }
+    Ok(change)
 }
 
 fn touches_map(entry: &v1::LogEntry) -> bool {
     use v1::log_entry::Body::*;
     matches!(
         entry.body,
-        Some(InitCluster(_) | RegisterTarget(_) | SetTargetState(_) | SetPgs(_) | MoveSeats(_))
+        Some(
+            InitCluster(_)
+                | RegisterTarget(_)
+                | SetTargetState(_)
+                | SetPgs(_)
+                | MoveSeats(_)
+                | SetServer(_)
+                | ChangeMembers(_)
+        )
     )
 }
 

@@ -10,16 +10,17 @@
 //! lease before; Raft's timeouts come from the node's own seed.
 
 use super::apply::{self, Applied};
+use super::group::{HandOver, Links};
 use super::outbox::Outbox;
 use super::proposal::{Pending, Proposal};
 use super::setup::{LogJob, log_writer, logger, raft_config};
-use super::{Node, not_leader};
-use crate::config::Config;
+use super::{Abdication, Node};
+use crate::config::{Config, Member};
 use crate::env::Env;
 use crate::folder::{LOG, MOVE_AWAY};
 use crate::raftlog::{Append, LogDb, LogStorage, Position};
-use crate::replication::{Link, Lost};
-use crate::snapshot::Snapshots;
+use crate::replication::Lost;
+use crate::snapshot::{NewSnapshot, Snapshots};
 use crate::state::StateMachine;
 use crate::worker::Worker;
 use raft::eraftpb::{Entry, Message, MessageType};
@@ -33,7 +34,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use weft_net::Peers;
-use weft_proto::{Error, ErrorKind, NodeId, Result, v1};
+use weft_proto::{Error, ErrorKind, NodeId, Result};
 
 /// Most proposals in the log that wait for their answer.
 const MAX_PENDING: usize = 8192;
@@ -50,8 +51,9 @@ mod tests;
 /// What connects a node to the other parts of the server.
 pub struct Wiring {
     pub peers: Arc<Peers>,
-    pub links: BTreeMap<NodeId, Link>,
-    pub inbox: mpsc::Receiver<Vec<Message>>,
+    pub links: Links,
+    /// From another server, each with where that says it is.
+    pub inbox: mpsc::Receiver<(Member, Vec<Message>)>,
     pub lost: mpsc::UnboundedReceiver<Lost>,
     pub snapshots: Arc<Snapshots>,
     /// The entry that admitted this server when its disk was lost; index 0: none. Before its log
@@ -63,7 +65,7 @@ pub struct Wiring {
 
 /// Slow work that was done beside the loop.
 pub(super) enum Side {
-    Made(Result<(u64, v1::SnapshotManifest)>),
+    Made(Result<NewSnapshot>),
     Fetched(Box<Message>, Result<PathBuf>),
     /// The state is durable up to this index.
     Synced(Result<u64>),
@@ -112,7 +114,9 @@ pub struct Driver {
     pub(super) syncing: bool,
     pub(super) snapshot_sent: BTreeMap<u64, Instant>,
     /// When each of the others was last heard of.
-    heard: BTreeMap<u64, Instant>,
+    pub(super) heard: BTreeMap<u64, Instant>,
+    abdications: mpsc::Receiver<Abdication>,
+    pub(super) hands_over: Option<HandOver>,
 }
 
 impl Driver {
@@ -124,7 +128,11 @@ impl Driver {
         wiring: Wiring,
     ) -> Result<(Arc<Node>, Self)> {
         let applied_index = state.applied();
-        let storage = LogStorage::open(&config.data_dir.join(LOG), applied_index)?;
+        let mut storage = LogStorage::open(&config.data_dir.join(LOG), applied_index)?;
+        // The log says with whom it begins; who belongs to the group since is what was applied.
+        if let Some(members) = state.membership()?.filter(|m| !m.members.is_empty()) {
+            storage.set_conf_state(members.conf_state());
+        }
         let log = storage.db();
         let mute_until = storage.has_history().then(|| Instant::now() + config.election_timeout());
         let raw =
@@ -136,6 +144,7 @@ impl Driver {
         let (side_done, side) = mpsc::unbounded_channel();
         let (proposals_tx, proposals) = mpsc::channel(BURST);
         let (barriers_tx, barriers) = mpsc::channel(BURST);
+        let (abdications_tx, abdications) = mpsc::channel(1);
         let start =
             |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
         let writer = Worker::start("raft-log", env.threads, log_writer(log.clone(), written_tx))
@@ -143,9 +152,10 @@ impl Driver {
         let applier =
             Worker::start("apply", env.threads, apply::applier(state.clone(), applied_tx))
                 .map_err(start)?;
-        let node = Arc::new(Node::new(config, env, state, proposals_tx, barriers_tx)?);
+        let node =
+            Arc::new(Node::new(config, env, state, proposals_tx, barriers_tx, abdications_tx)?);
         let rng = node.env.rng(node.config.id.0);
-        let driver = Self {
+        let mut driver = Self {
             node: node.clone(),
             raw,
             log,
@@ -179,7 +189,10 @@ impl Driver {
             syncing: false,
             snapshot_sent: BTreeMap::new(),
             heard: BTreeMap::new(),
+            abdications,
+            hands_over: None,
         };
+        driver.publish_members()?;
         Ok((node, driver))
     }
 
@@ -202,11 +215,15 @@ impl Driver {
                 _ = tick.tick() => self.on_tick()?,
                 Some(written) = self.written.recv() => self.on_written(written?),
                 Some(applied) = self.applied.recv() => self.on_applied(applied?)?,
-                Some(messages) = self.wiring.inbox.recv() => self.on_messages(messages)?,
+                Some((from, messages)) = self.wiring.inbox.recv() => {
+                    self.on_sender(from);
+                    self.on_messages(messages)?;
+                }
                 _ = self.proposals.recv_many(&mut proposals, BURST), if room => {}
                 Some(reader) = self.barriers.recv() => self.on_reader(reader),
                 Some(lost) = self.wiring.lost.recv() => self.on_lost(&lost),
                 Some(side) = self.side.recv() => self.on_side(side)?,
+                Some(abdication) = self.abdications.recv() => self.on_abdication(abdication),
             }
             self.drain()?;
             if self.leads.is_none() || self.pending.len() < MAX_PENDING {
@@ -243,7 +260,8 @@ impl Driver {
             self.on_applied(applied?)?;
         }
         for _ in 0..BURST {
-            let Ok(messages) = self.wiring.inbox.try_recv() else { break };
+            let Ok((from, messages)) = self.wiring.inbox.try_recv() else { break };
+            self.on_sender(from);
             self.on_messages(messages)?;
         }
         for _ in 0..BURST {
@@ -280,6 +298,8 @@ impl Driver {
         if self.leads.is_some() && (self.node.lease.take_used() || !self.readers.is_empty()) {
             self.start_round();
         }
+        self.hand_over();
+        self.note_followers();
         self.care_for_snapshots();
         self.compact();
         self.leave_to_others()
@@ -290,8 +310,13 @@ impl Driver {
     /// damaged.
     fn leave_to_others(&self) -> Result<()> {
         let patience = self.node.config.election_timeout();
-        let answer = self.heard.values().filter(|heard| heard.elapsed() < patience).count();
-        let replaceable = self.leads.is_some() && 2 * answer > self.node.config.peers.len();
+        let conf = self.raw.raft.prs().conf().voters();
+        let answers = |id: u64| self.heard.get(&id).is_some_and(|at| at.elapsed() < patience);
+        let (answer, voters) = conf
+            .ids()
+            .iter()
+            .fold((0, 0), |(answer, voters), id| (answer + usize::from(answers(id)), voters + 1));
+        let replaceable = self.leads.is_some() && 2 * answer > voters;
         self.node.replaceable.store(replaceable, Ordering::Relaxed);
         match self.node.state.failure() {
             Some(failure) if replaceable => {
@@ -365,6 +390,10 @@ impl Driver {
     }
 
     fn on_lost(&mut self, lost: &Lost) {
+        if lost.removed {
+            self.node.removed.send_replace(true);
+            return;
+        }
         self.raw.report_unreachable(lost.peer.0);
         if lost.snapshot {
             self.snapshot_sent.remove(&lost.peer.0);
@@ -396,8 +425,7 @@ impl Driver {
         for proposal in proposals.iter_mut() {
             self.last_time_ns = now.max(self.last_time_ns.saturating_add(1));
             proposal.stamp(self.last_time_ns);
-            let data = std::mem::take(&mut proposal.data);
-            message.entries.push(Entry { data, ..Default::default() });
+            message.entries.push(proposal.entry());
         }
         let mut index = self.raw.raft.raft_log.last_index();
         match self.raw.step(message) {
@@ -435,6 +463,7 @@ impl Driver {
     fn on_applied(&mut self, applied: Applied) -> Result<()> {
         self.applying -= applied.bytes;
         self.last_time_ns = self.last_time_ns.max(applied.time_ns);
+        self.on_members(&applied.members)?;
         self.raw.advance_apply_to(applied.last);
         if !applied.answers.is_empty() && self.pending.len() > 0 {
             self.node.soft.with(|sessions| {
@@ -516,7 +545,7 @@ impl Driver {
             if message.msg_type == MessageType::MsgSnapshot as i32 {
                 self.snapshot_sent.insert(message.to, Instant::now());
             }
-            if let Some(link) = self.wiring.links.get(&NodeId(message.to)) {
+            if let Some(link) = self.wiring.links.get(message.to) {
                 link.send(message);
             }
         }
@@ -537,7 +566,7 @@ impl Driver {
 
     pub(super) fn not_leader(&self) -> Error {
         let leader = Some(NodeId(self.raw.raft.leader_id)).filter(|id| id.0 != 0);
-        not_leader(&self.node.config, leader)
+        self.node.not_leader_but(leader)
     }
 }
 

@@ -3,7 +3,6 @@
 
 use super::driver::Driver;
 use super::{View, map_of};
-use raft::StateRole;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -53,7 +52,7 @@ impl Driver {
     pub(super) fn publish(&mut self) -> Result<()> {
         let raft = &self.raw.raft;
         let (term, leader) = (raft.term, Some(NodeId(raft.leader_id)).filter(|id| id.0 != 0));
-        let leads = (raft.state == StateRole::Leader).then_some(term);
+        let leads = self.answers_as_leader().then_some(term);
         self.node.commit.store(raft.raft_log.committed, Ordering::Relaxed);
         if leads != self.leads {
             self.leads = leads;
@@ -96,11 +95,12 @@ impl Driver {
         }
     }
 
-    pub(super) fn publish_map(&self) -> Result<()> {
+    pub(super) fn publish_map(&mut self) -> Result<()> {
         let (map, before) = (map_of(&self.node.state)?, self.node.map());
         if map.epoch > before.epoch {
             self.node.map_changes.lock().note(&before, &map);
             self.node.map.send_replace(Arc::new(map));
+            self.publish_members()?;
         }
         Ok(())
     }

@@ -11,14 +11,17 @@ mod apply;
 mod compaction;
 mod disk;
 mod driver;
+mod group;
 mod leading;
 mod lease;
+mod members;
 mod outbox;
 mod proposal;
 mod setup;
 mod snapshots;
 
 pub use driver::{Driver, Wiring};
+pub use group::Links;
 pub use proposal::Effect;
 
 use crate::config::Config;
@@ -28,6 +31,7 @@ use crate::raftlog::Position;
 use crate::soft::SoftState;
 use crate::soft::repair::Progress;
 use crate::state::StateMachine;
+use crate::tables::members::{Membership, conf_change};
 use bytes::Bytes;
 use lease::Lease;
 use parking_lot::Mutex;
@@ -72,10 +76,21 @@ pub struct Node {
     barriers: mpsc::Sender<oneshot::Sender<Result<()>>>,
     /// The others, with the last request of each to be admitted and what that was told. Held while
     /// an entry is under way.
-    admissions: BTreeMap<NodeId, Admission>,
+    admissions: Mutex<BTreeMap<NodeId, Admission>>,
+    membership: Mutex<Arc<Membership>>,
+    /// What the leader knows of the others.
+    followers: Mutex<Vec<v1::MemberStat>>,
+    /// What a change of the group waits for.
+    waits: Mutex<String>,
+    abdications: mpsc::Sender<Abdication>,
+    /// This server has left the group.
+    removed: watch::Sender<bool>,
     /// This server leads, and a majority of the group answers without it.
     replaceable: AtomicBool,
 }
+
+/// To whom the lead is to go (`None`: whoever is furthest), and who asks.
+type Abdication = (Option<NodeId>, oneshot::Sender<Result<NodeId>>);
 
 type Admission = Arc<tokio::sync::Mutex<Option<(Bytes, v1::JoinReply)>>>;
 
@@ -89,10 +104,9 @@ impl Node {
         state: Arc<StateMachine>,
         proposals: mpsc::Sender<Proposal>,
         barriers: mpsc::Sender<oneshot::Sender<Result<()>>>,
+        abdications: mpsc::Sender<Abdication>,
     ) -> Result<Self> {
         let applied = state.applied();
-        let me = config.id;
-        let others = config.peers.clone().into_iter().map(|p| p.id).filter(|&id| id != me);
         Ok(Self {
             lease: Lease::new(config.election_timeout()),
             soft: SoftState::default(),
@@ -104,7 +118,12 @@ impl Node {
             commit: AtomicU64::new(applied),
             proposals,
             barriers,
-            admissions: others.map(|id| (id, Default::default())).collect(),
+            admissions: Mutex::default(),
+            membership: Mutex::new(Arc::new(membership_of(&state, &config)?)),
+            followers: Mutex::default(),
+            waits: Mutex::default(),
+            abdications,
+            removed: watch::Sender::new(false),
             replaceable: AtomicBool::new(false),
             state,
             env,
@@ -165,14 +184,22 @@ impl Node {
         Ok(())
     }
 
-    /// The address of a member.
-    pub fn address_of(&self, id: NodeId) -> Option<&str> {
-        self.config.peers.iter().find(|p| p.id == id).map(|p| p.address.as_str())
-    }
-
     /// The error for who asks a server that does not lead.
     pub fn not_leader(&self) -> Error {
-        not_leader(&self.config, self.view().leader)
+        self.not_leader_but(self.view().leader)
+    }
+
+    /// As [`Self::not_leader`], for who knows better who leads.
+    fn not_leader_but(&self, leader: Option<NodeId>) -> Error {
+        let me = self.config.id;
+        let address =
+            leader.filter(|&id| id != me).and_then(|id| self.address_of(id)).unwrap_or_default();
+        let message = if address.is_empty() {
+            format!("metadata server {me} does not lead and knows no leader now")
+        } else {
+            format!("metadata server {me} does not lead; {address} does")
+        };
+        Error { kind: ErrorKind::NotLeader, message, hint: address }
     }
 
     /// What to answer in place of an error: if this server cannot read its state, and another can
@@ -220,6 +247,10 @@ impl Node {
         body: v1::log_entry::Body,
         effect: Effect,
     ) -> Result<(Position, v1::MetaReply)> {
+        let members = match &body {
+            v1::log_entry::Body::ChangeMembers(entry) => Some(conf_change(entry)),
+            _ => None,
+        };
         let data = v1::LogEntry { time_ns: 0, body: Some(body) }.encode_to_vec();
         if data.len() > MAX_ENTRY {
             return Err(Error::new(
@@ -231,7 +262,7 @@ impl Node {
             ));
         }
         let (reply, answer) = oneshot::channel();
-        let proposal = Proposal { data, effect, reply };
+        let proposal = Proposal { data, members, effect, reply };
         self.proposals.send(proposal).await.map_err(|_| stopping())?;
         let (at, stored) = answer.await.map_err(|_| stopping())??;
         match stored.error {
@@ -251,20 +282,6 @@ impl Node {
     }
 }
 
-fn not_leader(config: &Config, leader: Option<NodeId>) -> Error {
-    let address = leader
-        .filter(|&id| id != config.id)
-        .and_then(|id| config.peers.iter().find(|p| p.id == id))
-        .map(|p| p.address.clone())
-        .unwrap_or_default();
-    let message = if address.is_empty() {
-        format!("metadata server {} does not lead and knows no leader now", config.id)
-    } else {
-        format!("metadata server {} does not lead; {address} does", config.id)
-    };
-    Error { kind: ErrorKind::NotLeader, message, hint: address }
-}
-
 /// The error for who asked for a change that is in the log of a server that has lost its lead: it
 /// may take effect yet, or not. `not_leader` knows who leads.
 fn in_doubt(not_leader: &Error) -> Error {
@@ -279,6 +296,21 @@ fn stopping() -> Error {
 /// The cluster's identity in a map, once the cluster was made.
 pub fn cluster_of(map: &v1::ClusterMap) -> Option<Uuid> {
     Uuid::from_slice(&map.cluster).filter(|c| *c != Uuid::NIL)
+}
+
+/// Who belongs to the group: as the state says, or, before the cluster is made, the configuration.
+fn membership_of(state: &StateMachine, config: &Config) -> Result<Membership> {
+    let peers = config.peers.iter().map(|p| v1::NodeInfo {
+        id: p.id.0,
+        address: p.address.clone(),
+        ..Default::default()
+    });
+    Ok(match state.membership()? {
+        // A cluster that was made without them: tests.
+        Some(recorded) if recorded.members.is_empty() => Membership::founded_by(peers.collect()),
+        Some(recorded) => recorded,
+        None => Membership::founded_by(peers.collect()),
+    })
 }
 
 /// The cluster map; an empty one before the cluster is made.

@@ -2,6 +2,7 @@
 
 use crate::raftlog::Position;
 use crate::soft::sessions::Sessions;
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
 use std::collections::VecDeque;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -78,6 +79,8 @@ pub type Asker = oneshot::Sender<Result<(Position, v1::StoredReply)>>;
 /// An entry that waits to be proposed. Its time is added when it is.
 pub struct Proposal {
     pub data: Vec<u8>,
+    /// What it changes of the group, for Raft.
+    pub members: Option<ConfChangeV2>,
     pub effect: Effect,
     pub reply: Asker,
 }
@@ -87,6 +90,17 @@ impl Proposal {
     pub fn stamp(&mut self, time_ns: i64) {
         self.data.push(1 << 3);
         prost::encoding::encode_varint(time_ns as u64, &mut self.data);
+    }
+
+    /// The entry that is put into the log.
+    pub fn entry(&mut self) -> Entry {
+        let mut entry = Entry { data: std::mem::take(&mut self.data), ..Default::default() };
+        if let Some(mut change) = self.members.take() {
+            change.context = entry.data;
+            entry.data = raft_prost::Message::encode_to_vec(&change);
+            entry.set_entry_type(EntryType::EntryConfChangeV2);
+        }
+        entry
     }
 }
 
@@ -153,7 +167,7 @@ mod tests {
         for time in [1, -5, i64::MAX] {
             let data = v1::LogEntry { time_ns: 0, body: Some(body.clone()) }.encode_to_vec();
             let (reply, _) = oneshot::channel();
-            let mut proposal = Proposal { data, effect: Effect::Nothing, reply };
+            let mut proposal = Proposal { data, members: None, effect: Effect::Nothing, reply };
             proposal.stamp(time);
             let entry = v1::LogEntry::decode(&proposal.data[..]).unwrap();
             assert_eq!((entry.time_ns, entry.body.as_ref()), (time, Some(&body)));

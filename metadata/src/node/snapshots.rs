@@ -6,6 +6,7 @@
 
 use super::driver::{Driver, Side, ended, raft_failed};
 use crate::raftlog::{Append, Position};
+use crate::snapshot::NewSnapshot;
 use prost::Message as _;
 use raft::eraftpb::{Message, Snapshot, SnapshotMetadata};
 use raft::{Ready, SnapshotStatus, Storage as _};
@@ -102,7 +103,7 @@ impl Driver {
             }
             Side::Made(made) => {
                 self.making = false;
-                match made.and_then(|(index, manifest)| self.offer(index, &manifest)) {
+                match made.and_then(|made| self.offer(made)) {
                     Ok(()) => {}
                     Err(e) => tracing::warn!("could not make a snapshot: {e}"),
                 }
@@ -115,10 +116,13 @@ impl Driver {
         Ok(())
     }
 
-    pub(super) fn offer(&mut self, index: u64, manifest: &v1::SnapshotManifest) -> Result<()> {
+    pub(super) fn offer(&mut self, snapshot: NewSnapshot) -> Result<()> {
+        let NewSnapshot { index, members, manifest } = snapshot;
         let store = self.raw.mut_store();
         let term = store.term(index).map_err(raft_failed)?;
-        let conf_state = Some(store.conf_state().clone());
+        // As of the snapshot: it may have changed since.
+        let recorded = members.filter(|m| !m.members.is_empty()).map(|m| m.conf_state());
+        let conf_state = Some(recorded.unwrap_or_else(|| store.conf_state().clone()));
         let metadata = Some(SnapshotMetadata { conf_state, index, term });
         store.offer_snapshot(Some(Snapshot { data: manifest.encode_to_vec(), metadata }));
         Ok(())

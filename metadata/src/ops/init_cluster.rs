@@ -39,6 +39,7 @@ impl Operation for v1::InitClusterEntry {
             epoch: 1,
             members: self.members.clone(),
             shard: self.shard,
+            ..Default::default()
         });
         let (id, name) = DEFAULT_POOL;
         tx.put(schema::pool(id), &Pool { name: name.into(), profile: profile.into() });

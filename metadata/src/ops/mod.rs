@@ -4,6 +4,7 @@
 //! Permissions are the business of the client's kernel; what is checked here is structure.
 
 mod accessed;
+mod change_members;
 mod check;
 mod close_session;
 mod commit_extents;
@@ -40,6 +41,7 @@ mod set_attr;
 mod set_layout;
 mod set_lock;
 mod set_pgs;
+mod set_server;
 mod set_target_state;
 mod set_xattr;
 mod stat_fs;
@@ -163,6 +165,8 @@ pub(crate) fn of_leader(body: &Body) -> Option<&dyn Change> {
         Body::SegmentsFreed(op) => Some(op),
         Body::TrimFiles(op) => Some(op),
         Body::MoveSeats(op) => Some(op),
+        Body::SetServer(op) => Some(op),
+        Body::ChangeMembers(op) => Some(op),
         Body::Client(_) | Body::AdmitServer(_) => None,
     }
 }

@@ -73,6 +73,11 @@ impl LogStorage {
         &self.conf_state
     }
 
+    /// The group's configuration is another now.
+    pub fn set_conf_state(&mut self, conf_state: ConfState) {
+        self.conf_state = conf_state;
+    }
+
     /// Whether this server has ever voted or followed.
     pub fn has_history(&self) -> bool {
         self.hard_state.term > 0

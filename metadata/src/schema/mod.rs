@@ -6,7 +6,7 @@
 //!
 //! | tag | key | record |
 //! |---|---|---|
-//! | meta | name | applied index, Raft configuration, format, counters, cluster |
+//! | meta | name | applied index, format, counters, cluster |
 //! | inode | ino | [`Inode`] |
 //! | dentry | parent, name | [`Dentry`] |
 //! | index | parent, cookie | [`IndexEntry`] |
@@ -44,10 +44,9 @@ pub(crate) const FORMAT: u64 = 4;
 const GROUP: u16 = 0;
 
 pub(crate) const APPLIED: &str = "applied";
-pub(crate) const CONF_STATE: &str = "conf_state";
 pub(crate) const FORMAT_NAME: &str = "format";
 const COUNTERS: &str = "counters";
-const CLUSTER: &str = "cluster";
+pub(crate) const CLUSTER: &str = "cluster";
 
 /// What a key names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

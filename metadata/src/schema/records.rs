@@ -199,6 +199,12 @@ pub(crate) struct Cluster {
     /// The shard of the namespace that this group owns.
     #[prost(uint32, tag = "4")]
     pub shard: u32,
+    /// The servers that the group began with; empty: those that are its members still.
+    #[prost(uint64, repeated, tag = "5")]
+    pub founders: Vec<u64>,
+    /// Servers that have left the group. Their numbers are never given again.
+    #[prost(uint64, repeated, tag = "6")]
+    pub removed: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

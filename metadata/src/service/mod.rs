@@ -8,6 +8,7 @@ mod locks;
 mod opens;
 mod reads;
 
+use crate::config::Member;
 use crate::node::Node;
 use crate::operation::GRANT;
 use crate::ops;
@@ -34,13 +35,15 @@ const MAX_LONG_READS: usize = 2;
 /// What asks for a long answer is no longer, in bytes.
 const ASKING: usize = 1 << 10;
 
+/// Where Raft messages go, with who sent them.
+type Inbox = mpsc::Sender<(Member, Vec<raft::eraftpb::Message>)>;
+
 /// One server's answers.
 pub struct MetadataService {
     node: Arc<Node>,
     targets: Arc<Targets>,
     snapshots: Arc<Snapshots>,
-    inbox: mpsc::Sender<Vec<raft::eraftpb::Message>>,
-    members: Vec<NodeId>,
+    inbox: Inbox,
     shutdown: watch::Receiver<bool>,
     long_reads: Arc<Semaphore>,
 }
@@ -50,12 +53,11 @@ impl MetadataService {
         node: Arc<Node>,
         targets: Arc<Targets>,
         snapshots: Arc<Snapshots>,
-        inbox: mpsc::Sender<Vec<raft::eraftpb::Message>>,
+        inbox: Inbox,
         shutdown: watch::Receiver<bool>,
     ) -> Self {
-        let members = node.config.peers.iter().map(|p| p.id).collect();
         let long_reads = Arc::new(Semaphore::new(MAX_LONG_READS));
-        Self { node, targets, snapshots, inbox, members, shutdown, long_reads }
+        Self { node, targets, snapshots, inbox, shutdown, long_reads }
     }
 
     async fn raft(&self, batch: v1::RaftBatch, address: &str) -> Result<v1::RaftAck> {
@@ -66,10 +68,22 @@ impl MetadataService {
                 format!("metadata server {} at {} belongs to another cluster", batch.from, address),
             ));
         }
-        let messages = replication::decode(batch, self.node.config.id, &self.members)?;
+        let messages = replication::decode(&batch, self.node.config.id)?;
+        let group = self.node.membership();
+        if group.removed.contains(&batch.from) {
+            return Ok(v1::RaftAck { removed: true });
+        }
+        // Who is not known here may have come by entries that this server has yet to be sent: it
+        // says which cluster it is of, and where it is.
+        let stranger = group.get(batch.from).is_none();
+        if stranger && (batch.cluster.is_empty() || batch.address.is_empty()) {
+            let what = format!("server {} is not another member of this group", batch.from);
+            return Err(Error::new(ErrorKind::Protocol, what));
+        }
+        let from = Member { id: NodeId(batch.from), address: batch.address };
         let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
-        self.inbox.send(messages).await.map_err(stopping)?;
-        Ok(v1::RaftAck {})
+        self.inbox.send((from, messages)).await.map_err(stopping)?;
+        Ok(v1::RaftAck { removed: false })
     }
 
     async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {

@@ -20,6 +20,7 @@ use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
 use crate::schema::{self, Tag};
 use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn};
+use crate::tables::members::Membership;
 use crate::tables::{cluster, locks};
 use crate::upgrade;
 use parking_lot::Mutex;
@@ -148,18 +149,14 @@ impl StateMachine {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Records that entries up to `index` that change no state (empty ones, changes of the Raft
-    /// configuration) are applied, and the configuration that the last made, if any.
-    pub fn set_applied(&self, index: u64, conf_state: Option<&[u8]>) -> Result<()> {
+    /// Records that entries up to `index` that change no state (empty ones) are applied.
+    pub fn set_applied(&self, index: u64) -> Result<()> {
         let _writer = self.writer.lock();
         let index = index.max(self.applied());
         let changes = self.store.newest(|base| {
             let mut tx = Txn::new(base);
             tx.put_number(schema::APPLIED, index);
             tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
-            if let Some(conf) = conf_state {
-                tx.put_bytes(schema::meta(schema::CONF_STATE), conf.to_vec().into());
-            }
             tx.into_changes()
         });
         self.store.write(changes)?;
@@ -167,10 +164,10 @@ impl StateMachine {
         Ok(())
     }
 
-    /// What [`Self::set_applied`] recorded last.
-    pub fn conf_state(&self) -> Result<Option<Vec<u8>>> {
-        let value = self.store.newest(|s| s.get(&schema::meta(schema::CONF_STATE)))?;
-        Ok(value.map(|v| v.to_vec()))
+    /// Who belongs to the Raft group as of the last entry that was applied; `None` before the
+    /// cluster is made.
+    pub fn membership(&self) -> Result<Option<Membership>> {
+        Ok(self.read_by(self.store.newest(|s| s.cluster()))?.map(Membership::of))
     }
 
     /// Makes everything applied so far durable, and answers its index. The Raft log must keep
@@ -411,13 +408,16 @@ impl StateMachine {
     }
 
     /// Writes a copy of one moment of the state to `dir`, which must not exist, on the same
-    /// filesystem; answers the applied index of the copy.
-    pub fn checkpoint(&self, dir: &Path) -> Result<u64> {
-        let key = schema::meta(schema::APPLIED);
-        match self.store.checkpoint(dir, &key)? {
-            Some(value) => Ok(schema::decode::<schema::Number>(&key, value)?.value),
-            None => Ok(0),
-        }
+    /// filesystem; answers the applied index of the copy and who belongs to the group as of it.
+    pub fn checkpoint(&self, dir: &Path) -> Result<(u64, Option<Membership>)> {
+        let keys = [schema::meta(schema::APPLIED), schema::meta(schema::CLUSTER)];
+        let [index, cluster] = self.store.checkpoint(dir, [&keys[0], &keys[1]])?;
+        let index = index.map(|value| schema::decode::<schema::Number>(&keys[0], value));
+        let cluster = cluster.map(|value| schema::decode::<schema::Cluster>(&keys[1], value));
+        Ok((
+            index.transpose()?.map_or(0, |index| index.value),
+            cluster.transpose()?.map(Membership::of),
+        ))
     }
 
     /// Replaces the whole state by a checkpoint of another replica. `dir`, on the same filesystem

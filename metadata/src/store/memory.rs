@@ -32,7 +32,11 @@ impl Memory {
         }
     }
 
-    pub(crate) fn checkpoint(&self, dir: &Path, key: &[u8]) -> StoreResult<Option<Bytes>> {
+    pub(crate) fn checkpoint<const N: usize>(
+        &self,
+        dir: &Path,
+        keys: [&[u8]; N],
+    ) -> StoreResult<[Option<Bytes>; N]> {
         let map = self.snapshot();
         let mut out = Vec::new();
         for (k, v) in map.iter() {
@@ -44,7 +48,7 @@ impl Memory {
         let failed = |e| StoreError::io(format!("checkpoint to {}: {e}", dir.display()));
         std::fs::create_dir(dir).map_err(failed)?;
         std::fs::write(dir.join(DUMP), out).map_err(failed)?;
-        Ok(map.get(key).cloned())
+        Ok(keys.map(|key| map.get(key).cloned()))
     }
 
     pub(crate) fn replace(

@@ -70,11 +70,15 @@ impl Store {
     }
 
     /// Writes a copy of one moment of the store to `dir`, which must not exist, and answers the
-    /// value of `key` in the copy.
-    pub(crate) fn checkpoint(&self, dir: &Path, key: &[u8]) -> StoreResult<Option<Bytes>> {
+    /// values of `keys` in the copy.
+    pub(crate) fn checkpoint<const N: usize>(
+        &self,
+        dir: &Path,
+        keys: [&[u8]; N],
+    ) -> StoreResult<[Option<Bytes>; N]> {
         match self {
-            Self::Rocks(home) => home.current().checkpoint(dir, key),
-            Self::Memory(memory) => memory.checkpoint(dir, key),
+            Self::Rocks(home) => home.current().checkpoint(dir, keys),
+            Self::Memory(memory) => memory.checkpoint(dir, keys),
         }
     }
 

@@ -108,11 +108,19 @@ impl Rocks {
         Ok(self.db.flush_wal(true)?)
     }
 
-    pub(crate) fn checkpoint(&self, dir: &Path, key: &[u8]) -> StoreResult<Option<Bytes>> {
+    pub(crate) fn checkpoint<const N: usize>(
+        &self,
+        dir: &Path,
+        keys: [&[u8]; N],
+    ) -> StoreResult<[Option<Bytes>; N]> {
         Checkpoint::new(&self.db)?.create_checkpoint(dir)?;
         // The writer may have gone on: only the copy knows which moment it is of.
         let copy = DB::open_for_read_only(&options(1 << 20, false), dir, false)?;
-        Ok(copy.get(key)?.map(Bytes::from))
+        let mut values = [const { None }; N];
+        for (value, key) in values.iter_mut().zip(keys) {
+            *value = copy.get(key)?.map(Bytes::from);
+        }
+        Ok(values)
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 pub(crate) mod content;
 pub(crate) mod inodes;
 pub(crate) mod locks;
+pub mod members;
 pub(crate) mod names;
 pub(crate) mod numbers;
 pub(crate) mod sessions;

@@ -4,5 +4,6 @@ mod support;
 
 mod faults;
 mod liveness;
+mod members;
 mod replication;
 mod targets;

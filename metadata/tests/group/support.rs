@@ -24,6 +24,8 @@ pub struct Group {
     pub dir: TempDir,
     members: Vec<Member>,
     running: Vec<Option<Running>>,
+    /// Where servers will be that are yet to come.
+    spare: Vec<String>,
     tune: fn(&mut Config),
 }
 
@@ -43,12 +45,15 @@ impl Group {
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_test_writer()
             .try_init();
-        let members = (1..=n).zip(free_addresses(n));
+        let mut addresses = free_addresses(n + 3);
+        let spare = addresses.split_off(n as usize);
+        let members = (1..=n).zip(addresses);
         let members = members.map(|(id, address)| Member { id: NodeId(id), address }).collect();
         let mut group = Self {
             dir: tempfile::tempdir().unwrap(),
             members,
             running: (0..n).map(|_| None).collect(),
+            spare,
             tune,
         };
         for id in 1..=n {
@@ -73,6 +78,28 @@ impl Group {
         config.placement_keep_ms = 1;
         (self.tune)(&mut config);
         config
+    }
+
+    /// Starts a server with an empty folder that is to join the group, and answers its number.
+    pub fn run_new(&mut self) -> u64 {
+        let id = self.members.len() as u64 + 1;
+        let address = self.spare.remove(0);
+        self.members.push(Member { id: NodeId(id), address });
+        self.running.push(None);
+        self.run(id);
+        id
+    }
+
+    pub fn address(&self, id: u64) -> String {
+        self.members[id as usize - 1].address.clone()
+    }
+
+    /// Waits until a server has ended by itself.
+    pub async fn ended(&mut self, id: u64) -> Result<()> {
+        let running = self.running[id as usize - 1].take().expect("the server runs");
+        let result = tokio::time::timeout(PATIENCE, running.task).await.unwrap().unwrap();
+        end(running.runtime).await;
+        result
     }
 
     /// (Re)starts a server.
@@ -124,7 +151,7 @@ impl Group {
                 weft_net::tcp(),
                 weft_net::Identity { name: "test".into(), cluster: None },
             ),
-            addresses: self.addresses(),
+            addresses: [self.addresses(), self.spare.clone()].concat(),
             leader: self.addresses()[0].clone(),
             session: 0,
             number: 0,

@@ -66,7 +66,7 @@ fn happen(map: &mut ClusterMap, step: &Step) {
             map.pools.push(PoolInfo { id, name: format!("p{id}"), profile, pgs: vec![] });
         }
         Step::Members(n) => {
-            let member = |id| NodeInfo { id, address: format!("m{id}") };
+            let member = |id| NodeInfo { id, address: format!("m{id}"), ..Default::default() };
             map.members = (1..=n).map(member).collect();
         }
     }

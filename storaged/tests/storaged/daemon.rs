@@ -106,7 +106,7 @@ impl Control for Metadata {
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         self.lead()?;
         self.1.beats.send_modify(|all| all.push(request.into_inner()));
-        Ok(Response::new(v1::HeartbeatReply { epoch: 1 }))
+        Ok(Response::new(v1::HeartbeatReply { epoch: 1, metadata: Vec::new() }))
     }
 
     async fn check_chunks(
@@ -120,6 +120,13 @@ impl Control for Metadata {
         &self,
         _: Request<v1::SetTargetRequest>,
     ) -> Result<Response<v1::SetTargetReply>, Status> {
+        Err(Status::unimplemented("not in the fixture"))
+    }
+
+    async fn set_member(
+        &self,
+        _: Request<v1::SetMemberRequest>,
+    ) -> Result<Response<v1::SetMemberReply>, Status> {
         Err(Status::unimplemented("not in the fixture"))
     }
 }

@@ -1,4 +1,4 @@
-//! `weft metadata`: one metadata server.
+//! One metadata server.
 
 use crate::daemon;
 use anyhow::{Context, Result, bail};
@@ -6,13 +6,7 @@ use std::path::PathBuf;
 use weft_metadata::{Config, Member};
 use weft_proto::NodeId;
 
-/// Run a metadata server in the foreground; SIGTERM stops it
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:
-  weft metadata --bootstrap --config /etc/weft/metadata.toml
-  weft metadata --config /etc/weft/metadata.toml
-  weft metadata --id 1 --data-dir /var/lib/weft/metadata \\
-      --peer 1=10.0.0.1:7100 --peer 2=10.0.0.2:7100 --peer 3=10.0.0.3:7100")]
 pub struct Args {
     /// Configuration file (TOML); other flags than --bootstrap and --workers are then not allowed
     #[arg(long, value_name = "FILE", conflicts_with_all =
@@ -27,7 +21,8 @@ pub struct Args {
     /// Folder for log, state and snapshots
     #[arg(long, value_name = "DIR", required_unless_present = "config")]
     data_dir: Option<PathBuf>,
-    /// A server of the group, this one included; the same list on each. Repeat the flag
+    /// A server that a new group begins with, this one included; the same list on each. For one
+    /// that joins a group: itself, and one that it can ask. Repeat the flag
     #[arg(long, value_name = "N=ADDR", required_unless_present = "config", value_parser = peer)]
     peer: Vec<Member>,
     /// Redundancy of the first pool: K+M or replica=N; counts when the cluster is made

@@ -1,0 +1,310 @@
+//! Which metadata servers make the group: shown, and changed while they serve.
+
+use crate::control::{ClusterArgs, leader_status};
+use crate::output::{OutputArgs, Table, say};
+use crate::progress::Progress;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+use weft_control::Group;
+use weft_net::tcp;
+use weft_proto::v1::set_member_request::Action;
+use weft_proto::v1::set_server_entry::{Add, Change, Move};
+use weft_proto::v1::{MemberRole, NodeInfo, SetMemberRequest, SetServerEntry, StatusReply};
+
+/// Between two looks at how far a change is.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+#[derive(clap::Subcommand, Debug)]
+pub enum Command {
+    /// Show the servers of the group, and what a change of it waits for
+    List(ListArgs),
+    /// Have one more server in the group
+    ///
+    /// It is sent all that the others have, and gets its vote then. Start it before or after, with
+    /// an empty folder, itself and one of the others as its peers.
+    Add(AddArgs),
+    /// Have a new server take the place of another, which may be dead
+    ///
+    /// The other leaves in the step in which the new one gets its vote, and ends.
+    Replace(ReplaceArgs),
+    /// Have one server less in the group
+    ///
+    /// Its number is never given again. Refused if it is the last one; waits while without it too
+    /// few of the others would answer.
+    Remove(RemoveArgs),
+    /// Say that a server is reached at another address
+    Move(AddArgs),
+    /// Have another server lead: before the one that leads is taken down, for example
+    TransferLeader(TransferArgs),
+}
+
+#[derive(clap::Args, Debug)]
+pub struct ListArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Of which cluster, and how long it is waited for.
+#[derive(clap::Args, Debug)]
+struct ChangeArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Return as soon as it is noted; the servers bring it about all the same
+    #[arg(long)]
+    no_wait: bool,
+    /// Seconds to wait until it is done
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    timeout: u64,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct AddArgs {
+    /// Number of the server
+    #[arg(value_name = "ID")]
+    id: u64,
+    /// host:port at which the others, daemons and clients reach it
+    #[arg(value_name = "ADDR")]
+    address: String,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct ReplaceArgs {
+    /// Number of the server that leaves
+    #[arg(value_name = "OLD")]
+    old: u64,
+    /// Number of the new server: one that no server of this cluster has had
+    #[arg(value_name = "ID")]
+    id: u64,
+    /// host:port at which the others, daemons and clients reach it
+    #[arg(value_name = "ADDR")]
+    address: String,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct RemoveArgs {
+    /// Number of the server
+    #[arg(value_name = "ID")]
+    id: u64,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct TransferArgs {
+    /// Number of the server that is to lead [default: the one that is furthest]
+    #[arg(value_name = "ID")]
+    id: Option<u64>,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+pub async fn run(command: Command) -> Result<()> {
+    match command {
+        Command::List(args) => list(args).await,
+        Command::Add(AddArgs { id, address, change }) => {
+            let add = Change::Add(Add { id, address, replaces: 0 });
+            let what = format!("server {id} has its vote");
+            set(change, add, &what, |reply| role(reply, id) == Some(MemberRole::Voter)).await
+        }
+        Command::Replace(ReplaceArgs { old, id, address, change }) => {
+            let add = Change::Add(Add { id, address, replaces: old });
+            let done = |reply: &StatusReply| {
+                role(reply, id) == Some(MemberRole::Voter) && role(reply, old).is_none()
+            };
+            let what = format!("server {id} has taken the place of server {old}");
+            set(change, add, &what, done).await
+        }
+        Command::Remove(RemoveArgs { id, change }) => {
+            let what = format!("server {id} has left the group");
+            set(change, Change::Remove(id), &what, |reply| role(reply, id).is_none()).await
+        }
+        Command::Move(AddArgs { id, address, change }) => {
+            let to = Change::Move(Move { id, address });
+            set(change, to, &format!("server {id} is known there"), |_| true).await
+        }
+        Command::TransferLeader(args) => transfer(args).await,
+    }
+}
+
+/// Has a change noted, and waits until the group has made it.
+async fn set(
+    args: ChangeArgs,
+    change: Change,
+    what: &str,
+    done: impl Fn(&StatusReply) -> bool,
+) -> Result<()> {
+    let cluster = args.cluster.cluster;
+    let mut group = Group::new(tcp(), cluster.clone());
+    let request = SetServerEntry { change: Some(change) };
+    let request = SetMemberRequest { action: Some(Action::Set(request)) };
+    let reply = group.call(request).await.context("the metadata servers refused")?;
+    if args.no_wait {
+        return say("noted; weft metadata list shows how far it is");
+    }
+    let members = reply.members.iter().map(|m| m.address.clone()).collect();
+    wait(cluster, members, args.timeout, done).await?;
+    say(what)
+}
+
+async fn transfer(args: TransferArgs) -> Result<()> {
+    let cluster = args.change.cluster.cluster;
+    let before = leader_status(&cluster).await?;
+    if args.id == Some(before.leader) {
+        return say(&format!("server {} leads already", before.leader));
+    }
+    let mut group = Group::new(tcp(), cluster.clone());
+    let request =
+        SetMemberRequest { action: Some(Action::TransferTo(args.id.unwrap_or_default())) };
+    let reply = group.call(request).await.context("the metadata servers refused")?;
+    if args.change.no_wait {
+        return say("the lead is being handed over");
+    }
+    let members = reply.members.iter().map(|m| m.address.clone()).collect();
+    let another = |reply: &StatusReply| reply.term > before.term;
+    let now = wait(cluster, members, args.change.timeout, another).await?;
+    if args.id.is_some_and(|wanted| wanted != now.leader) {
+        bail!("server {} leads now: the one that was wanted did not take the lead", now.leader);
+    }
+    say(&format!("server {} leads now", now.leader))
+}
+
+/// Looks at the leader's state until it is as wanted. Which servers there are may change meanwhile.
+async fn wait(
+    mut servers: Vec<String>,
+    mut members: Vec<String>,
+    seconds: u64,
+    done: impl Fn(&StatusReply) -> bool,
+) -> Result<StatusReply> {
+    let mut progress = Progress::new("the group changes");
+    let until = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        servers.append(&mut members);
+        servers.sort();
+        servers.dedup();
+        let waits = match leader_status(&servers).await {
+            Ok(reply) if done(&reply) => return Ok(reply),
+            Ok(reply) => {
+                let map = reply.map.iter().flat_map(|map| &map.members);
+                members = map.map(|m| m.address.clone()).collect();
+                match reply.membership.as_str() {
+                    "" => "the next step of the change".to_owned(),
+                    waits => waits.to_owned(),
+                }
+            }
+            Err(error) => error.to_string(),
+        };
+        progress.set(format!("waiting: {waits}"));
+        if Instant::now() >= until {
+            bail!(
+                "not done within {seconds} s: {waits}. It goes on all the same; weft metadata list \
+                 shows how far it is"
+            );
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+fn role(reply: &StatusReply, id: u64) -> Option<MemberRole> {
+    let mut members = reply.map.iter().flat_map(|map| &map.members);
+    members.find(|m| m.id == id).map(NodeInfo::role)
+}
+
+#[derive(Serialize)]
+struct Report {
+    leader: u64,
+    members: Vec<Row>,
+    /// What a change of the group waits for; empty: nothing.
+    waits: String,
+}
+
+#[derive(Serialize)]
+struct Row {
+    id: u64,
+    address: String,
+    /// voter, learner, waiting, or in the middle of a replacement: incoming, outgoing
+    role: &'static str,
+    leads: bool,
+    /// The one that leaves when this one gets its vote; 0: none.
+    replaces: u64,
+    leaving: bool,
+    /// It has answered the leader within the last election timeout; the leader has.
+    answers: bool,
+    /// Entries of the log that the leader has and it has not.
+    behind: u64,
+}
+
+async fn list(args: ListArgs) -> Result<()> {
+    let reply = leader_status(&args.cluster.cluster).await?;
+    let map = reply.map.iter().flat_map(|map| &map.members);
+    let row = |m: &NodeInfo| {
+        let known = reply.members.iter().find(|known| known.id == m.id);
+        let leads = m.id == reply.leader;
+        Row {
+            id: m.id,
+            address: m.address.clone(),
+            role: role_name(m.role()),
+            leads,
+            replaces: m.replaces,
+            leaving: m.leaving,
+            answers: leads || known.is_some_and(|known| known.active),
+            behind: match (leads, known) {
+                (true, _) => 0,
+                (_, known) => {
+                    reply.commit_index.saturating_sub(known.map_or(0, |known| known.matched_index))
+                }
+            },
+        }
+    };
+    let report = Report {
+        leader: reply.leader,
+        members: map.map(row).collect(),
+        waits: reply.membership.clone(),
+    };
+    args.output.print(&report, text)
+}
+
+fn role_name(role: MemberRole) -> &'static str {
+    match role {
+        MemberRole::Voter => "voter",
+        MemberRole::Waiting => "waiting",
+        MemberRole::Learner => "learner",
+        MemberRole::Incoming => "incoming",
+        MemberRole::Outgoing => "outgoing",
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut table = Table::new(&["ID", "ADDRESS", "ROLE", "STATE", "BEHIND", "NOTE"]);
+    for row in &report.members {
+        let state = match (row.leads, row.answers) {
+            (true, _) => "leads",
+            (_, true) => "answers",
+            (_, false) => "silent",
+        };
+        let note = match (row.leaving, row.replaces) {
+            (true, _) => "is to leave".to_owned(),
+            (_, 0) => String::new(),
+            (_, old) => format!("takes the place of {old}"),
+        };
+        table.row([
+            row.id.to_string(),
+            row.address.clone(),
+            row.role.into(),
+            state.into(),
+            row.behind.to_string(),
+            note,
+        ]);
+    }
+    let mut out = table.render("");
+    if !report.waits.is_empty() {
+        out += &format!("\nthe group is to change; waiting: {}\n", report.waits);
+    }
+    out
+}

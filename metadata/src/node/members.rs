@@ -1,0 +1,174 @@
+//! The group as it changes: who may take part, and how a leader hands its lead to another.
+//!
+//! Invariants: Raft's configuration is what the replicated state says as of the last applied entry;
+//! a leader that hands its lead over answers nobody from then on, and does not come back to it in
+//! that term: the other may begin to lead at any moment, without waiting for leases to run out.
+
+use super::driver::{Driver, raft_failed};
+use super::group::HandOver;
+use super::{Abdication, Node, membership_of};
+use crate::config::Member;
+use crate::tables::members::Membership;
+use raft::StateRole;
+use raft::eraftpb::ConfChangeV2;
+use std::sync::Arc;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use weft_proto::{Error, ErrorKind, NodeId, Result, v1};
+
+/// Ticks between the moment when a leader answers nobody any more and that when another may lead:
+/// what it was about to answer is on its way then.
+const QUIET_TICKS: u32 = 2;
+
+impl Node {
+    /// The address of a member.
+    pub fn address_of(&self, id: NodeId) -> Option<String> {
+        self.membership().get(id.0).map(|m| m.address.clone())
+    }
+
+    /// Who belongs to the group, as last applied here.
+    pub fn membership(&self) -> Arc<Membership> {
+        self.membership.lock().clone()
+    }
+
+    /// What is known of the other servers; of the leader's only.
+    pub fn followers(&self) -> Vec<v1::MemberStat> {
+        self.followers.lock().clone()
+    }
+
+    /// Says for people what a change of the group waits for; empty: nothing.
+    pub fn say_waits(&self, what: String) {
+        *self.waits.lock() = what;
+    }
+
+    /// What a change of the group waits for.
+    pub fn waits(&self) -> String {
+        self.waits.lock().clone()
+    }
+
+    /// Becomes true when this server has left the group.
+    pub fn watch_removed(&self) -> watch::Receiver<bool> {
+        self.removed.subscribe()
+    }
+
+    /// Hands the lead to `to`, or to who is furthest; answers to whom. It is done when another
+    /// leads; if that fails, the group elects whom it wants. Errors: `NotLeader`; `NotFound`, that
+    /// has no vote; `Unavailable`, it does not answer.
+    pub async fn abdicate(&self, to: Option<NodeId>) -> Result<NodeId> {
+        let (reply, answer) = oneshot::channel();
+        self.abdications.send((to, reply)).await.map_err(|_| super::stopping())?;
+        answer.await.map_err(|_| super::stopping())?
+    }
+}
+
+impl Driver {
+    /// Carries out what the state says has changed of the group.
+    pub(super) fn on_members(&mut self, changes: &[(u64, ConfChangeV2)]) -> Result<()> {
+        // A snapshot that is about to be installed has brought a later configuration.
+        let newer = self.raw.snap().map_or(0, |snapshot| snapshot.get_metadata().index);
+        for (index, change) in changes.iter().filter(|(index, _)| *index > newer) {
+            let conf = self.raw.apply_conf_change(change).map_err(raft_failed)?;
+            tracing::info!(index, ?conf, "the group has changed");
+            self.raw.mut_store().set_conf_state(conf);
+            // Who has just come must find itself in the snapshot that it is sent.
+            self.raw.mut_store().offer_snapshot(None);
+            self.wiring.snapshots.discard();
+        }
+        Ok(())
+    }
+
+    /// The state says who belongs to the group, and where they are.
+    pub(super) fn publish_members(&mut self) -> Result<()> {
+        let members = Arc::new(membership_of(&self.node.state, &self.node.config)?);
+        let me = self.node.config.id;
+        let others = members.members.iter().filter(|m| m.id != me.0);
+        self.wiring
+            .links
+            .set(others.map(|m| Member { id: NodeId(m.id), address: m.address.clone() }));
+        if members.removed.contains(&me.0) {
+            self.node.removed.send_replace(true);
+        }
+        *self.node.membership.lock() = members;
+        Ok(())
+    }
+
+    /// A server that may be unknown here says where it is.
+    pub(super) fn on_sender(&mut self, sender: Member) {
+        self.wiring.links.hear(sender);
+    }
+
+    /// What the leader knows of the others, for whoever changes the group.
+    pub(super) fn note_followers(&mut self) {
+        let raft = &self.raw.raft;
+        let patience = self.node.config.election_timeout();
+        let stat = |(&id, progress): (&u64, &raft::Progress)| v1::MemberStat {
+            id,
+            matched_index: progress.matched,
+            active: self.heard.get(&id).is_some_and(|heard| heard.elapsed() < patience),
+        };
+        let others = raft.prs().iter().filter(|(id, _)| **id != raft.id);
+        let followers = if self.leads.is_some() { others.map(stat).collect() } else { Vec::new() };
+        *self.node.followers.lock() = followers;
+    }
+
+    pub(super) fn on_abdication(&mut self, (to, reply): Abdication) {
+        let heir = self.heir(to);
+        if let Ok(to) = &heir {
+            tracing::info!(to = to.0, "this server hands its lead over");
+            let begins = Instant::now() + self.node.config.tick() * QUIET_TICKS;
+            let term = self.raw.raft.term;
+            self.hands_over = Some(HandOver { term, to: *to, begins, ordered: false });
+        }
+        // Who asked may have gone.
+        let _ = reply.send(heir);
+    }
+
+    fn heir(&self, to: Option<NodeId>) -> Result<NodeId> {
+        if self.leads_still().is_none() {
+            return Err(self.not_leader());
+        }
+        let me = self.node.config.id;
+        let members = self.node.membership();
+        let fit = |id: u64| {
+            let member = members.get(id);
+            id != me.0 && member.is_some_and(|m| m.role() == v1::MemberRole::Voter)
+        };
+        if let Some(to) = to.filter(|to| !fit(to.0)) {
+            let what = format!("server {to} is not another one with a vote in the group");
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        let followers = self.node.followers();
+        let fit = followers.iter().filter(|f| f.active && fit(f.id));
+        let heir = fit.filter(|f| to.is_none_or(|to| to.0 == f.id)).max_by_key(|f| f.matched_index);
+        heir.map(|f| NodeId(f.id)).ok_or_else(|| {
+            let what = "no server that the lead could go to answers now";
+            Error::new(ErrorKind::Unavailable, what)
+        })
+    }
+
+    /// Whether this server leads for the others to see.
+    pub(super) fn answers_as_leader(&self) -> bool {
+        let raft = &self.raw.raft;
+        raft.state == StateRole::Leader
+            && self.hands_over.as_ref().is_none_or(|over| over.term != raft.term)
+    }
+
+    /// Goes on with handing the lead over.
+    pub(super) fn hand_over(&mut self) {
+        let Some(hand_over) = &mut self.hands_over else { return };
+        let raft = &mut self.raw.raft;
+        if raft.state != StateRole::Leader || raft.term != hand_over.term {
+            self.hands_over = None;
+        } else if !hand_over.ordered {
+            if Instant::now() >= hand_over.begins {
+                hand_over.ordered = true;
+                let to = hand_over.to;
+                self.raw.transfer_leader(to.0);
+            }
+        } else if raft.lead_transferee.is_none() {
+            tracing::warn!(to = hand_over.to.0, "it did not take the lead: the group elects");
+            raft.become_follower(raft.term, raft::INVALID_ID);
+            self.hands_over = None;
+        }
+    }
+}
