@@ -79,10 +79,15 @@ async fn when<T>(
     mut attempt: impl FnMut(&mut Sessions) -> Option<T>,
 ) -> Result<T> {
     loop {
-        let tried = node.soft.with(|s| attempt(s).ok_or_else(|| s.leases.changes()));
+        let tried = node.soft.with(|s| match s.is_of_a_term() {
+            true => Some(attempt(s).ok_or_else(|| s.leases.changes())),
+            // What nobody holds here others may hold.
+            false => None,
+        });
         let mut changes = match tried {
-            Ok(done) => return Ok(done),
-            Err(changes) => changes,
+            Some(Ok(done)) => return Ok(done),
+            Some(Err(changes)) => changes,
+            None => return Err(node.not_leader()),
         };
         match timeout_at(deadline, changes.changed()).await {
             Ok(Ok(())) => {}

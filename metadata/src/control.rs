@@ -162,6 +162,14 @@ impl ControlService {
     async fn set_member(&self, request: v1::SetMemberRequest) -> Result<v1::SetMemberReply> {
         use v1::set_member_request::Action::{Set, TransferTo};
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        let followers = self.node.followers();
+        if let Some(old) = followers.iter().find(|f| f.active && f.old_version) {
+            let what = format!(
+                "server {} is of a version that knows no changes of the group: upgrade it first",
+                old.id
+            );
+            return Err(Error::new(ErrorKind::NotSupported, what));
+        }
         match request.action {
             Some(Set(entry)) => {
                 tracing::info!(change = ?entry.change, "an admin decided");

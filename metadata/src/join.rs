@@ -131,7 +131,8 @@ fn tell(config: &Config, empty: usize, said: &str) {
     let (folder, servers) = (config.data_dir.display(), config.peers.len());
     let first = "if this group has never run, stop its servers and run `weft metadata --bootstrap` \
                  once with the settings of each";
-    if servers - empty > servers / 2 {
+    // This one is empty itself.
+    if empty == 1 || servers - empty > servers / 2 {
         tracing::warn!(
             "the data folder {folder} is empty: this server takes no part before the leader has \
              admitted it, and asks for that; {said}; {first}"

@@ -32,15 +32,20 @@ pub struct Lost {
     pub peer: NodeId,
     /// A snapshot was among what was lost.
     pub snapshot: bool,
-    /// It was not lost: the peer knows that this server has left the group.
-    pub removed: bool,
+}
+
+/// What the senders tell.
+#[derive(Debug)]
+pub enum Report {
+    Lost(Lost),
+    Answered { peer: NodeId, ack: v1::RaftAck },
 }
 
 /// The queue to one peer.
 pub struct Link {
     peer: NodeId,
     queue: mpsc::Sender<Message>,
-    lost: mpsc::UnboundedSender<Lost>,
+    reports: mpsc::UnboundedSender<Report>,
 }
 
 impl Link {
@@ -52,28 +57,31 @@ impl Link {
         peer: Arc<Peer>,
         deadline: Duration,
         cluster: impl Fn() -> Bytes + Send + 'static,
-        lost: mpsc::UnboundedSender<Lost>,
+        reports: mpsc::UnboundedSender<Report>,
     ) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let report = lost.clone();
+        let report = reports.clone();
         tokio::spawn(async move {
             send_all(&from, id, &peer, deadline, cluster, waiting, &report).await;
         });
-        Self { peer: id, queue, lost }
+        Self { peer: id, queue, reports }
     }
 
     /// A link without a network: its messages come out of the receiver.
     #[cfg(test)]
-    pub fn to(peer: NodeId, lost: mpsc::UnboundedSender<Lost>) -> (Self, mpsc::Receiver<Message>) {
+    pub fn to(
+        peer: NodeId,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> (Self, mpsc::Receiver<Message>) {
         let (queue, sent) = mpsc::channel(QUEUE);
-        (Self { peer, queue, lost }, sent)
+        (Self { peer, queue, reports }, sent)
     }
 
     /// Queues a message, or drops it and reports so.
     pub fn send(&self, message: Message) {
         if let Err(e) = self.queue.try_send(message) {
             let snapshot = is_snapshot(&e.into_inner());
-            let _ = self.lost.send(Lost { peer: self.peer, snapshot, removed: false });
+            let _ = self.reports.send(Report::Lost(Lost { peer: self.peer, snapshot }));
         }
     }
 }
@@ -89,7 +97,7 @@ async fn send_all(
     deadline: Duration,
     cluster: impl Fn() -> Bytes,
     mut waiting: mpsc::Receiver<Message>,
-    lost: &mpsc::UnboundedSender<Lost>,
+    reports: &mpsc::UnboundedSender<Report>,
 ) {
     let mut healthy = true;
     let mut called: Option<Instant> = None;
@@ -123,18 +131,18 @@ async fn send_all(
             while let Ok(stale) = waiting.try_recv() {
                 snapshot |= is_snapshot(&stale);
             }
-            if lost.send(Lost { peer: id, snapshot, removed: false }).is_err() {
+            if reports.send(Report::Lost(Lost { peer: id, snapshot })).is_err() {
                 return;
             }
         } else if !healthy {
             tracing::info!(peer = id.0, address = peer.address(), "raft peer is reachable again");
         }
-        if sent.as_ref().is_ok_and(|ack| ack.removed)
-            && lost.send(Lost { peer: id, snapshot, removed: true }).is_err()
+        healthy = sent.is_ok();
+        if let Ok(ack) = sent
+            && reports.send(Report::Answered { peer: id, ack }).is_err()
         {
             return;
         }
-        healthy = sent.is_ok();
     }
 }
 

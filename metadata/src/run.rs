@@ -9,7 +9,7 @@ use crate::identity::{Identity, Standing};
 use crate::join;
 use crate::node::{Driver, Links, Node, Wiring, cluster_of};
 use crate::raftlog::{LogStorage, Position};
-use crate::replication::{Link, Lost};
+use crate::replication::{Link, Report};
 use crate::service::MetadataService;
 use crate::serving;
 use crate::snapshot::Snapshots;
@@ -108,19 +108,20 @@ impl Server {
         let me = weft_net::Identity { name, cluster: identity.cluster() };
         let peers = Peers::new(transport, me.clone());
         let cluster = Arc::new(Mutex::new(Bytes::new()));
-        let (lost_tx, lost) = mpsc::unbounded_channel();
+        let (reports_tx, reports) = mpsc::unbounded_channel();
         let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
         let from = Member { id: config.id, address: address.unwrap_or_default() };
         let snapshots =
             Snapshots::open(&config.data_dir, &from.address, env.clone(), state.clone());
         let snapshots = Arc::new(snapshots?);
-        let links = links(from, config.election_timeout(), &peers, &cluster, lost_tx);
+        let links =
+            links(from, &config.peers, config.election_timeout(), &peers, &cluster, reports_tx);
         let (inbox_tx, inbox) = mpsc::channel(INBOX);
         let wiring = Wiring {
             peers: peers.clone(),
             links,
             inbox,
-            lost,
+            reports,
             snapshots: snapshots.clone(),
             admitted: identity.admitted(),
             shutdown: shutdown.clone(),
@@ -231,22 +232,26 @@ impl Server {
 /// What Raft messages to the others go through. `from`: this server.
 fn links(
     from: Member,
+    configured: &[Member],
     deadline: Duration,
     peers: &Arc<Peers>,
     cluster: &Arc<Mutex<Bytes>>,
-    lost: mpsc::UnboundedSender<Lost>,
+    reports: mpsc::UnboundedSender<Report>,
 ) -> Links {
     let (peers, known) = (peers.clone(), cluster.clone());
-    Links::new(Box::new(move |to| {
-        let known = known.clone();
-        Link::start(
-            from.clone(),
-            to.id,
-            // What clients wait for must not wait for the memory that they hold.
-            peers.peer_on(&to.address, Way::Freeing),
-            deadline,
-            move || known.lock().clone(),
-            lost.clone(),
-        )
-    }))
+    Links::new(
+        configured,
+        Box::new(move |to| {
+            let known = known.clone();
+            Link::start(
+                from.clone(),
+                to.id,
+                // What clients wait for must not wait for the memory that they hold.
+                peers.peer_on(&to.address, Way::Freeing),
+                deadline,
+                move || known.lock().clone(),
+                reports.clone(),
+            )
+        }),
+    )
 }

@@ -86,12 +86,10 @@ impl Snapshots {
         remove(&kept)?;
         fs::rename(&dir, &kept).map_err(|e| io("rename", &dir, &e))?;
         let mut files = Vec::new();
-        let mut names: Vec<_> = fs::read_dir(&kept)
-            .and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>())
-            .map_err(|e| io("list", &kept, &e))?
-            .into_iter()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
+        let listed = fs::read_dir(&kept).and_then(|d| d.collect::<std::io::Result<Vec<_>>>());
+        let listed = listed.map_err(|e| io("list", &kept, &e))?;
+        let name_of = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        let mut names: Vec<_> = listed.into_iter().map(name_of).collect();
         names.sort();
         for name in names {
             let (len, crc32) = measure(&kept.join(&name))?;
@@ -99,8 +97,8 @@ impl Snapshots {
         }
         let manifest =
             v1::SnapshotManifest { snapshot: name, address: self.address.clone(), files };
-        *self.made.lock() =
-            Some(Made { manifest: manifest.clone(), dir: kept, used: Instant::now() });
+        let made = Made { manifest: manifest.clone(), dir: kept, used: Instant::now() };
+        *self.made.lock() = Some(made);
         Ok(NewSnapshot { index, members, manifest })
     }
 
@@ -146,15 +144,13 @@ impl Snapshots {
         }
         let len = u64::from(request.len).min(PIECE).min(file_len - request.off);
         let off = request.off;
-        let bytes = self
-            .env
-            .blocking(move || {
-                let mut bytes = vec![0; len as usize];
-                let file = File::open(&path).map_err(|e| io("open", &path, &e))?;
-                file.read_exact_at(&mut bytes, off).map_err(|e| io("read", &path, &e))?;
-                Ok(bytes)
-            })
-            .await?;
+        let read = move || {
+            let mut bytes = vec![0; len as usize];
+            let file = File::open(&path).map_err(|e| io("open", &path, &e))?;
+            file.read_exact_at(&mut bytes, off).map_err(|e| io("read", &path, &e))?;
+            Ok(bytes)
+        };
+        let bytes = self.env.blocking(read).await?;
         Ok((v1::SnapshotPiece { end: off + len == file_len }, vec![bytes.into()]))
     }
 

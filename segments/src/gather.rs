@@ -9,6 +9,7 @@
 use crate::map::Map;
 use crate::segment::Segment;
 use crate::segments::Segments;
+use crate::target::passes_with_time;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::ops::Range;
@@ -225,7 +226,18 @@ impl<'a> Gather<'a> {
                 }
             }
         }
+        self.report_missing();
         Ok(self.assemble())
+    }
+
+    /// The segment is there, so its chunks should be.
+    fn report_missing(&self) {
+        for (shard, _) in self.errors.iter().filter(|(_, e)| e.kind == ErrorKind::NotFound) {
+            let seat = self.segment.seats[usize::from(*shard)];
+            if let Some(target) = self.map.seat(self.segment.pg, seat) {
+                self.store.report_missing(target, self.segment.chunk(*shard));
+            }
+        }
     }
 
     fn settle(&mut self, shard: u8, extra: bool, answer: Result<Vec<Buffer>>) {
@@ -373,18 +385,9 @@ impl<'a> Gather<'a> {
     }
 
     fn lost(&self, defect: Option<Error>) -> Lost {
-        let passes = |e: &Error| {
-            matches!(
-                e.kind,
-                ErrorKind::Unavailable
-                    | ErrorKind::TimedOut
-                    | ErrorKind::StaleMap
-                    | ErrorKind::Busy
-            )
-        };
         let profile = self.segment.geometry.profile;
         let mut gone: Vec<u8> =
-            self.errors.iter().filter(|(_, e)| !passes(e)).map(|(s, _)| *s).collect();
+            self.errors.iter().filter(|(_, e)| !passes_with_time(e)).map(|(s, _)| *s).collect();
         gone.sort_unstable();
         gone.dedup();
         let mut why: Vec<String> = self.errors.iter().map(|(_, e)| e.to_string()).collect();

@@ -1,8 +1,10 @@
 //! Reads verified bytes of a segment (I3), waiting for targets to come back while it can help.
 
 use crate::gather::{Gather, Lost};
+use crate::map::Target;
 use crate::segment::Segment;
 use crate::segments::Segments;
+use crate::target::passes_with_time;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use tracing::debug;
 use weft_net::Buffer;
 use weft_proto::layout::BLOCK;
-use weft_proto::{Error, ErrorKind, Result};
+use weft_proto::{ChunkId, Error, ErrorKind, Result};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -102,8 +104,39 @@ impl Segments {
                 ),
             ));
         };
+        let chunk = segment.chunk(shard);
+        // What has been made where the seat goes to counts already, when it is needed.
+        let heir = map.heir(segment.pg, segment.seats[usize::from(shard)]).filter(|heir| heir.up);
+        let lens: Vec<usize> = into.iter().map(|piece| piece.len()).collect();
+        let (first, second) = match heir {
+            Some(heir) if !target.up => (heir, Some(target)),
+            heir => (target, heir),
+        };
+        let mut answer = self.ask(first, chunk, off, into, deadline).await;
+        if let (Err(error), Some(second)) = (&answer, second)
+            && (!target.up || !passes_with_time(error))
+        {
+            let into = lens.into_iter().map(Buffer::take).collect();
+            let other = self.ask(second, chunk, off, into, deadline).await;
+            // That it is not where it goes to yet says nothing of the segment.
+            if other.is_ok() || !target.up {
+                answer = other;
+            }
+        }
+        answer.map_err(|e| Error { message: format!("shard {shard} on {e}"), ..e })
+    }
+
+    /// As [`Self::fetch`], of this target.
+    async fn ask(
+        self: &Arc<Self>,
+        target: &Target,
+        chunk: ChunkId,
+        off: u64,
+        into: Vec<Buffer>,
+        deadline: Instant,
+    ) -> Result<Vec<Buffer>> {
         let len = into.iter().map(|p| p.len() as u64).sum();
-        let (chunk, begun) = (segment.chunk(shard), Instant::now());
+        let begun = Instant::now();
         let until = self.request_deadline(deadline);
         let answer = self.target(target).get(chunk, off, into, until).await;
         if answer.as_ref().is_err_and(|e| e.kind == ErrorKind::Corrupt) {
@@ -112,7 +145,7 @@ impl Segments {
         } else {
             self.note(target.id, &answer);
         }
-        let pieces = answer.map_err(|e| Error { message: format!("shard {shard} on {e}"), ..e })?;
+        let pieces = answer?;
         self.counters().fetched_bytes.fetch_add(len, Ordering::Relaxed);
         self.health.took(len, begun.elapsed());
         Ok(pieces)

@@ -105,6 +105,13 @@ impl Map {
         self.target(*self.pgs.get(&pg)?.seats.get(usize::from(seat))?)
     }
 
+    /// The target that a seat is being given to: chunks of it may be there already.
+    pub fn heir(&self, pg: PgId, seat: u8) -> Option<&Target> {
+        let moves = &self.pgs.get(&pg)?.moves;
+        let to = moves.iter().find(|(moved, _)| *moved == seat)?.1;
+        self.target(to)
+    }
+
     /// Whether a seat is the target's, or is being given to it.
     pub fn is_for(&self, target: TargetId, pg: PgId, seat: u8) -> bool {
         let Some(group) = self.pgs.get(&pg) else { return false };

@@ -120,11 +120,22 @@ impl Segments {
         self.counters.corrupt.fetch_add(1, Ordering::Relaxed);
         warn!(target = %target.id, address = target.address, %chunk, off, len,
               "bytes do not match their checksums; reading them from other shards");
+        self.report(target, chunk, off, len);
+    }
+
+    /// A target does not have a chunk of a segment that is there: logs, and lets it tell.
+    pub(crate) fn report_missing(&self, target: &Target, chunk: ChunkId) {
+        warn!(target = %target.id, address = target.address, %chunk,
+              "a chunk is not where it should be; reading it from other shards");
+        self.report(target, chunk, 0, 0);
+    }
+
+    fn report(&self, target: &Target, chunk: ChunkId, off: u64, len: u64) {
         let (client, id) = (self.target(target), target.id);
         let deadline = Instant::now() + self.timeouts.target;
         tokio::spawn(async move {
             if let Err(error) = client.report_corrupt(chunk, off, len, deadline).await {
-                debug!(target = %id, %error, "cannot report corrupt bytes");
+                debug!(target = %id, %error, "cannot report a damaged chunk");
             }
         });
     }

@@ -217,3 +217,9 @@ fn verified(pieces: &[Buffer], checksums: &[u32]) -> bool {
     }
     left.is_empty()
 }
+
+/// Whether the target may answer better a little later.
+pub(crate) fn passes_with_time(error: &Error) -> bool {
+    use ErrorKind::{Busy, StaleMap, TimedOut, Unavailable};
+    matches!(error.kind, Unavailable | TimedOut | StaleMap | Busy)
+}

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, RwLock, Semaphore};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use weft_control::Group;
 use weft_net::{Identity, Peers, Transport};
 use weft_proto::{
@@ -175,7 +175,11 @@ impl Rebuilder {
         if is_here && !(heal && is_damaged(&engine, segment.chunk(shard)).await?) {
             return Ok(0);
         }
-        let _permit = self.making.acquire().await.map_err(|_| ending())?;
+        // What others of this order, or others, make takes its time: what is not begun by then is
+        // asked for again.
+        let begin_by = deadline.checked_sub(MARGIN).unwrap_or(deadline);
+        let permit = timeout_at(begin_by, self.making.acquire()).await.map_err(|_| late())?;
+        let _permit = permit.map_err(|_| ending())?;
         self.check(&engine, deadline)?;
         let (begun, making) = (Instant::now(), self.pace.making());
         let data = self.segments.rebuild(&segment, shard, deadline).await?;
@@ -189,7 +193,7 @@ impl Rebuilder {
             let _placing = placing.read().await;
             rebuilder.check_seat(target, &segment, shard)?;
             let stored = match is_here {
-                true => engine.replace(chunk, data.into(), checksums).await,
+                true => engine.heal(chunk, data.into(), checksums).await.map(drop),
                 false => engine.restore(chunk, data.into(), checksums).await,
             };
             // The others of the segment are as good as they were.
@@ -201,7 +205,8 @@ impl Rebuilder {
         });
         stored.await.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))??;
         drop(making);
-        sleep(self.pace.pause(begun.elapsed())).await;
+        let pause = self.pace.pause(begun.elapsed());
+        sleep_until((Instant::now() + pause).min(begin_by)).await;
         Ok(bytes)
     }
 
@@ -214,8 +219,7 @@ impl Rebuilder {
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
         if Instant::now() + MARGIN >= deadline {
-            let what = "the time for this order is over; what was made stays";
-            return Err(Error::new(ErrorKind::TimedOut, what));
+            return Err(late());
         }
         Ok(())
     }
@@ -246,12 +250,13 @@ impl Rebuilder {
         }
     }
 
-    /// Deletes those of these chunks that the metadata group does not want here. Answers how many.
+    /// Deletes those of these chunks that the metadata group does not want here. Answers how many
+    /// there were, and which are not here now.
     pub async fn disown(
         self: &Arc<Self>,
         engine: Engine,
         q: v1::DisownRequest,
-    ) -> Result<v1::DisownReply> {
+    ) -> Result<(v1::DisownReply, Vec<ChunkId>)> {
         let rebuilder = self.clone();
         // To its end, also if nobody waits any more: nothing is made here before.
         let ask = async move {
@@ -273,7 +278,8 @@ impl Rebuilder {
             let named = (0u32..).zip(q.chunks).filter(|(at, _)| unwanted.contains(at));
             let named: Vec<ChunkId> =
                 named.map(|(_, chunk)| ChunkId::try_from(chunk)).collect::<Result<_>>()?;
-            Ok(v1::DisownReply { deleted: engine.delete(named).await? })
+            let deleted = engine.delete(named.clone()).await?;
+            Ok((v1::DisownReply { deleted }, named))
         };
         let asked = tokio::spawn(ask).await;
         asked.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
@@ -287,6 +293,10 @@ async fn is_damaged(engine: &Engine, chunk: ChunkId) -> Result<bool> {
         Err(e) if e.kind == ErrorKind::Io => Ok(true),
         Err(e) => Err(e),
     }
+}
+
+fn late() -> Error {
+    Error::new(ErrorKind::TimedOut, "the time for this order is over; what was made stays")
 }
 
 fn ending() -> Error {

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use weft_net::{Incoming, Outgoing, PeerInfo, Service};
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
 
@@ -20,6 +21,9 @@ pub(crate) const STALL: Duration = Duration::from_secs(10);
 
 /// An order to make chunks, of who does not say how long it waits.
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// An answer that was held back leaves so long before who asked gives up.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// Most damaged chunks that are remembered, and told at once.
 const MAX_DAMAGED: usize = 65_536;
@@ -36,8 +40,16 @@ pub(crate) struct Targets {
     pub opening: AtomicUsize,
     /// Makes chunks for them.
     pub rebuilder: OnceLock<Arc<Rebuilder>>,
-    /// Chunks that were found damaged, until they are made anew or deleted.
-    damaged: Mutex<BTreeSet<(u32, ChunkId)>>,
+    damaged: Mutex<Damaged>,
+}
+
+/// Chunks that were found damaged, or were looked for and are not here, until they are made anew,
+/// deleted or found whole.
+#[derive(Default)]
+struct Damaged {
+    chunks: BTreeSet<(u32, ChunkId)>,
+    /// The last that was told of: the next time it is the turn of those behind.
+    told: Option<(u32, ChunkId)>,
 }
 
 struct Slot {
@@ -70,15 +82,34 @@ impl Targets {
         self.by_id.read().iter().filter(|(_, s)| s.away.is_some()).map(|(id, _)| id.0).collect()
     }
 
-    /// Some of the chunks that are damaged.
+    /// Some of the chunks that are damaged, others each time.
     pub fn damaged(&self) -> Vec<v1::DamagedChunk> {
-        let damaged = self.damaged.lock();
-        let some = damaged.iter().take(MAX_TOLD);
-        let tell = |&(target, chunk): &(u32, ChunkId)| {
+        let mut damaged = self.damaged.lock();
+        let after = damaged.told.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = damaged.chunks.range((after, Bound::Unbounded));
+        let some: Vec<_> = behind.chain(&damaged.chunks).take(MAX_TOLD).copied().collect();
+        damaged.told = some.last().copied();
+        let some: BTreeSet<_> = some.into_iter().collect();
+        let tell = |(target, chunk): (u32, ChunkId)| {
             let chunk = Some(chunk.into());
             v1::DamagedChunk { target, chunk }
         };
-        some.map(tell).collect()
+        some.into_iter().map(tell).collect()
+    }
+
+    fn note_damaged(&self, at: (u32, ChunkId)) {
+        let mut damaged = self.damaged.lock();
+        if damaged.chunks.len() < MAX_DAMAGED {
+            damaged.chunks.insert(at);
+        }
+    }
+
+    /// These are deleted, made anew or found whole.
+    fn forget_damaged(&self, target: u32, chunks: impl IntoIterator<Item = ChunkId>) {
+        let mut damaged = self.damaged.lock();
+        for chunk in chunks {
+            damaged.chunks.remove(&(target, chunk));
+        }
     }
 
     /// Reads a part of a chunk, and notes whether it is damaged. A whole one is read if `len` is 0.
@@ -90,15 +121,11 @@ impl Targets {
         len: u64,
     ) -> Result<Option<u64>> {
         let found = engine.verify(at.1, off, len).await;
-        let is_bad = match &found {
-            Ok(bad) => bad.is_some(),
-            Err(e) => e.kind == ErrorKind::Io,
-        };
-        let mut damaged = self.damaged.lock();
-        if !is_bad && len == 0 {
-            damaged.remove(&at);
-        } else if is_bad && damaged.len() < MAX_DAMAGED {
-            damaged.insert(at);
+        match &found {
+            Ok(Some(_)) => self.note_damaged(at),
+            Err(e) if e.kind == ErrorKind::Io => self.note_damaged(at),
+            Ok(None) if (off, len) == (0, 0) => self.forget_damaged(at.0, [at.1]),
+            _ => {}
         }
         found
     }
@@ -161,7 +188,10 @@ impl Service for Targets {
         drop(making);
         match pace {
             // Who makes chunks asks for the next when this is answered.
-            Some(pace) if background => sleep(pace.pause(begun.elapsed())).await,
+            Some(pace) if background => {
+                let until = Instant::now() + pace.pause(begun.elapsed());
+                sleep_until(until.min(deadline.checked_sub(SLACK).unwrap_or(begun))).await;
+            }
             Some(pace) if matches!(op, op::PUT | op::GET) => pace.note_request(begun.elapsed()),
             _ => {}
         }
@@ -214,14 +244,21 @@ impl Targets {
         let v1::ReportCorruptRequest { off, len, .. } = q;
         tracing::warn!(target_id, %chunk, off, len, peer = name, "reported as corrupt");
         let engine = self.find(q.target, peer)?;
-        self.look_at(&engine, (q.target, chunk), q.off, q.len).await?;
+        match self.look_at(&engine, (q.target, chunk), q.off, q.len).await {
+            // Whether it is to be here, the metadata servers know.
+            Err(e) if e.kind == ErrorKind::NotFound => self.note_damaged((q.target, chunk)),
+            looked => drop(looked?),
+        }
         Ok(v1::ReportCorruptReply {})
     }
 
     async fn verify(&self, q: v1::VerifyRequest, peer: &PeerInfo) -> Result<v1::VerifyReply> {
         let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
-        let bad_off = self.look_at(&engine, (q.target, chunk), 0, 0).await?;
-        Ok(v1::VerifyReply { bad_off })
+        let found = self.look_at(&engine, (q.target, chunk), 0, 0).await;
+        if found.as_ref().is_err_and(|e| e.kind == ErrorKind::NotFound) {
+            self.forget_damaged(q.target, [chunk]);
+        }
+        Ok(v1::VerifyReply { bad_off: found? })
     }
 
     async fn put(
@@ -235,19 +272,20 @@ impl Targets {
     }
 
     async fn get(&self, q: v1::GetRequest, peer: &PeerInfo) -> Result<(v1::GetReply, Vec<Bytes>)> {
-        let range = self.find(q.target, peer)?.get(chunk(q.chunk)?, q.off, q.len).await?;
+        let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
+        let range = engine.get(chunk, q.off, q.len).await.inspect_err(|e| {
+            // Some blocks of a drive that is there otherwise.
+            if e.kind == ErrorKind::Io && engine.failure().is_none() {
+                self.note_damaged((q.target, chunk));
+            }
+        })?;
         Ok((v1::GetReply { checksums: range.checksums }, range.data))
     }
 
     async fn delete(&self, q: v1::DeleteRequest, peer: &PeerInfo) -> Result<v1::DeleteReply> {
         let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<Vec<_>>>()?;
-        {
-            let mut damaged = self.damaged.lock();
-            for id in &ids {
-                damaged.remove(&(q.target, *id));
-            }
-        }
-        let deleted = self.find(q.target, peer)?.delete(ids).await?;
+        let deleted = self.find(q.target, peer)?.delete(ids.clone()).await?;
+        self.forget_damaged(q.target, ids);
         Ok(v1::DeleteReply { deleted })
     }
 
@@ -277,19 +315,18 @@ impl Targets {
         let chunks: Vec<_> = chunks.collect();
         let reply = self.rebuilder()?.rebuild(&engine, q, deadline).await?;
         if heals {
-            let mut damaged = self.damaged.lock();
-            for (chunk, outcome) in chunks.into_iter().zip(&reply.outcomes) {
-                if let Some(chunk) = chunk.filter(|_| outcome.error == 0) {
-                    damaged.remove(&(target, chunk));
-                }
-            }
+            let outcomes = chunks.into_iter().zip(&reply.outcomes);
+            let made = outcomes.filter(|(_, outcome)| outcome.error == 0);
+            self.forget_damaged(target, made.filter_map(|(chunk, _)| chunk));
         }
         Ok(reply)
     }
 
     async fn disown(&self, q: v1::DisownRequest, peer: &PeerInfo) -> Result<v1::DisownReply> {
-        let engine = self.find(q.target, peer)?;
-        self.rebuilder()?.disown(engine, q).await
+        let (engine, target) = (self.find(q.target, peer)?, q.target);
+        let (reply, gone) = self.rebuilder()?.disown(engine, q).await?;
+        self.forget_damaged(target, gone);
+        Ok(reply)
     }
 
     fn rebuilder(&self) -> Result<&Arc<Rebuilder>> {

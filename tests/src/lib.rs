@@ -22,6 +22,7 @@ use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -287,6 +288,26 @@ impl Cluster {
             .flat_map(|s| s["targets"].as_array().into_iter().flatten())
             .filter_map(|t| t["path"].as_str().map(PathBuf::from))
             .collect())
+    }
+
+    /// Flips one byte on disk where `needle` lies in any target's file; answers how many were
+    /// flipped.
+    pub fn flip(&self, needle: &[u8]) -> Result<usize> {
+        let mut flipped = 0;
+        for path in self.target_paths()? {
+            let mut file = fs::OpenOptions::new().read(true).write(true).open(&path)?;
+            let mut all = Vec::new();
+            file.read_to_end(&mut all)?;
+            // Chunks start on blocks of 4 KiB; the needle is the start of a block.
+            for at in (0..all.len().saturating_sub(needle.len())).step_by(4096) {
+                if &all[at..at + needle.len()] == needle {
+                    file.write_all_at(&[needle[7] ^ 0x10], at as u64 + 7)?;
+                    flipped += 1;
+                }
+            }
+            file.sync_all()?;
+        }
+        Ok(flipped)
     }
 
     /// Puts target `index` behind a drive that can hang. Stops and starts the cluster.

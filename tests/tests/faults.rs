@@ -2,8 +2,8 @@
 //! §2) that each test holds up.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -244,25 +244,6 @@ fn what_was_open_when_a_leader_died_is_closed_at_the_next() -> Result<()> {
     cluster.await_clean()
 }
 
-/// Flips one byte on disk where `needle` lies in any target's file; answers how many were flipped.
-fn flip(cluster: &Cluster, needle: &[u8]) -> Result<usize> {
-    let mut flipped = 0;
-    for path in cluster.target_paths()? {
-        let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
-        let mut all = Vec::new();
-        file.read_to_end(&mut all)?;
-        // Chunks start on blocks of 4 KiB; the needle is the start of a block.
-        for at in (0..all.len().saturating_sub(needle.len())).step_by(4096) {
-            if &all[at..at + needle.len()] == needle {
-                file.write_all_at(&[needle[7] ^ 0x10], at as u64 + 7)?;
-                flipped += 1;
-            }
-        }
-        file.sync_all()?;
-    }
-    Ok(flipped)
-}
-
 /// I3: damage up to m is read around, counted and logged; beyond m it is `EIO`, never wrong bytes.
 #[test]
 fn damaged_shards() -> Result<()> {
@@ -272,7 +253,7 @@ fn damaged_shards() -> Result<()> {
     let content = data::bytes(5, 4 * unit);
     fs::write(m.join("f"), &content)?;
 
-    ensure!(flip(&cluster, &content[..64])? == 1, "the first shard is found once on disk");
+    ensure!(cluster.flip(&content[..64])? == 1, "the first shard is found once on disk");
     cluster.remount()?;
     ensure!(fs::read(m.join("f"))? == content, "one damaged shard");
     eventually(Duration::from_secs(10), "the daemon logs and counts the damage", || {
@@ -294,15 +275,15 @@ fn damaged_shards() -> Result<()> {
 
     // It is made anew in another place.
     await_healed(&cluster)?;
-    ensure!(flip(&cluster, &content[..64])? == 1, "the first shard is there again, once");
-    ensure!(flip(&cluster, &content[unit..unit + 64])? == 1);
+    ensure!(cluster.flip(&content[..64])? == 1, "the first shard is there again, once");
+    ensure!(cluster.flip(&content[unit..unit + 64])? == 1);
     cluster.remount()?;
     ensure!(fs::read(m.join("f"))? == content, "two damaged shards");
     await_healed(&cluster)?;
 
-    ensure!(flip(&cluster, &content[..64])? == 1);
-    ensure!(flip(&cluster, &content[unit..unit + 64])? == 1);
-    ensure!(flip(&cluster, &content[2 * unit..2 * unit + 64])? == 1);
+    ensure!(cluster.flip(&content[..64])? == 1);
+    ensure!(cluster.flip(&content[unit..unit + 64])? == 1);
+    ensure!(cluster.flip(&content[2 * unit..2 * unit + 64])? == 1);
     cluster.remount()?;
     let mut buffer = vec![0; 4096];
     let file = File::open(m.join("f"))?;

@@ -1,12 +1,15 @@
 //! Drives that are lost, given up, drained and replaced: what they held is made at others, and
 //! nothing is left where it has no business (I7).
 
+// How long nothing happens is looked at in real time.
+#![allow(clippy::disallowed_methods)]
+
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_tests::{Cluster, Shape, data};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -147,6 +150,53 @@ fn a_drain_that_is_taken_back_and_begun_again_loses_nothing() -> Result<()> {
         cluster.kill_storage(lost)?;
     }
     verify(&cluster, &[("a", &a)])
+}
+
+/// Where one segment of a seat is past help, the others that were made at another target count all
+/// the same.
+#[test]
+fn what_has_been_made_is_read_though_its_seat_has_not_moved() -> Result<()> {
+    let cluster =
+        Cluster::start_as(Shape { storage: 7, target_size: "128MiB", ..Shape::default() })?;
+    // One stripe each, so that a shard begins as the file does.
+    let unit = 128 << 10;
+    fs::create_dir(cluster.mnt().join("d"))?;
+    let files: Vec<_> = (0..40).map(|i| (i.to_string(), data::bytes(i, 4 * unit))).collect();
+    for (name, content) in &files {
+        fs::write(cluster.mnt().join("d").join(name), content)?;
+    }
+    for (_, content) in files.iter().take(7) {
+        for shard in 0..3 {
+            let at = shard * unit;
+            ensure!(cluster.flip(&content[at..at + 64])? == 1);
+        }
+    }
+    let lost = target_of(&cluster, 1)?;
+    cluster.kill_storage(0)?;
+    cluster.target("out", lost)?;
+    // All that can be is made.
+    let stuck = |cluster: &Cluster| -> Option<u64> {
+        let repair = cluster.overview().ok()?["repair"].clone();
+        repair["problems"].as_array()?.first()?;
+        repair["missing_chunks"].as_u64()
+    };
+    let mut last = (None, Instant::now());
+    weft_tests::eventually(LIMIT, "nothing more is made", || {
+        let now = stuck(&cluster);
+        if now != last.0 || now.is_none() {
+            last = (now, Instant::now());
+        }
+        (last.1.elapsed() > Duration::from_secs(8)).then_some(())
+    })?;
+    // Two more go: four of each of the rest are left only with what was made.
+    cluster.kill_storage(2)?;
+    cluster.kill_storage(4)?;
+    cluster.remount()?;
+    for (name, content) in files.iter().skip(7) {
+        let found = fs::read(cluster.mnt().join("d").join(name)).with_context(|| name.clone())?;
+        ensure!(found == *content, "{name} has changed");
+    }
+    Ok(())
 }
 
 /// Writes and deletes files until told to stop; answers what is there in the end.

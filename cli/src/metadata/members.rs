@@ -1,10 +1,10 @@
-//! Which metadata servers make the group: shown, and changed while they serve.
+//! Changes of the group of metadata servers, while they serve.
 
+use super::list;
 use crate::control::{ClusterArgs, leader_status};
-use crate::output::{OutputArgs, Table, say};
+use crate::output::say;
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
 use std::time::{Duration, Instant};
 use weft_control::Group;
 use weft_net::tcp;
@@ -18,7 +18,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     /// Show the servers of the group, and what a change of it waits for
-    List(ListArgs),
+    List(list::Args),
     /// Have one more server in the group
     ///
     /// It is sent all that the others have, and gets its vote then. Start it before or after, with
@@ -37,14 +37,6 @@ pub enum Command {
     Move(AddArgs),
     /// Have another server lead: before the one that leads is taken down, for example
     TransferLeader(TransferArgs),
-}
-
-#[derive(clap::Args, Debug)]
-pub struct ListArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 /// Of which cluster, and how long it is waited for.
@@ -107,7 +99,7 @@ pub struct TransferArgs {
 
 pub async fn run(command: Command) -> Result<()> {
     match command {
-        Command::List(args) => list(args).await,
+        Command::List(args) => list::run(args).await,
         Command::Add(AddArgs { id, address, change }) => {
             let add = Change::Add(Add { id, address, replaces: 0 });
             let what = format!("server {id} has its vote");
@@ -214,97 +206,4 @@ async fn wait(
 fn role(reply: &StatusReply, id: u64) -> Option<MemberRole> {
     let mut members = reply.map.iter().flat_map(|map| &map.members);
     members.find(|m| m.id == id).map(NodeInfo::role)
-}
-
-#[derive(Serialize)]
-struct Report {
-    leader: u64,
-    members: Vec<Row>,
-    /// What a change of the group waits for; empty: nothing.
-    waits: String,
-}
-
-#[derive(Serialize)]
-struct Row {
-    id: u64,
-    address: String,
-    /// voter, learner, waiting, or in the middle of a replacement: incoming, outgoing
-    role: &'static str,
-    leads: bool,
-    /// The one that leaves when this one gets its vote; 0: none.
-    replaces: u64,
-    leaving: bool,
-    /// It has answered the leader within the last election timeout; the leader has.
-    answers: bool,
-    /// Entries of the log that the leader has and it has not.
-    behind: u64,
-}
-
-async fn list(args: ListArgs) -> Result<()> {
-    let reply = leader_status(&args.cluster.cluster).await?;
-    let map = reply.map.iter().flat_map(|map| &map.members);
-    let row = |m: &NodeInfo| {
-        let known = reply.members.iter().find(|known| known.id == m.id);
-        let leads = m.id == reply.leader;
-        Row {
-            id: m.id,
-            address: m.address.clone(),
-            role: role_name(m.role()),
-            leads,
-            replaces: m.replaces,
-            leaving: m.leaving,
-            answers: leads || known.is_some_and(|known| known.active),
-            behind: match (leads, known) {
-                (true, _) => 0,
-                (_, known) => {
-                    reply.commit_index.saturating_sub(known.map_or(0, |known| known.matched_index))
-                }
-            },
-        }
-    };
-    let report = Report {
-        leader: reply.leader,
-        members: map.map(row).collect(),
-        waits: reply.membership.clone(),
-    };
-    args.output.print(&report, text)
-}
-
-fn role_name(role: MemberRole) -> &'static str {
-    match role {
-        MemberRole::Voter => "voter",
-        MemberRole::Waiting => "waiting",
-        MemberRole::Learner => "learner",
-        MemberRole::Incoming => "incoming",
-        MemberRole::Outgoing => "outgoing",
-    }
-}
-
-fn text(report: &Report) -> String {
-    let mut table = Table::new(&["ID", "ADDRESS", "ROLE", "STATE", "BEHIND", "NOTE"]);
-    for row in &report.members {
-        let state = match (row.leads, row.answers) {
-            (true, _) => "leads",
-            (_, true) => "answers",
-            (_, false) => "silent",
-        };
-        let note = match (row.leaving, row.replaces) {
-            (true, _) => "is to leave".to_owned(),
-            (_, 0) => String::new(),
-            (_, old) => format!("takes the place of {old}"),
-        };
-        table.row([
-            row.id.to_string(),
-            row.address.clone(),
-            row.role.into(),
-            state.into(),
-            row.behind.to_string(),
-            note,
-        ]);
-    }
-    let mut out = table.render("");
-    if !report.waits.is_empty() {
-        out += &format!("\nthe group is to change; waiting: {}\n", report.waits);
-    }
-    out
 }

@@ -1,5 +1,6 @@
 //! `weft metadata`: one metadata server, and who belongs to their group.
 
+mod list;
 mod members;
 mod serve;
 

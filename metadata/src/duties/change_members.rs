@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::tables::members::Membership;
 use std::collections::BTreeSet;
 use tokio::time::{Instant, sleep};
-use v1::MemberRole::{Learner, Voter, Waiting};
+use v1::MemberRole::{Incoming, Learner, Outgoing, Voter, Waiting};
 use v1::log_entry::Body;
 use weft_proto::{NodeId, v1};
 
@@ -69,9 +69,6 @@ pub async fn change_members(node: &Node) {
 /// The next step of the leader `me`, which has committed up to `commit`.
 fn next(group: &Membership, me: u64, commit: u64, others: &[v1::MemberStat]) -> Next {
     let change = |entry| Next::Change(entry);
-    if group.is_joint() {
-        return change(v1::ChangeMembersEntry::default());
-    }
     let of = |id: u64| others.iter().find(|other| other.id == id && other.active);
     let whole = |id: u64| id == me || of(id).is_some_and(|o| o.matched_index + CAUGHT_UP >= commit);
     // Whether those with a vote go on when one leaves and one comes.
@@ -83,11 +80,20 @@ fn next(group: &Membership, me: u64, commit: u64, others: &[v1::MemberStat]) -> 
     let heir = |leaves: u64| {
         let fit = |m: &&v1::NodeInfo| {
             let replaced = group.members.iter().any(|other| other.replaces == m.id);
-            m.role() == Voter && m.id != leaves && !m.leaving && !replaced && whole(m.id)
+            let has_vote = matches!(m.role(), Voter | Incoming);
+            has_vote && m.id != leaves && !m.leaving && !replaced && whole(m.id)
         };
         let fit = group.members.iter().filter(|m| m.id != me).filter(fit);
         fit.max_by_key(|m| of(m.id).map(|o| o.matched_index)).map(|m| NodeId(m.id))
     };
+    if group.is_joint() {
+        let leaves = group.get(me).is_some_and(|m| m.role() == Outgoing);
+        return match heir(me).filter(|_| leaves) {
+            Some(heir) => Next::HandOver(heir),
+            None if leaves => Next::Wait(format!("server {me} leads, and no other could")),
+            None => change(v1::ChangeMembersEntry::default()),
+        };
+    }
     let leave = |leaves: u64, comes: u64| match (leaves == me, heir(me)) {
         (true, Some(heir)) => Next::HandOver(heir),
         (true, None) => Next::Wait(format!("server {me} leads, and no other could")),

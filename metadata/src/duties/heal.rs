@@ -1,6 +1,9 @@
-//! Has damaged chunks made anew where they are, of the others of their segments: those that readers
-//! and scrub have met, as the heartbeats of their targets tell. What cannot be made now is tried
-//! again for as long as the target tells of it.
+//! Has damaged chunks made anew where they are, of the others of their segments, and those made
+//! that are not where they should be: what readers and scrub have met, as the heartbeats of their
+//! targets tell, and what was missing from a sample. What cannot be made now is tried again for as
+//! long as it is told of.
+//!
+//! Invariant: of what was deleted meanwhile nothing is left behind (I7).
 
 use crate::node::Node;
 use crate::soft::targets::Targets;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_net::Peers;
-use weft_proto::{ChunkId, Result, TargetId};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, TargetId};
 use weft_segments::{Map, Segment, TargetClient};
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -17,8 +20,10 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// One that was is told of for a moment yet.
 const TOLD_INTERVAL: Duration = Duration::from_secs(3);
-/// How long a storage daemon may take for some chunks.
+/// How long a storage daemon may take for some chunks, and to look at one, or delete some.
 const HEAL_TIMEOUT: Duration = Duration::from_secs(60);
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(10);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Orders what is damaged to be made anew, for as long as this server leads.
 pub async fn heal(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
@@ -34,7 +39,7 @@ pub async fn heal(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
             }
             let until = Instant::now() + RETRY_INTERVAL;
             resting.extend(chunks.iter().map(|chunk| ((target, *chunk), until)));
-            match heal_some(node, peers, target, &chunks).await {
+            match heal_some(node, targets, peers, target, &chunks).await {
                 Ok(healed) => {
                     let until = Instant::now() + TOLD_INTERVAL;
                     resting.extend(healed.into_iter().map(|chunk| ((target, chunk), until)));
@@ -50,36 +55,63 @@ pub async fn heal(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
 /// Answers those that were made anew.
 async fn heal_some(
     node: &Node,
+    targets: &Targets,
     peers: &Peers,
     target: TargetId,
     chunks: &[ChunkId],
 ) -> Result<Vec<ChunkId>> {
     let map = Map::new((*node.map()).clone());
     let Some(info) = map.target(target).filter(|info| info.up) else { return Ok(Vec::new()) };
+    let client = TargetClient::new(peers, target, &info.address);
     let mut found: Vec<(Segment, u8)> = Vec::new();
     for chunk in chunks {
-        // What is deleted meanwhile needs nothing.
-        let Some(record) = node.state.segment(chunk.segment)? else { continue };
-        let segment = Segment::try_from(record)?;
-        let seat = segment.seats.get(usize::from(chunk.shard));
-        if seat.is_some_and(|&seat| map.is_for(target, segment.pg, seat)) {
-            found.push((segment, chunk.shard));
+        let segment = node.state.segment(chunk.segment)?.map(Segment::try_from).transpose()?;
+        let seat = segment.as_ref().and_then(|s| s.seats.get(usize::from(chunk.shard)));
+        match (&segment, seat) {
+            (Some(segment), Some(&seat)) if map.is_for(target, segment.pg, seat) => {
+                found.push((segment.clone(), chunk.shard));
+            }
+            // It was deleted, is not committed yet, or is another's: who tells of it looks again.
+            _ => {
+                targets.forget_missing(target, *chunk);
+                let looked = client.verify(*chunk, Instant::now() + VERIFY_TIMEOUT).await;
+                let silent =
+                    |e: &Error| matches!(e.kind, ErrorKind::TimedOut | ErrorKind::Unavailable);
+                if let Err(error) = looked
+                    && silent(&error)
+                {
+                    return Err(error);
+                }
+            }
         }
     }
     if found.is_empty() {
         return Ok(Vec::new());
     }
     let items = found.iter().map(|(segment, shard)| (segment, *shard)).collect();
-    let client = TargetClient::new(peers, target, &info.address);
-    let reply = client.rebuild(items, map.epoch, true, Instant::now() + HEAL_TIMEOUT).await?;
+    let reply = client.rebuild(items, map.epoch, true, Instant::now() + HEAL_TIMEOUT).await;
+    let mut gone = Vec::new();
+    for (segment, shard) in &found {
+        if !node.state.is_committed(segment.id)? {
+            gone.push(segment.chunk(*shard));
+        }
+    }
+    if !gone.is_empty() {
+        // They may have been made after they were deleted.
+        let deleted = client.delete(&gone, Instant::now() + DELETE_TIMEOUT).await;
+        deleted.inspect_err(|_| targets.suspect(target))?;
+    }
+    let reply = reply.inspect_err(|_| targets.suspect(target))?;
     let mut healed = Vec::new();
     for ((segment, shard), outcome) in found.iter().zip(&reply.outcomes) {
         let chunk = segment.chunk(*shard);
         match outcome.error {
             0 => {
                 tracing::info!(%target, %chunk, "a chunk that was damaged is whole");
+                targets.forget_missing(target, chunk);
                 healed.push(chunk);
             }
+            _ if gone.contains(&chunk) => targets.forget_missing(target, chunk),
             _ => tracing::error!(
                 %target, %chunk, "a damaged chunk cannot be made anew: {}", outcome.message
             ),

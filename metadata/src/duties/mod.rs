@@ -65,8 +65,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { place::place(&n).await });
     let (n, _, p) = all();
     duties.spawn(async move { collect_garbage::collect_garbage(&n, &p).await });
-    let (n, _, p) = all();
-    duties.spawn(async move { sample::sample(&n, &p).await });
+    let (n, t, p) = all();
+    duties.spawn(async move { sample::sample(&n, &t, &p).await });
     let (n, t, p) = all();
     duties.spawn(async move { repair::repair(&n, &t, &p).await });
     let (n, t, p) = all();

@@ -2,6 +2,7 @@
 //! damage that spreads is heard of long before all data has been scrubbed.
 
 use crate::node::Node;
+use crate::soft::targets::Targets;
 use crate::state::StateMachine;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -16,14 +17,14 @@ use weft_segments::{Map, Segment, TargetClient};
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Verifies a segment in every interval, for as long as this server leads.
-pub async fn sample(node: &Arc<Node>, peers: &Arc<Peers>) {
+pub async fn sample(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
     let mut rng = node.env.rng(0x7361_6d70_6c65_0000 ^ node.config.id.0);
     loop {
         sleep(Duration::from_millis(node.config.sample_interval_ms)).await;
         let (state, seed) = (node.state.clone(), rng.random());
         // Beside the event loop: it may pass over very much that was deleted.
         match node.env.blocking(move || draw(&state, seed)).await {
-            Ok(Some(segment)) => verify(node, peers, &segment).await,
+            Ok(Some(segment)) => verify(node, targets, peers, &segment).await,
             Ok(None) => {}
             Err(error) => tracing::error!("cannot draw a segment to be verified: {error}"),
         }
@@ -54,7 +55,7 @@ fn draw(state: &StateMachine, seed: u64) -> Result<Option<Segment>> {
     Segment::try_from(found).map(Some)
 }
 
-async fn verify(node: &Node, peers: &Peers, segment: &Segment) {
+async fn verify(node: &Node, targets: &Targets, peers: &Peers, segment: &Segment) {
     let map = Map::new((*node.map()).clone());
     for (shard, &seat) in (0u8..).zip(&segment.seats) {
         let target = map.seat(segment.pg, seat).filter(|target| target.up);
@@ -78,7 +79,10 @@ async fn verify(node: &Node, peers: &Peers, segment: &Segment) {
             // It may have been deleted since it was drawn.
             Err(e) if e.kind == ErrorKind::NotFound => match node.state.is_committed(segment.id) {
                 Ok(false) => return,
-                _ => tracing::error!(%chunk, target = %client, "a chunk is missing: run weft fsck"),
+                _ => {
+                    tracing::error!(%chunk, target = %client, "a chunk is missing, and made anew");
+                    targets.note_missing(client.id(), chunk);
+                }
             },
             Err(e) => tracing::warn!(%chunk, target = %client, "cannot be verified: {e}"),
         }

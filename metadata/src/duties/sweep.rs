@@ -90,10 +90,19 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
                 _ => drop(swept.whole.remove(&target)),
             }
         }
+        for target in &returning {
+            // It went and came while others were looked at.
+            let seen = swept.whole.get(target).map(|(_, opened)| *opened);
+            if seen.is_some() && targets.looked_at(*target) != seen {
+                swept.whole.remove(target);
+            }
+        }
         let mut due = swept.whole_due(Instant::now(), &up);
-        // Those that are waited for.
+        // Those that are waited for. One at a time: others may come back meanwhile, and sessions
+        // end.
         due.sort_by_key(|target| !returning.contains(target));
-        for target in due {
+        let idle = due.len() < 2;
+        if let Some(target) = due.into_iter().next() {
             look(node, peers, &up, target, &[], &mut swept).await;
             if let Some((_, opened)) = swept.whole.get(&target) {
                 targets.note_looked_at(target, *opened);
@@ -118,7 +127,9 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
                 look(node, peers, &up, target, &ended, &mut swept).await;
             }
         }
-        sleep(IDLE_INTERVAL).await;
+        if idle {
+            sleep(IDLE_INTERVAL).await;
+        }
     }
 }
 
@@ -149,9 +160,10 @@ async fn look(
     swept: &mut Swept,
 ) {
     let Some(Up { address, opened }) = up.get(&target) else { return };
-    let begun = Instant::now();
     match fence_and_sweep(node, &TargetClient::new(peers, target, address), ended).await {
-        Ok(()) if ended.is_empty() => drop(swept.whole.insert(target, (begun, *opened))),
+        Ok(()) if ended.is_empty() => {
+            swept.whole.insert(target, (Instant::now(), *opened));
+        }
         Ok(()) => {}
         Err(e) => {
             tracing::warn!(target = target.0, "could not look for chunks of dead sessions: {e}");

@@ -8,7 +8,7 @@ use crate::state::StateMachine;
 use crate::tables::members;
 use bytes::Bytes;
 use prost::Message;
-use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
+use raft::eraftpb::{ConfChangeV2, ConfState, Entry, EntryType};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use weft_proto::{Error, ErrorKind, Result, v1};
@@ -30,6 +30,8 @@ pub struct Applied {
     pub admitted: Vec<u64>,
     /// Changes of the group that were carried out, with their indexes.
     pub members: Vec<(u64, ConfChangeV2)>,
+    /// The configuration that the state has after them.
+    pub conf: Option<ConfState>,
 }
 
 /// Bytes of an entry that count against the limit of what waits to be applied.
@@ -91,6 +93,12 @@ pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Resu
                 applied.members.push((*index, members::conf_change(entry)));
             }
         }
+        if !applied.members.is_empty() {
+            // Whoever acts on a configuration must not forget it: the log knows it only by what
+            // was applied.
+            state.sync()?;
+            applied.conf = state.membership()?.map(|group| group.conf_state());
+        }
     }
     if changes.last().is_none_or(|(index, _)| *index < applied.last) {
         state.set_applied(applied.last)?;
@@ -112,6 +120,9 @@ fn decode(kind: i32, data: Vec<u8>) -> std::result::Result<v1::LogEntry, String>
         }
         _ => return Err("it is of an unknown kind".into()),
     };
+    if change.body.is_none() {
+        return Err("it is of an unknown kind".into());
+    }
     if of_group(&change) != expected {
         return Err("it changes the group's membership in another way".into());
     }

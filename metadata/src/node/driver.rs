@@ -10,20 +10,20 @@
 //! lease before; Raft's timeouts come from the node's own seed.
 
 use super::apply::{self, Applied};
-use super::group::{HandOver, Links};
+use super::group::{Changing, Links};
 use super::outbox::Outbox;
 use super::proposal::{Pending, Proposal};
-use super::setup::{LogJob, log_writer, logger, raft_config};
+use super::setup::{LogJob, log_writer, logger, open_log, raft_config};
 use super::{Abdication, Node};
 use crate::config::{Config, Member};
 use crate::env::Env;
-use crate::folder::{LOG, MOVE_AWAY};
+use crate::folder::MOVE_AWAY;
 use crate::raftlog::{Append, LogDb, LogStorage, Position};
-use crate::replication::Lost;
+use crate::replication::{Lost, Report};
 use crate::snapshot::{NewSnapshot, Snapshots};
 use crate::state::StateMachine;
 use crate::worker::Worker;
-use raft::eraftpb::{Entry, Message, MessageType};
+use raft::eraftpb::{Entry, HardState, Message, MessageType};
 use raft::{SnapshotStatus, StateRole};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -54,7 +54,7 @@ pub struct Wiring {
     pub links: Links,
     /// From another server, each with where that says it is.
     pub inbox: mpsc::Receiver<(Member, Vec<Message>)>,
-    pub lost: mpsc::UnboundedReceiver<Lost>,
+    pub reports: mpsc::UnboundedReceiver<Report>,
     pub snapshots: Arc<Snapshots>,
     /// The entry that admitted this server when its disk was lost; index 0: none. Before its log
     /// holds it, it stands for no election, and votes only for who has it; without a term, for
@@ -116,7 +116,9 @@ pub struct Driver {
     /// When each of the others was last heard of.
     pub(super) heard: BTreeMap<u64, Instant>,
     abdications: mpsc::Receiver<Abdication>,
-    pub(super) hands_over: Option<HandOver>,
+    /// The newest hard state that no write has taken along.
+    pub(super) unwritten_state: Option<HardState>,
+    pub(super) group: Changing,
 }
 
 impl Driver {
@@ -128,17 +130,12 @@ impl Driver {
         wiring: Wiring,
     ) -> Result<(Arc<Node>, Self)> {
         let applied_index = state.applied();
-        let mut storage = LogStorage::open(&config.data_dir.join(LOG), applied_index)?;
-        // The log says with whom it begins; who belongs to the group since is what was applied.
-        if let Some(members) = state.membership()?.filter(|m| !m.members.is_empty()) {
-            storage.set_conf_state(members.conf_state());
-        }
+        let storage = open_log(&config, &state)?;
         let log = storage.db();
         let mute_until = storage.has_history().then(|| Instant::now() + config.election_timeout());
         let raw =
             raft::RawNode::new(&raft_config(&config, applied_index), storage, &logger(config.id))
                 .map_err(raft_failed)?;
-
         let (written_tx, written) = mpsc::unbounded_channel();
         let (applied_tx, applied) = mpsc::unbounded_channel();
         let (side_done, side) = mpsc::unbounded_channel();
@@ -190,7 +187,8 @@ impl Driver {
             snapshot_sent: BTreeMap::new(),
             heard: BTreeMap::new(),
             abdications,
-            hands_over: None,
+            unwritten_state: None,
+            group: Changing::default(),
         };
         driver.publish_members()?;
         Ok((node, driver))
@@ -221,7 +219,10 @@ impl Driver {
                 }
                 _ = self.proposals.recv_many(&mut proposals, BURST), if room => {}
                 Some(reader) = self.barriers.recv() => self.on_reader(reader),
-                Some(lost) = self.wiring.lost.recv() => self.on_lost(&lost),
+                Some(report) = self.wiring.reports.recv() => match report {
+                    Report::Lost(lost) => self.on_lost(&lost),
+                    Report::Answered { peer, ack } => self.on_ack(peer, ack),
+                },
                 Some(side) = self.side.recv() => self.on_side(side)?,
                 Some(abdication) = self.abdications.recv() => self.on_abdication(abdication),
             }
@@ -299,6 +300,7 @@ impl Driver {
             self.start_round();
         }
         self.hand_over();
+        self.say_farewell();
         self.note_followers();
         self.care_for_snapshots();
         self.compact();
@@ -348,7 +350,9 @@ impl Driver {
     fn on_messages(&mut self, messages: Vec<Message>) -> Result<()> {
         let now = Instant::now();
         for mut message in messages {
-            self.heard.insert(message.from, now);
+            if self.raw.raft.prs().get(message.from).is_some() {
+                self.heard.insert(message.from, now);
+            }
             match MessageType::from_i32(message.msg_type) {
                 Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
                     if !self.may_elect(&message) => {}
@@ -390,11 +394,8 @@ impl Driver {
     }
 
     fn on_lost(&mut self, lost: &Lost) {
-        if lost.removed {
-            self.node.removed.send_replace(true);
-            return;
-        }
         self.raw.report_unreachable(lost.peer.0);
+        self.group.lost.insert(lost.peer.0);
         if lost.snapshot {
             self.snapshot_sent.remove(&lost.peer.0);
             self.raw.report_snapshot(lost.peer.0, SnapshotStatus::Failure);
@@ -463,7 +464,7 @@ impl Driver {
     fn on_applied(&mut self, applied: Applied) -> Result<()> {
         self.applying -= applied.bytes;
         self.last_time_ns = self.last_time_ns.max(applied.time_ns);
-        self.on_members(&applied.members)?;
+        self.on_members(&applied)?;
         self.raw.advance_apply_to(applied.last);
         if !applied.answers.is_empty() && self.pending.len() > 0 {
             self.node.soft.with(|sessions| {
@@ -511,13 +512,15 @@ impl Driver {
         }
         let entries = ready.take_entries();
         let old_last = self.raw.mut_store().append(&entries);
-        // The commit index alone need not be durable; it goes with the next write.
         let writes = ready.must_sync();
         let messages = ready.take_persisted_messages();
         let number = ready.number();
         self.outbox.hold(number, writes, messages);
+        // What need not be durable by itself goes with the next write: a log that holds a change of
+        // the group must know that the one before is committed.
+        self.unwritten_state = ready.hs().cloned().or(self.unwritten_state.take());
         if writes {
-            let hard_state = ready.hs().cloned();
+            let hard_state = self.unwritten_state.take();
             let append = Append { entries, hard_state, old_last, truncate: None, sync: true };
             self.write(LogJob { number, append })?;
         }

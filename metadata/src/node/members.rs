@@ -4,18 +4,23 @@
 //! a leader that hands its lead over answers nobody from then on, and does not come back to it in
 //! that term: the other may begin to lead at any moment, without waiting for leases to run out.
 
+use super::apply::Applied;
 use super::driver::{Driver, raft_failed};
-use super::group::HandOver;
+use super::group::{Farewell, HandOver};
 use super::{Abdication, Node, membership_of};
 use crate::config::Member;
-use crate::tables::members::Membership;
+use crate::folder::MOVE_AWAY;
+use crate::tables::members::{Membership, same};
 use raft::StateRole;
-use raft::eraftpb::ConfChangeV2;
+use raft::eraftpb::{Message, MessageType};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use weft_proto::{Error, ErrorKind, NodeId, Result, v1};
 
+/// Whoever did not take the lead is not offered it again for this long.
+const FAILED_HEIR_INTERVAL: Duration = Duration::from_secs(60);
 /// Ticks between the moment when a leader answers nobody any more and that when another may lead:
 /// what it was about to answer is on its way then.
 const QUIET_TICKS: u32 = 2;
@@ -63,12 +68,26 @@ impl Node {
 
 impl Driver {
     /// Carries out what the state says has changed of the group.
-    pub(super) fn on_members(&mut self, changes: &[(u64, ConfChangeV2)]) -> Result<()> {
+    pub(super) fn on_members(&mut self, applied: &Applied) -> Result<()> {
         // A snapshot that is about to be installed has brought a later configuration.
         let newer = self.raw.snap().map_or(0, |snapshot| snapshot.get_metadata().index);
-        for (index, change) in changes.iter().filter(|(index, _)| *index > newer) {
+        let last = applied.members.last().map(|(index, _)| *index);
+        for (index, change) in applied.members.iter().filter(|(index, _)| *index > newer) {
             let conf = self.raw.apply_conf_change(change).map_err(raft_failed)?;
             tracing::info!(index, ?conf, "the group has changed");
+            let recorded = applied.conf.as_ref().filter(|_| last == Some(*index));
+            if let Some(recorded) = recorded.filter(|recorded| !same(recorded, &conf)) {
+                let what = format!(
+                    "Raft's configuration here is {conf:?} and the group's is {recorded:?}: this \
+                     server began in another group; {MOVE_AWAY}"
+                );
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+            let raft = &mut self.raw.raft;
+            let votes = conf.voters.contains(&raft.id) || conf.voters_outgoing.contains(&raft.id);
+            if raft.state == StateRole::Leader && !votes {
+                raft.become_follower(raft.term, raft::INVALID_ID);
+            }
             self.raw.mut_store().set_conf_state(conf);
             // Who has just come must find itself in the snapshot that it is sent.
             self.raw.mut_store().offer_snapshot(None);
@@ -86,15 +105,72 @@ impl Driver {
             .links
             .set(others.map(|m| Member { id: NodeId(m.id), address: m.address.clone() }));
         if members.removed.contains(&me.0) {
-            self.node.removed.send_replace(true);
+            self.leave(members.members.clone());
         }
         *self.node.membership.lock() = members;
         Ok(())
     }
 
+    /// This server has left the group that these belong to now.
+    fn leave(&mut self, members: Vec<v1::NodeInfo>) {
+        for m in members.iter().filter(|m| m.id != self.node.config.id.0) {
+            self.wiring.links.hear(Member { id: NodeId(m.id), address: m.address.clone() }, false);
+        }
+        let told = self.group.farewell.take().map(|farewell| farewell.told).unwrap_or_default();
+        self.group.farewell = Some(Farewell { members, told, next: Instant::now() });
+    }
+
+    /// What a server answered to a message.
+    pub(super) fn on_ack(&mut self, peer: NodeId, ack: v1::RaftAck) {
+        self.group.lost.remove(&peer.0);
+        if ack.changes_members {
+            self.group.old_versions.remove(&peer.0);
+        } else {
+            self.group.old_versions.insert(peer.0);
+        }
+        if !ack.removed {
+            return;
+        }
+        if self.group.farewell.as_ref().is_none_or(|farewell| farewell.members.is_empty()) {
+            self.leave(ack.members);
+        }
+        let Some(farewell) = &mut self.group.farewell else { return };
+        farewell.told.insert(peer.0);
+        let vote = |m: &&v1::NodeInfo| {
+            matches!(m.role(), v1::MemberRole::Voter | v1::MemberRole::Incoming)
+        };
+        let voters = farewell.members.iter().filter(vote);
+        let (told, all) = voters.fold((0, 0), |(told, all), m| {
+            (told + usize::from(farewell.told.contains(&m.id)), all + 1)
+        });
+        if 2 * told > all {
+            self.node.removed.send_replace(true);
+        }
+    }
+
+    /// Asks those that stay whether they know that this server has left.
+    pub(super) fn say_farewell(&mut self) {
+        let Some(farewell) = &mut self.group.farewell else { return };
+        if Instant::now() < farewell.next {
+            return;
+        }
+        farewell.next = Instant::now() + self.node.config.election_timeout();
+        let raft = &self.raw.raft;
+        for member in farewell.members.iter().filter(|m| m.id != raft.id) {
+            if let Some(link) = self.wiring.links.get(member.id) {
+                // Changes nothing for whoever takes it.
+                let mut message = Message { from: raft.id, to: member.id, ..Default::default() };
+                message.set_msg_type(MessageType::MsgHeartbeatResponse);
+                message.term = raft.term;
+                link.send(message);
+            }
+        }
+    }
+
     /// A server that may be unknown here says where it is.
     pub(super) fn on_sender(&mut self, sender: Member) {
-        self.wiring.links.hear(sender);
+        let lost = self.group.lost.contains(&sender.id.0);
+        self.wiring.links.hear(sender, lost);
     }
 
     /// What the leader knows of the others, for whoever changes the group.
@@ -105,6 +181,7 @@ impl Driver {
             id,
             matched_index: progress.matched,
             active: self.heard.get(&id).is_some_and(|heard| heard.elapsed() < patience),
+            old_version: self.group.old_versions.contains(&id),
         };
         let others = raft.prs().iter().filter(|(id, _)| **id != raft.id);
         let followers = if self.leads.is_some() { others.map(stat).collect() } else { Vec::new() };
@@ -117,7 +194,7 @@ impl Driver {
             tracing::info!(to = to.0, "this server hands its lead over");
             let begins = Instant::now() + self.node.config.tick() * QUIET_TICKS;
             let term = self.raw.raft.term;
-            self.hands_over = Some(HandOver { term, to: *to, begins, ordered: false });
+            self.group.hands_over = Some(HandOver { term, to: *to, begins, ordered: false });
         }
         // Who asked may have gone.
         let _ = reply.send(heir);
@@ -131,14 +208,18 @@ impl Driver {
         let members = self.node.membership();
         let fit = |id: u64| {
             let member = members.get(id);
-            id != me.0 && member.is_some_and(|m| m.role() == v1::MemberRole::Voter)
+            let role = member.map(v1::NodeInfo::role);
+            id != me.0 && matches!(role, Some(v1::MemberRole::Voter | v1::MemberRole::Incoming))
         };
         if let Some(to) = to.filter(|to| !fit(to.0)) {
             let what = format!("server {to} is not another one with a vote in the group");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let followers = self.node.followers();
-        let fit = followers.iter().filter(|f| f.active && fit(f.id));
+        let failed = |id: u64| {
+            self.group.failed_heirs.get(&id).is_some_and(|at| at.elapsed() < FAILED_HEIR_INTERVAL)
+        };
+        let fit = followers.iter().filter(|f| f.active && fit(f.id) && !failed(f.id));
         let heir = fit.filter(|f| to.is_none_or(|to| to.0 == f.id)).max_by_key(|f| f.matched_index);
         heir.map(|f| NodeId(f.id)).ok_or_else(|| {
             let what = "no server that the lead could go to answers now";
@@ -150,15 +231,15 @@ impl Driver {
     pub(super) fn answers_as_leader(&self) -> bool {
         let raft = &self.raw.raft;
         raft.state == StateRole::Leader
-            && self.hands_over.as_ref().is_none_or(|over| over.term != raft.term)
+            && self.group.hands_over.as_ref().is_none_or(|over| over.term != raft.term)
     }
 
     /// Goes on with handing the lead over.
     pub(super) fn hand_over(&mut self) {
-        let Some(hand_over) = &mut self.hands_over else { return };
+        let Some(hand_over) = &mut self.group.hands_over else { return };
         let raft = &mut self.raw.raft;
         if raft.state != StateRole::Leader || raft.term != hand_over.term {
-            self.hands_over = None;
+            self.group.hands_over = None;
         } else if !hand_over.ordered {
             if Instant::now() >= hand_over.begins {
                 hand_over.ordered = true;
@@ -167,8 +248,9 @@ impl Driver {
             }
         } else if raft.lead_transferee.is_none() {
             tracing::warn!(to = hand_over.to.0, "it did not take the lead: the group elects");
+            self.group.failed_heirs.insert(hand_over.to.0, Instant::now());
             raft.become_follower(raft.term, raft::INVALID_ID);
-            self.hands_over = None;
+            self.group.hands_over = None;
         }
     }
 }

@@ -1,7 +1,9 @@
 //! How Raft is set up, how its log lines reach ours, and the log worker's function.
 
 use crate::config::Config;
-use crate::raftlog::{Append, LogDb};
+use crate::folder::LOG;
+use crate::raftlog::{Append, LogDb, LogStorage};
+use crate::state::StateMachine;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use weft_proto::{NodeId, Result};
@@ -17,6 +19,16 @@ pub struct LogJob {
     /// The ready to report; 0: none. The end of the write is reported in any case.
     pub number: u64,
     pub append: Append,
+}
+
+/// Opens the log as far as the state has applied it.
+pub fn open_log(config: &Config, state: &StateMachine) -> Result<LogStorage> {
+    let mut log = LogStorage::open(&config.data_dir.join(LOG), state.applied())?;
+    // It says with whom it begins; who belongs to the group since is what was applied.
+    if let Some(members) = state.membership()?.filter(|m| !m.members.is_empty()) {
+        log.set_conf_state(members.conf_state());
+    }
+    Ok(log)
 }
 
 pub fn raft_config(config: &Config, applied: u64) -> raft::Config {

@@ -7,6 +7,7 @@
 use super::driver::{Driver, Side, ended, raft_failed};
 use crate::raftlog::{Append, Position};
 use crate::snapshot::NewSnapshot;
+use crate::tables::members::same;
 use prost::Message as _;
 use raft::eraftpb::{Message, Snapshot, SnapshotMetadata};
 use raft::{Ready, SnapshotStatus, Storage as _};
@@ -66,7 +67,7 @@ impl Driver {
         let entries = ready.take_entries();
         let append = Append {
             entries: entries.clone(),
-            hard_state: ready.hs().cloned(),
+            hard_state: ready.hs().cloned().or(self.unwritten_state.take()),
             sync: true,
             ..Append::default()
         };
@@ -122,7 +123,14 @@ impl Driver {
         let term = store.term(index).map_err(raft_failed)?;
         // As of the snapshot: it may have changed since.
         let recorded = members.filter(|m| !m.members.is_empty()).map(|m| m.conf_state());
-        let conf_state = Some(recorded.unwrap_or_else(|| store.conf_state().clone()));
+        let conf_state = recorded.unwrap_or_else(|| store.conf_state().clone());
+        if !same(&conf_state, store.conf_state()) {
+            // Who came meanwhile would not find itself in it. Raft asks for another.
+            tracing::info!(index, "a snapshot of the group as it was before is not sent");
+            self.wiring.snapshots.discard();
+            return Ok(());
+        }
+        let conf_state = Some(conf_state);
         let metadata = Some(SnapshotMetadata { conf_state, index, term });
         store.offer_snapshot(Some(Snapshot { data: manifest.encode_to_vec(), metadata }));
         Ok(())

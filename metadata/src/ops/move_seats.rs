@@ -90,6 +90,11 @@ fn carry_out(state: &dyn Read, mut group: Group, change: &Change) -> Result<Grou
             };
             group.info.moves.remove(at);
             if change.step() == Step::Finish {
+                match state.load::<v1::TargetInfo>(&schema::target(to))? {
+                    Some(target) if target.state() != TargetState::Out => {}
+                    // Who has the seat now may serve it yet.
+                    _ => return bad(format!("target {to} was given up meanwhile")),
+                }
                 group.info.targets[seat as usize] = to;
             }
         }

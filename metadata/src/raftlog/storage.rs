@@ -100,9 +100,8 @@ impl LogStorage {
         let Some(first) = entries.first() else { return old_last };
         assert!(
             first.index > self.truncated.index && first.index <= old_last + 1,
-            "entry {} does not join a log of {}..={old_last}",
+            "entry {} does not join a log up to {old_last}",
             first.index,
-            self.truncated.index + 1
         );
         while self.cache.back().is_some_and(|e| e.index >= first.index) {
             self.cache_bytes -= self.cache.pop_back().map_or(0, |e| e.data.len());
@@ -260,23 +259,20 @@ impl Storage for LogStorage {
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        if index == self.truncated.index {
-            return Ok(self.truncated.term);
-        }
-        if index < self.truncated.index {
-            return Err(raft::Error::Store(StorageError::Compacted));
-        }
-        if index > self.last {
-            return Err(raft::Error::Store(StorageError::Unavailable));
+        match index {
+            _ if index == self.truncated.index => return Ok(self.truncated.term),
+            _ if index < self.truncated.index => {
+                return Err(raft::Error::Store(StorageError::Compacted));
+            }
+            _ if index > self.last => return Err(raft::Error::Store(StorageError::Unavailable)),
+            _ => {}
         }
         let cache_first = self.cache_first();
         if index >= cache_first {
             return Ok(self.cache[(index - cache_first) as usize].term);
         }
-        self.db
-            .term(index)
-            .map_err(unreadable)?
-            .ok_or(raft::Error::Store(StorageError::Unavailable))
+        let found = self.db.term(index).map_err(unreadable)?;
+        found.ok_or(raft::Error::Store(StorageError::Unavailable))
     }
 
     fn first_index(&self) -> raft::Result<u64> {

@@ -71,7 +71,8 @@ impl MetadataService {
         let messages = replication::decode(&batch, self.node.config.id)?;
         let group = self.node.membership();
         if group.removed.contains(&batch.from) {
-            return Ok(v1::RaftAck { removed: true });
+            let members = group.members.clone();
+            return Ok(v1::RaftAck { removed: true, members, changes_members: true });
         }
         // Who is not known here may have come by entries that this server has yet to be sent: it
         // says which cluster it is of, and where it is.
@@ -83,7 +84,7 @@ impl MetadataService {
         let from = Member { id: NodeId(batch.from), address: batch.address };
         let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
         self.inbox.send((from, messages)).await.map_err(stopping)?;
-        Ok(v1::RaftAck { removed: false })
+        Ok(v1::RaftAck { changes_members: true, ..Default::default() })
     }
 
     async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {

@@ -22,6 +22,8 @@ const CLOSES: usize = 4096;
 /// The table of one term.
 #[derive(Default)]
 pub struct Sessions {
+    /// The term in which this server leads; 0: it does not.
+    term: u64,
     sessions: BTreeMap<SessionId, Session>,
     /// How many sessions have an inode open.
     open: HashMap<InodeId, usize>,
@@ -99,10 +101,15 @@ pub struct Shown {
 impl Sessions {
     /// Starts a term with the sessions of the replicated state.
     pub fn start(&mut self, now: Instant, term: u64, sessions: Vec<(SessionId, String)>) {
-        *self = Self { leases: Leases::of_term(term), ..Self::default() };
+        *self = Self { term, leases: Leases::of_term(term), ..Self::default() };
         for (id, client) in sessions {
             self.add(now, id, client, false);
         }
+    }
+
+    /// Whether this server leads, as far as this knows: else nothing is known.
+    pub fn is_of_a_term(&self) -> bool {
+        self.term != 0
     }
 
     fn add(&mut self, renewed: Instant, id: SessionId, client: String, declared: bool) {

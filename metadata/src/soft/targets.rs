@@ -11,6 +11,9 @@ use tokio::time::Instant;
 use v1::set_target_state_entry::Change;
 use weft_proto::{ChunkId, Profile, TargetId, v1};
 
+/// Most missing chunks of a target that are made at a time.
+const MAX_MISSING: usize = 64;
+
 /// A full target is taken back when it is this many percent below the limit.
 const HYSTERESIS: u64 = 5;
 
@@ -42,6 +45,8 @@ pub struct Targets {
     looked_at: Mutex<BTreeMap<TargetId, u64>>,
     /// Targets that are to be looked at as a whole soon.
     suspects: Mutex<BTreeSet<TargetId>>,
+    /// Chunks that were looked for at their targets and are not there.
+    missing: Mutex<BTreeSet<(TargetId, ChunkId)>>,
 }
 
 #[derive(Clone)]
@@ -90,16 +95,44 @@ impl Targets {
         ids.filter(|id| heard.get(id).is_some_and(|h| h.serves(now, down_after))).collect()
     }
 
-    /// Damaged chunks of targets, as they said last.
+    /// Damaged chunks of targets, as they said last, and missing ones.
     pub fn damaged(&self) -> BTreeMap<TargetId, Vec<ChunkId>> {
-        let heard = self.heard.lock();
-        let some = heard.iter().filter(|(_, h)| h.refused.is_none() && !h.damaged.is_empty());
-        some.map(|(id, h)| (*id, h.damaged.clone())).collect()
+        let (heard, missing) = (self.heard.lock(), self.missing.lock());
+        let mut all: BTreeMap<TargetId, Vec<ChunkId>> = BTreeMap::new();
+        for (id, h) in heard.iter().filter(|(_, h)| h.refused.is_none()) {
+            let of_it =
+                (*id, ChunkId::default())..(TargetId(id.0.saturating_add(1)), ChunkId::default());
+            let missing = missing.range(of_it).map(|(_, chunk)| *chunk);
+            let chunks: Vec<_> =
+                h.damaged.iter().copied().chain(missing.take(MAX_MISSING)).collect();
+            if !chunks.is_empty() {
+                all.insert(*id, chunks);
+            }
+        }
+        all
+    }
+
+    /// A chunk was looked for where it belongs, and is not there.
+    pub fn note_missing(&self, target: TargetId, chunk: ChunkId) {
+        let mut missing = self.missing.lock();
+        if missing.len() < 64 * MAX_MISSING {
+            missing.insert((target, chunk));
+        }
+    }
+
+    /// A chunk is where it belongs again, or belongs nowhere any more.
+    pub fn forget_missing(&self, target: TargetId, chunk: ChunkId) {
+        self.missing.lock().remove(&(target, chunk));
     }
 
     /// All that a target holds, as this opening of it, was looked at.
     pub fn note_looked_at(&self, target: TargetId, opened: u64) {
         self.looked_at.lock().insert(target, opened);
+    }
+
+    /// As what opening of it a target was looked at, since it was last given up.
+    pub fn looked_at(&self, target: TargetId) -> Option<u64> {
+        self.looked_at.lock().get(&target).copied()
     }
 
     /// A target may hold chunks that have no business there: it is looked at as a whole soon.

@@ -12,6 +12,7 @@ use crate::schema::Cluster;
 use raft::eraftpb::{
     ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState,
 };
+use std::collections::BTreeSet;
 use v1::MemberRole::{Incoming, Learner, Outgoing, Voter, Waiting};
 use v1::set_server_entry::{Add, Change, Move};
 use weft_proto::{ErrorKind, v1};
@@ -79,6 +80,15 @@ fn with(members: &[v1::NodeInfo], roles: &[v1::MemberRole]) -> Vec<u64> {
     ids
 }
 
+/// Whether two configurations are the same.
+pub fn same(a: &ConfState, b: &ConfState) -> bool {
+    let sets = |conf: &ConfState| {
+        [&conf.voters, &conf.voters_outgoing, &conf.learners, &conf.learners_next]
+            .map(|ids| ids.iter().copied().collect::<BTreeSet<u64>>())
+    };
+    sets(a) == sets(b) && a.auto_leave == b.auto_leave
+}
+
 /// What Raft is told of a change.
 pub fn conf_change(entry: &v1::ChangeMembersEntry) -> ConfChangeV2 {
     use ConfChangeType::{AddLearnerNode, AddNode, RemoveNode};
@@ -117,7 +127,9 @@ fn add(cluster: &mut Cluster, add: &Add) -> Result<(), Fault> {
     let Add { id, address, replaces } = add;
     if let Some(known) = cluster.members.iter().find(|m| m.id == *id) {
         // Again, since the answer was lost.
-        let same = known.address == *address && known.replaces == *replaces && !known.leaving;
+        let replaced = known.replaces == 0 && cluster.removed.contains(replaces);
+        let as_asked = known.replaces == *replaces || replaced;
+        let same = known.address == *address && as_asked && !known.leaving;
         let what = format!("server {id} belongs to the group already, at {}", known.address);
         return if same { Ok(()) } else { refuse(ErrorKind::Exists, what) };
     }

@@ -192,3 +192,97 @@ async fn the_lead_goes_where_it_is_wanted() {
         client.lookup(&format!("w{i}")).await.unwrap();
     }
 }
+
+/// A configuration that was acted on is not forgotten with the power: else a server could lead by
+/// one that is long over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_configuration_does_not_come_back_with_the_power() {
+    let mut group = Group::start(1, |_| {}).await;
+    let mut client = group.client();
+    client.open_session().await;
+    client.create("a").await.unwrap();
+    // What the drive has of the state as long as nothing was synced since.
+    group.stop(1).await;
+    let (state, kept) = (group.path(1).join("state"), group.path(1).join("kept"));
+    copy(&state, &kept);
+    group.run(1);
+    for _ in 0..2 {
+        let new = group.run_new();
+        set(&group, add(&group, new, 0)).await.unwrap();
+    }
+    become_voters(&group, &[1, 2, 3]).await;
+    let mut client = group.client();
+    client.open_session().await;
+    client.create("b").await.unwrap();
+    for id in 1..=3 {
+        group.kill(id).await;
+    }
+    std::fs::remove_dir_all(&state).unwrap();
+    std::fs::rename(&kept, &state).unwrap();
+    group.run(1);
+    // Alone it is not the group any more, whatever its state had.
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        let transport = weft_net::tcp();
+        if let Ok(status) = weft_control::status_of(&transport, &group.address(1)).await {
+            assert_ne!(status.leader, 1, "it leads alone");
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    group.run(2);
+    client.lookup("b").await.unwrap();
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// A server that was bootstrapped into a group of its own does not vote in another by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_began_in_another_group_ends() {
+    let mut group = Group::start(3, |_| {}).await;
+    let mut client = group.client();
+    client.open_session().await;
+    client.create("a").await.unwrap();
+    let new = group.new_address();
+    let mut config = group.config(new);
+    config.peers.retain(|peer| [2, new].contains(&peer.id.0));
+    weft_metadata::bootstrap(&config).unwrap();
+    group.run_as(config);
+    set(&group, add(&group, new, 0)).await.unwrap();
+    let e = group.ended(new).await.unwrap_err();
+    assert_eq!(e.kind, ErrorKind::Corrupt, "{e}");
+    client.create("b").await.unwrap();
+}
+
+/// All servers are given other addresses while none runs: they find each other by what they are
+/// configured with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_was_moved_as_a_whole_elects() {
+    let mut group = Group::start(3, |_| {}).await;
+    let mut client = group.client();
+    client.open_session().await;
+    client.create("a").await.unwrap();
+    for id in 1..=3 {
+        group.stop(id).await;
+    }
+    group.move_all();
+    for id in 1..=3 {
+        group.run(id);
+    }
+    let mut client = group.client();
+    client.lookup("a").await.unwrap();
+    for id in 1..=3 {
+        let to = v1::set_server_entry::Move { id, address: group.address(id) };
+        set(&group, Change::Move(to)).await.unwrap();
+    }
+    become_voters(&group, &[1, 2, 3]).await;
+}

@@ -82,12 +82,25 @@ impl Group {
 
     /// Starts a server with an empty folder that is to join the group, and answers its number.
     pub fn run_new(&mut self) -> u64 {
+        let id = self.new_address();
+        self.run(id);
+        id
+    }
+
+    /// A place for one more server; answers its number.
+    pub fn new_address(&mut self) -> u64 {
         let id = self.members.len() as u64 + 1;
         let address = self.spare.remove(0);
         self.members.push(Member { id: NodeId(id), address });
         self.running.push(None);
-        self.run(id);
         id
+    }
+
+    /// Gives the first servers other addresses, as many as are spare.
+    pub fn move_all(&mut self) {
+        for (member, address) in self.members.iter_mut().zip(self.spare.drain(..)) {
+            member.address = address;
+        }
     }
 
     pub fn address(&self, id: u64) -> String {
@@ -104,8 +117,13 @@ impl Group {
 
     /// (Re)starts a server.
     pub fn run(&mut self, id: u64) {
+        self.run_as(self.config(id));
+    }
+
+    /// As [`Self::run`], with these settings.
+    pub fn run_as(&mut self, config: Config) {
         let (stop, stopped) = watch::channel(false);
-        let config = self.config(id);
+        let id = config.id.0;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -74,9 +74,22 @@ impl Service for Daemon {
             op::VERIFY => {
                 let verify = v1::VerifyRequest::decode(request.head).unwrap();
                 let chunk = ChunkId::try_from(verify.chunk.unwrap()).unwrap();
-                assert!(chunks.contains(&(verify.target, chunk)), "{chunk}");
+                if !chunks.contains(&(verify.target, chunk)) {
+                    return Err(Error::new(ErrorKind::NotFound, format!("{chunk}")));
+                }
                 self.verified.lock().unwrap().insert(chunk);
                 Ok(Outgoing::message(&v1::VerifyReply::default()))
+            }
+            op::REBUILD => {
+                let order = v1::RebuildRequest::decode(request.head).unwrap();
+                let mut reply = v1::RebuildReply::default();
+                for item in order.items {
+                    let (segment, shard) = (item.segment.unwrap().id, item.shard);
+                    let chunk = ChunkId::try_from(v1::ChunkKey { segment, shard }).unwrap();
+                    reply.made += u64::from(chunks.insert((order.target, chunk)));
+                    reply.outcomes.push(v1::rebuild_reply::Outcome::default());
+                }
+                Ok(Outgoing::message(&reply))
             }
             op::FENCE => {
                 let fence = v1::FenceRequest::decode(request.head).unwrap();
@@ -505,6 +518,28 @@ async fn every_shard_of_a_segment_is_verified_in_the_course_of_time() {
     let until = Instant::now() + PATIENCE;
     while *verified.lock().unwrap() != all {
         assert!(Instant::now() < until, "{:?}", verified.lock().unwrap());
+        sleep(Duration::from_millis(20)).await;
+    }
+    beats.abort();
+}
+
+/// A chunk that its target does not have any more, whyever, is made anew: nobody else would notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chunk_that_is_missing_is_made_anew() {
+    let group = Group::start(1, |c| c.sample_interval_ms = 10).await;
+    let mut client = group.client();
+    client.open_session().await;
+    let address = client.leader.clone();
+    let (daemon, chunks, _stop) = Daemon::start().await;
+    let (_, beats) = register(&address, &daemon, 6).await;
+    let map = map_until(&address, "groups", |m| !active(m).is_empty()).await;
+    write_file(&mut client, &chunks, &map, "f", 1).await;
+    let all = chunks.lock().unwrap().clone();
+    let lost = *all.iter().nth(2).unwrap();
+    chunks.lock().unwrap().remove(&lost);
+    let until = Instant::now() + PATIENCE;
+    while *chunks.lock().unwrap() != all {
+        assert!(Instant::now() < until, "{lost:?} is not made anew");
         sleep(Duration::from_millis(20)).await;
     }
     beats.abort();

@@ -42,7 +42,8 @@ impl Witness {
     async fn new() -> Self {
         let identity = weft_net::Identity { name: "client".into(), cluster: None };
         let peers = Peers::new(weft_net::sim::transport(), identity);
-        let mut client = Client { peers, leader: members()[0].address.clone(), next: 0 };
+        let mut client =
+            Client { peers, servers: servers(), leader: members()[0].address.clone(), next: 0 };
         let open = v1::OpenSessionOp { client: "sim".into(), nonce: vec![7; 16].into() };
         let request = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
         let Reply::OpenSession(opened) = client.retry(&request).await.unwrap() else {

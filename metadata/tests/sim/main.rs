@@ -2,6 +2,7 @@
 //! are cut, and what was acknowledged is there at the end. A failing seed replays: `WEFT_SEED=n`.
 
 mod lost_disk;
+mod members;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -96,8 +97,16 @@ async fn server(id: u64, seed: u64, config: Config) -> turmoil::Result {
 
 struct Client {
     peers: Arc<Peers>,
+    servers: Servers,
     leader: String,
     next: usize,
+}
+
+/// Addresses of the servers that there are.
+type Servers = Arc<Mutex<Vec<String>>>;
+
+fn servers() -> Servers {
+    Arc::new(Mutex::new(members().into_iter().map(|m| m.address).collect()))
 }
 
 impl Client {
@@ -115,7 +124,8 @@ impl Client {
                 {
                     if e.hint.is_empty() {
                         self.next += 1;
-                        self.leader = members()[self.next % 3].address.clone();
+                        let servers = self.servers.lock().unwrap().clone();
+                        self.leader = servers[self.next % servers.len()].clone();
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     } else {
                         self.leader = e.hint;
@@ -127,10 +137,15 @@ impl Client {
     }
 }
 
-async fn workload(writes: u64, trace: Trace, done: Arc<Mutex<bool>>) -> turmoil::Result {
+async fn workload(
+    writes: u64,
+    servers: Servers,
+    trace: Trace,
+    done: Arc<Mutex<bool>>,
+) -> turmoil::Result {
     let identity = weft_net::Identity { name: "client".into(), cluster: None };
     let peers = Peers::new(weft_net::sim::transport(), identity);
-    let mut client = Client { peers, leader: members()[0].address.clone(), next: 0 };
+    let mut client = Client { peers, servers, leader: members()[0].address.clone(), next: 0 };
     let open = v1::OpenSessionOp { client: "sim".into(), nonce: vec![7; 16].into() };
     let request = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
     let Reply::OpenSession(opened) = client.retry(&request).await? else { panic!("no session") };
@@ -184,7 +199,7 @@ fn run(seed: u64, writes: u64) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let mut sim = group(seed, dir.path());
     let (trace, done) = (Trace::default(), Arc::new(Mutex::new(false)));
-    sim.client("client", workload(writes, trace.clone(), done.clone()));
+    sim.client("client", workload(writes, servers(), trace.clone(), done.clone()));
     let mut rng = StdRng::seed_from_u64(seed);
     let mut next = Duration::from_secs(3);
     let mut heal: Option<(Duration, u64, bool)> = None;
@@ -277,7 +292,8 @@ async fn call(
 async fn a_change_outlives_its_asker() -> turmoil::Result {
     let identity = weft_net::Identity { name: "client".into(), cluster: None };
     let peers = Peers::new(weft_net::sim::transport(), identity);
-    let mut client = Client { peers: peers.clone(), leader: members()[0].address.clone(), next: 0 };
+    let leader = members()[0].address.clone();
+    let mut client = Client { peers: peers.clone(), servers: servers(), leader, next: 0 };
     let mut sessions = [0, 0];
     for (at, session) in sessions.iter_mut().enumerate() {
         let open = v1::OpenSessionOp { client: "sim".into(), nonce: vec![at as u8; 16].into() };

@@ -47,9 +47,11 @@ impl Allocator {
     }
 
     /// Takes `blocks`, the first `head` of them in one run: contiguous in the smallest run that
-    /// fits, else in a few of the longest runs. `None` when full or too fragmented.
-    pub fn take(&mut self, blocks: u64, head: u64) -> Option<Vec<Extent>> {
-        if blocks + self.reserve > self.free {
+    /// fits, else in a few of the longest runs. `reserve`: also of what is kept back from puts.
+    /// `None` when full or too fragmented.
+    pub fn take(&mut self, blocks: u64, head: u64, reserve: bool) -> Option<Vec<Extent>> {
+        let kept = if reserve { 0 } else { self.reserve };
+        if blocks + kept > self.free {
             return None;
         }
         if let Some(&(length, start)) = self.by_length.range((blocks, 0)..).next() {
@@ -191,7 +193,7 @@ mod tests {
             for (take, blocks, which) in ops {
                 if take || held.is_empty() {
                     let longest = it.longest();
-                    match it.take(blocks, 1) {
+                    match it.take(blocks, 1, false) {
                         Some(extents) => {
                             prop_assert!(longest >= blocks);
                             let given = extents.iter().map(|e| u64::from(e.blocks));

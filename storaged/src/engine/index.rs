@@ -196,12 +196,17 @@ impl Index {
         }
     }
 
+    /// Looks a chunk up in the database itself. May block on the disk.
+    pub fn get_newest(&self, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
+        self.read(id, &ReadOptions::default()).map_err(|e| failed(&self.path, &e))?
+    }
+
     /// Looks a chunk up. May block on the disk.
     pub fn get(&self, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
         if let Some(entry) = self.cache.get(&id) {
             return Ok(Some(entry));
         }
-        self.read(id, &ReadOptions::default()).map_err(|e| failed(&self.path, &e))?
+        self.get_newest(id)
     }
 
     fn read(

@@ -33,6 +33,7 @@ mod discard;
 mod entry;
 mod file;
 mod header;
+mod heal;
 mod index;
 mod journal;
 mod kernel;

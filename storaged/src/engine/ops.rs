@@ -58,27 +58,6 @@ impl Engine {
         run_to_end(async move { engine.store(id, data, checksums, Commit::Restore).await }).await
     }
 
-    /// Puts a chunk in the place of one that is damaged, somewhere else on the drive: both happen
-    /// or neither. Errors as of [`Self::put`]; `Exists` if what is here has other checksums,
-    /// `NotFound` if nothing is.
-    pub async fn replace(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
-        check_payload(id, &data, &checksums)?;
-        self.core.check_writable()?;
-        let engine = self.clone();
-        run_to_end(async move {
-            let core = &engine.core;
-            let _hold = core.busy.hold(vec![id]).await;
-            let old = core.lookup(id).await?.ok_or_else(|| core.missing(id))?;
-            if old.checksums != checksums {
-                return Err(core.error(ErrorKind::Exists, id, "is stored with other contents"));
-            }
-            let new = engine.write_new(id, data, checksums).await?;
-            let both = vec![Commit::Delete(id, old), Commit::Restore(id, new)];
-            engine.committer.commit(both).await
-        })
-        .await
-    }
-
     /// Whether the chunk is here.
     pub async fn has(&self, id: ChunkId) -> Result<bool> {
         Ok(self.core.lookup(id).await?.is_some())
@@ -108,20 +87,22 @@ impl Engine {
                 Err(core.error(ErrorKind::Exists, id, "is stored with other contents"))
             };
         }
-        let entry = self.write_new(id, data, checksums).await?;
+        let entry = self.write_new(id, data, checksums, false).await?;
         self.committer.commit(vec![commit(id, entry)]).await
     }
 
-    /// Writes header and data somewhere free. Nobody knows of it until it is committed.
-    async fn write_new(
+    /// Writes header and data somewhere free, which may be what is kept back (`reserve`) from
+    /// puts. Nobody knows of it until it is committed.
+    pub(super) async fn write_new(
         &self,
         id: ChunkId,
         data: Bytes,
         checksums: Vec<u32>,
+        reserve: bool,
     ) -> Result<Arc<JournalEntry>> {
         let core = &self.core;
         let length = data.len() as u64;
-        let extents = core.take_space(length).ok_or_else(|| {
+        let extents = core.take_space(length, reserve).ok_or_else(|| {
             let (free, chunk) = core.room();
             let what = format!(
                 "of {length} bytes does not fit: the target has {free} bytes free, in pieces that \
@@ -173,7 +154,7 @@ impl Engine {
         let core = self.core.clone();
         let find = move || -> Result<Vec<Commit>> {
             let found = ids.into_iter().map(|id| {
-                let entry = core.index.get(id)?;
+                let entry = core.index.get_newest(id)?;
                 Ok(entry.map(|entry| Commit::Delete(id, entry)))
             });
             found.filter_map(Result::transpose).collect()
@@ -243,10 +224,17 @@ impl Core {
         }
     }
 
+    /// As [`Self::lookup`], for who is about to give the space back: not of the cache, which may
+    /// have for a moment what was replaced.
+    pub(super) async fn newest(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
+        let core = self.clone();
+        blocking(move || core.index.get_newest(id)).await
+    }
+
     /// Space for header and data; what waits to be discarded counts when there is no other.
-    fn take_space(&self, length: u64) -> Option<Vec<Extent>> {
+    fn take_space(&self, length: u64, reserve: bool) -> Option<Vec<Extent>> {
         let head = header_blocks(length);
-        let take = || self.allocator.lock().take(head + length / BLOCK, head);
+        let take = || self.allocator.lock().take(head + length / BLOCK, head, reserve);
         take().or_else(|| if self.discard.hurry() { take() } else { None })
     }
 
@@ -314,7 +302,7 @@ impl Core {
         self.error(ErrorKind::NotFound, id, "is not here")
     }
 
-    fn error(&self, kind: ErrorKind, id: ChunkId, what: &str) -> Error {
+    pub(super) fn error(&self, kind: ErrorKind, id: ChunkId, what: &str) -> Error {
         Error::new(kind, format!("chunk {id} {what} ({})", self.path.display()))
     }
 
@@ -359,7 +347,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-fn check_payload(id: ChunkId, data: &[u8], checksums: &[u32]) -> Result<()> {
+pub(super) fn check_payload(id: ChunkId, data: &[u8], checksums: &[u32]) -> Result<()> {
     let bad = |what: String| Err(Error::new(ErrorKind::Invalid, format!("chunk {id}: {what}")));
     let len = data.len() as u64;
     if len == 0 || len > layout::MAX_CHUNK || !len.is_multiple_of(BLOCK) {
@@ -393,7 +381,7 @@ fn aligned(data: Bytes) -> Bytes {
     buffer.into()
 }
 
-async fn run_to_end<T: Send + 'static>(
+pub(super) async fn run_to_end<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
     tokio::spawn(work).await.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))

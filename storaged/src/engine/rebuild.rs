@@ -14,9 +14,9 @@ use super::device::Device;
 use super::entry::{Extent, JournalEntry};
 use super::index::{Applied, Change, Index};
 use super::superblock::Superblock;
-use super::unread::{Salvage, Unread};
+use super::unread::{Salvage, Unread, verify};
 use super::{BLOCK, header};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -33,6 +33,7 @@ struct Found {
     stamp: u64,
     id: ChunkId,
     extents: Vec<Extent>,
+    header_blocks: u64,
 }
 
 /// Makes a new index in `path` from what lies on the target. `last` is the number of the last
@@ -57,7 +58,8 @@ pub(super) fn run(
         batch: Vec::new(),
     };
     scan.run()?;
-    let found = std::mem::take(&mut scan.found);
+    let mut found = std::mem::take(&mut scan.found);
+    scan.drop_torn(&mut found)?;
     let stamp = found.iter().map(|f| f.stamp).max().unwrap_or(0);
     let total = found.len();
     let survivors = keep_newest(found);
@@ -153,7 +155,8 @@ impl Scan<'_> {
             return Ok(());
         }
         let JournalEntry { place, .. } = &entry;
-        self.found.push(Found { stamp: place.stamp, id, extents: place.extents.clone() });
+        let (stamp, extents) = (place.stamp, place.extents.clone());
+        self.found.push(Found { stamp, id, extents, header_blocks: place.header_blocks() });
         self.batch.push(Change::Put(id, Arc::new(entry)));
         if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
     }
@@ -161,6 +164,32 @@ impl Scan<'_> {
     fn write(&mut self) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
         self.index.apply(&batch, Applied::default())
+    }
+
+    /// Drops copies that took the place of another one and are not whole, if that one is: the power
+    /// went, or the drive failed, before it counted.
+    fn drop_torn(&mut self, found: &mut Vec<Found>) -> Result<()> {
+        found.sort_unstable_by_key(|f| (f.id, std::cmp::Reverse(f.stamp)));
+        let mut torn = HashSet::new();
+        for copies in found.chunk_by(|a, b| a.id == b.id).filter(|copies| copies.len() > 1) {
+            let mut newest: Option<Vec<u32>> = None;
+            let mut not_whole = Vec::new();
+            for copy in copies {
+                let header = self.read_header(copy.extents[0].block, copy.header_blocks)?;
+                let Some((_, entry)) = header.filter(|(id, _)| *id == copy.id) else { continue };
+                // What was deleted, and put again with other contents, stays deleted.
+                if newest.get_or_insert_with(|| entry.checksums.clone()) != &entry.checksums {
+                    continue;
+                }
+                if verify(&entry, &mut self.salvage)? {
+                    torn.extend(not_whole);
+                    break;
+                }
+                not_whole.push(copy.stamp);
+            }
+        }
+        found.retain(|f| !torn.contains(&f.stamp));
+        Ok(())
     }
 
     /// Makes the index hold exactly the survivors, each from the header at its block.

@@ -13,7 +13,7 @@ use super::index::{self, Applied, Index, Opened};
 use super::journal::{self, Change, Record};
 use super::shared::{Core, Counters};
 use super::signature::{self, Content};
-use super::unread::{Salvage, Unread, of_medium};
+use super::unread::{Salvage, Unread, of_medium, verify};
 use super::uring::Uring;
 use super::{
     Allocator, BLOCK, Busy, DISCARD_RATE, Discard, Engine, Readers, Superblock, TargetOptions,
@@ -328,20 +328,7 @@ impl Start<'_> {
         records: &BTreeMap<u64, Record>,
         unread: &mut Unread,
     ) -> Result<Applied> {
-        let mut changes: BTreeMap<ChunkId, Option<(u64, Place)>> = BTreeMap::new();
-        let mut end = applied;
-        for (&number, record) in records.range(applied.record + 1..) {
-            end.record = number;
-            for change in &record.changes {
-                match change {
-                    Change::Put { id, place } => {
-                        end.stamp = end.stamp.max(place.stamp);
-                        changes.insert(*id, Some((number, place.clone())));
-                    }
-                    Change::Delete { id } => drop(changes.insert(*id, None)),
-                }
-            }
-        }
+        let Outcome { changes, replaced, end } = Outcome::of(applied, records);
         if end == applied {
             return Ok(applied);
         }
@@ -358,6 +345,15 @@ impl Start<'_> {
                 let entry = match header {
                     Some(header) => self.check(*id, place, header, last, &mut salvage)?,
                     None => None,
+                };
+                let entry = match (entry, replaced.get(id).filter(|_| last)) {
+                    // The power went before the new copy was whole: the old one is where it was.
+                    (None, Some(None)) => continue,
+                    (None, Some(Some((_, old)))) => match self.read_header(old) {
+                        Some(header) => self.check(*id, old, header, false, &mut salvage)?,
+                        None => None,
+                    },
+                    (entry, _) => entry,
                 };
                 batch.push(match entry {
                     Some(entry) => index::Change::Put(*id, Arc::new(entry)),
@@ -418,19 +414,37 @@ impl Start<'_> {
     }
 }
 
-/// Whether all of a chunk's data that can be read is what was put.
-fn verify(entry: &JournalEntry, salvage: &mut Salvage<'_>) -> Result<bool> {
-    let mut sums = &entry.checksums[..];
-    for (start, bytes) in entry.place.locate(0, entry.place.length) {
-        let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
-        sums = rest;
-        for (at, run) in salvage.read(start, bytes)? {
-            let first = ((at - start) / BLOCK) as usize;
-            let own = &own[first..first + run.len() / BLOCK as usize];
-            if weft_erasure::verify_blocks(&run, own).is_err() {
-                return Ok(false);
+/// What chunks are by some records of the journal, if all is whole.
+struct Outcome {
+    /// Where they were put, and by which record; `None`: they were deleted.
+    changes: BTreeMap<ChunkId, Option<(u64, Place)>>,
+    /// What those were before that the last record puts in another place: `None`, as the index has
+    /// them.
+    replaced: BTreeMap<ChunkId, Option<(u64, Place)>>,
+    end: Applied,
+}
+
+impl Outcome {
+    fn of(applied: Applied, records: &BTreeMap<u64, Record>) -> Self {
+        let (mut changes, mut replaced) = (BTreeMap::new(), BTreeMap::new());
+        let mut end = applied;
+        for (&number, record) in records.range(applied.record + 1..) {
+            end.record = number;
+            replaced.clear();
+            for change in &record.changes {
+                match change {
+                    Change::Put { id, place } => {
+                        end.stamp = end.stamp.max(place.stamp);
+                        changes.insert(*id, Some((number, place.clone())));
+                    }
+                    // That it is put again in the same record makes of this a replacement.
+                    Change::Delete { id } => match changes.insert(*id, None) {
+                        Some(None) => drop(replaced.remove(id)),
+                        before => drop(replaced.insert(*id, before.flatten())),
+                    },
+                }
             }
         }
+        Self { changes, replaced, end }
     }
-    Ok(true)
 }

@@ -6,6 +6,7 @@
 
 use super::BLOCK;
 use super::device::Device;
+use super::entry::JournalEntry;
 use super::superblock::Superblock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -146,4 +147,21 @@ impl<'a> Salvage<'a> {
 /// Whether the drive answered that it cannot read this, as far as the kernel tells.
 pub(super) fn of_medium(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EIO | libc::ENODATA | libc::EILSEQ))
+}
+
+/// Whether all of a chunk's data that can be read is what was put.
+pub(super) fn verify(entry: &JournalEntry, salvage: &mut Salvage<'_>) -> Result<bool> {
+    let mut sums = &entry.checksums[..];
+    for (start, bytes) in entry.place.locate(0, entry.place.length) {
+        let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
+        sums = rest;
+        for (at, run) in salvage.read(start, bytes)? {
+            let first = ((at - start) / BLOCK) as usize;
+            let own = &own[first..first + run.len() / BLOCK as usize];
+            if weft_erasure::verify_blocks(&run, own).is_err() {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }

@@ -211,6 +211,41 @@ fn a_block_of_the_journal_that_can_never_be_read_is_written_anew() {
     }
 }
 
+/// A chunk is healed in a place that holds it, and what did not is not written to again.
+#[test]
+fn a_bad_block_is_not_given_to_the_next() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let image = worked(dir.path(), &superblock);
+    let member = Superblock { cluster: Uuid([3; 16]), ..superblock.clone() };
+    let index = dir.path().join("index");
+    copy_index(&dir.path().join("whole"), &index).unwrap();
+    let (drive, recorder) = Drive::new(image, 1, None);
+    let engine = start(drive, &member, &index).unwrap();
+    let chunk = id(0, LEFT.start, 0);
+    runtime().block_on(async {
+        let (bytes, sums) = data(chunk, 5, 0);
+        assert!(!engine.heal(chunk, bytes.clone(), sums.clone()).await.unwrap(), "it is whole");
+        // Whichever of its blocks it is: the chunk lies in the first that are taken.
+        let mut place = superblock.data_block;
+        loop {
+            unreadable(&recorder, place);
+            if engine.get(chunk, 0, 5 * 4096).await.is_err() {
+                break;
+            }
+            place += 1;
+        }
+        assert!(engine.heal(chunk, bytes.clone(), sums.clone()).await.unwrap());
+        assert_eq!(readable(&engine, LEFT).await.len(), 4);
+        // All the space there is: none of it lands there.
+        let mut last = 100;
+        while put(&engine, last, 0).await.is_ok() {
+            last += 1;
+        }
+        assert!(last > 150, "it is full");
+        assert_eq!(readable(&engine, 100..last).await.len() as u64, last - 100);
+    });
+}
+
 /// What fails here and there, or all over the drive, or in a large part of it, may come back.
 #[test]
 fn what_fails_otherwise_is_tried_for_ever() {

@@ -1,7 +1,6 @@
 //! The next step of a change, given the group and who answers.
 
 use super::*;
-use v1::MemberRole::{Incoming, Outgoing};
 
 fn member(id: u64, role: v1::MemberRole) -> v1::NodeInfo {
     v1::NodeInfo { id, address: format!("h:{id}"), role: role.into(), ..Default::default() }
@@ -13,7 +12,8 @@ fn group(members: Vec<v1::NodeInfo>) -> Membership {
 
 /// The others, each with the end of its log; 0: it is silent.
 fn others(logs: &[(u64, u64)]) -> Vec<v1::MemberStat> {
-    let stat = |&(id, log)| v1::MemberStat { id, matched_index: log, active: log > 0 };
+    let stat =
+        |&(id, log)| v1::MemberStat { id, matched_index: log, active: log > 0, old_version: false };
     logs.iter().map(stat).collect()
 }
 
@@ -45,6 +45,10 @@ fn a_server_is_replaced_step_by_step() {
     assert_eq!(next(&with(&fourth), 2, WHOLE, &all), change(0, 4, 1));
     let joint = [member(1, Outgoing), member(2, Voter), member(3, Voter), member(4, Incoming)];
     assert_eq!(next(&group(joint.to_vec()), 2, WHOLE, &[]), change(0, 0, 0));
+    // The one that is about to leave leads: it must not end what it would be no part of.
+    let all = others(&[(2, WHOLE - 2), (3, WHOLE - 2), (4, WHOLE)]);
+    assert_eq!(next(&group(joint.to_vec()), 1, WHOLE, &all), Next::HandOver(NodeId(4)));
+    assert!(matches!(next(&group(joint.to_vec()), 1, WHOLE, &[]), Next::Wait(_)));
     let done = group(vec![member(2, Voter), member(3, Voter), member(4, Voter)]);
     assert_eq!(next(&done, 2, WHOLE, &[]), Next::Nothing);
 }

@@ -53,8 +53,8 @@ impl Job {
         Self { node, targets, peers, pg, seat, to, former, total, there }
     }
 
-    /// Answers whether the move is finished, or is no more.
-    pub async fn run(self) -> bool {
+    /// Answers why the move is not at its end, if it is not.
+    pub async fn run(self) -> Option<ErrorKind> {
         let (pg, seat, to) = (self.pg, self.seat, self.to);
         let at = (pg, seat as u8);
         match self.make_all().await {
@@ -69,17 +69,17 @@ impl Job {
                     self.targets.suspect(former);
                 }
                 tracing::info!(%pg, seat, %to, ok = finished.is_ok(), "a seat has moved");
-                finished.is_ok()
+                finished.err().map(|error| error.kind)
             }
             Ok(false) => {
                 // Of an order that comes late something may be left.
                 self.targets.suspect(to);
-                true
+                None
             }
             Err(error) => {
                 tracing::warn!(%pg, seat, %to, "a seat cannot be moved yet: {error}");
                 self.node.repair.set_problem(at, Some(error.to_string()));
-                false
+                Some(error.kind)
             }
         }
     }
@@ -96,13 +96,20 @@ impl Job {
             while !rest.is_empty() {
                 let (batch, others) = rest.split_at(first_batch(rest));
                 rest = others;
-                let Some((address, epoch)) = self.destination() else { return Ok(false) };
-                let target = TargetClient::new(&self.peers, self.to, &address);
-                match self.make(&target, batch, epoch).await {
-                    Ok(()) => {}
-                    // One segment that cannot be read holds up no other.
-                    Err(error) if error.kind == ErrorKind::Io => failed = Some(error),
-                    Err(error) => return Err(error),
+                let mut batch = batch.to_vec();
+                while !batch.is_empty() {
+                    let Some((address, epoch)) = self.destination() else { return Ok(false) };
+                    let target = TargetClient::new(&self.peers, self.to, &address);
+                    match self.make(&target, &batch, epoch).await {
+                        // It goes on, slowly.
+                        Ok(left) => batch = left,
+                        // One segment that cannot be read holds up no other.
+                        Err(error) if error.kind == ErrorKind::Io => {
+                            failed = Some(error);
+                            break;
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             match next {
@@ -121,12 +128,13 @@ impl Job {
         Some((target.address.clone(), MapEpoch(map.epoch)))
     }
 
+    /// Answers those for which the time of the request was too short, if any was made.
     async fn make(
         &self,
         target: &TargetClient,
         batch: &[(Segment, u8)],
         epoch: MapEpoch,
-    ) -> Result<()> {
+    ) -> Result<Vec<(Segment, u8)>> {
         let items = batch.iter().map(|(segment, shard)| (segment, *shard)).collect();
         let reply = target.rebuild(items, epoch, false, Instant::now() + REBUILD_TIMEOUT).await;
         // What went meanwhile may have been made after its chunks were deleted.
@@ -136,12 +144,16 @@ impl Job {
             deleted.inspect_err(|_| self.targets.suspect(self.to))?;
         }
         let reply = reply.inspect_err(|_| self.targets.suspect(self.to))?;
-        let (mut there, mut failed) = (0, None);
+        let (mut there, mut failed, mut left) = (0, None, Vec::new());
         for ((segment, shard), outcome) in batch.iter().zip(&reply.outcomes) {
             if outcome.error == 0 {
                 there += 1;
             } else if !gone.contains(&segment.chunk(*shard)) {
                 let kind = ErrorKind::from_code(outcome.error);
+                if kind == ErrorKind::TimedOut && reply.made > 0 {
+                    left.push((segment.clone(), *shard));
+                    continue;
+                }
                 failed = Some(Error::new(kind, outcome.message.clone()));
             }
         }
@@ -149,7 +161,7 @@ impl Job {
         let there = there + gone.len() as u64;
         let there = self.there.fetch_add(there, Ordering::Relaxed) + there;
         self.node.repair.note(Instant::now(), at, self.total.saturating_sub(there), &reply);
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(left), Err)
     }
 
     /// The chunks of segments that are not committed any more.

@@ -20,7 +20,7 @@ use crate::node::Node;
 use crate::soft::repair::{Left, Seat};
 use crate::soft::targets::Targets;
 use job::Job;
-use plan::Leaving;
+use plan::{Avoid, Leaving};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
 use v1::move_seats_entry::Step;
 use weft_net::Peers;
-use weft_proto::{PgId, Result, TargetId, v1};
+use weft_proto::{ErrorKind, PgId, Result, TargetId, v1};
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Moves under way for each target that is up.
@@ -39,6 +39,10 @@ const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// A move that failed is tried again after this, and then after twice as long each time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+/// A target that cannot store for tries that are this far apart is not asked for the seat, if
+/// another can be, for so long.
+const REFUSED_AFTER: Duration = Duration::from_secs(8);
+const REFUSED_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Gives seats away, for as long as this server leads.
 pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>) {
@@ -52,7 +56,8 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
         let stats = targets.stats();
         let used = stats.iter().map(|stat| (stat.target, stat.used_bytes)).collect();
         let limit = MOVES_PER_TARGET * up;
-        let planned = plan::plan(&map, &leaving, &used, &repair.resting(), limit);
+        let avoid = repair.avoid(&map, node.config.target_out_ms);
+        let planned = plan::plan(&map, &leaving, &used, &avoid, limit);
         repair.tell(node, &map, &leaving, &planned.stuck, &stats);
         // Parts of chunks may be where a move does not lead any more.
         let mut left = Vec::new();
@@ -84,13 +89,18 @@ pub fn may_miss(map: &v1::ClusterMap) -> bool {
 
 #[derive(Default)]
 struct Repair {
-    /// Chunks of the seats that are to be given away, and when they were counted.
-    counted: HashMap<(u32, u32), (u64, Instant)>,
-    jobs: JoinSet<((u32, u32), bool)>,
+    /// Chunks of the seats that are to be given away, and when they were counted; none at all are
+    /// in the group.
+    counted: HashMap<(u32, u32), (Option<u64>, Instant)>,
+    jobs: JoinSet<((u32, u32), Option<ErrorKind>)>,
     /// Seats whose moves are worked on.
     working: HashMap<(u32, u32), AbortHandle>,
     /// Seats whose moves have failed: when they are tried again, and after how long the next time.
     resting: HashMap<(u32, u32), (Instant, Duration)>,
+    /// Targets that would not store chunks of a seat, and until when they are not asked to again.
+    refused: HashMap<(u32, u32, u32), Instant>,
+    /// Since when targets are down.
+    down: HashMap<u32, Instant>,
 }
 
 impl Repair {
@@ -99,7 +109,7 @@ impl Repair {
         let known: HashSet<_> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
         let now = Instant::now();
         // Where nothing was, something may come until the group is sealed.
-        let stands = |n: u64, at: Instant| n > 0 || now - at < RECOUNT_INTERVAL;
+        let stands = |n: Option<u64>, at: Instant| n.is_some() || now - at < RECOUNT_INTERVAL;
         self.counted.retain(|seat, &mut (n, at)| known.contains(seat) && stands(n, at));
         let unknown = leaving.iter().map(|l| (l.pg, l.seat));
         let unknown: Vec<_> = unknown.filter(|seat| !self.counted.contains_key(seat)).collect();
@@ -118,13 +128,30 @@ impl Repair {
             }
         }
         // What names no segment is dropped with its group.
-        leaving.retain(|l| self.counted.get(&(l.pg, l.seat)).is_none_or(|&(n, _)| n > 0));
+        leaving.retain(|l| self.counted.get(&(l.pg, l.seat)).is_none_or(|(n, _)| n.is_some()));
         leaving
     }
 
-    /// Seats whose moves do not go on.
-    fn resting(&self) -> HashSet<(u32, u32)> {
-        self.resting.keys().copied().collect()
+    /// What a plan goes round now.
+    fn avoid(&mut self, map: &v1::ClusterMap, out_ms: u64) -> Avoid {
+        let now = Instant::now();
+        self.refused.retain(|_, until| *until > now);
+        let down = |t: &&v1::TargetInfo| t.state() == v1::TargetState::Down;
+        let down: HashSet<u32> = map.targets.iter().filter(down).map(|t| t.id).collect();
+        self.down.retain(|id, _| down.contains(id));
+        for id in down {
+            self.down.entry(id).or_insert(now);
+        }
+        // A daemon that merely starts anew goes on with what it has made.
+        let patience = Duration::from_millis(out_ms / 10);
+        let away = self.down.iter().filter(|(_, since)| now - **since >= patience);
+        let rests = |seat: &&(u32, u32)| !self.working.contains_key(seat);
+        let resting = self.resting.iter().filter(|(_, (until, _))| *until > now);
+        Avoid {
+            resting: resting.map(|(seat, _)| seat).filter(rests).copied().collect(),
+            refused: self.refused.keys().copied().collect(),
+            away: away.map(|(id, _)| *id).collect(),
+        }
     }
 
     /// Nobody works on a move any more, when this returns or soon after: nothing more is proposed
@@ -150,7 +177,7 @@ impl Repair {
             .iter()
             .map(|l| {
                 let at = (PgId(l.pg), l.seat as u8);
-                let counted = self.counted.get(&(l.pg, l.seat)).map_or(1, |&(n, _)| n);
+                let counted = self.counted.get(&(l.pg, l.seat)).map_or(1, |&(n, _)| n.unwrap_or(0));
                 let chunks = known.get(&at).map_or(counted, |left| left.chunks.max(1));
                 let stuck = stuck.contains(&(l.pg, l.seat));
                 (at, Left { chunks, missing: l.missing, stuck })
@@ -175,14 +202,24 @@ impl Repair {
     ) {
         while let Some(ended) = self.jobs.try_join_next() {
             // Of a task that was stopped or panicked nothing is known here.
-            let Ok((seat, done)) = ended else { continue };
+            let Ok((seat, failed)) = ended else { continue };
             self.working.remove(&seat);
-            if done {
+            let Some(kind) = failed else {
                 self.resting.remove(&seat);
-            } else {
-                let pause = self.resting.get(&seat).map_or(RETRY_INTERVAL, |(_, pause)| *pause);
-                let next = (pause * 2).min(MAX_RETRY_INTERVAL);
-                self.resting.insert(seat, (Instant::now() + pause, next));
+                continue;
+            };
+            let again = self.resting.get(&seat).map(|(_, pause)| *pause);
+            let pause = again.unwrap_or(RETRY_INTERVAL);
+            let next = (pause * 2).min(MAX_RETRY_INTERVAL);
+            self.resting.insert(seat, (Instant::now() + pause, next));
+            // It has no room in one piece, or cannot write: another may.
+            let refused = kind == ErrorKind::NoSpace
+                || kind == ErrorKind::Unavailable && pause >= REFUSED_AFTER;
+            let mut groups = map.groups().filter(|pg| pg.id == seat.0);
+            let to = groups.next().and_then(|pg| pg.moves.iter().find(|m| m.seat == seat.1));
+            if let Some(to) = to.filter(|_| refused) {
+                let until = Instant::now() + REFUSED_INTERVAL;
+                self.refused.insert((seat.0, seat.1, to.to), until);
             }
         }
         self.working.retain(|_, job| !job.is_finished());
@@ -197,7 +234,7 @@ impl Repair {
             if rests || self.working.contains_key(&seat) {
                 continue;
             }
-            let total = self.counted.get(&seat).map_or(1, |&(n, _)| n);
+            let total = self.counted.get(&seat).map_or(1, |&(n, _)| n.unwrap_or(0));
             let job = Job::new(node, targets, peers, PgId(l.pg), l.seat, TargetId(to), total);
             let job = self.jobs.spawn(async move { (seat, job.run().await) });
             self.working.insert(seat, job);

@@ -33,6 +33,17 @@ pub struct Leaving {
     pub retired: bool,
 }
 
+/// What a plan goes round.
+#[derive(Default, Debug)]
+pub struct Avoid {
+    /// Seats whose moves do not go on.
+    pub resting: HashSet<(u32, u32)>,
+    /// Seats, and targets that would not store their chunks.
+    pub refused: HashSet<(u32, u32, u32)>,
+    /// Targets that have been down for so long that they may not come back soon.
+    pub away: HashSet<u32>,
+}
+
 /// What is wanted of the map.
 #[derive(Default, Debug)]
 pub struct Planned {
@@ -68,13 +79,14 @@ pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
 }
 
 /// The moves to begin, of `leaving` in its order, so that no more than `limit` are under way beside
-/// those that do not go on (`resting`); and those to cancel: they are of no use any more, or lead
-/// to a target that takes nothing now while another does. `used`: bytes on each target.
+/// those that do not go on; and those to cancel: they are of no use any more, or lead to a target
+/// that stores nothing while another does. What has been made is not given up because its target
+/// begins to be full, or starts anew. `used`: bytes on each target.
 pub fn plan(
     map: &v1::ClusterMap,
     leaving: &[Leaving],
     used: &BTreeMap<u32, u64>,
-    resting: &HashSet<(u32, u32)>,
+    avoid: &Avoid,
     limit: usize,
 ) -> Planned {
     let mut candidates: BTreeMap<u32, Candidate<'_>> = BTreeMap::new();
@@ -91,8 +103,9 @@ pub fn plan(
             let seat = (pg.id, begun.seat);
             let to = candidates.get(&begun.to).map(|to| to.info);
             let may = to.is_some_and(|to| !is_gone(to) && !to.draining);
-            let takes = to.is_some_and(|to| to.state() == TargetState::Up && !to.full);
-            let stays = may && (takes || choose(pg, begun.seat, &[], &candidates).is_none());
+            let refused = avoid.refused.contains(&(pg.id, begun.seat, begun.to));
+            let takes = !refused && !avoid.away.contains(&begun.to);
+            let stays = may && (takes || choose(pg, begun.seat, &[], &candidates, avoid).is_none());
             if !stays || !wanted.contains(&seat) {
                 planned.changes.push(change(pg.id, begun, Step::Cancel));
                 continue;
@@ -100,7 +113,7 @@ pub fn plan(
             if let Some(to) = candidates.get_mut(&begun.to) {
                 to.given += 1;
             }
-            going += usize::from(!resting.contains(&seat));
+            going += usize::from(!avoid.resting.contains(&seat));
         }
     }
     planned.changes.sort_by_key(|change| change.pg);
@@ -116,7 +129,7 @@ pub fn plan(
             break;
         }
         let here = given.entry(l.pg).or_default();
-        let Some(to) = choose(pg, l.seat, here, &candidates) else {
+        let Some(to) = choose(pg, l.seat, here, &candidates, avoid) else {
             planned.stuck.insert((l.pg, l.seat));
             continue;
         };
@@ -143,6 +156,7 @@ fn choose(
     seat: u32,
     given: &[u32],
     candidates: &BTreeMap<u32, Candidate<'_>>,
+    avoid: &Avoid,
 ) -> Option<u32> {
     let moves = || pg.moves.iter().map(|begun| begun.to).chain(given.iter().copied());
     let others = (0u32..).zip(&pg.targets).filter(|(at, _)| *at != seat).map(|(_, id)| *id);
@@ -157,6 +171,7 @@ fn choose(
             && !t.full
             && !t.draining
             && !pg.targets.contains(&t.id)
+            && !avoid.refused.contains(&(pg.id, seat, t.id))
             && !moves().any(|to| to == t.id)
     };
     let together = |c: &Candidate<'_>| domains.iter().filter(|d| **d == c.info.domain).count();

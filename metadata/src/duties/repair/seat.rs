@@ -34,14 +34,18 @@ pub(super) fn page(
     Ok(Page { found, next })
 }
 
-/// How many chunks lie in this seat.
-pub(super) fn chunks(state: &StateMachine, at: (u32, u32)) -> Result<u64> {
+/// How many chunks lie in this seat; `None` if nothing is in the whole group.
+pub(super) fn chunks(state: &StateMachine, at: (u32, u32)) -> Result<Option<u64>> {
+    let (any, more) = state.group_segments(PgId(at.0), None, 1)?;
+    if any.is_empty() && more.is_none() {
+        return Ok(None);
+    }
     let (mut count, mut after) = (0, None);
     loop {
         let Page { found, next } = page(state, at, after)?;
         count += found.len() as u64;
         if next.is_none() {
-            return Ok(count);
+            return Ok(Some(count));
         }
         after = next;
     }

@@ -1,11 +1,13 @@
 //! The event loop driven by hand: the test is its peers, its clock and, where it wants to, its
 //! disk.
 
+mod members;
 mod service;
 
 use super::*;
 use crate::config::Member;
 use crate::env::SystemClock;
+use crate::folder::LOG;
 use crate::node::Effect;
 use crate::node::setup::log_writer;
 use crate::replication;
@@ -47,17 +49,20 @@ impl Rig {
         let (lost_tx, lost) = mpsc::unbounded_channel();
         let sent: Arc<Mutex<BTreeMap<u64, mpsc::Receiver<Message>>>> = Arc::default();
         let all = sent.clone();
-        let links = Links::new(Box::new(move |to: &Member| {
-            let (link, sent) = Link::to(to.id, lost_tx.clone());
-            all.lock().insert(to.id.0, sent);
-            link
-        }));
+        let links = Links::new(
+            &[],
+            Box::new(move |to: &Member| {
+                let (link, sent) = Link::to(to.id, lost_tx.clone());
+                all.lock().insert(to.id.0, sent);
+                link
+            }),
+        );
         let (_stop, shutdown) = watch::channel(false);
         let wiring = Wiring {
             peers: Peers::new(weft_net::tcp(), me),
             links,
             inbox: mpsc::channel(1).1,
-            lost,
+            reports: lost,
             snapshots: Arc::new(snapshots),
             admitted,
             shutdown,

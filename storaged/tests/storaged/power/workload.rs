@@ -1,4 +1,5 @@
-//! Puts and deletes from a few tasks at once, each with chunks of its own, written down in a trace.
+//! Puts, replacements and deletes from a few tasks at once, each with chunks of its own, written
+//! down in a trace.
 
 use super::drive::Recorder;
 use super::model::{Content, Known, Model};
@@ -53,12 +54,15 @@ struct Own {
 }
 
 impl Own {
-    /// One put, or one delete of a few.
+    /// One put, one replacement, or one delete of a few.
     async fn turn(&mut self) -> Result<()> {
         let chunk = id(self.task, self.random.random_range(0..CHUNKS), 0);
         let known = self.model.get(&chunk).cloned().unwrap_or(Known::GONE);
         if known.may_be.is_none() {
             return self.put(chunk).await;
+        }
+        if !known.may_be_missing && self.random.random_bool(0.4) {
+            return self.replace(chunk, known).await;
         }
         let mut chunks = vec![chunk];
         if self.random.random_bool(0.2) {
@@ -72,6 +76,15 @@ impl Own {
         self.engine.delete(chunks.clone()).await?;
         chunks.into_iter().for_each(|chunk| self.learn(chunk, Known::GONE));
         Ok(())
+    }
+
+    /// Puts a chunk that is there somewhere else: it stays what it is, whenever the power goes.
+    async fn replace(&mut self, chunk: weft_proto::ChunkId, known: Known) -> Result<()> {
+        let Some(content) = known.may_be else { return Ok(()) };
+        match self.engine.replace(chunk, content.bytes, content.sums).await {
+            Err(e) if e.kind == ErrorKind::NoSpace => Ok(()),
+            done => done,
+        }
     }
 
     async fn put(&mut self, chunk: weft_proto::ChunkId) -> Result<()> {

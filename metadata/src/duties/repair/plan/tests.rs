@@ -25,7 +25,7 @@ fn map(targets: Vec<v1::TargetInfo>, groups: &[&[u32]]) -> v1::ClusterMap {
 
 /// What begins: group, seat, target.
 fn begun(map: &v1::ClusterMap, limit: usize) -> (Vec<(u32, u32, u32)>, usize) {
-    let planned = plan(map, &leaving(map), &BTreeMap::new(), &HashSet::new(), limit);
+    let planned = plan(map, &leaving(map), &BTreeMap::new(), &Avoid::default(), limit);
     let of = |c: &Change| {
         assert_eq!(c.step(), Step::Begin);
         let v1::SeatMove { seat, to } = c.r#move.unwrap();
@@ -78,14 +78,24 @@ fn a_move_that_leads_nowhere_or_is_not_needed_any_more_is_cancelled() {
         map.pools[0].pgs[0].moves = moves.collect();
         map
     };
-    let steps = |map: &v1::ClusterMap| {
-        let planned = plan(map, &leaving(map), &BTreeMap::new(), &HashSet::new(), 9);
+    let round = |map: &v1::ClusterMap, avoid: &Avoid| {
+        let planned = plan(map, &leaving(map), &BTreeMap::new(), avoid, 9);
         let of = |c: &Change| (c.step(), c.r#move.unwrap().seat, c.r#move.unwrap().to);
         planned.changes.iter().map(of).collect::<Vec<_>>()
     };
+    let steps = |map: &v1::ClusterMap| round(map, &Avoid::default());
     assert_eq!(steps(&with([Out, Up, Up, Up], &[(0, 3)])), [], "it goes on");
-    assert_eq!(steps(&with([Out, Up, Down, Up], &[(0, 3)]))[0], (Step::Cancel, 0, 3));
-    assert_eq!(steps(&with([Out, Up, Down, Down], &[(0, 3)])), [], "there is no other");
+    assert_eq!(steps(&with([Out, Up, Down, Up], &[(0, 3)])), [], "it may just start anew");
+    let away = Avoid { away: [3].into(), ..Avoid::default() };
+    assert_eq!(round(&with([Out, Up, Down, Up], &[(0, 3)]), &away)[0], (Step::Cancel, 0, 3));
+    assert_eq!(round(&with([Out, Up, Down, Down], &[(0, 3)]), &away), [], "there is no other");
+    let mut full = with([Out, Up, Up, Up], &[(0, 3)]);
+    full.targets[2].full = true;
+    assert_eq!(steps(&full), [], "what is made there stays");
+    let refused = Avoid { refused: [(1, 0, 3)].into(), ..Avoid::default() };
+    let stopped = [(Step::Cancel, 0, 3)];
+    assert_eq!(round(&with([Out, Up, Up, Up], &[(0, 3)]), &refused), stopped);
+    assert_eq!(round(&with([Out, Up, Up, Up], &[]), &refused), [(Step::Begin, 0, 4)]);
     assert_eq!(steps(&with([Up, Up, Up, Up], &[(0, 3)])), [(Step::Cancel, 0, 3)]);
     assert_eq!(steps(&with([Out, Up, Out, Up], &[(0, 3)])), [(Step::Cancel, 0, 3)]);
     // Two of one group never go to the same.
@@ -121,8 +131,8 @@ fn what_does_not_go_on_keeps_nobody_waiting() {
     let mut map = map(targets, &[&[1, 2], &[1, 3]]);
     map.pools[0].pgs[0].moves = vec![v1::SeatMove { seat: 0, to: 8 }];
     let begins = |resting: &[(u32, u32)]| {
-        let resting = resting.iter().copied().collect();
-        plan(&map, &leaving(&map), &BTreeMap::new(), &resting, 1).changes.len()
+        let avoid = Avoid { resting: resting.iter().copied().collect(), ..Avoid::default() };
+        plan(&map, &leaving(&map), &BTreeMap::new(), &avoid, 1).changes.len()
     };
     assert_eq!((begins(&[]), begins(&[(1, 0)])), (0, 1));
 }

@@ -1,0 +1,119 @@
+//! Changes of the group, step by step.
+
+use super::*;
+use v1::log_entry::Body;
+use v1::set_server_entry::{Add, Change};
+
+fn change(learn: u64, promote: u64, remove: u64) -> Body {
+    Body::ChangeMembers(v1::ChangeMembersEntry { learn, promote, remove })
+}
+
+impl Rig {
+    /// Leads a cluster in which server 4 is to take the place of this one.
+    async fn being_replaced() -> Self {
+        let mut rig = Self::leading().await;
+        let member =
+            |id| v1::NodeInfo { id, address: format!("127.0.0.1:{id}"), ..Default::default() };
+        let made = Body::InitCluster(v1::InitClusterEntry {
+            cluster: vec![7; 16].into(),
+            profile: Some(v1::ProfileInfo { k: 1, m: 0 }),
+            members: (1..=3).map(member).collect(),
+            shard: 0,
+        });
+        let add = Add { id: 4, address: "127.0.0.1:4".into(), replaces: 1 };
+        let wish = Body::SetServer(v1::SetServerEntry { change: Some(Change::Add(add)) });
+        for body in [made, wish, change(4, 0, 0)] {
+            rig.carry_out(body, &[2, 3]).await;
+        }
+        rig
+    }
+
+    /// Has an entry committed by these.
+    async fn carry_out(&mut self, body: Body, by: &[u64]) {
+        let answer = self.propose(body);
+        self.settle().await;
+        self.acknowledge(by).await;
+        let (_, stored) = answer.await.unwrap().unwrap();
+        assert_eq!(stored.error, 0, "{}", stored.message);
+    }
+}
+
+/// What follows the entry that ends its part in the group is committed by the others.
+#[tokio::test]
+async fn a_leader_that_has_left_leads_no_more() {
+    let mut rig = Rig::being_replaced().await;
+    rig.carry_out(change(0, 4, 1), &[2, 3, 4]).await;
+    assert!(rig.driver.node.membership().is_joint());
+    let left = rig.propose(change(0, 0, 0));
+    rig.settle().await;
+    let (term, index) = (rig.driver.raw.raft.term, rig.driver.raw.raft.raft_log.last_index());
+    let late = rig.propose(admit(4));
+    rig.settle().await;
+    for from in [2, 3] {
+        let kind = MessageType::MsgAppendResponse;
+        rig.receive(Message { term, index, ..message(from, kind) }).await;
+    }
+    rig.acknowledge(&[2, 3, 4]).await;
+    drop(left);
+    assert_eq!(rig.driver.raw.raft.state, StateRole::Follower);
+    // Whether it is committed the others know.
+    assert!(late.await.unwrap().is_err());
+    // It is needed until they have said that it is not.
+    let node = rig.driver.node.clone();
+    assert!(!*node.watch_removed().borrow());
+    for (peer, removed) in [(2, true), (3, false), (3, true)] {
+        assert!(!*node.watch_removed().borrow());
+        let ack = v1::RaftAck { removed, changes_members: true, ..Default::default() };
+        rig.driver.on_ack(NodeId(peer), ack);
+    }
+    assert!(*node.watch_removed().borrow());
+}
+
+/// Who is sent a snapshot must find itself in it.
+#[tokio::test]
+async fn a_snapshot_of_an_older_group_is_not_sent() {
+    let mut rig = Rig::being_replaced().await;
+    let snapshot = rig.driver.wiring.snapshots.make().await.unwrap();
+    rig.carry_out(change(0, 4, 0), &[2, 3, 4]).await;
+    rig.driver.offer(snapshot).unwrap();
+    let of = |rig: &Rig| raft::Storage::snapshot(rig.driver.raw.store(), 1, 4);
+    assert!(of(&rig).is_err());
+    let snapshot = rig.driver.wiring.snapshots.make().await.unwrap();
+    rig.driver.offer(snapshot).unwrap();
+    let sent = of(&rig).unwrap();
+    assert!(sent.get_metadata().get_conf_state().voters.contains(&4));
+}
+
+/// The commit index alone is not written; it goes with the next entries, which may hang on it.
+#[tokio::test]
+async fn what_is_committed_is_known_to_a_log_that_has_more() {
+    let mut rig = Rig::following(2, |_| {}).await;
+    let entry = Entry { index: 3, term: 5, ..Default::default() };
+    let more = Message {
+        term: 5,
+        log_term: 5,
+        index: 2,
+        commit: 2,
+        entries: vec![entry],
+        ..message(2, MessageType::MsgAppend)
+    };
+    rig.receive(more).await;
+    let commit = Message { term: 5, commit: 3, ..message(2, MessageType::MsgHeartbeat) };
+    rig.receive(commit).await;
+    let entry = Entry { index: 4, term: 5, ..Default::default() };
+    let last = Message {
+        term: 5,
+        log_term: 5,
+        index: 3,
+        commit: 3,
+        entries: vec![entry],
+        ..message(2, MessageType::MsgAppend)
+    };
+    rig.receive(last).await;
+    let log = rig.dir.path().join(LOG);
+    let Rig { driver, dir: _dir, .. } = rig;
+    drop(driver);
+    let log = LogStorage::open(&log, 0).unwrap();
+    let state = raft::Storage::initial_state(&log).unwrap();
+    assert_eq!(state.hard_state.commit, 3);
+}

@@ -1,0 +1,120 @@
+//! Puts a chunk anew whose copy on the drive is damaged.
+//!
+//! Invariants: a copy that is whole is never replaced; the old copy stays what it was until the new
+//! one is durable, whenever the power goes; blocks that did not hold what was written to them are
+//! not used again while the target is open, and are found again by whoever meets them after that.
+
+use super::entry::JournalEntry;
+use super::ops::{check_payload, run_to_end};
+use super::shared::Core;
+use super::{BLOCK, Engine};
+use crate::engine::commit::Commit;
+use bytes::Bytes;
+use std::sync::Arc;
+use weft_proto::{ChunkId, ErrorKind, Result};
+
+/// Places that are tried for a copy that does not read back.
+const MAX_PLACES: usize = 4;
+
+impl Engine {
+    /// Puts a chunk in the place of itself, somewhere else on the drive: both happen or neither.
+    /// Errors as of [`Self::put`]; `Exists` if what is here has other checksums, `NotFound` if
+    /// nothing is.
+    pub async fn replace(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        check_payload(id, &data, &checksums)?;
+        self.core.check_writable()?;
+        let engine = self.clone();
+        run_to_end(async move {
+            let _hold = engine.core.busy.hold(vec![id]).await;
+            let old = engine.core.to_be_replaced(id, &checksums).await?;
+            let new = engine.write_new(id, data, checksums, true).await?;
+            engine.swap(id, old, new).await
+        })
+        .await
+    }
+
+    /// As [`Self::replace`], if the copy that is here is damaged; the new one is read back before
+    /// it counts. Answers whether it was. Error: also `Io`, no place was found that keeps it.
+    pub async fn heal(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<bool> {
+        check_payload(id, &data, &checksums)?;
+        self.core.check_writable()?;
+        let engine = self.clone();
+        run_to_end(async move {
+            let core = &engine.core;
+            let _hold = core.busy.hold(vec![id]).await;
+            let old = core.to_be_replaced(id, &checksums).await?;
+            let bad = core.bad_blocks(&old).await;
+            if bad.is_empty() {
+                return Ok(false);
+            }
+            core.avoid(&bad);
+            for _ in 0..MAX_PLACES {
+                let new = engine.write_new(id, data.clone(), checksums.clone(), true).await?;
+                let bad = core.bad_blocks(&new).await;
+                if bad.is_empty() {
+                    return engine.swap(id, old, new).await.map(|()| true);
+                }
+                core.avoid(&bad);
+                core.discard.give(&new.place.extents);
+            }
+            Err(core.error(ErrorKind::Io, id, "does not read back, wherever it is written"))
+        })
+        .await
+    }
+
+    async fn swap(
+        &self,
+        id: ChunkId,
+        old: Arc<JournalEntry>,
+        new: Arc<JournalEntry>,
+    ) -> Result<()> {
+        self.committer.commit(vec![Commit::Delete(id, old), Commit::Restore(id, new)]).await
+    }
+}
+
+impl Core {
+    /// The copy that another with these checksums is to take the place of.
+    async fn to_be_replaced(
+        self: &Arc<Self>,
+        id: ChunkId,
+        checksums: &[u32],
+    ) -> Result<Arc<JournalEntry>> {
+        let old = self.newest(id).await?.ok_or_else(|| self.missing(id))?;
+        match old.checksums == checksums {
+            true => Ok(old),
+            false => Err(self.error(ErrorKind::Exists, id, "is stored with other contents")),
+        }
+    }
+
+    /// The blocks of the drive that do not hold what a copy put there.
+    async fn bad_blocks(&self, entry: &JournalEntry) -> Vec<u64> {
+        let mut bad = Vec::new();
+        let mut sums = &entry.checksums[..];
+        for (at, bytes) in entry.place.locate(0, entry.place.length) {
+            let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
+            sums = rest;
+            let whole = match self.device.read(at, bytes as usize).wait().await {
+                Ok(run) => weft_erasure::verify_blocks(run.as_ref(), own).is_ok(),
+                Err(_) => false,
+            };
+            if whole {
+                continue;
+            }
+            for (at, sum) in (at..).step_by(BLOCK as usize).zip(own) {
+                let good = match self.device.read(at, BLOCK as usize).wait().await {
+                    Ok(block) => weft_erasure::verify_blocks(block.as_ref(), &[*sum]).is_ok(),
+                    Err(_) => false,
+                };
+                if !good {
+                    bad.push(at / BLOCK);
+                }
+            }
+        }
+        bad
+    }
+
+    fn avoid(&self, blocks: &[u64]) {
+        let mut allocator = self.allocator.lock();
+        blocks.iter().for_each(|&block| allocator.avoid(block));
+    }
+}
