@@ -32,10 +32,19 @@ impl Claim {
     /// Takes these inodes, too: recalls the leases that others hold on them, and waits until they
     /// are back.
     async fn take(&mut self, inos: Vec<InodeId>, deadline: Instant) -> Result<()> {
-        self.node.soft.with(|s| s.leases.claim(self.by, &inos));
+        let claimed = self.node.soft.with(|s| {
+            let same = s.term() == self.term;
+            if same {
+                s.leases.claim(self.by, &inos);
+            }
+            same
+        });
+        if !claimed {
+            return Err(self.node.not_leader());
+        }
         self.inos.extend(inos);
         let what = "another session has not given up its lease yet";
-        when(&self.node, deadline, what, |s| {
+        when(&self.node, Some(self.term), deadline, what, |s| {
             let now = Instant::now();
             // Every one is asked, also after one that is held.
             let held =
@@ -49,7 +58,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.node.soft.with(|s| {
-            if self.node.view().term == self.term {
+            if s.term() == self.term {
                 s.leases.free_names(&self.names);
                 s.leases.unclaim(self.by, &self.inos);
             }
@@ -71,18 +80,21 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Repeats `attempt` under the lock of the soft state, after every change there, until it answers.
+/// Repeats `attempt` under the lock of the soft state, after every change there, until it answers;
+/// with a term, only in that.
 async fn when<T>(
     node: &Node,
+    term: Option<u64>,
     deadline: Instant,
     what: &str,
     mut attempt: impl FnMut(&mut Sessions) -> Option<T>,
 ) -> Result<T> {
     loop {
-        let tried = node.soft.with(|s| match s.is_of_a_term() {
-            true => Some(attempt(s).ok_or_else(|| s.leases.changes())),
+        let tried = node.soft.with(|s| match s.term() {
             // What nobody holds here others may hold.
-            false => None,
+            0 => None,
+            now if term.is_some_and(|term| term != now) => None,
+            _ => Some(attempt(s).ok_or_else(|| s.leases.changes())),
         });
         let mut changes = match tried {
             Some(Ok(done)) => return Ok(done),
@@ -101,7 +113,7 @@ async fn when<T>(
 /// Waits until all sessions but `me` have told this leader what they hold.
 pub async fn all_declared(node: &Node, me: SessionId, deadline: Instant) -> Result<()> {
     let what = "another session has not told the new metadata leader yet what it holds";
-    when(node, deadline, what, |s| s.others_declared(me).then_some(())).await
+    when(node, None, deadline, what, |s| s.others_declared(me).then_some(())).await
 }
 
 /// [`when`], in line for a lease of this mode from the first attempt on that does not answer.
@@ -113,7 +125,7 @@ async fn in_line<T>(
     mut attempt: impl FnMut(&mut Leases) -> Option<T>,
 ) -> Result<T> {
     let mut place = None;
-    when(node, deadline, what, |s| {
+    when(node, None, deadline, what, |s| {
         let answer = attempt(&mut s.leases);
         if answer.is_none() && place.is_none() {
             place = Some(Place { node, ino, number: s.leases.wait(by, ino, mode) });
@@ -168,7 +180,7 @@ pub async fn may_begin_lock(
 pub async fn may_map(node: &Node, by: SessionId, ino: InodeId, deadline: Instant) -> Result<bool> {
     let what = "another session has not said yet whether it maps the file";
     let mut asked = 0;
-    when(node, deadline, what, |s| {
+    when(node, None, deadline, what, |s| {
         // Who may write maps without asking.
         let alone = s.leases.recall(Instant::now(), by, ino, Use::Read);
         alone.then(|| s.leases.map(by, ino, &mut asked)).flatten()
@@ -209,7 +221,8 @@ pub async fn claim(
         }
     }
     let busy = "another change of the same name has not ended yet";
-    when(node, deadline, busy, |s| s.leases.take_names(&names).then_some(())).await?;
+    let take = |s: &mut Sessions| s.leases.take_names(&names).then_some(());
+    when(node, Some(term), deadline, busy, take).await?;
     claim.names = names;
     // Whoever held the lease to make files in a directory tells them before it is back: a name may
     // lead to another inode then. It leads nowhere else once that is taken, too.

@@ -81,7 +81,8 @@ fn next(group: &Membership, me: u64, commit: u64, others: &[v1::MemberStat]) -> 
         let fit = |m: &&v1::NodeInfo| {
             let replaced = group.members.iter().any(|other| other.replaces == m.id);
             let has_vote = matches!(m.role(), Voter | Incoming);
-            has_vote && m.id != leaves && !m.leaving && !replaced && whole(m.id)
+            let failed = of(m.id).is_some_and(|o| o.failed_heir);
+            has_vote && !failed && m.id != leaves && !m.leaving && !replaced && whole(m.id)
         };
         let fit = group.members.iter().filter(|m| m.id != me).filter(fit);
         fit.max_by_key(|m| of(m.id).map(|o| o.matched_index)).map(|m| NodeId(m.id))

@@ -55,6 +55,8 @@ struct Swept {
     whole: BTreeMap<TargetId, (Instant, u64)>,
     /// Targets that failed, and until when they are left alone.
     resting: BTreeMap<TargetId, Instant>,
+    /// When targets were last looked at, or could not be.
+    tried: BTreeMap<TargetId, Instant>,
 }
 
 impl Swept {
@@ -98,11 +100,13 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
             }
         }
         let mut due = swept.whole_due(Instant::now(), &up);
-        // Those that are waited for. One at a time: others may come back meanwhile, and sessions
-        // end.
-        due.sort_by_key(|target| !returning.contains(target));
+        // Those that are waited for; whoever failed before comes behind all others. One at a time:
+        // others may come back meanwhile, and sessions end.
+        let tried = |target: &TargetId| swept.tried.get(target).copied();
+        due.sort_by_key(|target| (!returning.contains(target), tried(target)));
         let idle = due.len() < 2;
         if let Some(target) = due.into_iter().next() {
+            swept.tried.insert(target, Instant::now());
             look(node, peers, &up, target, &[], &mut swept).await;
             if let Some((_, opened)) = swept.whole.get(&target) {
                 targets.note_looked_at(target, *opened);

@@ -23,7 +23,7 @@ use crate::replication::{Lost, Report};
 use crate::snapshot::{NewSnapshot, Snapshots};
 use crate::state::StateMachine;
 use crate::worker::Worker;
-use raft::eraftpb::{Entry, HardState, Message, MessageType};
+use raft::eraftpb::{Entry, EntryType, HardState, Message, MessageType};
 use raft::{SnapshotStatus, StateRole};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -395,7 +395,7 @@ impl Driver {
 
     fn on_lost(&mut self, lost: &Lost) {
         self.raw.report_unreachable(lost.peer.0);
-        self.group.lost.insert(lost.peer.0);
+        self.wiring.links.lost(lost.peer);
         if lost.snapshot {
             self.snapshot_sent.remove(&lost.peer.0);
             self.raw.report_snapshot(lost.peer.0, SnapshotStatus::Failure);
@@ -534,7 +534,9 @@ impl Driver {
     /// Applies committed entries: a few in place, since handing them over costs more than they do;
     /// many on the worker, so that the loop goes on meanwhile.
     fn apply(&mut self, committed: Vec<Entry>) -> Result<()> {
-        let idle = self.applying == 0;
+        let of_group = |e: &Entry| e.entry_type != EntryType::EntryNormal as i32;
+        // A change of the group is synced, and nobody waits for it.
+        let idle = self.applying == 0 && !committed.iter().any(of_group);
         self.applying += committed.iter().map(apply::size).sum::<usize>();
         if idle && committed.len() <= APPLY_IN_PLACE {
             let applied = apply::apply(&self.node.state, committed.into_iter())?;

@@ -6,6 +6,7 @@
 use crate::config::Member;
 use crate::replication::Link;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::{NodeId, v1};
 
@@ -14,6 +15,10 @@ pub type Connect = Box<dyn Fn(&Member) -> Link + Send>;
 
 /// Most servers that this one answers without having heard of them.
 const MAX_GUESTS: usize = 16;
+/// A member is looked for in each place for so long at least.
+const TURN_INTERVAL: Duration = Duration::from_millis(500);
+/// Most groups that a server which has left asks.
+pub const MAX_GROUPS: usize = 16;
 /// A lead that is being handed over.
 pub struct HandOver {
     pub term: u64,
@@ -26,9 +31,9 @@ pub struct HandOver {
 /// A server that has left the group. It goes on, since others may not have heard of it yet and need
 /// its vote, until a majority of those that stay has said that it is needed no more.
 pub struct Farewell {
-    /// Who belongs to the group now, as last heard.
-    pub members: Vec<v1::NodeInfo>,
-    /// Who of them has said so.
+    /// Groups that have followed, as this server and others know them: one is enough.
+    pub groups: Vec<Vec<v1::NodeInfo>>,
+    /// Who has said so.
     pub told: BTreeSet<u64>,
     /// When they are asked again.
     pub next: Instant,
@@ -42,8 +47,6 @@ pub struct Changing {
     pub farewell: Option<Farewell>,
     /// Servers that did not take the lead when they were offered it.
     pub failed_heirs: BTreeMap<u64, Instant>,
-    /// Servers that could not be reached when that was last tried.
-    pub lost: BTreeSet<u64>,
     /// Servers that answer, and know no changes of the group.
     pub old_versions: BTreeSet<u64>,
 }
@@ -51,89 +54,99 @@ pub struct Changing {
 /// The ways to the other servers.
 pub struct Links {
     connect: Connect,
-    /// Where the configuration says that others are: more recent than what was recorded if all were
-    /// moved while nobody could note it.
-    configured: BTreeMap<NodeId, String>,
     /// Where members are by the replicated state.
     recorded: BTreeMap<NodeId, String>,
-    /// Where members said last that they are.
+    /// Where members said last that they are, and where the configuration says so: for those that
+    /// were moved while nobody could note it.
     said: BTreeMap<NodeId, String>,
-    members: BTreeMap<NodeId, (String, Link)>,
+    configured: BTreeMap<NodeId, String>,
+    members: BTreeMap<NodeId, Way>,
     /// Servers that wrote to this one and that it has not heard of yet: its log lacks that.
-    guests: BTreeMap<NodeId, (String, Link, Instant)>,
+    guests: BTreeMap<NodeId, Way>,
+}
+
+struct Way {
+    address: String,
+    link: Link,
+    /// When it was begun, or last heard of.
+    since: Instant,
 }
 
 impl Links {
-    /// No ways yet; each is made by `connect` when it is needed. `configured`: where servers are as
-    /// long as nothing else is heard of them.
+    /// No ways yet; each is made by `connect` when it is needed. `configured`: where servers may be
+    /// that are not where they should.
     pub fn new(configured: &[Member], connect: Connect) -> Self {
         let configured = configured.iter().map(|m| (m.id, m.address.clone())).collect();
         let (recorded, said) = (BTreeMap::new(), BTreeMap::new());
         let (members, guests) = (BTreeMap::new(), BTreeMap::new());
-        Self { connect, configured, recorded, said, members, guests }
+        Self { connect, recorded, said, configured, members, guests }
     }
 
     pub fn get(&self, id: u64) -> Option<&Link> {
         let id = NodeId(id);
-        let guest = || self.guests.get(&id).map(|(_, link, _)| link);
-        self.members.get(&id).map(|(_, link)| link).or_else(guest)
+        self.members.get(&id).or_else(|| self.guests.get(&id)).map(|way| &way.link)
+    }
+
+    fn way(&self, id: NodeId, address: String) -> Way {
+        let link = (self.connect)(&Member { id, address: address.clone() });
+        Way { address, link, since: Instant::now() }
     }
 
     /// The others are these, and none but these.
     pub fn set(&mut self, others: impl Iterator<Item = Member>) {
         let before = std::mem::take(&mut self.recorded);
         for Member { id, address } in others {
-            if before.get(&id).is_some_and(|known| *known != address) {
-                // An admin has moved it.
-                self.said.remove(&id);
-                self.configured.remove(&id);
+            if before.get(&id) != Some(&address) {
+                let way = self.way(id, address.clone());
+                self.members.insert(id, way);
             }
+            self.guests.remove(&id);
             self.recorded.insert(id, address);
         }
         self.said.retain(|id, _| self.recorded.contains_key(id));
         self.members.retain(|id, _| self.recorded.contains_key(id));
-        for id in self.recorded.keys().copied().collect::<Vec<_>>() {
-            self.guests.remove(&id);
-            self.connect(id);
+    }
+
+    /// A member was not reached: the next place is tried where it may be.
+    pub fn lost(&mut self, id: NodeId) {
+        let Some(way) = self.members.get(&id) else { return };
+        if way.since.elapsed() < TURN_INTERVAL {
+            return;
+        }
+        let all = [&self.recorded, &self.said, &self.configured];
+        let mut places: Vec<&String> = all.iter().filter_map(|places| places.get(&id)).collect();
+        places.dedup();
+        let at = places.iter().position(|place| **place == way.address).map_or(0, |at| at + 1);
+        let next = places[at % places.len()].clone();
+        if next != way.address {
+            let way = self.way(id, next);
+            self.members.insert(id, way);
         }
     }
 
-    /// Has a way to a member where it is.
-    fn connect(&mut self, id: NodeId) {
-        let known = self.said.get(&id).or_else(|| self.configured.get(&id));
-        let Some(address) = known.or_else(|| self.recorded.get(&id)).cloned() else { return };
-        if self.members.get(&id).is_none_or(|(at, _)| *at != address) {
-            let link = (self.connect)(&Member { id, address: address.clone() });
-            self.members.insert(id, (address, link));
-        }
-    }
-
-    /// A server said where it is reached. That counts for a member only if it cannot be reached
-    /// (`lost`) where it was.
-    pub fn hear(&mut self, from: Member, lost: bool) {
+    /// A server said where it is reached.
+    pub fn hear(&mut self, from: Member) {
         let Member { id, address } = from;
         if address.is_empty() {
             return;
         }
-        if let Some((at, _)) = self.members.get(&id) {
-            if lost && *at != address {
+        if self.members.contains_key(&id) {
+            if self.said.get(&id) != Some(&address) {
                 self.said.insert(id, address);
-                self.connect(id);
             }
             return;
         }
-        let now = Instant::now();
-        if let Some((at, _, heard)) = self.guests.get_mut(&id)
-            && *at == address
+        if let Some(way) = self.guests.get_mut(&id)
+            && way.address == address
         {
-            *heard = now;
+            way.since = Instant::now();
             return;
         }
-        let silent = self.guests.iter().min_by_key(|(_, (.., heard))| *heard).map(|(id, _)| *id);
+        let silent = self.guests.iter().min_by_key(|(_, way)| way.since).map(|(id, _)| *id);
         if let Some(silent) = silent.filter(|_| self.guests.len() >= MAX_GUESTS) {
             self.guests.remove(&silent);
         }
-        let link = (self.connect)(&Member { id, address: address.clone() });
-        self.guests.insert(id, (address, link, now));
+        let way = self.way(id, address);
+        self.guests.insert(id, way);
     }
 }

@@ -6,13 +6,14 @@
 
 use super::apply::Applied;
 use super::driver::{Driver, raft_failed};
-use super::group::{Farewell, HandOver};
+use super::group::{Farewell, HandOver, MAX_GROUPS};
 use super::{Abdication, Node, membership_of};
 use crate::config::Member;
 use crate::folder::MOVE_AWAY;
 use crate::tables::members::{Membership, same};
 use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -114,15 +115,22 @@ impl Driver {
     /// This server has left the group that these belong to now.
     fn leave(&mut self, members: Vec<v1::NodeInfo>) {
         for m in members.iter().filter(|m| m.id != self.node.config.id.0) {
-            self.wiring.links.hear(Member { id: NodeId(m.id), address: m.address.clone() }, false);
+            self.wiring.links.hear(Member { id: NodeId(m.id), address: m.address.clone() });
         }
-        let told = self.group.farewell.take().map(|farewell| farewell.told).unwrap_or_default();
-        self.group.farewell = Some(Farewell { members, told, next: Instant::now() });
+        let farewell = self.group.farewell.get_or_insert_with(|| Farewell {
+            groups: Vec::new(),
+            told: BTreeSet::new(),
+            next: Instant::now(),
+        });
+        if !members.is_empty() && !farewell.groups.contains(&members) {
+            farewell.groups.push(members);
+            let old = farewell.groups.len().saturating_sub(MAX_GROUPS);
+            farewell.groups.drain(..old);
+        }
     }
 
     /// What a server answered to a message.
     pub(super) fn on_ack(&mut self, peer: NodeId, ack: v1::RaftAck) {
-        self.group.lost.remove(&peer.0);
         if ack.changes_members {
             self.group.old_versions.remove(&peer.0);
         } else {
@@ -131,19 +139,17 @@ impl Driver {
         if !ack.removed {
             return;
         }
-        if self.group.farewell.as_ref().is_none_or(|farewell| farewell.members.is_empty()) {
-            self.leave(ack.members);
-        }
+        self.leave(ack.members);
         let Some(farewell) = &mut self.group.farewell else { return };
         farewell.told.insert(peer.0);
-        let vote = |m: &&v1::NodeInfo| {
-            matches!(m.role(), v1::MemberRole::Voter | v1::MemberRole::Incoming)
+        let told = |members: &Vec<v1::NodeInfo>| {
+            let vote = |m: &&v1::NodeInfo| {
+                matches!(m.role(), v1::MemberRole::Voter | v1::MemberRole::Incoming)
+            };
+            let voters: Vec<u64> = members.iter().filter(vote).map(|m| m.id).collect();
+            2 * voters.iter().filter(|id| farewell.told.contains(id)).count() > voters.len()
         };
-        let voters = farewell.members.iter().filter(vote);
-        let (told, all) = voters.fold((0, 0), |(told, all), m| {
-            (told + usize::from(farewell.told.contains(&m.id)), all + 1)
-        });
-        if 2 * told > all {
+        if farewell.groups.iter().any(told) {
             self.node.removed.send_replace(true);
         }
     }
@@ -156,10 +162,11 @@ impl Driver {
         }
         farewell.next = Instant::now() + self.node.config.election_timeout();
         let raft = &self.raw.raft;
-        for member in farewell.members.iter().filter(|m| m.id != raft.id) {
-            if let Some(link) = self.wiring.links.get(member.id) {
+        let all: BTreeSet<u64> = farewell.groups.iter().flatten().map(|m| m.id).collect();
+        for id in all.into_iter().filter(|id| *id != raft.id) {
+            if let Some(link) = self.wiring.links.get(id) {
                 // Changes nothing for whoever takes it.
-                let mut message = Message { from: raft.id, to: member.id, ..Default::default() };
+                let mut message = Message { from: raft.id, to: id, ..Default::default() };
                 message.set_msg_type(MessageType::MsgHeartbeatResponse);
                 message.term = raft.term;
                 link.send(message);
@@ -169,8 +176,7 @@ impl Driver {
 
     /// A server that may be unknown here says where it is.
     pub(super) fn on_sender(&mut self, sender: Member) {
-        let lost = self.group.lost.contains(&sender.id.0);
-        self.wiring.links.hear(sender, lost);
+        self.wiring.links.hear(sender);
     }
 
     /// What the leader knows of the others, for whoever changes the group.
@@ -182,6 +188,7 @@ impl Driver {
             matched_index: progress.matched,
             active: self.heard.get(&id).is_some_and(|heard| heard.elapsed() < patience),
             old_version: self.group.old_versions.contains(&id),
+            failed_heir: self.failed(id),
         };
         let others = raft.prs().iter().filter(|(id, _)| **id != raft.id);
         let followers = if self.leads.is_some() { others.map(stat).collect() } else { Vec::new() };
@@ -216,15 +223,19 @@ impl Driver {
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let followers = self.node.followers();
-        let failed = |id: u64| {
-            self.group.failed_heirs.get(&id).is_some_and(|at| at.elapsed() < FAILED_HEIR_INTERVAL)
-        };
-        let fit = followers.iter().filter(|f| f.active && fit(f.id) && !failed(f.id));
-        let heir = fit.filter(|f| to.is_none_or(|to| to.0 == f.id)).max_by_key(|f| f.matched_index);
+        let wanted = |id: u64| to.map_or(!self.failed(id), |to| to.0 == id);
+        let fit = followers.iter().filter(|f| f.active && fit(f.id) && wanted(f.id));
+        let heir = fit.max_by_key(|f| f.matched_index);
         heir.map(|f| NodeId(f.id)).ok_or_else(|| {
             let what = "no server that the lead could go to answers now";
             Error::new(ErrorKind::Unavailable, what)
         })
+    }
+
+    /// Whether a server did not take the lead when it was offered that.
+    fn failed(&self, heir: u64) -> bool {
+        let at = self.group.failed_heirs.get(&heir);
+        at.is_some_and(|at| at.elapsed() < FAILED_HEIR_INTERVAL)
     }
 
     /// Whether this server leads for the others to see.

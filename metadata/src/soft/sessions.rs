@@ -107,9 +107,9 @@ impl Sessions {
         }
     }
 
-    /// Whether this server leads, as far as this knows: else nothing is known.
-    pub fn is_of_a_term(&self) -> bool {
-        self.term != 0
+    /// The term in which this server leads; 0: it does not, and nothing is known.
+    pub fn term(&self) -> u64 {
+        self.term
     }
 
     fn add(&mut self, renewed: Instant, id: SessionId, client: String, declared: bool) {

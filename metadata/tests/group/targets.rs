@@ -4,7 +4,7 @@
 use crate::support::*;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -27,6 +27,8 @@ type Verified = Arc<Mutex<BTreeSet<ChunkId>>>;
 /// A daemon's chunk service without disks.
 #[derive(Clone, Default)]
 struct Daemon {
+    /// It makes one chunk in the time of an order.
+    slow: Arc<AtomicBool>,
     verified: Verified,
     chunks: Chunks,
     lists: Lists,
@@ -86,8 +88,13 @@ impl Service for Daemon {
                 for item in order.items {
                     let (segment, shard) = (item.segment.unwrap().id, item.shard);
                     let chunk = ChunkId::try_from(v1::ChunkKey { segment, shard }).unwrap();
-                    reply.made += u64::from(chunks.insert((order.target, chunk)));
-                    reply.outcomes.push(v1::rebuild_reply::Outcome::default());
+                    let at = (order.target, chunk);
+                    let late = self.slow.load(Ordering::Relaxed) && reply.made > 0;
+                    let late = late && !chunks.contains(&at);
+                    let error = if late { ErrorKind::TimedOut.code() } else { 0 };
+                    reply.made += u64::from(!late && chunks.insert(at));
+                    let message = String::new();
+                    reply.outcomes.push(v1::rebuild_reply::Outcome { error, message });
                 }
                 Ok(Outgoing::message(&reply))
             }
@@ -540,6 +547,42 @@ async fn a_chunk_that_is_missing_is_made_anew() {
     let until = Instant::now() + PATIENCE;
     while *chunks.lock().unwrap() != all {
         assert!(Instant::now() < until, "{lost:?} is not made anew");
+        sleep(Duration::from_millis(20)).await;
+    }
+    beats.abort();
+}
+
+/// A daemon that is slow, since it makes room for others, goes on: nothing is wrong with that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_is_given_up_whose_chunks_are_made_slowly() {
+    let group = Group::start(1, |_| {}).await;
+    let mut client = group.client();
+    client.open_session().await;
+    let address = client.leader.clone();
+    let (daemon, Daemon { chunks, slow, .. }, _stop) = Daemon::start_whole().await;
+    slow.store(true, Ordering::Relaxed);
+    let (ids, beats) = register(&address, &daemon, 8).await;
+    let map = map_until(&address, "groups", |m| !active(m).is_empty()).await;
+    for seq in 1..=40 {
+        write_file(&mut client, &chunks, &map, &format!("f{seq}"), seq).await;
+    }
+    let request = v1::SetTargetRequest {
+        target: ids[0],
+        action: v1::set_target_request::Action::GiveUp.into(),
+    };
+    control(&address).await.set_target(request).await.unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let status = status(&address).await;
+        let repair = status.repair.unwrap_or_default();
+        assert_eq!(repair.problems, Vec::<String>::new());
+        let map = status.map.unwrap();
+        let mut groups = map.pools.iter().flat_map(|pool| &pool.pgs);
+        let moves = groups.any(|pg| !pg.moves.is_empty());
+        if repair.made_chunks >= 40 && repair.missing_chunks == 0 && !moves {
+            break;
+        }
+        assert!(Instant::now() < until, "{repair:?}");
         sleep(Duration::from_millis(20)).await;
     }
     beats.abort();

@@ -7,14 +7,18 @@
 use super::entry::JournalEntry;
 use super::ops::{check_payload, run_to_end};
 use super::shared::Core;
+use super::unread::of_medium;
 use super::{BLOCK, Engine};
 use crate::engine::commit::Commit;
 use bytes::Bytes;
+use std::io;
 use std::sync::Arc;
 use weft_proto::{ChunkId, ErrorKind, Result};
 
 /// Places that are tried for a copy that does not read back.
 const MAX_PLACES: usize = 4;
+/// With more blocks of one copy that do not read, it is the drive that fails.
+const MAX_UNREAD: usize = 64;
 
 impl Engine {
     /// Puts a chunk in the place of itself, somewhere else on the drive: both happen or neither.
@@ -43,15 +47,21 @@ impl Engine {
             let core = &engine.core;
             let _hold = core.busy.hold(vec![id]).await;
             let old = core.to_be_replaced(id, &checksums).await?;
-            let bad = core.bad_blocks(&old).await;
-            if bad.is_empty() {
+            let rotten = core.bad_blocks(id, &old).await?;
+            if rotten.is_empty() {
                 return Ok(false);
             }
-            core.avoid(&bad);
             for _ in 0..MAX_PLACES {
                 let new = engine.write_new(id, data.clone(), checksums.clone(), true).await?;
-                let bad = core.bad_blocks(&new).await;
+                let bad = match core.bad_blocks(id, &new).await {
+                    Ok(bad) => bad,
+                    Err(e) => {
+                        core.discard.give(&new.place.extents);
+                        return Err(e);
+                    }
+                };
                 if bad.is_empty() {
+                    core.avoid(&rotten);
                     return engine.swap(id, old, new).await.map(|()| true);
                 }
                 core.avoid(&bad);
@@ -86,16 +96,21 @@ impl Core {
         }
     }
 
-    /// The blocks of the drive that do not hold what a copy put there.
-    async fn bad_blocks(&self, entry: &JournalEntry) -> Vec<u64> {
-        let mut bad = Vec::new();
+    /// The blocks of the drive that do not hold what a copy put there. Error: `Io`, the drive is
+    /// away, or too much of it does not read to tell.
+    async fn bad_blocks(&self, id: ChunkId, entry: &JournalEntry) -> Result<Vec<u64>> {
+        let failed = |e: &io::Error| {
+            self.error(ErrorKind::Io, id, &format!("cannot be looked at on the drive: {e}"))
+        };
+        let (mut bad, mut unread) = (Vec::new(), 0);
         let mut sums = &entry.checksums[..];
         for (at, bytes) in entry.place.locate(0, entry.place.length) {
             let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
             sums = rest;
             let whole = match self.device.read(at, bytes as usize).wait().await {
                 Ok(run) => weft_erasure::verify_blocks(run.as_ref(), own).is_ok(),
-                Err(_) => false,
+                Err(e) if of_medium(&e) => false,
+                Err(e) => return Err(failed(&e)),
             };
             if whole {
                 continue;
@@ -103,14 +118,18 @@ impl Core {
             for (at, sum) in (at..).step_by(BLOCK as usize).zip(own) {
                 let good = match self.device.read(at, BLOCK as usize).wait().await {
                     Ok(block) => weft_erasure::verify_blocks(block.as_ref(), &[*sum]).is_ok(),
-                    Err(_) => false,
+                    Err(e) if of_medium(&e) && unread < MAX_UNREAD => {
+                        unread += 1;
+                        false
+                    }
+                    Err(e) => return Err(failed(&e)),
                 };
                 if !good {
                     bad.push(at / BLOCK);
                 }
             }
         }
-        bad
+        Ok(bad)
     }
 
     fn avoid(&self, blocks: &[u64]) {

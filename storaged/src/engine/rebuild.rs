@@ -14,7 +14,7 @@ use super::device::Device;
 use super::entry::{Extent, JournalEntry};
 use super::index::{Applied, Change, Index};
 use super::superblock::Superblock;
-use super::unread::{Salvage, Unread, verify};
+use super::unread::{Salvage, Unread, good_blocks};
 use super::{BLOCK, header};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
@@ -59,8 +59,9 @@ pub(super) fn run(
     };
     scan.run()?;
     let mut found = std::mem::take(&mut scan.found);
-    scan.drop_torn(&mut found)?;
+    // Of all: none is given again.
     let stamp = found.iter().map(|f| f.stamp).max().unwrap_or(0);
+    scan.drop_torn(&mut found)?;
     let total = found.len();
     let survivors = keep_newest(found);
     let kept = survivors.len();
@@ -166,14 +167,14 @@ impl Scan<'_> {
         self.index.apply(&batch, Applied::default())
     }
 
-    /// Drops copies that took the place of another one and are not whole, if that one is: the power
-    /// went, or the drive failed, before it counted.
+    /// Drops copies that were to take the place of one that has more good blocks: the power went,
+    /// or the drive failed, before they counted.
     fn drop_torn(&mut self, found: &mut Vec<Found>) -> Result<()> {
         found.sort_unstable_by_key(|f| (f.id, std::cmp::Reverse(f.stamp)));
         let mut torn = HashSet::new();
         for copies in found.chunk_by(|a, b| a.id == b.id).filter(|copies| copies.len() > 1) {
             let mut newest: Option<Vec<u32>> = None;
-            let mut not_whole = Vec::new();
+            let (mut best, mut newer) = (None, Vec::new());
             for copy in copies {
                 let header = self.read_header(copy.extents[0].block, copy.header_blocks)?;
                 let Some((_, entry)) = header.filter(|(id, _)| *id == copy.id) else { continue };
@@ -181,14 +182,18 @@ impl Scan<'_> {
                 if newest.get_or_insert_with(|| entry.checksums.clone()) != &entry.checksums {
                     continue;
                 }
-                if verify(&entry, &mut self.salvage)? {
-                    torn.extend(not_whole);
+                let good = good_blocks(&entry, &mut self.salvage)?;
+                if best.is_some_and(|most| good > most) {
+                    torn.extend(newer.iter().copied());
+                }
+                best = best.max(Some(good));
+                newer.push((copy.id, copy.stamp));
+                if good == entry.checksums.len() {
                     break;
                 }
-                not_whole.push(copy.stamp);
             }
         }
-        found.retain(|f| !torn.contains(&f.stamp));
+        found.retain(|f| !torn.contains(&(f.id, f.stamp)));
         Ok(())
     }
 

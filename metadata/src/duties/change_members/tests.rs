@@ -12,8 +12,12 @@ fn group(members: Vec<v1::NodeInfo>) -> Membership {
 
 /// The others, each with the end of its log; 0: it is silent.
 fn others(logs: &[(u64, u64)]) -> Vec<v1::MemberStat> {
-    let stat =
-        |&(id, log)| v1::MemberStat { id, matched_index: log, active: log > 0, old_version: false };
+    let stat = |&(id, log)| v1::MemberStat {
+        id,
+        matched_index: log,
+        active: log > 0,
+        ..Default::default()
+    };
     logs.iter().map(stat).collect()
 }
 

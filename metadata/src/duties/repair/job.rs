@@ -53,7 +53,8 @@ impl Job {
         Self { node, targets, peers, pg, seat, to, former, total, there }
     }
 
-    /// Answers why the move is not at its end, if it is not.
+    /// Answers why the move is not at its end, if it is not; `NoSpace` and `Corrupt` are what the
+    /// target says of what it was to store.
     pub async fn run(self) -> Option<ErrorKind> {
         let (pg, seat, to) = (self.pg, self.seat, self.to);
         let at = (pg, seat as u8);
@@ -149,7 +150,11 @@ impl Job {
             if outcome.error == 0 {
                 there += 1;
             } else if !gone.contains(&segment.chunk(*shard)) {
-                let kind = ErrorKind::from_code(outcome.error);
+                // That the target itself answers of a chunk: it cannot be written there.
+                let kind = match ErrorKind::from_code(outcome.error) {
+                    ErrorKind::Unavailable => ErrorKind::Corrupt,
+                    kind => kind,
+                };
                 if kind == ErrorKind::TimedOut && reply.made > 0 {
                     left.push((segment.clone(), *shard));
                     continue;

@@ -92,7 +92,7 @@ struct Repair {
     /// Chunks of the seats that are to be given away, and when they were counted; none at all are
     /// in the group.
     counted: HashMap<(u32, u32), (Option<u64>, Instant)>,
-    jobs: JoinSet<((u32, u32), Option<ErrorKind>)>,
+    jobs: JoinSet<((u32, u32), u32, Option<ErrorKind>)>,
     /// Seats whose moves are worked on.
     working: HashMap<(u32, u32), AbortHandle>,
     /// Seats whose moves have failed: when they are tried again, and after how long the next time.
@@ -202,7 +202,12 @@ impl Repair {
     ) {
         while let Some(ended) = self.jobs.try_join_next() {
             // Of a task that was stopped or panicked nothing is known here.
-            let Ok((seat, failed)) = ended else { continue };
+            let Ok((seat, to, failed)) = ended else { continue };
+            let mut groups = map.groups().filter(|pg| pg.id == seat.0);
+            let moves = groups.next().into_iter().flat_map(|pg| &pg.moves);
+            if !moves.into_iter().any(|m| (m.seat, m.to) == (seat.1, to)) {
+                continue; // It leads elsewhere now, or is no more.
+            }
             self.working.remove(&seat);
             let Some(kind) = failed else {
                 self.resting.remove(&seat);
@@ -213,13 +218,12 @@ impl Repair {
             let next = (pause * 2).min(MAX_RETRY_INTERVAL);
             self.resting.insert(seat, (Instant::now() + pause, next));
             // It has no room in one piece, or cannot write: another may.
+            let up = map.targets.iter().any(|t| t.id == to && t.state() == v1::TargetState::Up);
             let refused = kind == ErrorKind::NoSpace
-                || kind == ErrorKind::Unavailable && pause >= REFUSED_AFTER;
-            let mut groups = map.groups().filter(|pg| pg.id == seat.0);
-            let to = groups.next().and_then(|pg| pg.moves.iter().find(|m| m.seat == seat.1));
-            if let Some(to) = to.filter(|_| refused) {
+                || kind == ErrorKind::Corrupt && up && pause >= REFUSED_AFTER;
+            if refused {
                 let until = Instant::now() + REFUSED_INTERVAL;
-                self.refused.insert((seat.0, seat.1, to.to), until);
+                self.refused.insert((seat.0, seat.1, to), until);
             }
         }
         self.working.retain(|_, job| !job.is_finished());
@@ -236,7 +240,7 @@ impl Repair {
             }
             let total = self.counted.get(&seat).map_or(1, |&(n, _)| n.unwrap_or(0));
             let job = Job::new(node, targets, peers, PgId(l.pg), l.seat, TargetId(to), total);
-            let job = self.jobs.spawn(async move { (seat, job.run().await) });
+            let job = self.jobs.spawn(async move { (seat, to, job.run().await) });
             self.working.insert(seat, job);
         }
     }

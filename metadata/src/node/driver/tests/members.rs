@@ -117,3 +117,42 @@ async fn what_is_committed_is_known_to_a_log_that_has_more() {
     let state = raft::Storage::initial_state(&log).unwrap();
     assert_eq!(state.hard_state.commit, 3);
 }
+
+/// What nobody holds in the table of a lead that is over, others may hold.
+#[tokio::test]
+async fn who_leads_no_more_answers_nothing_of_what_others_hold() {
+    let rig = Rig::leading().await;
+    let node = rig.driver.node.clone();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let (me, ino) = (weft_proto::SessionId(1), weft_proto::InodeId(1));
+    crate::conflicts::readable(&node, me, ino, deadline).await.unwrap();
+    node.soft.with(|s| s.start(Instant::now(), 0, Vec::new()));
+    for answer in [
+        crate::conflicts::all_declared(&node, me, deadline).await,
+        crate::conflicts::readable(&node, me, ino, deadline).await,
+    ] {
+        assert_eq!(answer.unwrap_err().kind, ErrorKind::NotLeader);
+    }
+}
+
+/// A server that would take no notice of a change of the group holds it up.
+#[tokio::test]
+async fn an_old_version_is_upgraded_first() {
+    use v1::control_server::Control;
+    let mut rig = Rig::being_replaced().await;
+    let node = rig.driver.node.clone();
+    let control = crate::control::ControlService::new(node, Arc::default());
+    let change = Some(Change::Remove(3));
+    let action = v1::set_member_request::Action::Set(v1::SetServerEntry { change });
+    let request =
+        move || tonic::Request::new(v1::SetMemberRequest { action: Some(action.clone()) });
+    rig.driver.on_ack(NodeId(2), v1::RaftAck::default());
+    rig.driver.note_followers();
+    let refused = Control::set_member(&control, request()).await.unwrap_err();
+    assert_eq!(weft_control::from_status(&refused).kind, ErrorKind::NotSupported);
+    rig.driver.on_ack(NodeId(2), v1::RaftAck { changes_members: true, ..Default::default() });
+    rig.driver.note_followers();
+    let asked = tokio::spawn(async move { Control::set_member(&control, request()).await });
+    assert_eq!(rig.pump().await, 1);
+    asked.await.unwrap().unwrap();
+}
