@@ -60,6 +60,20 @@ impl Question for v1::SetMemberRequest {
     }
 }
 
+/// Where to ask, in this order: the members of the group, then those configured that are none.
+pub fn members_first(
+    members: impl IntoIterator<Item = String>,
+    configured: &[String],
+) -> Vec<String> {
+    let mut all: Vec<String> = members.into_iter().filter(|m| !m.is_empty()).collect();
+    for address in configured {
+        if !all.contains(address) {
+            all.push(address.clone());
+        }
+    }
+    all
+}
+
 /// The metadata group, with a connection to the server that answered last.
 pub struct Group {
     transport: Arc<dyn Transport>,
@@ -83,17 +97,10 @@ impl Group {
 
     /// The members are these now. The servers that the group was made with are asked after them.
     pub fn learn(&mut self, members: impl IntoIterator<Item = String>) {
-        let members: Vec<String> = members.into_iter().filter(|m| !m.is_empty()).collect();
-        if members.is_empty() || self.addresses.starts_with(&members) {
-            return;
+        let addresses = members_first(members, &self.seeds);
+        if self.addresses != addresses {
+            (self.addresses, self.next) = (addresses, 0);
         }
-        self.addresses = members;
-        for seed in &self.seeds {
-            if !self.addresses.contains(seed) {
-                self.addresses.push(seed.clone());
-            }
-        }
-        self.next = 0;
     }
 
     /// Asks each server once, and the leader that they name, each for 3 s at most. Errors: what the

@@ -17,7 +17,7 @@ mod status;
 mod wire;
 
 pub use dial::{Client, dial};
-pub use group::{Group, Question};
+pub use group::{Group, Question, members_first};
 pub use map::{News, watch_map};
 pub use status::{Answers, leader_of, leader_status, status_of, statuses};
 pub use wire::{from_status, to_status};

@@ -66,7 +66,7 @@ pub async fn admitted(
             None), end) => {
             return Err(Error::new(ErrorKind::Internal, "the listener ended"));
         }
-        reply = ask(config, env, identity, &peers) => reply?,
+        reply = ask(config, env, &peers) => reply?,
     };
     if let Some(cluster) = Uuid::from_slice(&reply.cluster) {
         identity.set_cluster(cluster)?;
@@ -88,17 +88,11 @@ pub async fn admitted(
 }
 
 /// Asks all other servers, again and again, until a leader has had this one admitted.
-async fn ask(
-    config: &Config,
-    env: &Env,
-    identity: &Identity,
-    peers: &Peers,
-) -> Result<v1::JoinReply> {
+async fn ask(config: &Config, env: &Env, peers: &Peers) -> Result<v1::JoinReply> {
     // With the time, so that no two starts have the same, whatever the generator begins with.
     let mut nonce = [0; 16];
     env.rng(env.clock.now_ns() as u64).fill_bytes(&mut nonce);
-    let members = identity.members().iter().map(|m| m.0).collect();
-    let request = v1::JoinRequest { node: config.id.0, nonce: nonce.to_vec().into(), members };
+    let request = v1::JoinRequest { node: config.id.0, nonce: nonce.to_vec().into() };
     let mut remind = Instant::now();
     loop {
         let (mut empty, mut said) = (1, "nobody was asked yet".to_string());

@@ -101,6 +101,7 @@ async fn send_all(
 ) {
     let mut healthy = true;
     let mut called: Option<Instant> = None;
+    let mut told: Option<v1::RaftAck> = None;
     while let Some(first) = waiting.recv().await {
         let mut snapshot = is_snapshot(&first);
         let mut messages = vec![Bytes::from(first.encode_to_vec())];
@@ -138,10 +139,14 @@ async fn send_all(
             tracing::info!(peer = id.0, address = peer.address(), "raft peer is reachable again");
         }
         healthy = sent.is_ok();
+        // What was told before needs no turn of the event loop, unless it is waited for.
         if let Ok(ack) = sent
-            && reports.send(Report::Answered { peer: id, ack }).is_err()
+            && (ack.removed || told.as_ref() != Some(&ack))
         {
-            return;
+            told = Some(ack.clone());
+            if reports.send(Report::Answered { peer: id, ack }).is_err() {
+                return;
+            }
         }
     }
 }

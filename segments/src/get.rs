@@ -107,13 +107,13 @@ impl Segments {
         let chunk = segment.chunk(shard);
         // What has been made where the seat goes to counts already, when it is needed.
         let heir = map.heir(segment.pg, segment.seats[usize::from(shard)]).filter(|heir| heir.up);
-        let lens: Vec<usize> = into.iter().map(|piece| piece.len()).collect();
+        let lens = heir.map(|_| into.iter().map(|piece| piece.len()).collect::<Vec<_>>());
         let (first, second) = match heir {
             Some(heir) if !target.up => (heir, Some(target)),
             heir => (target, heir),
         };
         let mut answer = self.ask(first, chunk, off, into, deadline).await;
-        if let (Err(error), Some(second)) = (&answer, second)
+        if let (Err(error), Some(second), Some(lens)) = (&answer, second, lens)
             && (!target.up || !passes_with_time(error))
         {
             let into = lens.into_iter().map(Buffer::take).collect();

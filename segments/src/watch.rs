@@ -91,12 +91,7 @@ impl MapWatch {
     /// The metadata servers to ask, in this order: those of the map, then others of `configured`.
     pub fn servers(&self, configured: &[String]) -> Vec<String> {
         let map = self.current();
-        let members = map.wire.members.iter().filter(|m| !m.address.is_empty());
-        let mut servers: Vec<String> = members.map(|m| m.address.clone()).collect();
-        servers.extend(
-            configured.iter().filter(|c| !servers.contains(c)).cloned().collect::<Vec<_>>(),
-        );
-        servers
+        weft_control::members_first(map.wire.members.iter().map(|m| m.address.clone()), configured)
     }
 
     async fn watch(

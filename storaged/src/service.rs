@@ -87,9 +87,9 @@ impl Targets {
         let mut damaged = self.damaged.lock();
         let after = damaged.told.map_or(Bound::Unbounded, Bound::Excluded);
         let behind = damaged.chunks.range((after, Bound::Unbounded));
-        let some: Vec<_> = behind.chain(&damaged.chunks).take(MAX_TOLD).copied().collect();
+        let before = damaged.told.into_iter().flat_map(|told| damaged.chunks.range(..=told));
+        let some: Vec<_> = behind.chain(before).take(MAX_TOLD).copied().collect();
         damaged.told = some.last().copied();
-        let some: BTreeSet<_> = some.into_iter().collect();
         let tell = |(target, chunk): (u32, ChunkId)| {
             let chunk = Some(chunk.into());
             v1::DamagedChunk { target, chunk }

@@ -54,7 +54,7 @@ struct ChangeArgs {
 
 #[derive(clap::Args, Debug)]
 pub struct AddArgs {
-    /// Number of the server
+    /// Number of the server; of a new one, a number that no server of this cluster has had
     #[arg(value_name = "ID")]
     id: u64,
     /// host:port at which the others, daemons and clients reach it
@@ -69,14 +69,8 @@ pub struct ReplaceArgs {
     /// Number of the server that leaves
     #[arg(value_name = "OLD")]
     old: u64,
-    /// Number of the new server: one that no server of this cluster has had
-    #[arg(value_name = "ID")]
-    id: u64,
-    /// host:port at which the others, daemons and clients reach it
-    #[arg(value_name = "ADDR")]
-    address: String,
     #[command(flatten)]
-    change: ChangeArgs,
+    by: AddArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -105,7 +99,7 @@ pub async fn run(command: Command) -> Result<()> {
             let what = format!("server {id} has its vote");
             set(change, add, &what, |reply| role(reply, id) == Some(MemberRole::Voter)).await
         }
-        Command::Replace(ReplaceArgs { old, id, address, change }) => {
+        Command::Replace(ReplaceArgs { old, by: AddArgs { id, address, change } }) => {
             let add = Change::Add(Add { id, address, replaces: old });
             let done = |reply: &StatusReply| {
                 role(reply, id) == Some(MemberRole::Voter) && role(reply, old).is_none()

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_net::Peers;
-use weft_proto::{ChunkId, Error, ErrorKind, Result, TargetId};
+use weft_proto::{ChunkId, ErrorKind, Result, TargetId};
 use weft_segments::{Map, Segment, TargetClient};
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 const TOLD_INTERVAL: Duration = Duration::from_secs(3);
 /// How long a storage daemon may take for some chunks, and to look at one, or delete some.
 const HEAL_TIMEOUT: Duration = Duration::from_secs(60);
-const VERIFY_TIMEOUT: Duration = Duration::from_secs(10);
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(2);
 const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Orders what is damaged to be made anew, for as long as this server leads.
@@ -75,10 +75,9 @@ async fn heal_some(
             _ => {
                 targets.forget_missing(target, *chunk);
                 let looked = client.verify(*chunk, Instant::now() + VERIFY_TIMEOUT).await;
-                let silent =
-                    |e: &Error| matches!(e.kind, ErrorKind::TimedOut | ErrorKind::Unavailable);
+                // One that is slow to read holds up no other.
                 if let Err(error) = looked
-                    && silent(&error)
+                    && error.kind == ErrorKind::Unavailable
                 {
                     return Err(error);
                 }

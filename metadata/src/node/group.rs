@@ -1,7 +1,8 @@
-//! What the event loop keeps of the group: the ways to the other servers, and a lead that is being
-//! handed over.
+//! What the event loop keeps of the group: the ways to the other servers, and what is under way of
+//! a change.
 //!
-//! Invariant: there is one way to each member, at its last address, and few to others.
+//! Invariants: there is one way to each member, where it is recorded as long as it answers there;
+//! and few to others.
 
 use crate::config::Member;
 use crate::replication::Link;
@@ -19,6 +20,7 @@ const MAX_GUESTS: usize = 16;
 const TURN_INTERVAL: Duration = Duration::from_millis(500);
 /// Most groups that a server which has left asks.
 pub const MAX_GROUPS: usize = 16;
+
 /// A lead that is being handed over.
 pub struct HandOver {
     pub term: u64,
@@ -131,9 +133,7 @@ impl Links {
             return;
         }
         if self.members.contains_key(&id) {
-            if self.said.get(&id) != Some(&address) {
-                self.said.insert(id, address);
-            }
+            self.said.insert(id, address);
             return;
         }
         if let Some(way) = self.guests.get_mut(&id)

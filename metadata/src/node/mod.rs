@@ -31,12 +31,11 @@ use crate::raftlog::Position;
 use crate::soft::SoftState;
 use crate::soft::repair::Progress;
 use crate::state::StateMachine;
-use crate::tables::members::{Membership, conf_change};
+use crate::tables::members::Membership;
 use bytes::Bytes;
 use lease::Lease;
 use parking_lot::Mutex;
 use proposal::Proposal;
-use prost::Message as _;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -247,22 +246,15 @@ impl Node {
         body: v1::log_entry::Body,
         effect: Effect,
     ) -> Result<(Position, v1::MetaReply)> {
-        let members = match &body {
-            v1::log_entry::Body::ChangeMembers(entry) => Some(conf_change(entry)),
-            _ => None,
-        };
-        let data = v1::LogEntry { time_ns: 0, body: Some(body) }.encode_to_vec();
-        if data.len() > MAX_ENTRY {
+        let (reply, answer) = oneshot::channel();
+        let proposal = Proposal::new(body, effect, reply);
+        let len = proposal.data.len();
+        if len > MAX_ENTRY {
             return Err(Error::new(
                 ErrorKind::TooLarge,
-                format!(
-                    "a change of {} bytes is over the limit of {MAX_ENTRY}: split it",
-                    data.len()
-                ),
+                format!("a change of {len} bytes is over the limit of {MAX_ENTRY}: split it"),
             ));
         }
-        let (reply, answer) = oneshot::channel();
-        let proposal = Proposal { data, members, effect, reply };
         self.proposals.send(proposal).await.map_err(|_| stopping())?;
         let (at, stored) = answer.await.map_err(|_| stopping())??;
         match stored.error {
@@ -305,12 +297,8 @@ fn membership_of(state: &StateMachine, config: &Config) -> Result<Membership> {
         address: p.address.clone(),
         ..Default::default()
     });
-    Ok(match state.membership()? {
-        // A cluster that was made without them: tests.
-        Some(recorded) if recorded.members.is_empty() => Membership::founded_by(peers.collect()),
-        Some(recorded) => recorded,
-        None => Membership::founded_by(peers.collect()),
-    })
+    let recorded = state.membership()?;
+    Ok(recorded.unwrap_or_else(|| Membership::founded_by(peers.collect())))
 }
 
 /// The cluster map; an empty one before the cluster is made.

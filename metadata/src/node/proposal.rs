@@ -2,10 +2,13 @@
 
 use crate::raftlog::Position;
 use crate::soft::sessions::Sessions;
+use crate::tables::members::conf_change;
+use prost::Message;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
 use std::collections::VecDeque;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use v1::log_entry::Body;
 use weft_proto::{InodeId, Result, SessionId, v1};
 
 /// What an applied entry changes in soft state, in the order of the log.
@@ -86,6 +89,15 @@ pub struct Proposal {
 }
 
 impl Proposal {
+    pub fn new(body: Body, effect: Effect, reply: Asker) -> Self {
+        let members = match &body {
+            Body::ChangeMembers(entry) => Some(conf_change(entry)),
+            _ => None,
+        };
+        let data = v1::LogEntry { time_ns: 0, body: Some(body) }.encode_to_vec();
+        Self { data, members, effect, reply }
+    }
+
     /// Sets the entry's time: field 1 of [`v1::LogEntry`], appended, as protobuf allows.
     pub fn stamp(&mut self, time_ns: i64) {
         self.data.push(1 << 3);
@@ -159,15 +171,13 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use prost::Message;
 
     #[test]
     fn a_stamp_is_the_entrys_time() {
         let body = v1::log_entry::Body::ExpireSession(v1::ExpireSessionEntry { session: 9 });
         for time in [1, -5, i64::MAX] {
-            let data = v1::LogEntry { time_ns: 0, body: Some(body.clone()) }.encode_to_vec();
             let (reply, _) = oneshot::channel();
-            let mut proposal = Proposal { data, members: None, effect: Effect::Nothing, reply };
+            let mut proposal = Proposal::new(body.clone(), Effect::Nothing, reply);
             proposal.stamp(time);
             let entry = v1::LogEntry::decode(&proposal.data[..]).unwrap();
             assert_eq!((entry.time_ns, entry.body.as_ref()), (time, Some(&body)));

@@ -25,7 +25,7 @@ pub struct LogJob {
 pub fn open_log(config: &Config, state: &StateMachine) -> Result<LogStorage> {
     let mut log = LogStorage::open(&config.data_dir.join(LOG), state.applied())?;
     // It says with whom it begins; who belongs to the group since is what was applied.
-    if let Some(members) = state.membership()?.filter(|m| !m.members.is_empty()) {
+    if let Some(members) = state.membership()? {
         log.set_conf_state(members.conf_state());
     }
     Ok(log)

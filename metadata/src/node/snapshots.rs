@@ -122,7 +122,7 @@ impl Driver {
         let store = self.raw.mut_store();
         let term = store.term(index).map_err(raft_failed)?;
         // As of the snapshot: it may have changed since.
-        let recorded = members.filter(|m| !m.members.is_empty()).map(|m| m.conf_state());
+        let recorded = members.map(|m| m.conf_state());
         let conf_state = recorded.unwrap_or_else(|| store.conf_state().clone());
         if !same(&conf_state, store.conf_state()) {
             // Who came meanwhile would not find itself in it. Raft asks for another.

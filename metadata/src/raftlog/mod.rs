@@ -1,6 +1,7 @@
 //! The Raft log of one server: on disk ([`LogDb`]) and as Raft sees it ([`LogStorage`]).
 
 mod db;
+mod lengths;
 mod storage;
 
 pub use db::{Append, LogDb, Position};

@@ -6,6 +6,7 @@
 //! Invariants: `cache` is contiguous and ends at the last entry; entries below `cache` are on disk.
 
 use super::db::{LogDb, Position};
+use super::lengths::Lengths;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use raft_prost::Message as _;
@@ -19,8 +20,6 @@ use weft_proto::Result;
 const CACHE_ENTRIES: usize = 8192;
 /// And their bytes.
 const CACHE_BYTES: usize = 32 << 20;
-/// The length of the log in bytes is noted about this often.
-const MARK_EVERY: u64 = 64 << 10;
 
 /// The log of one server, owned by its event loop.
 pub struct LogStorage {
@@ -100,8 +99,9 @@ impl LogStorage {
         let Some(first) = entries.first() else { return old_last };
         assert!(
             first.index > self.truncated.index && first.index <= old_last + 1,
-            "entry {} does not join a log up to {old_last}",
+            "entry {} does not join a log of {}..={old_last}",
             first.index,
+            self.truncated.index + 1
         );
         while self.cache.back().is_some_and(|e| e.index >= first.index) {
             self.cache_bytes -= self.cache.pop_back().map_or(0, |e| e.data.len());
@@ -165,55 +165,6 @@ impl LogStorage {
     }
 }
 
-/// How many bytes of entries came since this server started, noted now and then on the way. Entries
-/// that were there before count nothing: an earlier run kept them in bounds.
-pub struct Lengths {
-    /// Index of an entry, and the bytes up to its end. Both grow.
-    marks: VecDeque<(u64, u64)>,
-    total: u64,
-}
-
-impl Lengths {
-    fn new(last: u64) -> Self {
-        Self { marks: VecDeque::from([(last, 0)]), total: 0 }
-    }
-
-    fn grow(&mut self, entry: &Entry) {
-        self.total += entry.data.len() as u64 + 64;
-        if self.marks.back().is_none_or(|&(_, bytes)| self.total - bytes >= MARK_EVERY) {
-            self.marks.push_back((entry.index, self.total));
-        }
-    }
-
-    /// Entries from `first` on are replaced. Their bytes go on counting, until their place is
-    /// forgotten.
-    fn cut(&mut self, first: u64) {
-        while self.marks.back().is_some_and(|&(index, _)| index >= first) {
-            self.marks.pop_back();
-        }
-    }
-
-    /// Entries up to `index` are forgotten.
-    fn forget(&mut self, index: u64) {
-        while self.marks.get(1).is_some_and(|&(next, _)| next <= index) {
-            self.marks.pop_front();
-        }
-    }
-
-    /// Bytes of the entries up to `index`, to the last mark before.
-    pub fn up_to(&self, index: u64) -> u64 {
-        let at = self.marks.partition_point(|&(mark, _)| mark <= index);
-        let begins = self.marks.front().map_or(self.total, |&(_, bytes)| bytes);
-        at.checked_sub(1).map_or(0, |at| self.marks[at].1 - begins)
-    }
-
-    /// The last index noted behind which at least `bytes` of entries lie; 0: none.
-    pub fn before_last(&self, bytes: u64) -> u64 {
-        let at = self.marks.partition_point(|&(_, mark)| self.total - mark >= bytes);
-        at.checked_sub(1).map_or(0, |at| self.marks[at].0)
-    }
-}
-
 fn unreadable(e: weft_proto::Error) -> raft::Error {
     raft::Error::Store(StorageError::Other(Box::new(e)))
 }
@@ -259,13 +210,14 @@ impl Storage for LogStorage {
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        match index {
-            _ if index == self.truncated.index => return Ok(self.truncated.term),
-            _ if index < self.truncated.index => {
-                return Err(raft::Error::Store(StorageError::Compacted));
-            }
-            _ if index > self.last => return Err(raft::Error::Store(StorageError::Unavailable)),
-            _ => {}
+        if index == self.truncated.index {
+            return Ok(self.truncated.term);
+        }
+        if index < self.truncated.index {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        if index > self.last {
+            return Err(raft::Error::Store(StorageError::Unavailable));
         }
         let cache_first = self.cache_first();
         if index >= cache_first {

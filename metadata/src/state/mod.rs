@@ -164,10 +164,10 @@ impl StateMachine {
         Ok(())
     }
 
-    /// Who belongs to the Raft group as of the last entry that was applied; `None` before the
-    /// cluster is made.
+    /// Who belongs to the Raft group as of the last entry that was applied; `None` before that is
+    /// recorded, with the cluster.
     pub fn membership(&self) -> Result<Option<Membership>> {
-        Ok(self.read_by(self.store.newest(|s| s.cluster()))?.map(Membership::of))
+        Ok(self.read_by(self.store.newest(|s| s.cluster()))?.and_then(Membership::of))
     }
 
     /// Makes everything applied so far durable, and answers its index. The Raft log must keep
@@ -416,7 +416,7 @@ impl StateMachine {
         let cluster = cluster.map(|value| schema::decode::<schema::Cluster>(&keys[1], value));
         Ok((
             index.transpose()?.map_or(0, |index| index.value),
-            cluster.transpose()?.map(Membership::of),
+            cluster.transpose()?.and_then(Membership::of),
         ))
     }
 

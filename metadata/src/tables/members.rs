@@ -32,10 +32,11 @@ pub struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn of(cluster: Cluster) -> Self {
+    /// What a cluster's record says; `None` if it names no servers.
+    pub(crate) fn of(cluster: Cluster) -> Option<Self> {
         let Cluster { members, founders, removed, .. } = cluster;
         let founders = if founders.is_empty() { with(&members, &[Voter]) } else { founders };
-        Self { members, founders, removed }
+        (!members.is_empty()).then_some(Self { members, founders, removed })
     }
 
     /// A group of which nothing is recorded yet.

@@ -60,6 +60,18 @@ fn admitted(id: u64, dir: &Path) -> bool {
     identity.is_ok_and(|text| text.contains("standing = \"catching-up\"")) || whole(id, dir)
 }
 
+/// A network that is slow at times.
+fn world(seed: u64) -> turmoil::Sim<'static> {
+    turmoil::Builder::new()
+        .rng_seed(seed)
+        .simulation_duration(Duration::from_secs(600))
+        .tick_duration(Duration::from_millis(1))
+        .min_message_latency(Duration::from_micros(200))
+        .max_message_latency(Duration::from_millis(20))
+        .tcp_capacity(4096)
+        .build()
+}
+
 /// A group that has never run.
 fn group(seed: u64, dir: &Path) -> turmoil::Sim<'static> {
     // RUST_LOG=weft_metadata=debug shows what the servers do.
@@ -67,14 +79,7 @@ fn group(seed: u64, dir: &Path) -> turmoil::Sim<'static> {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_test_writer()
         .try_init();
-    let mut sim = turmoil::Builder::new()
-        .rng_seed(seed)
-        .simulation_duration(Duration::from_secs(600))
-        .tick_duration(Duration::from_millis(1))
-        .min_message_latency(Duration::from_micros(200))
-        .max_message_latency(Duration::from_millis(20))
-        .tcp_capacity(4096)
-        .build();
+    let mut sim = world(seed);
     for id in 1..=3 {
         let config = config(id, dir);
         weft_metadata::bootstrap(&config).unwrap();

@@ -75,14 +75,7 @@ async fn admin(servers: Servers, orders: Orders, voters: Voters) -> turmoil::Res
 
 fn run(seed: u64, writes: u64) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
-    let mut sim = turmoil::Builder::new()
-        .rng_seed(seed)
-        .simulation_duration(Duration::from_secs(600))
-        .tick_duration(Duration::from_millis(1))
-        .min_message_latency(Duration::from_micros(200))
-        .max_message_latency(Duration::from_millis(20))
-        .tcp_capacity(4096)
-        .build();
+    let mut sim = world(seed);
     for id in 1..=3 {
         let config = config(id, dir.path());
         weft_metadata::bootstrap(&config).unwrap();

@@ -14,7 +14,7 @@ use super::device::Device;
 use super::entry::{Extent, JournalEntry};
 use super::index::{Applied, Change, Index};
 use super::superblock::Superblock;
-use super::unread::{Salvage, Unread, good_blocks};
+use super::unread::{Salvage, Unread, look_at};
 use super::{BLOCK, header};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
@@ -182,7 +182,7 @@ impl Scan<'_> {
                 if newest.get_or_insert_with(|| entry.checksums.clone()) != &entry.checksums {
                     continue;
                 }
-                let good = good_blocks(&entry, &mut self.salvage)?;
+                let good = look_at(&entry, &mut self.salvage)?.good;
                 if best.is_some_and(|most| good > most) {
                     torn.extend(newer.iter().copied());
                 }

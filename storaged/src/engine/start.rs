@@ -13,7 +13,7 @@ use super::index::{self, Applied, Index, Opened};
 use super::journal::{self, Change, Record};
 use super::shared::{Core, Counters};
 use super::signature::{self, Content};
-use super::unread::{Salvage, Unread, of_medium, verify};
+use super::unread::{Salvage, Unread, look_at, of_medium};
 use super::uring::Uring;
 use super::{
     Allocator, BLOCK, Busy, DISCARD_RATE, Discard, Engine, Readers, Superblock, TargetOptions,
@@ -410,7 +410,7 @@ impl Start<'_> {
         let Some((_, entry)) = found.filter(|(f, e)| *f == id && e.place == *place) else {
             return Ok(None);
         };
-        Ok((!data || verify(&entry, salvage)?).then_some(entry))
+        Ok((!data || look_at(&entry, salvage)?.wrong == 0).then_some(entry))
     }
 }
 

@@ -149,36 +149,29 @@ pub(super) fn of_medium(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EIO | libc::ENODATA | libc::EILSEQ))
 }
 
-/// How many blocks of a chunk's data can be read and are what was put.
-pub(super) fn good_blocks(entry: &JournalEntry, salvage: &mut Salvage<'_>) -> Result<usize> {
-    let (mut sums, mut good) = (&entry.checksums[..], 0);
+/// Blocks of a chunk's data that read.
+#[derive(Default)]
+pub(super) struct Found {
+    /// They are what was put.
+    pub good: usize,
+    pub wrong: usize,
+}
+
+/// Reads all of a chunk's data, as far as that can be read.
+pub(super) fn look_at(entry: &JournalEntry, salvage: &mut Salvage<'_>) -> Result<Found> {
+    let (mut sums, mut found) = (&entry.checksums[..], Found::default());
     for (start, bytes) in entry.place.locate(0, entry.place.length) {
         let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
         sums = rest;
         for (at, run) in salvage.read(start, bytes)? {
             let own = &own[((at - start) / BLOCK) as usize..];
-            let blocks = run.chunks(BLOCK as usize).zip(own);
-            let is_good =
-                |(block, sum): &(&[u8], &u32)| weft_erasure::verify_blocks(block, &[**sum]).is_ok();
-            good += blocks.filter(is_good).count();
-        }
-    }
-    Ok(good)
-}
-
-/// Whether all of a chunk's data that can be read is what was put.
-pub(super) fn verify(entry: &JournalEntry, salvage: &mut Salvage<'_>) -> Result<bool> {
-    let mut sums = &entry.checksums[..];
-    for (start, bytes) in entry.place.locate(0, entry.place.length) {
-        let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
-        sums = rest;
-        for (at, run) in salvage.read(start, bytes)? {
-            let first = ((at - start) / BLOCK) as usize;
-            let own = &own[first..first + run.len() / BLOCK as usize];
-            if weft_erasure::verify_blocks(&run, own).is_err() {
-                return Ok(false);
+            for (block, sum) in run.chunks(BLOCK as usize).zip(own) {
+                match weft_erasure::verify_blocks(block, &[*sum]) {
+                    Ok(()) => found.good += 1,
+                    Err(_) => found.wrong += 1,
+                }
             }
         }
     }
-    Ok(true)
+    Ok(found)
 }

@@ -108,6 +108,17 @@ async fn readable(engine: &Engine, seqs: impl Iterator<Item = u64>) -> Vec<u64> 
     found
 }
 
+/// Puts chunks from number 100 on until there is no room; all of them read.
+async fn fill(engine: &Engine) -> std::ops::Range<u64> {
+    let mut last = 100;
+    while put(engine, last, 0).await.is_ok() {
+        last += 1;
+    }
+    assert!(last > 150, "it is full");
+    assert_eq!(readable(engine, 100..last).await.len() as u64, last - 100);
+    100..last
+}
+
 /// A block that can never be read keeps no target away: one chunk is lost with it, no other, and
 /// the block is used no more. With an index to be replayed, and with none.
 #[test]
@@ -144,13 +155,7 @@ fn a_block_that_can_never_be_read_is_given_up() {
                 *given_up += 1;
                 // Nothing that is put now lies there, whatever is given back before.
                 engine.delete(LEFT.map(|seq| id(0, seq, 0)).collect()).await.unwrap();
-                let mut last = 100;
-                while put(&engine, last, 0).await.is_ok() {
-                    last += 1;
-                }
-                assert_eq!(readable(&engine, 100..last).await.len() as u64, last - 100);
-                assert!(last > 150, "it is full");
-                (100..last).collect()
+                fill(&engine).await.collect()
             });
             drop(engine);
             // The next start has nothing to find out.
@@ -237,12 +242,7 @@ fn a_bad_block_is_not_given_to_the_next() {
         assert!(engine.heal(chunk, bytes.clone(), sums.clone()).await.unwrap());
         assert_eq!(readable(&engine, LEFT).await.len(), 4);
         // All the space there is: none of it lands there.
-        let mut last = 100;
-        while put(&engine, last, 0).await.is_ok() {
-            last += 1;
-        }
-        assert!(last > 150, "it is full");
-        assert_eq!(readable(&engine, 100..last).await.len() as u64, last - 100);
+        fill(&engine).await;
     });
 }
 

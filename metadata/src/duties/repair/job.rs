@@ -21,6 +21,27 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
 const BATCH: usize = 32;
 const BATCH_BYTES: u64 = 32 << 20;
 
+/// What keeps a move from its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Obstacle {
+    /// The target has no room for a chunk.
+    NoRoom,
+    /// The target could not store a chunk.
+    CannotStore,
+    Other,
+}
+
+struct Stopped {
+    error: Error,
+    obstacle: Obstacle,
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self { error, obstacle: Obstacle::Other }
+    }
+}
+
 pub(super) struct Job {
     node: Arc<Node>,
     targets: Arc<Targets>,
@@ -53,9 +74,8 @@ impl Job {
         Self { node, targets, peers, pg, seat, to, former, total, there }
     }
 
-    /// Answers why the move is not at its end, if it is not; `NoSpace` and `Corrupt` are what the
-    /// target says of what it was to store.
-    pub async fn run(self) -> Option<ErrorKind> {
+    /// Answers why the move is not at its end, if it is not.
+    pub async fn run(self) -> Option<Obstacle> {
         let (pg, seat, to) = (self.pg, self.seat, self.to);
         let at = (pg, seat as u8);
         match self.make_all().await {
@@ -70,24 +90,24 @@ impl Job {
                     self.targets.suspect(former);
                 }
                 tracing::info!(%pg, seat, %to, ok = finished.is_ok(), "a seat has moved");
-                finished.err().map(|error| error.kind)
+                finished.err().map(|_| Obstacle::Other)
             }
             Ok(false) => {
                 // Of an order that comes late something may be left.
                 self.targets.suspect(to);
                 None
             }
-            Err(error) => {
+            Err(Stopped { error, obstacle }) => {
                 tracing::warn!(%pg, seat, %to, "a seat cannot be moved yet: {error}");
                 self.node.repair.set_problem(at, Some(error.to_string()));
-                Some(error.kind)
+                Some(obstacle)
             }
         }
     }
 
     /// Makes every chunk of the seat. Answers false if the move is no more; an error if any chunk
     /// could not be made.
-    async fn make_all(&self) -> Result<bool> {
+    async fn make_all(&self) -> Result<bool, Stopped> {
         let (mut after, mut failed) = (None, None);
         loop {
             let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
@@ -105,11 +125,11 @@ impl Job {
                         // It goes on, slowly.
                         Ok(left) => batch = left,
                         // One segment that cannot be read holds up no other.
-                        Err(error) if error.kind == ErrorKind::Io => {
-                            failed = Some(error);
+                        Err(stopped) if stopped.error.kind == ErrorKind::Io => {
+                            failed = Some(stopped);
                             break;
                         }
-                        Err(error) => return Err(error),
+                        Err(stopped) => return Err(stopped),
                     }
                 }
             }
@@ -135,7 +155,7 @@ impl Job {
         target: &TargetClient,
         batch: &[(Segment, u8)],
         epoch: MapEpoch,
-    ) -> Result<Vec<(Segment, u8)>> {
+    ) -> Result<Vec<(Segment, u8)>, Stopped> {
         let items = batch.iter().map(|(segment, shard)| (segment, *shard)).collect();
         let reply = target.rebuild(items, epoch, false, Instant::now() + REBUILD_TIMEOUT).await;
         // What went meanwhile may have been made after its chunks were deleted.
@@ -150,16 +170,19 @@ impl Job {
             if outcome.error == 0 {
                 there += 1;
             } else if !gone.contains(&segment.chunk(*shard)) {
-                // That the target itself answers of a chunk: it cannot be written there.
-                let kind = match ErrorKind::from_code(outcome.error) {
-                    ErrorKind::Unavailable => ErrorKind::Corrupt,
-                    kind => kind,
-                };
+                let kind = ErrorKind::from_code(outcome.error);
                 if kind == ErrorKind::TimedOut && reply.made > 0 {
                     left.push((segment.clone(), *shard));
                     continue;
                 }
-                failed = Some(Error::new(kind, outcome.message.clone()));
+                let obstacle = match kind {
+                    ErrorKind::NoSpace => Obstacle::NoRoom,
+                    // The others of the segment are good, or it would be `Io`.
+                    ErrorKind::Unavailable => Obstacle::CannotStore,
+                    _ => Obstacle::Other,
+                };
+                let error = Error::new(kind, outcome.message.clone());
+                failed = Some(Stopped { error, obstacle });
             }
         }
         let at = (self.pg, self.seat as u8);

@@ -19,7 +19,7 @@ use super::propose::propose;
 use crate::node::Node;
 use crate::soft::repair::{Left, Seat};
 use crate::soft::targets::Targets;
-use job::Job;
+use job::{Job, Obstacle};
 use plan::{Avoid, Leaving};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
 use v1::move_seats_entry::Step;
 use weft_net::Peers;
-use weft_proto::{ErrorKind, PgId, Result, TargetId, v1};
+use weft_proto::{PgId, Result, TargetId, v1};
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Moves under way for each target that is up.
@@ -92,7 +92,7 @@ struct Repair {
     /// Chunks of the seats that are to be given away, and when they were counted; none at all are
     /// in the group.
     counted: HashMap<(u32, u32), (Option<u64>, Instant)>,
-    jobs: JoinSet<((u32, u32), u32, Option<ErrorKind>)>,
+    jobs: JoinSet<((u32, u32), u32, Option<Obstacle>)>,
     /// Seats whose moves are worked on.
     working: HashMap<(u32, u32), AbortHandle>,
     /// Seats whose moves have failed: when they are tried again, and after how long the next time.
@@ -209,7 +209,7 @@ impl Repair {
                 continue; // It leads elsewhere now, or is no more.
             }
             self.working.remove(&seat);
-            let Some(kind) = failed else {
+            let Some(obstacle) = failed else {
                 self.resting.remove(&seat);
                 continue;
             };
@@ -219,8 +219,11 @@ impl Repair {
             self.resting.insert(seat, (Instant::now() + pause, next));
             // It has no room in one piece, or cannot write: another may.
             let up = map.targets.iter().any(|t| t.id == to && t.state() == v1::TargetState::Up);
-            let refused = kind == ErrorKind::NoSpace
-                || kind == ErrorKind::Corrupt && up && pause >= REFUSED_AFTER;
+            let refused = match obstacle {
+                Obstacle::NoRoom => true,
+                Obstacle::CannotStore => up && pause >= REFUSED_AFTER,
+                Obstacle::Other => false,
+            };
             if refused {
                 let until = Instant::now() + REFUSED_INTERVAL;
                 self.refused.insert((seat.0, seat.1, to), until);

@@ -26,7 +26,8 @@ proptest! {
     #[test]
     fn raft_has_what_the_state_says(asked in prop::collection::vec(any_change(), 1..60)) {
         let mut cluster = cluster(3);
-        let storage = MemStorage::new_with_conf_state(Membership::of(cluster.clone()).conf_state());
+        let first = Membership::of(cluster.clone()).unwrap().conf_state();
+        let storage = MemStorage::new_with_conf_state(first);
         let config = raft::Config { id: 1, ..raft::Config::new(1) };
         let log = slog::Logger::root(slog::Discard, slog::o!());
         let mut raw = raft::RawNode::new(&config, storage, &log).unwrap();
@@ -53,7 +54,7 @@ proptest! {
                 cluster = before;
                 continue;
             }
-            let members = Membership::of(cluster.clone());
+            let members = Membership::of(cluster.clone()).unwrap();
             if let Some(entry) = entry {
                 let conf = raw.apply_conf_change(&conf_change(&entry)).unwrap();
                 prop_assert_eq!(in_order(conf), in_order(members.conf_state()));

@@ -88,28 +88,18 @@ async fn a_snapshot_of_an_older_group_is_not_sent() {
 #[tokio::test]
 async fn what_is_committed_is_known_to_a_log_that_has_more() {
     let mut rig = Rig::following(2, |_| {}).await;
-    let entry = Entry { index: 3, term: 5, ..Default::default() };
-    let more = Message {
+    let entry = |index: u64, commit: u64| Message {
         term: 5,
         log_term: 5,
-        index: 2,
-        commit: 2,
-        entries: vec![entry],
+        index: index - 1,
+        commit,
+        entries: vec![Entry { index, term: 5, ..Default::default() }],
         ..message(2, MessageType::MsgAppend)
     };
-    rig.receive(more).await;
+    rig.receive(entry(3, 2)).await;
     let commit = Message { term: 5, commit: 3, ..message(2, MessageType::MsgHeartbeat) };
     rig.receive(commit).await;
-    let entry = Entry { index: 4, term: 5, ..Default::default() };
-    let last = Message {
-        term: 5,
-        log_term: 5,
-        index: 3,
-        commit: 3,
-        entries: vec![entry],
-        ..message(2, MessageType::MsgAppend)
-    };
-    rig.receive(last).await;
+    rig.receive(entry(4, 3)).await;
     let log = rig.dir.path().join(LOG);
     let Rig { driver, dir: _dir, .. } = rig;
     drop(driver);
