@@ -1,5 +1,5 @@
-//! `weft fsck`: every chunk on every target against the metadata (I7). It only reports; what it
-//! finds is repaired or collected by the cluster itself.
+//! `weft fsck`: every chunk on every target against the metadata (I7). With `--repair` the cluster
+//! is told of what was found, and makes anew or deletes what it finds wrong itself.
 
 use crate::control::ClusterArgs;
 use crate::output::OutputArgs;
@@ -7,10 +7,17 @@ use crate::progress::Progress;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use v1::set_target_request::Action;
 use weft_client::{Filesystem, Finding, FsckProgress, FsckReport, Options};
-use weft_proto::{ChunkId, TargetId};
+use weft_control::Group;
+use weft_proto::{ChunkId, TargetId, v1};
+
+/// Between two looks whether all is mended.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Check every chunk on every target against the metadata; exit code 0 only if all is clean
 ///
@@ -18,12 +25,21 @@ use weft_proto::{ChunkId, TargetId};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   weft fsck --cluster 10.0.0.1:7100
+  weft fsck --repair --cluster 10.0.0.1:7100
   weft fsck --cluster 10.0.0.1:7100 --output json")]
 pub struct Args {
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
     output: OutputArgs,
+    /// Have chunks that are missing or have a wrong length made anew, and those deleted that nobody
+    /// wants where they are; waits until that is done. Names the files of which content is lost.
+    /// What the namespace has against itself is only reported
+    #[arg(long)]
+    repair: bool,
+    /// Seconds without any change after which it does not wait on for repairs
+    #[arg(long, default_value_t = 90, value_name = "SECONDS", requires = "repair")]
+    patience: u64,
     /// Seconds to wait for the cluster
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     timeout: u64,
@@ -40,7 +56,12 @@ struct Report {
     inodes: u64,
     extents: u64,
     orphans: u64,
+    /// What is wrong still.
     findings: Vec<Row>,
+    /// What was wrong, and was mended.
+    mended: Vec<Row>,
+    /// Paths of files of which content is lost, below the root of the filesystem.
+    lost_files: Vec<String>,
 }
 
 /// One finding. `kind` is for scripts, `text` for people.
@@ -68,13 +89,65 @@ pub async fn run(args: Args) -> Result<ExitCode> {
             )
         })?
         .with_context(|| format!("cannot open a session with {addresses}"))?;
-    let checked = fs.fsck(|at| progress.borrow_mut().set(describe(&at))).await;
+    let tell = |at: FsckProgress| progress.borrow_mut().set(describe(&at));
+    let checked = check(&fs, &args, tell).await;
     drop(progress);
     let closed = fs.shutdown().await;
-    let report = Report::from(checked.context("the check could not be finished")?);
+    let report = checked.context("the check could not be finished")?;
     closed?;
     args.output.print(&report, text)?;
     Ok(if report.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn check(fs: &Filesystem, args: &Args, tell: impl Fn(FsckProgress)) -> Result<Report> {
+    let first = fs.fsck(&tell).await?;
+    let (mut now, found) = (first.clone(), first.findings);
+    // The cluster tries a chunk again once in a minute.
+    let patience = Duration::from_secs(args.patience);
+    let left = |now: &FsckReport| found.iter().filter(|f| now.findings.contains(f)).count();
+    let mut last_progress = Instant::now();
+    // What comes while it waits is of what goes on, or for the next time.
+    while args.repair && left(&now) > 0 && last_progress.elapsed() < patience {
+        tell(FsckProgress::Mending(left(&now)));
+        fs.report_findings(&now).await;
+        if let Err(error) = have_looked_at(&now, &args.cluster.cluster).await {
+            tracing::warn!("the leader does not look at targets once more: {error:#}");
+        }
+        let begun = Instant::now();
+        sleep(LOOK_INTERVAL).await;
+        let next = fs.fsck(&tell).await?;
+        // A check is work for the whole cluster: half of the time it rests.
+        sleep(begun.elapsed() - LOOK_INTERVAL).await;
+        if left(&next) < left(&now) {
+            last_progress = Instant::now();
+        }
+        now = next;
+    }
+    let lost = match now.lost.is_empty() {
+        true => Vec::new(),
+        false => fs.files_of(&now.lost, &tell).await.unwrap_or_else(|error| {
+            tracing::warn!("the files of which content is lost are not known: {error}");
+            Vec::new()
+        }),
+    };
+    let mended = found.iter().filter(|finding| !now.findings.contains(finding));
+    let mended = mended.map(Row::from).collect();
+    let lost_files = lost.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+    Ok(Report { mended, lost_files, ..Report::from(now) })
+}
+
+/// Has the leader look at the targets on which something lies that nobody wants there.
+async fn have_looked_at(report: &FsckReport, cluster: &[String]) -> Result<()> {
+    let on = report.findings.iter().filter_map(|finding| match finding {
+        Finding::Misplaced { target, .. } | Finding::Leaked { target, .. } => Some(*target),
+        _ => None,
+    });
+    let mut group = Group::new(weft_net::tcp(), cluster.to_vec());
+    for target in on.collect::<BTreeSet<_>>() {
+        let look = Action::Look.into();
+        group.call(v1::SetTargetRequest { target: target.0, action: look }).await?;
+    }
+    Ok(())
 }
 
 fn describe(at: &FsckProgress) -> String {
@@ -85,6 +158,8 @@ fn describe(at: &FsckProgress) -> String {
         }
         FsckProgress::Segments(n) => format!("comparing segments: {n}"),
         FsckProgress::Again(n) => format!("looking at {n} findings again"),
+        FsckProgress::Mending(n) => format!("waiting until {n} findings are mended"),
+        FsckProgress::Files(n) => format!("looking for files whose content is lost: {n}"),
     }
 }
 
@@ -101,6 +176,8 @@ impl From<FsckReport> for Report {
             extents: r.extents,
             orphans: r.orphans,
             findings: r.findings.iter().map(Row::from).collect(),
+            mended: Vec::new(),
+            lost_files: Vec::new(),
         }
     }
 }
@@ -108,7 +185,7 @@ impl From<FsckReport> for Report {
 impl From<&Finding> for Row {
     fn from(finding: &Finding) -> Self {
         let (kind, chunk, target): (_, Option<ChunkId>, Option<TargetId>) = match *finding {
-            Finding::Missing { chunk, target } => ("missing", Some(chunk), Some(target)),
+            Finding::Missing { chunk, target, .. } => ("missing", Some(chunk), Some(target)),
             Finding::WrongLength { chunk, target, .. } => {
                 ("wrong_length", Some(chunk), Some(target))
             }
@@ -122,7 +199,10 @@ impl From<&Finding> for Row {
 }
 
 fn text(r: &Report) -> String {
-    let mut out: String = r.findings.iter().map(|f| format!("{}: {}\n", f.kind, f.text)).collect();
+    let line = |f: &Row| format!("{}: {}\n", f.kind, f.text);
+    let mut out: String = r.findings.iter().map(line).collect();
+    out.extend(r.mended.iter().map(|f| format!("mended, {}", line(f))));
+    out.extend(r.lost_files.iter().map(|path| format!("content is lost of {path}\n")));
     out += &format!(
         "{} targets, {} chunks ({} wait for deletion, {} are being written), {} segments\n\
          {} inodes, {} extents, {} orphans\n",

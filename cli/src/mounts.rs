@@ -16,6 +16,10 @@ pub struct MountRecord {
     /// Addresses of the metadata servers it was given.
     pub cluster: Vec<String>,
     pub process: Process,
+    /// What it was mounted with, as options of `weft mount`. Empty: by a version that cannot hand a
+    /// mount over.
+    #[serde(default)]
+    pub settings: Vec<String>,
     /// What the process said at its end, if not all that was written could be made durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
@@ -23,9 +27,19 @@ pub struct MountRecord {
 
 impl MountRecord {
     /// The mount at `path`, served by this very process.
-    pub fn of_this_process(path: PathBuf, cluster: Vec<String>) -> Result<Self> {
+    pub fn of_this_process(
+        path: PathBuf,
+        cluster: Vec<String>,
+        settings: Vec<String>,
+    ) -> Result<Self> {
         let process = Process::this().context("cannot find this process in /proc")?;
-        Ok(Self { path, cluster, process, failed: None })
+        Ok(Self { path, cluster, process, settings, failed: None })
+    }
+
+    /// The socket at which the process hands the mount over. Only this user may use its folder.
+    pub fn socket(&self) -> Result<PathBuf> {
+        let (pid, started) = (self.process.pid, self.process.started());
+        Ok(folder()?.join("mounts").join(format!("{pid}-{started}.sock")))
     }
 
     /// The last word of the process: the record goes, unless something is to be told to who
@@ -33,6 +47,8 @@ impl MountRecord {
     pub fn end(self, result: &Result<()>) -> Result<()> {
         match result {
             Ok(()) => self.remove(),
+            // Another process has taken the mount over.
+            Err(_) if find(&self.path)?.is_some_and(|now| now.process != self.process) => Ok(()),
             Err(e) => Self { failed: Some(describe(e)), ..self }.save(),
         }
     }
@@ -175,7 +191,7 @@ mod tests {
     fn a_record_without_a_good_word_is_a_failure() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("record");
-        let record = MountRecord::of_this_process("/m".into(), vec!["a:1".into()]).unwrap();
+        let record = MountRecord::of_this_process("/m".into(), vec!["a:1".into()], vec![]).unwrap();
         let write = |record: &MountRecord| {
             fs::write(&file, serde_json::to_vec(record).unwrap()).unwrap();
         };

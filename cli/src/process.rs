@@ -43,6 +43,11 @@ impl Process {
         Some(Self { pid, started, boot: boot_id() })
     }
 
+    /// When it was started, in clock ticks since boot.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
     pub fn this() -> Option<Self> {
         Self::of(std::process::id() as i32)
     }

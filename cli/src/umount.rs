@@ -56,12 +56,21 @@ pub fn run(args: &Args) -> Result<()> {
     if args.lazy && record.process.alive() {
         return Ok(());
     }
-    ensure!(
-        record.process.wait(limit),
-        "{} is unmounted, but its process {} still writes after {limit:?}; see its log",
-        path.display(),
-        record.process.pid
-    );
+    let mut record = record;
+    loop {
+        ensure!(
+            record.process.wait(limit),
+            "{} is unmounted, but its process {} still writes after {limit:?}; see its log",
+            path.display(),
+            record.process.pid
+        );
+        // It may have handed the mount over just before. Or it is mounted anew by now.
+        let next = mounts::find(&path)?.filter(|r| r.process != record.process);
+        match next.filter(|_| mount_at(&path).is_ok_and(|mount| mount.is_none())) {
+            Some(next) => record = next,
+            None => break,
+        }
+    }
     drop(progress);
     record.verdict()
 }
@@ -95,6 +104,10 @@ pub fn held_by(path: &Path) -> String {
 pub fn stop(record: &MountRecord, limit: Duration) -> Result<()> {
     let MountRecord { path, process, .. } = record;
     let stopped = process.stop(limit)?;
+    // It may have handed the mount over just before.
+    if let Some(next) = mounts::find(path)?.filter(|r| r.process != *process && r.process.alive()) {
+        return stop(&next, limit);
+    }
     detach_dead(path)?;
     ensure!(
         stopped,

@@ -31,7 +31,7 @@ mod types;
 
 pub use access::{Access, Credentials};
 pub use cache::ContentCache;
-pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport};
+pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport, Successor};
 pub use options::Options;
 pub use paths::{Caller, OpenFile};
 pub use types::{

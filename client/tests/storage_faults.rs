@@ -433,6 +433,7 @@ async fn fsck_finds_what_is_wrong() {
     assert!(clean.segments > 0 && clean.chunks >= 3 * clean.segments);
 
     let (chunk, stored) = cluster.targets[0].chunks.lock().pop_first().unwrap();
+    let expected = stored.0.len() as u64;
     let stray = weft_proto::ChunkId {
         segment: weft_proto::SegmentId { session: weft_proto::SessionId(3), seq: 1 },
         shard: 0,
@@ -443,7 +444,7 @@ async fn fsck_finds_what_is_wrong() {
     use weft_client::Finding::*;
     assert_eq!(
         report.findings,
-        [Missing { chunk, target: one }, Leaked { chunk: stray, target: two }]
+        [Missing { chunk, target: one, expected }, Leaked { chunk: stray, target: two }]
     );
 
     cluster.targets[1].chunks.lock().remove(&stray);

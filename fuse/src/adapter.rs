@@ -8,6 +8,7 @@ use crate::handler::{Handler, Outcome};
 use crate::set_ids::{self, Caller};
 use crate::{attr, reply};
 use bytes::Bytes;
+use std::sync::Arc;
 use std::time::Duration;
 use weft_client::{Creator, FileKind, Filesystem, HandleId, OpenFlags, Seek};
 use weft_proto::{ErrorKind, InodeId};
@@ -28,11 +29,13 @@ const COPY_32: u64 = 0xffff_f000;
 /// Answers with what a client's operations answer.
 pub struct Adapter {
     fs: Filesystem,
+    /// Shared with whoever closes what nobody wanted.
+    closing: Arc<()>,
 }
 
 impl Adapter {
     pub fn new(fs: Filesystem) -> Self {
-        Self { fs }
+        Self { fs, closing: Arc::default() }
     }
 }
 
@@ -256,7 +259,9 @@ impl Handler for Adapter {
         match reply {
             Reply::Open(open) | Reply::Created(_, open) => {
                 let (fs, handle) = (self.fs.clone(), HandleId(open.fh));
+                let closing = self.closing.clone();
                 tokio::spawn(async move {
+                    let _until_closed = closing;
                     // Nothing was written by it.
                     let _ = fs.release(handle).await;
                 });
@@ -268,5 +273,9 @@ impl Handler for Adapter {
             }
             _ => {}
         }
+    }
+
+    fn rests(&self) -> bool {
+        Arc::strong_count(&self.closing) == 1
     }
 }

@@ -1,13 +1,13 @@
 //! Getting a connected `/dev/fuse` for a mount point: by mount(2) where this process may, else
 //! through the set-user-id helper of Debian's `fuse3`.
 
+use crate::descriptor::receive_descriptor;
 use crate::flags::MountFlags;
 use crate::mount_error::MountError;
 use nix::mount::mount;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -83,7 +83,7 @@ fn by_helper(
             io::ErrorKind::NotFound => io::ErrorKind::PermissionDenied.into(),
             _ => e,
         })?;
-    let received = receive(&ours);
+    let received = receive_descriptor(&ours);
     let output = child.wait_with_output()?;
     received.map_err(|e| match String::from_utf8_lossy(&output.stderr).trim() {
         "" => e,
@@ -92,26 +92,4 @@ fn by_helper(
         }
         said => io::Error::other(said.to_owned()),
     })
-}
-
-/// Receives one descriptor.
-fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let (mut byte, mut space) = ([0], nix::cmsg_space!(RawFd));
-    let mut parts = [IoSliceMut::new(&mut byte)];
-    let message = loop {
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
-            Err(nix::errno::Errno::EINTR) => {}
-            other => break other?,
-        }
-    };
-    for part in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = part
-            && let Some(&fd) = fds.first()
-        {
-            // SAFETY: the kernel has just made it for this process, and nobody else knows it.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-    }
-    Err(io::Error::other("fusermount3 sent no descriptor"))
 }

@@ -13,12 +13,14 @@ use crate::handler::{Handler, Work};
 use crate::proc::is_killed;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The kernel forgets the pages that they replace only
 /// when it is told that they succeeded, so they are answered when they have ended and not before.
@@ -29,18 +31,48 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
 /// when it is gone; longer only if the cluster does not answer.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often is looked whether all work has ended, for another process to go on.
+const REST_INTERVAL: Duration = Duration::from_millis(1);
 /// Signals that were heard before their request was entered.
 const EARLY: usize = 256;
+
+/// A request that is to be served again, as it came.
+pub struct Kept {
+    pub bytes: Vec<u8>,
+    pub route: Route,
+}
 
 /// The requests of a mount that wait.
 pub struct Waiting {
     handler: Arc<dyn Handler>,
+    /// Serves a request again.
+    again: Box<dyn Fn(Kept) + Send + Sync>,
     table: Mutex<Table>,
+}
+
+/// What a request has that hears of signals.
+pub struct Heard {
+    signal: Arc<Notify>,
+    /// As it came.
+    bytes: Vec<u8>,
+    /// The caller got a signal.
+    came: AtomicBool,
+}
+
+impl Heard {
+    pub fn new(signal: Arc<Notify>, bytes: &[u8]) -> Self {
+        Self { signal, bytes: bytes.to_owned(), came: AtomicBool::new(false) }
+    }
 }
 
 #[derive(Default)]
 struct Table {
     calls: HashMap<u64, Arc<Call>>,
+    /// Work that goes on, for those and for callers that are gone.
+    works: usize,
+    /// What waits for locks ends, and is kept to be served again, until this mount is resumed.
+    resting: bool,
+    kept: Vec<Kept>,
     early: VecDeque<u64>,
     /// Somebody looks after closes that wait.
     closes_watched: bool,
@@ -49,8 +81,8 @@ struct Table {
 }
 
 impl Waiting {
-    pub fn new(handler: Arc<dyn Handler>) -> Self {
-        Self { handler, table: Mutex::default() }
+    pub fn new(handler: Arc<dyn Handler>, again: Box<dyn Fn(Kept) + Send + Sync>) -> Self {
+        Self { handler, again, table: Mutex::default() }
     }
 
     /// Polls `work`; what it answers, now or later, goes to `route`. A signal to the caller is
@@ -60,13 +92,13 @@ impl Waiting {
         header: &Header,
         route: Route,
         mut work: Work,
-        signal: Option<Arc<Notify>>,
+        heard: Option<Heard>,
         runtime: &Handle,
     ) {
         let call = Arc::new(Call {
             header: *header,
             route,
-            signal,
+            heard,
             runtime: runtime.clone(),
             waiting: Arc::downgrade(self),
             answered: AtomicBool::new(false),
@@ -93,8 +125,51 @@ impl Waiting {
         calls.iter().for_each(|call| call.answer(&Err(Errno(libc::EIO))));
     }
 
+    /// See [`Session::rest`](crate::session::Session::rest).
+    pub async fn rest(&self, deadline: Instant) -> io::Result<()> {
+        let wait: Vec<_> = {
+            let mut table = self.table.lock();
+            table.resting = true;
+            table.calls.values().filter(|call| call.heard.is_some()).cloned().collect()
+        };
+        wait.iter().filter_map(|call| call.heard.as_ref()).for_each(|h| h.signal.notify_one());
+        loop {
+            let works = self.table.lock().works;
+            if works == 0 && self.handler.rests() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let what = format!("{works} requests of programs go on");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+            }
+            tokio::time::sleep(REST_INTERVAL).await;
+        }
+    }
+
+    /// See [`Session::kept`](crate::session::Session::kept).
+    pub fn kept(&self) -> Vec<Vec<u8>> {
+        self.table.lock().kept.iter().map(|kept| kept.bytes.clone()).collect()
+    }
+
+    /// See [`Session::keep`](crate::session::Session::keep).
+    pub fn keep(&self, requests: Vec<Vec<u8>>, route: &Route) {
+        let kept = requests.into_iter().map(|bytes| Kept { bytes, route: route.clone() });
+        self.table.lock().kept.extend(kept);
+    }
+
+    /// See [`Session::resume`](crate::session::Session::resume).
+    pub fn resume(&self) {
+        let kept = {
+            let mut table = self.table.lock();
+            table.resting = false;
+            std::mem::take(&mut table.kept)
+        };
+        kept.into_iter().for_each(&self.again);
+    }
+
     fn enter(self: &Arc<Self>, call: &Arc<Call>) {
         let mut table = self.table.lock();
+        table.works += 1;
         if table.over {
             drop(table);
             return call.answer(&Err(Errno(libc::EIO)));
@@ -107,6 +182,9 @@ impl Waiting {
         }
         if let Some(at) = table.early.iter().position(|unique| *unique == call.header.unique) {
             table.early.remove(at);
+            if let Some(heard) = &call.heard {
+                heard.came.store(true, Ordering::Release);
+            }
             drop(table);
             call.clone().interrupt();
         }
@@ -144,6 +222,10 @@ impl Waiting {
         let mut table = self.table.lock();
         match table.calls.get(&unique).cloned() {
             Some(call) => {
+                // Under the lock: who answers it looks at this under the same.
+                if let Some(heard) = &call.heard {
+                    heard.came.store(true, Ordering::Release);
+                }
                 drop(table);
                 call.interrupt();
             }
@@ -171,8 +253,8 @@ enum Progress {
 struct Call {
     header: Header,
     route: Route,
-    /// Hears of signals to the caller.
-    signal: Option<Arc<Notify>>,
+    /// It hears of signals to the caller.
+    heard: Option<Heard>,
     runtime: Handle,
     waiting: Weak<Waiting>,
     answered: AtomicBool,
@@ -217,13 +299,30 @@ impl Call {
         let waiting = self.waiting.upgrade();
         if !self.answered.swap(true, Ordering::AcqRel) {
             if let Some(waiting) = waiting {
-                waiting.table.lock().calls.remove(&self.header.unique);
+                let mut table = waiting.table.lock();
+                table.calls.remove(&self.header.unique);
+                if let Some(kept) = self.keep_if_unasked(answer) {
+                    if table.resting {
+                        return table.kept.push(kept);
+                    }
+                    // It was told to end for another process that did not take over.
+                    drop(table);
+                    return (waiting.again)(kept);
+                }
             }
             return self.route.answer(self.header.unique, answer);
         }
         if let (Ok(reply), Some(waiting)) = (answer, waiting) {
             waiting.handler.unwanted(&self.header, reply);
         }
+    }
+
+    /// What is to be served again: it hears of signals, and ended although none came.
+    fn keep_if_unasked(&self, answer: &Answer) -> Option<Kept> {
+        let heard = self.heard.as_ref()?;
+        let ended = matches!(answer, Err(Errno(libc::EINTR)));
+        (ended && !heard.came.load(Ordering::Acquire))
+            .then(|| Kept { bytes: heard.bytes.clone(), route: self.route.clone() })
     }
 
     /// Lets go of a caller that was killed. One looks at a time.
@@ -243,8 +342,8 @@ impl Call {
     }
 
     fn interrupt(self: Arc<Self>) {
-        if let Some(signal) = &self.signal {
-            signal.notify_one();
+        if let Some(heard) = &self.heard {
+            heard.signal.notify_one();
         }
         if REPLACE_PAGES.contains(&self.header.opcode) {
             return;
@@ -254,7 +353,7 @@ impl Call {
         let runtime = self.runtime.clone();
         runtime.spawn(async move {
             // What hears of signals ends by itself.
-            if self.header.opcode == opcode::FLUSH || self.signal.is_some() {
+            if self.header.opcode == opcode::FLUSH || self.heard.is_some() {
                 tokio::time::sleep(LAST_FLUSH_TIMEOUT).await;
             }
             while !self.answered.load(Ordering::Acquire) {
@@ -271,5 +370,8 @@ struct Owed(Arc<Call>);
 impl Drop for Owed {
     fn drop(&mut self) {
         self.0.answer(&Err(Errno(libc::EIO)));
+        if let Some(waiting) = self.0.waiting.upgrade() {
+            waiting.table.lock().works -= 1;
+        }
     }
 }

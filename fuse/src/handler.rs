@@ -46,4 +46,9 @@ pub trait Handler: Send + Sync + 'static {
     /// will never close what was opened, and has not done to its caches what it does when such a
     /// request succeeds.
     fn unwanted(&self, header: &Header, reply: &Reply);
+
+    /// Whether nothing goes on that [`Self::unwanted`] has begun.
+    fn rests(&self) -> bool {
+        true
+    }
 }

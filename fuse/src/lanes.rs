@@ -78,6 +78,12 @@ impl Lanes {
         }
     }
 
+    /// Whether nothing is done, nor waits.
+    pub fn are_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.threads == 0 && state.waiting.is_empty()
+    }
+
     /// Does what waits until nothing does.
     fn serve(&self) {
         while let Some(work) = self.next() {

@@ -1,10 +1,11 @@
 //! Mounting: checks of the mount point, the handshake, the threads that serve, the end.
 
-use crate::abi::{Wanted, flag};
+use crate::abi::{InitReply, Wanted, flag};
 use crate::adapter::Adapter;
 use crate::attach::attach;
-use crate::channel::{Device, Rings, Threads};
+use crate::channel::{Device, Gate, Rings, Threads};
 use crate::flags::MountFlags;
+use crate::hand_over::Handover;
 use crate::handler::Handler;
 use crate::mount_error::MountError;
 use crate::mount_table::{Connection, SOURCE_PREFIX, mount_at, resolve_mount_point, unmount};
@@ -73,9 +74,10 @@ impl Default for Options {
 pub struct Mounted {
     path: PathBuf,
     session: Arc<Session>,
+    device: Arc<Device>,
     threads: Threads,
     notifier: Notifier,
-    over_io_uring: bool,
+    agreed: InitReply,
 }
 
 impl fmt::Debug for Mounted {
@@ -85,6 +87,28 @@ impl fmt::Debug for Mounted {
 }
 
 impl Mounted {
+    pub(crate) fn new(
+        path: PathBuf,
+        session: Arc<Session>,
+        device: Arc<Device>,
+        threads: Threads,
+        notifier: Notifier,
+        agreed: InitReply,
+    ) -> Self {
+        Self { path, session, device, threads, notifier, agreed }
+    }
+
+    /// What stops the serving, for another process to go on.
+    pub fn handover(&self) -> Handover {
+        Handover {
+            session: self.session.clone(),
+            device: self.device.clone(),
+            gate: self.threads.gate().clone(),
+            notifier: self.notifier.clone(),
+            agreed: self.agreed,
+        }
+    }
+
     /// The resolved mount point.
     pub fn path(&self) -> &Path {
         &self.path
@@ -97,7 +121,7 @@ impl Mounted {
 
     /// Do requests come over io_uring?
     pub fn over_io_uring(&self) -> bool {
-        self.over_io_uring
+        self.agreed.flags & flag::OVER_IO_URING != 0
     }
 
     /// Lets go of whoever waits for an answer, at the end: what is called then, and whatever comes
@@ -112,7 +136,8 @@ impl Mounted {
         unmount(&self.path, lazy)
     }
 
-    /// Waits until the mount has been taken away, by us or by anybody, and its last file is closed.
+    /// Waits until the mount has been taken away, by us or by anybody, and its last file is closed;
+    /// or another process has taken over ([`Handover::is_over`]).
     pub fn join(self) -> io::Result<()> {
         self.threads.join()
     }
@@ -183,11 +208,13 @@ fn serve(
     }
     let rings = rings.filter(|_| over_io_uring);
     let session = Session::new(handler, Handle::current(), Connection::at(path));
-    let threads = Threads::start(&session, device, options.threads, rings).map_err(failed)?;
+    let threads = Threads::start(&session, device, options.threads, rings, Gate::default())
+        .map_err(failed)?;
     let notifier = Notifier::new(device.clone(), Handle::current());
     let channel = if over_io_uring { "io_uring" } else { "/dev/fuse" };
     tracing::info!("FUSE 7.{} over {channel}, flags {:#x}", agreed.minor, agreed.flags);
-    Ok(Mounted { path: path.to_owned(), session, threads, notifier, over_io_uring })
+    let (path, device) = (path.to_owned(), device.clone());
+    Ok(Mounted::new(path, session, device, threads, notifier, agreed))
 }
 
 /// Makes what io_uring needs before the kernel is told that it will be used.

@@ -7,10 +7,14 @@ use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use weft_client::ContentCache;
 use weft_proto::InodeId;
+
+/// How often is looked whether all notices were sent.
+const SENT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A handle from which any thread may invalidate what the kernel has cached of one mount.
 ///
@@ -63,6 +67,13 @@ impl Notifier {
         name: &[u8],
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
         self.send(Notice::Delete { parent, child, name: name.to_vec() })
+    }
+
+    /// Returns when no notice is on its way.
+    pub(crate) async fn sent(&self) {
+        while !self.lanes.are_idle() {
+            tokio::time::sleep(SENT_INTERVAL).await;
+        }
     }
 
     fn send(&self, notice: Notice) -> impl Future<Output = io::Result<()>> + Send + use<> {

@@ -1,14 +1,15 @@
 //! One mount's conversation with the kernel: each request to the handler, each answer back.
 
 use crate::abi::{self, Errno, Op, Request};
-use crate::call::Waiting;
-use crate::channel::Route;
+use crate::call::{Heard, Kept, Waiting};
+use crate::channel::{Device, Route};
 use crate::handler::{Handler, Outcome};
 use crate::mount_table::Connection;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 /// What the threads of a mount share.
 pub struct Session {
@@ -25,8 +26,16 @@ impl Session {
         runtime: Handle,
         connection: Option<Connection>,
     ) -> Arc<Self> {
-        let waiting = Arc::new(Waiting::new(handler.clone()));
-        Arc::new(Self { handler, runtime, waiting, connection })
+        Arc::new_cyclic(|session: &Weak<Self>| {
+            let session = session.clone();
+            let again = move |kept: Kept| {
+                if let Some(session) = session.upgrade() {
+                    session.serve_again(&kept);
+                }
+            };
+            let waiting = Arc::new(Waiting::new(handler.clone(), Box::new(again)));
+            Self { handler, runtime, waiting, connection }
+        })
     }
 
     /// The runtime in which requests are handled; threads enter it once.
@@ -58,7 +67,8 @@ impl Session {
     }
 
     /// Serves one request. Does not block.
-    pub fn serve(&self, request: &Request<'_>, route: Route) {
+    /// `bytes`: as it came, if it came by `/dev/fuse`.
+    pub fn serve(&self, request: &Request<'_>, route: Route, bytes: &[u8]) {
         let unique = request.header.unique;
         match request.op {
             Op::Forget => return,
@@ -73,12 +83,42 @@ impl Session {
                 self.waiting.start(&request.header, route, work, None, &self.runtime)
             }
             Outcome::Waiting(work, signal) => {
-                self.waiting.start(&request.header, route, work, Some(signal), &self.runtime)
+                let heard = Some(Heard::new(signal, bytes));
+                self.waiting.start(&request.header, route, work, heard, &self.runtime)
             }
         }));
         if handled.is_err() {
             tracing::error!("request {:?} panicked", request.header);
             owed.answer(unique, &Err(Errno(libc::EIO)));
+        }
+    }
+
+    /// Waits until all work has ended; what waits for a lock is kept, to be served again. No thread
+    /// may take requests meanwhile. Errors: `TimedOut` if some work goes on at `deadline`.
+    pub async fn rest(&self, deadline: Instant) -> io::Result<()> {
+        self.waiting.rest(deadline).await
+    }
+
+    /// The requests that were kept, as they came.
+    pub fn kept(&self) -> Vec<Vec<u8>> {
+        self.waiting.kept()
+    }
+
+    /// Keeps requests of another process, which came by this device.
+    pub fn keep(&self, requests: Vec<Vec<u8>>, device: &Arc<Device>) {
+        self.waiting.keep(requests, &Route::Device(device.clone()));
+    }
+
+    /// Serves what was kept, and keeps nothing any more.
+    pub fn resume(&self) {
+        self.waiting.resume();
+    }
+
+    fn serve_again(&self, Kept { bytes, route }: &Kept) {
+        let _inside = self.runtime.enter();
+        match abi::decode(bytes) {
+            Ok(request) => self.serve(&request, route.clone(), bytes),
+            Err(error) => self.refuse(error, bytes, route),
         }
     }
 

@@ -133,6 +133,10 @@ impl ControlService {
             full: target.full,
             ..Default::default()
         };
+        if request.action() == Action::Look {
+            self.targets.suspect(TargetId(target.id));
+            return Ok(v1::SetTargetReply { target: Some(target) });
+        }
         let change = match request.action() {
             Action::GiveUp => Change {
                 state: v1::TargetState::Out.into(),
@@ -147,7 +151,7 @@ impl ControlService {
             Action::Drain => Change { draining: Some(true), ..change },
             // One that is out comes back when all that it holds was looked at.
             Action::TakeBack => Change { held_out: Some(false), draining: Some(false), ..change },
-            Action::Unknown => {
+            Action::Unknown | Action::Look => {
                 return Err(Error::new(ErrorKind::Invalid, "an action of an unknown kind"));
             }
         };

@@ -8,6 +8,18 @@ fn bad(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Protocol, what)
 }
 
+impl From<Error> for v1::ErrorHead {
+    fn from(error: Error) -> Self {
+        Self { code: error.kind.code(), message: error.message, hint: error.hint }
+    }
+}
+
+impl From<v1::ErrorHead> for Error {
+    fn from(head: v1::ErrorHead) -> Self {
+        Self { kind: ErrorKind::from_code(head.code), message: head.message, hint: head.hint }
+    }
+}
+
 impl From<SegmentId> for v1::SegmentKey {
     fn from(id: SegmentId) -> Self {
         Self { session: id.session.0, seq: id.seq }

@@ -138,19 +138,21 @@ impl<'a> Gather<'a> {
         gather
     }
 
-    /// A whole chunk of the segment, parity too.
+    /// A whole chunk of the segment, parity too; of the others alone, if what is under its own name
+    /// is something else.
     pub fn of_shard(
         store: &'a Arc<Segments>,
         map: &'a Map,
         segment: &'a Segment,
         shard: u8,
+        of_others: bool,
     ) -> Self {
         let len = segment.geometry.shard_len(shard);
         let piece = Buffer::take(len as usize);
         let wanted = Part {
             shard,
             range: 0..len,
-            state: State::Idle,
+            state: if of_others { State::Failed } else { State::Idle },
             pieces: vec![(0, len as usize)],
             span: Span { off: 0, pieces: vec![piece] },
         };
@@ -182,7 +184,8 @@ impl<'a> Gather<'a> {
         let mut asked = FuturesUnordered::new();
         let mut most = 0;
         for i in 0..self.wanted.len() {
-            if self.is_trusted(self.wanted[i].shard) {
+            let is_idle = self.wanted[i].state == State::Idle;
+            if is_idle && self.is_trusted(self.wanted[i].shard) {
                 let part = &mut self.wanted[i];
                 part.state = State::Asked;
                 most = most.max(part.range.end - part.range.start);
@@ -194,7 +197,7 @@ impl<'a> Gather<'a> {
                 ));
             }
         }
-        let mut rebuilds = self.wanted.iter().any(|p| p.state == State::Idle);
+        let mut rebuilds = self.wanted.iter().any(|p| p.state != State::Asked);
         let slow_after = store.health.slow_after(most, store.timeouts.hedge_floor);
         let mut slow = std::pin::pin!(sleep(slow_after));
         loop {

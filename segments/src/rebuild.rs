@@ -10,12 +10,13 @@ use weft_proto::{Error, ErrorKind, Result};
 
 impl Segments {
     /// All bytes of one chunk, made of verified blocks (I3): of its own target, if that is up and
-    /// has it, else of as many others as the profile needs. Does not wait for targets that are
-    /// away. Error: `Io`, too few of them answer with good blocks.
+    /// has it, else, or if `of_others`, of as many others as the profile needs. Does not wait for
+    /// targets that are away. Error: `Io`, too few of them answer with good blocks.
     pub async fn rebuild(
         self: &Arc<Self>,
         segment: &Segment,
         shard: u8,
+        of_others: bool,
         deadline: Instant,
     ) -> Result<Buffer> {
         if shard >= segment.geometry.profile.width() || segment.geometry.shard_len(shard) == 0 {
@@ -23,7 +24,8 @@ impl Segments {
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         let map = self.map.current();
-        Gather::of_shard(self, &map, segment, shard).run(deadline).await.map_err(|lost| {
+        let gather = Gather::of_shard(self, &map, segment, shard, of_others);
+        gather.run(deadline).await.map_err(|lost| {
             let profile = segment.geometry.profile;
             let what = format!(
                 "shard {shard} of segment {} ({profile}) cannot be made: fewer than {} others are \

@@ -134,7 +134,7 @@ impl Segments {
         let (client, id) = (self.target(target), target.id);
         let deadline = Instant::now() + self.timeouts.target;
         tokio::spawn(async move {
-            if let Err(error) = client.report_corrupt(chunk, off, len, deadline).await {
+            if let Err(error) = client.report_corrupt(chunk, off, len, 0, deadline).await {
                 debug!(target = %id, %error, "cannot report a damaged chunk");
             }
         });

@@ -138,16 +138,18 @@ impl TargetClient {
         Ok(self.call(&request, deadline).await?.bad_off)
     }
 
-    /// Tells the target that bytes of a chunk came corrupt, so that it looks for itself.
+    /// Tells the target that bytes of a chunk came corrupt, or, with a `length` that it should have
+    /// (0: not said), that it is not what it should be, so that it looks for itself.
     pub async fn report_corrupt(
         &self,
         chunk: ChunkId,
         off: u64,
         len: u64,
+        length: u64,
         deadline: Instant,
     ) -> Result<()> {
         let (target, chunk) = (self.id.0, Some(chunk.into()));
-        let request = v1::ReportCorruptRequest { target, chunk, off, len };
+        let request = v1::ReportCorruptRequest { target, chunk, off, len, length };
         self.call(&request, deadline).await.map(drop)
     }
 

@@ -10,6 +10,9 @@ use weft_proto::{Error, ErrorKind, Result};
 /// A few of the largest requests at once.
 const MIN_MEMORY: u64 = 4 * weft_proto::layout::MAX_CHUNK;
 
+/// Ten years, in seconds.
+const MAX_SCRUB_PERIOD: u64 = 3_653 * 86_400;
+
 /// What a storage daemon needs to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,6 +40,10 @@ pub struct Config {
     /// Most connections at once.
     #[serde(default = "default_connections")]
     pub max_connections: usize,
+    /// Everything that a target holds is read and compared with its checksums once in this time:
+    /// seconds, or such as `"14d"`, `"12h"`; 0: never.
+    #[serde(default = "default_scrub_period", deserialize_with = "seconds")]
+    pub scrub_period: u64,
     /// How drives behind a fabric are connected.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nvmeof: Options,
@@ -46,6 +53,40 @@ pub struct Config {
     /// Where this machine shows its devices.
     #[serde(skip)]
     pub roots: Roots,
+    /// The wall clock, for the date of a scrub.
+    #[serde(skip)]
+    pub clock: Clock,
+}
+
+/// A wall clock: seconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(pub fn() -> u64);
+
+impl Clock {
+    pub(crate) fn now_s(self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self(wall_clock)
+    }
+}
+
+/// Which clock it is, is no difference of a configuration.
+impl PartialEq for Clock {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Clock {}
+
+#[expect(clippy::disallowed_methods, reason = "this is the seam: simulations set another clock")]
+fn wall_clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// One drive.
@@ -89,9 +130,11 @@ impl Config {
             max_in_flight: default_in_flight(),
             max_memory: default_memory(),
             max_connections: default_connections(),
+            scrub_period: default_scrub_period(),
             nvmeof: Options::default(),
             targets: Vec::new(),
             roots: Roots::default(),
+            clock: Clock::default(),
         }
     }
 
@@ -124,6 +167,9 @@ impl Config {
         }
         if self.max_connections < 16 {
             return bad(format!("max_connections: {} is not at least 16", self.max_connections));
+        }
+        if self.scrub_period > MAX_SCRUB_PERIOD {
+            return bad(format!("scrub_period: {} s is over ten years", self.scrub_period));
         }
         self.nvmeof.validate()?;
         for (i, target) in self.targets.iter().enumerate() {
@@ -182,6 +228,10 @@ fn default_connections() -> usize {
     16_384
 }
 
+fn default_scrub_period() -> u64 {
+    14 * 86_400
+}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Size {
@@ -211,6 +261,28 @@ fn parse_size(text: &str) -> Option<u64> {
         _ => return None,
     };
     digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A number of seconds, with an optional unit s, m, h or d.
+fn parse_period(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].trim() {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    digits.trim().parse::<u64>().ok()?.checked_mul(unit)
+}
+
+fn seconds<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
+    match Size::deserialize(d)? {
+        Size::Bytes(seconds) => Ok(seconds),
+        Size::Text(text) => parse_period(&text).ok_or_else(|| {
+            serde::de::Error::custom(format!("{text:?} is no time such as \"14d\" or \"12h\""))
+        }),
+    }
 }
 
 fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
@@ -263,6 +335,15 @@ mod tests {
         let twice: Config = toml::from_str(&text.replace("/dev/disk/by-id/x", "/data/t1")).unwrap();
         assert!(twice.validate().is_err());
         assert_eq!(parse_size("12 MiB"), Some(12 << 20));
+        assert_eq!(config.scrub_period, 14 * 86_400);
+        let scrub = |period: &str| {
+            let text = format!("scrub_period = {period}\n{text}");
+            toml::from_str::<Config>(&text).ok().filter(|c| c.validate().is_ok())
+        };
+        for (period, seconds) in [("0", 0), ("\"90 m\"", 5400), ("\"2d\"", 172_800)] {
+            assert_eq!(scrub(period).unwrap().scrub_period, seconds);
+        }
+        assert!(["-1", "\"2w\"", "\"400000d\""].iter().all(|period| scrub(period).is_none()));
         assert_eq!(parse_size("18446744073709551615T"), None);
     }
 }

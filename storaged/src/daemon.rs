@@ -8,6 +8,7 @@ use crate::config::{Config, Target};
 use crate::engine::Engine;
 use crate::keeper::{Keeper, Open};
 use crate::rebuild::Rebuilder;
+use crate::scrub;
 use crate::service::{STALL, Targets};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -128,6 +129,9 @@ impl Daemon {
         let _ = targets.rebuilder.set(rebuilder);
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(weft_net::serve(self.listener, service, options, stopped));
+        let period = Duration::from_secs(self.config.scrub_period);
+        // What blocks there for a moment delays no heartbeat.
+        let scrubs = tokio::spawn(scrub::run(targets.clone(), period, self.config.clock));
         let membership = Membership {
             group: Group::new(self.transport, self.config.metadata.clone()),
             config: self.config,
@@ -142,6 +146,8 @@ impl Daemon {
             result = keepers => result,
             () = membership.run(&mut shutdown) => Ok(()),
         };
+        scrubs.abort();
+        let _ = scrubs.await;
         // A closed channel means that nobody is left to wait for; the server ends by itself then.
         let _ = stop.send(true);
         if let Some(rebuilder) = targets.rebuilder.get() {

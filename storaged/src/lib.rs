@@ -14,8 +14,9 @@ mod location;
 pub mod nvmeof;
 mod pace;
 mod rebuild;
+mod scrub;
 mod service;
 
-pub use config::{Config, Target};
+pub use config::{Clock, Config, Target};
 pub use daemon::{Daemon, run};
 pub use location::Location;

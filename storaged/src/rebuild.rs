@@ -172,7 +172,9 @@ impl Rebuilder {
         let shard = u8::try_from(item.shard).map_err(|_| what())?;
         self.check(&engine, deadline)?;
         let is_here = self.is_here(&engine, target, &segment, shard).await?;
-        if is_here && !(heal && is_damaged(&engine, segment.chunk(shard)).await?) {
+        let length = segment.geometry.shard_len(shard);
+        let is_another = is_here && engine.length(segment.chunk(shard)).await? != Some(length);
+        if is_here && !(heal && (is_another || is_damaged(&engine, segment.chunk(shard)).await?)) {
             return Ok(0);
         }
         // What others of this order, or others, make takes its time: what is not begun by then is
@@ -182,7 +184,7 @@ impl Rebuilder {
         let _permit = permit.map_err(|_| ending())?;
         self.check(&engine, deadline)?;
         let (begun, making) = (Instant::now(), self.pace.making());
-        let data = self.segments.rebuild(&segment, shard, deadline).await?;
+        let data = self.segments.rebuild(&segment, shard, is_another, deadline).await?;
         self.check(&engine, deadline)?;
         let (bytes, chunk) = (data.len() as u64, segment.chunk(shard));
         let checksums = weft_erasure::checksum_blocks(std::iter::once(&data[..]));
@@ -192,9 +194,10 @@ impl Rebuilder {
             let placing = rebuilder.placing(target);
             let _placing = placing.read().await;
             rebuilder.check_seat(target, &segment, shard)?;
-            let stored = match is_here {
-                true => engine.heal(chunk, data.into(), checksums).await.map(drop),
-                false => engine.restore(chunk, data.into(), checksums).await,
+            let stored = match (is_here, is_another) {
+                (true, true) => engine.supersede(chunk, data.into(), checksums).await,
+                (true, false) => engine.heal(chunk, data.into(), checksums).await.map(drop),
+                (false, _) => engine.restore(chunk, data.into(), checksums).await,
             };
             // The others of the segment are as good as they were.
             let here = |e: Error| match e.kind {

@@ -82,6 +82,13 @@ impl Targets {
         self.by_id.read().iter().filter(|(_, s)| s.away.is_some()).map(|(id, _)| id.0).collect()
     }
 
+    /// The targets that can be used now.
+    pub fn engines(&self) -> Vec<(TargetId, Engine)> {
+        let slots = self.by_id.read();
+        let usable = slots.iter().filter(|(_, slot)| slot.away.is_none());
+        usable.filter_map(|(id, slot)| Some((*id, slot.engine.clone()?))).collect()
+    }
+
     /// Some of the chunks that are damaged, others each time.
     pub fn damaged(&self) -> Vec<v1::DamagedChunk> {
         let mut damaged = self.damaged.lock();
@@ -112,8 +119,8 @@ impl Targets {
         }
     }
 
-    /// Reads a part of a chunk, and notes whether it is damaged. A whole one is read if `len` is 0.
-    async fn look_at(
+    /// Reads a part of a chunk, or all of it ([`Engine::verify`]), and notes whether it is damaged.
+    pub async fn look_at(
         &self,
         engine: &Engine,
         at: (u32, ChunkId),
@@ -123,8 +130,14 @@ impl Targets {
         let found = engine.verify(at.1, off, len).await;
         match &found {
             Ok(Some(_)) => self.note_damaged(at),
-            Err(e) if e.kind == ErrorKind::Io => self.note_damaged(at),
+            // Some blocks of a drive that is there otherwise.
+            Err(e) if e.kind == ErrorKind::Io && engine.failure().is_none() => {
+                self.note_damaged(at);
+            }
             Ok(None) if (off, len) == (0, 0) => self.forget_damaged(at.0, [at.1]),
+            Err(e) if e.kind == ErrorKind::NotFound && (off, len) == (0, 0) => {
+                self.forget_damaged(at.0, [at.1]);
+            }
             _ => {}
         }
         found
@@ -146,7 +159,8 @@ impl Targets {
         }
     }
 
-    fn served(&self, id: u32) -> Result<Engine> {
+    /// A target that can be used now. Errors: `Unavailable`, `StaleMap`.
+    pub fn served(&self, id: u32) -> Result<Engine> {
         let found =
             self.by_id.read().get(&TargetId(id)).map(|s| (s.engine.clone(), s.away.clone()));
         if let Some((_, Some(why))) = found {
@@ -241,9 +255,13 @@ impl Targets {
     ) -> Result<v1::ReportCorruptReply> {
         let chunk = chunk(q.chunk)?;
         let (target_id, name) = (q.target, &peer.name);
-        let v1::ReportCorruptRequest { off, len, .. } = q;
+        let v1::ReportCorruptRequest { off, len, length, .. } = q;
         tracing::warn!(target_id, %chunk, off, len, peer = name, "reported as corrupt");
         let engine = self.find(q.target, peer)?;
+        if length > 0 && engine.length(chunk).await?.is_some_and(|here| here != length) {
+            self.note_damaged((q.target, chunk));
+            return Ok(v1::ReportCorruptReply {});
+        }
         match self.look_at(&engine, (q.target, chunk), q.off, q.len).await {
             // Whether it is to be here, the metadata servers know.
             Err(e) if e.kind == ErrorKind::NotFound => self.note_damaged((q.target, chunk)),
@@ -255,9 +273,6 @@ impl Targets {
     async fn verify(&self, q: v1::VerifyRequest, peer: &PeerInfo) -> Result<v1::VerifyReply> {
         let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
         let found = self.look_at(&engine, (q.target, chunk), 0, 0).await;
-        if found.as_ref().is_err_and(|e| e.kind == ErrorKind::NotFound) {
-            self.forget_damaged(q.target, [chunk]);
-        }
         Ok(v1::VerifyReply { bad_off: found? })
     }
 

@@ -167,8 +167,14 @@ fn a_service_manager_knows_when_a_mount_is_usable_and_cleans_up_after_it() -> Re
     // A living one stays, a dead one goes.
     weft_ok(&["umount", "--dead", path(&at)])?;
     ensure!(fs::read(at.join("f"))? == b"x");
-    service.0.kill()?;
-    service.0.wait()?;
+    // Its reload: another process is the service from then on.
+    weft_ok(&["mount", "--takeover", path(&at)])?;
+    let len = manager.recv(&mut word)?;
+    let said = String::from_utf8_lossy(&word[..len]).into_owned();
+    let main = cluster.pid_of_mount(&at)?;
+    ensure!(said == format!("MAINPID={main}"), "{said}, not of {main}");
+    ensure!(service.0.wait()?.success() && fs::read(at.join("f"))? == b"x");
+    cluster.kill_mount(&at)?;
     ensure!(mounted(&at)?, "a dead mount stays until somebody takes it away");
     weft_ok(&["umount", "--dead", path(&at)])?;
     ensure!(!mounted(&at)?, "it is still there");

@@ -1,8 +1,11 @@
 //! Tests of `mount`.
 
+use super::options::mount_options;
 use super::*;
 use crate::{Cli, Command};
 use clap::Parser;
+use std::ffi::OsString;
+use std::path::Path;
 
 /// What the user chose reaches the process in the background, the filter of the log too.
 #[test]
@@ -16,7 +19,8 @@ fn the_background_process_understands_its_command_line() {
         }
     };
     let (args, log) = parse(given.iter().map(OsString::from).collect());
-    let again = background_arguments(&args, &log, Path::new("-m"));
+    let settings = background::settings(&args, &log, args.log_file.as_deref());
+    let again = background::arguments(&settings, Path::new("-m"));
     let (background, background_log) = parse(std::iter::once("weft".into()).chain(again).collect());
     assert_eq!(background_log.log.as_deref(), Some("debug"));
     assert_eq!(background.mount_point, Path::new("-m"));
@@ -35,4 +39,28 @@ fn options_are_read_as_they_are_shown() {
     for bad in ["", "soft", "soft=", "soft=0", "soft=-1", "soft=1m", "ro,sfot=1"] {
         assert!(mount_options(bad).is_err(), "{bad}");
     }
+}
+
+/// With what it was mounted with, by a version that knows all of these settings.
+#[test]
+fn a_process_that_takes_over_understands_the_settings_of_the_other() {
+    let given = ["weft", "mount", "--cluster", "a:1", "-o", "ro,soft=9", "--name", "n", "mnt"];
+    let parse = |args: Vec<OsString>| match Cli::try_parse_from(args) {
+        Ok(Cli { command: Command::Mount(args), log }) => (args, log),
+        other => panic!("{other:?}"),
+    };
+    let (args, log) = parse(given.iter().map(OsString::from).collect());
+    let mut settings = background::settings(&args, &log, Some(Path::new("/log")));
+    settings.push("--takeover".into());
+    let again = background::arguments(&settings, Path::new("/mnt"));
+    let (next, log) = parse(std::iter::once("weft".into()).chain(again).collect());
+    assert!(next.takeover && next.foreground && next.notify);
+    settings.pop();
+    assert_eq!(background::settings(&next, &log, next.log_file.as_deref()), settings);
+    let alone = Cli::try_parse_from(["weft", "mount", "--takeover", "/mnt"]);
+    assert!(alone.is_ok(), "it needs no address: {alone:?}");
+    assert!(
+        Cli::try_parse_from(["weft", "mount", "/mnt"]).is_err()
+            || std::env::var_os("WEFT_CLUSTER").is_some()
+    );
 }

@@ -33,7 +33,7 @@ pub async fn run(args: Args, action: Action) -> Result<()> {
             "target {id} ({path}) is being drained: it serves on while what it holds is made at \
              others; weft status shows how far it is. weft target in {id} keeps it"
         ),
-        Action::TakeBack | Action::Unknown => format!(
+        Action::TakeBack | Action::Look | Action::Unknown => format!(
             "target {id} ({path}) is wanted: it takes new data as soon as its daemon serves it and \
              what it holds was looked at"
         ),

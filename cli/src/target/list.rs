@@ -5,6 +5,7 @@ use crate::output::{OutputArgs, Table};
 use crate::size::Size;
 use anyhow::Result;
 use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
 use weft_proto::Uuid;
 use weft_proto::v1::{StatusReply, TargetStat, TargetState};
 
@@ -50,6 +51,11 @@ pub struct Counters {
     pub commits: Option<u64>,
     /// How long the drive has not answered its oldest request.
     pub stalled_ms: Option<u64>,
+    /// When everything that it holds had been read and compared the last time, seconds since 1970;
+    /// 0: never. And how far it has come since, in bytes, in how many seconds.
+    pub scrubbed_s: Option<u64>,
+    pub scrub_bytes: Option<u64>,
+    pub scrub_elapsed_s: Option<u64>,
 }
 
 impl From<&TargetStat> for Counters {
@@ -62,6 +68,9 @@ impl From<&TargetStat> for Counters {
             checksum_errors: Some(stat.checksum_errors),
             commits: Some(stat.commits),
             stalled_ms: Some(stat.stalled_ms),
+            scrubbed_s: stat.scrub.map(|scrub| scrub.last_s),
+            scrub_bytes: stat.scrub.map(|scrub| scrub.done_bytes),
+            scrub_elapsed_s: stat.scrub.map(|scrub| scrub.elapsed_s),
         }
     }
 }
@@ -110,10 +119,33 @@ pub fn known(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "?".to_owned(), |value| value.to_string())
 }
 
+/// How long ago something was.
+fn ago(then_s: u64, now_s: u64) -> String {
+    let age = now_s.saturating_sub(then_s);
+    match age {
+        _ if then_s == 0 => "never".into(),
+        0..120 => format!("{age} s ago"),
+        120..7200 => format!("{} min ago", age / 60),
+        7200..172_800 => format!("{} h ago", age / 3600),
+        _ => format!("{} d ago", age / 86_400),
+    }
+}
+
+fn scrubbed(c: &Counters) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let last = known(c.scrubbed_s.map(|then| ago(then, now)));
+    match (c.scrub_bytes, c.used_bytes) {
+        (Some(done @ 1..), Some(used)) => {
+            format!("{last}, {} % since", (done * 100 / used.max(1)).min(100))
+        }
+        _ => last,
+    }
+}
+
 pub fn text(rows: &[TargetRow]) -> String {
     let mut table = Table::new(&[
         "ID", "STATE", "DAEMON", "ADDRESS", "DOMAIN", "USED", "CAPACITY", "CHUNKS", "ERRORS",
-        "PATH",
+        "SCRUBBED", "PATH",
     ]);
     for t in rows {
         let c = &t.counters;
@@ -133,6 +165,7 @@ pub fn text(rows: &[TargetRow]) -> String {
             Size(t.capacity_bytes).to_string(),
             known(c.chunks),
             format!("{} r, {} w, {} sum", errors[0], errors[1], errors[2]),
+            scrubbed(c),
             t.path.clone(),
         ]);
     }
@@ -153,10 +186,26 @@ mod tests {
         let rows = rows(&StatusReply { map, targets: vec![heard], ..Default::default() });
         let json = serde_json::to_value(&rows).unwrap();
         assert_eq!((&json[0]["used_bytes"], &json[0]["chunks"]), (&(1 << 20).into(), &7.into()));
-        for field in ["used_bytes", "chunks", "read_errors", "commits", "stalled_ms"] {
+        let fields = ["used_bytes", "chunks", "read_errors", "commits", "stalled_ms", "scrubbed_s"];
+        for field in fields {
             assert!(json[1][field].is_null() && json[1].get(field).is_some(), "{field}: {json}");
         }
         let text = text(&rows);
         assert!(text.contains("1.0 MiB") && text.contains("? r, ? w, ? sum"), "{text}");
+    }
+
+    #[test]
+    fn how_far_a_scrub_has_come_is_shown() {
+        let shown = |scrubbed_s, done, used| {
+            let (scrub_bytes, used_bytes) = (Some(done), Some(used));
+            scrubbed(&Counters { scrubbed_s, scrub_bytes, used_bytes, ..Counters::default() })
+        };
+        assert_eq!(shown(Some(0), 0, 0), "never");
+        assert_eq!(shown(Some(0), 30, 120), "never, 25 % since");
+        assert_eq!(shown(None, 0, 0), "?");
+        let ages = [(5, "5 s"), (300, "5 min"), (7200, "2 h"), (14 * 86_400, "14 d")];
+        for (age, text) in ages {
+            assert_eq!(ago(1_000_000_000, 1_000_000_000 + age), format!("{text} ago"));
+        }
     }
 }

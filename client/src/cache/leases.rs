@@ -23,6 +23,8 @@ pub(crate) struct Leases {
     /// What is given up without having been recalled, and the leader was not told yet.
     pub(super) surplus: Mutex<Vec<(InodeId, u64)>>,
     pub surplus_grew: Notify,
+    /// What the leader is being told of that.
+    pub(super) giving: Mutex<HashMap<InodeId, u64>>,
     /// Inodes whose recall was carried out, and how many answers to one are under way.
     pub(super) returning: watch::Sender<HashMap<InodeId, usize>>,
 }
@@ -37,6 +39,7 @@ impl Default for Leases {
             table: Mutex::new(Table::new(origin)),
             surplus: Mutex::default(),
             surplus_grew: Notify::new(),
+            giving: Mutex::default(),
             returning: watch::Sender::default(),
         }
     }
@@ -67,9 +70,15 @@ impl Leases {
         }
     }
 
-    pub(super) fn live(&self) -> bool {
+    /// Whether the session lives for certain.
+    pub fn live(&self) -> bool {
+        !self.left().is_zero()
+    }
+
+    /// How long it lives for certain from now on.
+    pub fn left(&self) -> Duration {
         let now = Instant::now().saturating_duration_since(self.origin).as_nanos() as u64;
-        now < self.until.load(Ordering::Acquire)
+        Duration::from_nanos(self.until.load(Ordering::Acquire).saturating_sub(now))
     }
 
     /// To be called before a request is sent.

@@ -3,6 +3,7 @@
 //! times that the group was not told of yet.
 
 mod atime;
+mod hand_over;
 mod known;
 mod learn;
 mod leases;

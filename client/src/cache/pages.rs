@@ -23,6 +23,7 @@ pub trait ContentCache: Send + Sync {
 }
 
 /// Which version of an inode's content is cached above.
+#[derive(Default)]
 pub(crate) struct Coherence {
     version: AtomicU64,
     /// What was cached before is known to be gone. Before that, whoever opens the inode has to

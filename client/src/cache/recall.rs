@@ -79,7 +79,17 @@ impl Leases {
 
     /// Leases that are to be given up without a recall since the last call.
     pub fn take_surplus(&self) -> Vec<(InodeId, u64)> {
-        std::mem::take(&mut *self.surplus.lock())
+        let taken = std::mem::take(&mut *self.surplus.lock());
+        self.giving.lock().extend(taken.iter().copied());
+        taken
+    }
+
+    /// The leader was told of these, or their session has ended.
+    pub fn given(&self, inos: impl IntoIterator<Item = InodeId>) {
+        let mut giving = self.giving.lock();
+        for ino in inos {
+            giving.remove(&ino);
+        }
     }
 
     fn release(&self, table: &mut Table, ino: InodeId) {

@@ -79,6 +79,32 @@ async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
     assert_eq!(inos.map(|ino| l.mode(ino)), [Some(Mode::Write); 2]);
 }
 
+/// Whoever gave it back was ended in the midst of that: it is held to write still, with all that
+/// has to be done before it is given back, and that begins anew.
+#[tokio::test]
+async fn what_was_not_given_back_is_held_as_before() {
+    let l = leases();
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, alone: false });
+    let grants = vec![write_grant(INO)];
+    l.learn(
+        l.start(),
+        &lease,
+        &v1::MetaReply { result: opened(INO), grants, ..Default::default() },
+    );
+    let ino = InodeId(INO);
+    assert!(l.stop_buffering(ino, true).unwrap() && !l.has_right_to_write(ino));
+    l.release_later(InodeId(8), 3);
+    assert_eq!(l.take_surplus(), [(InodeId(8), 3)]);
+    l.resume();
+    assert!(l.has_right_to_write(ino));
+    assert_eq!(l.take_surplus(), [(InodeId(8), 3), (ino, INO)]);
+    l.given([InodeId(8), ino]);
+    l.resume();
+    assert_eq!(l.take_surplus(), []);
+    let (held, surplus) = l.at_rest();
+    assert_eq!((held.len(), held[0].write, surplus.len()), (1, true, 0));
+}
+
 fn file(ino: u64, name: &'static str) -> make_files_op::File {
     make_files_op::File { ino, parent: DIR, name: name.into(), made_ns: 5, ..Default::default() }
 }

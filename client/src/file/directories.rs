@@ -3,7 +3,7 @@
 use crate::types::HandleId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use weft_proto::{Error, ErrorKind, InodeId, Result};
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// One open of a directory.
 struct Directory {
@@ -18,6 +18,25 @@ pub(super) struct Directories(Mutex<HashMap<HandleId, Directory>>);
 impl Directories {
     pub fn insert(&self, id: HandleId, ino: InodeId) {
         self.0.lock().insert(id, Directory { ino, end: 0 });
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// All, for the next process that serves the mount.
+    pub fn hand_over(&self) -> Vec<v1::OpenDirectory> {
+        let open = |(id, of): (&HandleId, &Directory)| v1::OpenDirectory {
+            number: id.0,
+            ino: of.ino.0,
+            end: of.end,
+        };
+        self.0.lock().iter().map(open).collect()
+    }
+
+    /// One of [`Self::hand_over`].
+    pub fn adopt(&self, id: HandleId, ino: InodeId, end: u64) {
+        self.0.lock().insert(id, Directory { ino, end });
     }
 
     pub fn ino(&self, id: HandleId) -> Result<InodeId> {

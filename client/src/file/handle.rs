@@ -55,6 +55,21 @@ impl Handle {
         self.file.failure_since(&mut self.told.lock().clone())
     }
 
+    /// Whether it was told of all failures.
+    pub(super) fn was_told(&self) -> bool {
+        *self.told.lock() == self.file.failures()
+    }
+
+    /// It was not told of the failures that there were.
+    pub(super) fn forget_told(&self) {
+        *self.told.lock() = 0;
+    }
+
+    /// Whether its close has to wait for what was written.
+    pub(super) fn may_write(&self) -> bool {
+        self.writes.load(Ordering::Relaxed)
+    }
+
     /// [`Self::flush`] for a descriptor that is closed.
     pub async fn flush_at_close(&self) -> Result<()> {
         let flushed = self.file.flush().await;
@@ -69,7 +84,7 @@ impl Handle {
     /// Whether its close has nothing to wait for. What is written through others is theirs to wait
     /// for.
     pub fn is_closed(&self) -> bool {
-        self.file.is_closed() || !(self.writes.load(Ordering::Relaxed) || self.file.is_new())
+        self.file.is_closed() || !(self.may_write() || self.file.is_new())
     }
 
     /// Its descriptor is in use: the cache above is through with its open.

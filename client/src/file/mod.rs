@@ -17,6 +17,7 @@ mod directories;
 mod dirty;
 mod extents;
 mod flight;
+mod hand_over;
 mod handle;
 mod inode;
 mod lapse;
@@ -38,6 +39,7 @@ mod write;
 
 pub(crate) use context::Context;
 pub(crate) use copy::copy_range;
+pub(crate) use hand_over::OpenOnes;
 pub(crate) use inode::File;
 pub(crate) use set_attr::set_attr;
 pub(crate) use table::{Entered, Files};

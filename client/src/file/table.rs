@@ -107,6 +107,13 @@ impl Files {
         Ok((id, view, keep))
     }
 
+    /// A file that was open with so many handles in another process.
+    pub(super) fn adopt_file(&self, file: Arc<File>, handles: usize) {
+        if let Ok(handles @ 1..) = u32::try_from(handles) {
+            self.table.lock().insert(file.ino, InUse { file, handles });
+        }
+    }
+
     /// The handle is gone; the last one of a file commits what is left and closes it.
     pub async fn release(&self, id: HandleId) -> Result<()> {
         let handle = self.handle(id)?;
@@ -160,8 +167,14 @@ impl Files {
         }
     }
 
-    /// Commits everything of all files, many at a time. Answers the first failure.
+    /// [`Self::commit_all`]; answers the first failure, also of files that were made and closed.
     pub async fn flush_all(&self) -> Result<()> {
+        self.commit_all().await?;
+        self.context.creates.take_lost(None)
+    }
+
+    /// Commits everything of all files, many at a time. Answers the first failure.
+    pub async fn commit_all(&self) -> Result<()> {
         let dirty = self.all().into_iter().filter(|file| file.is_dirty());
         let flushes = stream::iter(dirty.map(|file| async move { file.flush().await }));
         let mut flushes = flushes.buffer_unordered(MAX_FLUSHES);
@@ -170,7 +183,6 @@ impl Files {
             first = first.and(flushed);
         }
         // And files that were made and closed.
-        let creates = &self.context.creates;
-        first.and(creates.settle_all().await).and(creates.take_lost(None))
+        first.and(self.context.creates.settle_all().await)
     }
 }

@@ -9,15 +9,15 @@ use crate::types::{Attr, Counters};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 use weft_net::{Identity, Peers};
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, Uuid, v1};
 use weft_segments::{MapWatch, Rng, Segments, Timeouts};
 
 /// How long to look for a cluster that answers at all.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The cluster is told this long that the session ends, which it does by itself else.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A sync or an unmount waits so long at most for access times to be published.
@@ -44,38 +44,48 @@ impl Filesystem {
     /// Opens a session with the metadata group and begins to watch the cluster map. Errors:
     /// `Invalid` without metadata servers, `TimedOut` if none of them answers, `WrongCluster`.
     pub async fn connect(options: Options) -> Result<Self> {
+        let deadline = after(options.op_deadline.min(CONNECT_TIMEOUT));
+        let fs = Self::new(options, None)?;
+        let inner = &fs.inner;
+        let (group, name) = (&inner.group, &inner.options.client_name);
+        let (ttl, cluster) = open_session(group, None, name, &inner.rng, deadline).await?;
+        if let Some(cluster) = cluster {
+            inner.peers.set_cluster(cluster);
+        }
+        inner.has_session(ttl, cluster);
+        inner.watch_map();
+        inner.start();
+        fs.await_map(deadline).await?;
+        info!(session = %fs.session(), "connected");
+        Ok(fs)
+    }
+
+    /// Nothing is begun.
+    pub(super) fn new(options: Options, cluster: Option<Uuid>) -> Result<Self> {
         if options.metadata.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "no metadata server is named"));
         }
         let rng = Arc::new(Rng::new(options.seed));
-        let identity = Identity { name: options.client_name.clone(), cluster: None };
+        let identity = Identity { name: options.client_name.clone(), cluster };
         let peers = Peers::new(options.transport.clone(), identity);
         let map = MapWatch::new();
         let group = Arc::new(Group::new(&options, peers.clone(), map.clone(), rng.clone()));
-        let deadline = after(options.op_deadline.min(CONNECT_TIMEOUT));
-        let opened = open_session(&group, None, &options.client_name, &rng, deadline).await?;
-        let (ttl, cluster) = opened;
-        if let Some(cluster) = cluster {
-            peers.set_cluster(cluster);
-        }
         let timeouts = Timeouts {
             target: options.target_deadline,
             hedge_floor: options.hedge_floor,
             background: false,
         };
         let writer = group.sessions.clone();
-        let segments = Segments::new(timeouts, peers, map.clone(), rng.clone(), writer);
-        let (servers, transport) = (options.metadata.clone(), options.transport.clone());
-        let inner = Inner::new(options, group, segments);
-        inner.supervisor.run(map.clone().follow(servers, transport, rng.clone()));
-        inner.start(ttl, cluster, rng);
-        let fs = Self { inner: Arc::new(inner) };
-        if !map.newer(MapEpoch(0), deadline).await {
-            let what = "no metadata server sent the cluster map in time";
-            return Err(Error::new(ErrorKind::TimedOut, what));
+        let segments = Segments::new(timeouts, peers.clone(), map, rng.clone(), writer);
+        Ok(Self { inner: Arc::new(Inner::new(options, peers, group, segments, rng)) })
+    }
+
+    pub(super) async fn await_map(&self, deadline: Instant) -> Result<()> {
+        if self.inner.segments.map().newer(MapEpoch(0), deadline).await {
+            return Ok(());
         }
-        info!(session = %fs.session(), "connected");
-        Ok(fs)
+        let what = "no metadata server sent the cluster map in time";
+        Err(Error::new(ErrorKind::TimedOut, what))
     }
 
     /// Commits everything that was written and closes the session. The first error of a file that
@@ -110,7 +120,7 @@ impl Filesystem {
     }
 
     /// Without a cluster that answers, nobody waits long for what is no promise.
-    async fn publish_atimes(&self) {
+    pub(super) async fn publish_atimes(&self) {
         let telling = self.inner.atimes.publish();
         if timeout(ATIME_TIMEOUT, telling).await.is_err() {
             debug!("access times are not told: no metadata leader answers");

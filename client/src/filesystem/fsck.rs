@@ -38,8 +38,10 @@ impl Filesystem {
             sleep(LOOK_INTERVAL).await;
             let first: BTreeSet<Finding> =
                 std::mem::take(&mut report.findings).into_iter().collect();
+            let lost = std::mem::take(&mut report.lost);
             report = self.look(&progress).await?;
             report.findings.retain(|f| first.contains(f));
+            report.lost.retain(|segment| lost.contains(segment));
         }
         report.findings.sort();
         report.findings.extend(namespace.problems.into_iter().map(Finding::Metadata));
@@ -135,6 +137,7 @@ impl Look<'_> {
     /// Explains the chunks of a segment where they should be.
     fn compare(&mut self, segment: &Segment, garbage: bool) {
         self.report.segments += 1;
+        let mut whole = 0;
         for shard in 0..segment.geometry.profile.width() {
             let (chunk, expected) = (segment.chunk(shard), segment.geometry.shard_len(shard));
             let home = segment
@@ -157,12 +160,17 @@ impl Look<'_> {
                         });
                     }
                     None if expected > 0 => {
-                        self.report.findings.push(Finding::Missing { chunk, target })
+                        self.report.findings.push(Finding::Missing { chunk, target, expected })
                     }
-                    _ => {}
+                    _ => whole += 1,
                 }
+            } else {
+                whole += 1;
             }
             self.misplaced(segment, chunk, garbage);
+        }
+        if whole < segment.geometry.profile.k() {
+            self.report.lost.insert(segment.id);
         }
     }
 

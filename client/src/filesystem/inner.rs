@@ -10,9 +10,12 @@ use crate::namespace::{Opens, Publisher, Requests};
 use crate::tasks::atime::AtimePublisher;
 use crate::tasks::keep_alive::KeepAlive;
 use crate::tasks::{Releaser, Supervisor, lapse, publish, recalls, surplus, write_back};
-use std::sync::Arc;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use weft_net::Peers;
 use weft_proto::Uuid;
 use weft_segments::{Rng, Segments};
 
@@ -28,7 +31,14 @@ pub(super) struct Inner {
     pub segments: Arc<Segments>,
     pub atimes: Arc<AtimePublisher>,
     pub supervisor: Arc<Supervisor>,
+    pub peers: Arc<Peers>,
     budget: Arc<Budget>,
+    pub rng: Arc<Rng>,
+    /// How long the session lives unless it is renewed, and of which cluster it is; once that is
+    /// known.
+    session: OnceLock<(Duration, Option<Uuid>)>,
+    /// Shows signs of life while no other task runs.
+    pub life: Mutex<Option<AbortHandle>>,
 }
 
 impl Drop for Inner {
@@ -39,7 +49,13 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    pub fn new(options: Options, group: Arc<Group>, segments: Arc<Segments>) -> Self {
+    pub fn new(
+        options: Options,
+        peers: Arc<Peers>,
+        group: Arc<Group>,
+        segments: Arc<Segments>,
+        rng: Arc<Rng>,
+    ) -> Self {
         let (sessions, leases) = (group.sessions.clone(), group.leases.clone());
         let creates = Arc::new(Publisher::new(group.clone()));
         let requests = Arc::new(Requests::new(group.clone(), creates.clone()));
@@ -82,12 +98,40 @@ impl Inner {
             segments,
             atimes,
             supervisor,
+            peers,
             budget,
+            rng,
+            session: OnceLock::new(),
+            life: Mutex::default(),
         }
     }
 
-    /// Begins all that the mount does on its own, in a session that lives for `ttl`.
-    pub fn start(&self, ttl: Duration, cluster: Option<Uuid>, rng: Arc<Rng>) {
+    /// There is a session, which lives for `ttl` unless it is renewed.
+    pub fn has_session(&self, ttl: Duration, cluster: Option<Uuid>) {
+        // It is told once.
+        let _ = self.session.set((ttl, cluster));
+    }
+
+    /// How long the session lives unless it is renewed; not at all before there is one.
+    pub fn ttl(&self) -> Duration {
+        self.session.get().map_or(Duration::ZERO, |(ttl, _)| *ttl)
+    }
+
+    /// The cluster, if that is known.
+    pub fn cluster(&self) -> Option<Uuid> {
+        self.session.get().and_then(|(_, cluster)| *cluster)
+    }
+
+    /// Begins to watch the cluster map.
+    pub fn watch_map(&self) {
+        let (servers, transport) = (self.options.metadata.clone(), self.options.transport.clone());
+        let map = self.segments.map().clone();
+        self.supervisor.run(map.follow(servers, transport, self.rng.clone()));
+    }
+
+    /// Begins all else that the mount does on its own, once it has a session.
+    pub fn start(&self) {
+        let Some(&(ttl, cluster)) = self.session.get() else { return };
         let leases = &self.group.leases;
         let files = || Arc::downgrade(&self.files);
         let keep_alive = KeepAlive {
@@ -98,7 +142,7 @@ impl Inner {
             files: files(),
             client: self.options.client_name.clone(),
             cluster,
-            rng,
+            rng: self.rng.clone(),
         };
         let releaser = Arc::new(Releaser {
             requests: self.requests.clone(),
@@ -113,8 +157,9 @@ impl Inner {
         self.supervisor.run(write_back::run(budget, flush_age, files()));
         self.supervisor.run(publish::run(self.creates.clone()));
         self.supervisor.run(self.atimes.clone().run());
-        self.supervisor.run(recalls::run(self.group.clone(), releaser.clone(), files()));
-        self.supervisor.run(surplus::run(releaser, files()));
+        let (group, supervisor) = (self.group.clone(), self.supervisor.clone());
+        self.supervisor.run(recalls::run(group, releaser.clone(), files(), supervisor.clone()));
+        self.supervisor.run(surplus::run(releaser, files(), supervisor));
         self.supervisor.run(lapse::run(leases.clone(), files()));
     }
 

@@ -1,7 +1,8 @@
 //! What a full check finds, and tells on the way.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use weft_proto::{ChunkId, TargetId};
+use weft_proto::{ChunkId, SegmentId, TargetId};
 
 /// Something that is not as it should be.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -12,6 +13,8 @@ pub enum Finding {
         chunk: ChunkId,
         /// Where it should be.
         target: TargetId,
+        /// Bytes that it should have.
+        expected: u64,
     },
     /// A shard is there with another length than its segment says.
     WrongLength {
@@ -52,7 +55,7 @@ pub enum Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing { chunk, target } => {
+            Self::Missing { chunk, target, .. } => {
                 write!(f, "chunk {chunk} is missing on target {target}")
             }
             Self::WrongLength { chunk, target, length, expected } => {
@@ -93,6 +96,9 @@ pub struct FsckReport {
     pub orphans: u64,
     /// What is not as it should be.
     pub findings: Vec<Finding>,
+    /// Segments of which so few shards are whole, of those that could be listed, that their content
+    /// cannot be made good.
+    pub lost: BTreeSet<SegmentId>,
 }
 
 impl FsckReport {
@@ -118,4 +124,8 @@ pub enum FsckProgress {
     Segments(u64),
     /// So many findings are looked at again.
     Again(usize),
+    /// So many findings wait to be mended.
+    Mending(usize),
+    /// Looking for the files that something is wrong with: so many were looked at so far.
+    Files(u64),
 }

@@ -6,6 +6,7 @@
 //! with the file through that handle fails, until it closes it.
 
 mod entry;
+mod hand_over;
 mod remote;
 mod table;
 mod take;

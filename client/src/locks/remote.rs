@@ -30,6 +30,8 @@ pub(crate) struct Locks {
     pub(super) table: Table,
     /// Names of places in queues at the leader.
     pub(super) tickets: AtomicU64,
+    /// Shared with whoever gives such a place up.
+    pub(super) leaving: Arc<()>,
     /// A release is waited for this long.
     patience: Duration,
 }
@@ -37,7 +39,8 @@ pub(crate) struct Locks {
 impl Locks {
     pub fn new(group: Arc<Group>, requests: Arc<Requests>, patience: Duration) -> Arc<Self> {
         let table = Table::new(group.sessions.clone(), group.leases.clone());
-        Arc::new(Self { group, requests, table, tickets: AtomicU64::new(0), patience })
+        let (tickets, leaving) = (AtomicU64::new(0), Arc::default());
+        Arc::new(Self { group, requests, table, tickets, leaving, patience })
     }
 
     /// A session is over: says how many lose their locks.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::warn;
 use weft_proto::locks::{MAX_RANGES, Ranges};
-use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// All owners of a mount.
 pub(super) struct Table {
@@ -228,6 +228,37 @@ impl Table {
             !all
         });
         all
+    }
+
+    /// Inodes of which somebody holds locks, or asks for them.
+    pub fn locked(&self) -> Vec<InodeId> {
+        self.inodes.lock().keys().copied().collect()
+    }
+
+    /// All owners; `None` while one of them asks for something, or the leader does not know all.
+    pub fn at_rest(&self) -> Option<Vec<v1::LockHolder>> {
+        let table = self.inodes.lock();
+        let entries = table.iter().flat_map(|(ino, of)| of.entries.iter().map(|e| (*ino, e)));
+        let holder = |(ino, e): (InodeId, &Holder)| {
+            let rests = e.asking == 0 && e.here.ranges.is_empty() && e.gate.try_write().is_ok();
+            rests.then(|| v1::LockHolder {
+                ino: ino.0,
+                flock: e.owner.0,
+                owner: e.owner.1,
+                lost: e.is_lost(&self.sessions),
+                handles: e.handles.iter().map(|handle| handle.0).collect(),
+            })
+        };
+        entries.map(holder).collect()
+    }
+
+    /// An owner whose locks the leader knows.
+    pub fn adopt(&self, ino: InodeId, holder: Holder) {
+        let mut table = self.inodes.lock();
+        let of = table.entry(ino).or_default();
+        of.told = true;
+        of.entries.push(holder);
+        self.count.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Held by who tells the leader of locks of the inode, if there are any.

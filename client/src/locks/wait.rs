@@ -71,7 +71,9 @@ impl Drop for Place {
         // Without a runtime the mount is ending, and its session with it.
         let Some(runtime) = Handle::try_current().ok().filter(|_| !self.over) else { return };
         let (locks, ticket) = (self.locks.clone(), self.ticket);
+        let leaving = self.locks.leaving.clone();
         runtime.spawn(async move {
+            let _until_told = leaving;
             // If it does not get through, the leader forgets who does not ask on.
             let op = Op::CancelLock(v1::CancelLockOp { ticket });
             let asked = timeout(CANCEL_TIMEOUT, locks.requests.ask(op)).await;

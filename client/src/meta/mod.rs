@@ -5,11 +5,13 @@
 mod calls;
 mod group;
 mod open_session;
+mod renew;
 mod servers;
 mod session;
 mod sessions;
 
 pub(crate) use group::{Failed, Group, unexpected};
 pub(crate) use open_session::open_session;
+pub(crate) use renew::renew;
 pub(crate) use session::Session;
 pub(crate) use sessions::Sessions;

@@ -1,7 +1,8 @@
 //! One session: the numbers of its requests and of its segments.
 //!
-//! Invariants: numbers and segment ids are unique within a session; `acked_below` never passes a
-//! request that may still be sent again.
+//! Invariants: numbers and segment ids are unique within a session, also if another process goes on
+//! with it: none is given while it is sealed; `acked_below` never passes a request that may still
+//! be sent again.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -12,8 +13,9 @@ use weft_proto::{Error, ErrorKind, REQUEST_WINDOW, Result, SegmentId, SessionId}
 
 #[derive(Default)]
 struct Numbers {
-    next: u64,
+    last: u64,
     outstanding: BTreeSet<u64>,
+    sealed: bool,
 }
 
 /// One session and its counters.
@@ -38,6 +40,26 @@ impl Session {
         Self { id, ..Self::default() }
     }
 
+    /// A session with which another process was, up to these numbers.
+    pub(super) fn resumed(id: SessionId, last_request: u64, last_segment: u64) -> Self {
+        let numbers = Numbers { last: last_request, ..Numbers::default() };
+        Self { id, numbers: Mutex::new(numbers), segments: last_segment.into(), ..Self::default() }
+    }
+
+    /// From now on requests wait for a number. Answers the last number of a request and of a
+    /// segment; `None`, with nothing done, if a request is under way.
+    pub fn seal(&self) -> Option<(u64, u64)> {
+        let mut numbers = self.numbers.lock();
+        numbers.sealed = numbers.outstanding.is_empty();
+        numbers.sealed.then(|| (numbers.last, self.segments.load(Ordering::Relaxed)))
+    }
+
+    /// Takes [`Self::seal`] back.
+    pub fn unseal(&self) {
+        self.numbers.lock().sealed = false;
+        self.moved.notify_waiters();
+    }
+
     /// The next number, as soon as it is in the window of what may be outstanding: one request that
     /// waits for another mount holds up those far behind it. Error: `TimedOut`.
     pub async fn number(&self, deadline: Instant) -> Result<Number<'_>> {
@@ -56,12 +78,12 @@ impl Session {
 
     fn number_now(&self) -> Option<Number<'_>> {
         let mut numbers = self.numbers.lock();
-        let number = numbers.next + 1;
+        let number = numbers.last + 1;
         let acked_below = numbers.outstanding.first().copied().unwrap_or(number);
-        if number - acked_below >= REQUEST_WINDOW {
+        if numbers.sealed || number - acked_below >= REQUEST_WINDOW {
             return None;
         }
-        numbers.next = number;
+        numbers.last = number;
         numbers.outstanding.insert(number);
         Some(Number { session: self, number, acked_below })
     }
@@ -98,6 +120,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    const SOON: Duration = Duration::from_secs(1);
+
     #[test]
     fn acked_below_stops_at_the_oldest_outstanding_request() {
         let session = Session::new(SessionId(7));
@@ -115,6 +139,25 @@ mod tests {
         assert_eq!(session.next_segment().seq, 2);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_sealed_session_gives_no_number_and_the_next_process_goes_on_behind_it() {
+        let session = Session::new(SessionId(7));
+        let first = session.number_now().expect("in the window");
+        assert_eq!(session.seal(), None, "a request is under way");
+        drop(first);
+        session.next_segment();
+        assert_eq!(session.seal(), Some((1, 1)));
+        let (waits, ()) = tokio::join!(session.number(Instant::now() + SOON), async {
+            assert!(session.number_now().is_none());
+            session.unseal();
+        });
+        assert_eq!(waits.expect("it is sealed no more").get(), 2);
+        let next = Session::resumed(SessionId(7), 2, 1);
+        let number = next.number_now().expect("in the window");
+        assert_eq!((number.get(), number.acked_below()), (3, 3));
+        assert_eq!(next.next_segment().seq, 2);
+    }
+
     /// The group would refuse them for good, and what they carry would be given up.
     #[tokio::test(start_paused = true)]
     async fn numbers_beyond_the_window_wait_for_the_oldest_request() {
@@ -123,10 +166,10 @@ mod tests {
         for _ in 1..REQUEST_WINDOW {
             session.number_now().expect("in the window");
         }
-        let soon = Instant::now() + Duration::from_secs(1);
+        let soon = Instant::now() + SOON;
         let refused = session.number(soon).await.map(|number| number.get());
         assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::TimedOut));
-        let late = soon + Duration::from_secs(1);
+        let late = soon + SOON;
         let (number, ()) = tokio::join!(session.number(late), async { drop(oldest) });
         let number = number.expect("the oldest is over");
         assert_eq!((number.get(), number.acked_below()), (REQUEST_WINDOW + 1, REQUEST_WINDOW + 1));

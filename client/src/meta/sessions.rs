@@ -96,4 +96,10 @@ impl Sessions {
     pub fn begin(&self, id: SessionId) {
         self.current.send_replace(Arc::new(Session::new(id)));
     }
+
+    /// The same, behind the last numbers that another process used.
+    pub fn resume(&self, id: SessionId, last_request: u64, last_segment: u64) {
+        let session = Session::resumed(id, last_request, last_segment);
+        self.current.send_replace(Arc::new(session));
+    }
 }

@@ -1,6 +1,7 @@
 //! What goes to the metadata group on behalf of operations, in order with what was made and opened
 //! here without asking.
 
+mod hand_over;
 mod make;
 mod open_table;
 mod opens;

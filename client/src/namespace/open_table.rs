@@ -55,6 +55,11 @@ impl Table {
         self.0.range_mut((from, Bound::Unbounded)).take(limit).map(tell).collect()
     }
 
+    /// How often inodes are open, all together.
+    pub(super) fn count(&self) -> usize {
+        self.0.values().map(|open| open.count as usize).sum()
+    }
+
     pub(super) fn maps(&self) -> Vec<InodeId> {
         self.0.iter().filter(|(_, open)| open.needs_right()).map(|(ino, _)| *ino).collect()
     }

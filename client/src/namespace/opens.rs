@@ -14,7 +14,7 @@ use super::requests::Requests;
 use crate::meta::Sessions;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
@@ -32,11 +32,13 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Opens {
     requests: Arc<Requests>,
     sessions: Arc<Sessions>,
-    table: Mutex<Table>,
+    pub(super) table: Mutex<Table>,
     /// Numbers of opens; they grow over all sessions of the mount.
-    last: AtomicU64,
+    pub(super) last: AtomicU64,
     /// Closes that the leader was not told yet.
     closes: Arc<Mutex<Vec<v1::close_op::Item>>>,
+    /// Shared with whoever tells it.
+    pub(super) telling: Arc<()>,
     declarations: watch::Sender<u64>,
     /// How often the rights to map were lost, with the session. Changes under the lock of the
     /// table.
@@ -45,6 +47,8 @@ pub(crate) struct Opens {
     unmapped: watch::Sender<()>,
     /// A new leader waits for the declaration.
     pub declare_now: Notify,
+    /// The session of now was not told what is open: it was of an earlier one.
+    undeclared: AtomicBool,
 }
 
 impl Opens {
@@ -55,10 +59,12 @@ impl Opens {
             table: Mutex::default(),
             last: AtomicU64::new(0),
             closes: Arc::default(),
+            telling: Arc::default(),
             declarations: watch::Sender::new(0),
             losses: AtomicU64::new(0),
             unmapped: watch::Sender::default(),
             declare_now: Notify::new(),
+            undeclared: AtomicBool::new(false),
         }
     }
 
@@ -179,9 +185,10 @@ impl Opens {
             return;
         }
         let (requests, sessions) = (self.requests.clone(), self.sessions.clone());
-        let closes = self.closes.clone();
+        let (closes, telling) = (self.closes.clone(), self.telling.clone());
         tokio::spawn(async move {
             sleep(GATHER_INTERVAL).await;
+            let _until_told = telling;
             let items = std::mem::take(&mut *closes.lock());
             let op = Op::Close(v1::CloseOp { items });
             while let Err(error) = requests.ask(op.clone()).await {
@@ -216,6 +223,20 @@ impl Opens {
         self.declare_now.notify_one();
         // Fails only if the sender is gone, which is `self`.
         let _ = declarations.changed().await;
+    }
+
+    /// The session is another one, which was told nothing yet.
+    pub fn owe_declaration(&self) {
+        self.undeclared.store(true, Ordering::Release);
+    }
+
+    /// Everything was declared in the session of now.
+    pub fn declared(&self) {
+        self.undeclared.store(false, Ordering::Release);
+    }
+
+    pub fn owes_declaration(&self) -> bool {
+        self.undeclared.load(Ordering::Acquire)
     }
 
     /// How many inodes are open.

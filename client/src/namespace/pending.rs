@@ -75,7 +75,7 @@ pub(super) struct Table {
     pub(super) queue: VecDeque<Wanted>,
     pub(super) numbers: VecDeque<Range<u64>>,
     pub(super) reserving: bool,
-    lost: Lost,
+    pub(super) lost: Lost,
     /// Sessions that have ended.
     pub(super) ended: u64,
 }
@@ -84,9 +84,9 @@ pub(super) struct Table {
 #[derive(Default)]
 pub(super) struct Lost {
     /// The last in each directory, which was not synced since.
-    dirs: HashMap<InodeId, Error>,
+    pub(super) dirs: HashMap<InodeId, Error>,
     /// The last anywhere since the filesystem was synced.
-    last: Option<Error>,
+    pub(super) last: Option<Error>,
 }
 
 impl Table {

@@ -114,7 +114,8 @@ impl Publisher {
         }
     }
 
-    pub(super) fn wake(&self) {
+    /// Has what waits be told, if anything does.
+    pub fn wake(&self) {
         self.behind.iter().for_each(Notify::notify_one);
     }
 

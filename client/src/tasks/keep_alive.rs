@@ -3,20 +3,16 @@
 
 use crate::file::Files;
 use crate::locks::Locks;
-use crate::meta::{Group, Session, open_session, unexpected};
+use crate::meta::{Group, Session, open_session, renew};
 use crate::namespace::{Opens, Publisher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
-use weft_proto::v1::meta_reply::Result as Reply;
-use weft_proto::v1::meta_request::Op;
 use weft_proto::{ErrorKind, InodeId, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
-/// One server gets at least this long to answer before another is asked.
-const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Most opens, and most leases, in one piece of a declaration: some 2 MiB, half of what a request
 /// may be.
 const MAX_PIECE: usize = 1 << 16;
@@ -38,7 +34,7 @@ impl KeepAlive {
     pub async fn run(self, mut ttl: Duration) {
         let group = &self.group;
         let mut deaths = group.sessions.deaths();
-        let mut declares = false;
+        let mut declares = self.opens.owes_declaration();
         loop {
             let session = group.sessions.current();
             if *deaths.borrow_and_update() >= session.id {
@@ -63,7 +59,9 @@ impl KeepAlive {
                         declares = true;
                         continue;
                     }
-                    declares = false;
+                    if std::mem::replace(&mut declares, false) {
+                        self.opens.declared();
+                    }
                 }
                 Err(error) if error.kind == ErrorKind::SessionExpired => {
                     group.sessions.died(session.id);
@@ -88,6 +86,7 @@ impl KeepAlive {
         let group = &self.group;
         group.leases.lost();
         self.creates.lost();
+        self.opens.owe_declaration();
         self.opens.lose_rights_to_map();
         if let Some(files) = self.files.upgrade() {
             self.locks.lost_with(over);
@@ -125,7 +124,7 @@ impl KeepAlive {
         let open_files = Some(self.opens.count());
         if !declares {
             let op = v1::RenewOp { open_files, ..Default::default() };
-            return self.renew_with(session, op, ttl).await;
+            return renew(&self.group, session.id, op, ttl).await;
         }
         let declaration = self.opens.begin_declaration();
         let mut leases = write_leases.chunks(MAX_PIECE);
@@ -148,26 +147,11 @@ impl KeepAlive {
                 more,
                 maps: maps_of,
             };
-            let reply = self.renew_with(session, op, ttl).await?;
+            let reply = renew(&self.group, session.id, op, ttl).await?;
             if !more {
                 return Ok(reply);
             }
             piece += 1;
-        }
-    }
-
-    async fn renew_with(
-        &self,
-        session: &Session,
-        op: v1::RenewOp,
-        ttl: Duration,
-    ) -> Result<v1::RenewReply> {
-        let op = Some(Op::Renew(op));
-        let request = v1::MetaRequest { session: session.id.0, op, ..Default::default() };
-        let attempt = (ttl / 4).max(MIN_ATTEMPT_TIMEOUT);
-        match self.group.send(&request, attempt, Instant::now() + ttl).await?.result()? {
-            Reply::Renew(reply) => Ok(reply),
-            _ => Err(unexpected("a renewal")),
         }
     }
 }

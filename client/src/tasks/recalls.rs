@@ -1,6 +1,7 @@
 //! Answers recalls: leases that the leader wants back are revoked here.
 
 use super::release::Releaser;
+use super::supervisor::Supervisor;
 use crate::file::Files;
 use crate::meta::Group;
 use std::sync::{Arc, Weak};
@@ -18,8 +19,13 @@ const RECALLS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Answers recalls for ever.
-pub(crate) async fn run(group: Arc<Group>, releaser: Arc<Releaser>, files: Weak<Files>) {
+/// Answers recalls for ever, each in a task of the mount.
+pub(crate) async fn run(
+    group: Arc<Group>,
+    releaser: Arc<Releaser>,
+    files: Weak<Files>,
+    supervisor: Arc<Supervisor>,
+) {
     let mut seen = 0;
     loop {
         let session = group.sessions.current();
@@ -53,7 +59,7 @@ pub(crate) async fn run(group: Arc<Group>, releaser: Arc<Releaser>, files: Weak<
         for recall in recalls.recalls {
             seen = seen.max(recall.seq);
             let (releaser, files) = (releaser.clone(), files.clone());
-            tokio::spawn(async move { revoke(&releaser, &files, recall).await });
+            supervisor.run(async move { revoke(&releaser, &files, recall).await });
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Gives back leases that this mount has no use for.
 
 use super::release::Releaser;
+use super::supervisor::Supervisor;
 use crate::file::Files;
 use futures_util::stream::{self, StreamExt};
 use std::pin::pin;
@@ -16,22 +17,28 @@ const MAX_BATCH: usize = 4096;
 /// So long nothing more is given up while some of it cannot be flushed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Gives back what is not wanted any more, for ever.
-pub(crate) async fn run(releaser: Arc<Releaser>, files: Weak<Files>) {
+/// Gives back what is not wanted any more, for ever, in tasks of the mount.
+pub(crate) async fn run(releaser: Arc<Releaser>, files: Weak<Files>, supervisor: Arc<Supervisor>) {
     loop {
         releaser.leases.surplus_grew.notified().await;
         sleep(GATHER_INTERVAL).await;
         let Some(files) = files.upgrade() else { return };
         let releaser = releaser.clone();
         // What cannot be flushed now holds up no other.
-        tokio::spawn(async move {
+        supervisor.run(async move {
             let leases = &releaser.leases;
             let surplus = leases.take_surplus().into_iter().map(|(ino, seq)| {
-                releaser.release(&files, Recall { ino: ino.0, seq, ..Default::default() })
+                let (releaser, files) = (&releaser, &files);
+                let recall = Recall { ino: ino.0, seq, ..Default::default() };
+                async move { (ino, releaser.release(files, recall).await) }
             });
             let left = stream::iter(surplus).buffer_unordered(MAX_BATCH).ready_chunks(MAX_BATCH);
             let mut returned = pin!(left.for_each(|items| {
-                releaser.return_items(items.into_iter().flatten().collect())
+                let (inos, items): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+                async {
+                    releaser.return_items(items.into_iter().flatten().collect()).await;
+                    leases.given(inos);
+                }
             }));
             let _ = timeout(FLUSH_TIMEOUT, &mut returned).await;
             leases.shrunk();

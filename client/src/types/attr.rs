@@ -120,6 +120,30 @@ impl Attr {
     }
 }
 
+impl From<Attr> for v1::Attr {
+    fn from(a: Attr) -> Self {
+        Self {
+            ino: a.ino.0,
+            kind: a.kind.to_wire().into(),
+            mode: a.mode,
+            nlink: a.nlink,
+            uid: a.uid,
+            gid: a.gid,
+            rdev: a.rdev,
+            size: a.size,
+            blocks: a.blocks,
+            atime_ns: a.atime_ns,
+            mtime_ns: a.mtime_ns,
+            ctime_ns: a.ctime_ns,
+            btime_ns: a.btime_ns,
+            data_version: a.data_version,
+            inline_bytes: a.inline_bytes,
+            acls: a.acls,
+            no_xattrs: !a.xattrs,
+        }
+    }
+}
+
 impl TryFrom<v1::Attr> for Attr {
     type Error = Error;
     fn try_from(a: v1::Attr) -> Result<Self> {

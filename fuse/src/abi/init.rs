@@ -2,6 +2,7 @@
 
 use super::bytes::{Reader, Record};
 use super::{Errno, Malformed};
+use weft_proto::v1;
 
 /// Major version of the protocol; another cannot be spoken.
 const MAJOR: u32 = 7;
@@ -158,6 +159,25 @@ pub fn negotiate(offer: &Init, wanted: Wanted) -> Result<InitReply, Errno> {
 }
 
 impl InitReply {
+    /// What another process has agreed on, or why this one cannot go on with that: it may be of
+    /// another version.
+    pub fn inherited(agreed: &v1::KernelAgreement) -> Result<Self, String> {
+        let v1::KernelAgreement { minor, flags, max_request } = *agreed;
+        let known = ALWAYS | flag::POSIX_LOCKS | flag::FLOCK_LOCKS | flag::INIT_EXT;
+        if max_request > MAX_REQUEST || flags & !known != 0 || minor > MINOR {
+            return Err(format!(
+                "the kernel was told of what this version does not do: protocol 7.{minor}, flags \
+                 {flags:#x}, requests of {max_request} bytes"
+            ));
+        }
+        Ok(Self { minor, max_readahead: 0, flags, max_pages: 0 })
+    }
+
+    /// The same, for the next process.
+    pub fn agreement(&self) -> v1::KernelAgreement {
+        v1::KernelAgreement { minor: self.minor, flags: self.flags, max_request: MAX_REQUEST }
+    }
+
     pub(super) fn encode(&self, out: &mut Record) {
         out.u32(MAJOR).u32(self.minor).u32(self.max_readahead).u32(self.flags as u32);
         out.u16(MAX_BACKGROUND).u16(CONGESTED).u32(MAX_REQUEST);

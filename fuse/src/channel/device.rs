@@ -4,7 +4,7 @@ use crate::abi::{self, Encoded, InitReply, MAX_REQUEST, Notice, Op, Reply, Wante
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// The longest request: a write, with its header.
@@ -15,6 +15,12 @@ const MOST_PARTS: usize = 1000;
 /// An open `/dev/fuse` that is connected to a mount.
 #[derive(Debug)]
 pub struct Device(File);
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl AsRawFd for Device {
     fn as_raw_fd(&self) -> RawFd {
@@ -27,9 +33,16 @@ impl Device {
         Arc::new(Self(fd.into()))
     }
 
-    /// Reads one request; `None` when the connection is over. Blocks.
-    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    /// Reads one request; `None` when the connection is over, or `goes_on` says no. Blocks.
+    pub(super) fn read(
+        &self,
+        buffer: &mut [u8],
+        goes_on: impl Fn() -> bool,
+    ) -> io::Result<Option<usize>> {
         loop {
+            if !goes_on() {
+                return Ok(None);
+            }
             return match (&self.0).read(buffer) {
                 // What the kernel took back before it was read.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN)) => continue,
@@ -47,7 +60,9 @@ impl Device {
     /// Shakes hands: must be the first that is done with a device.
     pub fn greet(&self, wanted: Wanted) -> io::Result<InitReply> {
         let mut buffer = vec![0; BUFFER];
-        let len = self.read(&mut buffer)?.ok_or_else(|| io::Error::other("the mount is gone"))?;
+        let len = self
+            .read(&mut buffer, || true)?
+            .ok_or_else(|| io::Error::other("the mount is gone"))?;
         let request = abi::decode(&buffer[..len])
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
         let unique = request.header.unique;

@@ -2,6 +2,7 @@
 //! `/dev/fuse`, and io_uring. Which of them a request came by is known here only.
 
 mod device;
+mod gate;
 mod ring;
 mod ring_entry;
 mod ring_queue;
@@ -9,6 +10,7 @@ mod route;
 mod threads;
 
 pub use device::Device;
+pub use gate::Gate;
 pub use ring::Rings;
 pub use route::Route;
 pub use threads::Threads;

@@ -219,7 +219,7 @@ impl Ring {
                 self.set_refused(entry.queue, false);
                 let route = Route::Ring(entry.clone());
                 match entry.request() {
-                    Ok(request) => session.serve(&request, route),
+                    Ok(request) => session.serve(&request, route, &[]),
                     Err(error) => session.refuse(error, entry.header(), &route),
                 }
                 Ok(true)

@@ -329,7 +329,7 @@ impl User for Shared {
 /// The peer's own error, as sent.
 fn failure(head: Bytes) -> Error {
     match v1::ErrorHead::decode(head) {
-        Ok(e) => Error { kind: ErrorKind::from_code(e.code), message: e.message, hint: e.hint },
+        Ok(head) => head.into(),
         Err(e) => Error::new(ErrorKind::Protocol, format!("malformed error of a peer: {e}")),
     }
 }

@@ -337,7 +337,7 @@ impl Session {
             }
             Err(error) => {
                 self.window.served(held, 0);
-                let head = error_head(error);
+                let head = v1::ErrorHead::from(error);
                 let frame = Frame::new(header(Kind::Failure), Head::Message(&head), Vec::new());
                 self.sender.send(frame, Some(0))
             }
@@ -399,7 +399,7 @@ pub(super) async fn refuse(link: Link, error: Error) {
     if check_hello(&hello).is_err() || receiver.head().await.is_err() {
         return;
     }
-    let head = error_head(error);
+    let head = v1::ErrorHead::from(error);
     let header = Header::new(Kind::Failure, hello.op, hello.id);
     sender.send(Frame::new(header, Head::Message(&head), Vec::new()), None);
     sender.close();
@@ -415,10 +415,6 @@ impl User for Nobody {
     }
 
     fn left(&self, _frames: usize, _cost: usize) {}
-}
-
-fn error_head(error: Error) -> v1::ErrorHead {
-    v1::ErrorHead { code: error.kind.code(), message: error.message, hint: error.hint }
 }
 
 /// Returns when `shutdown` is true; never if its sender has gone without saying so.

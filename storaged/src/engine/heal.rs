@@ -8,7 +8,7 @@ use super::entry::JournalEntry;
 use super::ops::{check_payload, run_to_end};
 use super::shared::Core;
 use super::unread::of_medium;
-use super::{BLOCK, Engine};
+use super::{BLOCK, Engine, header};
 use crate::engine::commit::Commit;
 use bytes::Bytes;
 use std::io;
@@ -31,6 +31,26 @@ impl Engine {
         run_to_end(async move {
             let _hold = engine.core.busy.hold(vec![id]).await;
             let old = engine.core.to_be_replaced(id, &checksums).await?;
+            let new = engine.write_new(id, data, checksums, true).await?;
+            engine.swap(id, old, new).await
+        })
+        .await
+    }
+
+    /// Puts a chunk in the place of another under its id, of another length: both happen or
+    /// neither. One that has this length by now stays. Errors as of [`Self::put`]; `NotFound` if
+    /// nothing is here.
+    pub async fn supersede(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        check_payload(id, &data, &checksums)?;
+        self.core.check_writable()?;
+        let engine = self.clone();
+        run_to_end(async move {
+            let core = &engine.core;
+            let _hold = core.busy.hold(vec![id]).await;
+            let old = core.newest(id).await?.ok_or_else(|| core.missing(id))?;
+            if old.place.length == data.len() as u64 {
+                return Ok(());
+            }
             let new = engine.write_new(id, data, checksums, true).await?;
             engine.swap(id, old, new).await
         })
@@ -96,13 +116,29 @@ impl Core {
         }
     }
 
-    /// The blocks of the drive that do not hold what a copy put there. Error: `Io`, the drive is
-    /// away, or too much of it does not read to tell.
+    /// The blocks of the drive that do not hold what a copy put there, header and data. Error:
+    /// `Io`, the drive is away, or too much of it does not read to tell.
     async fn bad_blocks(&self, id: ChunkId, entry: &JournalEntry) -> Result<Vec<u64>> {
         let failed = |e: &io::Error| {
             self.error(ErrorKind::Io, id, &format!("cannot be looked at on the drive: {e}"))
         };
         let (mut bad, mut unread) = (Vec::new(), 0);
+        let mut is_unread = |e: &io::Error| {
+            unread += 1;
+            of_medium(e) && unread <= MAX_UNREAD
+        };
+        let header = header::encode(self.superblock.read().salt, id, entry);
+        let blocks = header.as_ref().chunks(BLOCK as usize);
+        for (block, expected) in (entry.place.extents[0].block..).zip(blocks) {
+            let good = match self.device.read(block * BLOCK, BLOCK as usize).wait().await {
+                Ok(found) => found.as_ref() == expected,
+                Err(e) if is_unread(&e) => false,
+                Err(e) => return Err(failed(&e)),
+            };
+            if !good {
+                bad.push(block);
+            }
+        }
         let mut sums = &entry.checksums[..];
         for (at, bytes) in entry.place.locate(0, entry.place.length) {
             let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
@@ -118,10 +154,7 @@ impl Core {
             for (at, sum) in (at..).step_by(BLOCK as usize).zip(own) {
                 let good = match self.device.read(at, BLOCK as usize).wait().await {
                     Ok(block) => weft_erasure::verify_blocks(block.as_ref(), &[*sum]).is_ok(),
-                    Err(e) if of_medium(&e) && unread < MAX_UNREAD => {
-                        unread += 1;
-                        false
-                    }
+                    Err(e) if is_unread(&e) => false,
                     Err(e) => return Err(failed(&e)),
                 };
                 if !good {

@@ -6,6 +6,7 @@
 //! one in RocksDB.
 
 use super::entry::{JournalEntry, Place, take_u64};
+use super::scrub::Scrub;
 use quick_cache::{Weighter, sync::Cache};
 use rocksdb::{
     BlockBasedOptions, Cache as BlockCache, DB, Direction, ErrorKind as Kind, IteratorMode,
@@ -23,6 +24,8 @@ const TARGET: &[u8] = b"m/target";
 const APPLIED: &[u8] = b"m/applied";
 /// Blocks that the drive cannot read: u64 each, little-endian, ascending.
 const UNREADABLE: &[u8] = b"m/unreadable";
+/// How far a scrub has come: [`Scrub::encode`].
+const SCRUB: &[u8] = b"m/scrub";
 const CHUNK: u8 = b'c';
 const BLOCK_CACHE: usize = 32 << 20;
 const ENTRY_CACHE: u64 = 32 << 20;
@@ -151,6 +154,18 @@ impl Index {
             UNREADABLE,
             blocks.iter().flat_map(|block| block.to_le_bytes()).collect::<Vec<_>>(),
         );
+        self.write(batch)
+    }
+
+    /// How far a scrub has come. What cannot be understood, as of a later version, begins anew.
+    pub fn scrub(&self) -> Result<Scrub> {
+        Ok(self.meta(SCRUB)?.and_then(|found| Scrub::decode(&found)).unwrap_or_default())
+    }
+
+    /// Sets what [`Self::scrub`] answers; durable with the next changes that are.
+    pub fn set_scrub(&self, scrub: Scrub) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(SCRUB, scrub.encode());
         self.write(batch)
     }
 

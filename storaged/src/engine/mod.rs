@@ -42,17 +42,20 @@ mod options;
 mod probe;
 mod readers;
 mod rebuild;
+mod scrub;
 mod shared;
 mod signature;
 mod start;
 mod superblock;
 mod unread;
 mod uring;
+mod verify;
 mod worker;
 
 pub use device::{BLOCK, Device, Done};
 pub use ops::{ListPage, Range};
 pub use options::{DISCARD_RATE, TargetOptions, Tuning};
+pub use scrub::Scrub;
 pub use signature::{Content, Inspection, inspect};
 pub use superblock::Superblock;
 pub use unread::Unread;
@@ -122,6 +125,7 @@ impl Engine {
             commits: core.counters.commits.load(Ordering::Relaxed),
             stalled_ms: self.stalled().as_millis() as u64,
             opened: core.opened,
+            scrub: Some(self.scrub().into()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a target does for others: put, get, delete, fence, list, verify.
+//! What a target does for others: put, get, delete, fence, list.
 //!
 //! Invariant: a put or delete that began runs to its end, even when its caller is gone, so that no
 //! space is lost.
@@ -61,6 +61,11 @@ impl Engine {
     /// Whether the chunk is here.
     pub async fn has(&self, id: ChunkId) -> Result<bool> {
         Ok(self.core.lookup(id).await?.is_some())
+    }
+
+    /// Bytes of the chunk; `None` if it is not here.
+    pub async fn length(&self, id: ChunkId) -> Result<Option<u64>> {
+        Ok(self.core.lookup(id).await?.map(|entry| entry.place.length))
     }
 
     async fn put_checked(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
@@ -185,32 +190,6 @@ impl Engine {
         let (items, more) = blocking(move || core.index.list(after, session, limit)).await?;
         Ok(ListPage { items, more })
     }
-
-    /// Reads a range (0 bytes: from `off` to the end), compares it with its checksums, counts and
-    /// logs what does not match. Answers the offset of the first bad block.
-    pub async fn verify(&self, id: ChunkId, off: u64, len: u64) -> Result<Option<u64>> {
-        let core = &self.core;
-        let entry = core.lookup(id).await?.ok_or_else(|| core.missing(id))?;
-        let len = if len == 0 { entry.place.length.saturating_sub(off) } else { len };
-        let range = core.get(id, off, len).await?;
-        let mut sums = &range.checksums[..];
-        let mut at = off;
-        for piece in &range.data {
-            let (own, rest) = sums.split_at(piece.len() / BLOCK as usize);
-            if let Err(block) = weft_erasure::verify_blocks(piece, own) {
-                let bad = at + block as u64 * BLOCK;
-                core.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(
-                    target = %core.path.display(), chunk = %id, offset = bad,
-                    "chunk is corrupt on the drive"
-                );
-                return Ok(Some(bad));
-            }
-            sums = rest;
-            at += piece.len() as u64;
-        }
-        Ok(None)
-    }
 }
 
 impl Core {
@@ -247,7 +226,7 @@ impl Core {
         (free, chunk)
     }
 
-    async fn get(self: &Arc<Self>, id: ChunkId, off: u64, len: u64) -> Result<Range> {
+    pub(super) async fn get(self: &Arc<Self>, id: ChunkId, off: u64, len: u64) -> Result<Range> {
         let _reading = Reading::enter(self, id);
         let entry = self.lookup(id).await?.ok_or_else(|| self.missing(id))?;
         let length = entry.place.length;
@@ -308,7 +287,7 @@ impl Core {
 
     /// Tells a drive that failed once from one that is gone or takes no writes any more: the latter
     /// counts as failed, so that the cluster goes round it.
-    async fn after_error(&self, e: &io::Error) {
+    pub(super) async fn after_error(&self, e: &io::Error) {
         if matches!(e.raw_os_error(), Some(libc::EROFS | libc::EPERM)) {
             return self.fail(format!("the drive is read-only: {e}"));
         }
@@ -326,13 +305,13 @@ impl Core {
 }
 
 /// Keeps the chunk's space from being reused.
-struct Reading<'a> {
+pub(super) struct Reading<'a> {
     core: &'a Core,
     id: ChunkId,
 }
 
 impl<'a> Reading<'a> {
-    fn enter(core: &'a Core, id: ChunkId) -> Self {
+    pub(super) fn enter(core: &'a Core, id: ChunkId) -> Self {
         core.readers.enter(id);
         Self { core, id }
     }
@@ -387,7 +366,7 @@ pub(super) async fn run_to_end<T: Send + 'static>(
     tokio::spawn(work).await.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     tokio::task::spawn_blocking(work)

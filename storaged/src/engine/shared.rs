@@ -6,6 +6,7 @@ use super::device::Device;
 use super::discard::Discard;
 use super::index::Index;
 use super::readers::Readers;
+use super::scrub::Scrub;
 use super::superblock::Superblock;
 use parking_lot::{Mutex, RwLock};
 use rangemap::RangeInclusiveSet;
@@ -32,6 +33,7 @@ pub(super) struct Core {
     pub opened: u64,
     /// Sessions that have ended, by id. Only the committer adds to them.
     pub fenced: RwLock<RangeInclusiveSet<u64>>,
+    pub scrub: Mutex<Scrub>,
     /// Why nothing can be written any more.
     pub failure: Mutex<Option<String>>,
 }

@@ -131,6 +131,7 @@ impl Engine {
         let allocator = Arc::new(Mutex::new(allocator));
         let thread = |e| Error::new(ErrorKind::Io, format!("{name}: starting a thread: {e}"));
         let discard = Discard::start(device.clone(), allocator.clone(), path).map_err(thread)?;
+        let scrub = Mutex::new(index.scrub()?);
         let core = Arc::new(Core {
             path: path.to_path_buf(),
             device,
@@ -144,6 +145,7 @@ impl Engine {
             counters: Counters::default(),
             opened: rand::random(),
             fenced: RwLock::default(),
+            scrub,
             failure: Mutex::new(None),
         });
         core.counters.chunks.store(chunks, Ordering::Relaxed);

@@ -15,10 +15,10 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 use v1::control_server::{Control, ControlServer};
 use weft_net::{Body, Identity, Peer, Peers};
-use weft_proto::{ErrorKind, Result, Uuid, v1};
+use weft_proto::{ChunkId, ErrorKind, Result, Uuid, v1};
 use weft_storaged::engine::TargetOptions;
 use weft_storaged::nvmeof::Roots;
-use weft_storaged::{Config, Daemon, Target};
+use weft_storaged::{Clock, Config, Daemon, Target};
 
 const CLUSTER: Uuid = Uuid([7; 16]);
 const SIZE: u64 = 32 << 20;
@@ -269,8 +269,13 @@ async fn serves_without_metadata(dir: &Path, bytes: &[u8]) {
     let list = v1::ListRequest { target: 1, after: None, session: 1, limit: 10 };
     let listed = peer.call(&list, soon()).await.unwrap();
     assert_eq!(listed.items[0].length, 33 * 4096);
-    let report =
-        v1::ReportCorruptRequest { target: 1, chunk: Some(id(1, 5, 0).into()), off: 0, len: 0 };
+    let report = v1::ReportCorruptRequest {
+        target: 1,
+        chunk: Some(id(1, 5, 0).into()),
+        off: 0,
+        len: 0,
+        length: 0,
+    };
     peer.call(&report, soon()).await.unwrap();
     assert_eq!(stat(&peer, 1).await.checksum_errors, 0);
     let delete =
@@ -485,5 +490,63 @@ async fn a_target_behind_a_fabric_goes_and_comes_with_its_path() {
     put(&peer, 1, 6, 1).await.unwrap();
     metadata.1.beats.send_modify(Vec::clear);
     metadata.wait_for_beat(|b| b.failed.is_empty() && b.targets.len() == 1).await;
+    daemon.stop().await.unwrap();
+}
+
+/// Changes one byte of the block of a drive in which `needle` lies.
+fn damage(drive: &Path, needle: &[u8]) {
+    let all = std::fs::read(drive).unwrap();
+    let at = all.chunks(4096).position(|block| block.windows(needle.len()).any(|w| w == needle));
+    let at = at.expect("it is on the drive") as u64 * 4096 + 40;
+    let file = std::fs::OpenOptions::new().write(true).open(drive).unwrap();
+    file.write_all_at(&[all[at as usize] ^ 1], at).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// What follows the magic number in the header of a chunk, up to its id.
+fn header_of(drive: &Path, chunk: ChunkId) -> Vec<u8> {
+    let all = std::fs::read(drive).unwrap();
+    let is = |block: &&[u8]| block.starts_with(b"WEFTCHK\n") && block[24..41] == chunk.to_bytes();
+    all.chunks(4096).find(is).expect("it is on the drive")[8..41].to_vec()
+}
+
+/// A block and a header have changed on the drive. Scrub goes on behind a restart, and says when it
+/// was through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_reads_is_read_by_scrub() {
+    let dir = tempdir().unwrap();
+    let metadata = Metadata::default();
+    let addresses = vec![metadata.serve().await];
+    let drive = dir.path().join("a");
+    let config = |scrub_period| {
+        let mut config = Config::new("s1", "127.0.0.1:0", addresses.clone());
+        config.targets = vec![Target::new(&drive, Some(SIZE))];
+        (config.scrub_period, config.clock) = (scrub_period, Clock(|| 1_234_567));
+        config
+    };
+    make(&config(0).targets[0].options());
+    let daemon = run(config(0)).await;
+    metadata.wait_for_beat(|b| b.targets.len() == 1).await;
+    for seq in 1..=6 {
+        put(&daemon.peer(), 1, seq, 3).await.unwrap();
+    }
+    daemon.stop().await.unwrap();
+    let beats = metadata.1.beats.borrow().clone();
+    let scrubs = || beats.iter().flat_map(|b| &b.targets).filter_map(|t| t.scrub);
+    assert!(scrubs().count() > 0 && scrubs().all(|scrub| scrub.last_s == 0), "it is off");
+
+    let (bytes, _) = data(id(1, 2, 0), 3, 0);
+    damage(&drive, &bytes[4096..8192]);
+    damage(&drive, &[b"WEFTCHK\n", &header_of(&drive, id(1, 5, 0))[..]].concat());
+    let daemon = run(config(1)).await;
+    let beat = metadata
+        .wait_for_beat(|b| b.targets.iter().any(|t| t.scrub.is_some_and(|s| s.last_s > 0)))
+        .await;
+    assert_eq!(beat.targets[0].scrub.unwrap().last_s, 1_234_567);
+    let found = metadata.wait_for_beat(|b| b.damaged.len() >= 2).await;
+    let mut found: Vec<ChunkId> =
+        found.damaged.iter().map(|d| d.chunk.unwrap().try_into().unwrap()).collect();
+    found.sort_unstable();
+    assert_eq!(found, [id(1, 2, 0), id(1, 5, 0)]);
     daemon.stop().await.unwrap();
 }

@@ -246,6 +246,60 @@ fn a_bad_block_is_not_given_to_the_next() {
     });
 }
 
+/// Data is whole; but a lost index would be made anew without the chunk.
+#[test]
+fn a_chunk_whose_header_is_damaged_is_healed() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let mut image = worked(dir.path(), &superblock);
+    let member = Superblock { cluster: Uuid([3; 16]), ..superblock.clone() };
+    let index = dir.path().join("index");
+    copy_index(&dir.path().join("whole"), &index).unwrap();
+    let chunk = id(0, LEFT.start, 0);
+    let is =
+        |block: &&mut [u8]| block.starts_with(b"WEFTCHK\n") && block[24..41] == chunk.to_bytes();
+    let header = image.chunks_mut(4096).find(is).expect("it is there");
+    header[100] ^= 1;
+    let (drive, recorder) = Drive::new(image, 1, None);
+    let engine = start(drive, &member, &index).unwrap();
+    runtime().block_on(async {
+        let (bytes, sums) = data(chunk, 5, 0);
+        assert_eq!(engine.verify(chunk, 0, 5 * 4096).await.unwrap(), None, "its data");
+        assert_eq!(engine.verify(chunk, 0, 0).await.unwrap(), Some(0));
+        assert!(engine.heal(chunk, bytes.clone(), sums.clone()).await.unwrap());
+        assert_eq!(engine.verify(chunk, 0, 0).await.unwrap(), None);
+        assert!(!engine.heal(chunk, bytes, sums).await.unwrap(), "it is whole");
+    });
+    drop(engine);
+    let (drive, _) = Drive::new(recorder.contents(), 1, None);
+    assert!(has_all(&start(drive, &member, &dir.path().join("none")).unwrap()));
+}
+
+/// What is under its name is not what it should be, if only by its length.
+#[test]
+fn a_chunk_of_another_length_is_superseded_at_once() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    let chunk = id(0, 1, 0);
+    let (bytes, sums) = data(chunk, 7, 1);
+    runtime().block_on(async {
+        let none = engine.supersede(chunk, bytes.clone(), sums.clone()).await.unwrap_err();
+        assert_eq!(none.kind, ErrorKind::NotFound);
+        put(&engine, 1, 0).await.unwrap();
+        assert_eq!(engine.length(chunk).await.unwrap(), Some(5 * 4096));
+        engine.supersede(chunk, bytes.clone(), sums.clone()).await.unwrap();
+        assert_eq!(engine.length(chunk).await.unwrap(), Some(7 * 4096));
+        // One of that length stays, whatever it holds.
+        let (other, sums) = data(chunk, 7, 2);
+        engine.supersede(chunk, other, sums).await.unwrap();
+    });
+    drop(engine);
+    let (drive, _) = Drive::new(recorder.contents(), 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("none")).unwrap();
+    let found = runtime().block_on(engine.get(chunk, 0, 7 * 4096)).unwrap();
+    assert_eq!(found.data.concat(), bytes[..]);
+}
+
 /// What fails here and there, or all over the drive, or in a large part of it, may come back.
 #[test]
 fn what_fails_otherwise_is_tried_for_ever() {

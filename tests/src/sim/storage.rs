@@ -174,6 +174,8 @@ impl Host {
             (format!("0.0.0.0:{}", self.port), format!("{}:{}", self.name, self.port));
         let mut config = Config::new(self.name, listen, self.metadata.clone());
         config.advertise = Some(public);
+        // It would be at a target beside the thread on which those work.
+        config.scrub_period = 0;
         config.targets.push(Target::new("/simulated", None));
         let daemon = Daemon::bind(config, sim::transport()).await?;
         let (_stop, stopped) = watch::channel(false);

@@ -1,0 +1,81 @@
+//! What `weft mount` is asked for.
+
+use super::options::{MountOptions, io_uring, mount_options, yes_or_no};
+use crate::control::ClusterArgs;
+use crate::size::Size;
+use std::path::PathBuf;
+use weft_fuse::IoUring;
+
+/// Mount a cluster; returns when the mount is usable
+///
+/// The mount is served by a background process, which ends when it is unmounted.
+#[derive(clap::Args, Clone, Debug)]
+#[command(mut_arg("cluster", |arg| arg.required(false).required_unless_present("takeover")))]
+#[command(after_help = "Examples:
+  weft mount --cluster 10.0.0.1:7100,10.0.0.2:7100,10.0.0.3:7100 /datasets
+  weft umount /datasets
+  weft mount -o suid,dev --cluster 10.0.0.1:7100 /srv/root  # set-user-id programs, device nodes
+  weft mount --foreground --cluster 127.0.0.1:7100 /mnt     # for a service manager
+  weft mount --takeover /datasets  # this version goes on with the mount; programs notice nothing")]
+pub struct Args {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Where to mount: an empty folder
+    #[arg(value_name = "MNT")]
+    pub mount_point: PathBuf,
+    /// Serve the mount in this process instead of a background one; ends on SIGTERM or unmount
+    #[arg(long)]
+    pub foreground: bool,
+    /// Go on with a mount in place of the process that serves it, with the settings it was mounted
+    /// with: for a new version of this program. Open files, locks and mappings stay as they are
+    #[arg(long)]
+    pub takeover: bool,
+    /// Mount over a folder that is not empty; what it holds is hidden meanwhile
+    #[arg(long)]
+    pub allow_nonempty: bool,
+    /// Let other users use the mount [default: yes when root mounts, else no]
+    #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
+    pub allow_other: Option<bool>,
+    /// Options that all mounts have: suid, dev, noexec, ro, noatime, dirsync, and their opposites;
+    /// hard or soft=SECONDS. By default set-user-id bits and device nodes have no effect, only root
+    /// may give them one; access times are kept as by relatime; that an empty file was made is
+    /// durable a moment later, or when it or its folder is synced; and what needs a cluster that
+    /// does not answer waits for it (hard), unless its process is killed. With soft it fails after
+    /// so long
+    #[arg(short, long, value_name = "OPTION,..", value_parser = mount_options)]
+    pub options: Option<MountOptions>,
+    /// Name of this client in the cluster's list of sessions [default: host:MNT]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Most memory for data that was read ahead
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub cache: Size,
+    /// Most memory for data that was written and is not durable yet
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub write_buffer: Size,
+    /// How far the kernel reads ahead of a sequential reader (raising it needs root)
+    #[arg(long, value_name = "SIZE", default_value = "512KiB")]
+    pub read_ahead: Size,
+    /// Threads that take requests from the kernel [default: the cores, from 2 to 4]
+    #[arg(long, value_name = "N")]
+    pub fuse_threads: Option<usize>,
+    /// Take requests over io_uring: where the kernel has it switched on, always, or never. `on`
+    /// switches it on for the whole machine, which needs root
+    #[arg(long, value_name = "auto|on|off", default_value = "auto", value_parser = io_uring)]
+    pub io_uring: IoUring,
+    /// Threads that work on them [default: the cores, from 2 to 4]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub workers: usize,
+    /// Where the background process logs [default for root: /var/log/weft/mount-MNT.log]
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Seconds to wait for the cluster
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub timeout: u64,
+    /// Seconds that SIGTERM leaves it to make durable what was written; what is not then is lost
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub stop_timeout: u64,
+    /// Report the outcome on standard output, for the process that started this one
+    #[arg(long, hide = true)]
+    pub notify: bool,
+}

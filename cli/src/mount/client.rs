@@ -1,0 +1,38 @@
+//! The client behind a mount.
+
+use super::args::Args;
+use super::options::MountOptions;
+use crate::mounts::MountRecord;
+use anyhow::Result;
+use std::path::Path;
+use std::time::Duration;
+use tokio::sync::watch;
+use weft_client::Filesystem;
+use weft_fuse::Mounted;
+
+/// A mount that is served here.
+pub struct Started {
+    pub fs: Filesystem,
+    pub mounted: Mounted,
+    pub record: MountRecord,
+    /// Turns true when this process is told to stop.
+    pub told: watch::Receiver<bool>,
+}
+
+/// What `args` ask of the client of a mount at `path`.
+pub fn client_options(
+    args: &Args,
+    path: &Path,
+    metadata: Vec<String>,
+) -> Result<weft_client::Options> {
+    let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    let mut options = weft_client::Options::new(metadata, weft_net::tcp());
+    options.client_name = args.name.clone().unwrap_or_else(|| format!("{host}:{}", path.display()));
+    options.cache_bytes = usize::try_from(args.cache.0)?;
+    options.write_buffer_bytes = usize::try_from(args.write_buffer.0)?;
+    let MountOptions { flags, soft } = args.options.unwrap_or_default();
+    options.op_deadline = soft.map_or(Duration::MAX, Duration::from_secs);
+    options.access_times = !flags.noatime && !flags.read_only;
+    options.dir_sync = flags.dirsync;
+    Ok(options)
+}

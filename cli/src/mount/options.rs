@@ -1,0 +1,55 @@
+//! Options of `weft mount` as text.
+
+use std::fmt;
+use weft_fuse::{IoUring, MountFlags};
+
+pub fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("write yes or no".into()),
+    }
+}
+
+/// What follows `-o`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MountOptions {
+    pub flags: MountFlags,
+    /// Seconds after which an operation that finds no cluster fails; else it waits.
+    pub soft: Option<u64>,
+}
+
+impl fmt::Display for MountOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.soft {
+            Some(seconds) => write!(f, "{},soft={seconds}", self.flags),
+            None => write!(f, "{},hard", self.flags),
+        }
+    }
+}
+
+pub fn mount_options(text: &str) -> Result<MountOptions, String> {
+    let mut options = MountOptions::default();
+    for option in text.split(',') {
+        match option.split_once('=') {
+            _ if option == "hard" => options.soft = None,
+            Some(("soft", seconds)) => match seconds.parse() {
+                Ok(seconds @ 1..) => options.soft = Some(seconds),
+                _ => return Err(format!("soft={seconds}: write whole seconds, as soft=60")),
+            },
+            _ if option == "soft" => return Err("say after how many seconds, as soft=60".into()),
+            _ if options.flags.set(option) => {}
+            _ => return Err(format!("there is no option {option:?}")),
+        }
+    }
+    Ok(options)
+}
+
+pub fn io_uring(text: &str) -> Result<IoUring, String> {
+    match text {
+        "auto" => Ok(IoUring::Auto),
+        "on" => Ok(IoUring::On),
+        "off" => Ok(IoUring::Off),
+        _ => Err("write auto, on or off".into()),
+    }
+}

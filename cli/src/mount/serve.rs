@@ -1,0 +1,213 @@
+//! Serves a mount until it is taken away, or another process takes over.
+
+use super::args::Args;
+use super::client::{Started, client_options};
+use super::{background, hand_over, take_over};
+use crate::daemon;
+use crate::logging::LogArgs;
+use crate::mounts::MountRecord;
+use crate::output::describe;
+use anyhow::{Context, Result, bail};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::watch;
+use weft_client::Filesystem;
+use weft_fuse::Mounted;
+
+/// A process that has handed its mount over waits so long for the kernel to forget what it was
+/// told.
+const NOTICES_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How serving has ended.
+enum Ended {
+    Unmounted,
+    HandedOver,
+}
+
+/// Serves the mount until it is unmounted, a signal comes, or another process takes over.
+pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
+    daemon::raise_descriptor_limit();
+    let runtime = daemon::runtime(args.workers)?;
+    let settings = background::settings(args, log, args.log_file.as_deref());
+    let started = match args.takeover {
+        true => runtime.block_on(take_over::take_over(args, settings)),
+        false => runtime.block_on(start(args, settings)),
+    };
+    if args.notify
+        && let Err(error) = background::notify(&started)
+    {
+        // Whoever started it is gone; the mount is used by others.
+        tracing::warn!("nobody hears that it was started: {}", describe(&error));
+    }
+    let served = started.and_then(|started| {
+        daemon::tell_manager("READY=1");
+        let limit = Duration::from_secs(args.stop_timeout);
+        let record = started.record.clone();
+        match runtime.block_on(until_ended(started, limit)) {
+            // The record is the other process's now.
+            Ok(Ended::HandedOver) => Ok(()),
+            ended => {
+                let ended = ended.map(drop);
+                record.end(&ended)?;
+                ended
+            }
+        }
+    });
+    // A request that is still stuck must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
+}
+
+async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
+    let path = weft_fuse::check_mount_point(&args.mount_point, args.allow_nonempty)?;
+    let options = client_options(args, &path, args.cluster.cluster.clone())?;
+    let limit = Duration::from_secs(args.timeout);
+    let cluster = args.cluster.cluster.join(", ");
+    let fs = tokio::time::timeout(limit, Filesystem::connect(options))
+        .await
+        .with_context(|| {
+            format!(
+                "no metadata leader answered at {cluster} for {limit:?}; is the cluster running?"
+            )
+        })?
+        .with_context(|| format!("cannot open a session with {cluster}"))?;
+    let mut fuse = weft_fuse::Options {
+        cluster: args.cluster.cluster.join(","),
+        allow_nonempty: args.allow_nonempty,
+        read_ahead_kib: u32::try_from(args.read_ahead.0 >> 10)?,
+        io_uring: args.io_uring,
+        flags: args.options.unwrap_or_default().flags,
+        ..Default::default()
+    };
+    fuse.allow_other = args.allow_other.unwrap_or(fuse.allow_other);
+    fuse.threads = args.fuse_threads.unwrap_or(fuse.threads);
+    match mount(fs.clone(), path, fuse, limit).await {
+        Ok(mounted) => {
+            let (path, cluster) = (mounted.path().to_owned(), args.cluster.cluster.clone());
+            let record = MountRecord::of_this_process(path, cluster, settings);
+            let saved = record.and_then(|record| {
+                let told = daemon::shutdown_on_signal()?;
+                record.save().map(|()| (record, told))
+            });
+            match saved {
+                Ok((record, told)) => {
+                    tracing::info!("mounted at {}", record.path.display());
+                    Ok(Started { fs, mounted, record, told })
+                }
+                // A mount that nobody can find does not stay behind.
+                Err(e) => {
+                    take_away(mounted.path().to_owned()).await;
+                    let _ = fs.shutdown().await;
+                    Err(e)
+                }
+            }
+        }
+        Err(e) => {
+            let _ = fs.shutdown().await;
+            Err(e)
+        }
+    }
+}
+
+/// Mounts and makes sure that the mount answers.
+async fn mount(
+    fs: Filesystem,
+    path: PathBuf,
+    options: weft_fuse::Options,
+    limit: Duration,
+) -> Result<Mounted> {
+    let mounted =
+        tokio::task::spawn_blocking(move || weft_fuse::mount(fs, &path, &options)).await??;
+    let path = mounted.path().to_owned();
+    let probe = tokio::task::spawn_blocking(move || std::fs::metadata(path));
+    let answer = tokio::time::timeout(limit, probe).await;
+    let failed = match answer {
+        Ok(Ok(Ok(_))) => return Ok(mounted),
+        Ok(Ok(Err(e))) => format!("the new mount answers {e}"),
+        Ok(Err(e)) => format!("the new mount cannot be asked: {e}"),
+        Err(_) => format!("the new mount does not answer for {limit:?}"),
+    };
+    let _ = mounted.unmount(true);
+    bail!("{failed}; the log says more (try --log debug)")
+}
+
+/// Ends when the mount is taken away and what was written is durable, or another process has taken
+/// over; or, with an error, `limit` after a signal.
+async fn until_ended(started: Started, limit: Duration) -> Result<Ended> {
+    let (mut told, abandon) = (started.told.clone(), started.mounted.abandon());
+    let handover = started.mounted.handover();
+    let too_late = async move {
+        signalled(&mut told).await;
+        tokio::time::sleep(limit).await;
+    };
+    tokio::select! {
+        ended = served(started) => ended,
+        () = too_late => {
+            if handover.is_over() {
+                return Ok(Ended::HandedOver);
+            }
+            // Nobody is to wait for this process, nor it for them.
+            abandon();
+            bail!("told to stop, and not everything that was written is durable after {limit:?}")
+        }
+    }
+}
+
+async fn served(started: Started) -> Result<Ended> {
+    let Started { fs, mounted, record, told: mut signal } = started;
+    let (path, handover) = (mounted.path().to_owned(), mounted.handover());
+    let mut session = tokio::task::spawn_blocking(move || mounted.join());
+    let ended = tokio::select! {
+        ended = &mut session => Some(ended?),
+        () = signalled(&mut signal) => None,
+        () = hand_over::when_asked(&fs, &handover, &record) => Some(Ok(())),
+    };
+    if handover.is_over() {
+        fs.leave();
+        // What the kernel was to forget it is told before this process ends.
+        let told = tokio::time::timeout(NOTICES_TIMEOUT, handover.notices_sent()).await;
+        if told.is_err() {
+            tracing::warn!("the kernel still uses pages that it was to forget");
+        }
+        tracing::info!("another process serves {} now", path.display());
+        return Ok(Ended::HandedOver);
+    }
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            take_away(path.clone()).await;
+            // Files that are still open keep a detached mount going; what they wrote is flushed
+            // below, and the kernel ends the mount with this process.
+            let wait = tokio::time::timeout(Duration::from_secs(5), session).await;
+            wait.unwrap_or(Ok(Ok(())))?
+        }
+    };
+    tracing::info!("unmounted {}", path.display());
+    fs.shutdown().await.context("some written data could not be made durable")?;
+    ended.with_context(|| format!("the FUSE connection of {} broke", path.display()))?;
+    Ok(Ended::Unmounted)
+}
+
+async fn signalled(shutdown: &mut watch::Receiver<bool>) {
+    // An error means that nobody can signal any more: wait for the unmount alone.
+    if shutdown.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Unmounts, lazily if files are open.
+async fn take_away(path: PathBuf) {
+    let unmount = move || match weft_fuse::unmount(&path, false) {
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+            tracing::warn!("files in {} are open; detaching it anyway", path.display());
+            weft_fuse::unmount(&path, true)
+        }
+        other => other,
+    };
+    match tokio::task::spawn_blocking(unmount).await {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => tracing::warn!("cannot unmount: {e}"),
+        Err(e) => tracing::warn!("cannot unmount: {e}"),
+    }
+}

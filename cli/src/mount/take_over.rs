@@ -1,0 +1,118 @@
+//! A process takes a mount over from the one that serves it: `weft mount --takeover`.
+
+use super::args::Args;
+use super::background;
+use super::client::{Started, client_options};
+use super::hand_over::{SERVE_TIMEOUT, TRY_TIMEOUT};
+use super::words::{VERSION, hear, say, take, told};
+use crate::daemon;
+use crate::mounts::{self, MountRecord};
+use crate::progress::Progress;
+use anyhow::{Context, Result, bail, ensure};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use weft_client::Filesystem;
+use weft_fuse::{Inherited, mount_at};
+use weft_proto::{Uuid, v1};
+
+/// The other process gets so long for each of its words.
+const WORD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A process that has closed its socket because it dies has ended after so long.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Starts the process that goes on with a mount, with the settings that it has. Returns when that
+/// serves.
+pub fn start(args: &Args) -> Result<()> {
+    let record = served_at(&args.mount_point)?;
+    let path = &record.path;
+    let own = record.settings.iter().find_map(|setting| setting.strip_prefix("--log-file="));
+    let log_file = match (&args.log_file, own) {
+        (Some(file), _) => std::path::absolute(file)?,
+        (None, Some(file)) => file.into(),
+        (None, None) => mounts::default_log(path)?,
+    };
+    let _progress = Progress::new(format!("taking over {}", path.display()));
+    let mut settings = record.settings.clone();
+    settings.push("--takeover".into());
+    background::start_to_take_over(&background::arguments(&settings, path), path, &log_file)
+}
+
+/// The mount at a path, which a process of this user serves that can hand it over.
+fn served_at(mount_point: &Path) -> Result<MountRecord> {
+    let path = weft_fuse::resolve_mount_point(mount_point)
+        .with_context(|| format!("mount point {} does not exist", mount_point.display()))?;
+    let at = path.display();
+    ensure!(mount_at(&path)?.is_some_and(|m| m.is_weft()), "no weft filesystem is mounted at {at}");
+    let record = mounts::find(&path)?.filter(|record| record.process.alive());
+    let Some(record) = record else {
+        bail!("no process of this user serves {at}; if it has died: weft umount {at}, and mount it")
+    };
+    ensure!(
+        !record.settings.is_empty(),
+        "process {}, which serves {at}, is of a version that hands no mount over: unmount it, and \
+         mount it anew",
+        record.process.pid
+    );
+    Ok(record)
+}
+
+/// Takes the mount over, which was mounted with `settings`.
+pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
+    let old = served_at(&args.mount_point)?;
+    let mut socket = UnixStream::connect(old.socket()?)
+        .await
+        .with_context(|| format!("process {} hands nothing over", old.process.pid))?;
+    let software = format!("weft {}", env!("CARGO_PKG_VERSION"));
+    say(&mut socket, &v1::TakeoverRequest { version: VERSION, software }).await?;
+    let offer: v1::TakeoverOffer = hear(&mut socket, WORD_TIMEOUT).await?;
+    told(offer.error)?;
+    let record = MountRecord::of_this_process(old.path.clone(), offer.metadata.clone(), settings)?;
+    let (path, cluster) = (record.path.clone(), Uuid::from_slice(&offer.cluster));
+    let options = client_options(args, &path, offer.metadata)?;
+    let limit = Duration::from_secs(args.timeout);
+    let successor = tokio::time::timeout(limit, Filesystem::succeed(options, cluster))
+        .await
+        .with_context(|| format!("no metadata server answered for {limit:?}"))??;
+
+    say(&mut socket, &v1::TakeoverWord::default()).await?;
+    let state: v1::MountState = hear(&mut socket, 2 * TRY_TIMEOUT).await?;
+    let given = Instant::now();
+    told(state.error)?;
+    let agreed = state.agreed.context("the mount came without what the kernel has agreed to")?;
+    let inherited = Inherited::new(take(&socket, WORD_TIMEOUT).await?);
+    let client = state.client.context("the mount came without its state")?;
+    if let Err(error) = successor.adopt(client, inherited.content_cache()).await {
+        let told = v1::TakeoverWord { error: Some(error.clone().into()) };
+        // The other end hears it from the end of the conversation, too.
+        let _ = say(&mut socket, &told).await;
+        return Err(error).context("this process cannot go on with the mount");
+    }
+    let threads = args.fuse_threads.unwrap_or(weft_fuse::Options::default().threads);
+    let requests = state.requests.into_iter().map(|request| request.to_vec()).collect();
+    let prepared = inherited.prepare(successor.filesystem(), &path, threads, requests, agreed)?;
+    let told = daemon::shutdown_on_signal()?;
+    // Who unmounts it from here on waits for this process; if the other goes on, it says so.
+    record.save()?;
+    if let Err(error) = say(&mut socket, &v1::TakeoverWord::default()).await {
+        not_taken_back(&mut socket, &old, given).await.context(error)?;
+    }
+    // From here on nobody else serves it.
+    let fs = successor.begin();
+    let mounted = prepared.serve();
+    tracing::info!("took {} over from process {}", path.display(), old.process.pid);
+    Ok(Started { fs, mounted, record, told })
+}
+
+/// The other process was not told that this one serves. Errors: it goes on, or may do so.
+async fn not_taken_back(socket: &mut UnixStream, old: &MountRecord, given: Instant) -> Result<()> {
+    if let Ok(word) = hear::<v1::TakeoverWord>(socket, WORD_TIMEOUT).await {
+        told(word.error)?;
+    }
+    // It closed the conversation without a word: it has died, or is about to. It did not go on
+    // before: it waits longer than that.
+    ensure!(given.elapsed() < SERVE_TIMEOUT, "this came too late");
+    ensure!(old.process.wait(DEATH_TIMEOUT), "process {} serves on", old.process.pid);
+    Ok(())
+}

@@ -1,0 +1,343 @@
+//! Another process goes on with a mount while programs use it.
+
+// How long calls take in real time is part of what is shown.
+#![allow(clippy::disallowed_methods)]
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+use weft_proto::v1;
+use weft_tests::{Cluster, eventually, path, weft, weft_binary, weft_ok};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TAKEOVERS: usize = 12;
+
+/// Works until its input ends, with everything that a process can hold of a filesystem, and checks
+/// that nothing is lost; says how often, and how long the slowest round took.
+const LOAD: &str = r#"
+import fcntl, mmap, os, select, sqlite3, struct, sys, time
+d = sys.argv[1]
+log = os.open(d + "/log", os.O_CREAT | os.O_RDWR | os.O_APPEND)
+gone = os.open(d + "/gone", os.O_CREAT | os.O_RDWR)
+os.write(gone, b"still here")
+os.unlink(d + "/gone")
+lock = os.open(d + "/lock", os.O_CREAT | os.O_RDWR)
+fcntl.lockf(lock, fcntl.LOCK_EX)
+mapped = os.open(d + "/mapped", os.O_CREAT | os.O_RDWR)
+os.ftruncate(mapped, 1 << 20)
+memory = mmap.mmap(mapped, 1 << 20)
+db = sqlite3.connect(d + "/db", isolation_level=None)
+db.execute("pragma journal_mode=wal")
+db.execute("create table t (n integer)")
+os.mkdir(d + "/many")
+for i in range(2000):
+    os.close(os.open(d + "/many/%d" % i, os.O_CREAT | os.O_WRONLY))
+listing = os.scandir(d + "/many")
+listed = [next(listing).name]
+unsynced = os.open(d + "/unsynced", os.O_CREAT | os.O_RDWR)
+print("ready", flush=True)
+n, slowest = 0, 0
+while not select.select([0], [], [], 0)[0]:
+    begun = time.monotonic()
+    with open(d + "/new", "w") as f:
+        f.write("round %d" % n)
+    os.rename(d + "/new", d + "/f%d" % (n % 20))
+    with open(d + "/f%d" % (n % 20)) as f:
+        assert f.read() == "round %d" % n
+    os.write(log, b"round %d\n" % n)
+    os.fsync(log)
+    os.pwrite(unsynced, struct.pack("<Q", n), 8 * n)
+    memory[n % 1000 * 8:][:8]
+    memory[n % 1000 * 8:n % 1000 * 8 + 8] = struct.pack("<Q", n)
+    db.execute("insert into t values (?)", (n,))
+    assert os.pread(gone, 99, 0) == b"still here"
+    listed += [e.name for e in [next(listing, None)] if e]
+    slowest = max(slowest, time.monotonic() - begun)
+    n += 1
+assert os.pread(log, 1 << 30, 0) == b"".join(b"round %d\n" % i for i in range(n))
+assert os.pread(unsynced, 1 << 30, 0) == b"".join(struct.pack("<Q", i) for i in range(n))
+listed += [e.name for e in listing]
+assert sorted(listed, key=int) == [str(i) for i in range(2000)]
+memory.flush()
+with open(d + "/mapped", "rb") as f:
+    stored = f.read()
+for i in range(max(0, n - 1000), n):
+    assert struct.unpack_from("<Q", stored, i % 1000 * 8)[0] == i
+assert db.execute("select count(*), sum(n) from t").fetchone() == (n, n * (n - 1) // 2)
+assert db.execute("pragma integrity_check").fetchone() == ("ok",)
+print("%d rounds, the slowest took %.3f s" % (n, slowest), flush=True)
+"#;
+
+/// Waits for a lock; says when it has it.
+const WAITER: &str = r#"
+import fcntl, sys
+f = open(sys.argv[1], "r+")
+print("waits", flush=True)
+fcntl.lockf(f, fcntl.LOCK_EX)
+print("has it", flush=True)
+"#;
+
+struct Program {
+    child: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    fn start(script: &str, argument: &Path) -> Result<Self> {
+        let mut child = Command::new("python3")
+            .args(["-c", script, path(argument)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let said = BufReader::new(child.stdout.take().context("no output")?).lines();
+        Ok(Self { child, said })
+    }
+
+    fn hear(&mut self) -> Result<String> {
+        Ok(self.said.next().context("it has ended")??)
+    }
+
+    /// What it says when its input ends.
+    fn end(mut self) -> Result<String> {
+        drop(self.child.stdin.take());
+        let said = self.hear()?;
+        ensure!(self.child.wait()?.success(), "it says {said:?}, and fails");
+        Ok(said)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
+    }
+
+    /// Waits until it waits in the kernel for the mount.
+    fn await_request(&self) -> Result<()> {
+        eventually(PATIENCE, "a request that waits", || {
+            let stack = fs::read_to_string(format!("/proc/{}/stack", self.child.id())).ok()?;
+            stack.contains("fuse_setlk").then_some(())
+        })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
+    let dir = cluster.mnt().join(name);
+    fs::create_dir(&dir)?;
+    Ok(dir)
+}
+
+/// Whoever has a file open, mapped, locked or removed notices nothing; nor does who waits for a
+/// lock, and a signal still ends that wait. Servers and daemons are restarted meanwhile, too.
+#[test]
+fn a_mount_goes_from_process_to_process_under_load() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let dir = folder(&cluster, "work")?;
+    let mut load = Program::start(LOAD, &dir)?;
+    ensure!(load.hear()? == "ready");
+    let [mut waiter, mut signalled] =
+        [Program::start(WAITER, &dir.join("lock"))?, Program::start(WAITER, &dir.join("lock"))?];
+    for program in [&mut waiter, &mut signalled] {
+        ensure!(program.hear()? == "waits");
+        program.await_request()?;
+    }
+    let mut served = vec![cluster.pid_of_mount(cluster.mnt())?];
+    let log_len = || fs::metadata(dir.join("log")).map_or(0, |m| m.len());
+    for round in 0..TAKEOVERS {
+        let before = log_len();
+        eventually(PATIENCE, "some rounds", || (log_len() > before + 100).then_some(()))?;
+        weft_ok(&["mount", "--takeover", path(cluster.mnt())])?;
+        let now = cluster.pid_of_mount(cluster.mnt())?;
+        ensure!(!served.contains(&now), "round {round}: {now} in {served:?}");
+        eventually(PATIENCE, "the process before has ended", || {
+            let last = served.last()?;
+            let status = fs::read_to_string(format!("/proc/{last}/status"));
+            status.map_or(true, |text| text.contains("State:\tZ")).then_some(())
+        })?;
+        served.push(now);
+        match round {
+            2..6 => cluster.kill_storage(round - 2)?,
+            6 | 8 => drop(cluster.kill_leader()?),
+            9 => {
+                signalled.signal(Signal::SIGTERM)?;
+                ensure!(!signalled.child.wait()?.success(), "a signal ended no wait");
+            }
+            _ => continue,
+        }
+        cluster.start_again()?;
+        cluster.await_targets("up", 6)?;
+    }
+    waiter.await_request()?;
+    println!("{TAKEOVERS} takeovers: {}", load.end()?);
+    ensure!(waiter.hear()? == "has it");
+    drop(waiter);
+    cluster.await_clean()?;
+    weft_ok(&["umount", path(cluster.mnt())])?;
+    ensure!(weft(&["mount", "--takeover", path(cluster.mnt())])?.status.code() == Some(1));
+    Ok(())
+}
+
+/// As a process that is to go on with the mount, which the test gives up at any point.
+struct Successor(UnixStream);
+
+impl Successor {
+    fn connect(cluster: &Cluster) -> Result<Self> {
+        let (folder, pid) = (run_folder()?, cluster.pid_of_mount(cluster.mnt())?);
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if name.starts_with(&format!("{pid}-")) && name.ends_with(".sock") {
+                return Ok(Self(UnixStream::connect(&path)?));
+            }
+        }
+        bail!("{pid} has no socket in {}", folder.display())
+    }
+
+    fn say(&mut self, message: &impl prost::Message) -> Result<()> {
+        let bytes = message.encode_to_vec();
+        self.0.write_all(&u32::try_from(bytes.len())?.to_le_bytes())?;
+        Ok(self.0.write_all(&bytes)?)
+    }
+
+    fn hear<M: prost::Message + Default>(&mut self) -> Result<M> {
+        let mut len = [0; 4];
+        self.0.read_exact(&mut len)?;
+        let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
+        self.0.read_exact(&mut bytes)?;
+        Ok(M::decode(&bytes[..])?)
+    }
+
+    /// Asks, and takes the state; the mount waits from then on.
+    fn take(&mut self) -> Result<v1::MountState> {
+        self.say(&v1::TakeoverRequest { version: 1, software: "a test".into() })?;
+        let offer: v1::TakeoverOffer = self.hear()?;
+        ensure!(offer.error.is_none() && offer.metadata.len() == 3, "{offer:?}");
+        self.say(&v1::TakeoverWord::default())?;
+        self.hear()
+    }
+}
+
+fn run_folder() -> Result<PathBuf> {
+    let folder = std::env::var_os("WEFT_RUN_DIR").map_or_else(|| "/run/weft".into(), PathBuf::from);
+    Ok(folder.join("mounts"))
+}
+
+/// Nobody else serves it, so it goes on where it was.
+#[test]
+fn a_mount_that_nobody_takes_over_goes_on() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let dir = folder(&cluster, "work")?;
+    let served = cluster.pid_of_mount(cluster.mnt())?;
+    let mut load = Program::start(LOAD, &dir)?;
+    ensure!(load.hear()? == "ready");
+    let mut waiter = Program::start(WAITER, &dir.join("lock"))?;
+    ensure!(waiter.hear()? == "waits");
+    waiter.await_request()?;
+
+    // Of another version; what cannot be understood; gone at each step.
+    let mut other = Successor::connect(&cluster)?;
+    other.say(&v1::TakeoverRequest { version: 99, ..Default::default() })?;
+    ensure!(other.hear::<v1::TakeoverOffer>()?.error.is_some());
+    for garbage in [&[0xff; 64][..], &[8, 0, 0, 0, 0xff, 0xff], b""] {
+        Successor::connect(&cluster)?.0.write_all(garbage)?;
+    }
+    for _ in 0..5 {
+        let mut successor = Successor::connect(&cluster)?;
+        let state = successor.take()?;
+        ensure!(state.error.is_none(), "{:?}", state.error);
+        let client = state.client.context("no state")?;
+        ensure!(client.session > 0 && !client.files.is_empty() && !client.locks.is_empty());
+        ensure!(state.requests.len() == 1, "{} wait for a lock", state.requests.len());
+    }
+    // It says that it cannot.
+    let mut unable = Successor::connect(&cluster)?;
+    unable.take()?;
+    let error = Some(v1::ErrorHead { code: 5, message: "no".into(), ..Default::default() });
+    unable.say(&v1::TakeoverWord { error })?;
+    ensure!(unable.0.read(&mut [0; 64])? > 0, "the descriptor");
+
+    println!("{}", load.end()?);
+    ensure!(waiter.hear()? == "has it");
+    ensure!(cluster.pid_of_mount(cluster.mnt())? == served);
+    weft_ok(&["mount", "--takeover", path(cluster.mnt())])?;
+    cluster.await_clean()
+}
+
+/// Without a cluster that answers nothing can be committed first.
+#[test]
+fn a_takeover_in_an_outage_fails_and_costs_nothing() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let dir = folder(&cluster, "work")?;
+    let mut load = Program::start(LOAD, &dir)?;
+    ensure!(load.hear()? == "ready");
+    let served = cluster.pid_of_mount(cluster.mnt())?;
+    let mut successor = Successor::connect(&cluster)?;
+    successor.say(&v1::TakeoverRequest { version: 1, software: "a test".into() })?;
+    successor.hear::<v1::TakeoverOffer>()?;
+    let paused = cluster.pause_metadata()?;
+    successor.say(&v1::TakeoverWord::default())?;
+    let state: v1::MountState = successor.hear()?;
+    let error = state.error.context("the mount came to rest without a cluster")?;
+    ensure!(error.message.contains("go on") || error.message.contains("to rest"), "{error:?}");
+    drop(paused);
+    println!("{}", load.end()?);
+    ensure!(cluster.pid_of_mount(cluster.mnt())? == served);
+    weft_ok(&["mount", "--takeover", path(cluster.mnt())])?;
+    cluster.await_clean()
+}
+
+/// It is told to stop while another process has its state, and is the one that serves still.
+#[test]
+fn a_mount_that_is_offered_and_told_to_stop_stops() -> Result<()> {
+    let cluster = Cluster::start()?;
+    fs::write(cluster.mnt().join("f"), "kept")?;
+    let served = cluster.pid_of_mount(cluster.mnt())?;
+    let mut successor = Successor::connect(&cluster)?;
+    successor.take()?;
+    kill(served, Signal::SIGTERM)?;
+    eventually(PATIENCE, "the mount is gone", || {
+        weft_fuse::mount_at(cluster.mnt()).ok()?.is_none().then_some(())
+    })?;
+    let mut rest = Vec::new();
+    successor.0.read_to_end(&mut rest)?;
+    ensure!(rest.len() > 5, "it was not told that the offer is taken back: {rest:?}");
+    ensure!(successor.say(&v1::TakeoverWord::default()).is_err());
+    cluster.start_again()?;
+    ensure!(fs::read(cluster.mnt().join("f"))? == b"kept");
+    cluster.await_opens(&[0])
+}
+
+/// Whatever becomes of the command, one process serves.
+#[test]
+fn a_takeover_whose_command_is_killed_is_made_or_not() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let dir = folder(&cluster, "work")?;
+    let mut load = Program::start(LOAD, &dir)?;
+    ensure!(load.hear()? == "ready");
+    for after in 0..30 {
+        let mut command = Command::new(weft_binary())
+            .args(["mount", "--takeover", path(cluster.mnt())])
+            .stderr(Stdio::null())
+            .spawn()?;
+        // At any point of what takes some 20 ms.
+        std::thread::sleep(Duration::from_millis(after));
+        command.kill()?;
+        command.wait()?;
+    }
+    println!("{}", load.end()?);
+    eventually(PATIENCE, "a takeover at rest", || {
+        weft_ok(&["mount", "--takeover", path(cluster.mnt())]).ok()
+    })?;
+    cluster.await_clean()?;
+    weft_ok(&["umount", path(cluster.mnt())]).map(drop)
+}
