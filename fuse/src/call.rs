@@ -11,7 +11,7 @@ use crate::abi::{Answer, Errno, Header, opcode};
 use crate::channel::Route;
 use crate::handler::{Handler, Work};
 use crate::proc::is_killed;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The kernel forgets the pages that they replace only
-/// when it is told that they succeeded, so they are answered when they have ended and not before.
+/// The kernel forgets the pages that they replace only when it is told that they succeeded, so they
+/// are answered when they have ended and not before.
 const REPLACE_PAGES: [u32; 3] =
     [opcode::FALLOCATE, opcode::COPY_FILE_RANGE, opcode::COPY_FILE_RANGE_64];
 /// How often a waiting request whose caller got a signal looks whether that was killed.
@@ -182,11 +182,7 @@ impl Waiting {
         }
         if let Some(at) = table.early.iter().position(|unique| *unique == call.header.unique) {
             table.early.remove(at);
-            if let Some(heard) = &call.heard {
-                heard.came.store(true, Ordering::Release);
-            }
-            drop(table);
-            call.clone().interrupt();
+            call.clone().interrupt(table);
         }
     }
 
@@ -221,14 +217,7 @@ impl Waiting {
     pub fn interrupt(&self, unique: u64) {
         let mut table = self.table.lock();
         match table.calls.get(&unique).cloned() {
-            Some(call) => {
-                // Under the lock: who answers it looks at this under the same.
-                if let Some(heard) = &call.heard {
-                    heard.came.store(true, Ordering::Release);
-                }
-                drop(table);
-                call.interrupt();
-            }
+            Some(call) => call.interrupt(table),
             None => {
                 if table.early.len() == EARLY {
                     table.early.pop_front();
@@ -341,8 +330,11 @@ impl Call {
         self.answer(&Err(Errno(libc::EINTR)));
     }
 
-    fn interrupt(self: Arc<Self>) {
+    fn interrupt(self: Arc<Self>, table: MutexGuard<'_, Table>) {
         if let Some(heard) = &self.heard {
+            // Under the lock: who answers it looks at this under the same.
+            heard.came.store(true, Ordering::Release);
+            drop(table);
             heard.signal.notify_one();
         }
         if REPLACE_PAGES.contains(&self.header.opcode) {

@@ -72,12 +72,12 @@ impl Default for Options {
 
 /// A mounted filesystem. Dropping it leaves it mounted until the process ends.
 pub struct Mounted {
-    path: PathBuf,
-    session: Arc<Session>,
-    device: Arc<Device>,
-    threads: Threads,
-    notifier: Notifier,
-    agreed: InitReply,
+    pub(crate) path: PathBuf,
+    pub(crate) session: Arc<Session>,
+    pub(crate) device: Arc<Device>,
+    pub(crate) threads: Threads,
+    pub(crate) notifier: Notifier,
+    pub(crate) agreed: InitReply,
 }
 
 impl fmt::Debug for Mounted {
@@ -87,17 +87,6 @@ impl fmt::Debug for Mounted {
 }
 
 impl Mounted {
-    pub(crate) fn new(
-        path: PathBuf,
-        session: Arc<Session>,
-        device: Arc<Device>,
-        threads: Threads,
-        notifier: Notifier,
-        agreed: InitReply,
-    ) -> Self {
-        Self { path, session, device, threads, notifier, agreed }
-    }
-
     /// What stops the serving, for another process to go on.
     pub fn handover(&self) -> Handover {
         Handover {
@@ -214,7 +203,7 @@ fn serve(
     let channel = if over_io_uring { "io_uring" } else { "/dev/fuse" };
     tracing::info!("FUSE 7.{} over {channel}, flags {:#x}", agreed.minor, agreed.flags);
     let (path, device) = (path.to_owned(), device.clone());
-    Ok(Mounted::new(path, session, device, threads, notifier, agreed))
+    Ok(Mounted { path, session, device, threads, notifier, agreed })
 }
 
 /// Makes what io_uring needs before the kernel is told that it will be used.

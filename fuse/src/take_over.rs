@@ -62,7 +62,8 @@ impl Inherited {
         let agreed = InitReply::inherited(&agreed).map_err(|e| failed(io::Error::other(e)))?;
         let threads = Threads::start(&session, &device, threads, None, Gate::closed());
         let threads = threads.map_err(failed)?;
-        Ok(Prepared(Mounted::new(path.to_owned(), session, device, threads, notifier, agreed)))
+        let path = path.to_owned();
+        Ok(Prepared(Mounted { path, session, device, threads, notifier, agreed }))
     }
 }
 

@@ -95,13 +95,14 @@ fn a_drained_target_is_empty_and_one_that_was_out_comes_back() -> Result<()> {
         let target = targets.iter().find(|t| t["id"] == id).context("no such target")?;
         target["chunks"].as_u64().context("no chunks are told")
     };
-    let emptied = |id| {
-        weft_tests::eventually(LIMIT, "the target is empty", || {
-            (chunks(id).ok()? == 0).then_some(())
-        })
-        .with_context(|| format!("the last was {:?}", cluster.overview()))
+    // As the daemon last said.
+    let holds = |id, some: bool| {
+        let what = if some { "something is on the target" } else { "the target is empty" };
+        weft_tests::eventually(LIMIT, what, || ((chunks(id).ok()? > 0) == some).then_some(()))
+            .with_context(|| format!("the last was {:?}", cluster.overview()))
     };
-    ensure!(chunks(3)? > 0, "nothing was on target 3");
+    let emptied = |id| holds(id, false);
+    holds(3, true)?;
     cluster.target("drain", 3)?;
     emptied(3)?;
     await_whole(&cluster)?;
@@ -118,6 +119,7 @@ fn a_drained_target_is_empty_and_one_that_was_out_comes_back() -> Result<()> {
     // It is as good as any other.
     fill(&cluster.mnt().join("b"), 200)?;
     let b = data::digest_tree(&cluster.mnt().join("b"))?;
+    holds(5, true)?;
     cluster.target("drain", 5)?;
     emptied(5)?;
     await_whole(&cluster)?;

@@ -131,10 +131,13 @@ impl Drop for Program {
     }
 }
 
-fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
-    let dir = cluster.mnt().join(name);
+/// [`LOAD`], which has begun, and its folder.
+fn under_load(cluster: &Cluster) -> Result<(Program, PathBuf)> {
+    let dir = cluster.mnt().join("work");
     fs::create_dir(&dir)?;
-    Ok(dir)
+    let mut load = Program::start(LOAD, &dir)?;
+    ensure!(load.hear()? == "ready");
+    Ok((load, dir))
 }
 
 /// Whoever has a file open, mapped, locked or removed notices nothing; nor does who waits for a
@@ -142,9 +145,7 @@ fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
 #[test]
 fn a_mount_goes_from_process_to_process_under_load() -> Result<()> {
     let cluster = Cluster::start()?;
-    let dir = folder(&cluster, "work")?;
-    let mut load = Program::start(LOAD, &dir)?;
-    ensure!(load.hear()? == "ready");
+    let (load, dir) = under_load(&cluster)?;
     let [mut waiter, mut signalled] =
         [Program::start(WAITER, &dir.join("lock"))?, Program::start(WAITER, &dir.join("lock"))?];
     for program in [&mut waiter, &mut signalled] {
@@ -236,10 +237,8 @@ fn run_folder() -> Result<PathBuf> {
 #[test]
 fn a_mount_that_nobody_takes_over_goes_on() -> Result<()> {
     let cluster = Cluster::start()?;
-    let dir = folder(&cluster, "work")?;
     let served = cluster.pid_of_mount(cluster.mnt())?;
-    let mut load = Program::start(LOAD, &dir)?;
-    ensure!(load.hear()? == "ready");
+    let (load, dir) = under_load(&cluster)?;
     let mut waiter = Program::start(WAITER, &dir.join("lock"))?;
     ensure!(waiter.hear()? == "waits");
     waiter.await_request()?;
@@ -277,9 +276,7 @@ fn a_mount_that_nobody_takes_over_goes_on() -> Result<()> {
 #[test]
 fn a_takeover_in_an_outage_fails_and_costs_nothing() -> Result<()> {
     let cluster = Cluster::start()?;
-    let dir = folder(&cluster, "work")?;
-    let mut load = Program::start(LOAD, &dir)?;
-    ensure!(load.hear()? == "ready");
+    let (load, _) = under_load(&cluster)?;
     let served = cluster.pid_of_mount(cluster.mnt())?;
     let mut successor = Successor::connect(&cluster)?;
     successor.say(&v1::TakeoverRequest { version: 1, software: "a test".into() })?;
@@ -321,9 +318,7 @@ fn a_mount_that_is_offered_and_told_to_stop_stops() -> Result<()> {
 #[test]
 fn a_takeover_whose_command_is_killed_is_made_or_not() -> Result<()> {
     let cluster = Cluster::start()?;
-    let dir = folder(&cluster, "work")?;
-    let mut load = Program::start(LOAD, &dir)?;
-    ensure!(load.hear()? == "ready");
+    let (load, _) = under_load(&cluster)?;
     for after in 0..30 {
         let mut command = Command::new(weft_binary())
             .args(["mount", "--takeover", path(cluster.mnt())])

@@ -16,8 +16,8 @@ struct Directory {
 pub(super) struct Directories(Mutex<HashMap<HandleId, Directory>>);
 
 impl Directories {
-    pub fn insert(&self, id: HandleId, ino: InodeId) {
-        self.0.lock().insert(id, Directory { ino, end: 0 });
+    pub fn insert(&self, id: HandleId, ino: InodeId, end: u64) {
+        self.0.lock().insert(id, Directory { ino, end });
     }
 
     pub fn len(&self) -> usize {
@@ -32,11 +32,6 @@ impl Directories {
             end: of.end,
         };
         self.0.lock().iter().map(open).collect()
-    }
-
-    /// One of [`Self::hand_over`].
-    pub fn adopt(&self, id: HandleId, ino: InodeId, end: u64) {
-        self.0.lock().insert(id, Directory { ino, end });
     }
 
     pub fn ino(&self, id: HandleId) -> Result<InodeId> {

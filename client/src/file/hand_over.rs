@@ -13,12 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_proto::{InodeId, Result, v1};
 
-/// All that is open.
-pub(crate) struct OpenOnes {
-    pub files: Vec<v1::OpenFile>,
-    pub directories: Vec<v1::OpenDirectory>,
-}
-
 impl Files {
     /// How many handles are open, of files and directories.
     pub fn handles_open(&self) -> usize {
@@ -27,7 +21,7 @@ impl Files {
 
     /// All that is open, if everything that was written is committed, or given up, and nothing is
     /// in doubt; else the inode of which that is not so.
-    pub fn at_rest(&self) -> Result<OpenOnes, InodeId> {
+    pub fn at_rest(&self) -> Result<(Vec<v1::OpenFile>, Vec<v1::OpenDirectory>), InodeId> {
         let mut files: Vec<_> =
             self.all().iter().map(|file| self.file_at_rest(file)).collect::<Result<_, _>>()?;
         let place = |ino| files.binary_search_by_key(&ino, |file| InodeId(of(file)));
@@ -40,7 +34,7 @@ impl Files {
         for (at, handle) in placed.collect::<Result<Vec<_>, _>>()? {
             files[at].handles.push(handle);
         }
-        Ok(OpenOnes { files, directories: self.directories.hand_over() })
+        Ok((files, self.directories.hand_over()))
     }
 
     fn file_at_rest(&self, file: &File) -> Result<v1::OpenFile, InodeId> {
@@ -58,9 +52,13 @@ impl Files {
     }
 
     /// Takes [`Self::at_rest`] over. Errors: `Protocol` if it makes no sense.
-    pub fn adopt(&self, open: OpenOnes) -> Result<()> {
+    pub fn adopt(
+        &self,
+        files: Vec<v1::OpenFile>,
+        directories: Vec<v1::OpenDirectory>,
+    ) -> Result<()> {
         let opens = &self.context.opens;
-        for file in open.files {
+        for file in files {
             let v1::OpenFile { attr, layout, failure, may_map, handles } = file;
             let reply = v1::OpenReply { attr, layout, ..v1::OpenReply::default() };
             let (attr, layout) = attr_and_layout(&reply)?;
@@ -79,9 +77,9 @@ impl Files {
             }
             self.adopt_file(file, handles.len());
         }
-        for v1::OpenDirectory { number, ino, end } in open.directories {
+        for v1::OpenDirectory { number, ino, end } in directories {
             opens.adopt(InodeId(ino), false);
-            self.directories.adopt(HandleId(number), InodeId(ino), end);
+            self.directories.insert(HandleId(number), InodeId(ino), end);
         }
         Ok(())
     }

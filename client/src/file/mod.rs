@@ -39,7 +39,6 @@ mod write;
 
 pub(crate) use context::Context;
 pub(crate) use copy::copy_range;
-pub(crate) use hand_over::OpenOnes;
 pub(crate) use inode::File;
 pub(crate) use set_attr::set_attr;
 pub(crate) use table::{Entered, Files};

@@ -101,7 +101,7 @@ impl Files {
             opens.end(ino);
             return Err(error);
         }
-        self.directories.insert(id, ino);
+        self.directories.insert(id, ino, 0);
         Ok(id)
     }
 

@@ -10,7 +10,7 @@
 //! other in between, once it was told that it may ([`super::Successor`]).
 
 use super::facade::Filesystem;
-use crate::meta::renew;
+use crate::meta::{RENEWAL_INTERVAL, renew};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -18,8 +18,6 @@ use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 
 /// How often is looked whether the mount is at rest.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
-/// Between two signs of life.
-const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Filesystem {
     /// Has the group know of everything that was written and locked, as far as that is possible by
@@ -65,10 +63,8 @@ impl Filesystem {
         let (group, ttl) = (self.inner.group.clone(), self.inner.ttl());
         let showing = tokio::spawn(async move {
             loop {
-                let (sent, op) = (Instant::now(), v1::RenewOp::default());
-                if let Ok(reply) = renew(&group, group.sessions.current().id, op, ttl).await {
-                    group.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
-                }
+                // The next one is tried.
+                let _ = renew(&group, group.sessions.current().id, <_>::default(), ttl).await;
                 sleep(RENEWAL_INTERVAL.min(ttl / 4)).await;
             }
         });
@@ -101,7 +97,7 @@ impl Filesystem {
         let (last_ticket, locks) = inner.locks.at_rest().ok_or("a lock is being changed")?;
         let (last_request, last_segment) =
             session.seal().ok_or("a request to the cluster is under way")?;
-        let open = inner.files.at_rest().map_err(|ino| {
+        let (files, directories) = inner.files.at_rest().map_err(|ino| {
             session.unseal();
             format!("inode {ino} is in use")
         })?;
@@ -114,8 +110,8 @@ impl Filesystem {
             last_ticket,
             leases,
             surplus,
-            files: open.files,
-            directories: open.directories,
+            files,
+            directories,
             locks,
             lost,
             last_lost,

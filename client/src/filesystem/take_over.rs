@@ -3,12 +3,10 @@
 use super::facade::{CONNECT_TIMEOUT, Filesystem};
 use crate::Options;
 use crate::cache::ContentCache;
-use crate::file::OpenOnes;
 use crate::meta::renew;
 use crate::options::after;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 use tracing::info;
 use weft_proto::{Error, ErrorKind, Result, SessionId, Uuid, v1};
 
@@ -55,16 +53,14 @@ impl Successor {
         inner.group.sessions.resume(SessionId(session), last_request, last_segment);
         inner.group.leases.adopt(&state.leases, &state.surplus);
         inner.opens.resume(last_open);
-        inner.files.adopt(OpenOnes { files: state.files, directories: state.directories })?;
+        inner.files.adopt(state.files, state.directories)?;
         inner.locks.adopt(state.last_ticket, state.locks);
         inner.creates.adopt(state.lost, state.last_lost);
         inner.pages.set_cache(content_cache);
         // The leader answers, and the session lives.
-        let (sent, op) = (Instant::now(), v1::RenewOp::default());
+        let op = v1::RenewOp::default();
         let reply = renew(&inner.group, SessionId(session), op, RENEWAL_TIMEOUT).await?;
-        let ttl = Duration::from_millis(reply.ttl_ms.max(1));
-        inner.group.leases.renewed(sent, ttl);
-        inner.has_session(ttl, self.cluster);
+        inner.has_session(Duration::from_millis(reply.ttl_ms.max(1)), self.cluster);
         Ok(())
     }
 

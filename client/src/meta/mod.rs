@@ -12,6 +12,6 @@ mod sessions;
 
 pub(crate) use group::{Failed, Group, unexpected};
 pub(crate) use open_session::open_session;
-pub(crate) use renew::renew;
+pub(crate) use renew::{RENEWAL_INTERVAL, renew};
 pub(crate) use session::Session;
 pub(crate) use sessions::Sessions;

@@ -3,16 +3,15 @@
 
 use crate::file::Files;
 use crate::locks::Locks;
-use crate::meta::{Group, Session, open_session, renew};
+use crate::meta::{Group, RENEWAL_INTERVAL, Session, open_session, renew};
 use crate::namespace::{Opens, Publisher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tracing::{debug, warn};
 use weft_proto::{ErrorKind, InodeId, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
-const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Most opens, and most leases, in one piece of a declaration: some 2 MiB, half of what a request
 /// may be.
 const MAX_PIECE: usize = 1 << 16;
@@ -50,10 +49,8 @@ impl KeepAlive {
                 }
                 false => Vec::new(),
             };
-            let sent = Instant::now();
             match self.renew(&session, declares, write_leases, ttl).await {
                 Ok(reply) => {
-                    group.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
                     ttl = Duration::from_millis(reply.ttl_ms.max(1));
                     if reply.need_declare && !declares {
                         declares = true;

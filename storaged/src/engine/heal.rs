@@ -1,6 +1,6 @@
-//! Puts a chunk anew whose copy on the drive is damaged.
+//! Puts a chunk anew whose copy on the drive is damaged, or is another's.
 //!
-//! Invariants: a copy that is whole is never replaced; the old copy stays what it was until the new
+//! Invariants: the old copy stays what it was until the new
 //! one is durable, whenever the power goes; blocks that did not hold what was written to them are
 //! not used again while the target is open, and are found again by whoever meets them after that.
 
@@ -21,25 +21,8 @@ const MAX_PLACES: usize = 4;
 const MAX_UNREAD: usize = 64;
 
 impl Engine {
-    /// Puts a chunk in the place of itself, somewhere else on the drive: both happen or neither.
-    /// Errors as of [`Self::put`]; `Exists` if what is here has other checksums, `NotFound` if
-    /// nothing is.
-    pub async fn replace(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
-        check_payload(id, &data, &checksums)?;
-        self.core.check_writable()?;
-        let engine = self.clone();
-        run_to_end(async move {
-            let _hold = engine.core.busy.hold(vec![id]).await;
-            let old = engine.core.to_be_replaced(id, &checksums).await?;
-            let new = engine.write_new(id, data, checksums, true).await?;
-            engine.swap(id, old, new).await
-        })
-        .await
-    }
-
-    /// Puts a chunk in the place of another under its id, of another length: both happen or
-    /// neither. One that has this length by now stays. Errors as of [`Self::put`]; `NotFound` if
-    /// nothing is here.
+    /// Puts a chunk in the place of whatever is here under its id, somewhere else on the drive:
+    /// both happen or neither. Errors as of [`Self::put`]; `NotFound` if nothing is here.
     pub async fn supersede(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
         check_payload(id, &data, &checksums)?;
         self.core.check_writable()?;
@@ -48,17 +31,15 @@ impl Engine {
             let core = &engine.core;
             let _hold = core.busy.hold(vec![id]).await;
             let old = core.newest(id).await?.ok_or_else(|| core.missing(id))?;
-            if old.place.length == data.len() as u64 {
-                return Ok(());
-            }
             let new = engine.write_new(id, data, checksums, true).await?;
             engine.swap(id, old, new).await
         })
         .await
     }
 
-    /// As [`Self::replace`], if the copy that is here is damaged; the new one is read back before
-    /// it counts. Answers whether it was. Error: also `Io`, no place was found that keeps it.
+    /// As [`Self::supersede`], if the copy that is here is damaged; the new one is read back before
+    /// it counts. Answers whether it was. Errors: also `Exists` if what is here has other
+    /// checksums; `Io`, no place was found that keeps it.
     pub async fn heal(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<bool> {
         check_payload(id, &data, &checksums)?;
         self.core.check_writable()?;
@@ -66,7 +47,10 @@ impl Engine {
         run_to_end(async move {
             let core = &engine.core;
             let _hold = core.busy.hold(vec![id]).await;
-            let old = core.to_be_replaced(id, &checksums).await?;
+            let old = core.newest(id).await?.ok_or_else(|| core.missing(id))?;
+            if old.checksums != checksums {
+                return Err(core.error(ErrorKind::Exists, id, "is stored with other contents"));
+            }
             let rotten = core.bad_blocks(id, &old).await?;
             if rotten.is_empty() {
                 return Ok(false);
@@ -103,19 +87,6 @@ impl Engine {
 }
 
 impl Core {
-    /// The copy that another with these checksums is to take the place of.
-    async fn to_be_replaced(
-        self: &Arc<Self>,
-        id: ChunkId,
-        checksums: &[u32],
-    ) -> Result<Arc<JournalEntry>> {
-        let old = self.newest(id).await?.ok_or_else(|| self.missing(id))?;
-        match old.checksums == checksums {
-            true => Ok(old),
-            false => Err(self.error(ErrorKind::Exists, id, "is stored with other contents")),
-        }
-    }
-
     /// The blocks of the drive that do not hold what a copy put there, header and data. Error:
     /// `Io`, the drive is away, or too much of it does not read to tell.
     async fn bad_blocks(&self, id: ChunkId, entry: &JournalEntry) -> Result<Vec<u64>> {

@@ -468,19 +468,19 @@ fn a_flipped_bit_is_reported_and_counted() {
             Err(3),
             "the reader notices"
         );
-        // It is put in the place of itself, elsewhere, and takes no more space than before.
+        // It is put in the place of itself, elsewhere; the damaged block is not used again.
         let used = engine.stat().used_bytes;
         let (other, sums) = data(id(1, 2, 0), 8, 0);
-        let refused = engine.replace(id(1, 1, 0), other, sums).await.unwrap_err().kind;
+        let refused = engine.heal(id(1, 1, 0), other, sums).await.unwrap_err().kind;
         assert_eq!(refused, ErrorKind::Exists, "that is another chunk");
         let absent = id(1, 2, 0);
         let (bytes, sums) = data(absent, 8, 0);
-        let refused = engine.replace(absent, bytes, sums).await.unwrap_err().kind;
+        let refused = engine.heal(absent, bytes, sums).await.unwrap_err().kind;
         assert_eq!(refused, ErrorKind::NotFound);
         let (bytes, sums) = data(id(1, 1, 0), 8, 0);
-        engine.replace(id(1, 1, 0), bytes, sums).await.unwrap();
+        assert!(engine.heal(id(1, 1, 0), bytes, sums).await.unwrap());
         assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
-        assert_eq!((engine.stat().used_bytes, engine.stat().chunks), (used, 1));
+        assert_eq!((engine.stat().used_bytes, engine.stat().chunks), (used + 4096, 1));
         engine.close().await.unwrap();
         drop(engine);
         // Also if the index is made anew by a scan, which meets the damaged one, too.

@@ -81,7 +81,7 @@ impl Own {
     /// Puts a chunk that is there somewhere else: it stays what it is, whenever the power goes.
     async fn replace(&mut self, chunk: weft_proto::ChunkId, known: Known) -> Result<()> {
         let Some(content) = known.may_be else { return Ok(()) };
-        match self.engine.replace(chunk, content.bytes, content.sums).await {
+        match self.engine.supersede(chunk, content.bytes, content.sums).await {
             Err(e) if e.kind == ErrorKind::NoSpace => Ok(()),
             done => done,
         }
