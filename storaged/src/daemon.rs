@@ -87,8 +87,7 @@ impl Daemon {
     }
 
     /// As [`Self::run`], for targets that the caller has opened, each with where its drive is.
-    /// `around` makes of the chunk service what is served: a simulation decides when its threads
-    /// run.
+    /// `around` makes of the chunk service what is served.
     pub async fn run_open(
         self,
         engines: Vec<(Engine, String)>,

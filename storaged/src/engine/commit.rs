@@ -69,14 +69,14 @@ impl Committer {
     pub async fn commit(&self, commits: Vec<Commit>) -> Result<()> {
         let (done, result) = oneshot::channel();
         self.queue.send(Message::Commit(Waiting { commits, done })).map_err(|_| closed())?;
-        result.await.unwrap_or_else(|_| Err(closed()))
+        self.core.answer(result).await.unwrap_or_else(|| Err(closed()))
     }
 
     /// Commits no puts of these sessions from now on.
     pub async fn fence(&self, ended: Vec<RangeInclusive<u64>>) -> Result<()> {
         let (done, fenced) = oneshot::channel();
         self.queue.send(Message::Fence(ended, done)).map_err(|_| closed())?;
-        fenced.await.map_err(|_| closed())
+        self.core.answer(fenced).await.ok_or_else(closed)
     }
 
     /// Commits what was queued, makes the index durable and ends; only the first call does

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 use weft_net::AlignedBuf;
 use weft_proto::layout;
 
@@ -34,6 +34,12 @@ pub trait Device: Send + Sync + 'static {
     fn discard(&self, _off: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
+    /// It is simulated: every request is done when its call returns, and time stands still while a
+    /// thread of the engine works. Who waits for one blocks its own, so that whatever an operation
+    /// does happens at one moment.
+    fn is_simulated(&self) -> bool {
+        false
+    }
     /// How long the oldest unanswered request has waited.
     fn stalled(&self) -> Duration {
         Duration::ZERO
@@ -51,9 +57,13 @@ impl<T> Done<T> {
         self.0.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// For plain threads; must not be called in async code.
-    pub fn block(self) -> io::Result<T> {
-        self.0.blocking_recv().unwrap_or_else(|_| Err(gone()))
+    /// For plain threads; must not be called in async code, unless the drive is simulated.
+    pub fn block(mut self) -> io::Result<T> {
+        match self.0.try_recv() {
+            Ok(done) => done,
+            Err(TryRecvError::Empty) => self.0.blocking_recv().unwrap_or_else(|_| Err(gone())),
+            Err(TryRecvError::Closed) => Err(gone()),
+        }
     }
 }
 

@@ -164,7 +164,7 @@ impl Engine {
             });
             found.filter_map(Result::transpose).collect()
         };
-        let commits = blocking(find).await?;
+        let commits = self.core.blocking(find).await?;
         let deleted = commits.len() as u64;
         if deleted > 0 {
             self.committer.commit(commits).await?;
@@ -187,7 +187,8 @@ impl Engine {
         limit: usize,
     ) -> Result<ListPage> {
         let core = self.core.clone();
-        let (items, more) = blocking(move || core.index.list(after, session, limit)).await?;
+        let list = move || core.index.list(after, session, limit);
+        let (items, more) = self.core.blocking(list).await?;
         Ok(ListPage { items, more })
     }
 }
@@ -198,7 +199,7 @@ impl Core {
             Some(found) => Ok(found),
             None => {
                 let core = self.clone();
-                blocking(move || core.index.get(id)).await
+                self.blocking(move || core.index.get(id)).await
             }
         }
     }
@@ -207,7 +208,7 @@ impl Core {
     /// have for a moment what was replaced.
     pub(super) async fn newest(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
         let core = self.clone();
-        blocking(move || core.index.get_newest(id)).await
+        self.blocking(move || core.index.get_newest(id)).await
     }
 
     /// Space for header and data; what waits to be discarded counts when there is no other.
@@ -364,12 +365,4 @@ pub(super) async fn run_to_end<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
     tokio::spawn(work).await.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
-}
-
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
 }

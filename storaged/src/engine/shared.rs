@@ -13,6 +13,7 @@ use rangemap::RangeInclusiveSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use tokio::sync::oneshot;
 use weft_proto::{ChunkId, Error, ErrorKind, Result};
 
 /// What the committer and the operations share.
@@ -56,6 +57,28 @@ impl Core {
             tracing::error!(target = %self.path.display(), "target takes no more writes: {why}");
             *failure = Some(why);
         }
+    }
+
+    /// What a thread of the engine answers; `None`: it has ended.
+    pub async fn answer<T: Send>(&self, answer: oneshot::Receiver<T>) -> Option<T> {
+        if !self.device.is_simulated() {
+            return answer.await.ok();
+        }
+        // A thread of a runtime may not block there itself.
+        std::thread::scope(|s| s.spawn(|| answer.blocking_recv()).join()).ok()?.ok()
+    }
+
+    /// Does what may wait for the drive of the index.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if self.device.is_simulated() {
+            return work();
+        }
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
     }
 
     pub fn check_fence(&self, id: ChunkId) -> Result<()> {

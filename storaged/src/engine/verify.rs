@@ -1,7 +1,7 @@
 //! Compares what the drive holds of a chunk with what was put.
 
 use super::entry::JournalEntry;
-use super::ops::{Reading, blocking};
+use super::ops::Reading;
 use super::scrub::Scrub;
 use super::{BLOCK, Engine, header};
 use std::sync::atomic::Ordering;
@@ -76,6 +76,6 @@ impl Engine {
     pub async fn set_scrub(&self, scrub: Scrub) -> Result<()> {
         *self.core.scrub.lock() = scrub;
         let core = self.core.clone();
-        blocking(move || core.index.set_scrub(scrub)).await
+        self.core.blocking(move || core.index.set_scrub(scrub)).await
     }
 }

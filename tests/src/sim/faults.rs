@@ -195,6 +195,8 @@ impl World {
         steps.extend(DAEMONS.into_iter().map(Step::Start));
         steps.push(Step::Pause(1000..6000));
         steps.extend(all.clone().map(|daemon| Step::FailReads(daemon, 0)));
+        // What has failed is known by then.
+        steps.push(Step::Pause(100..200));
         steps.extend(all.map(Step::RestartFailed));
         let what = if lost { " and indexes" } else { "" };
         (format!("cut the power{what} of all daemons; one read in {every} fails"), steps)
@@ -235,8 +237,8 @@ impl Script {
         Ok(true)
     }
 
-    /// Pauses are over: whoever waits for the end of the fault has waited enough.
+    /// Pauses are short from now on: whoever waits for the end of the fault has waited enough.
     pub fn hurry(&mut self, now: Duration) {
-        self.next = self.next.min(now);
+        self.next = self.next.min(now + Duration::from_millis(100));
     }
 }

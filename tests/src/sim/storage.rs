@@ -2,8 +2,9 @@
 //! which lose what was not flushed when the power is cut, err when they are read, and can be
 //! replaced by blank ones.
 //!
-//! An engine has threads. The simulation stands still while one of them works, so that whatever a
-//! request does at a target happens at one moment of simulated time, and a seed decides all of it.
+//! An engine has threads. The simulation stands still while one of them works
+//! ([`Device::is_simulated`]), so that whatever is done at a target happens at one moment of
+//! simulated time, and a seed decides all of it.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -11,50 +12,27 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use weft_net::{AlignedBuf, Incoming, Outgoing, Service, sim};
 use weft_proto::{Error, ErrorKind, Uuid};
 use weft_storaged::engine::{Device, Done, Engine, Superblock, Unread};
-use weft_storaged::{Config, Daemon, Target};
+use weft_storaged::{Clock, Config, Daemon, Target};
 
 /// Bytes of a target: small, so that its journal wraps and its index is found too old now and then.
 const SIZE: u64 = 4 << 20;
 const JOURNAL: u64 = 64;
+/// How often an admin looks whether a target has failed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two attempts to open a target that could not be.
 const AGAIN: Duration = Duration::from_secs(1);
 /// An index that is in use is copied again if it changed meanwhile, so often.
 const COPIES: usize = 100;
+/// All is read once in this time, in seconds.
+const SCRUB_PERIOD: u64 = 60;
 /// Longest time at a target, in microseconds.
 const SLOWEST: u64 = 3000;
-
-/// The thread on which targets work, one request at a time.
-pub struct Works(mpsc::Sender<Job>);
-
-type Job = Box<dyn FnOnce(&Runtime) + Send>;
-
-impl Works {
-    pub fn start() -> Result<Arc<Self>> {
-        let (jobs, waiting) = mpsc::channel::<Job>();
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        std::thread::spawn(move || waiting.into_iter().for_each(|job| job(&runtime)));
-        Ok(Arc::new(Self(jobs)))
-    }
-
-    /// Does something to its end while the caller's thread waits.
-    fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Runtime) -> T + Send + 'static,
-    ) -> weft_proto::Result<T> {
-        let (done, result) = mpsc::channel();
-        let gone = || Error::new(ErrorKind::Io, "the thread of the targets has ended");
-        let job: Job = Box::new(move |runtime| drop(done.send(work(runtime))));
-        self.0.send(job).map_err(|_| gone())?;
-        result.recv().map_err(|_| gone())
-    }
-}
 
 /// One storage host: a drive and what outlives the daemon.
 pub struct Host {
@@ -65,7 +43,6 @@ pub struct Host {
     index: PathBuf,
     durable: PathBuf,
     disk: Disk,
-    works: Arc<Works>,
     random: Mutex<SmallRng>,
     /// The target takes no writes until the daemon is restarted.
     failed: AtomicBool,
@@ -101,7 +78,6 @@ impl Host {
         metadata: Vec<String>,
         dir: &Path,
         seed: u64,
-        works: Arc<Works>,
     ) -> Arc<Self> {
         let mut random = SmallRng::seed_from_u64(seed);
         let state = State::blank(&mut random);
@@ -112,7 +88,6 @@ impl Host {
             index: dir.join(format!("{name}.index")),
             durable: dir.join(format!("{name}.durable")),
             disk: Disk { state: Mutex::new(state), generation: AtomicU64::new(0) },
-            works,
             random: Mutex::new(random),
             failed: AtomicBool::new(false),
         })
@@ -174,17 +149,26 @@ impl Host {
             (format!("0.0.0.0:{}", self.port), format!("{}:{}", self.name, self.port));
         let mut config = Config::new(self.name, listen, self.metadata.clone());
         config.advertise = Some(public);
-        // It would be at a target beside the thread on which those work.
-        config.scrub_period = 0;
+        (config.scrub_period, config.clock) = (SCRUB_PERIOD, Clock(simulated_s));
         config.targets.push(Target::new("/simulated", None));
         let daemon = Daemon::bind(config, sim::transport()).await?;
         let (_stop, stopped) = watch::channel(false);
         let around = |service| {
-            let (host, engine) = (self.clone(), engine.clone());
-            Arc::new(Stepped { host, engine, service }) as Arc<dyn Service>
+            let host = self.clone();
+            Arc::new(Delayed { host, service }) as Arc<dyn Service>
         };
-        daemon.run_open(vec![(engine.clone(), "/simulated".into())], around, stopped).await?;
-        Ok(())
+        let watch = async {
+            loop {
+                self.failed.store(engine.failure().is_some(), Ordering::SeqCst);
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        };
+        let run = daemon.run_open(vec![(engine.clone(), "/simulated".into())], around, stopped);
+        tokio::select! {
+            biased;
+            result = run => Ok(result?),
+            () = watch => Ok(()),
+        }
     }
 
     fn open(self: &Arc<Self>) -> weft_proto::Result<Engine> {
@@ -196,10 +180,7 @@ impl Host {
             Superblock::decode(&state.image[..4096]).unwrap_or_else(|_| state.superblock.clone())
         };
         let (name, index) = (PathBuf::from(self.name), self.index.clone());
-        let open = move |_: &Runtime| {
-            Engine::on_device(drive, superblock, &name, &index, &mut Unread::default())
-        };
-        let engine = self.works.run(open)??;
+        let engine = Engine::on_device(drive, superblock, &name, &index, &mut Unread::default())?;
         let kept = remove(&self.durable).and_then(|()| copy(&self.index, &self.durable));
         kept.map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
         Ok(engine)
@@ -263,6 +244,10 @@ impl Device for Drive {
         SIZE
     }
 
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
     fn read(&self, off: u64, len: usize) -> Done<AlignedBuf> {
         ready(self.read_now(off, len))
     }
@@ -283,25 +268,23 @@ impl Device for Drive {
     }
 }
 
-/// The chunk service, each request at one moment, after a delay that the seed decides.
-struct Stepped {
+/// The chunk service, after a delay that the seed decides.
+struct Delayed {
     host: Arc<Host>,
-    engine: Engine,
     service: Arc<dyn Service>,
 }
 
 #[async_trait::async_trait]
-impl Service for Stepped {
-    async fn call(&self, mut request: Incoming) -> weft_proto::Result<Outgoing> {
-        // On the simulation's clock, which the targets do not see.
-        request.deadline = None;
+impl Service for Delayed {
+    async fn call(&self, request: Incoming) -> weft_proto::Result<Outgoing> {
         let delay = lock(&self.host.random).random_range(0..SLOWEST);
         tokio::time::sleep(Duration::from_micros(delay)).await;
-        let service = self.service.clone();
-        let reply = self.host.works.run(move |runtime| runtime.block_on(service.call(request)));
-        self.host.failed.store(self.engine.failure().is_some(), Ordering::SeqCst);
-        reply?
+        self.service.call(request).await
     }
+}
+
+fn simulated_s() -> u64 {
+    turmoil::since_epoch().map_or(0, |t| t.as_secs())
 }
 
 fn ready<T>(result: io::Result<T>) -> Done<T> {
