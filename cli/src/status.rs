@@ -91,6 +91,10 @@ struct ServerRow {
     commit_index: u64,
     applied_index: u64,
     version: String,
+    /// Left on the disk of its data folder; 0: not known.
+    free_bytes: u64,
+    /// That is less than is to stay free: the cluster takes nothing new.
+    low_on_room: bool,
     error: Option<String>,
 }
 
@@ -143,7 +147,10 @@ fn health(answers: &Answers, reply: Option<&StatusReply>) -> &'static str {
     // What was given up and made at others is missed by nobody.
     let serves = |t: &TargetInfo| matches!(t.state(), TargetState::Up | TargetState::Out);
     let mut targets = reply.map.iter().flat_map(|map| &map.targets);
-    let whole = left == 0 && targets.all(serves) && answers.iter().all(|(_, a)| a.is_ok());
+    let fine = |answer: &weft_proto::Result<StatusReply>| {
+        answer.as_ref().is_ok_and(|server| !server.low_on_room)
+    };
+    let whole = left == 0 && targets.all(serves) && answers.iter().all(|(_, a)| fine(a));
     if whole { "ok" } else { "degraded" }
 }
 
@@ -167,6 +174,8 @@ fn server_row(address: &str, answer: &weft_proto::Result<StatusReply>) -> Server
         commit_index: reply.commit_index,
         applied_index: reply.applied_index,
         version: reply.version,
+        free_bytes: reply.free_bytes,
+        low_on_room: reply.low_on_room,
         error: answer.as_ref().err().map(ToString::to_string),
     }
 }
@@ -208,6 +217,13 @@ fn text(report: &Report) -> String {
     out += &format!("\nmetadata servers\n{}", servers.render("  "));
     for error in report.metadata.iter().filter_map(|s| s.error.as_ref()) {
         out += &format!("  {error}\n");
+    }
+    for s in report.metadata.iter().filter(|s| s.low_on_room) {
+        out += &format!(
+            "  the disk of {} has {} left, less than its reserve: nothing new is taken\n",
+            s.address,
+            Size(s.free_bytes)
+        );
     }
     if let Some(waits) = &report.membership {
         out += &format!("  the group is to change; waiting: {waits}\n");

@@ -71,6 +71,12 @@ pub struct Config {
     /// A target fuller than this many percent takes no new chunks; it is taken back five below.
     #[serde(default = "default_full_percent")]
     pub full_percent: u64,
+    /// How much of the disk of the data folder is to stay free, in percent of it and in bytes,
+    /// whichever is less: with less, on any server of the group, the cluster takes nothing new.
+    #[serde(default = "default_reserve_percent")]
+    pub reserve_percent: u64,
+    #[serde(default = "default_reserve_bytes")]
+    pub reserve_bytes: u64,
     /// Most connections at once, of clients (a mount has up to four), daemons and other servers.
     #[serde(default = "default_max_connections")]
     pub max_connections: u64,
@@ -109,6 +115,13 @@ fn default_placement_keep_ms() -> u64 {
 fn default_sample_interval_ms() -> u64 {
     60_000
 }
+fn default_reserve_percent() -> u64 {
+    10
+}
+/// Log, snapshots and what makes room take less at once.
+fn default_reserve_bytes() -> u64 {
+    2 << 30
+}
 fn default_full_percent() -> u64 {
     95
 }
@@ -137,6 +150,8 @@ impl Config {
             sample_interval_ms: default_sample_interval_ms(),
             full_percent: default_full_percent(),
             max_connections: default_max_connections(),
+            reserve_percent: default_reserve_percent(),
+            reserve_bytes: default_reserve_bytes(),
         }
     }
 
@@ -206,6 +221,9 @@ impl Config {
         if !(10..=100).contains(&self.full_percent) {
             return bad(format!("full_percent: {} is not 10 to 100", self.full_percent));
         }
+        if self.reserve_percent > 100 {
+            return bad(format!("reserve_percent: {} is not 0 to 100", self.reserve_percent));
+        }
         self.pool_profile().map(|_| ())
     }
 
@@ -224,9 +242,21 @@ impl Config {
         (self.election_ms / self.heartbeat_ms) as usize
     }
 
-    /// Least time in which a follower that heard the leader helps to elect no other.
+    /// Who heard of a leader helps to elect no other for so long, whatever it learns meanwhile. A
+    /// leader's right to answer reads is a part of that.
+    pub fn least_silence(&self) -> Duration {
+        self.tick() * 4
+    }
+
+    /// Least time in which a follower that heard the leader helps to elect no other, unless its
+    /// connection to that has ended.
     pub fn election_timeout(&self) -> Duration {
         self.tick() * self.election_ticks() as u32
+    }
+
+    /// Bytes that are to stay free on a disk of so many.
+    pub fn reserve(&self, disk: u64) -> u64 {
+        (disk / 100).saturating_mul(self.reserve_percent).min(self.reserve_bytes)
     }
 
     /// Time without renewal after which a session is dead.

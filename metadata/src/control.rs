@@ -219,6 +219,8 @@ impl ControlService {
             }),
             members: node.followers(),
             membership: if view.ready { node.waits() } else { String::new() },
+            free_bytes: node.free_bytes(),
+            low_on_room: node.low_on_room(),
         }
     }
 }

@@ -26,6 +26,16 @@ const BATCH_BYTES: usize = 1 << 20;
 /// So many calls in the time of a deadline; the batches between them want no answer.
 const CALLS: u32 = 8;
 
+/// Who sends to another server.
+#[derive(Clone, Debug)]
+pub struct Speaker {
+    /// Who it is, and where it says that it is.
+    pub member: Member,
+    /// When it leads, it counts on who hears of it electing no other for so long; 0: on more than
+    /// it says.
+    pub least_silence: Duration,
+}
+
 /// What the event loop learns from the senders.
 #[derive(Debug)]
 pub struct Lost {
@@ -38,7 +48,12 @@ pub struct Lost {
 #[derive(Debug)]
 pub enum Report {
     Lost(Lost),
-    Answered { peer: NodeId, ack: v1::RaftAck },
+    Answered {
+        peer: NodeId,
+        ack: v1::RaftAck,
+    },
+    /// The connection to it has ended, or none can be made: it may be gone.
+    Ended(NodeId),
 }
 
 /// The queue to one peer.
@@ -49,10 +64,9 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts the task that sends to `peer`. It ends when the link is dropped. `from`: who sends,
-    /// and where it is reached.
+    /// Starts the task that sends to `peer`. It ends when the link is dropped.
     pub fn start(
-        from: Member,
+        from: Speaker,
         id: NodeId,
         peer: Arc<Peer>,
         deadline: Duration,
@@ -90,8 +104,40 @@ fn is_snapshot(message: &Message) -> bool {
     message.msg_type == MessageType::MsgSnapshot as i32
 }
 
+impl Speaker {
+    fn batch(&self, messages: Vec<Bytes>, cluster: Bytes) -> v1::RaftBatch {
+        v1::RaftBatch {
+            from: self.member.id.0,
+            messages,
+            cluster,
+            address: self.member.address.clone(),
+            least_silence_ms: self.least_silence.as_millis() as u32,
+        }
+    }
+}
+
+/// The next message to `peer`; tells when the connection to it ends meanwhile.
+async fn next(
+    id: NodeId,
+    peer: &Peer,
+    connected: &mut bool,
+    waiting: &mut mpsc::Receiver<Message>,
+    reports: &mpsc::UnboundedSender<Report>,
+) -> Option<Message> {
+    loop {
+        tokio::select! {
+            biased;
+            message = waiting.recv() => return message,
+            () = peer.lost(), if *connected => {
+                *connected = false;
+                reports.send(Report::Ended(id)).ok()?;
+            }
+        }
+    }
+}
+
 async fn send_all(
-    from: &Member,
+    from: &Speaker,
     id: NodeId,
     peer: &Peer,
     deadline: Duration,
@@ -102,7 +148,9 @@ async fn send_all(
     let mut healthy = true;
     let mut called: Option<Instant> = None;
     let mut told: Option<v1::RaftAck> = None;
-    while let Some(first) = waiting.recv().await {
+    // A connection was made, of which the end was not told.
+    let mut connected = false;
+    while let Some(first) = next(id, peer, &mut connected, &mut waiting, reports).await {
         let mut snapshot = is_snapshot(&first);
         let mut messages = vec![Bytes::from(first.encode_to_vec())];
         let mut bytes = messages[0].len();
@@ -112,14 +160,14 @@ async fn send_all(
             messages.push(next.encode_to_vec().into());
             bytes += messages[messages.len() - 1].len();
         }
-        let address = from.address.clone();
-        let batch = v1::RaftBatch { from: from.id.0, messages, cluster: cluster(), address };
+        let batch = from.batch(messages, cluster());
         let now = Instant::now();
         if called.is_some_and(|at| now < at + deadline / CALLS) && !snapshot && peer.tell(&batch) {
             continue;
         }
         let sent = peer.call(&batch, now + deadline).await;
         called = sent.is_ok().then_some(now);
+        connected = sent.is_ok();
         if let Err(e) = &sent {
             if healthy {
                 tracing::info!(
@@ -128,9 +176,14 @@ async fn send_all(
                     "raft peer is unreachable: {e}"
                 );
             }
+            // It says anew how it is.
+            told = None;
             // What queued up meanwhile is out of date.
             while let Ok(stale) = waiting.try_recv() {
                 snapshot |= is_snapshot(&stale);
+            }
+            if e.kind == ErrorKind::Unavailable && reports.send(Report::Ended(id)).is_err() {
+                return;
             }
             if reports.send(Report::Lost(Lost { peer: id, snapshot })).is_err() {
                 return;

@@ -7,9 +7,9 @@ use crate::env::Env;
 use crate::folder::{LOG, STATE};
 use crate::identity::{Identity, Standing};
 use crate::join;
-use crate::node::{Driver, Links, Node, Wiring, cluster_of};
+use crate::node::{Driver, Links, Node, Wiring, cluster_of, room};
 use crate::raftlog::{LogStorage, Position};
-use crate::replication::{Link, Report};
+use crate::replication::{Link, Report, Speaker};
 use crate::service::MetadataService;
 use crate::serving;
 use crate::snapshot::Snapshots;
@@ -110,10 +110,11 @@ impl Server {
         let cluster = Arc::new(Mutex::new(Bytes::new()));
         let (reports_tx, reports) = mpsc::unbounded_channel();
         let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
-        let from = Member { id: config.id, address: address.unwrap_or_default() };
+        let member = Member { id: config.id, address: address.unwrap_or_default() };
         let snapshots =
-            Snapshots::open(&config.data_dir, &from.address, env.clone(), state.clone());
+            Snapshots::open(&config.data_dir, &member.address, env.clone(), state.clone());
         let snapshots = Arc::new(snapshots?);
+        let from = Speaker { member, least_silence: config.least_silence() };
         let links =
             links(from, &config.peers, config.election_timeout(), &peers, &cluster, reports_tx);
         let (inbox_tx, inbox) = mpsc::channel(INBOX);
@@ -149,6 +150,11 @@ impl Server {
         });
         let stop = shutdown.clone();
         tasks.spawn(async move { ("control", control::serve(grpc, http2, stop).await) });
+        let watched = room::watch(node.clone());
+        tasks.spawn(async move {
+            watched.await;
+            ("room", Ok(()))
+        });
         let duties = duties::run(node.clone(), targets, peers.clone());
         tasks.spawn(async move {
             duties.await;
@@ -231,7 +237,7 @@ impl Server {
 
 /// What Raft messages to the others go through. `from`: this server.
 fn links(
-    from: Member,
+    from: Speaker,
     configured: &[Member],
     deadline: Duration,
     peers: &Arc<Peers>,

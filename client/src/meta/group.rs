@@ -108,6 +108,7 @@ impl Group {
                 ErrorKind::NotLeader => self.servers.redirect(&server, &error.hint),
                 ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::StaleMap => {
                     ambiguous = true;
+                    self.servers.silent(&server);
                     self.servers.redirect(&server, &error.hint)
                 }
                 _ => {

@@ -2,11 +2,18 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use weft_segments::MapWatch;
+
+/// Who did not answer is left alone for so long, if there are others.
+const SILENT_INTERVAL: Duration = Duration::from_secs(1);
 
 struct Known {
     list: Vec<String>,
     leader: Option<String>,
+    /// Did not answer, and when: others are asked for a while.
+    silent: Option<(String, Instant)>,
     next: usize,
 }
 
@@ -18,7 +25,7 @@ pub(super) struct Servers {
 impl Servers {
     /// `list` is what the mount was told, at least one; the map names those that are there now.
     pub fn new(list: Vec<String>, map: Arc<MapWatch>) -> Self {
-        Self { map, known: Mutex::new(Known { list, leader: None, next: 0 }) }
+        Self { map, known: Mutex::new(Known { list, leader: None, silent: None, next: 0 }) }
     }
 
     /// The server to ask now.
@@ -28,14 +35,24 @@ impl Servers {
             return leader.clone();
         }
         let mut servers = self.map.servers(&known.list);
-        let turn = known.next % servers.len().max(1);
+        let turn = known.next % servers.len();
         known.next += 1;
+        let skips = |(silent, at): &(String, Instant)| {
+            *silent == servers[turn] && at.elapsed() < SILENT_INTERVAL
+        };
+        let skips = known.silent.as_ref().is_some_and(skips);
+        let turn = (turn + usize::from(skips)) % servers.len();
         servers.swap_remove(turn)
     }
 
     /// This one answers as the leader does.
     pub fn leads(&self, server: String) {
         self.known.lock().leader = Some(server);
+    }
+
+    /// `server` does not answer.
+    pub fn silent(&self, server: &str) {
+        self.known.lock().silent = Some((server.to_string(), Instant::now()));
     }
 
     /// `server` does not lead; `hint` may. Answers whether there is a hint to follow.
@@ -49,5 +66,27 @@ impl Servers {
             known.leader = None;
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_is_asked_behind_others() {
+        let all = ["a:1", "b:1", "c:1"];
+        let servers = Servers::new(all.map(String::from).to_vec(), MapWatch::new());
+        for dead in all {
+            servers.leads(dead.into());
+            assert_eq!(servers.next(), dead);
+            servers.silent(dead);
+            assert!(!servers.redirect(dead, ""));
+            assert!((0..6).all(|_| servers.next() != dead));
+        }
+        // There is nobody else.
+        let alone = Servers::new(vec!["a:1".into()], MapWatch::new());
+        alone.silent("a:1");
+        assert_eq!(alone.next(), "a:1");
     }
 }

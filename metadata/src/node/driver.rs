@@ -15,11 +15,11 @@ use super::outbox::Outbox;
 use super::proposal::{Pending, Proposal};
 use super::setup::{LogJob, log_writer, logger, open_log, raft_config};
 use super::{Abdication, Node};
-use crate::config::{Config, Member};
+use crate::config::Config;
 use crate::env::Env;
 use crate::folder::MOVE_AWAY;
 use crate::raftlog::{Append, LogDb, LogStorage, Position};
-use crate::replication::{Lost, Report};
+use crate::replication::{Lost, Report, Speaker};
 use crate::snapshot::{NewSnapshot, Snapshots};
 use crate::state::StateMachine;
 use crate::worker::Worker;
@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use weft_net::Peers;
 use weft_proto::{Error, ErrorKind, NodeId, Result};
 
@@ -53,7 +53,7 @@ pub struct Wiring {
     pub peers: Arc<Peers>,
     pub links: Links,
     /// From another server, each with where that says it is.
-    pub inbox: mpsc::Receiver<(Member, Vec<Message>)>,
+    pub inbox: mpsc::Receiver<(Speaker, Vec<Message>)>,
     pub reports: mpsc::UnboundedReceiver<Report>,
     pub snapshots: Arc<Snapshots>,
     /// The entry that admitted this server when its disk was lost; index 0: none. Before its log
@@ -104,7 +104,7 @@ pub struct Driver {
     drawn: (u64, StateRole),
     timeout: usize,
     /// Until then no vote is given.
-    mute_until: Option<Instant>,
+    pub(super) mute_until: Option<Instant>,
     /// The term that this server leads.
     pub(super) leads: Option<u64>,
     pub(super) ready: bool,
@@ -204,6 +204,13 @@ impl Driver {
         self.draw_timeout();
         loop {
             let room = self.leads.is_none() || self.pending.len() < MAX_PENDING;
+            let stands_at = self.stands_at();
+            let stand = async {
+                match stands_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 _ = shutdown.wait_for(|&stop| stop) => {
@@ -211,6 +218,7 @@ impl Driver {
                     return Ok(());
                 }
                 _ = tick.tick() => self.on_tick()?,
+                () = stand => self.stand(),
                 Some(written) = self.written.recv() => self.on_written(written?),
                 Some(applied) = self.applied.recv() => self.on_applied(applied?)?,
                 Some((from, messages)) = self.wiring.inbox.recv() => {
@@ -221,6 +229,7 @@ impl Driver {
                 Some(reader) = self.barriers.recv() => self.on_reader(reader),
                 Some(report) = self.wiring.reports.recv() => match report {
                     Report::Lost(lost) => self.on_lost(&lost),
+                    Report::Ended(peer) => self.on_ended(peer),
                     Report::Answered { peer, ack } => self.on_ack(peer, ack),
                 },
                 Some(side) = self.side.recv() => self.on_side(side)?,
@@ -273,16 +282,8 @@ impl Driver {
     }
 
     /// Whether the log holds what this server may have acknowledged before its disk was lost.
-    fn caught_up(&self) -> bool {
+    pub(super) fn caught_up(&self) -> bool {
         self.raw.raft.raft_log.last_index() >= self.wiring.admitted.index
-    }
-
-    /// Whether this server may vote for who asks for that; see [`crate::join`].
-    fn may_elect(&self, asks: &Message) -> bool {
-        let admitted = self.wiring.admitted;
-        let reaches = (asks.log_term, asks.index) >= (admitted.term, admitted.index);
-        let muted = self.mute_until.is_some_and(|until| Instant::now() < until);
-        !muted && (self.caught_up() || admitted.term > 0 && reaches)
     }
 
     fn on_tick(&mut self) -> Result<()> {
@@ -354,8 +355,12 @@ impl Driver {
                 self.heard.insert(message.from, now);
             }
             match MessageType::from_i32(message.msg_type) {
-                Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
-                    if !self.may_elect(&message) => {}
+                Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote) => {
+                    if self.may_elect(&message) {
+                        self.give_up_leader();
+                        self.step(message);
+                    }
+                }
                 Some(MessageType::MsgSnapshot) => self.fetch(message),
                 Some(MessageType::MsgHeartbeat)
                     if message.commit > self.raw.raft.raft_log.last_index() =>
@@ -396,6 +401,8 @@ impl Driver {
     fn on_lost(&mut self, lost: &Lost) {
         self.raw.report_unreachable(lost.peer.0);
         self.wiring.links.lost(lost.peer);
+        // The others go on without it.
+        self.node.note_low(lost.peer, false);
         if lost.snapshot {
             self.snapshot_sent.remove(&lost.peer.0);
             self.raw.report_snapshot(lost.peer.0, SnapshotStatus::Failure);

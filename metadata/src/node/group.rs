@@ -51,6 +51,19 @@ pub struct Changing {
     pub failed_heirs: BTreeMap<u64, Instant>,
     /// Servers that answer, and know no changes of the group.
     pub old_versions: BTreeSet<u64>,
+    pub orphaned: Option<Orphaned>,
+    /// What the others said of [`least_silence`](crate::config::Config::least_silence); 0: they
+    /// know of none.
+    pub least_silences: BTreeMap<u64, Duration>,
+}
+
+/// The connection to the leader has ended.
+pub struct Orphaned {
+    pub leader: u64,
+    pub term: u64,
+    pub since: Instant,
+    /// Not before this does this server stand for election.
+    pub next: Instant,
 }
 
 /// The ways to the other servers.

@@ -51,7 +51,9 @@ impl Driver {
     /// Tells the rest of the server what changed.
     pub(super) fn publish(&mut self) -> Result<()> {
         let raft = &self.raw.raft;
-        let (term, leader) = (raft.term, Some(NodeId(raft.leader_id)).filter(|id| id.0 != 0));
+        // Nobody is sent to who seems to be dead: it is known soon who leads instead.
+        let leads = |id: &NodeId| id.0 != 0 && !self.seems_dead(*id);
+        let (term, leader) = (raft.term, Some(NodeId(raft.leader_id)).filter(leads));
         let leads = self.answers_as_leader().then_some(term);
         self.node.commit.store(raft.raft_log.committed, Ordering::Relaxed);
         if leads != self.leads {

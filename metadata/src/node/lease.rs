@@ -1,34 +1,44 @@
 //! The leader's right to answer reads without asking anyone.
 //!
 //! A ReadIndex round that a majority confirmed proves that at the moment it was *sent* nobody else
-//! led, and each of that majority then refuses to elect another leader for a full election timeout
-//! (check-quorum; a restarted server too, see [`super::driver`]). So reads may be answered until
-//! sent + a part of that timeout; the rest covers clocks that run at different speed.
+//! led, and each of that majority then refuses to elect another leader for some time
+//! ([`Config::least_silence`](crate::config::Config); a restarted server too, see
+//! [`super::driver`]). So reads may be answered until sent + a part of that; the rest covers clocks
+//! that run at different speed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The part of the election timeout that a lease lasts.
+/// The part of that time that a lease lasts.
 const PART: f64 = 0.8;
 
 /// Read by all tasks, written by the event loop.
 pub struct Lease {
     origin: Instant,
-    length: Duration,
+    /// Nanoseconds that it lasts.
+    length: AtomicU64,
     /// Nanoseconds after `origin` until which reads may be answered; 0: not at all.
     until: AtomicU64,
     used: AtomicBool,
 }
 
 impl Lease {
-    pub fn new(election_timeout: Duration) -> Self {
-        Self {
+    pub fn new(least_silence: Duration) -> Self {
+        let lease = Self {
             origin: Instant::now(),
-            length: election_timeout.mul_f64(PART),
+            length: AtomicU64::new(0),
             until: AtomicU64::new(0),
             used: AtomicBool::new(false),
-        }
+        };
+        lease.count_on(least_silence);
+        lease
+    }
+
+    /// Everybody in the group, this server too, elects no other for so long after it has heard of
+    /// the leader.
+    pub fn count_on(&self, least_silence: Duration) {
+        self.length.store(least_silence.mul_f64(PART).as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Whether reads may be answered now.
@@ -39,7 +49,8 @@ impl Lease {
 
     /// A round that was sent at `sent` was confirmed.
     pub fn extend(&self, sent: Instant) {
-        self.until.fetch_max(self.nanos(sent + self.length), Ordering::Release);
+        let length = Duration::from_nanos(self.length.load(Ordering::Relaxed));
+        self.until.fetch_max(self.nanos(sent + length), Ordering::Release);
     }
 
     /// This server no longer leads.
@@ -73,5 +84,9 @@ mod tests {
         assert!(lease.holds(sent + Duration::from_millis(799)), "an older round shortens nothing");
         lease.end();
         assert!(!lease.holds(sent));
+        lease.count_on(Duration::from_millis(500));
+        lease.extend(sent);
+        assert!(lease.holds(sent + Duration::from_millis(399)));
+        assert!(!lease.holds(sent + Duration::from_millis(401)));
     }
 }

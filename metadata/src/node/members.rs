@@ -10,6 +10,7 @@ use super::group::{Farewell, HandOver, MAX_GROUPS};
 use super::{Abdication, Node, membership_of};
 use crate::config::Member;
 use crate::folder::MOVE_AWAY;
+use crate::replication::Speaker;
 use crate::tables::members::{Membership, same};
 use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
@@ -131,6 +132,7 @@ impl Driver {
 
     /// What a server answered to a message.
     pub(super) fn on_ack(&mut self, peer: NodeId, ack: v1::RaftAck) {
+        self.node.note_low(peer, ack.low_on_room && !ack.removed);
         if ack.changes_members {
             self.group.old_versions.remove(&peer.0);
         } else {
@@ -175,8 +177,13 @@ impl Driver {
     }
 
     /// A server that may be unknown here says where it is.
-    pub(super) fn on_sender(&mut self, sender: Member) {
-        self.wiring.links.hear(sender);
+    pub(super) fn on_sender(&mut self, sender: Speaker) {
+        let Speaker { member, least_silence } = sender;
+        if self.raw.raft.prs().get(member.id.0).is_some() {
+            self.group.least_silences.insert(member.id.0, least_silence);
+            self.count_on_least();
+        }
+        self.wiring.links.hear(member);
     }
 
     /// What the leader knows of the others, for whoever changes the group.

@@ -17,8 +17,10 @@ mod lease;
 mod members;
 mod outbox;
 mod proposal;
+pub mod room;
 mod setup;
 mod snapshots;
+mod succession;
 
 pub use driver::{Driver, Wiring};
 pub use group::Links;
@@ -36,7 +38,7 @@ use bytes::Bytes;
 use lease::Lease;
 use parking_lot::Mutex;
 use proposal::Proposal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -86,6 +88,11 @@ pub struct Node {
     removed: watch::Sender<bool>,
     /// This server leads, and a majority of the group answers without it.
     replaceable: AtomicBool,
+    /// Bytes left on the disk of this server.
+    free_bytes: AtomicU64,
+    low_on_room: AtomicBool,
+    /// The other servers that are.
+    others_low: Mutex<BTreeSet<NodeId>>,
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.
@@ -107,7 +114,7 @@ impl Node {
     ) -> Result<Self> {
         let applied = state.applied();
         Ok(Self {
-            lease: Lease::new(config.election_timeout()),
+            lease: Lease::new(config.least_silence()),
             soft: SoftState::default(),
             repair: Progress::default(),
             view: watch::Sender::new(View::default()),
@@ -124,6 +131,9 @@ impl Node {
             abdications,
             removed: watch::Sender::new(false),
             replaceable: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(0),
+            low_on_room: AtomicBool::new(false),
+            others_low: Mutex::default(),
             state,
             env,
             config,

@@ -4,7 +4,7 @@
 use super::context::{RequestContext, without};
 use super::locks;
 use crate::conflicts;
-use crate::node::{Effect, Node};
+use crate::node::{Effect, Node, room};
 use crate::soft::leases::Mode;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -29,6 +29,9 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         _ => None,
     };
     let term = cx.lead().await?;
+    if room::grows(op) {
+        node.has_room()?;
+    }
     node.soft.with(|s| s.touch(Instant::now(), session));
     // Nobody caches anything of sessions and locks; who locks without asking was asked before.
     if op.kind() != Kind::Session && !matches!(op, Op::SetLock(_)) {

@@ -12,7 +12,7 @@ use crate::config::Member;
 use crate::node::Node;
 use crate::operation::GRANT;
 use crate::ops;
-use crate::replication;
+use crate::replication::{self, Speaker};
 use crate::snapshot::{self, Snapshots};
 use crate::soft::targets::Targets;
 use bytes::Bytes;
@@ -36,7 +36,7 @@ const MAX_LONG_READS: usize = 2;
 const ASKING: usize = 1 << 10;
 
 /// Where Raft messages go, with who sent them.
-type Inbox = mpsc::Sender<(Member, Vec<raft::eraftpb::Message>)>;
+type Inbox = mpsc::Sender<(Speaker, Vec<raft::eraftpb::Message>)>;
 
 /// One server's answers.
 pub struct MetadataService {
@@ -72,7 +72,12 @@ impl MetadataService {
         let group = self.node.membership();
         if group.removed.contains(&batch.from) {
             let members = group.members.clone();
-            return Ok(v1::RaftAck { removed: true, members, changes_members: true });
+            return Ok(v1::RaftAck {
+                removed: true,
+                members,
+                changes_members: true,
+                low_on_room: false,
+            });
         }
         // Who is not known here may have come by entries that this server has yet to be sent: it
         // says which cluster it is of, and where it is.
@@ -81,10 +86,14 @@ impl MetadataService {
             let what = format!("server {} is not another member of this group", batch.from);
             return Err(Error::new(ErrorKind::Protocol, what));
         }
-        let from = Member { id: NodeId(batch.from), address: batch.address };
+        let from = Speaker {
+            member: Member { id: NodeId(batch.from), address: batch.address },
+            least_silence: Duration::from_millis(batch.least_silence_ms.into()),
+        };
         let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
         self.inbox.send((from, messages)).await.map_err(stopping)?;
-        Ok(v1::RaftAck { changes_members: true, ..Default::default() })
+        let low_on_room = self.node.low_on_room();
+        Ok(v1::RaftAck { changes_members: true, low_on_room, ..Default::default() })
     }
 
     async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {

@@ -117,7 +117,7 @@ async fn stat_fs(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
         let full_percent = cx.node.config.full_percent;
         let space = cx.targets.user_space(&cx.node.map(), full_percent);
         (stat.capacity_bytes, stat.free_bytes) = (space.capacity, space.free);
-        stat.available_bytes = Some(space.available);
+        stat.available_bytes = Some(cx.node.has_room().map_or(0, |()| space.available));
     }
     Ok(reply)
 }

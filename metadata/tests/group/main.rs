@@ -6,4 +6,5 @@ mod faults;
 mod liveness;
 mod members;
 mod replication;
+mod room;
 mod targets;

@@ -17,6 +17,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 use weft_proto::{Error, ErrorKind, Result, op, v1};
@@ -35,6 +36,7 @@ struct Shared {
     tasks: Mutex<Vec<AbortHandle>>,
     /// The connection is over; to be read without a lock.
     closed: AtomicBool,
+    ended: Notify,
     /// Calls whose caller still waits, those being received included.
     active: AtomicUsize,
     /// What moved either way.
@@ -74,6 +76,7 @@ impl Connection {
             calls: Calls::default(),
             tasks: Mutex::default(),
             closed: AtomicBool::new(false),
+            ended: Notify::new(),
             active: AtomicUsize::new(0),
             heard,
             sent,
@@ -106,6 +109,17 @@ impl Connection {
     /// False once calls cannot succeed any more.
     pub fn is_alive(&self) -> bool {
         !self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// Returns when the connection has ended, which this does not keep open.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let shared = self.shared.clone();
+        async move {
+            let ended = shared.ended.notified();
+            if !shared.closed.load(Ordering::Acquire) {
+                ended.await;
+            }
+        }
     }
 
     /// What both sides can do.
@@ -234,6 +248,7 @@ impl Shared {
             Error::new(ErrorKind::Unavailable, format!("{}: connection lost: {why}", self.address));
         let Some(calls) = self.calls.end(&error) else { return };
         self.closed.store(true, Ordering::Release);
+        self.ended.notify_waiters();
         tracing::debug!(address = %self.address, calls = calls.len(), why, "connection ended");
         // Only after this may the memory of the calls go.
         self.sender.sever();

@@ -111,6 +111,13 @@ impl Peer {
         self.live().map_or_else(Features::default, |connection| connection.features())
     }
 
+    /// Returns when there is no connection any more; at once if there is none.
+    pub async fn lost(&self) {
+        if let Some(ended) = self.live().map(|connection| connection.ended()) {
+            ended.await;
+        }
+    }
+
     /// A request without payload. Errors: the peer's own error as it sent it; `Unavailable` if the
     /// peer cannot be reached or the connection is lost before the answer (the request may have
     /// taken effect); `TimedOut` at the deadline; `Protocol` and `WrongCluster` from the hello.

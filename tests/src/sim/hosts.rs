@@ -27,6 +27,8 @@ pub fn config(id: u64, name: &str, dir: &TempDir) -> Config {
     Config {
         log_entries: 32,
         profile: "2+1".into(),
+        // How full this machine is, is not for the seed to know.
+        reserve_bytes: 0,
         ..Config::new(NodeId(id), format!("0.0.0.0:{PORT}"), peers, dir.path().join(name))
     }
 }

@@ -3,6 +3,7 @@
 
 mod members;
 mod service;
+mod succession;
 
 use super::*;
 use crate::config::Member;

@@ -1,0 +1,122 @@
+//! Room on the disk of the data folder, which each server looks after for itself.
+//!
+//! A server whose disk is full can write neither log nor state: it ends, and may not even start
+//! again. So what makes the namespace larger is refused before, by the leader, for as long as the
+//! disk of any server of the group has less left than its reserve; what makes it smaller, and what
+//! keeps sessions, locks, repair and the group going, goes on and lives of that.
+//!
+//! Invariant: nothing that was acknowledged is lost to a full disk, as long as the reserve is not
+//! eaten by others.
+
+use super::Node;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::sleep;
+use v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, NodeId, Result, v1};
+
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks after the room of this server, for ever.
+pub async fn watch(node: Arc<Node>) {
+    loop {
+        let dir = node.config.data_dir.clone();
+        match node.env.blocking(move || free_bytes(&dir)).await {
+            Ok((free, all)) => node.note_room(free, node.config.reserve(all)),
+            Err(error) => tracing::warn!("how much room there is left is not known: {error}"),
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// Bytes that are free on the disk of a folder, and all that it has.
+fn free_bytes(dir: &std::path::Path) -> Result<(u64, u64)> {
+    let failed = |e| Error::new(ErrorKind::Io, format!("{}: {e}", dir.display()));
+    let stat = nix::sys::statvfs::statvfs(dir).map_err(failed)?;
+    let unit = stat.fragment_size();
+    Ok((stat.blocks_available() * unit, stat.blocks() * unit))
+}
+
+impl Node {
+    /// `free` bytes are left on the disk of this server, which is to keep `reserve`.
+    fn note_room(&self, free: u64, reserve: u64) {
+        self.free_bytes.store(free, Ordering::Relaxed);
+        let low = free < reserve;
+        if self.low_on_room.swap(low, Ordering::Relaxed) == low {
+            return;
+        }
+        let (at, free, reserve) = (self.config.data_dir.display(), free >> 20, reserve >> 20);
+        match low {
+            true => tracing::error!(
+                "the disk of {at} has {free} MiB left, less than the reserve of {reserve} MiB: the \
+                 cluster takes nothing new until there is more"
+            ),
+            false => tracing::info!("the disk of {at} has {free} MiB left again"),
+        }
+    }
+
+    /// Bytes left on the disk of this server; 0: not known yet.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether this server's disk has less left than its reserve.
+    pub fn low_on_room(&self) -> bool {
+        self.low_on_room.load(Ordering::Relaxed)
+    }
+
+    /// Another server says whether its disk has less left than its reserve.
+    pub(super) fn note_low(&self, server: NodeId, low: bool) {
+        let mut others = self.others_low.lock();
+        match low {
+            true => others.insert(server),
+            false => others.remove(&server),
+        };
+    }
+
+    /// Whether the namespace may grow. Error: `NoSpace`.
+    pub fn has_room(&self) -> Result<()> {
+        let me = Some(self.config.id).filter(|_| self.low_on_room());
+        let Some(server) = me.or_else(|| self.others_low.lock().first().copied()) else {
+            return Ok(());
+        };
+        let at = self.address_of(server).unwrap_or_default();
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "the disk of metadata server {server} at {at} has less left than its reserve: make \
+                 room there"
+            ),
+        ))
+    }
+}
+
+/// Whether an operation makes the namespace larger.
+pub fn grows(op: &Op) -> bool {
+    match op {
+        Op::Create(_) | Op::TmpFile(_) | Op::MkNod(_) | Op::MkDir(_) | Op::SymLink(_) => true,
+        Op::Link(_) | Op::SetXattr(_) | Op::SetLayout(_) | Op::MakeFiles(_) => true,
+        Op::CopyRange(_) => true,
+        // Attributes alone, and a new end, take no room.
+        Op::CommitExtents(op) => !op.extents.is_empty(),
+        Op::Fallocate(op) => !op.hole,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_room_is_never_refused() {
+        let growing = Op::every().into_iter().filter(grows).count();
+        // Each kind of change that is new is to be thought of.
+        assert_eq!((growing, Op::every().len()), (11, 44));
+        let hole = v1::FallocateOp { hole: true, ..Default::default() };
+        assert!(!grows(&Op::Fallocate(hole)) && !grows(&Op::CommitExtents(Default::default())));
+        let extents = vec![v1::Extent::default()];
+        assert!(grows(&Op::CommitExtents(v1::CommitExtentsOp { extents, ..Default::default() })));
+    }
+}
