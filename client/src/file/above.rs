@@ -187,7 +187,7 @@ impl Above {
         let writes = state.requests.values().filter(|r| r.writes).map(held).collect();
         let mut all = RangeMap::default();
         all.insert(ALL, ());
-        (without(all, &state.requests, page), writes)
+        (without(all, state.requests.values(), page), writes)
     }
 
     /// Has requests go on for which `ranges` may wait; has reads fail that did already if `fail`.
@@ -207,13 +207,16 @@ impl Above {
         self.changes.send_replace(());
     }
 
-    /// What requests left that went on meanwhile. Those that are not answered yet wait again.
-    pub fn left(&self, page: u64) -> Vec<Range<u64>> {
+    /// What requests left that went on meanwhile. Those that are not answered yet wait again, and
+    /// so what they hold is not answered here; but for writes of a file that is `mapped`: in a page
+    /// that was filled meanwhile a program may have stored by now, and the cache may be writing it.
+    pub fn left(&self, page: u64, mapped: bool) -> Vec<Range<u64>> {
         let state = &mut *self.state.lock();
         for request in state.requests.values_mut().filter(|r| r.go == Go::On) {
             (request.go, request.round) = (Go::Wait, NONE);
         }
-        without(std::mem::take(&mut state.left), &state.requests, page)
+        let waiting = state.requests.values().filter(|request| !(mapped && request.writes));
+        without(std::mem::take(&mut state.left), waiting, page)
     }
 }
 
@@ -295,8 +298,12 @@ fn whole(range: &Range<u64>, page: u64) -> Range<u64> {
     start..range.end.checked_next_multiple_of(page).unwrap_or(u64::MAX)
 }
 
-fn without(mut of: RangeMap<()>, requests: &BTreeMap<u64, Request>, page: u64) -> Vec<Range<u64>> {
-    for request in requests.values() {
+fn without<'a>(
+    mut of: RangeMap<()>,
+    requests: impl Iterator<Item = &'a Request>,
+    page: u64,
+) -> Vec<Range<u64>> {
+    for request in requests {
         of.remove(whole(&request.range, page));
     }
     of.remove(ALL).into_iter().map(|(range, ())| range).collect()

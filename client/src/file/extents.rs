@@ -60,6 +60,19 @@ impl Extents {
         }
     }
 
+    /// A change of this client led to `version`. Answers whether what is known here is that of
+    /// before, and now has that version; if others changed the file in between, what they changed is
+    /// not known.
+    fn follows(&mut self, version: u64) -> bool {
+        let alone = version == self.version + 1;
+        if alone {
+            self.version = version;
+        } else if version > self.version {
+            self.move_to(version);
+        }
+        alone
+    }
+
     /// Takes what a server answered about `[off, off+len)`. An answer about an older version than
     /// the one that is known is ignored. Answers the end of what it told.
     pub fn learn(&mut self, off: u64, len: u64, reply: v1::ExtentsReply) -> Result<u64> {
@@ -108,14 +121,13 @@ impl Extents {
         Ok(end)
     }
 
-    /// Takes a commit of this client, which led to `version`, over.
+    /// Takes a commit of this client, which led to `version`, over. An answer that a newer one has
+    /// overtaken teaches nothing.
     pub fn commit(&mut self, version: u64, pieces: &[Piece]) {
-        // If others changed the file in between, what they changed is not known.
-        let alone = version == self.version + 1;
-        if !alone {
-            self.move_to(version);
+        if version <= self.version {
+            return;
         }
-        self.version = version;
+        self.follows(version);
         for Piece { range, source } in pieces {
             let source = match source {
                 PieceSource::Segment { segment, at } => {
@@ -130,20 +142,18 @@ impl Extents {
 
     /// Takes over that this client cut or extended the file to `size`, which led to `version`.
     pub fn resize(&mut self, version: u64, size: u64) {
-        if version != self.version + 1 {
-            return self.move_to(version);
+        if !self.follows(version) {
+            return;
         }
-        self.version = version;
         self.map.remove(size..u64::MAX);
         self.known.insert(size..u64::MAX, ());
     }
 
     /// Takes over that this client made a hole of `range`, which led to `version`.
     pub fn punch(&mut self, version: u64, range: Range<u64>) {
-        if version != self.version + 1 {
-            return self.move_to(version);
+        if !self.follows(version) {
+            return;
         }
-        self.version = version;
         self.map.remove(range.clone());
         self.known.insert(range, ());
     }
@@ -151,10 +161,9 @@ impl Extents {
     /// Takes over that this client made the leader change what is in `range`, which led to
     /// `version`.
     pub fn lose(&mut self, version: u64, range: Range<u64>) {
-        if version != self.version + 1 {
-            return self.move_to(version);
+        if !self.follows(version) {
+            return;
         }
-        self.version = version;
         self.map.remove(range.clone());
         self.known.remove(range);
     }
@@ -224,6 +233,27 @@ mod tests {
         extents.commit(7, &[piece(1..3, "XY")]);
         assert_eq!(extents.look(0..6).unwrap_err(), 0..1);
         assert!(extents.look(1..3).is_ok());
+    }
+
+    /// Answers overtake each other: another may have changed the file since, and that be known.
+    #[test]
+    fn own_changes_that_were_overtaken_change_nothing() {
+        let source = PieceSource::Inline("ab".into());
+        let piece = [Piece { range: 0..2, source }];
+        let changes: [&dyn Fn(&mut Extents); 4] = [
+            &|extents| extents.commit(6, &piece),
+            &|extents| extents.resize(6, 1),
+            &|extents| extents.punch(6, 0..2),
+            &|extents| extents.lose(6, 0..2),
+        ];
+        for change in changes {
+            let mut extents = Extents::default();
+            extents.learn(0, u64::MAX, reply(7, vec![inline(0, "xyz")], false)).unwrap();
+            change(&mut extents);
+            let known = extents.look(0..3).unwrap();
+            assert!(matches!(&known[..], [(_, Some(Source::Inline(bytes)))] if bytes == "xyz"));
+            assert_eq!(extents.version(), 7);
+        }
     }
 
     #[test]

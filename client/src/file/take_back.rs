@@ -76,7 +76,7 @@ impl File {
             drop(cache.forget(self.ino, range.clone()));
         }
         loop {
-            self.forget_all(cache, rest).await;
+            self.forget_all(cache, rest, mapped).await;
             if !mapped || written.is_empty() {
                 return;
             }
@@ -89,7 +89,7 @@ impl File {
         }
     }
 
-    async fn forget_all(&self, cache: &dyn ContentCache, mut rest: Vec<Range<u64>>) {
+    async fn forget_all(&self, cache: &dyn ContentCache, mut rest: Vec<Range<u64>>, mapped: bool) {
         let page = cache.page();
         while !rest.is_empty() {
             let forgotten = rest.iter().map(|range| cache.forget(self.ino, range.clone()));
@@ -104,7 +104,7 @@ impl File {
                 self.above.let_on(&rest, late, page);
                 pause = (pause * 2).min(MAX_LOOK_INTERVAL);
             }
-            rest = self.above.left(page);
+            rest = self.above.left(page, mapped);
         }
     }
 

@@ -177,3 +177,52 @@ async fn what_is_stored_while_a_lease_is_given_back_is_written_before_it_is() {
     let after = *told.wait_for(Option::is_some).await.unwrap();
     assert_eq!(after, Some(true), "given back while the cache writes what was stored");
 }
+
+/// Taking pages back waits for one that a request holds. Meanwhile another is filled again, as it
+/// waits for that too, and stored in, and the cache writes it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_filled_and_stored_in_while_pages_are_taken_back_is_taken_back_too() {
+    let rig = Rig::start().await;
+    let metadata = &rig.cluster.metadata;
+    share(&rig).await;
+    metadata.grant_maps.store(true, Ordering::Relaxed);
+    let handle = rig.open_to_map().await;
+    rig.read_all().await;
+    rig.kernel.pages.lock().insert(1, Page::Locked);
+    let written = Arc::new(AtomicBool::new(false));
+    let (tell, mut told) = watch::channel(None);
+    let (is_written, kernel) = (written.clone(), rig.kernel.clone());
+    let look = move |_: &mut fixture::metadata::Inode| {
+        tell.send_replace(Some((is_written.load(Ordering::SeqCst), kernel.shown())));
+    };
+    *metadata.on_return.lock() = Some(Box::new(look));
+    metadata.recall(rig.ino.0);
+    while rig.kernel.shown().contains(&0) {
+        yield_now().await;
+    }
+    assert_eq!(rig.kernel.read(&rig.fs, handle, 0).await.unwrap(), [7; PAGE as usize]);
+    rig.kernel.pages.lock().insert(0, Page::Locked);
+    let commits = metadata.count("commit");
+    metadata.hold_answers();
+    let (fs, stored) = (rig.fs.clone(), [8; PAGE as usize]);
+    let writes =
+        tokio::spawn(async move { fs.write_via(handle, 0, &stored, Via::WriteBack).await });
+    while metadata.count("commit") == commits {
+        yield_now().await;
+    }
+    let set = |page, byte| {
+        rig.kernel.pages.lock().insert(page, Page::Good(vec![byte; PAGE as usize]));
+        rig.kernel.changes.send_replace(());
+    };
+    set(1, 7);
+    // An answer to the recall would come in this time.
+    for _ in 0..100 {
+        rig.fs.stat_fs().await.unwrap();
+    }
+    written.store(true, Ordering::SeqCst);
+    metadata.answer(u64::MAX);
+    writes.await.unwrap().unwrap();
+    set(0, 8);
+    let seen = told.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(seen, Some((true, vec![])), "a page outlives the lease that it was filled under");
+}
