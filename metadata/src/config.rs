@@ -115,10 +115,11 @@ fn default_placement_keep_ms() -> u64 {
 fn default_sample_interval_ms() -> u64 {
     60_000
 }
+/// All that the store of a small disk has may be merged at once.
 fn default_reserve_percent() -> u64 {
-    10
+    50
 }
-/// Log, snapshots and what makes room take less at once.
+/// Log and what is merged at once take less.
 fn default_reserve_bytes() -> u64 {
     2 << 30
 }

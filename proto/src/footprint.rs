@@ -47,6 +47,8 @@ pub struct Footprint {
     pub reads: Vec<InodeId>,
     /// What it makes.
     pub makes: Makes,
+    /// It makes the namespace larger: refused while a metadata server has no room.
+    pub grows: bool,
     /// A directory may go or move, which it names by its name: it is about all that is in there,
     /// too.
     pub below: bool,
@@ -124,12 +126,12 @@ operations! {
     OpenSession(_) = Session {}
     CloseSession(_) = Session {}
 
-    Create(op) = Change { names: name(op.parent, &op.name), makes: Makes::File }
-    TmpFile(op) = Change { reads: one(op.parent), makes: Makes::File }
-    MkNod(op) = Change { names: name(op.parent, &op.name) }
-    MkDir(op) = Change { names: name(op.parent, &op.name), makes: Makes::Directory }
-    SymLink(op) = Change { names: name(op.parent, &op.name) }
-    Link(op) = Change { names: name(op.parent, &op.name), changes: ino(op.ino) }
+    Create(op) = Change { names: name(op.parent, &op.name), makes: Makes::File, grows: true }
+    TmpFile(op) = Change { reads: one(op.parent), makes: Makes::File, grows: true }
+    MkNod(op) = Change { names: name(op.parent, &op.name), grows: true }
+    MkDir(op) = Change { names: name(op.parent, &op.name), makes: Makes::Directory, grows: true }
+    SymLink(op) = Change { names: name(op.parent, &op.name), grows: true }
+    Link(op) = Change { names: name(op.parent, &op.name), changes: ino(op.ino), grows: true }
     Unlink(op) = Change { names: name(op.parent, &op.name) }
     RmDir(op) = Change { names: name(op.parent, &op.name), below: true }
     Rename(op) = Change {
@@ -137,17 +139,18 @@ operations! {
         below: true
     }
     SetAttr(op) = Change { changes: ino(op.ino) }
-    SetXattr(op) = Change { changes: ino(op.ino) }
+    SetXattr(op) = Change { changes: ino(op.ino), grows: true }
     RemoveXattr(op) = Change { changes: ino(op.ino) }
-    SetLayout(op) = Change { changes: ino(op.ino) }
-    CommitExtents(op) = Change { changes: ino(op.ino) }
-    Fallocate(op) = Change { changes: ino(op.ino) }
+    SetLayout(op) = Change { changes: ino(op.ino), grows: true }
+    // Attributes alone, and a new end, take no room.
+    CommitExtents(op) = Change { changes: ino(op.ino), grows: !op.extents.is_empty() }
+    Fallocate(op) = Change { changes: ino(op.ino), grows: !op.hole }
     // The source is only read, and the client has waited for those who write it: if it were waited
     // for here, two copies between the same files could wait for each other.
-    CopyRange(op) = Change { reads: one(op.from), changes: ino(op.to) }
+    CopyRange(op) = Change { reads: one(op.from), changes: ino(op.to), grows: true }
     Accessed(op) = Change { reads: op.accesses.iter().map(|a| InodeId(a.ino)).collect() }
     ReserveInodes(_) = Change {}
-    MakeFiles(op) = Change { names: op.files.iter().map(made).collect() }
+    MakeFiles(op) = Change { names: op.files.iter().map(made).collect(), grows: true }
     SetLock(op) = Change { reads: locked(&op.lock) }
 }
 
@@ -174,14 +177,34 @@ fn locked(lock: &Option<Lock>) -> Vec<InodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{CopyRangeOp, RenameOp};
+    use crate::v1::{CommitExtentsOp, CopyRangeOp, Extent, FallocateOp, RenameOp};
 
     #[test]
     fn what_reads_changes_nothing() {
         for op in Op::every().iter().filter(|op| op.kind() != Kind::Change) {
-            let Footprint { names, changes, makes, .. } = op.footprint();
+            let Footprint { names, changes, makes, grows, .. } = op.footprint();
             assert_eq!((names, changes, makes), (vec![], None, Makes::Nothing), "{op:?}");
+            assert!(!grows, "{op:?}");
         }
+    }
+
+    #[test]
+    fn what_makes_room_is_never_refused() {
+        let hole = FallocateOp { hole: true, ..Default::default() };
+        for op in [
+            Op::Unlink(Default::default()),
+            Op::RmDir(Default::default()),
+            Op::Rename(Default::default()),
+            Op::SetAttr(Default::default()),
+            Op::RemoveXattr(Default::default()),
+            Op::CommitExtents(Default::default()),
+            Op::Fallocate(hole),
+        ] {
+            assert!(!op.footprint().grows, "{op:?}");
+        }
+        let extents = vec![Extent::default()];
+        let data = CommitExtentsOp { extents, ..Default::default() };
+        assert!(Op::CommitExtents(data).footprint().grows);
     }
 
     #[test]

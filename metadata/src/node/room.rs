@@ -6,15 +6,15 @@
 //! keeps sessions, locks, repair and the group going, goes on and lives of that.
 //!
 //! Invariant: nothing that was acknowledged is lost to a full disk, as long as the reserve is not
-//! eaten by others.
+//! eaten by others. It is for the log, which keeps some hundred megabytes, and for the store, which
+//! writes what it merges anew before it frees what there was: never more than that was.
 
 use super::Node;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;
-use v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, NodeId, Result, v1};
+use weft_proto::{Error, ErrorKind, NodeId, Result};
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -89,34 +89,5 @@ impl Node {
                  room there"
             ),
         ))
-    }
-}
-
-/// Whether an operation makes the namespace larger.
-pub fn grows(op: &Op) -> bool {
-    match op {
-        Op::Create(_) | Op::TmpFile(_) | Op::MkNod(_) | Op::MkDir(_) | Op::SymLink(_) => true,
-        Op::Link(_) | Op::SetXattr(_) | Op::SetLayout(_) | Op::MakeFiles(_) => true,
-        Op::CopyRange(_) => true,
-        // Attributes alone, and a new end, take no room.
-        Op::CommitExtents(op) => !op.extents.is_empty(),
-        Op::Fallocate(op) => !op.hole,
-        _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_makes_room_is_never_refused() {
-        let growing = Op::every().into_iter().filter(grows).count();
-        // Each kind of change that is new is to be thought of.
-        assert_eq!((growing, Op::every().len()), (11, 44));
-        let hole = v1::FallocateOp { hole: true, ..Default::default() };
-        assert!(!grows(&Op::Fallocate(hole)) && !grows(&Op::CommitExtents(Default::default())));
-        let extents = vec![v1::Extent::default()];
-        assert!(grows(&Op::CommitExtents(v1::CommitExtentsOp { extents, ..Default::default() })));
     }
 }

@@ -4,7 +4,7 @@
 use super::context::{RequestContext, without};
 use super::locks;
 use crate::conflicts;
-use crate::node::{Effect, Node, room};
+use crate::node::{Effect, Node};
 use crate::soft::leases::Mode;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -29,7 +29,8 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         _ => None,
     };
     let term = cx.lead().await?;
-    if room::grows(op) {
+    let footprint = op.footprint();
+    if footprint.grows {
         node.has_room()?;
     }
     node.soft.with(|s| s.touch(Instant::now(), session));
@@ -37,7 +38,6 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     if op.kind() != Kind::Session && !matches!(op, Op::SetLock(_)) {
         conflicts::all_declared(node, session, deadline).await?;
     }
-    let footprint = op.footprint();
     let (makes, dir) = (footprint.makes, footprint.names.first().map(|(dir, _)| *dir));
     let unasked = matches!(op, Op::MakeFiles(_));
     let claim = conflicts::claim(node, term, session, footprint, unasked, deadline).await?;
