@@ -71,6 +71,9 @@ pub struct Config {
     /// A target fuller than this many percent takes no new chunks; it is taken back five below.
     #[serde(default = "default_full_percent")]
     pub full_percent: u64,
+    /// Files that nobody has changed for so long are put together again, if they lie in pieces.
+    #[serde(default = "default_compact_after_ms")]
+    pub compact_after_ms: u64,
     /// How much of the disk of the data folder is to stay free, in percent of it and in bytes,
     /// whichever is less: with less, on any server of the group, the cluster takes nothing new.
     #[serde(default = "default_reserve_percent")]
@@ -126,6 +129,9 @@ fn default_reserve_bytes() -> u64 {
 fn default_full_percent() -> u64 {
     95
 }
+fn default_compact_after_ms() -> u64 {
+    10_000
+}
 fn default_max_connections() -> u64 {
     16_384
 }
@@ -151,6 +157,7 @@ impl Config {
             sample_interval_ms: default_sample_interval_ms(),
             full_percent: default_full_percent(),
             max_connections: default_max_connections(),
+            compact_after_ms: default_compact_after_ms(),
             reserve_percent: default_reserve_percent(),
             reserve_bytes: default_reserve_bytes(),
         }
@@ -213,6 +220,7 @@ impl Config {
             ("placement_settle_ms", self.placement_settle_ms, 1),
             ("placement_keep_ms", self.placement_keep_ms, 1),
             ("sample_interval_ms", self.sample_interval_ms, 1),
+            ("compact_after_ms", self.compact_after_ms, 1),
             ("max_connections", self.max_connections, 16),
         ] {
             if value < min || value > 1 << 40 {

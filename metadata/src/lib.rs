@@ -11,12 +11,14 @@
 //! | [`soft`] | soft state of the leader: sessions, opens, leases, who waits for locks, targets |
 //! | `conflicts` | what a request waits for before it may be answered or proposed |
 //! | `map_changes` | what led to the newest cluster map, for those who have one of the last |
+//! | `compaction` | which parts of files are worth being put together in new segments |
 //! | `duties`, `placement` | what the leader does besides, one duty a file |
 //! | [`config`], [`env`], `folder`, `identity` | settings, seams to the world, the data folder |
 //! | `serving`, `run`, `join` | start and stop; how a server that lost its disk comes back |
 //!
 //! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
 
+mod compaction;
 pub mod config;
 mod conflicts;
 mod control;

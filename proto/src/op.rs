@@ -51,4 +51,5 @@ operations! {
     FENCE = 39: FenceRequest => FenceReply;
     REBUILD = 40: RebuildRequest => RebuildReply;
     DISOWN = 41: DisownRequest => DisownReply;
+    COMPACT = 42: CompactRequest => CompactReply;
 }

@@ -178,6 +178,28 @@ impl TargetClient {
         Ok(reply)
     }
 
+    /// Has the target's daemon write the bytes of these extents as new segments, of the session and
+    /// with the numbers that `order` says. Answers these.
+    pub async fn compact(
+        &self,
+        order: &v1::CompactRequest,
+        deadline: Instant,
+    ) -> Result<Vec<Segment>> {
+        let reply = self.call(order, deadline).await?;
+        let segments =
+            reply.segments.into_iter().map(Segment::try_from).collect::<Result<Vec<_>>>();
+        let segments = segments.map_err(|e| self.said(e))?;
+        let (has, bytes) = (
+            segments.iter().map(|s| u128::from(s.geometry.length)).sum::<u128>(),
+            order.extents.iter().map(|e| u128::from(e.len)).sum::<u128>(),
+        );
+        if has != bytes || segments.iter().any(|s| s.id.session.0 != order.session) {
+            let what = format!("wrote {has} bytes for {bytes}, or in another session");
+            return Err(self.said(Error::new(ErrorKind::Protocol, what)));
+        }
+        Ok(segments)
+    }
+
     /// Has the target's daemon delete those of these chunks of which the metadata group says, when
     /// asked by it, that they have no business there. Answers how many it deleted.
     pub async fn disown(&self, chunks: &[ChunkId], deadline: Instant) -> Result<u64> {

@@ -6,6 +6,7 @@
 //! - [`Config`]: its file; [`Location`]: where a drive is.
 //! - [`nvmeof`]: drives behind a fabric.
 
+mod compact;
 mod config;
 mod daemon;
 pub mod engine;

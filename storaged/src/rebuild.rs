@@ -1,11 +1,12 @@
 //! Makes chunks for the targets of this daemon, of the other shards of their segments, as the
-//! leader orders; and deletes those that have no business here any more.
+//! leader orders ([`crate::compact`] is another of its orders); and deletes those that have no business here any more.
 //!
 //! Invariant: no chunk is deleted that a target is to hold. Whether it is, may change: a seat is
 //! given away, and may be given back. So the metadata group is asked while no chunk is made here,
 //! or said to be here, and what it names is deleted before that goes on: an answer, or an order to
 //! make chunks, that comes late does no harm.
 
+use crate::compact::OrderWriter;
 use crate::engine::Engine;
 use crate::pace::Pace;
 use futures_util::StreamExt;
@@ -20,15 +21,13 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use weft_control::Group;
 use weft_net::{Identity, Peers, Transport};
-use weft_proto::{
-    ChunkId, Error, ErrorKind, MapEpoch, Result, SegmentId, SessionId, TargetId, Uuid, v1,
-};
-use weft_segments::{MapWatch, Rng, Segment, Segments, Timeouts, Writer};
+use weft_proto::{ChunkId, Error, ErrorKind, MapEpoch, Result, TargetId, Uuid, v1};
+use weft_segments::{MapWatch, Rng, Segment, Segments, Timeouts};
 
 /// A map that does not come in this time is asked of another server.
 const MAP_TIMEOUT: Duration = Duration::from_secs(2);
 /// An order is answered so long before its time is over.
-const MARGIN: Duration = Duration::from_secs(2);
+pub(super) const MARGIN: Duration = Duration::from_secs(2);
 /// Longest wait for chunks that are being stored.
 const DISOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Chunks that are made at a time.
@@ -42,14 +41,17 @@ const HEDGE_FLOOR: Duration = Duration::from_secs(3);
 
 pub(crate) struct Rebuilder {
     map: Arc<MapWatch>,
-    segments: Arc<Segments>,
+    pub(super) segments: Arc<Segments>,
+    /// Who writes segments here, which orders to compact do, one at a time.
+    pub(super) writer: Arc<OrderWriter>,
+    pub(super) compacting: Mutex<()>,
     peers: Arc<Peers>,
     /// The way to the metadata group's leader.
     group: Mutex<Group>,
     /// Of each target: taken by who makes chunks or says that they are here, and whole by who
     /// deletes. A drive that hangs keeps its own.
     placing: parking_lot::Mutex<BTreeMap<TargetId, Arc<RwLock<()>>>>,
-    making: Semaphore,
+    pub(super) making: Semaphore,
     pub pace: Pace,
     /// How many of the bytes that were read from other targets were told.
     told_bytes: AtomicU64,
@@ -73,15 +75,18 @@ impl Rebuilder {
         let mut seed = DefaultHasher::new();
         name.hash(&mut seed);
         let rng = Arc::new(Rng::new(Some(seed.finish())));
+        let writer = Arc::new(OrderWriter::default());
         let timeouts =
             Timeouts { target: TARGET_TIMEOUT, hedge_floor: HEDGE_FLOOR, background: true };
         let segments =
-            Segments::new(timeouts, peers.clone(), map.clone(), rng.clone(), Arc::new(NoWriter));
+            Segments::new(timeouts, peers.clone(), map.clone(), rng.clone(), writer.clone());
         let following = map.clone().follow(metadata.to_vec(), transport.clone(), rng);
         let following = tokio::spawn(following).abort_handle();
         Arc::new(Self {
             map,
             segments,
+            writer,
+            compacting: Mutex::default(),
             peers,
             group: Mutex::new(Group::new(transport.clone(), metadata.to_vec())),
             placing: parking_lot::Mutex::default(),
@@ -104,7 +109,15 @@ impl Rebuilder {
     }
 
     /// Waits for a map that is at least so new.
-    async fn await_map(&self, epoch: MapEpoch, deadline: Instant) -> Result<()> {
+    pub(super) async fn await_map(&self, epoch: MapEpoch, deadline: Instant) -> Result<()> {
+        self.come_to(epoch, deadline).await?;
+        if let Some(cluster) = Uuid::from_slice(&self.map.current().wire.cluster) {
+            self.peers.set_cluster(cluster);
+        }
+        Ok(())
+    }
+
+    async fn come_to(&self, epoch: MapEpoch, deadline: Instant) -> Result<()> {
         let behind = MapEpoch(epoch.0.saturating_sub(1));
         let soon = deadline.min(Instant::now() + MAP_TIMEOUT);
         if self.map.current().epoch >= epoch || self.map.newer(behind, soon).await {
@@ -131,9 +144,6 @@ impl Rebuilder {
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         self.await_map(MapEpoch(q.epoch), deadline).await?;
-        if let Some(cluster) = Uuid::from_slice(&self.map.current().wire.cluster) {
-            self.peers.set_cluster(cluster);
-        }
         let made = iter(q.items).map(|item| {
             let (rebuilder, engine) = (self.clone(), engine.clone());
             let target = TargetId(q.target);
@@ -298,27 +308,10 @@ async fn is_damaged(engine: &Engine, chunk: ChunkId) -> Result<bool> {
     }
 }
 
-fn late() -> Error {
+pub(super) fn late() -> Error {
     Error::new(ErrorKind::TimedOut, "the time for this order is over; what was made stays")
 }
 
-fn ending() -> Error {
+pub(super) fn ending() -> Error {
     Error::new(ErrorKind::Unavailable, "the daemon ends")
-}
-
-/// Who makes chunks of segments that are there makes no segments.
-struct NoWriter;
-
-impl Writer for NoWriter {
-    fn next_segment(&self) -> SegmentId {
-        SegmentId::default()
-    }
-
-    fn session(&self) -> SessionId {
-        SessionId(0)
-    }
-
-    fn has_ended(&self) -> bool {
-        false
-    }
 }

@@ -235,6 +235,10 @@ impl Targets {
                 let until = request.deadline.unwrap_or_else(|| Instant::now() + REBUILD_TIMEOUT);
                 request.answer(|q| self.rebuild(q, peer, until)).await
             }
+            op::COMPACT => {
+                let until = request.deadline.unwrap_or_else(|| Instant::now() + REBUILD_TIMEOUT);
+                request.answer(|q| async move { self.rebuilder()?.compact(q, until).await }).await
+            }
             op::DISOWN => request.answer(|q| self.disown(q, peer)).await,
             op::REPORT_CORRUPT => request.answer(|q| self.report_corrupt(q, peer)).await,
             other => Err(Error::new(

@@ -7,6 +7,7 @@
 mod change_members;
 mod clear_sessions;
 mod collect_garbage;
+mod compact_files;
 mod expire_sessions;
 mod give_turns;
 mod heal;
@@ -71,6 +72,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { repair::repair(&n, &t, &p).await });
     let (n, t, p) = all();
     duties.spawn(async move { heal::heal(&n, &t, &p).await });
+    let (n, _, p) = all();
+    duties.spawn(async move { compact_files::compact_files(&n, &p).await });
     let (n, t, p) = all();
     duties.spawn(async move { sweep::sweep(&n, &t, &p).await });
     duties

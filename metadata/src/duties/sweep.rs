@@ -210,7 +210,7 @@ fn between(live: &BTreeSet<SessionId>, next: u64) -> Vec<RangeInclusive<u64>> {
 /// The sessions that live, and the number of the next.
 fn sessions(node: &Node) -> Result<(BTreeSet<SessionId>, u64)> {
     let next = node.state.next_session()?;
-    Ok((node.state.sessions()?.into_iter().map(|(id, _)| id).collect(), next))
+    Ok((node.state.live_sessions()?, next))
 }
 
 async fn sweep_target(

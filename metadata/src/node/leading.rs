@@ -62,7 +62,7 @@ impl Driver {
             self.end_term();
         }
         if leads.is_some() && !self.ready && self.raw.raft.apply_to_current_term() {
-            let sessions = self.node.state.sessions()?;
+            let sessions = self.node.state.clients()?;
             self.node.soft.with(|s| s.start(Instant::now(), term, sessions));
             self.ready = true;
         }

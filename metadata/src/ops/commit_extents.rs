@@ -6,6 +6,8 @@
 
 mod checks;
 
+pub(super) use checks::check_new_segments;
+
 use super::set_attr;
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::Inode;

@@ -8,6 +8,7 @@ mod change_members;
 mod check;
 mod close_session;
 mod commit_extents;
+mod compacted;
 mod copy_range;
 mod create;
 mod expire_session;
@@ -25,6 +26,7 @@ mod lookup;
 mod make_files;
 mod mk_dir;
 mod mk_nod;
+mod move_extents;
 mod move_seats;
 mod open;
 mod open_session;
@@ -50,6 +52,7 @@ mod tmp_file;
 mod trim_files;
 mod unlink;
 
+pub(crate) use compacted::MAX_FILES as MAX_COMPACTED;
 pub(crate) use list_xattr::{SHORT_ALL, short_xattrs};
 pub(crate) use move_seats::MAX_MOVES;
 pub(crate) use open::open_reply;
@@ -167,6 +170,9 @@ pub(crate) fn of_leader(body: &Body) -> Option<&dyn Change> {
         Body::MoveSeats(op) => Some(op),
         Body::SetServer(op) => Some(op),
         Body::ChangeMembers(op) => Some(op),
+        Body::OpenWriter(op) => Some(op),
+        Body::MoveExtents(op) => Some(op),
+        Body::Compacted(op) => Some(op),
         Body::Client(_) | Body::AdmitServer(_) => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Opens a session. A retry with the same nonce gets the same one.
+//! Opens a session. A retry with the same nonce gets the same one. A leader opens some of its own.
 
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster, NonceOwner, Session};
@@ -48,13 +48,35 @@ impl Operation for v1::OpenSessionOp {
 }
 
 fn open(op: &v1::OpenSessionOp, tx: &mut Txn<'_>) -> StoreResult<u64> {
+    let (client, nonce) = (op.client.clone(), op.nonce.clone());
+    let number = begin(tx, Session { client, nonce, acked_below: 1, ..Default::default() })?;
+    tx.put(schema::nonce(&op.nonce), &NonceOwner { session: number });
+    Ok(number)
+}
+
+fn begin(tx: &mut Txn<'_>, session: Session) -> StoreResult<u64> {
     let number = tx.edit_counters(|c| {
         c.next_session += 1;
         c.next_session - 1
     })?;
-    let session =
-        Session { client: op.client.clone(), nonce: op.nonce.clone(), acked_below: 1, highest: 0 };
     tx.put(schema::session(SessionId(number)), &session);
-    tx.put(schema::nonce(&op.nonce), &NonceOwner { session: number });
     Ok(number)
+}
+
+/// A session of the leader's own.
+impl Operation for v1::OpenWriterEntry {
+    type Plan = Cluster;
+
+    fn check(&self, state: &dyn Read, _: &Context) -> Result<Cluster, Fault> {
+        match state.cluster()? {
+            Some(cluster) => Ok(cluster),
+            None => refuse(ErrorKind::Unavailable, "the cluster is not initialised yet"),
+        }
+    }
+
+    fn apply(&self, cluster: Cluster, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
+        let session = begin(tx, Session { leaders: true, ..Default::default() })?;
+        let opened = v1::OpenSessionReply { session, cluster: cluster.id, ..Default::default() };
+        Ok(Reply::OpenSession(opened))
+    }
 }

@@ -14,6 +14,7 @@
 //! | xattr | ino, name | the value |
 //! | orphan | ino | empty |
 //! | trim | ino | empty: extents that the file does not show any more are to be deleted |
+//! | scattered | ino | empty: some of the file may be worth being put together in new segments |
 //! | lock | ino, sort, session, owner | [`weft_proto::locks::Ranges`]: what one owner holds |
 //! | lock_of | session, key of the lock | empty |
 //! | segment, garbage | session, seq | [`Segment`], [`v1::SegmentInfo`] |
@@ -60,6 +61,7 @@ pub(crate) enum Tag {
     Xattr = 0x14,
     Orphan = 0x15,
     Trim = 0x16,
+    Scattered = 0x17,
     Lock = 0x1a,
     Segment = 0x20,
     Garbage = 0x21,
@@ -122,6 +124,10 @@ pub(crate) fn orphan(ino: InodeId) -> Vec<u8> {
 
 pub(crate) fn trim(ino: InodeId) -> Vec<u8> {
     by_ino(Tag::Trim, ino, &[])
+}
+
+pub(crate) fn scattered(ino: InodeId) -> Vec<u8> {
+    by_ino(Tag::Scattered, ino, &[])
 }
 
 /// The locks of one owner on an inode, those of flock(2) or those of fcntl(2).

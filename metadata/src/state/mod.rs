@@ -15,6 +15,7 @@ mod requests;
 #[cfg(test)]
 pub(crate) use apply::apply as apply_entry;
 
+use crate::compaction::{self, Page};
 use crate::operation::Fault;
 use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
@@ -24,6 +25,7 @@ use crate::tables::members::Membership;
 use crate::tables::{cluster, locks};
 use crate::upgrade;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_proto::{
@@ -41,11 +43,12 @@ pub struct StateMachine {
     /// Held by whoever changes the store.
     writer: Mutex<()>,
     /// Counts batches of entries that put something on the list of orphans, on that of garbage, on
-    /// that of files to trim, and on that of ended sessions.
+    /// that of files to trim, on that of ended sessions, and on that of files to be compacted.
     orphaned: AtomicU64,
     discarded: AtomicU64,
     cut: AtomicU64,
     ended: AtomicU64,
+    scattered: AtomicU64,
     /// Why a reader could not read what is here.
     failure: Mutex<Option<Error>>,
 }
@@ -81,6 +84,7 @@ impl StateMachine {
             discarded: AtomicU64::new(0),
             cut: AtomicU64::new(0),
             ended: AtomicU64::new(0),
+            scattered: AtomicU64::new(0),
             failure: Mutex::new(None),
         }
     }
@@ -118,6 +122,7 @@ impl StateMachine {
             (Tag::Garbage, &self.discarded),
             (Tag::Trim, &self.cut),
             (Tag::Ended, &self.ended),
+            (Tag::Scattered, &self.scattered),
         ];
         let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
         self.store.write(changes)?;
@@ -147,6 +152,11 @@ impl StateMachine {
     /// As [`Self::orphaned`], of the list of ended sessions of which something is left.
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// As [`Self::orphaned`], of the list of files to be compacted.
+    pub fn scattered(&self) -> u64 {
+        self.scattered.load(Ordering::Acquire)
     }
 
     /// Records that entries up to `index` that change no state (empty ones) are applied.
@@ -258,19 +268,34 @@ impl StateMachine {
         self.read_by(self.store.view(cluster::cluster_map))
     }
 
-    /// Every live session with the name its client gave. One whose record does not read is there,
-    /// too: it must be heard of to be ended.
-    pub fn sessions(&self) -> Result<Vec<(SessionId, String)>> {
+    /// Every live session of a client with the name that this gave. One whose record does not read
+    /// is there, too: it must be heard of to be ended.
+    pub fn clients(&self) -> Result<Vec<(SessionId, String)>> {
+        let clients = self.sessions()?.into_iter().filter(|(_, session)| !session.leaders);
+        Ok(clients.map(|(id, session)| (id, session.client)).collect())
+    }
+
+    /// The live sessions of leaders, this one and those before it.
+    pub fn writers(&self) -> Result<Vec<SessionId>> {
+        let leaders = self.sessions()?.into_iter().filter(|(_, session)| session.leaders);
+        Ok(leaders.map(|(id, _)| id).collect())
+    }
+
+    /// Every session that lives.
+    pub fn live_sessions(&self) -> Result<BTreeSet<SessionId>> {
+        Ok(self.sessions()?.into_iter().map(|(id, _)| id).collect())
+    }
+
+    fn sessions(&self) -> Result<Vec<(SessionId, schema::Session)>> {
         let mut sessions = Vec::new();
         let (from, to) = schema::all(Tag::Session);
         let scanned = self.store.view(|s| {
             s.scan(&from, &to, &mut |key, value| {
-                let name = schema::decode::<schema::Session>(key, value).map(|s| s.client);
-                let name = name.unwrap_or_else(|e| {
+                let session = schema::decode(key, value).unwrap_or_else(|e| {
                     tracing::error!("a session cannot be read: {e}");
-                    "(unreadable)".into()
+                    schema::Session { client: "(unreadable)".into(), ..Default::default() }
                 });
-                sessions.push((SessionId(schema::number_at(key, schema::HEAD)?), name));
+                sessions.push((SessionId(schema::number_at(key, schema::HEAD)?), session));
                 Ok(true)
             })
         });
@@ -305,6 +330,19 @@ impl StateMachine {
         self.list(schema::all_in(self.shard()?, Tag::Trim), limit, |key, _: v1::Empty| {
             schema::ino_of(key)
         })
+    }
+
+    /// Files of which some may be worth being put together, after `after`, in order.
+    pub fn to_compact(&self, after: InodeId, limit: usize) -> Result<Vec<InodeId>> {
+        let (first, to) = schema::all_in(self.shard()?, Tag::Scattered);
+        let from = schema::scattered(InodeId(after.0.saturating_add(1))).max(first);
+        self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
+    }
+
+    /// What of a file is worth being put together ([`crate::compaction`]), from `from` on: some of
+    /// it. `None` if the file is no more.
+    pub(crate) fn compaction(&self, ino: InodeId, from: u64, seats: usize) -> Result<Option<Page>> {
+        self.read_by(self.store.view(|s| compaction::page(s, ino, from, seats)))
     }
 
     /// A session that has ended and has left more than one entry deletes: to be declared dead

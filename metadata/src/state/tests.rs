@@ -137,7 +137,7 @@ fn a_session_whose_records_do_not_read_ends_as_any() {
         for (key, _) in of_session {
             let machine = begun();
             machine.store.write([(key.clone(), Some(GARBAGE))].into()).unwrap();
-            assert_eq!(machine.sessions().unwrap().len(), 1, "a leader knows of it");
+            assert_eq!(machine.clients().unwrap().len(), 1, "a leader knows of it");
             assert_eq!(machine.apply(&end).unwrap()[0].error, 0, "{key:02x?}");
             assert!(machine.dump().unwrap() == whole.dump().unwrap(), "{key:02x?}");
             damaged += 1;
@@ -149,7 +149,7 @@ fn a_session_whose_records_do_not_read_ends_as_any() {
         let key = records.iter().find(|(key, _)| key.starts_with(&from)).unwrap().0.clone();
         machine.store.write([(key, Some(GARBAGE))].into()).unwrap();
         assert_eq!(machine.apply(&end).unwrap()[0].error, 0);
-        assert_eq!(machine.sessions().unwrap(), []);
+        assert_eq!(machine.clients().unwrap(), []);
     }
 }
 

@@ -10,6 +10,7 @@
 //! then on, and the leader has them deleted step by step ([`trim`]). Until then they count as
 //! allocated.
 
+use crate::compaction;
 use crate::operation::Fault;
 use crate::schema::{self, Inode, Segment, Span, Tag};
 use crate::store::{Read, StoreError, StoreResult, Txn};
@@ -330,10 +331,11 @@ impl Edit {
     }
 
     /// Stores the inode and settles the segments: new ones are recorded, those without live bytes
-    /// become garbage.
+    /// become garbage. A file that may be worth being put together is listed.
     pub(crate) fn finish(self, tx: &mut Txn<'_>, new: &[v1::SegmentInfo]) -> StoreResult<Inode> {
         let new: BTreeMap<SegmentId, &v1::SegmentInfo> =
             new.iter().filter_map(|info| Some((info.id?.into(), info))).collect();
+        let mut is_scattered = false;
         for (id, change) in self.live {
             let key = schema::segment(id);
             let mut segment = match new.get(&id) {
@@ -354,8 +356,15 @@ impl Edit {
                 tx.delete(key);
                 tx.put(schema::garbage(id), &segment.info);
             } else {
+                let is_new = new.contains_key(&id);
+                if is_new || change < 0 {
+                    is_scattered |= compaction::suspects(&self.file, &segment, is_new)?;
+                }
                 tx.put(key, &segment);
             }
+        }
+        if is_scattered {
+            tx.put_bytes(schema::scattered(self.file.ino()), Default::default());
         }
         tx.put_inode(&self.file);
         Ok(self.file)

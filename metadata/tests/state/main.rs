@@ -2,6 +2,7 @@
 
 mod cluster;
 mod commits;
+mod compaction;
 mod durability;
 mod garbage;
 mod groups;

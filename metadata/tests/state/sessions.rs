@@ -71,7 +71,7 @@ fn opening_is_idempotent_by_nonce() {
     assert_eq!(a, rig.session);
     let b = rig.open_session(2);
     assert_ne!(a, b);
-    let mut names = rig.machine.sessions().unwrap();
+    let mut names = rig.machine.clients().unwrap();
     names.sort();
     assert_eq!(names, [(SessionId(a), "client-1".into()), (SessionId(b), "client-2".into())]);
     let short = v1::OpenSessionOp { client: "x".into(), nonce: vec![1; 15].into() };

@@ -46,13 +46,13 @@ pub(super) fn check_ranges(extents: &[v1::Extent], base: u64, min_size: u64) -> 
     Ok(())
 }
 
-type Segments<'a> = BTreeMap<SegmentId, &'a v1::SegmentInfo>;
+pub(in crate::ops) type Segments<'a> = BTreeMap<SegmentId, &'a v1::SegmentInfo>;
 
 /// New segments must be the session's own, unknown so far, well formed, and on a known placement
 /// group. A retired group may be named: it was retired while the data was under way. If it was also
 /// dropped meanwhile, or seats of it were given away, the data must be written again: nobody would
 /// find the chunks.
-pub(super) fn check_new_segments<'a>(
+pub(in crate::ops) fn check_new_segments<'a>(
     state: &dyn Read,
     infos: &'a [v1::SegmentInfo],
     cx: &Context,
