@@ -59,3 +59,31 @@ fn what_was_overwritten_gives_its_room_back_and_nobody_sees_it() -> Result<()> {
     weft_ok(&["umount", path(&b)])?;
     cluster.await_clean()
 }
+
+/// Bytes that all targets say they hold.
+fn used(cluster: &Cluster) -> Result<u64> {
+    let status = weft_ok(&["status", "--cluster", &cluster.address()?, "--output", "json"])?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let targets = status["targets"].as_array().context("no targets")?;
+    let used = targets.iter().map(|t| t["used_bytes"].as_u64().context("a target is silent"));
+    used.sum()
+}
+
+#[test]
+fn what_was_written_while_targets_were_away_gets_the_width_of_its_layout() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let empty = used(&cluster)?;
+    cluster.kill_storage(0)?;
+    cluster.kill_storage(3)?;
+    // With two data shards and two of parity.
+    let content: Vec<u8> = (0..LEN).map(|i| (i * 31 % 251) as u8).collect();
+    let name = cluster.mnt().join("f");
+    fs::write(&name, &content)?;
+    File::open(&name)?.sync_all()?;
+    cluster.start_again()?;
+    eventually(PATIENCE, "it takes the room of four and two", || {
+        (used(&cluster).ok()?.saturating_sub(empty) < LEN as u64 * 8 / 5).then_some(())
+    })?;
+    ensure!(fs::read(&name)? == content);
+    cluster.await_clean()
+}

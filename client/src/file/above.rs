@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tokio::sync::watch;
-use weft_proto::{Error, ErrorKind};
 
 /// The round of a request that has to wait for another turn.
 const NONE: u64 = u64::MAX;
@@ -27,9 +26,8 @@ enum Filled {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Go {
     Wait,
+    /// It writes, and is waited for.
     On,
-    /// It has held its pages for too long.
-    Fail,
 }
 
 struct Request {
@@ -39,6 +37,21 @@ struct Request {
     /// What was taken back when it began to read.
     round: u64,
     go: Go,
+    /// Of a write: what was filled meanwhile in its range, with what was there before it.
+    filled: RangeMap<()>,
+    /// Of a read: something of its range was written meanwhile.
+    overtaken: bool,
+}
+
+/// How a request ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// What it holds is as good as when it was read.
+    Good,
+    /// It is not, and the read has to be repeated.
+    Again,
+    /// It is not, and has to be forgotten after the answer.
+    Stale,
 }
 
 #[derive(Default)]
@@ -94,7 +107,9 @@ impl Above {
             state.last += 1;
             state.filled = Filled::Since;
             let round = if state.taking == 0 { state.rounds } else { NONE };
-            let request = Request { range, writes, round, go: Go::Wait };
+            let filled = RangeMap::default();
+            let go = Go::Wait;
+            let request = Request { range, writes, round, go, filled, overtaken: false };
             state.requests.insert(state.last, request);
             Ticket { above: self, number: state.last }
         };
@@ -137,7 +152,21 @@ impl Above {
         let mut state = self.state.lock();
         state.taking += 1;
         state.rounds += 1;
-        state.losses
+        let losses = state.losses;
+        drop(state);
+        self.changes.send_replace(());
+        losses
+    }
+
+    /// Returns while what is cached is taken back.
+    pub async fn closed(&self) {
+        let mut changes = self.changes.subscribe();
+        loop {
+            changes.borrow_and_update();
+            if !self.is_open() || changes.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// It was taken back, and what is in use of it may be filled again.
@@ -190,21 +219,38 @@ impl Above {
         (without(all, state.requests.values(), page), writes)
     }
 
-    /// Has requests go on for which `ranges` may wait; has reads fail that did already if `fail`.
-    pub fn let_on(&self, ranges: &[Range<u64>], fail: bool, page: u64) {
+    /// Has writes go on for which `ranges` may wait.
+    pub fn let_on(&self, ranges: &[Range<u64>], page: u64) {
         let mut state = self.state.lock();
-        for request in state.requests.values_mut() {
-            let held = whole(&request.range, page);
-            if ranges.iter().any(|r| r.start < held.end && held.start < r.end) {
-                request.go = match request.go {
-                    Go::Wait => Go::On,
-                    Go::On if fail && !request.writes => Go::Fail,
-                    go => go,
-                };
+        for request in state.requests.values_mut().filter(|request| request.writes) {
+            if overlaps(ranges, &whole(&request.range, page)) {
+                request.go = Go::On;
             }
         }
         drop(state);
         self.changes.send_replace(());
+    }
+
+    /// What of `ranges` no request under way holds by now; and what those hold that write. Those of
+    /// a file that is `mapped` go on, and are waited for.
+    pub fn besides(
+        &self,
+        ranges: &[Range<u64>],
+        page: u64,
+        mapped: bool,
+    ) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+        if mapped {
+            self.let_on(ranges, page);
+        }
+        let state = self.state.lock();
+        let mut rest = RangeMap::default();
+        ranges.iter().for_each(|range| drop(rest.insert(range.clone(), ())));
+        let waits = |request: &&Request| !(mapped && request.writes);
+        let waiting = || state.requests.values().filter(waits);
+        let writes = waiting().filter(|request| request.writes);
+        let writes = writes.map(|r| whole(&r.range, page)).filter(|held| overlaps(ranges, held));
+        let writes = writes.collect();
+        (without(rest, waiting(), page), writes)
     }
 
     /// What requests left that went on meanwhile. Those that are not answered yet wait again, and
@@ -247,36 +293,37 @@ impl Ticket<'_> {
         state.requests.get(&self.number).is_none_or(|request| request.go != Go::Wait)
     }
 
-    /// Returns if the request has to fail.
-    pub async fn failed(&self) -> Error {
-        let mut changes = self.above.changes.subscribe();
-        loop {
-            changes.borrow_and_update();
-            let go = self.above.state.lock().requests.get(&self.number).map(|r| r.go);
-            if go == Some(Go::Fail) {
-                let what = "a read takes too long, and its pages are changed elsewhere";
-                return Error::new(ErrorKind::Io, what);
-            }
-            if changes.changed().await.is_err() {
-                return std::future::pending().await;
+    /// The request is about to be answered, and over unless it has to be repeated. A read that is
+    /// overtaken by writes is, if it is `patient`.
+    pub fn ends(&self, patient: bool) -> End {
+        let state = &mut *self.above.state.lock();
+        let Some(request) = state.requests.get_mut(&self.number) else { return End::Good };
+        let (range, writes) = (request.range.clone(), request.writes);
+        let in_time = request.go == Go::On || request.round == state.rounds;
+        let overtaken = std::mem::take(&mut request.overtaken);
+        if !writes && (!in_time || (overtaken && patient)) {
+            return End::Again;
+        }
+        state.end(self.number);
+        if !writes {
+            // The cache lets go of most pages while it writes them.
+            let written = state.requests.values_mut().filter(|r| r.writes);
+            for write in written.filter(|r| overlaps([&range], &r.range)) {
+                write.filled.insert(range.clone(), ());
             }
         }
+        if in_time && !overtaken { End::Good } else { End::Stale }
     }
 
-    /// The request is about to be answered. Answers whether what it holds is as good as when it was
-    /// read, and is then over: if not, a read has to be repeated.
-    pub fn ends(&self) -> bool {
+    /// What it wrote is there to be read. Reads under way may hold what was there before, and hear
+    /// of it. Answers what was filled with that already.
+    pub fn wrote(&self) -> Vec<Range<u64>> {
         let state = &mut *self.above.state.lock();
-        let Some(request) = state.requests.get(&self.number) else { return true };
-        let good = match request.go {
-            Go::Wait => request.round == state.rounds,
-            Go::On => true,
-            Go::Fail => false,
-        };
-        if good {
-            state.end(self.number);
-        }
-        good
+        let Some(request) = state.requests.get_mut(&self.number) else { return Vec::new() };
+        let (range, mut filled) = (request.range.clone(), std::mem::take(&mut request.filled));
+        let reads = state.requests.values_mut().filter(|r| !r.writes);
+        reads.filter(|r| overlaps([&range], &r.range)).for_each(|r| r.overtaken = true);
+        filled.remove(ALL).into_iter().map(|(range, ())| range).collect()
     }
 }
 
@@ -290,6 +337,10 @@ impl Drop for Ticket<'_> {
             self.above.changes.send_replace(());
         }
     }
+}
+
+fn overlaps<'a>(ranges: impl IntoIterator<Item = &'a Range<u64>>, with: &Range<u64>) -> bool {
+    ranges.into_iter().any(|range| range.start < with.end && with.start < range.end)
 }
 
 /// The pages that a range is part of.

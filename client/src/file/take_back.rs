@@ -3,12 +3,12 @@
 //!
 //! Who fills that cache, or files there what it writes, holds the pages until its request is
 //! answered; to take these back is to wait for that, and the request may wait for whoever takes
-//! them back. So they are left out, and a read is answered only with what it read after.
+//! them back. So they are left out, also where the cache waits for one that had not come here yet,
+//! and a read is answered only with what it read after. Only a write of a file in whose pages
+//! programs store goes on, and is waited for.
 //!
 //! Invariants (I6): when everything was taken back ([`File::take_back`]), nothing that was read
-//! before is used any more, and until [`Taken`] is dropped nothing fills the cache again. Where the
-//! cache waits all the same for a request that had not come here yet, that one goes on, and what it
-//! leaves is taken back too.
+//! before is used any more, and until [`Taken`] is dropped nothing fills the cache again.
 
 use super::inode::File;
 use crate::ContentCache;
@@ -20,13 +20,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-/// A request that waits goes on after so long if the cache may wait for it.
+/// Whether the cache waits for a request that came meanwhile is looked at after so long.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// The same is looked for again at least so often.
 const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// A read that went on and still has no answer after so long fails: the pages that it holds belong
-/// to who wants to change them.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// It is told that this takes longer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Nothing is cached, and nothing fills the cache until this is dropped.
 pub(crate) struct Taken(Arc<File>);
@@ -81,9 +80,9 @@ impl File {
                 return;
             }
             // What is written now may be of whole pages, and must not come after what others write.
-            self.above.let_on(&written, false, page);
+            self.above.let_on(&written, page);
             while timeout(MAX_LOOK_INTERVAL, self.above.written(last)).await.is_err() {
-                self.above.let_on(&written, false, page);
+                self.above.let_on(&written, page);
             }
             rest = std::mem::take(&mut written);
         }
@@ -91,20 +90,38 @@ impl File {
 
     async fn forget_all(&self, cache: &dyn ContentCache, mut rest: Vec<Range<u64>>, mapped: bool) {
         let page = cache.page();
-        while !rest.is_empty() {
+        loop {
+            if rest.is_empty() {
+                rest = self.above.left(page, mapped);
+            }
+            if rest.is_empty() {
+                return;
+            }
             let forgotten = rest.iter().map(|range| cache.forget(self.ino, range.clone()));
             let mut forgotten = join_all(forgotten);
-            let (begun, mut pause) = (Instant::now(), MIN_LOOK_INTERVAL);
-            while timeout(pause, &mut forgotten).await.is_err() {
-                let late = begun.elapsed() > READ_TIMEOUT;
-                if late {
+            let (begun, mut pause, mut told) = (Instant::now(), MIN_LOOK_INTERVAL, false);
+            let besides = loop {
+                if timeout(pause, &mut forgotten).await.is_ok() {
+                    break None;
+                }
+                let (free, writes) = self.above.besides(&rest, page, mapped);
+                if free != rest {
+                    break Some((free, writes));
+                }
+                if begun.elapsed() > PATIENCE && !std::mem::replace(&mut told, true) {
                     let ino = self.ino;
                     warn!(%ino, "cached content is being forgotten still: a request holds it");
                 }
-                self.above.let_on(&rest, late, page);
                 pause = (pause * 2).min(MAX_LOOK_INTERVAL);
-            }
-            rest = self.above.left(page, mapped);
+            };
+            rest = match besides {
+                Some((free, writes)) => {
+                    // What can be had of them now.
+                    writes.into_iter().for_each(|range| drop(cache.forget(self.ino, range)));
+                    free
+                }
+                None => Vec::new(),
+            };
         }
     }
 

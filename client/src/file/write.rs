@@ -3,6 +3,7 @@
 use super::dirty::Dirty;
 use super::inode::File;
 use super::past::Number;
+use std::future::pending;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -106,7 +107,7 @@ impl File {
     ) -> Result<bool> {
         let mut spared = matches!(way, Way::Back);
         loop {
-            let permit = self.context.budget.take(data.len()).await?;
+            let permit = self.room(data.len(), way).await?;
             permitted()?;
             if let Some(stays) = self.put_in(off, data, append, way, permit, false) {
                 return Ok(stays);
@@ -119,6 +120,28 @@ impl File {
             {
                 return Err(error);
             }
+        }
+    }
+
+    /// Waits for room in the write buffer of the mount. What is written back because it is taken
+    /// back has room beside that: else a file that cannot be committed would hold up the recall of
+    /// every other.
+    async fn room(&self, len: usize, way: Way<'_>) -> Result<OwnedSemaphorePermit> {
+        let budget = &self.context.budget;
+        if !matches!(way, Way::Back) {
+            return budget.take(len).await;
+        }
+        let taken_back = async {
+            self.above.closed().await;
+            match budget.try_take_more(len) {
+                Some(permit) => permit,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            permit = taken_back => Ok(permit),
+            permit = budget.take(len) => permit,
         }
     }
 

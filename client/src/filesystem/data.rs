@@ -1,9 +1,12 @@
 //! Reads, and what else is done with the content of an open file but writes.
 
 use super::facade::Filesystem;
-use crate::file;
+use crate::file::{self, End};
 use crate::types::{Allocate, HandleId, ReadData, Seek, Via};
 use weft_proto::{Error, ErrorKind, Result};
+
+/// A read that fills the cache is repeated so often for writes of the same bytes.
+const MAX_REPEATS: usize = 3;
 
 impl Filesystem {
     /// Up to `len` bytes from `off`; fewer only at the end of file. Data written through this mount
@@ -28,19 +31,18 @@ impl Filesystem {
             Via::Cache if self.inner.pages.cache().is_some() => {
                 handle.in_use();
                 let range = off..off.saturating_add(len as u64);
-                let ticket = file.above.begin(range, via, false).await;
+                let ticket = file.above.begin(range.clone(), via, false).await;
+                let mut repeats = 0;
                 loop {
-                    let read = async {
-                        file.may_fill(&ticket).await?;
-                        file.read(off, len, &handle.ahead, true).await
-                    };
-                    let data = tokio::select! {
-                        biased;
-                        data = read => data?,
-                        error = ticket.failed() => return Err(error),
-                    };
-                    if ticket.ends() {
-                        break data;
+                    file.may_fill(&ticket).await?;
+                    let data = file.read(off, len, &handle.ahead, true).await?;
+                    match ticket.ends(repeats < MAX_REPEATS) {
+                        End::Good => break data,
+                        End::Again => repeats += 1,
+                        End::Stale => {
+                            file.forget_behind(range);
+                            break data;
+                        }
                     }
                 }
             }

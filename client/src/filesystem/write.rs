@@ -1,14 +1,18 @@
 //! Writes, through a cache above and past it.
 
 use super::facade::Filesystem;
-use crate::file::Way;
+use crate::file::{End, Way};
 use crate::types::{HandleId, Via};
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use weft_proto::{Result, SessionId};
 
 /// Pause before what the cache above writes back while the leases are over is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A write is answered after so long although a page that it changed may hold what was there before:
+/// a read of it has no answer.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Filesystem {
     /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers
@@ -75,7 +79,23 @@ impl Filesystem {
             },
             _ => write.await,
         };
-        if ticket.is_some_and(|ticket| !ticket.ends()) {
+        if via == Via::Cache
+            && let (Some(ticket), Some(cache)) = (&ticket, self.inner.pages.cache())
+        {
+            // Who fills pages may have read before this was there to be read. Whoever takes back
+            // what is cached may wait for this write, and takes these as well.
+            for range in ticket.wrote() {
+                let forgotten = cache.forget(file.ino, range);
+                let forgotten = async {
+                    tokio::select! {
+                        () = forgotten => {}
+                        () = file.above.closed() => {}
+                    }
+                };
+                let _ = timeout(FORGET_TIMEOUT, forgotten).await;
+            }
+        }
+        if ticket.is_some_and(|ticket| ticket.ends(false) != End::Good) {
             // The pages that it changed may hold more than that, from before.
             file.forget_behind(range);
         } else if via == Via::Direct

@@ -29,6 +29,9 @@ pub(crate) async fn open_session(
                     "another cluster was made in place of the one that was mounted: mount it anew";
                 return Err(Error::new(ErrorKind::WrongCluster, what));
             }
+            // What an answer in the last session has granted since that was lost; not what others
+            // are granted in this one, as soon as they know of it.
+            group.leases.lost();
             // An earlier try may have opened it: its time runs from then.
             group.leases.renewed(sent, Duration::from_millis(reply.ttl_ms));
             group.sessions.begin(SessionId(reply.session));

@@ -91,10 +91,7 @@ impl KeepAlive {
         }
         let deadline = group.deadline();
         match open_session(group, self.cluster, &self.client, &self.rng, deadline).await {
-            Ok((ttl, _)) => {
-                group.leases.lost();
-                Some(ttl)
-            }
+            Ok((ttl, _)) => Some(ttl),
             Err(error) => {
                 warn!(%error, "cannot open a new session; trying on");
                 sleep(RENEWAL_INTERVAL).await;

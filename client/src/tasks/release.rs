@@ -89,12 +89,13 @@ impl Releaser {
                 break;
             }
         }
-        let is_left = |file: &Arc<File>| {
+        let is_left = |file: &Arc<File>, taken: &Option<Taken>| {
             let is_taken = taken.as_ref().is_some_and(|taken| taken.is_of(file));
             !is_taken && !file.is_cached_alone() && !recall.keep_read
         };
-        if let Some(file) = files.get(ino).filter(is_left) {
-            // It may have been opened meanwhile so that it may be mapped.
+        // It may have been opened meanwhile, also so that it may be mapped; or closed, and opened
+        // as another, while it was taken back.
+        while let Some(file) = files.get(ino).filter(|file| is_left(file, &taken)) {
             taken = Some(match self.opens.may_be_mapped(ino) {
                 true => file.take_mapped_back().await,
                 false => file.take_back().await,

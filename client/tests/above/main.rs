@@ -156,6 +156,12 @@ impl Rig {
         self.kernel.read(&self.fs, self.handle, page).await
     }
 
+    /// A page is there from now on, all of this byte.
+    fn set(&self, page: u64, byte: u8) {
+        self.kernel.pages.lock().insert(page, Page::Good(vec![byte; PAGE as usize]));
+        self.kernel.changes.send_replace(());
+    }
+
     /// As a program does that stores in a mapping.
     async fn open_to_map(&self) -> HandleId {
         let flags = OpenFlags { write: true, both: true, ..Default::default() };
@@ -312,6 +318,62 @@ async fn a_read_that_hangs_keeps_no_page_from_being_forgotten() {
     let shown = told.wait_for(Option::is_some).await.unwrap().clone();
     assert_eq!(shown, Some(vec![]), "pages are shown after the lease was given back");
     hangs.abort();
+}
+
+/// A write that comes while pages are taken back holds one of them, and waits for a leader that may
+/// wait for these pages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_hangs_keeps_no_page_from_being_forgotten() {
+    let rig = Rig::start().await;
+    rig.give_back_write().await;
+    rig.read_all().await;
+    let metadata = &rig.cluster.metadata;
+    let (tell, mut told) = watch::channel(None);
+    let kernel = rig.kernel.clone();
+    let look =
+        move |_: &mut fixture::metadata::Inode| drop(tell.send_replace(Some(kernel.shown())));
+    *metadata.on_return.lock() = Some(Box::new(look));
+    metadata.hold_answers();
+    rig.kernel.pages.lock().insert(3, Page::Locked);
+    metadata.recall(rig.ino.0);
+    while rig.kernel.shown().contains(&0) {
+        yield_now().await;
+    }
+    let (fs, handle) = (rig.fs.clone(), rig.handle);
+    let writes =
+        tokio::spawn(async move { fs.write_via(handle, 3 * PAGE, b"part", Via::Cache).await });
+    let shown = told.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(shown, Some(vec![]), "pages are shown after the lease was given back");
+    assert!(!writes.is_finished());
+    metadata.answer(u64::MAX);
+    assert_eq!(writes.await.unwrap(), Ok(4));
+}
+
+/// The kernel lets go of a page while it is written, and so it may be forgotten, and filled again
+/// with what was there before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_filled_while_it_is_written_is_forgotten_when_that_is_answered() {
+    let rig = Rig::start().await;
+    rig.give_back_write().await;
+    rig.read_all().await;
+    let metadata = &rig.cluster.metadata;
+    metadata.hold_answers();
+    let commits = metadata.count("commit");
+    let (fs, handle) = (rig.fs.clone(), rig.handle);
+    let writes = tokio::spawn(async move {
+        fs.write_via(handle, PAGE, &[9; 2 * PAGE as usize], Via::Cache).await
+    });
+    while metadata.count("commit") == commits {
+        yield_now().await;
+    }
+    [1, 5].into_iter().for_each(|page| drop(rig.kernel.pages.lock().remove(&page)));
+    for page in [1, 5] {
+        assert_eq!(rig.read(page).await.unwrap(), [7; PAGE as usize], "nobody may see it yet");
+    }
+    metadata.answer(u64::MAX);
+    writes.await.unwrap().unwrap();
+    assert!(rig.kernel.shown().contains(&5) && !rig.kernel.shown().contains(&1));
+    assert_eq!(rig.read(1).await.unwrap(), [9; PAGE as usize]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

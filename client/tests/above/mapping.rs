@@ -178,10 +178,10 @@ async fn what_is_stored_while_a_lease_is_given_back_is_written_before_it_is() {
     assert_eq!(after, Some(true), "given back while the cache writes what was stored");
 }
 
-/// Taking pages back waits for one that a request holds. Meanwhile another is filled again, as it
-/// waits for that too, and stored in, and the cache writes it back.
+/// Taking pages back waits for one that a request holds. Meanwhile another is written, and stored
+/// in, and the cache writes that back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_filled_and_stored_in_while_pages_are_taken_back_is_taken_back_too() {
+async fn what_is_stored_in_while_pages_are_taken_back_is_taken_back_too() {
     let rig = Rig::start().await;
     let metadata = &rig.cluster.metadata;
     share(&rig).await;
@@ -200,7 +200,7 @@ async fn what_is_filled_and_stored_in_while_pages_are_taken_back_is_taken_back_t
     while rig.kernel.shown().contains(&0) {
         yield_now().await;
     }
-    assert_eq!(rig.kernel.read(&rig.fs, handle, 0).await.unwrap(), [7; PAGE as usize]);
+    rig.fs.write_via(handle, 0, &[9; PAGE as usize], Via::Cache).await.unwrap();
     rig.kernel.pages.lock().insert(0, Page::Locked);
     let commits = metadata.count("commit");
     metadata.hold_answers();
@@ -210,11 +210,7 @@ async fn what_is_filled_and_stored_in_while_pages_are_taken_back_is_taken_back_t
     while metadata.count("commit") == commits {
         yield_now().await;
     }
-    let set = |page, byte| {
-        rig.kernel.pages.lock().insert(page, Page::Good(vec![byte; PAGE as usize]));
-        rig.kernel.changes.send_replace(());
-    };
-    set(1, 7);
+    rig.set(1, 7);
     // An answer to the recall would come in this time.
     for _ in 0..100 {
         rig.fs.stat_fs().await.unwrap();
@@ -222,7 +218,33 @@ async fn what_is_filled_and_stored_in_while_pages_are_taken_back_is_taken_back_t
     written.store(true, Ordering::SeqCst);
     metadata.answer(u64::MAX);
     writes.await.unwrap().unwrap();
-    set(0, 8);
+    rig.set(0, 8);
     let seen = told.wait_for(Option::is_some).await.unwrap().clone();
     assert_eq!(seen, Some((true, vec![])), "a page outlives the lease that it was filled under");
+}
+
+/// Nor is any filled before that has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_page_is_filled_while_pages_are_taken_back() {
+    let rig = Arc::new(Rig::start().await);
+    let mut returns = share(&rig).await;
+    rig.cluster.metadata.grant_maps.store(true, Ordering::Relaxed);
+    rig.open_to_map().await;
+    rig.read_all().await;
+    rig.kernel.pages.lock().insert(1, Page::Locked);
+    rig.cluster.metadata.recall(rig.ino.0);
+    while rig.kernel.shown().contains(&0) {
+        yield_now().await;
+    }
+    let reads = tokio::spawn({
+        let rig = rig.clone();
+        async move { rig.read(0).await }
+    });
+    for _ in 0..100 {
+        rig.fs.stat_fs().await.unwrap();
+    }
+    assert!(!reads.is_finished() && *returns.borrow() == 1);
+    rig.set(1, 7);
+    returns.wait_for(|n| *n == 2).await.unwrap();
+    assert_eq!(reads.await.unwrap().unwrap(), [7; PAGE as usize]);
 }
