@@ -203,6 +203,23 @@ async fn a_read_waits_for_targets_that_come_back() {
     assert!(reading.await.unwrap().unwrap() == data);
 }
 
+/// The bytes may be elsewhere by now, under the same version: whoever waited for targets that are
+/// away would wait for chunks that were deleted where they are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_elsewhere_by_now_is_found_there_though_a_target_is_away() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (fs, ino, data) = written(&cluster, cluster.options()).await;
+    assert!(read(&fs, ino, 0, 1 << 20).await.unwrap() == data);
+    let source = Some(v1::extent::Source::Inline(data.clone().into()));
+    let moved = vec![v1::Extent { file_off: 0, len: data.len() as u64, source }];
+    cluster.metadata.state.lock().inodes.get_mut(&ino.0).unwrap().extents = moved;
+    cluster.targets[0].set(Fault::Empty);
+    cluster.targets[1].set(Fault::Refuse(ErrorKind::Unavailable));
+    cluster.targets[2].set(Fault::Refuse(ErrorKind::Unavailable));
+    let found = tokio::time::timeout(Duration::from_secs(20), read(&fs, ino, 0, 1 << 20)).await;
+    assert!(found.expect("it waits for targets").unwrap() == data);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_go_round_what_fails() {
     for fault in [

@@ -8,9 +8,10 @@
 //! ([`crate::duties`], `compact_files`).
 //!
 //! Invariant: what was written again is not worth it once more, unless the file changed: a run of
-//! bytes that lies in one segment without dead bytes, of the width that is possible now, is left.
+//! bytes that lies in one segment without dead bytes, of the width that its group allows, is left.
+//! Nothing is written with fewer shards than it will have when all targets are back.
 
-use crate::schema::{self, Inode, Segment};
+use crate::schema::{self, Group, Inode, Segment};
 use crate::store::{Read, StoreError, StoreResult};
 use crate::tables::content::{end, segment_of, walk};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ const BREAK: u64 = 128 << 10;
 /// A piece as long as this part of a segment is good, if its segment is.
 const LONG: u64 = 4;
 /// Most pieces of one part: each is a move, and a change of a record.
-const MAX_PIECES: usize = 4096;
+const MAX_PIECES: usize = 2048;
 /// Most extents that are looked at, and most parts that are answered, at a time.
 const MAX_SEEN: usize = 32_768;
 const MAX_PARTS: usize = 8;
@@ -34,6 +35,23 @@ pub(crate) struct Part {
     /// Those that the extents name.
     pub segments: Vec<v1::SegmentInfo>,
     pub bytes: u64,
+    /// In how many places it lies.
+    pub places: u64,
+    /// That are too many; much of what its segments hold is shown by nobody. Neither: they are
+    /// narrower than they need be.
+    pub scattered: bool,
+    pub frees: bool,
+    /// The fewest shards of any of its segments.
+    pub width: u8,
+}
+
+/// How many targets there are for one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seats {
+    /// Those that take data now.
+    pub now: usize,
+    /// With all that are to come back.
+    pub all: usize,
 }
 
 /// What a look at some of a file answers.
@@ -48,22 +66,37 @@ pub(crate) struct Page {
     pub waits: bool,
 }
 
-/// More than a quarter of the segment is not shown by any file.
+/// A fifth of the segment or more is not shown by any file.
 fn is_sparse(segment: &Segment) -> bool {
-    segment.live_bytes.saturating_mul(4) < segment.info.length.saturating_mul(3)
+    segment.live_bytes.saturating_mul(5) <= segment.info.length.saturating_mul(4)
+}
+
+fn width(info: &v1::SegmentInfo) -> StoreResult<u8> {
+    let profile = info.profile.map(Profile::try_from).transpose();
+    let bad = |e| StoreError::corrupt(format!("profile of segment {:?}: {e}", info.id));
+    Ok(profile.map_err(bad)?.map_or(0, Profile::width))
 }
 
 /// The segment has fewer shards than one of its length is to have on so many targets.
 fn is_narrow(info: &v1::SegmentInfo, layout: &Layout, seats: usize) -> StoreResult<bool> {
-    let profile = info.profile.map(Profile::try_from).transpose();
-    let bad = |e| StoreError::corrupt(format!("profile of segment {:?}: {e}", info.id));
-    let width = profile.map_err(bad)?.map_or(0, Profile::width);
     let fit = layout.profile.fit(info.length, layout.unit, seats);
+    let width = width(info)?;
     Ok(fit.is_some_and(|fit| width < fit.width()))
 }
 
+/// Targets of the placement group that a segment names, those that are away among them.
+fn group_seats(state: &dyn Read, pg: u32) -> StoreResult<usize> {
+    let group: Option<Group> = state.load(&schema::group(pg))?;
+    Ok(group.map_or(0, |group| group.info.targets.len()))
+}
+
 /// Whether a commit that made this of a segment gives cause to look at the file.
-pub(crate) fn suspects(file: &Inode, segment: &Segment, is_new: bool) -> StoreResult<bool> {
+pub(crate) fn suspects(
+    state: &dyn Read,
+    file: &Inode,
+    segment: &Segment,
+    is_new: bool,
+) -> StoreResult<bool> {
     if file.attr.nlink == 0 {
         return Ok(false);
     }
@@ -73,15 +106,16 @@ pub(crate) fn suspects(file: &Inode, segment: &Segment, is_new: bool) -> StoreRe
     let Some(layout) = file.checked_layout()? else { return Ok(false) };
     let length = segment.info.length;
     let is_piece = length < layout.segment_len / LONG && length < file.allocated;
-    Ok(is_piece || is_narrow(&segment.info, &layout, usize::MAX)?)
+    let seats = group_seats(state, segment.info.pg)?;
+    Ok(is_piece || is_narrow(&segment.info, &layout, seats)?)
 }
 
-/// Looks at a file from `from` on; `seats` targets may take a segment now. `None` if it is no more.
+/// Looks at a file from `from` on. `None` if it is no more.
 pub(crate) fn page(
     state: &dyn Read,
     ino: InodeId,
     from: u64,
-    seats: usize,
+    seats: Seats,
 ) -> StoreResult<Option<Page>> {
     let Some(file) = state.inode(ino)? else { return Ok(None) };
     let Some(layout) = file.checked_layout()? else { return Ok(None) };
@@ -98,7 +132,7 @@ pub(crate) fn page(
         look.take(state, e)?;
         Ok(true)
     })?;
-    look.close();
+    look.close()?;
     let (parts, waits) = (look.parts, look.waits);
     Ok(Some(Page { data_version: file.attr.data_version, layout, parts, next, waits }))
 }
@@ -111,6 +145,9 @@ struct Open {
     bytes: u64,
     /// Where neighbours in the file are none in a segment.
     breaks: u64,
+    /// The run that lies in one place now, and the longest.
+    run: u64,
+    longest: u64,
     /// Dead bytes that would go with these pieces, if all others went as well.
     waste: u64,
     /// Bytes in segments that are narrower than they need be now.
@@ -119,7 +156,7 @@ struct Open {
 
 struct Look {
     layout: Layout,
-    seats: usize,
+    seats: Seats,
     known: BTreeMap<SegmentId, Segment>,
     open: Open,
     parts: Vec<Part>,
@@ -127,7 +164,7 @@ struct Look {
 }
 
 impl Look {
-    fn new(layout: Layout, seats: usize) -> Self {
+    fn new(layout: Layout, seats: Seats) -> Self {
         let (known, open) = (BTreeMap::new(), Open::default());
         Self { layout, seats, known, open, parts: Vec::new(), waits: false }
     }
@@ -145,14 +182,12 @@ impl Look {
             }
         };
         let info = &segment.info;
-        let narrow = is_narrow(info, &self.layout, self.seats)?;
-        self.waits |= !narrow && is_narrow(info, &self.layout, usize::MAX)?;
+        let narrow = is_narrow(info, &self.layout, self.seats.all)?;
         // Of what several files show, each would have its own.
         let is_shared = segment.live_bytes > info.length;
         let is_long = e.len >= self.layout.segment_len / LONG;
         if is_shared || (is_long && !narrow && !is_sparse(segment)) {
-            self.close();
-            return Ok(());
+            return self.close();
         }
         let dead = info.length.saturating_sub(segment.live_bytes);
         let waste = u128::from(e.len) * u128::from(dead) / u128::from(segment.live_bytes.max(1));
@@ -160,10 +195,13 @@ impl Look {
         if self.open.bytes + e.len > self.layout.segment_len
             || self.open.extents.len() >= MAX_PIECES
         {
-            self.close();
+            self.close()?;
         }
         let open = &mut self.open;
+        let follows = open.extents.last().is_some_and(|left| follows(left, &e));
         open.breaks += u64::from(open.extents.last().is_some_and(|left| breaks(left, &e)));
+        open.run = if follows { open.run + e.len } else { e.len };
+        open.longest = open.longest.max(open.run);
         open.segments.entry(id).or_insert(info);
         open.bytes += e.len;
         open.waste = open.waste.saturating_add(waste as u64);
@@ -173,28 +211,47 @@ impl Look {
     }
 
     /// What is open becomes a part, if it is worth it.
-    fn close(&mut self) {
+    fn close(&mut self) -> StoreResult<()> {
         let open = std::mem::take(&mut self.open);
-        let pieces = open.breaks + (open.segments.len() as u64).saturating_sub(1);
-        let scattered = pieces > 0 && pieces * BREAK >= open.bytes;
-        let is_worth_it =
-            scattered || open.waste >= open.bytes.div_ceil(4) || open.narrow * 2 >= open.bytes;
-        if open.bytes > 0 && is_worth_it {
-            let segments = open.segments.into_values().collect();
-            self.parts.push(Part { extents: open.extents, segments, bytes: open.bytes });
+        if open.bytes == 0 {
+            return Ok(());
         }
+        let places = open.breaks + open.segments.len() as u64;
+        // A long run with little behind it waits for more: else each line that a log gets would
+        // have all of it written again.
+        let is_even = open.longest * 2 <= open.bytes;
+        let scattered = places > 1 && is_even && places * BREAK >= open.bytes;
+        let frees = open.waste >= open.bytes.div_ceil(4);
+        if !(scattered || frees || open.narrow * 2 >= open.bytes) {
+            return Ok(());
+        }
+        let fit = |seats| self.layout.profile.fit(open.bytes, self.layout.unit, seats);
+        if fit(self.seats.now).is_none() || fit(self.seats.now) != fit(self.seats.all) {
+            self.waits = true;
+            return Ok(());
+        }
+        let segments: Vec<_> = open.segments.into_values().collect();
+        let widths = segments.iter().map(width).collect::<StoreResult<Vec<_>>>()?;
+        let width = widths.into_iter().min().unwrap_or(0);
+        let (extents, bytes) = (open.extents, open.bytes);
+        self.parts.push(Part { extents, segments, bytes, places, scattered, frees, width });
+        Ok(())
+    }
+}
+
+/// Whether these follow each other in a segment.
+fn follows(left: &v1::Extent, right: &v1::Extent) -> bool {
+    match (&left.source, &right.source) {
+        (Some(Source::Segment(a)), Some(Source::Segment(b))) => {
+            a.id == b.id && a.off.checked_add(left.len) == Some(b.off)
+        }
+        _ => false,
     }
 }
 
 /// Whether these follow each other in the file, and not in a segment.
 fn breaks(left: &v1::Extent, right: &v1::Extent) -> bool {
-    let follows = match (&left.source, &right.source) {
-        (Some(Source::Segment(a)), Some(Source::Segment(b))) => {
-            a.id == b.id && a.off.checked_add(left.len) == Some(b.off)
-        }
-        _ => false,
-    };
-    end(left) == right.file_off && !follows
+    end(left) == right.file_off && !follows(left, right)
 }
 
 #[cfg(test)]
@@ -218,7 +275,8 @@ mod tests {
         let profile = layout.profile.fit(length, layout.unit, seats).unwrap();
         let id = Some(SegmentId { session: SessionId(1), seq }.into());
         let unit = layout.unit;
-        v1::SegmentInfo { id, profile: Some(profile.into()), unit, length, ..Default::default() }
+        let profile = Some(profile.into());
+        v1::SegmentInfo { id, profile, unit, length, pg: 1, ..Default::default() }
     }
 
     fn piece(info: &v1::SegmentInfo, file_off: u64, off: u64, len: u64) -> v1::Extent {
@@ -231,6 +289,8 @@ mod tests {
         let base = memory.snapshot();
         let mut tx = Txn::new(&*base);
         let state: &dyn Read = &*base;
+        let pg = v1::PgInfo { id: 1, targets: (1..=6).collect(), ..Default::default() };
+        tx.put(schema::group(1), &Group { info: pg, ..Default::default() });
         let attr = v1::Attr { ino: INO.0, nlink: 1, ..Default::default() };
         let made = Inode { attr, layout: Some(layout().into()), ..Default::default() };
         let mut edit = Edit::new(state.inode(INO).unwrap().unwrap_or(made));
@@ -241,8 +301,8 @@ mod tests {
         memory.write(tx.into_changes());
     }
 
-    fn look(memory: &Memory, seats: usize) -> Page {
-        page(&*memory.snapshot(), INO, 0, seats).unwrap().unwrap()
+    fn look(memory: &Memory, now: usize) -> Page {
+        page(&*memory.snapshot(), INO, 0, Seats { now, all: 6 }).unwrap().unwrap()
     }
 
     fn is_listed(memory: &Memory) -> bool {

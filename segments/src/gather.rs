@@ -26,8 +26,8 @@ pub(super) struct Lost {
     pub why: String,
     /// Shards that are merely away could make it good.
     pub may_come_back: bool,
-    /// Targets answered that they have no such chunk.
-    pub all_missing: bool,
+    /// A target answered that it has no such chunk.
+    pub any_missing: bool,
 }
 
 /// Bytes of one chunk from `off` on, in pieces of which none crosses a stripe unit.
@@ -398,7 +398,7 @@ impl<'a> Gather<'a> {
         Lost {
             why: why.join("; "),
             may_come_back: defect.is_none() && gone.len() <= usize::from(profile.m()),
-            all_missing: self.errors.iter().any(|(_, e)| e.kind == ErrorKind::NotFound),
+            any_missing: self.errors.iter().any(|(_, e)| e.kind == ErrorKind::NotFound),
         }
     }
 }

@@ -19,13 +19,15 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Segments {
     /// Bytes `[off, off+len)` of a segment, every one checked. `len` must lie in the segment.
-    /// Errors: `NotFound` if so many chunks are gone that the segment was probably deleted, else
-    /// `Io`.
+    /// Errors: `NotFound` if chunks are gone, so that the segment was probably deleted, else `Io`.
+    /// Targets that are away are waited for, but not where others have lost their chunks already,
+    /// unless it `is_there`: the caller has looked, and it was not deleted.
     pub async fn get(
         self: &Arc<Self>,
         segment: &Segment,
         off: u64,
         len: u64,
+        is_there: bool,
         deadline: Instant,
     ) -> Result<Bytes> {
         if len == 0 {
@@ -55,7 +57,8 @@ impl Segments {
                 Err(lost) => lost,
             };
             let next = Instant::now() + RETRY_INTERVAL;
-            if !lost.may_come_back || next >= deadline || self.writer.has_ended() {
+            let is_deleted = lost.any_missing && !is_there;
+            if is_deleted || !lost.may_come_back || next >= deadline || self.writer.has_ended() {
                 return Err(self.give_up(segment, lost));
             }
             debug!(segment = %segment.id, why = lost.why, "too few shards answer; trying on");
@@ -68,7 +71,7 @@ impl Segments {
     }
 
     fn give_up(&self, segment: &Segment, lost: Lost) -> Error {
-        let kind = if lost.all_missing { ErrorKind::NotFound } else { ErrorKind::Io };
+        let kind = if lost.any_missing { ErrorKind::NotFound } else { ErrorKind::Io };
         let profile = segment.geometry.profile;
         let message = format!(
             "segment {} ({profile}) cannot be read: fewer than {} shards are good: {}",

@@ -56,6 +56,7 @@ struct Order {
     layout: Layout,
     first: SegmentId,
     epoch: MapEpoch,
+    cluster: Bytes,
 }
 
 impl TryFrom<v1::CompactRequest> for Order {
@@ -90,7 +91,8 @@ impl TryFrom<v1::CompactRequest> for Order {
             return Err(bad("of nothing, or in no session"));
         }
         let first = SegmentId { session: SessionId(q.session), seq: q.first_seq };
-        Ok(Self { pieces, bytes, layout, first, epoch: MapEpoch(q.epoch) })
+        let (epoch, cluster) = (MapEpoch(q.epoch), q.cluster);
+        Ok(Self { pieces, bytes, layout, first, epoch, cluster })
     }
 }
 
@@ -104,6 +106,10 @@ impl Rebuilder {
         let order = Order::try_from(q)?;
         let begin_by = deadline.checked_sub(MARGIN).unwrap_or(deadline);
         self.await_map(order.epoch, begin_by).await?;
+        if self.cluster() != order.cluster {
+            let what = "this daemon belongs to another cluster than who gave the order";
+            return Err(Error::new(ErrorKind::WrongCluster, what));
+        }
         let turn = timeout_at(begin_by, self.compacting.lock());
         let _turn = turn.await.map_err(|_| late())?;
         let permit = timeout_at(begin_by, self.making.acquire()).await.map_err(|_| late())?;
@@ -121,7 +127,7 @@ impl Rebuilder {
     async fn read(&self, order: &Order, deadline: Instant) -> Result<Bytes> {
         let reads = order.pieces.iter().cloned().map(|(segment, off, len)| {
             let segments = self.segments.clone();
-            async move { segments.get(&segment, off, len, deadline).await }
+            async move { segments.get(&segment, off, len, false, deadline).await }
         });
         let mut reads = iter(reads).buffered(READS);
         let mut data = AlignedBuf::take(order.bytes as usize);
@@ -162,6 +168,7 @@ mod tests {
             epoch: 1,
             session: 9,
             first_seq: 4,
+            cluster: vec![7; 16].into(),
         }
     }
 

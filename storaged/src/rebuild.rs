@@ -9,6 +9,7 @@
 use crate::compact::OrderWriter;
 use crate::engine::Engine;
 use crate::pace::Pace;
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::iter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,6 +116,11 @@ impl Rebuilder {
             self.peers.set_cluster(cluster);
         }
         Ok(())
+    }
+
+    /// The cluster that its map is of.
+    pub(super) fn cluster(&self) -> Bytes {
+        self.map.current().wire.cluster.clone()
     }
 
     async fn come_to(&self, epoch: MapEpoch, deadline: Instant) -> Result<()> {

@@ -27,9 +27,11 @@ impl File {
         loop {
             let plan = self.plan(range.clone(), deadline).await?;
             let segments: Vec<_> = plan.iter().map(|(_, source)| segment_of(source)).collect();
-            let parts = join_all(
-                plan.into_iter().map(|(range, source)| self.fetch(range, source, deadline)),
-            );
+            let fetch = |(range, source)| {
+                let is_there = segment_of(&source).is_some_and(|id| missing.contains(&id));
+                self.fetch(range, source, is_there, deadline)
+            };
+            let parts = join_all(plan.into_iter().map(fetch));
             let (mut bytes, mut gone) = (Vec::new(), Vec::new());
             for (part, segment) in parts.await.into_iter().zip(segments) {
                 match (part, segment) {
@@ -69,13 +71,14 @@ impl File {
         &self,
         range: Range<u64>,
         source: Option<Source>,
+        is_there: bool,
         deadline: Instant,
     ) -> Result<Vec<Bytes>> {
         let len = range.end - range.start;
         Ok(match source {
             Some(Source::Inline(bytes)) => vec![bytes.slice(..(len as usize).min(bytes.len()))],
             Some(Source::Segment { segment, off }) => {
-                vec![self.context.segments.get(&segment, off, len, deadline).await?]
+                vec![self.context.segments.get(&segment, off, len, is_there, deadline).await?]
             }
             None => {
                 let mut zeros = ReadData::default();

@@ -11,7 +11,7 @@
 //! swept then.
 
 use super::propose::propose;
-use crate::compaction::{Page, Part};
+use crate::compaction::{Page, Part, Seats};
 use crate::node::Node;
 use crate::ops::MAX_COMPACTED;
 use futures_util::StreamExt;
@@ -19,7 +19,7 @@ use futures_util::stream::iter;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -33,16 +33,17 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, TargetId, v1};
 use weft_segments::{Segment, TargetClient};
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// A file that is changed all the time is compacted all the same, this often.
+/// A file that is changed all the time is compacted all the same, this often; or after three times
+/// as long as others are to be left alone.
 const BUSY_INTERVAL: Duration = Duration::from_secs(30);
 /// A file is looked at again after this, when some was written again or could not be, and then
 /// after twice as long each time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 /// How long a storage daemon may take for one part.
-const COMPACT_TIMEOUT: Duration = Duration::from_secs(60);
-/// What waits for targets is looked at again after this.
-const WAIT_INTERVAL: Duration = Duration::from_secs(15);
+const COMPACT_TIMEOUT: Duration = Duration::from_secs(180);
+/// Chunks of which nobody has heard are found when a session ends: each does after this.
+const WRITER_LIFETIME: Duration = Duration::from_secs(3600);
 /// Files that are worked on at a time, and parts of each.
 const MAX_FILES: usize = 2;
 const MAX_PARTS: usize = 2;
@@ -57,12 +58,12 @@ pub async fn compact_files(node: &Arc<Node>, peers: &Arc<Peers>) {
     end_writers(node).await;
     let orders = Arc::new(Orders::new(node.clone(), peers.clone()));
     let mut files = Files::default();
-    let mut jobs: JoinSet<(InodeId, Outcome)> = JoinSet::new();
+    let mut seats = Room::default();
+    let mut jobs: JoinSet<(InodeId, Pass)> = JoinSet::new();
     loop {
         // One that ends makes room for the next.
-        let ended = timeout(LOOK_INTERVAL, jobs.join_next()).await;
-        match ended {
-            Ok(Some(Ok((ino, outcome)))) => files.ended(ino, outcome),
+        match timeout(LOOK_INTERVAL, jobs.join_next()).await {
+            Ok(Some(Ok((ino, pass)))) => files.ended(ino, pass),
             // Of a job that panicked nothing is known: its file is looked at again.
             Ok(Some(Err(_))) | Err(_) => {}
             Ok(None) => {
@@ -72,18 +73,51 @@ pub async fn compact_files(node: &Arc<Node>, peers: &Arc<Peers>) {
             }
         }
         files.tell_compacted(node).await;
-        if node.has_room().is_err() {
+        // What is under way ends before the session does that it is written in.
+        if orders.is_over() || node.has_room().is_err() || !node.may_move_extents() {
             continue;
         }
-        if let Err(error) = files.look(node).await {
+        let seats = seats.look(node);
+        if let Err(error) = files.look(node, seats).await {
             tracing::error!("cannot read the list of files to compact: {error}");
         }
         while jobs.len() < MAX_FILES
             && let Some(ino) = files.due.pop_front()
         {
             files.working.insert(ino);
+            let pass = files.begin(ino);
             let orders = orders.clone();
-            jobs.spawn(async move { (ino, orders.compact(ino).await) });
+            jobs.spawn(async move { (ino, orders.compact(ino, pass, seats).await) });
+        }
+    }
+}
+
+/// For how many targets segments are cut.
+#[derive(Default)]
+struct Room {
+    /// Since when fewer take data than there are.
+    short: Option<Instant>,
+}
+
+impl Room {
+    /// What is away is waited for until it would be given up.
+    fn look(&mut self, node: &Node) -> Seats {
+        let map = node.map();
+        let takes =
+            |t: &&v1::TargetInfo| t.state() == v1::TargetState::Up && !t.full && !t.draining;
+        let takes: HashSet<u32> = map.targets.iter().filter(takes).map(|t| t.id).collect();
+        let open = || map.groups().filter(|pg| !pg.retired);
+        let now = open().map(|pg| pg.targets.iter().filter(|id| takes.contains(id)).count());
+        let (now, all) =
+            (now.max().unwrap_or(0), open().map(|pg| pg.targets.len()).max().unwrap_or(0));
+        if now >= all {
+            self.short = None;
+            return Seats { now, all };
+        }
+        let short = self.short.get_or_insert_with(Instant::now).elapsed();
+        match short < Duration::from_millis(node.config.target_out_ms) {
+            true => Seats { now, all },
+            false => Seats { now, all: now },
         }
     }
 }
@@ -109,16 +143,18 @@ async fn end_writer(node: &Node, session: SessionId) {
     }
 }
 
-/// How a look at a whole file ended.
-enum Outcome {
-    /// Nothing was worth it, at this version.
-    Compact(u64),
-    /// Some was written again: it is looked at once more.
-    Again,
-    /// Some waits for more targets that take data.
-    Waits,
-    /// Some could not be.
-    Failed(Error),
+/// A look at a whole file, some of it at a time: others have their turn meanwhile.
+#[derive(Default)]
+struct Pass {
+    /// Where it goes on; `None`: it came to the end.
+    from: Option<u64>,
+    /// Of the content that it began with.
+    version: Option<u64>,
+    /// Some was written again: the file is looked at once more.
+    again: bool,
+    /// Some waits for more targets than these.
+    waits: Option<Seats>,
+    failed: Option<Error>,
 }
 
 /// What is known of the files on the list.
@@ -128,7 +164,7 @@ struct Files {
     working: BTreeSet<InodeId>,
     /// To be worked on next.
     due: VecDeque<InodeId>,
-    /// To be taken off the list, and since when.
+    /// To be taken off the list, and when some were.
     compacted: Vec<File>,
     told: Option<Instant>,
     /// When the list was read, how long that took, and what the state counted then.
@@ -143,34 +179,44 @@ struct Waiting {
     /// It is left alone until then, and after that for so long.
     until: Instant,
     pause: Duration,
+    /// It is left alone for as long as no more targets take data than these.
+    seats: Option<Seats>,
+    pass: Option<Pass>,
 }
 
 impl Waiting {
     fn new(now: Instant) -> Self {
-        Self { since: now, until: now, pause: RETRY_INTERVAL }
+        Self { since: now, until: now, pause: RETRY_INTERVAL, seats: None, pass: None }
     }
 }
 
 impl Files {
-    fn ended(&mut self, ino: InodeId, outcome: Outcome) {
+    /// The pass that a file is worked on in.
+    fn begin(&mut self, ino: InodeId) -> Pass {
+        let begun = self.waiting.get_mut(&ino).and_then(|waiting| waiting.pass.take());
+        begun.unwrap_or(Pass { from: Some(0), ..Pass::default() })
+    }
+
+    /// A part of a pass has ended.
+    fn ended(&mut self, ino: InodeId, pass: Pass) {
         self.working.remove(&ino);
         let now = Instant::now();
         let waiting = self.waiting.entry(ino).or_insert_with(|| Waiting::new(now));
         waiting.since = now;
-        match outcome {
-            Outcome::Compact(data_version) => {
-                self.waiting.remove(&ino);
-                self.compacted.push(File { ino: ino.0, data_version });
-                return;
-            }
-            Outcome::Waits => {
-                waiting.until = now + WAIT_INTERVAL;
-                return;
-            }
-            Outcome::Again => {}
-            Outcome::Failed(error) => {
-                tracing::warn!(%ino, "a file cannot be compacted yet: {error}");
-            }
+        if pass.from.is_some() {
+            waiting.pass = Some(pass);
+            // Behind others, and at once if there are none.
+            self.due.push_back(ino);
+            return;
+        }
+        waiting.seats = pass.waits.filter(|_| pass.failed.is_none() && !pass.again);
+        if let Some(error) = &pass.failed {
+            tracing::warn!(%ino, "a file cannot be compacted yet: {error}");
+        } else if waiting.seats.is_none() && !pass.again {
+            self.waiting.remove(&ino);
+            let data_version = pass.version.unwrap_or(0);
+            self.compacted.push(File { ino: ino.0, data_version });
+            return;
         }
         waiting.until = now + waiting.pause;
         waiting.pause = (waiting.pause * 2).min(MAX_RETRY_INTERVAL);
@@ -195,18 +241,18 @@ impl Files {
 
     /// Reads the list, unless that was done a moment ago, or cannot show anything new. Those that
     /// have waited longest are due first.
-    async fn look(&mut self, node: &Arc<Node>) -> Result<()> {
+    async fn look(&mut self, node: &Arc<Node>, seats: Seats) -> Result<()> {
         let (begun, count) = (Instant::now(), node.state.scattered());
         let idle = self.waiting.is_empty() && self.working.is_empty() && self.compacted.is_empty();
         if let Some((at, took, seen)) = self.looked {
             let early = at.elapsed() < LOOK_INTERVAL.max(took * LOOK_SHARE);
-            if early || !self.due.is_empty() || (idle && seen == count) {
+            if early || (idle && seen == count) {
                 return Ok(());
             }
         }
         let (state, now_ns, after) = (node.state.clone(), node.env.clock.now_ns(), self.after);
-        let quiet_ns = i64::try_from(node.config.compact_after_ms).unwrap_or(i64::MAX);
-        let quiet_ns = quiet_ns.saturating_mul(1_000_000);
+        let quiet = Duration::from_millis(node.config.compact_after_ms);
+        let quiet_ns = i64::try_from(quiet.as_nanos()).unwrap_or(i64::MAX);
         let list = move || {
             let listed = state.to_compact(after, MAX_LISTED)?;
             let is_quiet = |ino| {
@@ -224,12 +270,17 @@ impl Files {
         let was_read = |ino: &InodeId| *ino > after && last.is_none_or(|last| *ino <= last);
         self.waiting.retain(|ino, _| !was_read(ino) || known.contains(ino));
         let told: HashSet<u64> = self.compacted.iter().map(|file| file.ino).collect();
+        let busy = BUSY_INTERVAL.max(quiet * 3);
         let mut due = Vec::new();
         for (ino, quiet) in listed {
             let waiting = self.waiting.entry(ino).or_insert_with(|| Waiting::new(now));
-            let ready = quiet || now - waiting.since >= BUSY_INTERVAL;
+            let ready = quiet || waiting.pass.is_some() || now - waiting.since >= busy;
+            let in_time = match waiting.seats {
+                Some(before) => before != seats,
+                None => waiting.until <= now,
+            };
             let is_free = !told.contains(&ino.0) && !self.working.contains(&ino);
-            if ready && waiting.until <= now && is_free {
+            if ready && in_time && is_free {
                 due.push((waiting.since, ino));
             }
         }
@@ -246,28 +297,36 @@ struct Orders {
     /// The session that they write in, once there is one, and the next number in it.
     writer: tokio::sync::Mutex<Option<SessionId>>,
     next: AtomicU64,
+    opened: Mutex<Option<Instant>>,
     /// Chunks may be left of an order that failed.
     is_spoilt: AtomicBool,
     /// Daemons take turns.
-    turn: Mutex<usize>,
+    turn: AtomicUsize,
 }
 
 impl Orders {
     fn new(node: Arc<Node>, peers: Arc<Peers>) -> Self {
-        let (writer, next, is_spoilt) = Default::default();
-        Self { node, peers, writer, next, is_spoilt, turn: Mutex::new(0) }
+        let (writer, next, opened, is_spoilt, turn) = Default::default();
+        Self { node, peers, writer, next, opened, is_spoilt, turn }
     }
 
-    /// No order is under way: if any failed, its session ends.
+    /// Whether nothing more is to be written in the session: chunks may be left of it, or it is so
+    /// old that some may be of which nobody has heard.
+    fn is_over(&self) -> bool {
+        let is_old = self.opened.lock().is_some_and(|at| at.elapsed() > WRITER_LIFETIME);
+        is_old || self.is_spoilt.load(Ordering::Acquire)
+    }
+
+    /// No order is under way: ends the session if it is over.
     async fn settle(&self) {
-        let mut writer = self.writer.lock().await;
-        if let Some(session) = *writer
-            && self.is_spoilt.load(Ordering::Acquire)
-        {
-            end_writer(&self.node, session).await;
-            *writer = None;
-            self.is_spoilt.store(false, Ordering::Release);
+        if !self.is_over() {
+            return;
         }
+        if let Some(session) = self.writer.lock().await.take() {
+            end_writer(&self.node, session).await;
+        }
+        *self.opened.lock() = None;
+        self.is_spoilt.store(false, Ordering::Release);
     }
 
     async fn session(&self) -> Result<SessionId> {
@@ -280,70 +339,73 @@ impl Orders {
         let Some(Reply::OpenSession(opened)) = reply.result else {
             return Err(Error::new(ErrorKind::Internal, "a session that is none"));
         };
+        *self.opened.lock() = Some(Instant::now());
         Ok(*writer.insert(SessionId(opened.session)))
     }
 
-    /// Looks at all of a file, and has written again what is worth it.
-    async fn compact(&self, ino: InodeId) -> Outcome {
-        let (mut from, mut first, mut failed) = (0, None, None);
-        let (mut again, mut waits) = (false, false);
-        loop {
-            let (state, seats) = (self.node.state.clone(), self.seats());
+    /// Goes on with a look at a file, and has written again what is worth it, until some was.
+    async fn compact(&self, ino: InodeId, mut pass: Pass, seats: Seats) -> Pass {
+        while let Some(from) = pass.from.take() {
+            let state = self.node.state.clone();
             let look = move || state.compaction(ino, from, seats);
             let page = match self.node.env.blocking(look).await {
                 Ok(Some(page)) => page,
-                Ok(None) => return Outcome::Compact(0),
-                Err(error) => return Outcome::Failed(error),
+                Ok(None) => break,
+                Err(error) => {
+                    pass.failed = Some(error);
+                    break;
+                }
             };
-            first.get_or_insert(page.data_version);
-            again |= !page.parts.is_empty();
-            waits |= page.waits;
-            let Page { parts, layout, next, .. } = page;
+            let Page { data_version, parts, layout, next, waits } = page;
+            pass.version.get_or_insert(data_version);
+            pass.from = next;
+            pass.waits = pass.waits.or(Some(seats).filter(|_| waits));
+            if parts.is_empty() {
+                continue;
+            }
+            pass.again = true;
             let parts = parts.into_iter().map(|part| self.write_again(ino, part, layout.into()));
             let mut written = iter(parts).buffer_unordered(MAX_PARTS);
             while let Some(written) = written.next().await {
-                failed = failed.or(written.err());
+                pass.failed = pass.failed.or(written.err());
             }
-            match next {
-                // The rest of it may fare better later.
-                Some(next) if failed.is_none() => from = next,
-                _ => break,
-            }
+            break;
         }
-        match failed {
-            Some(error) => Outcome::Failed(error),
-            None if again => Outcome::Again,
-            None if waits => Outcome::Waits,
-            None => Outcome::Compact(first.unwrap_or(0)),
-        }
-    }
-
-    /// How many targets may take a segment now.
-    fn seats(&self) -> usize {
-        let map = self.node.map();
-        let takes =
-            |t: &&v1::TargetInfo| t.state() == v1::TargetState::Up && !t.full && !t.draining;
-        let takes: BTreeSet<u32> = map.targets.iter().filter(takes).map(|t| t.id).collect();
-        let open = map.groups().filter(|pg| !pg.retired);
-        open.map(|pg| pg.targets.iter().filter(|id| takes.contains(id)).count()).max().unwrap_or(0)
+        pass
     }
 
     async fn write_again(&self, ino: InodeId, part: Part, layout: v1::LayoutInfo) -> Result<()> {
         let session = self.session().await?;
+        let map = self.node.map();
         let order = v1::CompactRequest {
             extents: part.extents,
             segments: part.segments,
             layout: Some(layout),
-            epoch: self.node.map().epoch,
+            epoch: map.epoch,
             session: session.0,
             first_seq: self.next.fetch_add(NUMBERS, Ordering::Relaxed) + 1,
+            cluster: map.cluster.clone(),
         };
-        let written = self.daemon()?.compact(&order, Instant::now() + COMPACT_TIMEOUT).await;
+        let written = self.daemon(&map)?.compact(&order, Instant::now() + COMPACT_TIMEOUT).await;
+        let spoils = |error| {
+            self.is_spoilt.store(true, Ordering::Release);
+            error
+        };
         let written = match written {
             // The file was changed meanwhile: nothing was written of what is no more.
             Err(e) if e.kind == ErrorKind::NotFound => return Ok(()),
-            written => written.inspect_err(|_| self.is_spoilt.store(true, Ordering::Release))?,
+            written => written.map_err(spoils)?,
         };
+        // It goes by what it knows of targets, which may have no room in one piece, or not all.
+        let no_wider = || written.iter().any(|s| s.geometry.profile.width() <= part.width);
+        let is_better = match part.scattered {
+            true => written.len() as u64 * 2 <= part.places,
+            false => !no_wider(),
+        };
+        if !part.frees && !is_better {
+            let what = "targets have no room for it in longer pieces, or on as many";
+            return Err(spoils(Error::new(ErrorKind::NoSpace, what)));
+        }
         let entry = v1::MoveExtentsEntry {
             ino: ino.0,
             session: session.0,
@@ -351,22 +413,20 @@ impl Orders {
             segments: written.iter().map(Segment::to_wire).collect(),
         };
         let moved = propose(&self.node, "move extents", Body::MoveExtents(entry)).await;
-        moved.inspect_err(|_| self.is_spoilt.store(true, Ordering::Release))?;
+        moved.map_err(spoils)?;
         tracing::debug!(%ino, part.bytes, pieces = order.extents.len(), "compacted");
         Ok(())
     }
 
     /// The storage daemon whose turn it is.
-    fn daemon(&self) -> Result<TargetClient> {
-        let map = self.node.map();
+    fn daemon(&self, map: &v1::ClusterMap) -> Result<TargetClient> {
         let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up);
         let mut daemons: Vec<(&str, u32)> = up.map(|t| (t.address.as_str(), t.id)).collect();
         daemons.sort_unstable();
         daemons.dedup_by_key(|(address, _)| *address);
-        let mut turn = self.turn.lock();
-        *turn = turn.wrapping_add(1);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let none = || Error::new(ErrorKind::Unavailable, "no storage daemon is up");
-        let (address, id) = daemons.get(*turn % daemons.len().max(1)).ok_or_else(none)?;
+        let (address, id) = daemons.get(turn % daemons.len().max(1)).ok_or_else(none)?;
         Ok(TargetClient::new(&self.peers, TargetId(*id), address))
     }
 }

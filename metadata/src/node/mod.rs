@@ -93,6 +93,8 @@ pub struct Node {
     low_on_room: AtomicBool,
     /// The other servers that are.
     others_low: Mutex<BTreeSet<NodeId>>,
+    /// Other servers that know entries of the log which move extents.
+    movers: Mutex<BTreeSet<NodeId>>,
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.
@@ -134,10 +136,28 @@ impl Node {
             free_bytes: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
+            movers: Mutex::default(),
             state,
             env,
             config,
         })
+    }
+
+    /// Another server says whether it knows entries that move extents.
+    fn note_moves_extents(&self, server: NodeId, knows: bool) {
+        let mut movers = self.movers.lock();
+        match knows {
+            true => movers.insert(server),
+            false => movers.remove(&server),
+        };
+    }
+
+    /// Whether every server of the group knows entries that move extents: one of an older version
+    /// would pass over them, and be another than the others from then on.
+    pub fn may_move_extents(&self) -> bool {
+        let movers = self.movers.lock();
+        let knows = |m: &v1::NodeInfo| m.id == self.config.id.0 || movers.contains(&NodeId(m.id));
+        self.membership().members.iter().all(knows)
     }
 
     /// Who leads.

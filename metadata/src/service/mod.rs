@@ -76,7 +76,8 @@ impl MetadataService {
                 removed: true,
                 members,
                 changes_members: true,
-                low_on_room: false,
+                moves_extents: true,
+                ..Default::default()
             });
         }
         // Who is not known here may have come by entries that this server has yet to be sent: it
@@ -93,7 +94,8 @@ impl MetadataService {
         let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
         self.inbox.send((from, messages)).await.map_err(stopping)?;
         let low_on_room = self.node.low_on_room();
-        Ok(v1::RaftAck { changes_members: true, low_on_room, ..Default::default() })
+        let (changes_members, moves_extents) = (true, true);
+        Ok(v1::RaftAck { changes_members, moves_extents, low_on_room, ..Default::default() })
     }
 
     async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {

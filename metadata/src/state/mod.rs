@@ -15,7 +15,7 @@ mod requests;
 #[cfg(test)]
 pub(crate) use apply::apply as apply_entry;
 
-use crate::compaction::{self, Page};
+use crate::compaction::{self, Page, Seats};
 use crate::operation::Fault;
 use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
@@ -341,7 +341,7 @@ impl StateMachine {
 
     /// What of a file is worth being put together ([`crate::compaction`]), from `from` on: some of
     /// it. `None` if the file is no more.
-    pub(crate) fn compaction(&self, ino: InodeId, from: u64, seats: usize) -> Result<Option<Page>> {
+    pub(crate) fn compaction(&self, ino: InodeId, from: u64, seats: Seats) -> Result<Option<Page>> {
         self.read_by(self.store.view(|s| compaction::page(s, ino, from, seats)))
     }
 

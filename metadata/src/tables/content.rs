@@ -358,7 +358,7 @@ impl Edit {
             } else {
                 let is_new = new.contains_key(&id);
                 if is_new || change < 0 {
-                    is_scattered |= compaction::suspects(&self.file, &segment, is_new)?;
+                    is_scattered |= compaction::suspects(tx.state(), &self.file, &segment, is_new)?;
                 }
                 tx.put(key, &segment);
             }
