@@ -8,7 +8,6 @@ use crate::rebuild::{MARGIN, Rebuilder, ending, late};
 use bytes::Bytes;
 use futures_util::stream::iter;
 use futures_util::{StreamExt, TryStreamExt};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -16,38 +15,11 @@ use v1::extent::Source;
 use weft_net::AlignedBuf;
 use weft_proto::layout::MAX_SEGMENT;
 use weft_proto::{Error, ErrorKind, Layout, MapEpoch, Result, SegmentId, SessionId, v1};
-use weft_segments::{Segment, Writer};
+use weft_segments::Segment;
 
 /// Most pieces in one order, and how many are read at a time.
 const MAX_PIECES: usize = 16_384;
 const READS: usize = 16;
-
-/// Gives numbers to the segments of the order that is carried out.
-#[derive(Default)]
-pub(crate) struct OrderWriter(Mutex<SegmentId>);
-
-impl OrderWriter {
-    fn begin(&self, first: SegmentId) {
-        *self.0.lock() = first;
-    }
-}
-
-impl Writer for OrderWriter {
-    fn next_segment(&self) -> SegmentId {
-        let next = &mut *self.0.lock();
-        let id = *next;
-        next.seq = next.seq.saturating_add(1);
-        id
-    }
-
-    fn session(&self) -> SessionId {
-        self.0.lock().session
-    }
-
-    fn has_ended(&self) -> bool {
-        false
-    }
-}
 
 /// What is to be read, and how it is written.
 struct Order {
@@ -192,13 +164,5 @@ mod tests {
             wrong(&mut q);
             assert!(Order::try_from(q).is_err(), "{at}");
         }
-    }
-
-    #[test]
-    fn numbers_are_those_of_the_order() {
-        let writer = OrderWriter::default();
-        writer.begin(SegmentId { session: SessionId(9), seq: 4 });
-        assert_eq!([writer.next_segment().seq, writer.next_segment().seq], [4, 5]);
-        assert_eq!(writer.session(), SessionId(9));
     }
 }

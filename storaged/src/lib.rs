@@ -13,6 +13,7 @@ pub mod engine;
 mod keeper;
 mod location;
 pub mod nvmeof;
+mod order_writer;
 mod pace;
 mod rebuild;
 mod scrub;

@@ -1,13 +1,14 @@
 //! Makes chunks for the targets of this daemon, of the other shards of their segments, as the
-//! leader orders ([`crate::compact`] is another of its orders); and deletes those that have no business here any more.
+//! leader orders; and deletes those that have no business here any more. Other orders of it are
+//! carried out beside ([`Rebuilder::compact`]).
 //!
 //! Invariant: no chunk is deleted that a target is to hold. Whether it is, may change: a seat is
 //! given away, and may be given back. So the metadata group is asked while no chunk is made here,
 //! or said to be here, and what it names is deleted before that goes on: an answer, or an order to
 //! make chunks, that comes late does no harm.
 
-use crate::compact::OrderWriter;
 use crate::engine::Engine;
+use crate::order_writer::OrderWriter;
 use crate::pace::Pace;
 use bytes::Bytes;
 use futures_util::StreamExt;

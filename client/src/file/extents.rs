@@ -61,8 +61,7 @@ impl Extents {
     }
 
     /// A change of this client led to `version`. Answers whether what is known here is that of
-    /// before, and now has that version; if others changed the file in between, what they changed is
-    /// not known.
+    /// before, and has that version now; what others changed in between is not known.
     fn follows(&mut self, version: u64) -> bool {
         let alone = version == self.version + 1;
         if alone {

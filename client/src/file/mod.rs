@@ -37,7 +37,7 @@ mod take_back;
 mod waiting;
 mod write;
 
-pub(crate) use above::End;
+pub(crate) use above::{End, Ticket};
 pub(crate) use context::Context;
 pub(crate) use copy::copy_range;
 pub(crate) use inode::File;

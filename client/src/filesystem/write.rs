@@ -1,7 +1,7 @@
 //! Writes, through a cache above and past it.
 
 use super::facade::Filesystem;
-use crate::file::{End, Way};
+use crate::file::{End, File, Ticket, Way};
 use crate::types::{HandleId, Via};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -10,8 +10,8 @@ use weft_proto::{Result, SessionId};
 /// Pause before what the cache above writes back while the leases are over is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A write is answered after so long although a page that it changed may hold what was there before:
-/// a read of it has no answer.
+/// A write is answered after so long although a page that it changed may hold what was there
+/// before: a read of it has no answer.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Filesystem {
@@ -79,21 +79,8 @@ impl Filesystem {
             },
             _ => write.await,
         };
-        if via == Via::Cache
-            && let (Some(ticket), Some(cache)) = (&ticket, self.inner.pages.cache())
-        {
-            // Who fills pages may have read before this was there to be read. Whoever takes back
-            // what is cached may wait for this write, and takes these as well.
-            for range in ticket.wrote() {
-                let forgotten = cache.forget(file.ino, range);
-                let forgotten = async {
-                    tokio::select! {
-                        () = forgotten => {}
-                        () = file.above.closed() => {}
-                    }
-                };
-                let _ = timeout(FORGET_TIMEOUT, forgotten).await;
-            }
+        if let (Via::Cache, Some(ticket)) = (via, &ticket) {
+            self.forget_filled(file, ticket).await;
         }
         if ticket.is_some_and(|ticket| ticket.ends(false) != End::Good) {
             // The pages that it changed may hold more than that, from before.
@@ -104,6 +91,22 @@ impl Filesystem {
             forgotten.await;
         }
         written
+    }
+
+    /// Who fills pages may have read before what was written was there to be read: forgets them.
+    async fn forget_filled(&self, file: &File, ticket: &Ticket<'_>) {
+        let Some(cache) = self.inner.pages.cache() else { return };
+        for range in ticket.wrote() {
+            let forgotten = cache.forget(file.ino, range);
+            // Whoever takes back what is cached may wait for this write, and takes these as well.
+            let forgotten = async {
+                tokio::select! {
+                    () = forgotten => {}
+                    () = file.above.closed() => {}
+                }
+            };
+            let _ = timeout(FORGET_TIMEOUT, forgotten).await;
+        }
     }
 
     /// Waits until the session may be over, in which `data` was stored in the cache above, and

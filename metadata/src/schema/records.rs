@@ -144,7 +144,7 @@ pub(crate) struct Session {
     /// The highest number that was applied.
     #[prost(uint64, tag = "4")]
     pub highest: u64,
-    /// It is a leader's, in which storage daemons write for it: it has no client, and holds nothing.
+    /// It is a leader's, in which storage daemons write for it: it has no client and holds nothing.
     #[prost(bool, tag = "5")]
     pub leaders: bool,
 }

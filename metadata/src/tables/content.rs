@@ -10,10 +10,10 @@
 //! then on, and the leader has them deleted step by step ([`trim`]). Until then they count as
 //! allocated.
 
-use crate::compaction;
 use crate::operation::Fault;
 use crate::schema::{self, Inode, Segment, Span, Tag};
 use crate::store::{Read, StoreError, StoreResult, Txn};
+use crate::tables::scattered;
 use bytes::BytesMut;
 use std::collections::BTreeMap;
 use v1::extent::Source;
@@ -358,7 +358,7 @@ impl Edit {
             } else {
                 let is_new = new.contains_key(&id);
                 if is_new || change < 0 {
-                    is_scattered |= compaction::suspects(tx.state(), &self.file, &segment, is_new)?;
+                    is_scattered |= scattered::suspects(tx.state(), &self.file, &segment, is_new)?;
                 }
                 tx.put(key, &segment);
             }

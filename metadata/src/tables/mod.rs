@@ -10,5 +10,6 @@ pub(crate) mod locks;
 pub mod members;
 pub(crate) mod names;
 pub(crate) mod numbers;
+pub(crate) mod scattered;
 pub(crate) mod sessions;
 pub(crate) mod xattrs;

@@ -1,0 +1,18 @@
+//! How far a look at a file has come.
+
+use crate::compaction::Seats;
+use weft_proto::Error;
+
+/// A look at a whole file, some of it at a time: others have their turn meanwhile.
+#[derive(Default)]
+pub(super) struct Pass {
+    /// Where it goes on; `None`: it came to the end.
+    pub from: Option<u64>,
+    /// Of the content that it began with.
+    pub version: Option<u64>,
+    /// Some was written again: the file is looked at once more.
+    pub again: bool,
+    /// Some waits for more targets than these.
+    pub waits: Option<Seats>,
+    pub failed: Option<Error>,
+}
