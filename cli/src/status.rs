@@ -31,6 +31,10 @@ struct Report {
     pools: Vec<PoolRow>,
     sessions: Vec<SessionRow>,
     garbage_segments: u64,
+    /// Files that lie in pieces, and may be put together again.
+    scattered_files: u64,
+    /// Of files that were, since the leader started.
+    compacted_bytes: u64,
     /// `ok`: everything is up and whole. `degraded`: something is down, or data lacks redundancy.
     /// `unknown`: no leader answers.
     health: &'static str,
@@ -130,6 +134,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         pools: reply.map(pool::rows).unwrap_or_default(),
         sessions: reply.map(session_rows).unwrap_or_default(),
         garbage_segments: reply.map_or(0, |r| r.garbage_segments),
+        scattered_files: reply.map_or(0, |r| r.scattered_files),
+        compacted_bytes: reply.map_or(0, |r| r.compacted_bytes),
         health: health(&answers, reply),
         repair: reply.and_then(|r| r.repair.as_ref()).map(RepairRow::from),
         membership: reply.map(|r| r.membership.clone()).filter(|waits| !waits.is_empty()),
@@ -259,6 +265,18 @@ fn text(report: &Report) -> String {
         ]);
     }
     out += &format!("\nsessions: {}\n{}", report.sessions.len(), sessions.render("  "));
+    out + &waiting_text(report)
+}
+
+fn waiting_text(report: &Report) -> String {
+    let mut out = String::new();
+    if report.scattered_files > 0 {
+        let compacted = Size(report.compacted_bytes);
+        out += &format!(
+            "\n{} files may be put together again ({compacted} were)\n",
+            report.scattered_files
+        );
+    }
     if report.garbage_segments > 0 {
         out += &format!("\n{} segments wait for deletion\n", report.garbage_segments);
     }

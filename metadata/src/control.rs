@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -21,7 +22,7 @@ use v1::control_server::Control;
 use v1::set_target_request::Action;
 use v1::set_target_state_entry::Change;
 use weft_control::to_status;
-use weft_proto::{ChunkId, Error, ErrorKind, NodeId, Result, TargetId, Uuid, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, InodeId, NodeId, Result, TargetId, Uuid, v1};
 
 /// How long a call may wait for a leader.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -221,13 +222,22 @@ impl ControlService {
             membership: if view.ready { node.waits() } else { String::new() },
             free_bytes: node.free_bytes(),
             low_on_room: node.low_on_room(),
+            scattered_files: if view.ready { scattered_count(node) } else { 0 },
+            compacted_bytes: node.compacted_bytes.load(Ordering::Relaxed),
         }
     }
 }
 
-/// Segments that wait for deletion; counted up to a bound.
+/// What waits is counted up to a bound.
+const COUNTED: usize = 100_000;
+
+/// Files that may be worth being put together again.
+fn scattered_count(node: &Node) -> u64 {
+    node.state.to_compact(InodeId(0), COUNTED).map_or(0, |files| files.len() as u64)
+}
+
+/// Segments that wait for deletion.
 fn garbage_count(node: &Node) -> u64 {
-    const COUNTED: usize = 100_000;
     node.state.garbage(None, COUNTED).map_or(0, |g| g.len() as u64)
 }
 

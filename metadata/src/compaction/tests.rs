@@ -105,6 +105,21 @@ fn small_appends_become_one_and_dead_bytes_go() {
     assert_eq!(found.parts[0].extents[0].file_off, 1 << 19);
 }
 
+/// Else all of a log would be written again at each line.
+#[test]
+fn what_lies_in_one_place_for_the_most_part_waits_for_more() {
+    let memory = Memory::default();
+    let (long, lines) = (info(1, 25 * BLOCK, 6), [2, 3].map(|seq| info(seq, 5 * BLOCK, 6)));
+    commit(&memory, vec![piece(&long, 0, 0, 25 * BLOCK)], &[long]);
+    for (line, at) in lines.iter().zip([25, 30]) {
+        commit(&memory, vec![piece(line, at * BLOCK, 0, 5 * BLOCK)], std::slice::from_ref(line));
+        assert!(look(&memory, 6).parts.is_empty());
+    }
+    let more = info(4, 16 * BLOCK, 6);
+    commit(&memory, vec![piece(&more, 35 * BLOCK, 0, 16 * BLOCK)], &[more]);
+    assert_eq!(look(&memory, 6).parts.len(), 1);
+}
+
 #[test]
 fn what_was_written_with_few_targets_waits_for_more() {
     let memory = Memory::default();

@@ -93,6 +93,8 @@ pub struct Node {
     low_on_room: AtomicBool,
     /// The other servers that are.
     others_low: Mutex<BTreeSet<NodeId>>,
+    /// Bytes of files that were put together again.
+    pub compacted_bytes: AtomicU64,
     /// Other servers that know entries of the log which move extents.
     movers: Mutex<BTreeSet<NodeId>>,
 }
@@ -136,6 +138,7 @@ impl Node {
             free_bytes: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
+            compacted_bytes: AtomicU64::new(0),
             movers: Mutex::default(),
             state,
             env,

@@ -173,6 +173,7 @@ impl Orders {
         };
         let moved = propose(&self.node, "move extents", Body::MoveExtents(entry)).await;
         moved.map_err(spoils)?;
+        self.node.compacted_bytes.fetch_add(part.bytes, Ordering::Relaxed);
         tracing::debug!(%ino, part.bytes, pieces = order.extents.len(), "compacted");
         Ok(())
     }
