@@ -10,7 +10,7 @@ use weft_proto::{Error, ErrorKind, Result};
 /// Most bytes that one file keeps durable without committing them.
 const MAX_DURABLE: usize = 64 << 20;
 /// Room beside that for what is written back while the leases are over, when nothing can be
-/// committed.
+/// committed, and for what has to be written back before a lease is given back.
 const RESERVE_BYTES: usize = 64 << 20;
 
 pub(crate) struct Budget {

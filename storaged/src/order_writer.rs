@@ -2,34 +2,43 @@
 //! numbers of the leader's own.
 
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weft_proto::{SegmentId, SessionId};
 use weft_segments::Writer;
 
 /// Gives numbers to the segments of the order that is carried out.
 #[derive(Default)]
-pub(crate) struct OrderWriter(Mutex<SegmentId>);
+pub(crate) struct OrderWriter {
+    next: Mutex<SegmentId>,
+    ended: AtomicBool,
+}
 
 impl OrderWriter {
     /// From now on they are these.
     pub fn begin(&self, first: SegmentId) {
-        *self.0.lock() = first;
+        *self.next.lock() = first;
+    }
+
+    /// The daemon ends: nobody waits for targets any more.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 }
 
 impl Writer for OrderWriter {
     fn next_segment(&self) -> SegmentId {
-        let next = &mut *self.0.lock();
+        let next = &mut *self.next.lock();
         let id = *next;
         next.seq = next.seq.saturating_add(1);
         id
     }
 
     fn session(&self) -> SessionId {
-        self.0.lock().session
+        self.next.lock().session
     }
 
     fn has_ended(&self) -> bool {
-        false
+        self.ended.load(Ordering::Acquire)
     }
 }
 

@@ -16,7 +16,7 @@ use futures_util::stream::iter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, RwLock, Semaphore};
 use tokio::task::AbortHandle;
@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use weft_control::Group;
 use weft_net::{Identity, Peers, Transport};
 use weft_proto::{ChunkId, Error, ErrorKind, MapEpoch, Result, TargetId, Uuid, v1};
-use weft_segments::{MapWatch, Rng, Segment, Segments, Timeouts};
+use weft_segments::{MapWatch, Rng, Segment, Segments, Timeouts, Writer};
 
 /// A map that does not come in this time is asked of another server.
 const MAP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,8 +57,6 @@ pub(crate) struct Rebuilder {
     pub pace: Pace,
     /// How many of the bytes that were read from other targets were told.
     told_bytes: AtomicU64,
-    /// The daemon ends, and its targets are to be closed.
-    ending: AtomicBool,
     following: AbortHandle,
 }
 
@@ -95,14 +93,13 @@ impl Rebuilder {
             making: Semaphore::new(MAX_MAKING),
             pace: Pace::default(),
             told_bytes: AtomicU64::new(0),
-            ending: AtomicBool::new(false),
             following,
         })
     }
 
     /// Nothing more is begun: who holds a target lets go of it.
     pub fn end(&self) {
-        self.ending.store(true, Ordering::Release);
+        self.writer.end();
         self.making.close();
     }
 
@@ -232,7 +229,7 @@ impl Rebuilder {
 
     /// Refuses what would be in vain: nothing can be stored, or nobody waits any more by then.
     fn check(&self, engine: &Engine, deadline: Instant) -> Result<()> {
-        if self.ending.load(Ordering::Acquire) {
+        if self.writer.has_ended() {
             return Err(ending());
         }
         if let Some(why) = engine.failure() {

@@ -180,6 +180,15 @@ impl Rig {
         returned.wait_for(|returned| *returned).await.unwrap();
     }
 
+    /// Tells which pages are shown when the lease is given back.
+    fn shown_on_return(&self) -> watch::Receiver<Option<Vec<u64>>> {
+        let ((tell, told), kernel) = (watch::channel(None), self.kernel.clone());
+        let look =
+            move |_: &mut fixture::metadata::Inode| drop(tell.send_replace(Some(kernel.shown())));
+        *self.cluster.metadata.on_return.lock() = Some(Box::new(look));
+        told
+    }
+
     /// No metadata leader answers any more.
     fn cut_off(&self) {
         self.cluster.metadata.hints.store(false, Ordering::SeqCst);
@@ -309,11 +318,7 @@ async fn a_read_that_hangs_keeps_no_page_from_being_forgotten() {
     while rig.cluster.targets.iter().all(|target| target.hung.load(Ordering::Relaxed) == 0) {
         yield_now().await;
     }
-    let (tell, mut told) = watch::channel(None);
-    let kernel = rig.kernel.clone();
-    let look =
-        move |_: &mut fixture::metadata::Inode| drop(tell.send_replace(Some(kernel.shown())));
-    *rig.cluster.metadata.on_return.lock() = Some(Box::new(look));
+    let mut told = rig.shown_on_return();
     rig.cluster.metadata.recall(rig.ino.0);
     let shown = told.wait_for(Option::is_some).await.unwrap().clone();
     assert_eq!(shown, Some(vec![]), "pages are shown after the lease was given back");
@@ -328,11 +333,7 @@ async fn a_write_that_hangs_keeps_no_page_from_being_forgotten() {
     rig.give_back_write().await;
     rig.read_all().await;
     let metadata = &rig.cluster.metadata;
-    let (tell, mut told) = watch::channel(None);
-    let kernel = rig.kernel.clone();
-    let look =
-        move |_: &mut fixture::metadata::Inode| drop(tell.send_replace(Some(kernel.shown())));
-    *metadata.on_return.lock() = Some(Box::new(look));
+    let mut told = rig.shown_on_return();
     metadata.hold_answers();
     rig.kernel.pages.lock().insert(3, Page::Locked);
     metadata.recall(rig.ino.0);

@@ -47,8 +47,10 @@ impl Operation for v1::MoveExtentsEntry {
             };
             at = stop;
         }
-        let Some(inode) = state.inode(InodeId(self.ino))? else { return Ok(None) };
-        let (file, layout) = inodes::file(state, inode.attr.ino)?;
+        if state.inode(InodeId(self.ino))?.is_none() {
+            return Ok(None);
+        }
+        let (file, layout) = inodes::file(state, self.ino)?;
         for info in new.values() {
             let profile: Profile = info.geometry()?.profile;
             if profile.m() < layout.profile.m() {

@@ -36,7 +36,7 @@ pub async fn compact_files(node: &Arc<Node>, peers: &Arc<Peers>) {
     end_writers(node).await;
     let orders = Arc::new(Orders::new(node.clone(), peers.clone()));
     let mut files = Files::default();
-    let mut seats = Room::default();
+    let mut shortage = Shortage::default();
     let mut jobs: JoinSet<(InodeId, Pass)> = JoinSet::new();
     loop {
         // One that ends makes room for the next.
@@ -55,7 +55,7 @@ pub async fn compact_files(node: &Arc<Node>, peers: &Arc<Peers>) {
         if orders.is_over() || node.has_room().is_err() || !node.may_move_extents() {
             continue;
         }
-        let seats = seats.look(node);
+        let seats = shortage.look(node);
         if let Err(error) = files.look(node, seats).await {
             tracing::error!("cannot read the list of files to compact: {error}");
         }
@@ -70,15 +70,15 @@ pub async fn compact_files(node: &Arc<Node>, peers: &Arc<Peers>) {
     }
 }
 
-/// For how many targets segments are cut.
+/// Fewer targets take data than there are.
 #[derive(Default)]
-struct Room {
-    /// Since when fewer take data than there are.
-    short: Option<Instant>,
+struct Shortage {
+    since: Option<Instant>,
 }
 
-impl Room {
-    /// What is away is waited for until it would be given up.
+impl Shortage {
+    /// For how many targets segments are cut: what is away is waited for until it would be given
+    /// up.
     fn look(&mut self, node: &Node) -> Seats {
         let map = node.map();
         let takes =
@@ -89,10 +89,10 @@ impl Room {
         let (now, all) =
             (now.max().unwrap_or(0), open().map(|pg| pg.targets.len()).max().unwrap_or(0));
         if now >= all {
-            self.short = None;
+            self.since = None;
             return Seats { now, all };
         }
-        let short = self.short.get_or_insert_with(Instant::now).elapsed();
+        let short = self.since.get_or_insert_with(Instant::now).elapsed();
         match short < Duration::from_millis(node.config.target_out_ms) {
             true => Seats { now, all },
             false => Seats { now, all: now },
