@@ -145,7 +145,7 @@ async fn have_looked_at(report: &FsckReport, cluster: &[String]) -> Result<()> {
     let mut group = Group::new(weft_net::tcp(), cluster.to_vec());
     for target in on.collect::<BTreeSet<_>>() {
         let look = Action::Look.into();
-        group.call(v1::SetTargetRequest { target: target.0, action: look }).await?;
+        group.call(v1::SetTargetRequest { target: target.0, action: look, weight: 0 }).await?;
     }
     Ok(())
 }

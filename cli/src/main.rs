@@ -17,6 +17,7 @@ mod logging;
 mod metadata;
 mod mount;
 mod mounts;
+mod node;
 mod nvme;
 mod output;
 mod plan;
@@ -60,6 +61,7 @@ enum Command {
     Umount(umount::Args),
     Status(status::Args),
     Target(target::Args),
+    Node(node::Args),
     Pool(pool::Args),
     Layout(layout::Args),
     Fsck(fsck::Args),
@@ -97,7 +99,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Umount(args) => done(umount::run(&args)),
         Command::Status(args) => on_runtime()?.block_on(status::run(args)),
         Command::Target(args) => on_runtime()?.block_on(target::run(args)),
-        Command::Pool(args) => done(on_runtime()?.block_on(pool::run(args))),
+        Command::Node(args) => done(on_runtime()?.block_on(node::run(args))),
+        Command::Pool(args) => on_runtime()?.block_on(pool::run(args)),
         Command::Layout(args) => done(layout::run(args)),
         Command::Fsck(args) => on_runtime()?.block_on(fsck::run(args)),
         Command::Bench(args) => on_runtime()?.block_on(bench::run(args)),

@@ -4,10 +4,13 @@ use crate::control::{ClusterArgs, leader_status};
 use crate::output::{OutputArgs, Table};
 use anyhow::Result;
 use serde::Serialize;
+use std::process::ExitCode;
+use weft_control::Group;
+use weft_net::tcp;
 use weft_proto::Profile;
-use weft_proto::v1::StatusReply;
+use weft_proto::v1::{CheckDomainsRequest, DomainStat, StatusReply};
 
-/// Show the pools of a cluster
+/// Show the pools of a cluster, and what of it may fail
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -18,6 +21,16 @@ pub struct Args {
 enum Command {
     /// List all pools with profile and placement groups
     List {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Tell which failure domains may fail now, and which must not: data would be lost
+    ///
+    /// The exit code is 1 if there is one that must not fail. Looked at is the redundancy of the
+    /// pool; a directory whose layout has less of it may lose data earlier.
+    Domains {
         #[command(flatten)]
         cluster: ClusterArgs,
         #[command(flatten)]
@@ -38,10 +51,78 @@ pub struct PoolRow {
     pub targets: usize,
 }
 
-pub async fn run(args: Args) -> Result<()> {
-    let Command::List { cluster, output } = args.command;
-    let reply = leader_status(&cluster.cluster).await?;
-    output.print(&rows(&reply), |rows| text(rows))
+#[derive(Serialize)]
+struct DomainsReport {
+    /// Shards of a placement group that may be lost.
+    parity: u32,
+    /// Placement groups with data that are past their parity already.
+    lost_groups: u64,
+    domains: Vec<DomainRow>,
+}
+
+#[derive(Serialize)]
+struct DomainRow {
+    name: String,
+    targets: Vec<u32>,
+    /// That one placement group has there.
+    most_seats: u32,
+    /// Placement groups with data that would be lost with it.
+    lost_groups: u64,
+    may_fail: bool,
+}
+
+pub async fn run(args: Args) -> Result<ExitCode> {
+    match args.command {
+        Command::List { cluster, output } => {
+            let reply = leader_status(&cluster.cluster).await?;
+            output.print(&rows(&reply), |rows| text(rows))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Domains { cluster, output } => domains(cluster, output).await,
+    }
+}
+
+async fn domains(cluster: ClusterArgs, output: OutputArgs) -> Result<ExitCode> {
+    let mut group = Group::new(tcp(), cluster.cluster);
+    let reply = group.call(CheckDomainsRequest {}).await?;
+    let row = |domain: DomainStat| DomainRow {
+        name: match (domain.target, domain.targets.first()) {
+            (true, Some(id)) => format!("{} (target {id})", domain.name),
+            _ => domain.name,
+        },
+        targets: domain.targets,
+        most_seats: domain.most_seats,
+        lost_groups: domain.lost_groups,
+        may_fail: domain.lost_groups == 0,
+    };
+    let report = DomainsReport {
+        parity: reply.parity,
+        lost_groups: reply.lost_groups,
+        domains: reply.domains.into_iter().map(row).collect(),
+    };
+    output.print(&report, domains_text)?;
+    let good = report.lost_groups == 0 && report.domains.iter().all(|d| d.may_fail);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn domains_text(report: &DomainsReport) -> String {
+    let mut table = Table::new(&["DOMAIN", "TARGETS", "SEATS", "IF IT FAILS"]);
+    for domain in &report.domains {
+        let outcome = match domain.lost_groups {
+            0 => "nothing is lost".to_owned(),
+            lost => format!("data of {lost} placement groups is lost"),
+        };
+        let seats = domain.most_seats.to_string();
+        table.row([domain.name.clone(), domain.targets.len().to_string(), seats, outcome]);
+    }
+    let mut out = table.render("");
+    if report.lost_groups > 0 {
+        out += &format!(
+            "{} placement groups have lost more than their {} shards of parity already\n",
+            report.lost_groups, report.parity
+        );
+    }
+    out
 }
 
 pub fn rows(reply: &StatusReply) -> Vec<PoolRow> {

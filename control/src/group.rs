@@ -52,6 +52,14 @@ impl Question for v1::SetTargetRequest {
     }
 }
 
+impl Question for v1::CheckDomainsRequest {
+    type Answer = v1::CheckDomainsReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.check_domains(self).await
+    }
+}
+
 impl Question for v1::SetMemberRequest {
     type Answer = v1::SetMemberReply;
 

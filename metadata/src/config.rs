@@ -65,6 +65,10 @@ pub struct Config {
     /// be on its way.
     #[serde(default = "default_placement_keep_ms")]
     pub placement_keep_ms: u64,
+    /// Data goes to targets that hold less than their share when targets and their groups have been
+    /// the same for so long, and nothing else is to be moved.
+    #[serde(default = "default_rebalance_after_ms")]
+    pub rebalance_after_ms: u64,
     /// How often the targets are told to read one segment, drawn at random.
     #[serde(default = "default_sample_interval_ms")]
     pub sample_interval_ms: u64,
@@ -115,6 +119,9 @@ fn default_placement_settle_ms() -> u64 {
 fn default_placement_keep_ms() -> u64 {
     600_000
 }
+fn default_rebalance_after_ms() -> u64 {
+    10_000
+}
 fn default_sample_interval_ms() -> u64 {
     60_000
 }
@@ -154,6 +161,7 @@ impl Config {
             target_out_ms: default_target_out_ms(),
             placement_settle_ms: default_placement_settle_ms(),
             placement_keep_ms: default_placement_keep_ms(),
+            rebalance_after_ms: default_rebalance_after_ms(),
             sample_interval_ms: default_sample_interval_ms(),
             full_percent: default_full_percent(),
             max_connections: default_max_connections(),
@@ -219,6 +227,7 @@ impl Config {
             ("target_out_ms", self.target_out_ms, 100),
             ("placement_settle_ms", self.placement_settle_ms, 1),
             ("placement_keep_ms", self.placement_keep_ms, 1),
+            ("rebalance_after_ms", self.rebalance_after_ms, 1),
             ("sample_interval_ms", self.sample_interval_ms, 1),
             ("compact_after_ms", self.compact_after_ms, 1),
             ("max_connections", self.max_connections, 16),

@@ -3,7 +3,8 @@
 //! Errors cross as [`weft_control::to_status`] says.
 
 use crate::duties::repair;
-use crate::node::{Effect, Node};
+use crate::node::{Effect, Known, Node};
+use crate::placement::survival;
 use crate::soft::targets::Targets;
 use crate::state::Unwanted;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -152,6 +153,12 @@ impl ControlService {
             Action::Drain => Change { draining: Some(true), ..change },
             // One that is out comes back when all that it holds was looked at.
             Action::TakeBack => Change { held_out: Some(false), draining: Some(false), ..change },
+            Action::Weigh if !self.node.all_know(Known::Weights) => {
+                let what = "there are metadata servers of a version that knows no weights, or that \
+                            have not answered yet: upgrade them, or try again";
+                return Err(Error::new(ErrorKind::NotSupported, what));
+            }
+            Action::Weigh => Change { weight: Some(request.weight), ..change },
             Action::Unknown | Action::Look => {
                 return Err(Error::new(ErrorKind::Invalid, "an action of an unknown kind"));
             }
@@ -161,6 +168,14 @@ impl ControlService {
         let body = v1::log_entry::Body::SetTargetState(entry);
         self.node.propose(body, Effect::Nothing).await?;
         Ok(v1::SetTargetReply { target: Some(find()?) })
+    }
+
+    /// Which failure domains may fail now.
+    async fn check_domains(&self) -> Result<v1::CheckDomainsReply> {
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        let (state, map) = (self.node.state.clone(), self.node.map());
+        let check = move || Ok(survival::check(&map, &state.groups_in_use()?));
+        self.node.env.blocking(check).await
     }
 
     /// An admin wants another metadata server, or one less, or another leader.
@@ -298,6 +313,13 @@ impl Control for ControlService {
         request: Request<v1::SetTargetRequest>,
     ) -> Result<Response<v1::SetTargetReply>, Status> {
         self.decide(request.into_inner()).await.map(Response::new).map_err(to_status)
+    }
+
+    async fn check_domains(
+        &self,
+        _: Request<v1::CheckDomainsRequest>,
+    ) -> Result<Response<v1::CheckDomainsReply>, Status> {
+        ControlService::check_domains(self).await.map(Response::new).map_err(to_status)
     }
 
     async fn set_member(

@@ -4,7 +4,7 @@
 //! Invariant: [`apply`] of [`changes`] between two maps to the first gives the second; and of
 //! changes to those that end where they begin gives the changes of both.
 
-use crate::v1::{ClusterMap, PgInfo, PoolInfo};
+use crate::v1::{ClusterMap, PgInfo, PoolInfo, TargetInfo};
 use crate::{Error, ErrorKind, Result};
 use prost::Message;
 use std::collections::{HashMap, HashSet};
@@ -13,10 +13,28 @@ use std::collections::{HashMap, HashSet};
 /// MiB, and more with every placement group that is retired and still in use.
 pub const MAX_BYTES: usize = 64 << 20;
 
+/// The weight of a target that is to hold what its capacity says; weights are in thousandths.
+pub const WEIGHT_OF_ONE: u32 = 1000;
+/// The largest weight.
+pub const MAX_WEIGHT: u32 = 10 * WEIGHT_OF_ONE;
+
 impl ClusterMap {
     /// The placement groups of all pools.
     pub fn groups(&self) -> impl Iterator<Item = &PgInfo> {
         self.pools.iter().flat_map(|pool| &pool.pgs)
+    }
+}
+
+impl TargetInfo {
+    /// What it is to hold, beside what its capacity says.
+    pub fn weight_in_thousandths(&self) -> u32 {
+        if self.weight == 0 { WEIGHT_OF_ONE } else { self.weight }
+    }
+
+    /// What it is to hold beside others: its capacity times its weight.
+    pub fn share(&self) -> u64 {
+        let share = u128::from(self.capacity_bytes) * u128::from(self.weight_in_thousandths());
+        u64::try_from(share / u128::from(WEIGHT_OF_ONE)).unwrap_or(u64::MAX)
     }
 }
 

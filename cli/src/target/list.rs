@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weft_proto::Uuid;
+use weft_proto::map::WEIGHT_OF_ONE;
 use weft_proto::v1::{StatusReply, TargetStat, TargetState};
 
 /// List all targets with state, use and error counts
@@ -34,6 +35,8 @@ pub struct TargetRow {
     pub held_out: bool,
     /// Its data goes to others.
     pub draining: bool,
+    /// What it is to hold, beside what its capacity says.
+    pub weight: f64,
     /// Null while the leader has not heard of it, as of a target that was down when it became
     /// leader.
     #[serde(flatten)]
@@ -108,6 +111,7 @@ pub fn rows(reply: &StatusReply) -> Vec<TargetRow> {
                 full: t.full,
                 held_out: t.held_out,
                 draining: t.draining,
+                weight: f64::from(t.weight_in_thousandths()) / f64::from(WEIGHT_OF_ONE),
                 counters: stat.map(Counters::from).unwrap_or_default(),
             }
         })
@@ -153,10 +157,11 @@ pub fn text(rows: &[TargetRow]) -> String {
         table.row([
             t.id.to_string(),
             format!(
-                "{}{}{}",
+                "{}{}{}{}",
                 t.state,
                 if t.full { ", full" } else { "" },
-                if t.draining { ", draining" } else { "" }
+                if t.draining { ", draining" } else { "" },
+                if t.weight == 1.0 { String::new() } else { format!(", weight {}", t.weight) }
             ),
             t.daemon.clone(),
             t.address.clone(),

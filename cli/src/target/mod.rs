@@ -9,10 +9,10 @@ mod replace;
 mod scrub;
 mod show;
 
+pub use decide::{Action, decide, said};
 pub use list::{TargetRow, known, rows, state_name, text};
 
 use anyhow::Result;
-use decide::Action;
 use std::process::ExitCode;
 
 /// Show, add, check and take away the drives (targets) of a cluster
@@ -40,6 +40,11 @@ enum Command {
     In(decide::Args),
     /// Move everything off a target while it serves
     Drain(decide::Args),
+    /// Have a target hold more or less than others of its size
+    ///
+    /// Without this, each holds what its capacity says. A drive that is slower or older than others
+    /// may be given less. Data moves until each target holds its share.
+    Weight(decide::WeightArgs),
 }
 
 pub async fn run(args: Args) -> Result<ExitCode> {
@@ -54,5 +59,6 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         Command::Out(args) => done(decide::run(args, Action::GiveUp).await),
         Command::In(args) => done(decide::run(args, Action::TakeBack).await),
         Command::Drain(args) => done(decide::run(args, Action::Drain).await),
+        Command::Weight(args) => done(decide::weigh(args).await),
     }
 }

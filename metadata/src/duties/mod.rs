@@ -15,6 +15,7 @@ mod make_cluster;
 mod place;
 mod propose;
 mod purge_orphans;
+mod rebalance;
 pub mod repair;
 mod sample;
 mod sweep;
@@ -72,6 +73,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { repair::repair(&n, &t, &p).await });
     let (n, t, p) = all();
     duties.spawn(async move { heal::heal(&n, &t, &p).await });
+    let (n, t, _) = all();
+    duties.spawn(async move { rebalance::rebalance(&n, &t).await });
     let (n, _, p) = all();
     duties.spawn(async move { compact_files::compact_files(&n, &p).await });
     let (n, t, p) = all();

@@ -133,7 +133,7 @@ impl Driver {
     /// What a server answered to a message.
     pub(super) fn on_ack(&mut self, peer: NodeId, ack: v1::RaftAck) {
         self.node.note_low(peer, ack.low_on_room && !ack.removed);
-        self.node.note_moves_extents(peer, ack.moves_extents);
+        self.node.note_known_entries(peer, ack.known_entries);
         if ack.changes_members {
             self.group.old_versions.remove(&peer.0);
         } else {

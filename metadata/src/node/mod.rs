@@ -95,8 +95,21 @@ pub struct Node {
     others_low: Mutex<BTreeSet<NodeId>>,
     /// Bytes of files that were put together again.
     pub compacted_bytes: AtomicU64,
-    /// Other servers that know entries of the log which move extents.
-    movers: Mutex<BTreeSet<NodeId>>,
+    /// Which entries of the log other servers know, as [`Known`] numbers them.
+    known_entries: Mutex<BTreeMap<NodeId, u32>>,
+}
+
+/// Entries of the log that older versions do not know, each with all before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Known {
+    MovesOfExtents = 1,
+    /// And seats that move for balance.
+    Weights = 2,
+}
+
+impl Known {
+    /// What this version knows.
+    pub const NEWEST: u32 = Self::Weights as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.
@@ -139,27 +152,26 @@ impl Node {
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
             compacted_bytes: AtomicU64::new(0),
-            movers: Mutex::default(),
+            known_entries: Mutex::default(),
             state,
             env,
             config,
         })
     }
 
-    /// Another server says whether it knows entries that move extents.
-    fn note_moves_extents(&self, server: NodeId, knows: bool) {
-        let mut movers = self.movers.lock();
-        match knows {
-            true => movers.insert(server),
-            false => movers.remove(&server),
-        };
+    /// Another server says which entries it knows.
+    fn note_known_entries(&self, server: NodeId, entries: u32) {
+        self.known_entries.lock().insert(server, entries);
     }
 
-    /// Whether every server of the group knows entries that move extents: one of an older version
-    /// would pass over them, and be another than the others from then on.
-    pub fn may_move_extents(&self) -> bool {
-        let movers = self.movers.lock();
-        let knows = |m: &v1::NodeInfo| m.id == self.config.id.0 || movers.contains(&NodeId(m.id));
+    /// Whether every server of the group knows these entries: one of an older version would pass
+    /// over them, and be another than the others from then on.
+    pub fn all_know(&self, entries: Known) -> bool {
+        let known = self.known_entries.lock();
+        let knows = |m: &v1::NodeInfo| {
+            let told = known.get(&NodeId(m.id));
+            m.id == self.config.id.0 || told.is_some_and(|told| *told >= entries as u32)
+        };
         self.membership().members.iter().all(knows)
     }
 

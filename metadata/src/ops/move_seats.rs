@@ -64,8 +64,8 @@ fn carry_out(state: &dyn Read, mut group: Group, change: &Change) -> Result<Grou
     let id = group.info.id;
     let bad = |what: String| refuse(ErrorKind::Invalid, format!("placement group {id}: {what}"));
     let Some(wanted) = change.r#move else { return bad("a change without a move".into()) };
-    let v1::SeatMove { seat, to } = wanted;
-    let begun = group.info.moves.iter().position(|known| *known == wanted);
+    let v1::SeatMove { seat, to, .. } = wanted;
+    let begun = group.info.moves.iter().position(|known| (known.seat, known.to) == (seat, to));
     match change.step() {
         Step::Begin => {
             if !group.info.retired {

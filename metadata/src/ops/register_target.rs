@@ -38,6 +38,7 @@ impl Operation for v1::RegisterTargetEntry {
                 full: old.full,
                 held_out: old.held_out,
                 draining: old.draining,
+                weight: old.weight,
                 ..given
             },
             None => {
@@ -54,6 +55,7 @@ impl Operation for v1::RegisterTargetEntry {
                     state: state.into(),
                     held_out: false,
                     draining: false,
+                    weight: 0,
                     ..given
                 }
             }

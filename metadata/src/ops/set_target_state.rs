@@ -6,6 +6,7 @@ use crate::store::{Read, StoreResult, Txn};
 use crate::tables::cluster;
 use std::collections::BTreeMap;
 use v1::TargetState;
+use weft_proto::map::MAX_WEIGHT;
 use weft_proto::{ErrorKind, v1};
 
 impl Operation for v1::SetTargetStateEntry {
@@ -25,11 +26,16 @@ impl Operation for v1::SetTargetStateEntry {
             if change.state() == TargetState::Unknown {
                 return refuse(ErrorKind::Invalid, "a target's state cannot become unknown");
             }
+            if change.weight.is_some_and(|weight| !(1..=MAX_WEIGHT).contains(&weight)) {
+                let what = format!("a weight is 1 to {MAX_WEIGHT} thousandths");
+                return refuse(ErrorKind::Invalid, what);
+            }
             let new = v1::TargetInfo {
                 state: change.state,
                 full: change.full,
                 held_out: change.held_out.unwrap_or(old.held_out),
                 draining: change.draining.unwrap_or(old.draining),
+                weight: change.weight.unwrap_or(old.weight),
                 ..old.clone()
             };
             match new == old {

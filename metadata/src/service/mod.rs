@@ -9,7 +9,7 @@ mod opens;
 mod reads;
 
 use crate::config::Member;
-use crate::node::Node;
+use crate::node::{Known, Node};
 use crate::operation::GRANT;
 use crate::ops;
 use crate::replication::{self, Speaker};
@@ -76,7 +76,7 @@ impl MetadataService {
                 removed: true,
                 members,
                 changes_members: true,
-                moves_extents: true,
+                known_entries: Known::NEWEST,
                 ..Default::default()
             });
         }
@@ -94,8 +94,8 @@ impl MetadataService {
         let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
         self.inbox.send((from, messages)).await.map_err(stopping)?;
         let low_on_room = self.node.low_on_room();
-        let (changes_members, moves_extents) = (true, true);
-        Ok(v1::RaftAck { changes_members, moves_extents, low_on_room, ..Default::default() })
+        let (changes_members, known_entries) = (true, Known::NEWEST);
+        Ok(v1::RaftAck { changes_members, known_entries, low_on_room, ..Default::default() })
     }
 
     async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {

@@ -1,7 +1,7 @@
 //! How far the repair has come, as this leader knows it.
 
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::{PgId, v1};
@@ -13,6 +13,23 @@ const MAX_PROBLEMS: usize = 8;
 
 /// A seat of a placement group.
 pub type Seat = (PgId, u8);
+
+/// A seat that another target is to have, since that holds less than its share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shift {
+    pub pg: u32,
+    pub seat: u32,
+    pub to: u32,
+    /// What lies in it.
+    pub lot: Lot,
+}
+
+/// Chunks, and how many bytes they are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Lot {
+    pub bytes: u64,
+    pub chunks: u64,
+}
 
 /// What is left to be made for a seat, in chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +58,8 @@ struct Inner {
     /// When how many were made.
     recent: VecDeque<(Instant, u64)>,
     problems: BTreeMap<Seat, String>,
+    /// What is still to be moved for balance, behind everything else.
+    shifts: Vec<Shift>,
 }
 
 impl Progress {
@@ -84,6 +103,31 @@ impl Progress {
         };
     }
 
+    /// Whether something keeps this seat from being made whole.
+    pub fn has_problem(&self, seat: Seat) -> bool {
+        self.0.lock().problems.contains_key(&seat)
+    }
+
+    /// What is to be moved for balance from now on.
+    pub fn set_shifts(&self, shifts: Vec<Shift>) {
+        self.0.lock().shifts = shifts;
+    }
+
+    /// What is still to be moved for balance.
+    pub fn shifts(&self) -> Vec<Shift> {
+        self.0.lock().shifts.clone()
+    }
+
+    /// Whether anything is still to be moved for balance.
+    pub fn has_shifts(&self) -> bool {
+        !self.0.lock().shifts.is_empty()
+    }
+
+    /// These are moved now, or cannot be any more.
+    pub fn forget_shifts(&self, gone: &HashSet<(u32, u32)>) {
+        self.0.lock().shifts.retain(|shift| !gone.contains(&(shift.pg, shift.seat)));
+    }
+
     /// For people. As long as it was not counted what is left by the map of `epoch`, by which
     /// something may be missing (`may_miss`), something is.
     pub fn stat(&self, now: Instant, epoch: u64, may_miss: bool) -> v1::RepairStat {
@@ -93,6 +137,7 @@ impl Progress {
         let sum = |of: fn(&&Left) -> bool| {
             inner.left.values().filter(of).map(|left| left.chunks).sum::<u64>()
         };
+        let waiting: u64 = inner.shifts.iter().map(|shift| shift.lot.chunks).sum();
         let mut problems: Vec<_> = inner.problems.values().cloned().collect();
         problems.sort_unstable();
         problems.dedup();
@@ -101,7 +146,7 @@ impl Progress {
         let since = inner.recent.front().map_or(Duration::ZERO, |(first, _)| now - *first);
         v1::RepairStat {
             missing_chunks: (inner.down + sum(|left| left.missing)).max(uncounted),
-            moving_chunks: sum(|left| !left.missing),
+            moving_chunks: sum(|left| !left.missing) + waiting,
             stuck_chunks: sum(|left| left.stuck),
             made_chunks: inner.made,
             read_bytes: inner.read_bytes,

@@ -6,6 +6,7 @@
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::set_target_state_entry::Change;
@@ -45,6 +46,8 @@ pub struct Targets {
     looked_at: Mutex<BTreeMap<TargetId, u64>>,
     /// Targets that are to be looked at as a whole soon.
     suspects: Mutex<BTreeSet<TargetId>>,
+    /// Targets that are up and were not looked at as a whole since that was asked for.
+    unlooked: AtomicUsize,
     /// Chunks that were looked for at their targets and are not there.
     missing: Mutex<BTreeSet<(TargetId, ChunkId)>>,
 }
@@ -143,6 +146,16 @@ impl Targets {
     /// The targets that were suspected since the last call.
     pub fn take_suspects(&self) -> BTreeSet<TargetId> {
         std::mem::take(&mut self.suspects.lock())
+    }
+
+    /// So many targets that are up are yet to be looked at as a whole.
+    pub fn note_unlooked(&self, count: usize) {
+        self.unlooked.store(count, Ordering::Relaxed);
+    }
+
+    /// Whether some target that is up may hold what it has no business to, as far as is known.
+    pub fn is_any_to_be_looked_at(&self) -> bool {
+        self.unlooked.load(Ordering::Relaxed) > 0 || !self.suspects.lock().is_empty()
     }
 
     /// The last figures of every target.

@@ -25,7 +25,7 @@ use crate::tables::members::Membership;
 use crate::tables::{cluster, locks};
 use crate::upgrade;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_proto::{
@@ -362,6 +362,19 @@ impl StateMachine {
             from.push(0);
         }
         self.list((from, to), limit, |_, info| Ok(info))
+    }
+
+    /// The placement groups that any segment names.
+    pub fn groups_in_use(&self) -> Result<HashSet<u32>> {
+        let mut used = HashSet::new();
+        let listed = self.store.view(|s| {
+            s.records(schema::all(schema::Tag::Group), |_, group: schema::Group| {
+                used.extend((group.segments > 0).then_some(group.info.id));
+                Ok(true)
+            })
+        });
+        self.read_by(listed)?;
+        Ok(used)
     }
 
     /// Committed segments that name a placement group, after `after`, in order; and the last one

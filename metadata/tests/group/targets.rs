@@ -308,7 +308,8 @@ async fn watchers_are_told_what_has_changed() {
     let mut maps = watch(&address, 0).await;
     let mut map = told(&mut maps).await;
     assert_eq!((map.since, map.epoch), (0, old.epoch));
-    // Another target, and then groups on it: those before are retired, and go with the next.
+    // Another target, and then groups on it: those in whose place they come are retired, and go with
+    // the next.
     let mut seen = Vec::new();
     for n in [7, 8] {
         let (_, more) = register(&address, &daemon, n).await;
@@ -326,7 +327,8 @@ async fn watchers_are_told_what_has_changed() {
     assert_eq!(all, map, "all that has changed makes the map");
     let generations: BTreeSet<bool> = map.pools[0].pgs.iter().map(|pg| pg.retired).collect();
     assert_eq!(generations.len(), 2);
-    assert!(map.pools[0].pgs.iter().all(|pg| old.pools[0].pgs.iter().all(|o| o.id != pg.id)));
+    let is_there = |o: &v1::PgInfo| map.pools[0].pgs.iter().any(|pg| pg.id == o.id);
+    assert!(!old.pools[0].pgs.iter().all(is_there));
     assert!(seen.iter().any(|changes| !changes.dropped_pgs.is_empty()));
     // Who comes back is told all that it has missed, at once: a target has moved twice.
     let (before, mut late) = (map.epoch, map.clone());
@@ -561,14 +563,15 @@ async fn a_target_is_given_up_whose_chunks_are_made_slowly() {
     let address = client.leader.clone();
     let (daemon, Daemon { chunks, slow, .. }, _stop) = Daemon::start_whole().await;
     slow.store(true, Ordering::Relaxed);
-    let (ids, beats) = register(&address, &daemon, 8).await;
+    let (_, beats) = register(&address, &daemon, 8).await;
     let map = map_until(&address, "groups", |m| !active(m).is_empty()).await;
     for seq in 1..=40 {
         write_file(&mut client, &chunks, &map, &format!("f{seq}"), seq).await;
     }
     let request = v1::SetTargetRequest {
-        target: ids[0],
+        target: active(&map)[0].targets[0],
         action: v1::set_target_request::Action::GiveUp.into(),
+        weight: 0,
     };
     control(&address).await.set_target(request).await.unwrap();
     let until = Instant::now() + PATIENCE;

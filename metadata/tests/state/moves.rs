@@ -11,7 +11,7 @@ use v1::move_seats_entry::{Change, Step};
 use weft_proto::{ChunkId, ErrorKind, PgId, SegmentId, SessionId, TargetId, v1};
 
 fn step(rig: &mut Rig, step: Step, seat: u32, to: u32) -> Result<(), ErrorKind> {
-    let r#move = Some(v1::SeatMove { seat, to });
+    let r#move = Some(v1::SeatMove { seat, to, ..Default::default() });
     let changes = vec![Change { pg: GROUP, r#move, step: step.into() }];
     rig.entry(Body::MoveSeats(v1::MoveSeatsEntry { changes })).map(drop)
 }

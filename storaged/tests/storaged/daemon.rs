@@ -123,6 +123,13 @@ impl Control for Metadata {
         Err(Status::unimplemented("not in the fixture"))
     }
 
+    async fn check_domains(
+        &self,
+        _: Request<v1::CheckDomainsRequest>,
+    ) -> Result<Response<v1::CheckDomainsReply>, Status> {
+        Err(Status::unimplemented("not in the fixture"))
+    }
+
     async fn set_member(
         &self,
         _: Request<v1::SetMemberRequest>,

@@ -15,7 +15,7 @@ mod orders;
 mod pass;
 
 use crate::compaction::Seats;
-use crate::node::Node;
+use crate::node::{Known, Node};
 use files::Files;
 use orders::{Orders, end_writers};
 use pass::Pass;
@@ -52,7 +52,7 @@ pub async fn compact_files(node: &Arc<Node>, peers: &Arc<Peers>) {
         }
         files.tell_compacted(node).await;
         // What is under way ends before the session does that it is written in.
-        if orders.is_over() || node.has_room().is_err() || !node.may_move_extents() {
+        if orders.is_over() || node.has_room().is_err() || !node.all_know(Known::MovesOfExtents) {
             continue;
         }
         let seats = shortage.look(node);

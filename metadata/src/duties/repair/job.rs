@@ -81,7 +81,7 @@ impl Job {
         match self.make_all().await {
             Ok(true) => {
                 self.node.repair.set_problem(at, None);
-                let r#move = Some(v1::SeatMove { seat, to: to.0 });
+                let r#move = Some(v1::SeatMove { seat, to: to.0, ..Default::default() });
                 let change = Change { pg: pg.0, r#move, step: Step::Finish.into() };
                 let entry = v1::MoveSeatsEntry { changes: vec![change] };
                 // If the map has changed meanwhile, the next look starts over.

@@ -57,12 +57,13 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
         let used = stats.iter().map(|stat| (stat.target, stat.used_bytes)).collect();
         let limit = MOVES_PER_TARGET * up;
         let avoid = repair.avoid(&map, node.config.target_out_ms);
-        let planned = plan::plan(&map, &leaving, &used, &avoid, limit);
+        let shifts = node.repair.shifts();
+        let planned = plan::plan(&map, &leaving, &shifts, &used, &avoid, limit);
         repair.tell(node, &map, &leaving, &planned.stuck, &stats);
         // Parts of chunks may be where a move does not lead any more.
         let mut left = Vec::new();
         for change in planned.changes.iter().filter(|c| c.step() == Step::Cancel) {
-            let Some(v1::SeatMove { seat, to }) = change.r#move else { continue };
+            let Some(v1::SeatMove { seat, to, .. }) = change.r#move else { continue };
             // The same move may begin again, after what it has made was deleted: nobody who
             // worked on it before finishes it then.
             repair.stop((change.pg, seat));
@@ -72,9 +73,11 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
             let entry = v1::MoveSeatsEntry { changes: planned.changes };
             if propose(node, "move seats", Body::MoveSeats(entry)).await.is_ok() {
                 left.into_iter().for_each(|target| targets.suspect(target));
+                node.repair.forget_shifts(&planned.shifted);
             }
             continue;
         }
+        node.repair.forget_shifts(&planned.shifted);
         repair.work(node, targets, peers, &map, &leaving);
     }
 }

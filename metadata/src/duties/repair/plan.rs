@@ -4,8 +4,13 @@
 //! groups that have lost most go first. A seat goes to a target that has none in the group, in
 //! another failure domain than the others as far as there is one, and among those to the one that
 //! is given least and is least full, so that sources and destinations are spread over all.
+//!
+//! Behind all of those come the seats that move for balance ([`crate::duties`], `rebalance`): what
+//! is lost or drained is never kept waiting for them.
 
+use super::MOVES_PER_TARGET;
 use crate::ops::MAX_MOVES;
+use crate::soft::repair::Shift;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use v1::TargetState;
 use v1::move_seats_entry::{Change, Step};
@@ -31,6 +36,8 @@ pub struct Leaving {
     pub missing: bool,
     /// The group takes no new segments: the seat can be given away.
     pub retired: bool,
+    /// Its target stays: it moves for balance.
+    pub rebalances: bool,
 }
 
 /// What a plan goes round.
@@ -50,23 +57,33 @@ pub struct Planned {
     pub changes: Vec<Change>,
     /// Seats for which there is no target now.
     pub stuck: HashSet<(u32, u32)>,
+    /// Seats that were to move for balance, and move now, or cannot any more.
+    pub shifted: HashSet<(u32, u32)>,
 }
 
 fn is_gone(target: &v1::TargetInfo) -> bool {
     target.state() == TargetState::Out
 }
 
-/// The seats that are to be given away, those of the groups that have lost most first.
+/// Its seats are to be given away.
+fn leaves(target: &v1::TargetInfo) -> bool {
+    is_gone(target) || target.draining
+}
+
+/// The seats that are to be given away, those of the groups that have lost most first. Those that
+/// move for balance are among them when they do.
 pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
     let targets: HashMap<u32, &v1::TargetInfo> = map.targets.iter().map(|t| (t.id, t)).collect();
     let mut leaving = Vec::new();
     for pg in map.groups() {
         let seats = || (0u32..).zip(pg.targets.iter().filter_map(|id| targets.get(id)));
         let lost = seats().filter(|(_, t)| t.state() != TargetState::Up).count();
-        let leaves = seats().filter(|(_, t)| is_gone(t) || t.draining);
-        leaving.extend(leaves.map(|(seat, t)| {
+        let shifts = |seat| pg.moves.iter().any(|begun| begun.seat == seat && begun.rebalances);
+        let all = seats().filter(|(seat, t)| leaves(t) || shifts(*seat));
+        leaving.extend(all.map(|(seat, t)| {
             let missing = t.state() != TargetState::Up;
-            Leaving { pg: pg.id, seat, lost, missing, retired: pg.retired }
+            let rebalances = !leaves(t);
+            Leaving { pg: pg.id, seat, lost, missing, retired: pg.retired, rebalances }
         }));
     }
     // What is merely moved comes last.
@@ -74,17 +91,18 @@ pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
     // What has lost more than its parity may be past help, and comes behind what is not.
     let profiles = map.pools.iter().filter_map(|pool| pool.profile);
     let parity = profiles.map(|profile| profile.m as usize).max().unwrap_or(usize::MAX);
-    leaving.sort_by_key(|l| l.missing && l.lost > parity);
+    leaving.sort_by_key(|l| (l.rebalances, l.missing && l.lost > parity));
     leaving
 }
 
 /// The moves to begin, of `leaving` in its order, so that no more than `limit` are under way beside
 /// those that do not go on; and those to cancel: they are of no use any more, or lead to a target
 /// that stores nothing while another does. What has been made is not given up because its target
-/// begins to be full, or starts anew. `used`: bytes on each target.
+/// begins to be full, or starts anew. `shifts` come behind them. `used`: bytes on each target.
 pub fn plan(
     map: &v1::ClusterMap,
     leaving: &[Leaving],
+    shifts: &[Shift],
     used: &BTreeMap<u32, u64>,
     avoid: &Avoid,
     limit: usize,
@@ -97,6 +115,8 @@ pub fn plan(
     }
     let groups: HashMap<u32, &v1::PgInfo> = map.groups().map(|pg| (pg.id, pg)).collect();
     let wanted: HashSet<(u32, u32)> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
+    let shifting = leaving.iter().filter(|l| l.rebalances).map(|l| (l.pg, l.seat));
+    let shifting: HashSet<(u32, u32)> = shifting.collect();
     let (mut planned, mut going) = (Planned::default(), 0);
     for pg in groups.values() {
         for &begun in &pg.moves {
@@ -105,7 +125,10 @@ pub fn plan(
             let may = to.is_some_and(|to| !is_gone(to) && !to.draining);
             let refused = avoid.refused.contains(&(pg.id, begun.seat, begun.to));
             let takes = !refused && !avoid.away.contains(&begun.to);
-            let stays = may && (takes || choose(pg, begun.seat, &[], &candidates, avoid).is_none());
+            // Its target holds the seat as well as ever.
+            let needless = shifting.contains(&seat);
+            let only = || choose(pg, begun.seat, &[], &candidates, avoid).is_none();
+            let stays = may && (takes || !needless && only());
             if !stays || !wanted.contains(&seat) {
                 planned.changes.push(change(pg.id, begun, Step::Cancel));
                 continue;
@@ -113,7 +136,7 @@ pub fn plan(
             if let Some(to) = candidates.get_mut(&begun.to) {
                 to.given += 1;
             }
-            going += usize::from(!avoid.resting.contains(&seat));
+            going += usize::from(!needless && !avoid.resting.contains(&seat));
         }
     }
     planned.changes.sort_by_key(|change| change.pg);
@@ -141,9 +164,50 @@ pub fn plan(
         if let Some(to) = candidates.get_mut(&to) {
             to.given += 1;
         }
-        planned.changes.push(change(l.pg, v1::SeatMove { seat: l.seat, to }, Step::Begin));
+        let begun = v1::SeatMove { seat: l.seat, to, rebalances: false };
+        planned.changes.push(change(l.pg, begun, Step::Begin));
     }
+    shift(&mut planned, shifts, &groups, &mut candidates, avoid);
     planned
+}
+
+/// Begins what is to be moved for balance: a few seats at a time for each target.
+fn shift(
+    planned: &mut Planned,
+    shifts: &[Shift],
+    groups: &HashMap<u32, &v1::PgInfo>,
+    candidates: &mut BTreeMap<u32, Candidate<'_>>,
+    avoid: &Avoid,
+) {
+    let mut busy: HashSet<u32> = planned.changes.iter().map(|change| change.pg).collect();
+    for &Shift { pg, seat, to, .. } in shifts {
+        let serves = |id: &u32| {
+            let target = candidates.get(id).map(|c| c.info);
+            target.is_some_and(|t| t.state() == TargetState::Up && !t.draining)
+        };
+        let takes = serves(&to)
+            && candidates.get(&to).is_some_and(|c| !c.info.full)
+            && !avoid.refused.contains(&(pg, seat, to));
+        let group = groups.get(&pg).filter(|group| {
+            let from = group.targets.get(seat as usize);
+            takes && group.retired && from.is_some_and(serves) && !group.targets.contains(&to)
+        });
+        let Some(group) = group else {
+            planned.shifted.insert((pg, seat));
+            continue;
+        };
+        let Some(taker) = candidates.get_mut(&to).filter(|to| to.given < MOVES_PER_TARGET) else {
+            continue;
+        };
+        // One seat of a group after the other.
+        if !group.moves.is_empty() || planned.changes.len() >= MAX_MOVES || !busy.insert(pg) {
+            continue;
+        }
+        taker.given += 1;
+        planned.shifted.insert((pg, seat));
+        let begun = v1::SeatMove { seat, to, rebalances: true };
+        planned.changes.push(change(pg, begun, Step::Begin));
+    }
 }
 
 fn change(pg: u32, r#move: v1::SeatMove, step: Step) -> Change {

@@ -1,6 +1,7 @@
 //! Tests of `plan`.
 
 use super::*;
+use crate::soft::repair::Lot;
 use std::collections::BTreeSet;
 
 fn target(id: u32, domain: &str, state: TargetState) -> v1::TargetInfo {
@@ -25,10 +26,10 @@ fn map(targets: Vec<v1::TargetInfo>, groups: &[&[u32]]) -> v1::ClusterMap {
 
 /// What begins: group, seat, target.
 fn begun(map: &v1::ClusterMap, limit: usize) -> (Vec<(u32, u32, u32)>, usize) {
-    let planned = plan(map, &leaving(map), &BTreeMap::new(), &Avoid::default(), limit);
+    let planned = plan(map, &leaving(map), &[], &BTreeMap::new(), &Avoid::default(), limit);
     let of = |c: &Change| {
         assert_eq!(c.step(), Step::Begin);
-        let v1::SeatMove { seat, to } = c.r#move.unwrap();
+        let v1::SeatMove { seat, to, .. } = c.r#move.unwrap();
         (c.pg, seat, to)
     };
     (planned.changes.iter().map(of).collect(), planned.stuck.len())
@@ -74,12 +75,12 @@ fn a_move_that_leads_nowhere_or_is_not_needed_any_more_is_cancelled() {
     };
     let with = |states, moves: &[(u32, u32)]| {
         let mut map = map(all(states), &[&[1, 2]]);
-        let moves = moves.iter().map(|&(seat, to)| v1::SeatMove { seat, to });
+        let moves = moves.iter().map(|&(seat, to)| v1::SeatMove { seat, to, ..Default::default() });
         map.pools[0].pgs[0].moves = moves.collect();
         map
     };
     let round = |map: &v1::ClusterMap, avoid: &Avoid| {
-        let planned = plan(map, &leaving(map), &BTreeMap::new(), avoid, 9);
+        let planned = plan(map, &leaving(map), &[], &BTreeMap::new(), avoid, 9);
         let of = |c: &Change| (c.step(), c.r#move.unwrap().seat, c.r#move.unwrap().to);
         planned.changes.iter().map(of).collect::<Vec<_>>()
     };
@@ -106,13 +107,13 @@ fn a_move_that_leads_nowhere_or_is_not_needed_any_more_is_cancelled() {
 /// One node of twenty is lost.
 #[test]
 fn what_a_lost_node_held_goes_to_all_others_alike() {
-    use crate::placement::{Seat, generate};
+    use crate::placement::{Candidate, change};
     use weft_proto::Profile;
     let mut targets: Vec<_> =
         (0..200).map(|id| target(id + 1, &format!("n{}", id / 10), Up)).collect();
-    let seats: Vec<_> =
-        targets.iter().map(|t| Seat { target: t.id, domain: t.domain.clone() }).collect();
-    let groups = generate(&seats, Profile::ec(8, 2).unwrap(), 7);
+    let of = |t: &v1::TargetInfo| Candidate { target: t.id, domain: t.domain.clone(), weight: 1 };
+    let candidates: Vec<_> = targets.iter().map(of).collect();
+    let groups = change(&[], &candidates, Profile::ec(8, 2).unwrap(), 7).unwrap().made;
     targets[..10].iter_mut().for_each(|t| t.state = Out.into());
     let groups: Vec<&[u32]> = groups.iter().map(Vec::as_slice).collect();
     let (moves, stuck) = begun(&map(targets, &groups), usize::MAX);
@@ -129,10 +130,45 @@ fn what_does_not_go_on_keeps_nobody_waiting() {
     let mut targets: Vec<_> = (1..=8).map(|id| target(id, &format!("n{id}"), Up)).collect();
     targets[0].state = Out.into();
     let mut map = map(targets, &[&[1, 2], &[1, 3]]);
-    map.pools[0].pgs[0].moves = vec![v1::SeatMove { seat: 0, to: 8 }];
+    map.pools[0].pgs[0].moves = vec![v1::SeatMove { seat: 0, to: 8, ..Default::default() }];
     let begins = |resting: &[(u32, u32)]| {
         let avoid = Avoid { resting: resting.iter().copied().collect(), ..Avoid::default() };
-        plan(&map, &leaving(&map), &BTreeMap::new(), &avoid, 1).changes.len()
+        plan(&map, &leaving(&map), &[], &BTreeMap::new(), &avoid, 1).changes.len()
     };
     assert_eq!((begins(&[]), begins(&[(1, 0)])), (0, 1));
+}
+
+#[test]
+fn what_moves_for_balance_keeps_nothing_else_waiting() {
+    let mut targets: Vec<_> = (1..=9).map(|id| target(id, &format!("n{id}"), Up)).collect();
+    let shift = |pg, seat, to| Shift { pg, seat, to, lot: Lot { chunks: 1, bytes: 1 } };
+    let shifts = [shift(1, 0, 9), shift(1, 1, 8), shift(2, 0, 9), shift(3, 0, 9), shift(7, 0, 8)];
+    let planned = |map: &v1::ClusterMap, shifts: &[Shift], limit| {
+        let none = (BTreeMap::new(), Avoid::default());
+        let planned = plan(map, &leaving(map), shifts, &none.0, &none.1, limit);
+        let of = |c: &Change| {
+            let v1::SeatMove { seat, to, rebalances } = c.r#move.unwrap();
+            (c.step(), c.pg, seat, to, rebalances)
+        };
+        (planned.changes.iter().map(of).collect::<Vec<_>>(), planned.shifted)
+    };
+    let groups: &[&[u32]] = &[&[1, 2], &[2, 3], &[3, 4], &[5, 6]];
+    // One seat of a group at a time, two to a target; what is of no group is forgotten.
+    let (begun, gone) = planned(&map(targets.clone(), groups), &shifts, 9);
+    let first = [(Step::Begin, 1, 0, 9, true), (Step::Begin, 2, 0, 9, true)];
+    assert_eq!(begun, first);
+    assert_eq!(gone, [(1, 0), (2, 0), (7, 0)].into());
+    // What is lost comes first, whatever is under way for balance.
+    targets[4].state = Out.into();
+    let mut moving = map(targets.clone(), groups);
+    moving.pools[0].pgs[0].moves = vec![v1::SeatMove { seat: 0, to: 9, rebalances: true }];
+    let (begun, _) = planned(&moving, &[], 1);
+    assert!(matches!(begun[..], [(Step::Begin, 4, 0, _, false)]), "{begun:?}");
+    let order = leaving(&moving);
+    assert!(order[0].pg == 4 && order[1].rebalances, "{order:?}");
+    // Its target holds the seat as well as ever: nobody waits for one that is away.
+    moving.targets[8].state = Down.into();
+    let avoid = Avoid { away: [9].into(), ..Avoid::default() };
+    let cancelled = plan(&moving, &leaving(&moving), &[], &BTreeMap::new(), &avoid, 0).changes;
+    assert_eq!((cancelled.len(), cancelled[0].step()), (1, Step::Cancel));
 }
