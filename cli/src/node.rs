@@ -9,6 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use weft_control::Group;
 use weft_net::tcp;
+use weft_proto::v1::TargetState;
 
 /// Show, drain and give up storage nodes, each with all its drives
 #[derive(clap::Args, Debug)]
@@ -126,7 +127,7 @@ fn text(nodes: &[NodeRow]) -> String {
 async fn decide_all(args: NodeArgs, action: Action) -> Result<()> {
     let reply = leader_status(&args.cluster.cluster).await?;
     let targets = reply.map.iter().flat_map(|map| &map.targets);
-    let of_it: Vec<u32> = targets.filter(|t| t.daemon == args.name).map(|t| t.id).collect();
+    let of_it: Vec<_> = targets.filter(|t| t.daemon == args.name).collect();
     ensure!(
         !of_it.is_empty(),
         "the cluster has no targets of a storage daemon named {:?}: weft node list shows them",
@@ -135,9 +136,14 @@ async fn decide_all(args: NodeArgs, action: Action) -> Result<()> {
     let mut group = Group::new(tcp(), args.cluster.cluster);
     let mut refused = Vec::new();
     for target in of_it {
-        match decide(&mut group, target, action).await {
+        let id = target.id;
+        if action == Action::Drain && target.state() == TargetState::Out {
+            say(&format!("target {id} is out, and so has nothing to be drained of"))?;
+            continue;
+        }
+        match decide(&mut group, id, action).await {
             Ok(target) => say(&said(&target, action))?,
-            Err(error) => refused.push(format!("target {target}: {error:#}")),
+            Err(error) => refused.push(format!("target {id}: {error:#}")),
         }
     }
     if refused.is_empty() {

@@ -116,6 +116,10 @@ fn domains_text(report: &DomainsReport) -> String {
         table.row([domain.name.clone(), domain.targets.len().to_string(), seats, outcome]);
     }
     let mut out = table.render("");
+    out += &format!(
+        "Looked at is what may lose {} shards; directories with less parity lose data earlier.\n",
+        report.parity
+    );
     if report.lost_groups > 0 {
         out += &format!(
             "{} placement groups have lost more than their {} shards of parity already\n",

@@ -42,7 +42,7 @@ pub struct Args {
     /// Addresses of the metadata servers
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',', required_unless_present = "config")]
     metadata: Vec<String>,
-    /// Failure domain, such as a rack [default: the name]
+    /// Failure domain, such as rack-1/node-3 [default: the name]
     #[arg(long)]
     domain: Option<String>,
     /// File to serve, which `weft target add --no-config` has made. Repeat the flag

@@ -31,6 +31,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// A watcher that does not answer pings this often is gone.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Longest name of a failure domain, in bytes, and most parts of it.
+const MAX_DOMAIN: usize = 255;
+const MAX_LEVELS: usize = 8;
+
 /// Most chunks in one question.
 const MAX_CHUNKS: usize = 16_384;
 
@@ -66,6 +70,15 @@ impl ControlService {
         let target = request.target.ok_or_else(|| invalid("a registration without a target"))?;
         if target.uuid.len() != 16 || target.address.is_empty() {
             return Err(invalid("a target needs a uuid of 16 bytes and its daemon's address"));
+        }
+        let levels = target.domain.split('/').count();
+        if target.domain.len() > MAX_DOMAIN || levels > MAX_LEVELS {
+            let what = format!(
+                "a failure domain has at most {MAX_DOMAIN} bytes and {MAX_LEVELS} parts, and not \
+                 {} and {levels}",
+                target.domain.len()
+            );
+            return Err(invalid(&what));
         }
         let entry = v1::RegisterTargetEntry { target: Some(target) };
         let reply =
@@ -173,6 +186,7 @@ impl ControlService {
     /// Which failure domains may fail now.
     async fn check_domains(&self) -> Result<v1::CheckDomainsReply> {
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        self.node.read_barrier().await?;
         let (state, map) = (self.node.state.clone(), self.node.map());
         let check = move || Ok(survival::check(&map, &state.groups_in_use()?));
         self.node.env.blocking(check).await

@@ -31,7 +31,7 @@ mod map_changes;
 mod node;
 mod operation;
 mod ops;
-mod placement;
+pub mod placement;
 mod raftlog;
 mod replication;
 mod run;

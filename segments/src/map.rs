@@ -31,6 +31,8 @@ pub struct Pg {
     pub seats: Vec<TargetId>,
     /// Seats that are being given to other targets.
     pub moves: Vec<(u8, TargetId)>,
+    /// It takes new segments.
+    pub open: bool,
 }
 
 /// One version of the cluster map.
@@ -65,8 +67,9 @@ impl Map {
                     .iter()
                     .filter_map(|m| Some((u8::try_from(m.seat).ok()?, TargetId(m.to))));
                 let moves = moves.collect();
-                map.pgs.insert(PgId(pg.id), Pg { id: PgId(pg.id), seats, moves });
-                if pool.id == POOL && !pg.retired {
+                let open = pool.id == POOL && !pg.retired;
+                map.pgs.insert(PgId(pg.id), Pg { id: PgId(pg.id), seats, moves, open });
+                if open {
                     map.open.push(PgId(pg.id));
                 }
             }
@@ -92,7 +95,7 @@ impl Map {
 
     /// Whether the placement group takes new segments.
     pub fn is_open(&self, pg: PgId) -> bool {
-        self.open.contains(&pg)
+        self.pgs.get(&pg).is_some_and(|pg| pg.open)
     }
 
     /// Whether there was such a placement group, and no segment is in it any more.
@@ -116,6 +119,16 @@ impl Map {
     pub fn is_for(&self, target: TargetId, pg: PgId, seat: u8) -> bool {
         let Some(group) = self.pgs.get(&pg) else { return false };
         group.seats.get(usize::from(seat)) == Some(&target) || group.moves.contains(&(seat, target))
+    }
+
+    /// How many placement groups take new segments.
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// One of the placement groups that take new segments, by its place among them.
+    pub fn open_pg(&self, at: usize) -> Option<&Pg> {
+        self.pgs.get(self.open.get(at)?)
     }
 
     /// Placement groups that take new segments.

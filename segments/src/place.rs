@@ -5,6 +5,9 @@ use crate::map::{Map, Target};
 use crate::rng::Rng;
 use weft_proto::{Geometry, Layout, PgId};
 
+/// Placement groups that are looked at before all are.
+const SAMPLE: usize = 16;
+
 /// A choice: geometry, placement group, and the seat and target of every shard.
 pub struct Place {
     pub geometry: Geometry,
@@ -63,6 +66,15 @@ fn pick(
         let usable = |target: &&_| map.target(**target).is_some_and(|t| usable(t, chunk));
         seats.filter(|(_, target)| usable(target)).map(|(seat, _)| seat).collect()
     };
+    // Mostly all seats of about all groups are usable: then the first few are as good as all.
+    let wide = |pg: &crate::map::Pg| Some((pg.id, live(pg, chunks[wanted])));
+    let sample = (0..SAMPLE.min(map.open_count()))
+        .filter_map(|_| map.open_pg(rng.below(map.open_count())))
+        .filter_map(wide)
+        .find(|(_, seats)| seats.len() >= wanted);
+    if let Some((pg, seats)) = sample {
+        return placed(map, pg, seats, fit(wanted)?, rng);
+    }
     let mut best: Vec<(PgId, Vec<u8>)> = Vec::new();
     for pg in map.open_pgs() {
         for width in (most..=wanted).rev() {
@@ -81,11 +93,15 @@ fn pick(
     if best.is_empty() {
         return None;
     }
-    let (pg, mut seats) = best.swap_remove(rng.below(best.len()));
-    let geometry = fit(most)?;
+    let (pg, seats) = best.swap_remove(rng.below(best.len()));
+    placed(map, pg, seats, fit(most)?, rng)
+}
+
+/// The segment on some of these seats of a group, from a random one on.
+fn placed(map: &Map, pg: PgId, mut seats: Vec<u8>, geometry: Geometry, rng: &Rng) -> Option<Place> {
     let start = rng.below(seats.len());
     seats.rotate_left(start);
-    seats.truncate(most);
+    seats.truncate(geometry.profile.width().into());
     let targets = seats.iter().map(|&seat| map.seat(pg, seat).cloned()).collect::<Option<_>>()?;
     Some(Place { geometry, pg, seats, targets })
 }

@@ -26,8 +26,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// `host:port` of the metadata servers.
     pub metadata: Vec<String>,
-    /// Failure domain, such as a rack: two shards of one segment avoid to share it. Default:
-    /// `name`.
+    /// Failure domain, such as `rack-1/node-3`, a path of what fails together: two shards of one
+    /// segment avoid to share any part of it. Default: `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// Most payload bytes that one connection may have in flight.

@@ -74,7 +74,7 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     let (n, t, p) = all();
     duties.spawn(async move { heal::heal(&n, &t, &p).await });
     let (n, t, _) = all();
-    duties.spawn(async move { rebalance::rebalance(&n, &t).await });
+    duties.spawn(async move { rebalance::rebalance(&n, &t, since).await });
     let (n, _, p) = all();
     duties.spawn(async move { compact_files::compact_files(&n, &p).await });
     let (n, t, p) = all();

@@ -1,18 +1,21 @@
 //! Makes placement groups of the targets that there are.
 
-use crate::node::{Effect, Node};
+use crate::node::{Effect, Known, Node};
 use crate::placement::{Candidate, Change, change};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
-use weft_proto::{ErrorKind, Profile, v1};
+use weft_proto::{Error, ErrorKind, Profile, Result, v1};
 
 /// How often the targets are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How often groups that were made are proposed while the map changes.
 const MAX_TRIES: usize = 50;
+/// Most seats of groups that are made, and most groups that are dropped, in one entry of the log.
+const MAX_SEATS: usize = 100_000;
+const MAX_DROPPED: usize = 50_000;
 
 /// What groups are made of: they are changed when it is not what it was.
 #[derive(PartialEq, Clone)]
@@ -62,16 +65,20 @@ pub async fn place(node: &Arc<Node>) {
             }
         }
         let (of, seed) = (basis.clone(), map.epoch);
-        let Ok(planned) = node.env.blocking(move || Ok(of.change(seed))).await else { continue };
+        let planned = node.env.blocking(move || Ok(of.change(seed))).await;
         seen = None;
+        let Ok(planned) = planned else { continue };
         let Some(planned) = planned else {
             good = Some(basis);
             continue;
         };
+        // If it cannot be set, the next look starts over.
+        looked_at = 0;
         let of_old = retired.iter().filter(|(_, since)| since.elapsed() >= late);
-        let mut dropped: Vec<u32> = of_old.map(|(id, _)| *id).collect();
-        dropped.sort_unstable();
-        set(node, &basis, planned, dropped).await;
+        let old: HashSet<u32> = of_old.map(|(id, _)| *id).collect();
+        if let Err(e) = set(node, basis, planned, old).await {
+            tracing::warn!("could not make placement groups: {e}");
+        }
     }
 }
 
@@ -88,35 +95,80 @@ impl Basis {
     }
 }
 
-/// Sets the groups that were planned. Moves that begin and end change the map all the time: as long
-/// as the targets are the same, the groups are as good.
-async fn set(node: &Node, basis: &Basis, planned: Change, dropped: Vec<u32>) {
-    let stay = basis.open.iter().zip(&planned.stays).filter(|(_, stays)| **stays);
-    let stay: Vec<_> = stay.map(|(pg, _)| pg.clone()).collect();
+/// Sets the groups that were planned, some at a time: each entry makes some and retires those in
+/// whose place they come, so that each leaves groups that are of use. Groups of `old` that no
+/// segment names go with the first.
+///
+/// Moves that begin and end change the map all the time: as long as the targets are the same, the
+/// groups are as good.
+async fn set(node: &Node, mut basis: Basis, planned: Change, old: HashSet<u32>) -> Result<()> {
+    let gone = basis.open.iter().zip(&planned.stays).filter(|(_, stays)| !**stays);
+    let mut gone: VecDeque<u32> = gone.map(|(pg, _)| pg.id).collect();
+    let all_know = node.all_know(Known::Weights);
+    let (retired, kept) = (gone.len(), basis.open.len() - gone.len());
+    let in_use = node.state.groups_in_use()?;
+    let mut dropped: Vec<u32> = old.difference(&in_use).copied().collect();
+    dropped.sort_unstable();
+    dropped.truncate(MAX_DROPPED);
+    // What an older version does not know is said in its way: all at once.
+    let at_once =
+        if all_know { MAX_SEATS / basis.profile.width().max(1) as usize } else { usize::MAX };
+    let mut made = planned.made.into_iter().peekable();
+    let mut count = 0;
+    while made.peek().is_some() || !gone.is_empty() {
+        let some: Vec<_> = made.by_ref().take(at_once.max(1)).collect();
+        let last = made.peek().is_none();
+        let retired = if last { gone.len() } else { some.len().min(gone.len()) };
+        let retired: Vec<u32> = gone.drain(..retired).collect();
+        count += some.len();
+        basis = propose(node, basis, some, retired, std::mem::take(&mut dropped), all_know).await?;
+    }
+    tracing::info!(made = count, kept, retired, "made placement groups");
+    Ok(())
+}
+
+/// Makes some groups and retires others. Answers what there is then.
+async fn propose(
+    node: &Node,
+    basis: Basis,
+    made: Vec<Vec<u32>>,
+    retired: Vec<u32>,
+    dropped: Vec<u32>,
+    others_stay: bool,
+) -> Result<Basis> {
     for _ in 0..MAX_TRIES {
         let map = node.map();
-        let Some(pool) = map.pools.first() else { return };
-        if Basis::of(&map, pool).as_ref() != Some(basis) {
-            return; // The next look starts over.
-        }
-        let (made, kept) = (planned.made.len(), stay.len());
-        let fresh = (map.next_pg..).zip(&planned.made).map(|(id, targets)| v1::PgInfo {
+        let pool = map.pools.first().filter(|pool| Basis::of(&map, pool).as_ref() == Some(&basis));
+        let Some(pool) = pool else { break };
+        let fresh = (map.next_pg..).zip(&made).map(|(id, targets)| v1::PgInfo {
             id,
             targets: targets.clone(),
             ..Default::default()
         });
+        let stay = basis.open.iter().filter(|pg| !others_stay && !retired.contains(&pg.id));
         let entry = v1::SetPgsEntry {
             pool: pool.id,
-            pgs: stay.iter().cloned().chain(fresh).collect(),
+            pgs: stay.cloned().chain(fresh).collect(),
             based_on_epoch: map.epoch,
             dropped: dropped.clone(),
+            others_stay,
+            retired: retired.clone(),
         };
         match node.propose(Body::SetPgs(entry), Effect::Nothing).await {
             Err(e) if e.kind == ErrorKind::StaleMap => {}
-            Err(e) => return tracing::warn!("could not make placement groups: {e}"),
-            Ok(_) => return tracing::info!(made, kept, "made placement groups"),
+            Err(e) => return Err(e),
+            Ok(_) => {
+                let map = node.map();
+                let now = map.pools.first().and_then(|pool| Basis::of(&map, pool));
+                return now.filter(|now| now.candidates == basis.candidates).ok_or_else(changed);
+            }
         }
     }
+    Err(changed())
+}
+
+fn changed() -> Error {
+    Error::new(ErrorKind::StaleMap, "the targets have changed meanwhile")
 }
 
 fn note_retired(known: &mut HashMap<u32, Instant>, pool: &v1::PoolInfo) {

@@ -100,7 +100,6 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
             }
         }
         let mut due = swept.whole_due(Instant::now(), &up);
-        targets.note_unlooked(up.keys().filter(|id| !swept.whole.contains_key(id)).count());
         // Those that are waited for; whoever failed before comes behind all others. One at a time:
         // others may come back meanwhile, and sessions end.
         let tried = |target: &TargetId| swept.tried.get(target).copied();

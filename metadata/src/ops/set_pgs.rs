@@ -1,6 +1,6 @@
-//! Sets the placement groups of a pool. A group that is left out is retired, and never loses a
-//! seat: segments point at seats for ever. One that was retired before is dropped if the entry says
-//! so and no segment names it.
+//! Sets the placement groups of a pool, or adds and retires some of them. A group that is left out,
+//! or named among those to be retired, is retired, and never loses a seat: segments point at seats
+//! for ever. One that was retired before is dropped if the entry says so and no segment names it.
 //!
 //! What is under way to a group when that is retired can still be committed: the leader has a group
 //! dropped long after. What comes when it has been dropped is refused, and its client writes it
@@ -67,11 +67,15 @@ impl Operation for v1::SetPgsEntry {
             }
         }
         let asked: BTreeSet<u32> = self.dropped.iter().copied().collect();
+        let retired: BTreeSet<u32> = self.retired.iter().copied().collect();
         for group in old.into_values() {
             if group.pool != self.pool || named.contains(&group.info.id) {
                 continue;
             }
             if !group.info.retired {
+                if self.others_stay && !retired.contains(&group.info.id) {
+                    continue;
+                }
                 let info = v1::PgInfo { retired: true, ..group.info };
                 changed.push(Group { info, ..group });
             } else if group.segments == 0 && asked.contains(&group.info.id) {

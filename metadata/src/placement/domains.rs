@@ -7,14 +7,9 @@
 //! must. Of those above, such as racks, it may have as many as it has parity, where with fewer some
 //! would hold much more than their weight says: the loss of one loses nothing all the same.
 
-use super::Candidate;
-use super::quota::quotas;
+use super::candidate::Candidate;
 use std::collections::BTreeMap;
 use weft_proto::Profile;
-
-/// A domain above the smallest may hold so many times what its weight says before its targets are
-/// rather put nearer together.
-const MAX_OVERLOAD: f64 = 1.5;
 
 /// The domains of the targets 0..n, by level.
 pub(super) struct Domains {
@@ -27,9 +22,14 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    pub fn new(candidates: &[Candidate], profile: Profile) -> Self {
+    /// The domains of these targets. `overloads` says whether some domain of a level has to hold
+    /// much more than its weight says.
+    pub fn new(
+        candidates: &[Candidate],
+        profile: Profile,
+        overloads: impl Fn(&Self, usize) -> bool,
+    ) -> Self {
         let width = usize::from(profile.width()).min(candidates.len());
-        let weights: Vec<f64> = candidates.iter().map(Candidate::weight).collect();
         let depth = candidates.iter().map(|c| parts(&c.domain).count()).max().unwrap_or(0);
         let mut at: Vec<Vec<usize>> = (1..=depth)
             .map(|parts_told| {
@@ -51,20 +51,11 @@ impl Domains {
             let least = (1..=width).find(enough).unwrap_or(width);
             domains.most[level] = least;
             let parity = if level + 1 < depth { usize::from(profile.m()) } else { 0 };
-            while domains.most[level] < parity && domains.overloads(level, &weights, width) {
+            while domains.most[level] < parity && overloads(&domains, level) {
                 domains.most[level] += 1;
             }
         }
         domains
-    }
-
-    /// Whether some domain of this level has to hold much more than its weight says.
-    fn overloads(&self, level: usize, weights: &[f64], width: usize) -> bool {
-        const GROUPS: usize = 1000;
-        let held = self.sums(&quotas(weights, self, GROUPS, width)).swap_remove(level);
-        let wanted = self.sums(weights).swap_remove(level);
-        let each = (GROUPS * width) as f64 / weights.iter().sum::<f64>();
-        held.iter().zip(&wanted).any(|(held, wanted)| *held > wanted * each * MAX_OVERLOAD)
     }
 
     pub fn levels(&self) -> usize {

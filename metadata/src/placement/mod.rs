@@ -14,12 +14,16 @@
 //! by greedy choice and then by swaps that even out the pairs ([`search`]). It is pure and
 //! deterministic.
 
+mod candidate;
 mod domains;
+mod nearness;
 mod quota;
 mod search;
 pub mod survival;
 
+pub use candidate::Candidate;
 pub use domains::{parts, prefix};
+pub use nearness::Paths;
 
 use search::{NOBODY, Search};
 use std::collections::HashMap;
@@ -31,24 +35,6 @@ const SEATS_PER_TARGET: usize = 96;
 /// With fewer seats a target, or more, all groups are made anew.
 const MIN_SEATS_PER_TARGET: usize = SEATS_PER_TARGET / 2;
 const MAX_SEATS_PER_TARGET: usize = SEATS_PER_TARGET * 2;
-/// Seats that a target may have beside its quota before seats go from target to target for that.
-const TOLERANCE: f64 = 1.5;
-
-/// A target to place on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Candidate {
-    pub target: u32,
-    /// Its failure domain, a path such as `rack-3/node-7`.
-    pub domain: String,
-    /// How much data it is to hold beside others, such as its capacity in bytes.
-    pub weight: u64,
-}
-
-impl Candidate {
-    fn weight(&self) -> f64 {
-        self.weight.max(1) as f64
-    }
-}
 
 /// What leads from some groups to others.
 #[derive(Debug)]

@@ -2,6 +2,18 @@
 
 use super::domains::Domains;
 
+/// A domain may hold so many times what its weight says before it is said to be overloaded.
+const MAX_OVERLOAD: f64 = 1.5;
+
+/// Whether some domain of this level has to hold much more than its weight says.
+pub(super) fn overloads(domains: &Domains, level: usize, weights: &[f64], width: usize) -> bool {
+    const GROUPS: usize = 1000;
+    let held = domains.sums(&quotas(weights, domains, GROUPS, width)).swap_remove(level);
+    let wanted = domains.sums(weights).swap_remove(level);
+    let each = (GROUPS * width) as f64 / weights.iter().sum::<f64>();
+    held.iter().zip(&wanted).any(|(held, wanted)| *held > wanted * each * MAX_OVERLOAD)
+}
+
 /// `groups * width` seats, shared out by weight, but none to a domain above what it can have: what
 /// that leaves goes to the others, by weight.
 pub(super) fn quotas(weights: &[f64], domains: &Domains, groups: usize, width: usize) -> Vec<f64> {

@@ -1,8 +1,8 @@
 //! The search for who sits in which group. Targets are numbered 0..n here.
 
+use super::candidate::Candidate;
 use super::domains::Domains;
-use super::quota::quotas;
-use super::{Candidate, TOLERANCE};
+use super::quota::{overloads, quotas};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
@@ -10,12 +10,15 @@ use weft_proto::Profile;
 
 /// A seat that nobody has.
 pub(super) const NOBODY: usize = usize::MAX;
+/// Seats that a target may have beside its quota before seats go from target to target for that.
+pub(super) const TOLERANCE: f64 = 1.5;
 /// Swaps tried per seat to even out the pairs, and in all.
 const TRIES_PER_SEAT: usize = 128;
 const MAX_TRIES: usize = 6 << 20;
 /// Targets that are compared for a seat.
 const COMPARED: usize = 64;
-/// With more targets, pairs of them are too many to be counted; those of targets and domains are not.
+/// With more targets, pairs of them are too many to be counted; pairs of a target and a domain are
+/// not.
 const MAX_PAIRED: usize = 4096;
 
 pub(super) struct Search {
@@ -53,9 +56,11 @@ impl Search {
         groups: Vec<Vec<usize>>,
         seed: u64,
     ) -> Self {
-        let (n, domains) = (candidates.len(), Domains::new(candidates, profile));
+        let n = candidates.len();
         let width = usize::from(profile.width()).min(n);
         let weights: Vec<f64> = candidates.iter().map(Candidate::weight).collect();
+        let overloads = |domains: &Domains, level| overloads(domains, level, &weights, width);
+        let domains = Domains::new(candidates, profile, overloads);
         let quota = quotas(&weights, &domains, groups.len(), width);
         let paired = |level: &usize| {
             *level + 1 < domains.levels() && domains.count(*level) < n
@@ -197,31 +202,43 @@ impl Search {
 
     /// A seat that the target should have in the place of one that has more than enough.
     fn giver(&mut self, taker: usize) -> Option<(usize, usize)> {
-        let (part, ..) = self.rank(taker);
-        let more = self.order.iter().rev().take_while(|&&(of_giver, ..)| of_giver > part);
-        let more: Vec<usize> = more.map(|&(.., giver)| giver).collect();
-        for giver in more {
-            // Else the two would be no more even.
-            if self.excess(giver) - self.excess(taker) <= 1.0 + 1e-9 {
-                continue;
+        for passed in (0..).step_by(COMPARED) {
+            let givers: Vec<usize> = self.givers(taker).skip(passed).take(COMPARED).collect();
+            if givers.is_empty() {
+                break;
             }
-            let may = |group: &&usize| {
-                !self.groups[**group].contains(&taker) && self.may_sit(**group, giver, taker)
-            };
-            let may: Vec<usize> = self.sits_in[giver].iter().filter(may).copied().collect();
-            let mut best: Option<(f64, (usize, usize))> = None;
-            for group in may {
-                let seat = self.groups[group].iter().position(|&t| t == giver)?;
-                let uneven = self.trial((group, seat), taker);
-                if best.is_none_or(|(least, _)| uneven < least) {
-                    best = Some((uneven, (group, seat)));
-                }
-            }
-            if let Some((_, seat)) = best {
-                return Some(seat);
+            let found = givers.into_iter().find_map(|giver| self.best_of(giver, taker));
+            if found.is_some() {
+                return found;
             }
         }
         None
+    }
+
+    /// Those that should give a seat to this target, the one with most first: else the two would be
+    /// no more even.
+    fn givers(&self, taker: usize) -> impl Iterator<Item = usize> + '_ {
+        let ((part, ..), excess) = (self.rank(taker), self.excess(taker));
+        let more = self.order.iter().rev().take_while(move |&&(of_giver, ..)| of_giver > part);
+        let more = more.map(|&(.., giver)| giver);
+        more.filter(move |&giver| self.excess(giver) - excess > 1.0 + 1e-9)
+    }
+
+    /// The seat of one target that another should have, if it may have any.
+    fn best_of(&mut self, giver: usize, taker: usize) -> Option<(usize, usize)> {
+        let may = |group: &&usize| {
+            !self.groups[**group].contains(&taker) && self.may_sit(**group, giver, taker)
+        };
+        let may: Vec<usize> = self.sits_in[giver].iter().filter(may).copied().collect();
+        let mut best: Option<(f64, (usize, usize))> = None;
+        for group in may {
+            let seat = self.groups[group].iter().position(|&t| t == giver)?;
+            let uneven = self.trial((group, seat), taker);
+            if best.is_none_or(|(least, _)| uneven < least) {
+                best = Some((uneven, (group, seat)));
+            }
+        }
+        best.map(|(_, seat)| seat)
     }
 
     /// How much more uneven it would be if this target had the seat.

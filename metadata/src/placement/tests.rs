@@ -1,5 +1,6 @@
 //! Tests of `placement`.
 
+use super::search::TOLERANCE;
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,26 +47,33 @@ fn loads(groups: &[Vec<u32>]) -> BTreeMap<u32, usize> {
     loads
 }
 
-/// How many groups hold more of a domain than the best possible group must, level by level.
+/// How many groups hold more of a domain than the best possible group must, or of a rack than
+/// parity makes good.
 fn too_near(groups: &[Vec<u32>], candidates: &[Candidate], profile: Profile) -> usize {
     let width = usize::from(profile.width()).min(candidates.len());
     let of: BTreeMap<u32, &str> =
         candidates.iter().map(|c| (c.target, c.domain.as_str())).collect();
-    let mut wrong = 0;
-    // Of racks, as many as there is parity may be lost.
-    let tops: BTreeSet<String> = of.values().map(|d| prefix(d, 1)).collect();
-    let size = |top: &String| of.values().filter(|d| prefix(d, 1) == **top).count();
-    let best =
-        (1..).find(|&most| tops.iter().map(|top| size(top).min(most)).sum::<usize>() >= width);
-    for group in groups {
-        let mut per_top = BTreeMap::new();
-        for target in group {
-            *per_top.entry(prefix(of[target], 1)).or_insert(0usize) += 1;
-        }
-        let most = best.unwrap_or(0).max(profile.m().into());
-        wrong += usize::from(per_top.values().any(|near| *near > most));
+    let mut sizes: BTreeMap<String, BTreeMap<&str, usize>> = BTreeMap::new();
+    for domain in of.values() {
+        *sizes.entry(prefix(domain, 1)).or_default().entry(domain).or_default() += 1;
     }
-    wrong
+    let room = |in_rack: usize, in_node: usize| -> usize {
+        let of_rack = |nodes: &BTreeMap<&str, usize>| {
+            nodes.values().map(|size| (*size).min(in_node)).sum::<usize>().min(in_rack)
+        };
+        sizes.values().map(of_rack).sum()
+    };
+    let in_rack = (1..).find(|most| room(*most, width) >= width).unwrap();
+    let in_node = (1..).find(|most| room(in_rack, *most) >= width).unwrap();
+    let wrong = |group: &&Vec<u32>| {
+        let most = |told| {
+            let mut seats = BTreeMap::new();
+            group.iter().for_each(|t| *seats.entry(prefix(of[t], told)).or_insert(0usize) += 1);
+            seats.into_values().max().unwrap_or(0)
+        };
+        most(1) > in_rack.max(profile.m().into()) || most(2) > in_node
+    };
+    groups.iter().filter(wrong).count()
 }
 
 fn domains() -> impl Strategy<Value = Vec<(String, u64)>> {

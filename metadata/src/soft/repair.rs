@@ -8,6 +8,8 @@ use weft_proto::{PgId, v1};
 
 /// The rate is that of the last so many seconds.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
+/// A seat that could not be moved for balance is left where it is for so long.
+const LEFT_ALONE_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// Most problems that are told.
 const MAX_PROBLEMS: usize = 8;
 
@@ -60,6 +62,8 @@ struct Inner {
     problems: BTreeMap<Seat, String>,
     /// What is still to be moved for balance, behind everything else.
     shifts: Vec<Shift>,
+    /// Seats that could not be moved for balance, and until when they are left where they are.
+    left_alone: BTreeMap<Seat, Instant>,
 }
 
 impl Progress {
@@ -121,6 +125,18 @@ impl Progress {
     /// Whether anything is still to be moved for balance.
     pub fn has_shifts(&self) -> bool {
         !self.0.lock().shifts.is_empty()
+    }
+
+    /// A seat could not be moved for balance.
+    pub fn leave(&self, now: Instant, seat: Seat) {
+        let left_alone = &mut self.0.lock().left_alone;
+        left_alone.retain(|_, until| *until > now);
+        left_alone.insert(seat, now + LEFT_ALONE_INTERVAL);
+    }
+
+    /// Whether a seat is left where it is, since it could not be moved for balance.
+    pub fn is_left(&self, now: Instant, seat: Seat) -> bool {
+        self.0.lock().left_alone.get(&seat).is_some_and(|until| *until > now)
     }
 
     /// These are moved now, or cannot be any more.

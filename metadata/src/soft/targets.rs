@@ -6,7 +6,6 @@
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::set_target_state_entry::Change;
@@ -46,8 +45,6 @@ pub struct Targets {
     looked_at: Mutex<BTreeMap<TargetId, u64>>,
     /// Targets that are to be looked at as a whole soon.
     suspects: Mutex<BTreeSet<TargetId>>,
-    /// Targets that are up and were not looked at as a whole since that was asked for.
-    unlooked: AtomicUsize,
     /// Chunks that were looked for at their targets and are not there.
     missing: Mutex<BTreeSet<(TargetId, ChunkId)>>,
 }
@@ -148,14 +145,16 @@ impl Targets {
         std::mem::take(&mut self.suspects.lock())
     }
 
-    /// So many targets that are up are yet to be looked at as a whole.
-    pub fn note_unlooked(&self, count: usize) {
-        self.unlooked.store(count, Ordering::Relaxed);
+    /// Whether some targets are to be looked at as a whole soon.
+    pub fn has_suspects(&self) -> bool {
+        !self.suspects.lock().is_empty()
     }
 
-    /// Whether some target that is up may hold what it has no business to, as far as is known.
-    pub fn is_any_to_be_looked_at(&self) -> bool {
-        self.unlooked.load(Ordering::Relaxed) > 0 || !self.suspects.lock().is_empty()
+    /// The bytes on each target that was heard of since then, as it said last.
+    pub fn used(&self, since: Instant) -> BTreeMap<u32, u64> {
+        let heard = self.heard.lock();
+        let fresh = heard.values().filter(|h| h.at >= since && h.refused.is_none());
+        fresh.map(|h| (h.stat.target, h.stat.used_bytes)).collect()
     }
 
     /// The last figures of every target.

@@ -377,28 +377,32 @@ impl StateMachine {
         Ok(used)
     }
 
-    /// Committed segments that name a placement group, after `after`, in order; and the last one
-    /// that was looked at, if there may be more.
+    /// Committed segments that name a placement group, and with `garbage` those that are to be
+    /// deleted, after `after`, in order; and the last one that was looked at, if there may be more.
     pub fn group_segments(
         &self,
         pg: PgId,
+        garbage: bool,
         after: Option<SegmentId>,
         limit: usize,
     ) -> Result<(Vec<v1::SegmentInfo>, Option<SegmentId>)> {
-        let (mut committed, mut looked, mut last) = (Vec::new(), 0, None);
+        let (mut found, mut looked, mut last) = (Vec::new(), 0, None);
         let listed = self.store.view(|s| {
             let (from, to) = schema::members(pg.0, after);
             s.scan(&from, &to, &mut |key, _| {
                 let id = schema::member_of(key)?;
                 (looked, last) = (looked + 1, Some(id));
                 // Garbage is listed, too.
-                let found = s.load::<schema::Segment>(&schema::segment(id))?;
-                committed.extend(found.map(|segment| segment.info));
+                match s.load::<schema::Segment>(&schema::segment(id))? {
+                    Some(segment) => found.push(segment.info),
+                    None if garbage => found.extend(s.load(&schema::garbage(id))?),
+                    None => {}
+                }
                 Ok(looked < limit)
             })
         });
         self.read_by(listed)?;
-        Ok((committed, last.filter(|_| looked == limit)))
+        Ok((found, last.filter(|_| looked == limit)))
     }
 
     /// The record of a segment, if it is committed.

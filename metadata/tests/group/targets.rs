@@ -308,8 +308,8 @@ async fn watchers_are_told_what_has_changed() {
     let mut maps = watch(&address, 0).await;
     let mut map = told(&mut maps).await;
     assert_eq!((map.since, map.epoch), (0, old.epoch));
-    // Another target, and then groups on it: those in whose place they come are retired, and go with
-    // the next.
+    // Another target, and then groups on it: those in whose place they come are retired, and go
+    // with the next.
     let mut seen = Vec::new();
     for n in [7, 8] {
         let (_, more) = register(&address, &daemon, n).await;

@@ -106,7 +106,7 @@ fn groups_are_retired_and_then_dropped() {
             })
             .collect();
         let (based_on_epoch, dropped) = (epoch(rig), vec![1, 2, 9]);
-        Body::SetPgs(v1::SetPgsEntry { pool, pgs, based_on_epoch, dropped })
+        Body::SetPgs(v1::SetPgsEntry { pool, pgs, based_on_epoch, dropped, ..Default::default() })
     };
     let body = set(&rig, 1, &[(2, &[4, 3, 2]), (3, &[1, 2, 3])]);
     assert_eq!(grew(&mut rig, body.clone()), (Ok(()), 1));

@@ -62,7 +62,13 @@ fn sample(which: usize) -> v1::LogEntry {
                 retired: true,
                 ..Default::default()
             }];
-            let set = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 6, dropped: vec![1] };
+            let set = v1::SetPgsEntry {
+                pool: 1,
+                pgs,
+                based_on_epoch: 6,
+                dropped: vec![1],
+                ..Default::default()
+            };
             return v1::LogEntry { time_ns: 5, body: Some(Body::SetPgs(set)) };
         }
     };

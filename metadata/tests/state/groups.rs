@@ -22,6 +22,8 @@ const LEN: u64 = 100;
 enum Step {
     /// So many new groups; all others are retired.
     Place(u32),
+    /// So many new groups; of the others, every so many is retired.
+    Change(u32, u32),
     Register,
     Flip(u32),
     /// A segment on the nth group that there ever was, at the nth hundred bytes of a file.
@@ -49,7 +51,8 @@ fn step() -> impl Strategy<Value = Step> {
     let file = || 0..FILES;
     let (at, group) = (|| 0u64..4, || 0usize..12);
     prop_oneof![
-        3 => (0u32..3).prop_map(Step::Place),
+        2 => (0u32..3).prop_map(Step::Place),
+        2 => (0u32..3, 1u32..4).prop_map(|(new, every)| Step::Change(new, every)),
         1 => Just(Step::Register),
         1 => (1..=TARGETS).prop_map(Step::Flip),
         6 => (file(), at(), group()).prop_map(|(file, at, group)| Step::Commit { file, at, group }),
@@ -116,7 +119,10 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Place(count) => self.place(count, Some(self.seq as u32 % 4)),
+            Step::Place(count) => self.place(count, Some(self.seq as u32 % 4), None),
+            Step::Change(count, every) => {
+                self.place(count, Some(self.seq as u32 % 4), Some(every));
+            }
             Step::Register => {
                 let uuid = vec![100 + (self.rig.time % 100) as u8; 16].into();
                 let target = Some(v1::TargetInfo { uuid, ..Default::default() });
@@ -193,7 +199,7 @@ impl World {
 
     /// The leader asks for those that it has known to be retired for long, in use or not, and for
     /// others by mistake; not for every fourth, from `kept` on.
-    fn place(&mut self, count: u32, kept: Option<u32>) {
+    fn place(&mut self, count: u32, kept: Option<u32>, every: Option<u32>) {
         let map = self.rig.machine.cluster_map().unwrap();
         let named = self.named();
         let targets: Vec<u32> = (1..=TARGETS).collect();
@@ -217,12 +223,24 @@ impl World {
         }
         let dropped: Vec<u32> = (0..=map.next_pg).filter(|id| Some(id % 4) != kept).collect();
         self.groups.retain(|id, retired| !*retired || named.contains(id) || !dropped.contains(id));
-        self.groups.values_mut().for_each(|retired| *retired = true);
+        // Of a change all that are not named stay; without `every`, none does.
+        let others_stay = every.is_some();
+        let is_retired = |id: &u32| every.is_none_or(|every| id.is_multiple_of(every));
+        let retired = self.groups.keys().copied().filter(|id| others_stay && is_retired(id));
+        let retired: Vec<u32> = retired.collect();
+        self.groups.iter_mut().for_each(|(id, retired)| *retired |= is_retired(id));
         for pg in &pgs {
             self.groups.insert(pg.id, false);
             assert!(self.made.insert(pg.id), "group {} comes again", pg.id);
         }
-        let entry = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: map.epoch, dropped };
+        let entry = v1::SetPgsEntry {
+            pool: 1,
+            pgs,
+            based_on_epoch: map.epoch,
+            dropped,
+            others_stay,
+            retired,
+        };
         self.rig.entry(Body::SetPgs(entry)).unwrap();
     }
 
@@ -253,7 +271,7 @@ proptest! {
         world.rig.entry(Body::PurgeInodes(v1::PurgeInodesEntry { inos })).unwrap();
         world.step(&Step::Free);
         for count in [2, 1, 1] {
-            world.place(count, None);
+            world.place(count, None, None);
             world.compare();
         }
         prop_assert_eq!(world.groups.len(), 2);

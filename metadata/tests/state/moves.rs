@@ -159,7 +159,7 @@ proptest! {
         let (mut listed, mut after) = (BTreeSet::new(), None);
         loop {
             let (infos, next) =
-                rig.machine.group_segments(PgId(GROUP), after, page).unwrap();
+                rig.machine.group_segments(PgId(GROUP), false, after, page).unwrap();
             listed.extend(infos.iter().map(|info| info.id.unwrap().seq));
             if next.is_none() {
                 break;

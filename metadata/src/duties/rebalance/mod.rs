@@ -1,9 +1,9 @@
 //! Moves data to targets that hold less than their share, such as new ones.
 //!
 //! This duty finds which seats are to move ([`plan`]), and [`super::repair`] moves them, behind
-//! everything that is lost or drained. A plan is made when nothing else moves, nothing is to be
-//! looked at or deleted for what has moved, and the targets have been the same for a while, so that
-//! what they say to hold is what they will hold. It is carried out to its end, unless the targets
+//! everything that is lost or drained. A plan is made when nothing else moves, nothing is still to
+//! be deleted where it was before, and the targets have been the same for a while, so that what
+//! they say to hold is what they will hold. It is carried out to its end, unless the targets
 //! change; the next is made after it.
 
 mod plan;
@@ -20,8 +20,13 @@ use weft_proto::{PgId, Result, v1};
 use weft_segments::Segment;
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// After a plan without any seat, and after an error.
+/// After a plan without any seat, and after an error; and after as many as come without a change.
 const REST_INTERVAL: Duration = Duration::from_secs(300);
+const MAX_REST_INTERVAL: Duration = Duration::from_secs(6 * 3600);
+/// While so many segments wait to be deleted, what targets hold says little.
+const MUCH_GARBAGE: usize = 1000;
+/// What a chunk takes beside its bytes, and the step that those are stored in.
+const BLOCK: u64 = 4096;
 /// Segments of a group that are counted in one step.
 const PAGE: usize = 4096;
 
@@ -34,11 +39,10 @@ struct Basis {
     open: Vec<u32>,
 }
 
-/// Keeps the targets at their shares, for as long as this server leads.
-pub async fn rebalance(node: &Arc<Node>, targets: &Targets) {
+/// Keeps the targets at their shares, for as long as this server leads, since `since`.
+pub async fn rebalance(node: &Arc<Node>, targets: &Targets, since: Instant) {
     let settle = Duration::from_millis(node.config.rebalance_after_ms);
-    let mut basis = None;
-    let mut due = Instant::now() + settle;
+    let (mut basis, mut due, mut rest) = (None, Instant::now() + settle, REST_INTERVAL);
     node.repair.set_shifts(Vec::new());
     loop {
         sleep(LOOK_INTERVAL.min(settle)).await;
@@ -46,39 +50,44 @@ pub async fn rebalance(node: &Arc<Node>, targets: &Targets) {
         let now = Some(Basis::of(&map));
         if now != basis {
             node.repair.set_shifts(Vec::new());
-            (basis, due) = (now, Instant::now() + settle);
+            (basis, due, rest) = (now, Instant::now() + settle, REST_INTERVAL);
             continue;
         }
-        if moves(node, &map) || targets.is_any_to_be_looked_at() {
+        if is_busy(node, targets, &map) {
             due = due.max(Instant::now() + settle);
             continue;
         }
-        if Instant::now() < due || !node.all_know(Known::Weights) {
+        let used = || targets.used(since);
+        if Instant::now() < due
+            || !node.all_know(Known::Weights)
+            || plan::imbalance(&map, &used()) == 0
+        {
             continue;
         }
-        let used = targets.stats().iter().map(|stat| (stat.target, stat.used_bytes)).collect();
-        let lacking = plan::shortage(&map, &used);
-        if lacking == 0 {
+        let counted = held(node, &map).await;
+        // Counting takes long: what is wanted may be something else by now.
+        let map = node.map();
+        if Some(Basis::of(&map)) != basis || is_busy(node, targets, &map) {
             continue;
         }
-        let planned = match held(node, &map).await {
-            Ok(held) => {
-                let of = map.clone();
-                node.env.blocking(move || Ok(plan::plan(&of, &used, &held))).await
-            }
+        let used = used();
+        let imbalance = plan::imbalance(&map, &used);
+        let planned = match counted {
+            Ok(held) => node.env.blocking(move || Ok(plan::plan(&map, &used, &held))).await,
             Err(error) => Err(error),
         };
         let shifts = planned.unwrap_or_else(|error| {
             tracing::error!("cannot plan which seats are to move for balance: {error}");
             Vec::new()
         });
-        // What takes long to count may be of another map by now.
-        if Some(Basis::of(&node.map())) != basis {
-            continue;
-        }
         let bytes: u64 = shifts.iter().map(|shift| shift.lot.bytes).sum();
-        tracing::info!(seats = shifts.len(), bytes, lacking, "moving data for balance");
-        due = Instant::now() + if shifts.is_empty() { REST_INTERVAL } else { settle };
+        tracing::info!(seats = shifts.len(), bytes, imbalance, "moving data for balance");
+        if shifts.is_empty() {
+            due = Instant::now() + rest;
+            rest = (rest * 2).min(MAX_REST_INTERVAL);
+        } else {
+            (due, rest) = (Instant::now() + settle, REST_INTERVAL);
+        }
         node.repair.set_shifts(shifts);
     }
 }
@@ -91,12 +100,17 @@ impl Basis {
     }
 }
 
-/// Whether seats move, or are to, but for those whose moves do not go on.
-fn moves(node: &Node, map: &v1::ClusterMap) -> bool {
+/// Whether anything is under way by which targets will hold more or less than they say now.
+fn is_busy(node: &Node, targets: &Targets, map: &v1::ClusterMap) -> bool {
+    // But for moves that do not go on.
     let goes_on = |pg: &v1::PgInfo| {
         pg.moves.iter().any(|m| !node.repair.has_problem((PgId(pg.id), m.seat as u8)))
     };
-    node.repair.has_shifts() || map.groups().any(goes_on)
+    let garbage = || node.state.garbage(None, MUCH_GARBAGE).map_or(0, |found| found.len());
+    node.repair.has_shifts()
+        || targets.has_suspects()
+        || map.groups().any(goes_on)
+        || garbage() == MUCH_GARBAGE
 }
 
 /// What lies in the seats of the retired groups.
@@ -105,7 +119,13 @@ async fn held(node: &Arc<Node>, map: &v1::ClusterMap) -> Result<Vec<Held>> {
     for pg in map.groups().filter(|pg| pg.retired && pg.moves.is_empty()) {
         let (state, begun, id, seats) =
             (node.state.clone(), Instant::now(), pg.id, pg.targets.len());
-        let counted = node.env.blocking(move || lots(&state, PgId(id), seats)).await?;
+        let mut counted = node.env.blocking(move || lots(&state, PgId(id), seats)).await?;
+        // What could not be moved is left where it is for now.
+        for (seat, lot) in (0u8..).zip(&mut counted) {
+            if node.repair.is_left(Instant::now(), (PgId(id), seat)) {
+                *lot = Lot::default();
+            }
+        }
         if counted.iter().any(|lot| lot.chunks > 0) {
             all.push(Held { pg: id, seats: counted });
         }
@@ -119,13 +139,13 @@ async fn held(node: &Arc<Node>, map: &v1::ClusterMap) -> Result<Vec<Held>> {
 fn lots(state: &StateMachine, pg: PgId, seats: usize) -> Result<Vec<Lot>> {
     let (mut lots, mut after) = (vec![Lot::default(); seats], None);
     loop {
-        let (infos, next) = state.group_segments(pg, after, PAGE)?;
+        let (infos, next) = state.group_segments(pg, false, after, PAGE)?;
         for info in infos {
             let segment = Segment::try_from(info)?;
             for (shard, seat) in (0u8..).zip(&segment.seats) {
                 let bytes = segment.geometry.shard_len(shard);
                 if let Some(lot) = lots.get_mut(usize::from(*seat)).filter(|_| bytes > 0) {
-                    lot.bytes += bytes;
+                    lot.bytes += bytes.next_multiple_of(BLOCK) + BLOCK;
                     lot.chunks += 1;
                 }
             }

@@ -1,22 +1,28 @@
 //! Which seats of retired groups are to go from fuller targets to emptier ones: pure.
 //!
 //! Every target is to hold what its part of the seats of the open groups says: new data comes in
-//! these proportions, by weights and as far as the failure domains allow. Invariants: nothing goes
-//! to a target that holds its share, nor more than it lacks; so no more is moved than has to be, up
-//! to what lies in one seat. No two shards of a segment come nearer to each other, by the domains.
+//! these proportions, by weights and as far as the failure domains allow. Invariants: a seat goes
+//! from a target that holds more than its share to one that holds less, and neither is further off
+//! on the other side than is tolerated; so no more is moved than has to be, up to what lies in one
+//! seat. No two shards of a segment come nearer to each other, by the domains.
 
-use crate::placement::{parts, prefix};
+use crate::placement::Paths;
 use crate::soft::repair::{Lot, Shift};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use weft_proto::v1;
 
-/// Data is moved when a target lacks more than this part of its share, in percent, until it lacks
-/// no more than the second.
+/// Data is moved when a target holds more or less than its share by more than so many percent of
+/// it, until it is off by no more than the second.
 const BEGIN_PERCENT: u64 = 5;
 const END_PERCENT: u64 = 2;
-/// Less than this is not worth it, in bytes.
-const LEAST: u64 = 4 << 20;
+/// What is less than this part of a target's capacity is not worth it.
+const LEAST_PART: u64 = 1024;
+/// No target is to be filled further for balance, in percent.
+const MOST_PERCENT: u64 = 85;
+
+/// Targets that are asked for a seat, and seats of each that are looked at.
+const TRIED: usize = 128;
 
 /// What lies in each seat of a retired group.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,15 +35,38 @@ pub struct Held {
 struct Fill {
     share: u64,
     used: u64,
+    /// It takes nothing.
+    full: bool,
+    capacity: u64,
 }
 
-/// How many bytes each target lacks; of those that lack so much that data should be moved.
-pub fn shortage(map: &v1::ClusterMap, used: &BTreeMap<u32, u64>) -> u64 {
-    let lacks = |fill: &Fill| {
-        let lack = fill.share.saturating_sub(fill.used);
-        (lack > (fill.share * BEGIN_PERCENT / 100).max(LEAST)).then_some(lack)
-    };
-    fills(map, used).values().filter_map(lacks).sum()
+impl Fill {
+    fn lacks(&self) -> u64 {
+        if self.full { 0 } else { self.share.saturating_sub(self.used) }
+    }
+
+    fn exceeds(&self) -> u64 {
+        self.used.saturating_sub(self.share)
+    }
+
+    fn tolerated(&self, percent: u64) -> u64 {
+        (self.share / 100 * percent).max(self.capacity / LEAST_PART)
+    }
+
+    /// How full it is beside its share, in thousandths.
+    fn part(&self) -> u64 {
+        self.used.saturating_mul(1000) / self.share.max(1)
+    }
+}
+
+/// How many bytes are where they should not be, if it is so much that data should be moved; else 0.
+pub fn imbalance(map: &v1::ClusterMap, used: &BTreeMap<u32, u64>) -> u64 {
+    let fills = fills(map, used);
+    let off = |fill: &Fill| fill.lacks().max(fill.exceeds()) > fill.tolerated(BEGIN_PERCENT);
+    match fills.values().any(off) {
+        true => fills.values().map(Fill::exceeds).sum::<u64>().max(1),
+        false => 0,
+    }
 }
 
 /// The seats to be moved, of these groups.
@@ -47,12 +76,9 @@ pub fn plan(map: &v1::ClusterMap, used: &BTreeMap<u32, u64>, held: &[Held]) -> V
     // Those that nothing fits in any more.
     let mut done: HashSet<u32> = HashSet::new();
     loop {
-        let open = plan.fills.iter().filter(|(id, fill)| {
-            fill.share.saturating_sub(fill.used) > (fill.share * END_PERCENT / 100).max(LEAST / 2)
-                && !done.contains(id)
-        });
-        let emptiest = open.min_by_key(|(_, fill)| fill.used * 1000 / fill.share.max(1));
-        let Some(to) = emptiest.map(|(id, _)| *id) else { return shifts };
+        let open = plan.fills.iter().filter(|(id, fill)| fill.lacks() > 0 && !done.contains(id));
+        let emptiest = open.min_by_key(|(_, fill)| fill.part()).map(|(id, _)| *id);
+        let Some(to) = emptiest else { return shifts };
         match plan.shift(to) {
             Some(shift) => shifts.push(shift),
             None => drop(done.insert(to)),
@@ -60,7 +86,7 @@ pub fn plan(map: &v1::ClusterMap, used: &BTreeMap<u32, u64>, held: &[Held]) -> V
     }
 }
 
-/// Targets that serve and are to stay, and have seats in open groups.
+/// Targets that serve and are to stay.
 fn fills(map: &v1::ClusterMap, used: &BTreeMap<u32, u64>) -> BTreeMap<u32, Fill> {
     let mut seats: HashMap<u32, u64> = HashMap::new();
     for pg in map.groups().filter(|pg| !pg.retired) {
@@ -71,39 +97,35 @@ fn fills(map: &v1::ClusterMap, used: &BTreeMap<u32, u64>) -> BTreeMap<u32, Fill>
     let (mut all_seats, mut all_used) = (0u128, 0u128);
     for target in map.targets.iter().filter(serves) {
         // Of whom nothing is known nothing is decided.
-        let (Some(&seats), Some(&used)) = (seats.get(&target.id), used.get(&target.id)) else {
-            continue;
-        };
-        all_seats += u128::from(seats);
+        let Some(&used) = used.get(&target.id) else { continue };
+        let share = seats.get(&target.id).copied().unwrap_or(0);
+        all_seats += u128::from(share);
         all_used += u128::from(used);
-        fills.insert(target.id, Fill { share: seats, used });
+        let (full, capacity) = (target.full, target.capacity_bytes);
+        fills.insert(target.id, Fill { share, used, full, capacity });
     }
     for fill in fills.values_mut() {
-        fill.share = (all_used * u128::from(fill.share) / all_seats.max(1)) as u64;
-    }
-    // A target that is about full takes nothing.
-    for target in map.targets.iter().filter(|t| t.full) {
-        if let Some(fill) = fills.get_mut(&target.id) {
-            fill.share = fill.share.min(fill.used);
-        }
+        let share = all_used * u128::from(fill.share) / all_seats.max(1);
+        let most = u128::from(fill.capacity) * u128::from(MOST_PERCENT) / 100;
+        fill.share = share.min(most) as u64;
     }
     fills
 }
 
-struct Plan<'a> {
+struct Plan {
     fills: BTreeMap<u32, Fill>,
-    domains: HashMap<u32, &'a str>,
+    paths: Paths,
     /// The targets of each group, as they will be.
     members: HashMap<u32, Vec<u32>>,
     /// The seats of each target that may go, with what lies in them, the largest first.
     seats: HashMap<u32, BTreeSet<(Reverse<Lot>, u32, u32)>>,
 }
 
-impl<'a> Plan<'a> {
-    fn new(map: &'a v1::ClusterMap, fills: BTreeMap<u32, Fill>, held: &[Held]) -> Self {
+impl Plan {
+    fn new(map: &v1::ClusterMap, fills: BTreeMap<u32, Fill>, held: &[Held]) -> Self {
         let groups: HashMap<u32, &v1::PgInfo> = map.groups().map(|pg| (pg.id, pg)).collect();
-        let domains = map.targets.iter().map(|t| (t.id, t.domain.as_str())).collect();
-        let mut plan = Self { fills, domains, members: HashMap::new(), seats: HashMap::new() };
+        let (paths, members, seats) = (Paths::new(map), HashMap::new(), HashMap::new());
+        let mut plan = Self { fills, paths, members, seats };
         for Held { pg, seats } in held {
             let Some(group) = groups.get(pg).filter(|g| g.retired && g.moves.is_empty()) else {
                 continue;
@@ -119,28 +141,29 @@ impl<'a> Plan<'a> {
     }
 
     /// The best seat for a target that lacks data: of who has most above its share, the largest
-    /// that it has room for.
+    /// that fits.
     fn shift(&mut self, to: u32) -> Option<Shift> {
-        let of = self.fills.get(&to)?;
-        let lacks = of.share.saturating_sub(of.used);
-        let above = |fill: &Fill| i128::from(fill.used) - i128::from(fill.share);
-        let mut givers: Vec<(i128, u32)> = self
-            .seats
-            .keys()
-            .filter_map(|id| {
-                let above = above(self.fills.get(id)?);
-                (*id != to && above > 0).then_some((above, *id))
-            })
-            .collect();
-        givers.sort_unstable_by_key(|&(above, id)| (Reverse(above), id));
-        for (above, from) in givers {
-            let fits = |&&(Reverse(Lot { bytes, .. }), pg, _): &&(Reverse<Lot>, u32, u32)| {
-                // Else the two would be no nearer to their shares.
-                bytes <= lacks
-                    && i128::from(bytes) < above + i128::from(lacks)
-                    && self.may_have(pg, from, to)
+        let taker = self.fills.get(&to)?;
+        let (lacks, slack) = (taker.lacks(), taker.tolerated(END_PERCENT));
+        let far = lacks > slack;
+        let giver = |id: &u32| {
+            let fill = self.fills.get(id)?;
+            let (exceeds, slack) = (fill.exceeds(), fill.tolerated(END_PERCENT));
+            let gives = *id != to && exceeds > if far { 0 } else { slack };
+            gives.then_some((Reverse(exceeds), *id, slack))
+        };
+        let mut givers: Vec<_> = self.seats.keys().filter_map(giver).collect();
+        givers.sort_unstable();
+        for (Reverse(exceeds), from, giver_slack) in givers.into_iter().take(TRIED) {
+            let fits = |(Reverse(Lot { bytes, .. }), ..): &&(Reverse<Lot>, u32, u32)| {
+                *bytes <= lacks.saturating_add(slack)
+                    && *bytes <= exceeds.saturating_add(giver_slack)
+                    // Else the two would be no nearer to their shares.
+                    && *bytes < lacks.saturating_add(exceeds)
             };
-            let Some(&found) = self.seats.get(&from)?.iter().find(fits) else { continue };
+            let mut fitting = self.seats.get(&from)?.iter().filter(fits).take(TRIED);
+            let found = fitting.find(|(_, pg, _)| self.may_have(*pg, from, to));
+            let Some(&found) = found else { continue };
             let (Reverse(lot), pg, seat) = found;
             self.seats.get_mut(&from)?.remove(&found);
             self.members.get_mut(&pg)?[seat as usize] = to;
@@ -153,20 +176,14 @@ impl<'a> Plan<'a> {
         None
     }
 
-    /// Whether a group may have this target in the place of that one: no domain of any level gets
-    /// more of its seats than it had.
+    /// Whether a group may have this target in the place of that one: it is no nearer to the others
+    /// than that.
     fn may_have(&self, pg: u32, instead: u32, target: u32) -> bool {
-        let Some(members) = self.members.get(&pg).filter(|m| !m.contains(&target)) else {
-            return false;
-        };
-        let domain = |id: &u32| self.domains.get(id).copied().unwrap_or("");
-        let (new, old) = (domain(&target), domain(&instead));
-        let levels = parts(new).count().max(parts(old).count());
-        (1..=levels).all(|level| {
-            let (with, without) = (prefix(new, level), prefix(old, level));
-            let near =
-                |with: &str| members.iter().filter(|id| prefix(domain(id), level) == with).count();
-            with == without || near(&with) < near(&without)
+        let members = self.members.get(&pg).filter(|members| !members.contains(&target));
+        members.is_some_and(|members| {
+            let others = members.iter().copied().filter(|id| *id != instead);
+            let near = |id| self.paths.nearness(id, others.clone());
+            near(target) <= near(instead)
         })
     }
 }

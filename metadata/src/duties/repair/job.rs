@@ -17,6 +17,7 @@ use weft_segments::{Segment, TargetClient};
 /// How long a storage daemon may take for the chunks of one request.
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
 const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
+const DISOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most chunks in one request, and about how many bytes.
 const BATCH: usize = 32;
 const BATCH_BYTES: u64 = 32 << 20;
@@ -86,7 +87,10 @@ impl Job {
                 let entry = v1::MoveSeatsEntry { changes: vec![change] };
                 // If the map has changed meanwhile, the next look starts over.
                 let finished = propose(&self.node, "finish a move", Body::MoveSeats(entry)).await;
-                if let (Ok(_), Some(former)) = (&finished, self.former) {
+                if let (Ok(_), Some(former)) = (&finished, self.former)
+                    && let Err(error) = self.clear(former).await
+                {
+                    tracing::info!(%pg, seat, %former, "not all could be deleted: {error}");
                     self.targets.suspect(former);
                 }
                 tracing::info!(%pg, seat, %to, ok = finished.is_ok(), "a seat has moved");
@@ -112,7 +116,7 @@ impl Job {
         loop {
             let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
             let Page { found, next } =
-                self.node.env.blocking(move || page(&state, at, after)).await?;
+                self.node.env.blocking(move || page(&state, at, false, after)).await?;
             let mut rest = &found[..];
             while !rest.is_empty() {
                 let (batch, others) = rest.split_at(first_batch(rest));
@@ -136,6 +140,31 @@ impl Job {
             match next {
                 Some(_) => after = next,
                 None => return failed.map_or(Ok(true), Err),
+            }
+        }
+    }
+
+    /// Has the target that had the seat delete what lies there: at once, so that what is deleted
+    /// by others from now on is not left behind. Its daemon asks first which of it is its business.
+    async fn clear(&self, former: TargetId) -> Result<()> {
+        let map = self.node.map();
+        let serves = |t: &&v1::TargetInfo| t.id == former.0 && t.state() == v1::TargetState::Up;
+        let target = map.targets.iter().find(serves);
+        let away = || Error::new(ErrorKind::Unavailable, "it does not serve");
+        let target = TargetClient::new(&self.peers, former, &target.ok_or_else(away)?.address);
+        let mut after = None;
+        loop {
+            let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
+            let Page { found, next } =
+                self.node.env.blocking(move || page(&state, at, true, after)).await?;
+            let chunks: Vec<_> =
+                found.iter().map(|(segment, shard)| segment.chunk(*shard)).collect();
+            if !chunks.is_empty() {
+                target.disown(&chunks, Instant::now() + DISOWN_TIMEOUT).await?;
+            }
+            match next {
+                Some(_) => after = next,
+                None => return Ok(()),
             }
         }
     }

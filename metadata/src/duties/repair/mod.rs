@@ -17,10 +17,10 @@ mod seat;
 
 use super::propose::propose;
 use crate::node::Node;
-use crate::soft::repair::{Left, Seat};
+use crate::soft::repair::{Left, Seat, Shift};
 use crate::soft::targets::Targets;
 use job::{Job, Obstacle};
-use plan::{Avoid, Leaving};
+use plan::{Avoid, Leaving, MOVES_PER_TARGET};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,6 @@ use weft_net::Peers;
 use weft_proto::{PgId, Result, TargetId, v1};
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// Moves under way for each target that is up.
-const MOVES_PER_TARGET: usize = 2;
 /// A seat in which nothing lay is looked at again after this.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// A move that failed is tried again after this, and then after twice as long each time.
@@ -74,6 +72,7 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
             if propose(node, "move seats", Body::MoveSeats(entry)).await.is_ok() {
                 left.into_iter().for_each(|target| targets.suspect(target));
                 node.repair.forget_shifts(&planned.shifted);
+                repair.note_counted(&shifts, &planned.shifted);
             }
             continue;
         }
@@ -133,6 +132,15 @@ impl Repair {
         // What names no segment is dropped with its group.
         leaving.retain(|l| self.counted.get(&(l.pg, l.seat)).is_none_or(|(n, _)| n.is_some()));
         leaving
+    }
+
+    /// What moves for balance was counted when that was planned.
+    fn note_counted(&mut self, shifts: &[Shift], begun: &HashSet<(u32, u32)>) {
+        for Shift { pg, seat, lot, .. } in shifts {
+            if begun.contains(&(*pg, *seat)) {
+                self.counted.insert((*pg, *seat), (Some(lot.chunks), Instant::now()));
+            }
+        }
     }
 
     /// What a plan goes round now.
@@ -222,11 +230,16 @@ impl Repair {
             self.resting.insert(seat, (Instant::now() + pause, next));
             // It has no room in one piece, or cannot write: another may.
             let up = map.targets.iter().any(|t| t.id == to && t.state() == v1::TargetState::Up);
+            // Its target holds the seat as well as ever: it is left there.
+            let needless = leaving.iter().any(|l| (l.pg, l.seat) == seat && l.rebalances);
             let refused = match obstacle {
                 Obstacle::NoRoom => true,
                 Obstacle::CannotStore => up && pause >= REFUSED_AFTER,
-                Obstacle::Other => false,
+                Obstacle::Other => needless && pause >= REFUSED_AFTER,
             };
+            if refused && needless {
+                node.repair.leave(Instant::now(), (PgId(seat.0), seat.1 as u8));
+            }
             if refused {
                 let until = Instant::now() + REFUSED_INTERVAL;
                 self.refused.insert((seat.0, seat.1, to), until);
@@ -237,7 +250,13 @@ impl Repair {
         self.resting.retain(|seat, _| known.contains(seat));
         let moves: HashMap<(u32, u32), u32> =
             map.groups().flat_map(|pg| pg.moves.iter().map(|m| ((pg.id, m.seat), m.to))).collect();
-        for l in leaving {
+        // What moves for balance waits for what is lost.
+        let lost = leaving.iter().any(|l| {
+            let seat = (l.pg, l.seat);
+            let goes_on = moves.contains_key(&seat) && !self.resting.contains_key(&seat);
+            l.missing && !l.rebalances && goes_on
+        });
+        for l in leaving.iter().filter(|l| !(lost && l.rebalances)) {
             let seat = (l.pg, l.seat);
             let Some(&to) = moves.get(&seat) else { continue };
             let rests = self.resting.get(&seat).is_some_and(|(until, _)| *until > Instant::now());

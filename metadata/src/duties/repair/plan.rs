@@ -8,21 +8,25 @@
 //! Behind all of those come the seats that move for balance ([`crate::duties`], `rebalance`): what
 //! is lost or drained is never kept waiting for them.
 
-use super::MOVES_PER_TARGET;
 use crate::ops::MAX_MOVES;
+use crate::placement::Paths;
 use crate::soft::repair::Shift;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use v1::TargetState;
 use v1::move_seats_entry::{Change, Step};
 use weft_proto::v1;
 
+/// Moves under way for each target that is up.
+pub(super) const MOVES_PER_TARGET: usize = 2;
+
 /// What is known of a target.
 struct Candidate<'a> {
     info: &'a v1::TargetInfo,
     /// How full it is, in thousandths.
     fill: u64,
-    /// Seats that are being given to it.
+    /// Seats that are being given to it, and those of them whose moves go on.
     given: usize,
+    going: usize,
 }
 
 /// A seat that is to be given away.
@@ -98,7 +102,8 @@ pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
 /// The moves to begin, of `leaving` in its order, so that no more than `limit` are under way beside
 /// those that do not go on; and those to cancel: they are of no use any more, or lead to a target
 /// that stores nothing while another does. What has been made is not given up because its target
-/// begins to be full, or starts anew. `shifts` come behind them. `used`: bytes on each target.
+/// begins to be full, or starts anew. `shifts` come behind them, and none is begun or goes on in
+/// the way of what is lost. `used`: bytes on each target.
 pub fn plan(
     map: &v1::ClusterMap,
     leaving: &[Leaving],
@@ -107,144 +112,179 @@ pub fn plan(
     avoid: &Avoid,
     limit: usize,
 ) -> Planned {
-    let mut candidates: BTreeMap<u32, Candidate<'_>> = BTreeMap::new();
-    for info in &map.targets {
-        let used = used.get(&info.id).copied().unwrap_or(0);
-        let fill = used.saturating_mul(1000) / info.capacity_bytes.max(1);
-        candidates.insert(info.id, Candidate { info, fill, given: 0 });
+    let mut planner = Planner::new(map, used, avoid);
+    let going = planner.cancel(leaving);
+    planner.begin(leaving, limit.saturating_sub(going));
+    let urgent = |l: &Leaving| {
+        let seat = (l.pg, l.seat);
+        !l.rebalances && !planner.planned.stuck.contains(&seat) && !avoid.resting.contains(&seat)
+    };
+    if !leaving.iter().any(urgent) {
+        planner.shift(shifts);
     }
-    let groups: HashMap<u32, &v1::PgInfo> = map.groups().map(|pg| (pg.id, pg)).collect();
-    let wanted: HashSet<(u32, u32)> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
-    let shifting = leaving.iter().filter(|l| l.rebalances).map(|l| (l.pg, l.seat));
-    let shifting: HashSet<(u32, u32)> = shifting.collect();
-    let (mut planned, mut going) = (Planned::default(), 0);
-    for pg in groups.values() {
-        for &begun in &pg.moves {
-            let seat = (pg.id, begun.seat);
-            let to = candidates.get(&begun.to).map(|to| to.info);
-            let may = to.is_some_and(|to| !is_gone(to) && !to.draining);
-            let refused = avoid.refused.contains(&(pg.id, begun.seat, begun.to));
-            let takes = !refused && !avoid.away.contains(&begun.to);
-            // Its target holds the seat as well as ever.
-            let needless = shifting.contains(&seat);
-            let only = || choose(pg, begun.seat, &[], &candidates, avoid).is_none();
-            let stays = may && (takes || !needless && only());
-            if !stays || !wanted.contains(&seat) {
-                planned.changes.push(change(pg.id, begun, Step::Cancel));
-                continue;
-            }
-            if let Some(to) = candidates.get_mut(&begun.to) {
-                to.given += 1;
-            }
-            going += usize::from(!needless && !avoid.resting.contains(&seat));
-        }
-    }
-    planned.changes.sort_by_key(|change| change.pg);
-    planned.changes.truncate(MAX_MOVES);
-    // What this plan gives in a group, besides what is under way.
-    let mut given: HashMap<u32, Vec<u32>> = HashMap::new();
-    for l in leaving {
-        let Some(pg) = groups.get(&l.pg) else { continue };
-        if pg.moves.iter().any(|begun| begun.seat == l.seat) {
-            continue;
-        }
-        if going >= limit || planned.changes.len() >= MAX_MOVES {
-            break;
-        }
-        let here = given.entry(l.pg).or_default();
-        let Some(to) = choose(pg, l.seat, here, &candidates, avoid) else {
-            planned.stuck.insert((l.pg, l.seat));
-            continue;
-        };
-        if !l.retired {
-            continue;
-        }
-        going += 1;
-        here.push(to);
-        if let Some(to) = candidates.get_mut(&to) {
-            to.given += 1;
-        }
-        let begun = v1::SeatMove { seat: l.seat, to, rebalances: false };
-        planned.changes.push(change(l.pg, begun, Step::Begin));
-    }
-    shift(&mut planned, shifts, &groups, &mut candidates, avoid);
-    planned
+    planner.planned
 }
 
-/// Begins what is to be moved for balance: a few seats at a time for each target.
-fn shift(
-    planned: &mut Planned,
-    shifts: &[Shift],
-    groups: &HashMap<u32, &v1::PgInfo>,
-    candidates: &mut BTreeMap<u32, Candidate<'_>>,
-    avoid: &Avoid,
-) {
-    let mut busy: HashSet<u32> = planned.changes.iter().map(|change| change.pg).collect();
-    for &Shift { pg, seat, to, .. } in shifts {
-        let serves = |id: &u32| {
-            let target = candidates.get(id).map(|c| c.info);
-            target.is_some_and(|t| t.state() == TargetState::Up && !t.draining)
-        };
-        let takes = serves(&to)
-            && candidates.get(&to).is_some_and(|c| !c.info.full)
-            && !avoid.refused.contains(&(pg, seat, to));
-        let group = groups.get(&pg).filter(|group| {
-            let from = group.targets.get(seat as usize);
-            takes && group.retired && from.is_some_and(serves) && !group.targets.contains(&to)
-        });
-        let Some(group) = group else {
-            planned.shifted.insert((pg, seat));
-            continue;
-        };
-        let Some(taker) = candidates.get_mut(&to).filter(|to| to.given < MOVES_PER_TARGET) else {
-            continue;
-        };
-        // One seat of a group after the other.
-        if !group.moves.is_empty() || planned.changes.len() >= MAX_MOVES || !busy.insert(pg) {
-            continue;
+struct Planner<'a> {
+    candidates: BTreeMap<u32, Candidate<'a>>,
+    groups: HashMap<u32, &'a v1::PgInfo>,
+    avoid: &'a Avoid,
+    paths: Paths,
+    planned: Planned,
+}
+
+impl<'a> Planner<'a> {
+    fn new(map: &'a v1::ClusterMap, used: &BTreeMap<u32, u64>, avoid: &'a Avoid) -> Self {
+        let mut candidates: BTreeMap<u32, Candidate<'_>> = BTreeMap::new();
+        for info in &map.targets {
+            let used = used.get(&info.id).copied().unwrap_or(0);
+            let fill = used.saturating_mul(1000) / info.capacity_bytes.max(1);
+            candidates.insert(info.id, Candidate { info, fill, given: 0, going: 0 });
         }
-        taker.given += 1;
-        planned.shifted.insert((pg, seat));
-        let begun = v1::SeatMove { seat, to, rebalances: true };
-        planned.changes.push(change(pg, begun, Step::Begin));
+        let groups = map.groups().map(|pg| (pg.id, pg)).collect();
+        let paths = Paths::new(map);
+        Self { candidates, groups, avoid, paths, planned: Planned::default() }
+    }
+
+    /// Cancels moves that are under way. Answers how many of the others go on, but for those for
+    /// balance.
+    fn cancel(&mut self, leaving: &[Leaving]) -> usize {
+        let seats = |of: fn(&&Leaving) -> bool| -> HashSet<(u32, u32)> {
+            leaving.iter().filter(of).map(|l| (l.pg, l.seat)).collect()
+        };
+        let (wanted, shifting) = (seats(|_| true), seats(|l| l.rebalances));
+        // The target that a seat goes to for balance may be the only one for another.
+        let hurt = leaving.iter().filter(|l| l.missing && !l.rebalances);
+        let hurt: HashSet<u32> = hurt.map(|l| l.pg).collect();
+        let mut count = 0;
+        for pg in self.groups.values().copied() {
+            for &begun in &pg.moves {
+                let seat = (pg.id, begun.seat);
+                let to = self.candidates.get(&begun.to).map(|to| to.info);
+                let may = to.is_some_and(|to| !is_gone(to) && !to.draining);
+                let refused = self.avoid.refused.contains(&(pg.id, begun.seat, begun.to));
+                let takes = !refused && !self.avoid.away.contains(&begun.to);
+                let stays = match shifting.contains(&seat) {
+                    // Its target holds the seat as well as ever.
+                    true => may && takes && !hurt.contains(&pg.id),
+                    false => may && (takes || self.choose(pg, begun.seat, &[]).is_none()),
+                };
+                if !stays || !wanted.contains(&seat) {
+                    self.planned.changes.push(change(pg.id, begun, Step::Cancel));
+                    continue;
+                }
+                let goes_on = !self.avoid.resting.contains(&seat);
+                if let Some(to) = self.candidates.get_mut(&begun.to) {
+                    to.given += 1;
+                    to.going += usize::from(goes_on);
+                }
+                count += usize::from(!shifting.contains(&seat) && goes_on);
+            }
+        }
+        self.planned.changes.sort_by_key(|change| change.pg);
+        self.planned.changes.truncate(MAX_MOVES);
+        count
+    }
+
+    /// Begins so many moves of seats that leave, in their order.
+    fn begin(&mut self, leaving: &[Leaving], mut room: usize) {
+        // What this plan gives in a group, besides what is under way.
+        let mut given: HashMap<u32, Vec<u32>> = HashMap::new();
+        for l in leaving {
+            let Some(&pg) = self.groups.get(&l.pg) else { continue };
+            if pg.moves.iter().any(|begun| begun.seat == l.seat) {
+                continue;
+            }
+            if room == 0 || self.planned.changes.len() >= MAX_MOVES {
+                break;
+            }
+            let here = given.entry(l.pg).or_default();
+            let Some(to) = self.choose(pg, l.seat, here) else {
+                self.planned.stuck.insert((l.pg, l.seat));
+                continue;
+            };
+            if !l.retired {
+                continue;
+            }
+            room -= 1;
+            here.push(to);
+            if let Some(to) = self.candidates.get_mut(&to) {
+                to.given += 1;
+            }
+            let begun = v1::SeatMove { seat: l.seat, to, rebalances: false };
+            self.planned.changes.push(change(l.pg, begun, Step::Begin));
+        }
+    }
+
+    /// Begins what is to be moved for balance: a few seats at a time for each target.
+    fn shift(&mut self, shifts: &[Shift]) {
+        let mut busy: HashSet<u32> = self.planned.changes.iter().map(|change| change.pg).collect();
+        for &Shift { pg, seat, to, .. } in shifts {
+            let group = self.groups.get(&pg).copied();
+            let Some(group) = group.filter(|group| self.may_shift(group, seat, to)) else {
+                self.planned.shifted.insert((pg, seat));
+                continue;
+            };
+            // One seat of a group after the other, in the order of the plan.
+            if !busy.insert(pg) || !group.moves.is_empty() {
+                continue;
+            }
+            let taker = self.candidates.get_mut(&to).filter(|to| to.going < MOVES_PER_TARGET);
+            let Some(taker) = taker.filter(|_| self.planned.changes.len() < MAX_MOVES) else {
+                continue;
+            };
+            taker.going += 1;
+            self.planned.shifted.insert((pg, seat));
+            let begun = v1::SeatMove { seat, to, rebalances: true };
+            self.planned.changes.push(change(pg, begun, Step::Begin));
+        }
+    }
+
+    /// Whether a seat can go to this target, as things are now: both serve, and the group's targets
+    /// come no nearer together.
+    fn may_shift(&self, group: &v1::PgInfo, seat: u32, to: u32) -> bool {
+        let serves = |id: &u32| {
+            let info = self.candidates.get(id).map(|c| c.info);
+            info.filter(|t| t.state() == TargetState::Up && !t.draining)
+        };
+        let from = group.targets.get(seat as usize);
+        let (Some(from), Some(to)) = (from.and_then(serves), serves(&to)) else { return false };
+        let others = (0u32..).zip(&group.targets).filter(|(at, _)| *at != seat).map(|(_, id)| *id);
+        let near = |t: &v1::TargetInfo| self.paths.nearness(t.id, others.clone());
+        group.retired
+            && !to.full
+            && !group.targets.contains(&to.id)
+            && !self.avoid.refused.contains(&(group.id, seat, to.id))
+            && near(to) <= near(from)
+    }
+
+    /// The best target for a seat, if there is one.
+    fn choose(&self, pg: &v1::PgInfo, seat: u32, given: &[u32]) -> Option<u32> {
+        let moves = || pg.moves.iter().map(|begun| begun.to).chain(given.iter().copied());
+        let others = (0u32..).zip(&pg.targets).filter(|(at, _)| *at != seat).map(|(_, id)| *id);
+        let stay = others.filter(|id| self.candidates.get(id).is_some_and(|c| !is_gone(c.info)));
+        let others: Vec<u32> = stay.chain(moves()).collect();
+        let fits = |c: &&Candidate<'_>| {
+            let t = c.info;
+            t.state() == TargetState::Up
+                && !t.full
+                && !t.draining
+                && !pg.targets.contains(&t.id)
+                && !self.avoid.refused.contains(&(pg.id, seat, t.id))
+                && !moves().any(|to| to == t.id)
+        };
+        let best = self.candidates.values().filter(fits).min_by_key(|c| {
+            // Not always the same of equals.
+            let dice = (c.info.id ^ pg.id).wrapping_mul(0x9e37_79b9);
+            let near = self.paths.nearness(c.info.id, others.iter().copied());
+            (near, c.given, c.fill / 50, dice)
+        });
+        best.map(|c| c.info.id)
     }
 }
 
 fn change(pg: u32, r#move: v1::SeatMove, step: Step) -> Change {
     Change { pg, r#move: Some(r#move), step: step.into() }
-}
-
-/// The best target for a seat, if there is one.
-fn choose(
-    pg: &v1::PgInfo,
-    seat: u32,
-    given: &[u32],
-    candidates: &BTreeMap<u32, Candidate<'_>>,
-    avoid: &Avoid,
-) -> Option<u32> {
-    let moves = || pg.moves.iter().map(|begun| begun.to).chain(given.iter().copied());
-    let others = (0u32..).zip(&pg.targets).filter(|(at, _)| *at != seat).map(|(_, id)| *id);
-    let stay = others.filter(|id| candidates.get(id).is_some_and(|c| !is_gone(c.info)));
-    let domains: Vec<&str> = stay
-        .chain(moves())
-        .filter_map(|id| candidates.get(&id).map(|c| c.info.domain.as_str()))
-        .collect();
-    let fits = |c: &&Candidate<'_>| {
-        let t = c.info;
-        t.state() == TargetState::Up
-            && !t.full
-            && !t.draining
-            && !pg.targets.contains(&t.id)
-            && !avoid.refused.contains(&(pg.id, seat, t.id))
-            && !moves().any(|to| to == t.id)
-    };
-    let together = |c: &Candidate<'_>| domains.iter().filter(|d| **d == c.info.domain).count();
-    let best = candidates.values().filter(fits).min_by_key(|c| {
-        // Not always the same of equals.
-        let dice = (c.info.id ^ pg.id).wrapping_mul(0x9e37_79b9);
-        (together(c), c.given, c.fill / 50, dice)
-    });
-    best.map(|c| c.info.id)
 }
 
 #[cfg(test)]

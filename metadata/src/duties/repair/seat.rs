@@ -7,20 +7,21 @@ use weft_segments::Segment;
 /// Segments of a group that are looked at in one step.
 const PAGE: usize = 4096;
 
-/// Committed segments that have a chunk in a seat, each with its shard there.
+/// Segments that have a chunk in a seat, each with its shard there.
 pub(super) struct Page {
     pub found: Vec<(Segment, u8)>,
     /// There may be more after this.
     pub next: Option<SegmentId>,
 }
 
-/// Some of what lies in this seat.
+/// Some of what lies in this seat; with `garbage`, what is to be deleted, too.
 pub(super) fn page(
     state: &StateMachine,
     (pg, seat): (u32, u32),
+    garbage: bool,
     after: Option<SegmentId>,
 ) -> Result<Page> {
-    let (infos, next) = state.group_segments(PgId(pg), after, PAGE)?;
+    let (infos, next) = state.group_segments(PgId(pg), garbage, after, PAGE)?;
     let mut found = Vec::new();
     for info in infos {
         let segment = Segment::try_from(info)?;
@@ -36,13 +37,13 @@ pub(super) fn page(
 
 /// How many chunks lie in this seat; `None` if nothing is in the whole group.
 pub(super) fn chunks(state: &StateMachine, at: (u32, u32)) -> Result<Option<u64>> {
-    let (any, more) = state.group_segments(PgId(at.0), None, 1)?;
+    let (any, more) = state.group_segments(PgId(at.0), false, None, 1)?;
     if any.is_empty() && more.is_none() {
         return Ok(None);
     }
     let (mut count, mut after) = (0, None);
     loop {
-        let Page { found, next } = page(state, at, after)?;
+        let Page { found, next } = page(state, at, false, after)?;
         count += found.len() as u64;
         if next.is_none() {
             return Ok(Some(count));

@@ -54,7 +54,7 @@ fn rich() -> Memory {
         Body::InitCluster(v1::InitClusterEntry { cluster, profile, members: vec![], shard: 0 }),
         target(1),
         target(2),
-        Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 3, dropped: vec![] }),
+        Body::SetPgs(v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 3, ..Default::default() }),
     ];
     bodies.extend(std::iter::once(open).chain(ops).enumerate().map(|(i, op)| {
         let (number, op) = (i as u64, Some(op));

@@ -16,7 +16,7 @@ fn cluster(nodes: &[usize], profile: Profile, seed: u64) -> v1::ClusterMap {
         id,
         domain,
         state: Up.into(),
-        capacity_bytes: 1 << 40,
+        capacity_bytes: 1 << 34,
         ..Default::default()
     };
     let targets: Vec<_> = (1..).zip(domains).map(target).collect();
@@ -78,7 +78,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn new_targets_are_filled_and_no_more_is_moved_than_has_to_be(
-        nodes in prop::collection::vec(1usize..4, 3..8), added in prop::collection::vec(1usize..4, 1..4),
+        nodes in prop::collection::vec(1usize..4, 3..8),
+        added in prop::collection::vec(1usize..4, 1..4),
         seed: u64, sizes in prop::collection::vec(1u64..40, 60),
     ) {
         let profile = Profile::ec(2, 1).unwrap();
@@ -97,9 +98,9 @@ proptest! {
         place(&mut map, profile, seed + 1);
         let (used, held) = counted(&map, &bytes);
         let before = fills(&map, &used);
-        let lacking: u64 = before.values().map(|f| f.share.saturating_sub(f.used)).sum();
+        let exceeding: u64 = before.values().map(|f| f.exceeds() + f.tolerated(2)).sum();
         let shifts = plan(&map, &used, &held);
-        prop_assert!(shifts.iter().map(|s| s.lot.bytes).sum::<u64>() <= lacking);
+        prop_assert!(shifts.iter().map(|s| s.lot.bytes).sum::<u64>() <= exceeding);
         let mut after = map.clone();
         for shift in &shifts {
             let pg = after.pools[0].pgs.iter_mut().find(|pg| pg.id == shift.pg).unwrap();
@@ -110,13 +111,35 @@ proptest! {
         for (new, old) in after.groups().zip(map.groups()) {
             prop_assert!(nearest(&after, new) <= nearest(&map, old), "{new:?}, not {old:?}");
         }
-        let (used, held) = counted(&after, &bytes);
+        let (used, _) = counted(&after, &bytes);
         for (id, fill) in fills(&after, &used) {
-            let was = &before[&id];
-            prop_assert!(fill.used <= fill.share || fill.used <= was.used, "{id} is too full");
+            let (was, slack) = (&before[&id], fill.tolerated(END_PERCENT));
+            prop_assert!(fill.used <= was.used.max(fill.share + slack), "{id} is too full");
+            prop_assert!(fill.used + slack >= was.used.min(fill.share), "{id} is too empty");
         }
-        prop_assert_eq!(plan(&after, &used, &held), []);
     }
+}
+
+/// Where there are many, each of the others lacks very little.
+#[test]
+fn who_is_to_hold_less_is_relieved_in_a_large_cluster_too() {
+    let profile = Profile::ec(4, 2).unwrap();
+    let mut map = cluster(&[1; 60], profile, 1);
+    let bytes: Bytes = map.groups().map(|pg| (pg.id, vec![64 * MIB; 6])).collect();
+    map.targets[2].weight = 500;
+    place(&mut map, profile, 2);
+    // The groups in which it had a seat that it has no more are retired; more of them, by hand.
+    map.pools[0].pgs.iter_mut().filter(|pg| pg.targets.contains(&3)).for_each(|pg| {
+        pg.retired = bytes.contains_key(&pg.id);
+    });
+    let mut again = map.clone();
+    place(&mut again, profile, 3);
+    let (used, held) = counted(&again, &bytes);
+    assert!(imbalance(&again, &used) > 0);
+    let shifts = plan(&again, &used, &held);
+    let moved: u64 = shifts.iter().map(|s| s.lot.bytes).sum();
+    let excess = fills(&again, &used)[&3].exceeds();
+    assert!(moved.abs_diff(excess) <= excess / 10, "{moved}, and not {excess}");
 }
 
 /// A drive is added to twenty: it gets its part, from all, and that is all that moves.
@@ -125,13 +148,13 @@ fn a_new_target_gets_its_share_of_what_there_is() {
     let profile = Profile::ec(4, 2).unwrap();
     let mut map = cluster(&[1; 20], profile, 1);
     let bytes: Bytes = map.groups().map(|pg| (pg.id, vec![64 * MIB; 6])).collect();
-    assert_eq!(shortage(&map, &counted(&map, &bytes).0), 0);
+    assert_eq!(imbalance(&map, &counted(&map, &bytes).0), 0);
     map.targets.push(v1::TargetInfo { id: 21, domain: "x".into(), ..map.targets[0].clone() });
     place(&mut map, profile, 2);
     let (used, held) = counted(&map, &bytes);
     let share = used.values().sum::<u64>() / 21;
-    let lacks = shortage(&map, &used);
-    assert!(lacks.abs_diff(share) < 128 * MIB, "{lacks}, and not {share}");
+    let off = imbalance(&map, &used);
+    assert!(off.abs_diff(share) < 128 * MIB, "{off}, and not {share}");
     let shifts = plan(&map, &used, &held);
     let moved: u64 = shifts.iter().map(|s| s.lot.bytes).sum();
     assert!(moved <= share * 105 / 100 && moved >= share * 95 / 100, "{moved}, and not {share}");

@@ -172,3 +172,49 @@ fn what_moves_for_balance_keeps_nothing_else_waiting() {
     let cancelled = plan(&moving, &leaving(&moving), &[], &BTreeMap::new(), &avoid, 0).changes;
     assert_eq!((cancelled.len(), cancelled[0].step()), (1, Step::Cancel));
 }
+
+/// A rack that holds as many of a group as parity makes good takes no more of it.
+#[test]
+fn what_is_lost_goes_to_another_rack_where_there_is_one() {
+    let domains = ["r1/a", "r1/b", "r2/a", "r2/b", "r3/a", "r3/b", "r3/c", "r1/c"];
+    let mut targets: Vec<_> = (1..).zip(domains).map(|(id, d)| target(id, d, Up)).collect();
+    targets[4].state = Out.into();
+    // In the third rack, two nodes have no seat; in the others there is one more node.
+    let mut map = map(targets, &[&[1, 2, 3, 5]]);
+    map.pools[0].profile = Some(v1::ProfileInfo { k: 2, m: 2 });
+    let (moves, _) = begun(&map, 9);
+    assert!(matches!(moves[..], [(1, 3, 6 | 7)]), "{moves:?}");
+    // With only the first rack left, a node of it is better than none.
+    map.targets[5].full = true;
+    map.targets[6].full = true;
+    map.targets[3].full = true;
+    assert_eq!(begun(&map, 9).0, [(1, 3, 8)]);
+}
+
+#[test]
+fn what_moves_for_balance_gets_no_nearer_and_gives_way() {
+    let domains = ["n1", "n1", "n2", "n3", "n4"];
+    let targets: Vec<_> = (1..).zip(domains).map(|(id, d)| target(id, d, Up)).collect();
+    let shift = |seat, to| Shift { pg: 1, seat, to, lot: Lot::default() };
+    let avoid = Avoid::default();
+    let planned = |map: &v1::ClusterMap, shifts: &[Shift]| {
+        plan(map, &leaving(map), shifts, &BTreeMap::new(), &avoid, 9)
+    };
+    let all = map(targets.clone(), &[&[1, 3, 4]]);
+    // Was planned when the first seat was to be elsewhere by now.
+    let dropped = planned(&all, &[shift(1, 2)]);
+    assert!(dropped.changes.is_empty() && dropped.shifted.contains(&(1, 1)));
+    assert_eq!(planned(&all, &[shift(0, 2)]).changes.len(), 1);
+    // The only target for a seat that is lost is being given another one.
+    let mut hurt = map(targets, &[&[1, 3, 4]]);
+    hurt.targets[1].full = true;
+    hurt.targets[2].state = Out.into();
+    hurt.pools[0].pgs[0].moves = vec![v1::SeatMove { seat: 0, to: 5, rebalances: true }];
+    let steps = |map: &v1::ClusterMap| {
+        let of = |c: &Change| (c.step(), c.r#move.unwrap().seat, c.r#move.unwrap().to);
+        planned(map, &[]).changes.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(steps(&hurt), [(Step::Cancel, 0, 5)]);
+    hurt.pools[0].pgs[0].moves.clear();
+    assert_eq!(steps(&hurt), [(Step::Begin, 1, 5)]);
+}
