@@ -2,7 +2,6 @@
 
 use super::extents::{Plan, Source};
 use super::inode::File;
-use super::outcome::NEWER_MAP_TIMEOUT;
 use crate::meta::unexpected;
 use crate::types::ReadData;
 use bytes::Bytes;
@@ -10,10 +9,15 @@ use futures_util::future::join_all;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
+
+/// How long another server may take to tell a newer map before chunks that are nowhere are lost: by
+/// an old one all of them can be looked for where they were.
+const MISSING_MAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
@@ -49,7 +53,10 @@ impl File {
                     {
                         let map = self.context.segments.map();
                         map.follow_another();
-                        map.newer(map.current().epoch, Instant::now() + NEWER_MAP_TIMEOUT).await;
+                        let now = Instant::now();
+                        let patience =
+                            (deadline.saturating_duration_since(now) / 2).min(MISSING_MAP_TIMEOUT);
+                        map.newer(map.current().epoch, now + patience).await;
                         gone.push(id);
                     }
                     (Err(error), _) => {

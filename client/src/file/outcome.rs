@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use weft_proto::{Error, ErrorKind, SessionId};
 
 /// How long a newer map is waited for at a time.
-pub(super) const NEWER_MAP_TIMEOUT: Duration = Duration::from_secs(1);
+const NEWER_MAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a commit led to.
 pub(super) enum Outcome {

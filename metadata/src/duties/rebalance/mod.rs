@@ -13,6 +13,7 @@ use crate::soft::repair::Lot;
 use crate::soft::targets::Targets;
 use crate::state::StateMachine;
 use plan::Held;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -113,10 +114,13 @@ fn is_busy(node: &Node, targets: &Targets, map: &v1::ClusterMap) -> bool {
         || garbage() == MUCH_GARBAGE
 }
 
-/// What lies in the seats of the retired groups.
+/// What lies in the seats of the retired groups of which all targets serve.
 async fn held(node: &Arc<Node>, map: &v1::ClusterMap) -> Result<Vec<Held>> {
     let mut all = Vec::new();
-    for pg in map.groups().filter(|pg| pg.retired && pg.moves.is_empty()) {
+    let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up);
+    let up: HashSet<u32> = up.map(|t| t.id).collect();
+    let serves = |pg: &&v1::PgInfo| pg.targets.iter().all(|id| up.contains(id));
+    for pg in map.groups().filter(|pg| pg.retired && pg.moves.is_empty()).filter(serves) {
         let (state, begun, id, seats) =
             (node.state.clone(), Instant::now(), pg.id, pg.targets.len());
         let mut counted = node.env.blocking(move || lots(&state, PgId(id), seats)).await?;

@@ -43,6 +43,21 @@ impl From<Error> for Stopped {
     }
 }
 
+/// Where something is left that belongs elsewhere now, until it is deleted: who stops before that
+/// leaves it to a look at all that lies there.
+struct Leftovers<'a> {
+    targets: &'a Targets,
+    at: Option<TargetId>,
+}
+
+impl Drop for Leftovers<'_> {
+    fn drop(&mut self) {
+        if let Some(target) = self.at {
+            self.targets.suspect(target);
+        }
+    }
+}
+
 pub(super) struct Job {
     node: Arc<Node>,
     targets: Arc<Targets>,
@@ -85,13 +100,16 @@ impl Job {
                 let r#move = Some(v1::SeatMove { seat, to: to.0, ..Default::default() });
                 let change = Change { pg: pg.0, r#move, step: Step::Finish.into() };
                 let entry = v1::MoveSeatsEntry { changes: vec![change] };
+                let mut leftovers = Leftovers { targets: &self.targets, at: self.former };
                 // If the map has changed meanwhile, the next look starts over.
                 let finished = propose(&self.node, "finish a move", Body::MoveSeats(entry)).await;
-                if let (Ok(_), Some(former)) = (&finished, self.former)
-                    && let Err(error) = self.clear(former).await
-                {
-                    tracing::info!(%pg, seat, %former, "not all could be deleted: {error}");
-                    self.targets.suspect(former);
+                if let (Ok(_), Some(former)) = (&finished, self.former) {
+                    match self.clear(former).await {
+                        Ok(()) => leftovers.at = None,
+                        Err(error) => {
+                            tracing::info!(%pg, seat, %former, "not all could be deleted: {error}");
+                        }
+                    }
                 }
                 tracing::info!(%pg, seat, %to, ok = finished.is_ok(), "a seat has moved");
                 finished.err().map(|_| Obstacle::Other)

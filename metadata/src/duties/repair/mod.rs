@@ -256,6 +256,9 @@ impl Repair {
             let goes_on = moves.contains_key(&seat) && !self.resting.contains_key(&seat);
             l.missing && !l.rebalances && goes_on
         });
+        if lost {
+            leaving.iter().filter(|l| l.rebalances).for_each(|l| self.stop((l.pg, l.seat)));
+        }
         for l in leaving.iter().filter(|l| !(lost && l.rebalances)) {
             let seat = (l.pg, l.seat);
             let Some(&to) = moves.get(&seat) else { continue };

@@ -112,7 +112,8 @@ pub fn plan(
     avoid: &Avoid,
     limit: usize,
 ) -> Planned {
-    let mut planner = Planner::new(map, used, avoid);
+    let hurt = leaving.iter().filter(|l| l.missing && !l.rebalances).map(|l| l.pg).collect();
+    let mut planner = Planner::new(map, used, avoid, hurt);
     let going = planner.cancel(leaving);
     planner.begin(leaving, limit.saturating_sub(going));
     let urgent = |l: &Leaving| {
@@ -130,11 +131,18 @@ struct Planner<'a> {
     groups: HashMap<u32, &'a v1::PgInfo>,
     avoid: &'a Avoid,
     paths: Paths,
+    /// Groups that have lost a seat: every target that they could have may be needed for that.
+    hurt: HashSet<u32>,
     planned: Planned,
 }
 
 impl<'a> Planner<'a> {
-    fn new(map: &'a v1::ClusterMap, used: &BTreeMap<u32, u64>, avoid: &'a Avoid) -> Self {
+    fn new(
+        map: &'a v1::ClusterMap,
+        used: &BTreeMap<u32, u64>,
+        avoid: &'a Avoid,
+        hurt: HashSet<u32>,
+    ) -> Self {
         let mut candidates: BTreeMap<u32, Candidate<'_>> = BTreeMap::new();
         for info in &map.targets {
             let used = used.get(&info.id).copied().unwrap_or(0);
@@ -143,7 +151,7 @@ impl<'a> Planner<'a> {
         }
         let groups = map.groups().map(|pg| (pg.id, pg)).collect();
         let paths = Paths::new(map);
-        Self { candidates, groups, avoid, paths, planned: Planned::default() }
+        Self { candidates, groups, avoid, paths, hurt, planned: Planned::default() }
     }
 
     /// Cancels moves that are under way. Answers how many of the others go on, but for those for
@@ -153,9 +161,6 @@ impl<'a> Planner<'a> {
             leaving.iter().filter(of).map(|l| (l.pg, l.seat)).collect()
         };
         let (wanted, shifting) = (seats(|_| true), seats(|l| l.rebalances));
-        // The target that a seat goes to for balance may be the only one for another.
-        let hurt = leaving.iter().filter(|l| l.missing && !l.rebalances);
-        let hurt: HashSet<u32> = hurt.map(|l| l.pg).collect();
         let mut count = 0;
         for pg in self.groups.values().copied() {
             for &begun in &pg.moves {
@@ -166,7 +171,7 @@ impl<'a> Planner<'a> {
                 let takes = !refused && !self.avoid.away.contains(&begun.to);
                 let stays = match shifting.contains(&seat) {
                     // Its target holds the seat as well as ever.
-                    true => may && takes && !hurt.contains(&pg.id),
+                    true => may && takes && !self.hurt.contains(&pg.id),
                     false => may && (takes || self.choose(pg, begun.seat, &[]).is_none()),
                 };
                 if !stays || !wanted.contains(&seat) {
@@ -252,6 +257,7 @@ impl<'a> Planner<'a> {
         let others = (0u32..).zip(&group.targets).filter(|(at, _)| *at != seat).map(|(_, id)| *id);
         let near = |t: &v1::TargetInfo| self.paths.nearness(t.id, others.clone());
         group.retired
+            && !self.hurt.contains(&group.id)
             && !to.full
             && !group.targets.contains(&to.id)
             && !self.avoid.refused.contains(&(group.id, seat, to.id))
