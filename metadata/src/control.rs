@@ -72,7 +72,11 @@ impl ControlService {
             return Err(invalid("a target needs a uuid of 16 bytes and its daemon's address"));
         }
         let levels = target.domain.split('/').count();
-        if target.domain.len() > MAX_DOMAIN || levels > MAX_LEVELS {
+        let map = self.node.map();
+        let is_new = |t: &v1::TargetInfo| (&t.uuid, &t.domain) != (&target.uuid, &target.domain);
+        if map.targets.iter().all(is_new)
+            && (target.domain.len() > MAX_DOMAIN || levels > MAX_LEVELS)
+        {
             let what = format!(
                 "a failure domain has at most {MAX_DOMAIN} bytes and {MAX_LEVELS} parts, and not \
                  {} and {levels}",

@@ -37,6 +37,8 @@ impl File {
             };
             let parts = join_all(plan.into_iter().map(fetch));
             let (mut bytes, mut gone) = (Vec::new(), Vec::new());
+            // Once, for all parts together.
+            let (may_ask, mut waits) = (!asked_anew, false);
             for (part, segment) in parts.await.into_iter().zip(segments) {
                 match (part, segment) {
                     (Ok(part), _) => bytes.extend(part),
@@ -47,16 +49,8 @@ impl File {
                     }
                     // Its chunks may have gone to other targets, of which the map's server has not
                     // heard.
-                    (Err(error), Some(id))
-                        if error.kind == ErrorKind::NotFound
-                            && !std::mem::replace(&mut asked_anew, true) =>
-                    {
-                        let map = self.context.segments.map();
-                        map.follow_another();
-                        let now = Instant::now();
-                        let patience =
-                            (deadline.saturating_duration_since(now) / 2).min(MISSING_MAP_TIMEOUT);
-                        map.newer(map.current().epoch, now + patience).await;
+                    (Err(error), Some(id)) if error.kind == ErrorKind::NotFound && may_ask => {
+                        (asked_anew, waits) = (true, true);
                         gone.push(id);
                     }
                     (Err(error), _) => {
@@ -64,6 +58,13 @@ impl File {
                         return Err(Error::new(ErrorKind::Io, message));
                     }
                 }
+            }
+            if waits {
+                let (map, now) = (self.context.segments.map(), Instant::now());
+                map.follow_another();
+                let patience = deadline.saturating_duration_since(now) / 2;
+                let until = now + patience.min(MISSING_MAP_TIMEOUT);
+                map.newer(map.current().epoch, until).await;
             }
             if gone.is_empty() {
                 return Ok(bytes);

@@ -106,7 +106,8 @@ async fn set(node: &Node, mut basis: Basis, planned: Change, old: HashSet<u32>) 
     let mut gone: VecDeque<u32> = gone.map(|(pg, _)| pg.id).collect();
     let all_know = node.all_know(Known::Weights);
     let (retired, kept) = (gone.len(), basis.open.len() - gone.len());
-    let in_use = node.state.groups_in_use()?;
+    let state = node.state.clone();
+    let in_use = node.env.blocking(move || state.groups_in_use()).await?;
     let mut dropped: Vec<u32> = old.difference(&in_use).copied().collect();
     dropped.sort_unstable();
     dropped.truncate(MAX_DROPPED);
@@ -145,7 +146,8 @@ async fn propose(
             targets: targets.clone(),
             ..Default::default()
         });
-        let stay = basis.open.iter().filter(|pg| !others_stay && !retired.contains(&pg.id));
+        let gone: HashSet<u32> = retired.iter().copied().collect();
+        let stay = basis.open.iter().filter(|pg| !others_stay && !gone.contains(&pg.id));
         let entry = v1::SetPgsEntry {
             pool: pool.id,
             pgs: stay.cloned().chain(fresh).collect(),

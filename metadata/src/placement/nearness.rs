@@ -41,19 +41,28 @@ impl Paths {
         Self { of, parity }
     }
 
+    /// How many of these lie in each domain.
+    pub fn around(&self, others: impl Iterator<Item = u32>) -> Around {
+        let mut counts = HashMap::new();
+        for domain in others.filter_map(|other| self.of.get(&other)).flatten() {
+            *counts.entry(*domain).or_default() += 1;
+        }
+        Around(counts)
+    }
+
     /// How near a target is to others.
-    pub fn nearness(&self, target: u32, others: impl Iterator<Item = u32> + Clone) -> Nearness {
+    pub fn nearness(&self, target: u32, others: &Around) -> Nearness {
         let path = self.of.get(&target).map_or(&[][..], Vec::as_slice);
-        let within = |domain: &u32| {
-            let in_it = |other: &u32| self.of.get(other).is_some_and(|path| path.contains(domain));
-            others.clone().filter(in_it).count()
-        };
+        let within = |domain: &u32| others.0.get(domain).copied().unwrap_or(0);
         let (smallest, upper) = path.split_last().map_or((None, &[][..]), |(l, u)| (Some(l), u));
         let above: Vec<usize> = upper.iter().map(within).collect();
         let fatal = above.iter().any(|others| *others >= self.parity);
         Nearness { fatal, same: smallest.map_or(0, within), above }
     }
 }
+
+/// How many targets lie in each domain, by its number.
+pub struct Around(HashMap<u32, usize>);
 
 #[cfg(test)]
 mod tests {
@@ -77,7 +86,8 @@ mod tests {
         };
         let paths = Paths::new(&map);
         let best = |others: &[u32], among: &[u32]| {
-            let near = |id: &&u32| paths.nearness(**id, others.iter().copied());
+            let around = paths.around(others.iter().copied());
+            let near = |id: &&u32| paths.nearness(**id, &around);
             *among.iter().min_by_key(near).unwrap()
         };
         assert_eq!(best(&[1], &[2, 3, 5]), 5, "another rack");

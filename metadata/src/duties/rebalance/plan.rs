@@ -182,7 +182,8 @@ impl Plan {
         let members = self.members.get(&pg).filter(|members| !members.contains(&target));
         members.is_some_and(|members| {
             let others = members.iter().copied().filter(|id| *id != instead);
-            let near = |id| self.paths.nearness(id, others.clone());
+            let around = self.paths.around(others);
+            let near = |id| self.paths.nearness(id, &around);
             near(target) <= near(instead)
         })
     }

@@ -5,7 +5,7 @@ use crate::duties::propose::propose;
 use crate::node::Node;
 use crate::soft::targets::Targets;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::log_entry::Body;
@@ -29,6 +29,8 @@ pub(super) enum Obstacle {
     NoRoom,
     /// The target could not store a chunk.
     CannotStore,
+    /// It waits until what is lost is made.
+    Waits,
     Other,
 }
 
@@ -70,6 +72,8 @@ pub(super) struct Job {
     /// Chunks of the seat, and how many of them are there.
     total: u64,
     there: AtomicU64,
+    /// It is to make no more for now.
+    waits: Arc<AtomicBool>,
 }
 
 impl Job {
@@ -87,7 +91,12 @@ impl Job {
         let group = map.groups().find(|group| group.id == pg.0);
         let former = group.and_then(|group| group.targets.get(seat as usize).copied());
         let (former, there) = (former.map(TargetId), AtomicU64::new(0));
-        Self { node, targets, peers, pg, seat, to, former, total, there }
+        Self { node, targets, peers, pg, seat, to, former, total, there, waits: Arc::default() }
+    }
+
+    /// It makes no more chunks while this is so.
+    pub fn while_not(self, waits: Arc<AtomicBool>) -> Self {
+        Self { waits, ..self }
     }
 
     /// Answers why the move is not at its end, if it is not.
@@ -119,6 +128,7 @@ impl Job {
                 self.targets.suspect(to);
                 None
             }
+            Err(Stopped { obstacle: Obstacle::Waits, .. }) => Some(Obstacle::Waits),
             Err(Stopped { error, obstacle }) => {
                 tracing::warn!(%pg, seat, %to, "a seat cannot be moved yet: {error}");
                 self.node.repair.set_problem(at, Some(error.to_string()));
@@ -141,6 +151,10 @@ impl Job {
                 rest = others;
                 let mut batch = batch.to_vec();
                 while !batch.is_empty() {
+                    if self.waits.load(Ordering::Relaxed) {
+                        let error = Error::new(ErrorKind::Unavailable, "what is lost comes first");
+                        return Err(Stopped { error, obstacle: Obstacle::Waits });
+                    }
                     let Some((address, epoch)) = self.destination() else { return Ok(false) };
                     let target = TargetClient::new(&self.peers, self.to, &address);
                     match self.make(&target, &batch, epoch).await {
@@ -172,6 +186,11 @@ impl Job {
         let target = TargetClient::new(&self.peers, former, &target.ok_or_else(away)?.address);
         let mut after = None;
         loop {
+            let map = self.node.map();
+            let mut groups = map.groups().filter(|pg| pg.id == self.pg.0);
+            if groups.any(|pg| pg.moves.iter().any(|m| m.seat == self.seat)) {
+                return Err(Error::new(ErrorKind::Busy, "the seat moves again"));
+            }
             let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
             let Page { found, next } =
                 self.node.env.blocking(move || page(&state, at, true, after)).await?;

@@ -23,6 +23,7 @@ use job::{Job, Obstacle};
 use plan::{Avoid, Leaving, MOVES_PER_TARGET};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
@@ -56,7 +57,12 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
         let limit = MOVES_PER_TARGET * up;
         let avoid = repair.avoid(&map, node.config.target_out_ms);
         let shifts = node.repair.shifts();
-        let planned = plan::plan(&map, &leaving, &shifts, &used, &avoid, limit);
+        let (of, also) = (map.clone(), shifts.clone());
+        let plan = move || {
+            let planned = plan::plan(&of, &leaving, &also, &used, &avoid, limit);
+            Ok((planned, leaving))
+        };
+        let Ok((planned, leaving)) = node.env.blocking(plan).await else { continue };
         repair.tell(node, &map, &leaving, &planned.stuck, &stats);
         // Parts of chunks may be where a move does not lead any more.
         let mut left = Vec::new();
@@ -103,6 +109,8 @@ struct Repair {
     refused: HashMap<(u32, u32, u32), Instant>,
     /// Since when targets are down.
     down: HashMap<u32, Instant>,
+    /// What moves for balance waits for what is lost.
+    balance_waits: Arc<AtomicBool>,
 }
 
 impl Repair {
@@ -220,7 +228,7 @@ impl Repair {
                 continue; // It leads elsewhere now, or is no more.
             }
             self.working.remove(&seat);
-            let Some(obstacle) = failed else {
+            let Some(obstacle) = failed.filter(|obstacle| *obstacle != Obstacle::Waits) else {
                 self.resting.remove(&seat);
                 continue;
             };
@@ -236,6 +244,7 @@ impl Repair {
                 Obstacle::NoRoom => true,
                 Obstacle::CannotStore => up && pause >= REFUSED_AFTER,
                 Obstacle::Other => needless && pause >= REFUSED_AFTER,
+                Obstacle::Waits => false,
             };
             if refused && needless {
                 node.repair.leave(Instant::now(), (PgId(seat.0), seat.1 as u8));
@@ -256,9 +265,7 @@ impl Repair {
             let goes_on = moves.contains_key(&seat) && !self.resting.contains_key(&seat);
             l.missing && !l.rebalances && goes_on
         });
-        if lost {
-            leaving.iter().filter(|l| l.rebalances).for_each(|l| self.stop((l.pg, l.seat)));
-        }
+        self.balance_waits.store(lost, Ordering::Relaxed);
         for l in leaving.iter().filter(|l| !(lost && l.rebalances)) {
             let seat = (l.pg, l.seat);
             let Some(&to) = moves.get(&seat) else { continue };
@@ -267,7 +274,10 @@ impl Repair {
                 continue;
             }
             let total = self.counted.get(&seat).map_or(1, |&(n, _)| n.unwrap_or(0));
-            let job = Job::new(node, targets, peers, PgId(l.pg), l.seat, TargetId(to), total);
+            let mut job = Job::new(node, targets, peers, PgId(l.pg), l.seat, TargetId(to), total);
+            if l.rebalances {
+                job = job.while_not(self.balance_waits.clone());
+            }
             let job = self.jobs.spawn(async move { (seat, to, job.run().await) });
             self.working.insert(seat, job);
         }

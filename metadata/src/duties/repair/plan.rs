@@ -40,7 +40,7 @@ pub struct Leaving {
     pub missing: bool,
     /// The group takes no new segments: the seat can be given away.
     pub retired: bool,
-    /// Its target stays: it moves for balance.
+    /// Its target stays, and serves it: it moves for balance.
     pub rebalances: bool,
 }
 
@@ -86,7 +86,8 @@ pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
         let all = seats().filter(|(seat, t)| leaves(t) || shifts(*seat));
         leaving.extend(all.map(|(seat, t)| {
             let missing = t.state() != TargetState::Up;
-            let rebalances = !leaves(t);
+            // If its target does not serve, what was made at the other may be all that there is.
+            let rebalances = !leaves(t) && !missing;
             Leaving { pg: pg.id, seat, lost, missing, retired: pg.retired, rebalances }
         }));
     }
@@ -226,20 +227,21 @@ impl<'a> Planner<'a> {
         let mut busy: HashSet<u32> = self.planned.changes.iter().map(|change| change.pg).collect();
         for &Shift { pg, seat, to, .. } in shifts {
             let group = self.groups.get(&pg).copied();
-            let Some(group) = group.filter(|group| self.may_shift(group, seat, to)) else {
-                self.planned.shifted.insert((pg, seat));
-                continue;
-            };
             // One seat of a group after the other, in the order of the plan.
-            if !busy.insert(pg) || !group.moves.is_empty() {
+            if !busy.insert(pg) || group.is_some_and(|group| !group.moves.is_empty()) {
                 continue;
             }
-            let taker = self.candidates.get_mut(&to).filter(|to| to.going < MOVES_PER_TARGET);
-            let Some(taker) = taker.filter(|_| self.planned.changes.len() < MAX_MOVES) else {
+            let takes = self.candidates.get(&to).is_none_or(|to| to.going < MOVES_PER_TARGET);
+            if !takes || self.planned.changes.len() >= MAX_MOVES {
                 continue;
-            };
-            taker.going += 1;
+            }
             self.planned.shifted.insert((pg, seat));
+            if !group.is_some_and(|group| self.may_shift(group, seat, to)) {
+                continue;
+            }
+            if let Some(taker) = self.candidates.get_mut(&to) {
+                taker.going += 1;
+            }
             let begun = v1::SeatMove { seat, to, rebalances: true };
             self.planned.changes.push(change(pg, begun, Step::Begin));
         }
@@ -255,7 +257,8 @@ impl<'a> Planner<'a> {
         let from = group.targets.get(seat as usize);
         let (Some(from), Some(to)) = (from.and_then(serves), serves(&to)) else { return false };
         let others = (0u32..).zip(&group.targets).filter(|(at, _)| *at != seat).map(|(_, id)| *id);
-        let near = |t: &v1::TargetInfo| self.paths.nearness(t.id, others.clone());
+        let around = self.paths.around(others);
+        let near = |t: &v1::TargetInfo| self.paths.nearness(t.id, &around);
         group.retired
             && !self.hurt.contains(&group.id)
             && !to.full
@@ -269,7 +272,7 @@ impl<'a> Planner<'a> {
         let moves = || pg.moves.iter().map(|begun| begun.to).chain(given.iter().copied());
         let others = (0u32..).zip(&pg.targets).filter(|(at, _)| *at != seat).map(|(_, id)| *id);
         let stay = others.filter(|id| self.candidates.get(id).is_some_and(|c| !is_gone(c.info)));
-        let others: Vec<u32> = stay.chain(moves()).collect();
+        let around = self.paths.around(stay.chain(moves()));
         let fits = |c: &&Candidate<'_>| {
             let t = c.info;
             t.state() == TargetState::Up
@@ -282,7 +285,7 @@ impl<'a> Planner<'a> {
         let best = self.candidates.values().filter(fits).min_by_key(|c| {
             // Not always the same of equals.
             let dice = (c.info.id ^ pg.id).wrapping_mul(0x9e37_79b9);
-            let near = self.paths.nearness(c.info.id, others.iter().copied());
+            let near = self.paths.nearness(c.info.id, &around);
             (near, c.given, c.fill / 50, dice)
         });
         best.map(|c| c.info.id)

@@ -215,6 +215,10 @@ fn what_moves_for_balance_gets_no_nearer_and_gives_way() {
         planned(map, &[]).changes.iter().map(of).collect::<Vec<_>>()
     };
     assert_eq!(steps(&hurt), [(Step::Cancel, 0, 5)]);
+    // Not if its target is away: what was made may be all that there is.
+    hurt.targets[0].state = Down.into();
+    assert_eq!(steps(&hurt), []);
+    hurt.targets[0].state = Up.into();
     hurt.pools[0].pgs[0].moves.clear();
     assert_eq!(steps(&hurt), [(Step::Begin, 1, 5)]);
 }
