@@ -49,7 +49,7 @@ struct Report {
 struct RepairRow {
     /// Chunks of targets that are down or given up: their segments lack redundancy.
     missing_chunks: u64,
-    /// Chunks of targets that are being drained.
+    /// Chunks of targets that are being drained, or hold more than their share.
     moving_chunks: u64,
     /// Of the missing ones, those for which there is no target to be made at now.
     stuck_chunks: u64,

@@ -206,8 +206,8 @@ fn a_drive_that_is_added_takes_its_seats_from_all_and_nobody_else_any() {
     assert!(moved * 100 <= load * 110, "{moved} seats moved for {load}");
 }
 
-/// What each target reads and stores when these are lost: `k` of those that are left are read
-/// alike, and each seat is made at the target that does least.
+/// What each target reads when these are lost: `k` of those of a group that are left are read, and
+/// all of them alike. What is stored is not counted.
 fn rebuild(groups: &[Vec<u32>], known: &[Candidate], lost: &BTreeSet<u32>, k: usize) -> Vec<f64> {
     let mut work: BTreeMap<u32, f64> =
         known.iter().filter(|c| !lost.contains(&c.target)).map(|c| (c.target, 0.0)).collect();

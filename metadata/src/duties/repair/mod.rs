@@ -1,5 +1,5 @@
-//! Makes what targets that are given up, or drained, held at other targets: the leader orders, the
-//! storage daemons do it.
+//! Makes what targets that are given up, or drained, held at other targets, and behind that what is
+//! to move for balance ([`super::rebalance`]): the leader orders, the storage daemons do it.
 //!
 //! A seat of a retired placement group is given away in a move ([`crate::ops`], `move_seats`): it
 //! begins; every chunk of the seat is made at the other target, which its daemon does of the other
