@@ -10,13 +10,14 @@ LIMIT ?= 7200
 target = $(shell $(CARGO) metadata --format-version 1 --no-deps 2>/dev/null | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 WEFT   = $(target)/release/weft
 
-.PHONY: help up down status test check fmt bench build setup
+.PHONY: help up down status test test-upgrade check fmt bench build setup
 
 help:
 	@echo 'make up      build what is missing, start a cluster in DIR, mount it at MNT'
 	@echo 'make down    unmount and stop it; the data stays'
 	@echo 'make status  show what runs'
 	@echo 'make test    run all tests'
+	@echo 'make test-upgrade PREVIOUS=TAG   upgrade a cluster of that version under load'
 	@echo 'make check   formatting, lints (warnings are errors) and the rules of the house (tidy/)'
 	@echo 'make bench   start the cluster and measure it beside the machine'"'"'s floors'
 	@echo
@@ -59,6 +60,14 @@ test: setup
 		$(CARGO) test --release --locked --workspace --no-run && \
 		scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace; \
 	fi
+
+# A cluster of the version before (a tag or a commit) is upgraded under load, part after part.
+PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
+test-upgrade: setup
+	@WEFT_PREVIOUS=$$(scripts/previous '$(PREVIOUS)') && export WEFT_PREVIOUS && \
+	$(CARGO) test --release --locked --workspace --no-run && \
+	scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace --test takeover -- \
+		a_cluster_of_the_version_before
 
 check:
 	$(CARGO) fmt --all --check

@@ -33,8 +33,9 @@ pub struct Args {
     #[command(flatten)]
     output: OutputArgs,
     /// Have chunks that are missing or have a wrong length made anew, and those deleted that nobody
-    /// wants where they are; waits until that is done. Names the files of which content is lost.
-    /// What the namespace has against itself is only reported
+    /// wants where they are; waits until that is done. Mends what the namespace has against itself:
+    /// no file is deleted for that, and what has lost its name gets one in /lost+found. Names the
+    /// files of which content is lost
     #[arg(long)]
     repair: bool,
     /// Seconds without any change after which it does not wait on for repairs
@@ -102,6 +103,18 @@ pub async fn run(args: Args) -> Result<ExitCode> {
 async fn check(fs: &Filesystem, args: &Args, tell: impl Fn(FsckProgress)) -> Result<Report> {
     let first = fs.fsck(&tell).await?;
     let (mut now, found) = (first.clone(), first.findings);
+    let is_of_namespace = |f: &Finding| matches!(f, Finding::Metadata(_) | Finding::Lost(_));
+    let (mut namespace, mut others) = (Vec::new(), 0);
+    if args.repair && found.iter().any(is_of_namespace) {
+        // Before any chunk is made or deleted for what it says.
+        match fs.mend_namespace(&tell).await {
+            Ok(mended) => (namespace, others) = mended,
+            // Chunks can be mended all the same.
+            Err(error) => eprintln!("weft: the namespace is not mended: {error}"),
+        }
+        now = fs.fsck(&tell).await?;
+    }
+    let found: Vec<_> = found.into_iter().filter(|f| !is_of_namespace(f)).collect();
     // The cluster tries a chunk again once in a minute.
     let patience = Duration::from_secs(args.patience);
     let left = |now: &FsckReport| found.iter().filter(|f| now.findings.contains(f)).count();
@@ -123,7 +136,7 @@ async fn check(fs: &Filesystem, args: &Args, tell: impl Fn(FsckProgress)) -> Res
         }
         now = next;
     }
-    let lost = match now.lost.is_empty() {
+    let lost = match now.lost.is_empty() && now.lost_extents == 0 {
         true => Vec::new(),
         false => fs.files_of(&now.lost, &tell).await.unwrap_or_else(|error| {
             tracing::warn!("the files of which content is lost are not known: {error}");
@@ -131,7 +144,11 @@ async fn check(fs: &Filesystem, args: &Args, tell: impl Fn(FsckProgress)) -> Res
         }),
     };
     let mended = found.iter().filter(|finding| !now.findings.contains(finding));
-    let mended = mended.map(Row::from).collect();
+    let mut mended: Vec<Row> = mended.map(Row::from).collect();
+    mended.extend(namespace.into_iter().map(Finding::Metadata).map(|f| Row::from(&f)));
+    if others > 0 {
+        mended.push(Row::from(&Finding::Metadata(format!("and {others} more"))));
+    }
     let lost_files = lost.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
     Ok(Report { mended, lost_files, ..Report::from(now) })
 }
@@ -153,6 +170,7 @@ async fn have_looked_at(report: &FsckReport, cluster: &[String]) -> Result<()> {
 fn describe(at: &FsckProgress) -> String {
     match at {
         FsckProgress::Namespace => "checking the namespace".into(),
+        FsckProgress::MendingNamespace(n) => format!("mending the namespace, look {}", n + 1),
         FsckProgress::Target { target, chunks } => {
             format!("listing target {target}: {chunks} chunks")
         }
@@ -193,6 +211,7 @@ impl From<&Finding> for Row {
             Finding::Leaked { chunk, target } => ("leaked", Some(chunk), Some(target)),
             Finding::Unreachable { target, .. } => ("unreachable", None, Some(target)),
             Finding::Metadata(_) => ("metadata", None, None),
+            Finding::Lost(_) => ("lost", None, None),
         };
         Self { kind, target, chunk: chunk.map(|c| c.to_string()), text: finding.to_string() }
     }

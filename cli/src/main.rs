@@ -11,6 +11,7 @@ mod control;
 mod daemon;
 mod dev;
 mod doctor;
+mod events;
 mod fsck;
 mod layout;
 mod logging;
@@ -60,6 +61,7 @@ enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     Status(status::Args),
+    Events(events::Args),
     Target(target::Args),
     Node(node::Args),
     Pool(pool::Args),
@@ -98,6 +100,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Mount(args) => done(mount::run(&args, &log)),
         Command::Umount(args) => done(umount::run(&args)),
         Command::Status(args) => on_runtime()?.block_on(status::run(args)),
+        Command::Events(args) => done(on_runtime()?.block_on(events::run(args))),
         Command::Target(args) => on_runtime()?.block_on(target::run(args)),
         Command::Node(args) => done(on_runtime()?.block_on(node::run(args))),
         Command::Pool(args) => on_runtime()?.block_on(pool::run(args)),

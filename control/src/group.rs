@@ -60,6 +60,14 @@ impl Question for v1::CheckDomainsRequest {
     }
 }
 
+impl Question for v1::ListEventsRequest {
+    type Answer = v1::ListEventsReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.list_events(self).await
+    }
+}
+
 impl Question for v1::SetMemberRequest {
     type Answer = v1::SetMemberReply;
 

@@ -21,7 +21,10 @@ struct Driver {
 impl Driver {
     fn entry(&mut self, body: Body) -> (u64, v1::LogEntry) {
         self.index += 1;
-        (self.index, v1::LogEntry { time_ns: self.index as i64, body: Some(body) })
+        (
+            self.index,
+            v1::LogEntry { time_ns: self.index as i64, body: Some(body), ..Default::default() },
+        )
     }
 
     fn client(&mut self, op: Op) -> (u64, v1::LogEntry) {

@@ -3,6 +3,7 @@
 //! Errors cross as [`weft_control::to_status`] says.
 
 use crate::duties::repair;
+use crate::events;
 use crate::node::{Effect, Known, Node};
 use crate::placement::survival;
 use crate::soft::targets::Targets;
@@ -34,6 +35,9 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest name of a failure domain, in bytes, and most parts of it.
 const MAX_DOMAIN: usize = 255;
 const MAX_LEVELS: usize = 8;
+
+/// Most events in one answer.
+const MAX_EVENTS: usize = 1000;
 
 /// Most chunks in one question.
 const MAX_CHUNKS: usize = 16_384;
@@ -68,7 +72,8 @@ impl ControlService {
         self.check_cluster(&request.cluster)?;
         let invalid = |what: &str| Error::new(ErrorKind::Invalid, what.to_string());
         let target = request.target.ok_or_else(|| invalid("a registration without a target"))?;
-        if target.uuid.len() != 16 || target.address.is_empty() {
+        if target.uuid.len() != 16 || target.address.is_empty() || target.address.len() > MAX_DOMAIN
+        {
             return Err(invalid("a target needs a uuid of 16 bytes and its daemon's address"));
         }
         let levels = target.domain.split('/').count();
@@ -84,9 +89,12 @@ impl ControlService {
             );
             return Err(invalid(&what));
         }
+        let is_known = map.targets.iter().any(|t| t.uuid == target.uuid);
+        let new = |t| events::event("target-new", format!("a new target: {}", events::place_of(t)));
+        let events = (!is_known).then(|| new(&target)).into_iter().collect();
         let entry = v1::RegisterTargetEntry { target: Some(target) };
-        let reply =
-            self.node.propose(v1::log_entry::Body::RegisterTarget(entry), Effect::Nothing).await?;
+        let body = v1::log_entry::Body::RegisterTarget(entry);
+        let reply = self.node.propose_telling(body, Effect::Nothing, events).await?;
         let Some(v1::meta_reply::Result::Target(v1::TargetInfo { id, .. })) = reply.result else {
             return Err(Error::new(ErrorKind::Internal, "a registration that answers no target"));
         };
@@ -112,7 +120,8 @@ impl ControlService {
         self.targets.hear(Instant::now(), request);
         let members = self.node.membership();
         let metadata = members.members.iter().map(|m| m.address.clone()).collect();
-        Ok(v1::HeartbeatReply { epoch: self.node.epoch().0, metadata })
+        let full_percent = self.node.config.full_percent as u32;
+        Ok(v1::HeartbeatReply { epoch: self.node.epoch().0, metadata, full_percent })
     }
 
     /// Which of these chunks have no business at the target, at one moment after the question.
@@ -181,9 +190,10 @@ impl ControlService {
             }
         };
         tracing::info!(target = target.id, action = ?request.action(), "an admin decided");
+        let events = vec![events::of_decision(&target, &request)];
         let entry = v1::SetTargetStateEntry { changes: vec![change] };
         let body = v1::log_entry::Body::SetTargetState(entry);
-        self.node.propose(body, Effect::Nothing).await?;
+        self.node.propose_telling(body, Effect::Nothing, events).await?;
         Ok(v1::SetTargetReply { target: Some(find()?) })
     }
 
@@ -211,16 +221,32 @@ impl ControlService {
         match request.action {
             Some(Set(entry)) => {
                 tracing::info!(change = ?entry.change, "an admin decided");
+                let events = vec![events::of_member(&entry)];
                 let body = v1::log_entry::Body::SetServer(entry);
-                self.node.propose(body, Effect::Nothing).await?;
+                self.node.propose_telling(body, Effect::Nothing, events).await?;
             }
             Some(TransferTo(to)) => {
                 let to = Some(to).filter(|&to| to != 0).map(NodeId);
-                self.node.abdicate(to).await?;
+                let to = self.node.abdicate(to).await?;
+                tracing::info!(%to, "an admin has the lead handed over");
             }
             None => return Err(Error::new(ErrorKind::Invalid, "an action of an unknown kind")),
         }
         Ok(v1::SetMemberReply { members: self.node.membership().members.clone() })
+    }
+
+    /// What has happened.
+    async fn events(&self, request: v1::ListEventsRequest) -> Result<v1::ListEventsReply> {
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        self.node.read_barrier().await?;
+        let limit = match request.limit as usize {
+            0 => MAX_EVENTS,
+            limit => limit.min(MAX_EVENTS),
+        };
+        let (state, newest) = (self.node.state.clone(), u64::from(request.newest));
+        let list = move || state.events(request.after, limit, newest);
+        let (events, more) = self.node.env.blocking(list).await?;
+        Ok(v1::ListEventsReply { events, more })
     }
 
     fn status_now(&self) -> v1::StatusReply {
@@ -346,6 +372,13 @@ impl Control for ControlService {
     ) -> Result<Response<v1::SetMemberReply>, Status> {
         let decided = ControlService::set_member(self, request.into_inner()).await;
         decided.map(Response::new).map_err(to_status)
+    }
+
+    async fn list_events(
+        &self,
+        request: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsReply>, Status> {
+        self.events(request.into_inner()).await.map(Response::new).map_err(to_status)
     }
 }
 

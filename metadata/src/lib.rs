@@ -18,12 +18,14 @@
 //!
 //! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
 
+mod check;
 mod compaction;
 pub mod config;
 mod conflicts;
 mod control;
 mod duties;
 pub mod env;
+mod events;
 mod folder;
 mod identity;
 mod join;

@@ -125,7 +125,9 @@ mod tests {
             place(4..6, 4),
             commit(4, 5, 20),
         ];
-        let entry = |(i, body)| (i as u64 + 1, v1::LogEntry { time_ns: 1, body: Some(body) });
+        let entry = |(i, body)| {
+            (i as u64 + 1, v1::LogEntry { time_ns: 1, body: Some(body), ..Default::default() })
+        };
         bodies.into_iter().enumerate().map(entry).collect()
     }
 

@@ -122,6 +122,7 @@ operations! {
     GetLock(op) = Soft { reads: locked(&op.lock) }
     WaitLock(op) = Soft { reads: locked(&op.lock) }
     CancelLock(_) = Soft {}
+    Mend(_) = Soft {}
 
     OpenSession(_) = Session {}
     CloseSession(_) = Session {}

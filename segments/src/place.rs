@@ -67,10 +67,10 @@ fn pick(
         seats.filter(|(_, target)| usable(target)).map(|(seat, _)| seat).collect()
     };
     // Mostly all seats of about all groups are usable: then the first few are as good as all.
-    let wide = |pg: &crate::map::Pg| Some((pg.id, live(pg, chunks[wanted])));
+    let wide = |pg: &crate::map::Pg| (pg.id, live(pg, chunks[wanted]));
     let sample = (0..SAMPLE.min(map.open_count()))
         .filter_map(|_| map.open_pg(rng.below(map.open_count())))
-        .filter_map(wide)
+        .map(wide)
         .find(|(_, seats)| seats.len() >= wanted);
     if let Some((pg, seats)) = sample {
         return placed(map, pg, seats, fit(wanted)?, rng);

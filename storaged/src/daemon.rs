@@ -305,6 +305,8 @@ impl Membership {
         };
         let reply = self.group.call(request).await?;
         self.group.learn(reply.metadata);
+        let spaces = engines.iter().map(Engine::space);
+        self.targets.backpressure.learn(reply.full_percent, spaces);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 //! - [`Config`]: its file; [`Location`]: where a drive is.
 //! - [`nvmeof`]: drives behind a fabric.
 
+mod backpressure;
 mod compact;
 mod config;
 mod daemon;

@@ -1,5 +1,6 @@
 //! The chunk service: framed requests to the targets of this daemon.
 
+use crate::backpressure::Backpressure;
 use crate::engine::Engine;
 use crate::pace::Pace;
 use crate::rebuild::Rebuilder;
@@ -41,6 +42,8 @@ pub(crate) struct Targets {
     /// Makes chunks for them.
     pub rebuilder: OnceLock<Arc<Rebuilder>>,
     damaged: Mutex<Damaged>,
+    /// Of who stores chunks here.
+    pub backpressure: Backpressure,
 }
 
 /// Chunks that were found damaged, or were looked for and are not here, until they are made anew,
@@ -191,7 +194,13 @@ impl Service for Targets {
     /// not hold up the connection. A put or delete that began goes on all the same.
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let Some(deadline) = request.deadline else { return self.answer(request).await };
-        let (op, begun) = (request.op, Instant::now());
+        let op = request.op;
+        if op == op::PUT && self.backpressure.slows() {
+            // Half of the time is for storing it. None of this wait is the drive's.
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.slow_down(&request, Instant::now() + left / 2).await;
+        }
+        let begun = Instant::now();
         let pace = self.rebuilder.get().map(|rebuilder| &rebuilder.pace);
         let background = op == op::GET
             && v1::GetRequest::decode(request.head.clone()).is_ok_and(|q| q.background);
@@ -250,6 +259,15 @@ impl Targets {
 
     async fn stat(&self, q: v1::TargetStatRequest, peer: &PeerInfo) -> Result<v1::TargetStat> {
         Ok(self.find(q.target, peer)?.stat())
+    }
+
+    /// Has who stores something on a target that is almost full wait.
+    async fn slow_down(&self, request: &Incoming, until: Instant) {
+        let Ok(q) = v1::PutRequest::decode(request.head.clone()) else { return };
+        if let Ok(engine) = self.find(q.target, &request.peer) {
+            let bytes = request.payload.len() as u64;
+            self.backpressure.wait(q.target, engine.space(), bytes, until).await;
+        }
     }
 
     async fn report_corrupt(

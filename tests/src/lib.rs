@@ -53,7 +53,10 @@ pub fn weft(args: &[&str]) -> Result<Output> {
 
 /// Runs `weft` and fails with its error output unless it succeeds; returns standard output.
 pub fn weft_ok(args: &[&str]) -> Result<String> {
-    let out = weft(args)?;
+    succeeded(args, weft(args)?)
+}
+
+fn succeeded(args: &[&str], out: Output) -> Result<String> {
     ensure!(
         out.status.success(),
         "weft {} ended with {}: {}",
@@ -114,13 +117,19 @@ impl Cluster {
     }
 
     pub fn start_as(shape: Shape) -> Result<Self> {
+        Self::start_by(&weft_binary(), shape)
+    }
+
+    /// Starts all daemons and the mount with another binary. Whatever is started later is of this
+    /// build.
+    pub fn start_by(binary: &Path, shape: Shape) -> Result<Self> {
         let temp = tempfile::Builder::new().prefix("weft-test-").tempdir()?;
         let (dir, mount) = (temp.path().join("cluster"), temp.path().join("mnt"));
         fs::create_dir(&mount)?;
         let guard = guard(&dir, temp.path())?;
         let cluster = Self { shape, mount, dir, guard: Some(guard), _temp: temp };
         cluster.allow(LIMIT)?;
-        cluster.start_again()?;
+        cluster.start_with(binary)?;
         Ok(cluster)
     }
 
@@ -133,8 +142,12 @@ impl Cluster {
 
     /// `weft dev start` on the same directory: starts whatever is not running.
     pub fn start_again(&self) -> Result<()> {
+        self.start_with(&weft_binary())
+    }
+
+    fn start_with(&self, binary: &Path) -> Result<()> {
         let (metadata, storage) = (self.shape.metadata.to_string(), self.shape.storage.to_string());
-        weft_ok(&[
+        let args = [
             "dev",
             "start",
             "--dir",
@@ -149,8 +162,8 @@ impl Cluster {
             self.shape.profile,
             "--target-size",
             self.shape.target_size,
-        ])
-        .map(drop)
+        ];
+        succeeded(&args, Command::new(binary).args(args).stdin(Stdio::null()).output()?).map(drop)
     }
 
     /// `weft dev stop`.
@@ -204,6 +217,16 @@ impl Cluster {
     pub fn remount(&self) -> Result<()> {
         weft_ok(&["umount", path(&self.mount)])?;
         self.mount_at(&self.mount)
+    }
+
+    /// Stops a daemon as an admin does, and waits until it has ended.
+    pub fn stop_daemon(&self, role: &str, index: usize) -> Result<()> {
+        let pid = pid(&self.status()?[role][index])?;
+        kill(Pid::from_raw(pid), Signal::SIGTERM).with_context(|| format!("stop {pid}"))?;
+        eventually(Duration::from_secs(30), "it has ended", || {
+            let status = fs::read_to_string(format!("/proc/{pid}/status"));
+            status.map_or(true, |text| text.contains("State:\tZ")).then_some(())
+        })
     }
 
     /// Kills storage daemon `index` with SIGKILL.

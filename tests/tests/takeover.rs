@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use weft_proto::v1;
-use weft_tests::{Cluster, eventually, path, weft, weft_binary, weft_ok};
+use weft_tests::{Cluster, Shape, eventually, path, weft, weft_binary, weft_ok};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TAKEOVERS: usize = 12;
@@ -186,6 +186,42 @@ fn a_mount_goes_from_process_to_process_under_load() -> Result<()> {
     weft_ok(&["umount", path(cluster.mnt())])?;
     ensure!(weft(&["mount", "--takeover", path(cluster.mnt())])?.status.code() == Some(1));
     Ok(())
+}
+
+/// Everything of a cluster that runs and is in use becomes of this version, one after the other.
+/// The version before: `WEFT_PREVIOUS`, a binary that `make test-upgrade` builds, or else this one.
+#[test]
+fn a_cluster_of_the_version_before_is_upgraded_under_load() -> Result<()> {
+    let previous = std::env::var_os("WEFT_PREVIOUS").map_or_else(weft_binary, PathBuf::from);
+    let cluster = Cluster::start_by(&previous, Shape::default())?;
+    let (load, dir) = under_load(&cluster)?;
+    let log_len = || fs::metadata(dir.join("log")).map_or(0, |m| m.len());
+    let goes_on = || {
+        let before = log_len();
+        eventually(PATIENCE, "some rounds", || (log_len() > before + 100).then_some(()))
+    };
+    // In the order in which README has an admin do it.
+    for index in 0..6 {
+        goes_on()?;
+        cluster.stop_daemon("storage", index)?;
+        cluster.start_again()?;
+        cluster.await_targets("up", 6)?;
+    }
+    for index in 0..3 {
+        goes_on()?;
+        cluster.stop_daemon("metadata", index)?;
+        // With servers of both versions, whoever leads.
+        goes_on()?;
+        cluster.start_again()?;
+        goes_on()?;
+    }
+    weft_ok(&["mount", "--takeover", path(cluster.mnt())])?;
+    goes_on()?;
+    // What needs all servers to be of this version.
+    weft_ok(&["fsck", "--repair", "--cluster", &cluster.address()?])?;
+    println!("upgraded: {}", load.end()?);
+    cluster.await_clean()?;
+    weft_ok(&["umount", path(cluster.mnt())]).map(drop)
 }
 
 /// As a process that is to go on with the mount, which the test gives up at any point.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weft_proto::Uuid;
 use weft_proto::map::WEIGHT_OF_ONE;
-use weft_proto::v1::{StatusReply, TargetStat, TargetState};
+use weft_proto::v1::{StatusReply, TargetScrub, TargetStat, TargetState};
 
 /// List all targets with state, use and error counts
 #[derive(clap::Args, Debug)]
@@ -59,6 +59,8 @@ pub struct Counters {
     pub scrubbed_s: Option<u64>,
     pub scrub_bytes: Option<u64>,
     pub scrub_elapsed_s: Option<u64>,
+    /// Until it is through, as fast as so far; null: that cannot be told yet.
+    pub scrub_eta_s: Option<u64>,
 }
 
 impl From<&TargetStat> for Counters {
@@ -74,6 +76,7 @@ impl From<&TargetStat> for Counters {
             scrubbed_s: stat.scrub.map(|scrub| scrub.last_s),
             scrub_bytes: stat.scrub.map(|scrub| scrub.done_bytes),
             scrub_elapsed_s: stat.scrub.map(|scrub| scrub.elapsed_s),
+            scrub_eta_s: stat.scrub.and_then(|scrub| scrub_eta(&scrub, stat.used_bytes)),
         }
     }
 }
@@ -125,14 +128,28 @@ pub fn known(value: Option<impl ToString>) -> String {
 
 /// How long ago something was.
 fn ago(then_s: u64, now_s: u64) -> String {
-    let age = now_s.saturating_sub(then_s);
-    match age {
-        _ if then_s == 0 => "never".into(),
-        0..120 => format!("{age} s ago"),
-        120..7200 => format!("{} min ago", age / 60),
-        7200..172_800 => format!("{} h ago", age / 3600),
-        _ => format!("{} d ago", age / 86_400),
+    match then_s {
+        0 => "never".into(),
+        then_s => format!("{} ago", span(now_s.saturating_sub(then_s))),
     }
+}
+
+/// So many seconds, roughly.
+fn span(s: u64) -> String {
+    match s {
+        0..120 => format!("{s} s"),
+        120..7200 => format!("{} min", s / 60),
+        7200..172_800 => format!("{} h", s / 3600),
+        _ => format!("{} d", s / 86_400),
+    }
+}
+
+/// How long the rest of what a target holds takes, if it goes on as it went so far.
+fn scrub_eta(scrub: &TargetScrub, used: u64) -> Option<u64> {
+    let left = u128::from(used.saturating_sub(scrub.done_bytes));
+    let eta =
+        left * u128::from(scrub.elapsed_s) / u128::from(Some(scrub.done_bytes).filter(|&d| d > 0)?);
+    u64::try_from(eta).ok()
 }
 
 fn scrubbed(c: &Counters) -> String {
@@ -140,7 +157,9 @@ fn scrubbed(c: &Counters) -> String {
     let last = known(c.scrubbed_s.map(|then| ago(then, now)));
     match (c.scrub_bytes, c.used_bytes) {
         (Some(done @ 1..), Some(used)) => {
-            format!("{last}, {} % since", (done * 100 / used.max(1)).min(100))
+            let percent = (u128::from(done) * 100 / u128::from(used.max(1))).min(100);
+            let left = c.scrub_eta_s.map(|s| format!(", {} left", span(s))).unwrap_or_default();
+            format!("{last}, {percent} % since{left}")
         }
         _ => last,
     }

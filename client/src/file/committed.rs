@@ -85,6 +85,14 @@ impl File {
         let len = range.end - range.start;
         Ok(match source {
             Some(Source::Inline(bytes)) => vec![bytes.slice(..(len as usize).min(bytes.len()))],
+            Some(Source::Lost) => {
+                let what = format!(
+                    "the content from {} to {} is lost, as a check of the filesystem has found: \
+                     write it anew",
+                    range.start, range.end
+                );
+                return Err(Error::new(ErrorKind::Io, what));
+            }
             Some(Source::Segment { segment, off }) => {
                 vec![self.context.segments.get(&segment, off, len, is_there, deadline).await?]
             }

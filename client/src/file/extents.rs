@@ -15,8 +15,13 @@ use weft_segments::Segment;
 /// Where committed bytes are.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    Segment { segment: Arc<Segment>, off: u64 },
+    Segment {
+        segment: Arc<Segment>,
+        off: u64,
+    },
     Inline(Bytes),
+    /// They are lost: a check has found so.
+    Lost,
 }
 
 impl Part for Source {
@@ -26,6 +31,7 @@ impl Part for Source {
                 Self::Segment { segment: segment.clone(), off: off + by }
             }
             Self::Inline(bytes) => Self::Inline(bytes.slice((by as usize).min(bytes.len())..)),
+            Self::Lost => Self::Lost,
         }
     }
 }
@@ -99,7 +105,8 @@ impl Extents {
                     })?;
                     Source::Segment { segment, off: part.off }
                 }
-                _ => {
+                None => Source::Lost,
+                Some(_) => {
                     return Err(bad(format!("extent at {} has no proper source", extent.file_off)));
                 }
             };

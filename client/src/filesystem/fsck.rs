@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, TargetId, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, TargetId, v1};
 use weft_segments::{Map, Segment, Target};
 
 /// Items in one answer.
@@ -45,6 +45,10 @@ impl Filesystem {
         }
         report.findings.sort();
         report.findings.extend(namespace.problems.into_iter().map(Finding::Metadata));
+        if namespace.lost_extents > 0 {
+            report.findings.push(Finding::Lost(namespace.lost_extents));
+        }
+        report.lost_extents = namespace.lost_extents;
         report.inodes = namespace.inodes;
         report.extents = namespace.extents;
         report.orphans = namespace.orphans;
@@ -113,9 +117,12 @@ impl Filesystem {
                 let info = item.segment.ok_or_else(|| {
                     Error::new(ErrorKind::Protocol, "listed segment without a record")
                 })?;
-                let segment = Segment::try_from(info)?;
-                after = Some(SegmentId::into(segment.id));
-                look.compare(&segment, item.garbage);
+                after = info.id;
+                match Segment::try_from(info) {
+                    Ok(segment) => look.compare(&segment, item.garbage),
+                    // The check of the namespace tells of it.
+                    Err(error) => tracing::warn!("a segment cannot be checked: {error}"),
+                }
             }
             progress(FsckProgress::Segments(look.report.segments));
             if !more {

@@ -50,6 +50,8 @@ pub enum Finding {
     },
     /// The namespace contradicts itself.
     Metadata(String),
+    /// So many extents show content of which metadata knows that it is lost.
+    Lost(u64),
 }
 
 impl fmt::Display for Finding {
@@ -71,6 +73,9 @@ impl fmt::Display for Finding {
                 write!(f, "target {target} was not checked: {why}")
             }
             Self::Metadata(problem) => f.write_str(problem),
+            Self::Lost(extents) => {
+                write!(f, "{extents} extents show content that is lost: reading it is an error")
+            }
         }
     }
 }
@@ -99,6 +104,8 @@ pub struct FsckReport {
     /// Segments of which so few shards are whole, of those that could be listed, that their content
     /// cannot be made good.
     pub lost: BTreeSet<SegmentId>,
+    /// Extents of which metadata knows that their content is lost.
+    pub lost_extents: u64,
 }
 
 impl FsckReport {
@@ -113,6 +120,8 @@ impl FsckReport {
 pub enum FsckProgress {
     /// The namespace checks itself.
     Namespace,
+    /// It is mended, in so many looks before this one.
+    MendingNamespace(u32),
     /// Listing the chunks of a target: so many so far.
     Target {
         /// The target.

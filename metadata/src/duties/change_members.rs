@@ -4,7 +4,8 @@
 //! Invariants: one step at a time; none that would leave the group with too few servers that
 //! answer; a leader that is to leave hands its lead over before.
 
-use super::propose::{LOOK_INTERVAL, propose};
+use super::propose::{LOOK_INTERVAL, propose_telling};
+use crate::events;
 use crate::node::Node;
 use crate::tables::members::Membership;
 use std::collections::BTreeSet;
@@ -52,7 +53,9 @@ pub async fn change_members(node: &Node) {
             }
             Next::Change(entry) => {
                 tracing::info!(?entry, "the group changes");
-                let _ = propose(node, "change the group", Body::ChangeMembers(entry)).await;
+                let events = vec![events::of_group(&entry)];
+                let body = Body::ChangeMembers(entry);
+                let _ = propose_telling(node, "change the group", body, events).await;
             }
             Next::HandOver(to) => {
                 if let Err(e) = node.abdicate(Some(to)).await {

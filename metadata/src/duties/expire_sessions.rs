@@ -1,16 +1,20 @@
 //! Declares silent sessions dead.
 
-use super::propose::{LOOK_INTERVAL, propose};
+use super::propose::{LOOK_INTERVAL, propose_telling};
+use crate::events;
 use crate::node::Node;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
-use weft_proto::v1;
+use weft_proto::{SessionId, v1};
 
 /// A session that does not answer a recall for so many times its time to live is not renewed any
 /// more: a flush may have to wait for storage, and others wait for it.
 const RECALL_TIMEOUT_TTLS: u32 = 3;
+
+/// Most sessions of one look that are told by name.
+const MAX_TOLD: usize = 10;
 
 /// Declares sessions dead that are silent, or that keep a recalled lease for too long.
 pub async fn expire_sessions(node: &Arc<Node>) {
@@ -34,7 +38,8 @@ pub async fn expire_sessions(node: &Arc<Node>) {
                 s.begin_expiry(now, ttl, RECALL_TIMEOUT_TTLS * ttl)
             })
         };
-        for session in dead {
+        let count = dead.len();
+        for (at, session) in dead.into_iter().enumerate() {
             tracing::info!(
                 session = session.0,
                 "session is silent or keeps a recalled lease for too long and is declared dead"
@@ -44,11 +49,30 @@ pub async fn expire_sessions(node: &Arc<Node>) {
             expiries.spawn(async move {
                 let entry = v1::ExpireSessionEntry { session: session.0 };
                 let body = Body::ExpireSession(entry);
-                if propose(&node, "declare a session dead", body).await.is_err() {
+                let events = match at {
+                    0..MAX_TOLD => vec![ended(&node, session)],
+                    MAX_TOLD => vec![others(count - MAX_TOLD)],
+                    _ => Vec::new(),
+                };
+                let what = "declare a session dead";
+                if propose_telling(&node, what, body, events).await.is_err() {
                     node.soft.with(|s| s.spare(session));
                 }
             });
         }
         while expiries.try_join_next().is_some() {}
     }
+}
+
+fn ended(node: &Node, session: SessionId) -> v1::Event {
+    let client = node.soft.with(|s| s.client_of(session)).unwrap_or_default();
+    let what = format!(
+        "session {session} is over: it was silent, or kept what another needs for too long; its \
+         locks are given up, and what it had not flushed is not known here: {client:?}"
+    );
+    events::warning("session-dead", what)
+}
+
+fn others(count: usize) -> v1::Event {
+    events::warning("session-dead", format!("{count} more sessions are over at the same time"))
 }

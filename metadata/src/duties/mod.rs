@@ -19,6 +19,7 @@ mod rebalance;
 pub mod repair;
 mod sample;
 mod sweep;
+mod tell_events;
 mod trim_files;
 mod watch_targets;
 
@@ -79,5 +80,7 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { compact_files::compact_files(&n, &p).await });
     let (n, t, p) = all();
     duties.spawn(async move { sweep::sweep(&n, &t, &p).await });
+    let (n, t, _) = all();
+    duties.spawn(async move { tell_events::tell_events(&n, &t, term).await });
     duties
 }

@@ -10,11 +10,21 @@ pub const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Proposes a change of the leader's own. A failure is logged; the duty comes back to it.
 pub async fn propose(node: &Node, what: &str, body: Body) -> Result<v1::MetaReply> {
+    propose_telling(node, what, body, Vec::new()).await
+}
+
+/// As [`propose`], with what it is to admins.
+pub async fn propose_telling(
+    node: &Node,
+    what: &str,
+    body: Body,
+    events: Vec<v1::Event>,
+) -> Result<v1::MetaReply> {
     let effect = match &body {
         Body::ExpireSession(e) => Effect::SessionEnds(SessionId(e.session)),
         _ => Effect::Nothing,
     };
-    let reply = node.propose(body, effect).await;
+    let reply = node.propose_telling(body, effect, events).await;
     if let Err(e) = &reply {
         tracing::warn!("could not {what}: {e}");
     }

@@ -16,6 +16,8 @@ pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
     let mut after = InodeId(0);
     // What was put on the list before this is gone.
     let mut done = None;
+    // What is left of the first that was purged last.
+    let mut last = None;
     loop {
         let put = node.state.orphaned();
         if done == Some(put) {
@@ -53,7 +55,10 @@ pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
             let entry = v1::PurgeInodesEntry { inos: free.iter().map(|i| i.0).collect() };
             let purged = propose(node, "remove orphans", Body::PurgeInodes(entry)).await;
             node.soft.with(|s| s.end_purge(&free));
-            if purged.is_ok() {
+            let rest = node.state.attr(free[0]).ok().flatten().map(|attr| (attr.ino, attr.blocks));
+            // One that does not get smaller waits for a check.
+            let stuck = rest.is_some() && std::mem::replace(&mut last, rest) == rest;
+            if purged.is_ok() && !stuck {
                 // A large one is removed in bounded steps: look again at the same place, and not
                 // from the start, where there is much that was removed.
                 after = orphans.first().map_or(after, |first| InodeId(first.0.saturating_sub(1)));

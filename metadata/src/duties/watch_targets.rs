@@ -1,6 +1,7 @@
 //! Says which targets are up, down, given up and full.
 
-use super::propose::{LOOK_INTERVAL, propose};
+use super::propose::{LOOK_INTERVAL, propose_telling};
+use crate::events;
 use crate::node::Node;
 use crate::soft::targets::{Limits, Targets};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ pub async fn watch_targets(node: &Arc<Node>, targets: &Targets, since: Instant) 
     };
     loop {
         sleep(LOOK_INTERVAL).await;
-        let changes = targets.changes(Instant::now(), since, limits, &node.map());
+        let (now, map) = (Instant::now(), node.map());
+        let changes = targets.changes(now, since, limits, &map);
         if changes.is_empty() {
             continue;
         }
@@ -26,8 +28,10 @@ pub async fn watch_targets(node: &Arc<Node>, targets: &Targets, since: Instant) 
             tracing::info!(target = change.target, state = ?change.state(), full =
                 change.full, "target changes");
         }
+        let events = events::of_changes(&map, &changes, targets, now, since);
         let entry = v1::SetTargetStateEntry { changes };
         // The reply says whether it took effect; if not, the next look decides anew.
-        let _ = propose(node, "change the state of targets", Body::SetTargetState(entry)).await;
+        let body = Body::SetTargetState(entry);
+        let _ = propose_telling(node, "change the state of targets", body, events).await;
     }
 }

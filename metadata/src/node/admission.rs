@@ -39,7 +39,7 @@ impl Node {
             }
             tracing::warn!(server = server.0, "a server with an empty disk asks to be admitted");
             let entry = v1::log_entry::Body::AdmitServer(v1::AdmitServerEntry { node: server.0 });
-            let (at, _) = node.propose_at(entry, Effect::Nothing).await?;
+            let (at, _) = node.propose_at(entry, Vec::new(), Effect::Nothing).await?;
             let cluster = node.map().cluster.clone();
             let (term, index) = (at.term, at.index);
             let reply = v1::JoinReply { empty: false, cluster, members, term, index };

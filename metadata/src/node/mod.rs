@@ -28,6 +28,7 @@ pub use proposal::Effect;
 
 use crate::config::Config;
 use crate::env::Env;
+use crate::events;
 use crate::map_changes::MapChanges;
 use crate::raftlog::Position;
 use crate::soft::SoftState;
@@ -95,6 +96,10 @@ pub struct Node {
     others_low: Mutex<BTreeSet<NodeId>>,
     /// Bytes of files that were put together again.
     pub compacted_bytes: AtomicU64,
+    /// Entries may carry events.
+    tells: AtomicBool,
+    /// Held by who mends the namespace.
+    pub mending: Arc<tokio::sync::Mutex<()>>,
     /// Which entries of the log other servers know, as [`Known`] numbers them.
     known_entries: Mutex<BTreeMap<NodeId, u32>>,
 }
@@ -105,11 +110,13 @@ pub enum Known {
     MovesOfExtents = 1,
     /// And seats that move for balance.
     Weights = 2,
+    /// And mends, and events beside other entries.
+    Mends = 3,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Weights as u32;
+    pub const NEWEST: u32 = Self::Mends as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.
@@ -152,6 +159,8 @@ impl Node {
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
             compacted_bytes: AtomicU64::new(0),
+            tells: AtomicBool::new(false),
+            mending: Arc::default(),
             known_entries: Mutex::default(),
             state,
             env,
@@ -282,17 +291,53 @@ impl Node {
         body: v1::log_entry::Body,
         effect: Effect,
     ) -> Result<v1::MetaReply> {
-        Ok(self.propose_at(body, effect).await?.1)
+        self.propose_telling(body, effect, Vec::new()).await
+    }
+
+    /// Whether entries may carry events: all servers know them, or did, which nothing undoes. Those
+    /// that are away when a leader begins have told it nothing, and are the reason for some.
+    fn tells_events(&self) -> bool {
+        if !self.tells.load(Ordering::Relaxed) {
+            let some = self.state.events(0, 1, 1).is_ok_and(|(kept, _)| !kept.is_empty());
+            self.tells.store(some || self.all_know(Known::Mends), Ordering::Relaxed);
+        }
+        self.tells.load(Ordering::Relaxed)
+    }
+
+    /// As [`Self::propose`], with what it is to admins.
+    pub async fn propose_telling(
+        &self,
+        body: v1::log_entry::Body,
+        effect: Effect,
+        events: Vec<v1::Event>,
+    ) -> Result<v1::MetaReply> {
+        Ok(self.propose_at(body, events, effect).await?.1)
+    }
+
+    /// Keeps something that has happened. A failure is logged.
+    pub async fn tell(&self, event: v1::Event) {
+        if self.tells_events()
+            && let note = v1::log_entry::Body::Note(v1::NoteEntry {})
+            && let Err(error) = self.propose_at(note, vec![event], Effect::Nothing).await
+        {
+            tracing::warn!("an event is not kept: {error}");
+        }
     }
 
     /// As [`Self::propose`], with the entry's place in the log.
     async fn propose_at(
         &self,
         body: v1::log_entry::Body,
+        mut events: Vec<v1::Event>,
         effect: Effect,
     ) -> Result<(Position, v1::MetaReply)> {
+        // A server that does not know them would keep none.
+        match self.tells_events() {
+            true => events::bound(&mut events),
+            false => events.clear(),
+        }
         let (reply, answer) = oneshot::channel();
-        let proposal = Proposal::new(body, effect, reply);
+        let proposal = Proposal::new(body, events, effect, reply);
         let len = proposal.data.len();
         if len > MAX_ENTRY {
             return Err(Error::new(

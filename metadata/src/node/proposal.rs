@@ -89,12 +89,12 @@ pub struct Proposal {
 }
 
 impl Proposal {
-    pub fn new(body: Body, effect: Effect, reply: Asker) -> Self {
+    pub fn new(body: Body, events: Vec<v1::Event>, effect: Effect, reply: Asker) -> Self {
         let members = match &body {
             Body::ChangeMembers(entry) => Some(conf_change(entry)),
             _ => None,
         };
-        let data = v1::LogEntry { time_ns: 0, body: Some(body) }.encode_to_vec();
+        let data = v1::LogEntry { time_ns: 0, body: Some(body), events }.encode_to_vec();
         Self { data, members, effect, reply }
     }
 
@@ -177,7 +177,7 @@ mod tests {
         let body = v1::log_entry::Body::ExpireSession(v1::ExpireSessionEntry { session: 9 });
         for time in [1, -5, i64::MAX] {
             let (reply, _) = oneshot::channel();
-            let mut proposal = Proposal::new(body.clone(), Effect::Nothing, reply);
+            let mut proposal = Proposal::new(body.clone(), Vec::new(), Effect::Nothing, reply);
             proposal.stamp(time);
             let entry = v1::LogEntry::decode(&proposal.data[..]).unwrap();
             assert_eq!((entry.time_ns, entry.body.as_ref()), (time, Some(&body)));

@@ -50,8 +50,12 @@ fn committed(state: &dyn Read, after: Option<SegmentId>, limit: usize) -> StoreR
     let mut items = Items::new();
     let range = range(Tag::Segment, after.map(schema::segment));
     state.records(range, |key, s: Segment| {
-        let (segment, live_bytes) = (Some(s.info), s.live_bytes);
-        items.push((schema::segment_of(key)?, Item { segment, live_bytes, garbage: false }));
+        let id = schema::segment_of(key)?;
+        // The check of the namespace tells of one that is another's.
+        if s.info.id.map(SegmentId::from) == Some(id) {
+            let (segment, live_bytes) = (Some(s.info), s.live_bytes);
+            items.push((id, Item { segment, live_bytes, garbage: false }));
+        }
         Ok(items.len() < limit)
     })?;
     Ok(items)
@@ -61,8 +65,10 @@ fn garbage(state: &dyn Read, after: Option<SegmentId>, limit: usize) -> StoreRes
     let mut items = Items::new();
     let range = range(Tag::Garbage, after.map(schema::garbage));
     state.records(range, |key, info: v1::SegmentInfo| {
-        let item = Item { segment: Some(info), live_bytes: 0, garbage: true };
-        items.push((schema::segment_of(key)?, item));
+        let id = schema::segment_of(key)?;
+        if info.id.map(SegmentId::from) == Some(id) {
+            items.push((id, Item { segment: Some(info), live_bytes: 0, garbage: true }));
+        }
         Ok(items.len() < limit)
     })?;
     Ok(items)

@@ -5,7 +5,6 @@
 
 mod accessed;
 mod change_members;
-mod check;
 mod close_session;
 mod commit_extents;
 mod compacted;
@@ -24,6 +23,7 @@ mod list_segments;
 mod list_xattr;
 mod lookup;
 mod make_files;
+mod mend;
 mod mk_dir;
 mod mk_nod;
 mod move_extents;
@@ -54,10 +54,12 @@ mod unlink;
 
 pub(crate) use compacted::MAX_FILES as MAX_COMPACTED;
 pub(crate) use list_xattr::{SHORT_ALL, short_xattrs};
+pub(crate) use mend::LOST_FOUND;
 pub(crate) use move_seats::MAX_MOVES;
 pub(crate) use open::open_reply;
 pub use open_session::SESSION_TTL_MS;
 
+use crate::check;
 use crate::operation::{Change, Fault, Query, Reply, refuse};
 use crate::store::Read;
 use v1::log_entry::Body;
@@ -101,6 +103,7 @@ fn handler(op: &Op) -> Handler<'_> {
         | Op::GetLock(_)
         | Op::WaitLock(_)
         | Op::CancelLock(_) => Soft { longest: 0 },
+        Op::Mend(_) => Soft { longest: check::LONGEST },
         Op::OpenSession(op) => Change(op),
         Op::CloseSession(op) => Change(op),
         Op::Create(op) => Change(op),
@@ -173,7 +176,8 @@ pub(crate) fn of_leader(body: &Body) -> Option<&dyn Change> {
         Body::OpenWriter(op) => Some(op),
         Body::MoveExtents(op) => Some(op),
         Body::Compacted(op) => Some(op),
-        Body::Client(_) | Body::AdmitServer(_) => None,
+        Body::Mend(op) => Some(op),
+        Body::Client(_) | Body::AdmitServer(_) | Body::Note(_) => None,
     }
 }
 

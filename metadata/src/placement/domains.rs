@@ -46,7 +46,7 @@ impl Domains {
         for level in 0..domains.at.len() {
             let enough = |most: &usize| {
                 domains.most[level] = *most;
-                domains.room_of(&domains.seats()) >= width
+                domains.seats()[0].iter().sum::<usize>() >= width
             };
             let least = (1..=width).find(enough).unwrap_or(width);
             domains.most[level] = least;
@@ -121,20 +121,15 @@ impl Domains {
         }
         seats
     }
-
-    /// Most seats of one group in all.
-    fn room_of(&self, seats: &[Vec<usize>]) -> usize {
-        seats[0].iter().sum()
-    }
 }
 
 /// The parts of a domain's name.
-pub fn parts(domain: &str) -> impl Iterator<Item = &str> {
+pub(super) fn parts(domain: &str) -> impl Iterator<Item = &str> {
     domain.split('/').filter(|part| !part.is_empty())
 }
 
 /// The domain that this one is part of, so many parts long; itself if it has no more.
-pub fn prefix(domain: &str, told: usize) -> String {
+pub(super) fn prefix(domain: &str, told: usize) -> String {
     parts(domain).take(told).collect::<Vec<_>>().join("/")
 }
 

@@ -22,7 +22,8 @@ mod search;
 pub mod survival;
 
 pub use candidate::Candidate;
-pub use domains::{parts, prefix};
+#[cfg(test)]
+use domains::prefix;
 pub use nearness::Paths;
 
 use search::{NOBODY, Search};

@@ -18,8 +18,10 @@ pub struct Nearness {
 /// The domains of targets, by number.
 #[derive(Default)]
 pub struct Paths {
+    /// The name of each domain: as a path, from the top.
+    pub(super) names: Vec<String>,
     /// For each target the domains that it is part of, the smallest last.
-    of: HashMap<u32, Vec<u32>>,
+    pub(super) of: HashMap<u32, Vec<u32>>,
     /// Seats that a group may lose.
     parity: usize,
 }
@@ -27,9 +29,12 @@ pub struct Paths {
 impl Paths {
     pub fn new(map: &v1::ClusterMap) -> Self {
         let mut numbers: HashMap<String, u32> = HashMap::new();
+        let mut names = Vec::new();
         let mut number = |name: String| {
-            let next = numbers.len() as u32;
-            *numbers.entry(name).or_insert(next)
+            *numbers.entry(name).or_insert_with_key(|name| {
+                names.push(name.clone());
+                names.len() as u32 - 1
+            })
         };
         let mut path = |t: &v1::TargetInfo| {
             let depth = parts(&t.domain).count().max(1);
@@ -38,7 +43,7 @@ impl Paths {
         let of = map.targets.iter().map(|t| (t.id, path(t))).collect();
         let profiles = map.pools.iter().filter_map(|pool| pool.profile);
         let parity = profiles.map(|profile| profile.m as usize).min().unwrap_or(1).max(1);
-        Self { of, parity }
+        Self { names, of, parity }
     }
 
     /// How many of these lie in each domain.

@@ -4,8 +4,8 @@
 //! Seats of targets that do not serve are lost already. What was written with less parity than the
 //! pool has, by the layout of its directory, is not looked at.
 
-use super::{parts, prefix};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use super::nearness::Paths;
+use std::collections::{HashMap, HashSet};
 use weft_proto::v1;
 
 /// What holds one domain, as it is counted.
@@ -16,28 +16,20 @@ struct Domain {
     lost_groups: u64,
 }
 
-/// A domain by name; a single target by its number, too.
-type Key = (String, Option<u32>);
-
 /// Every domain, and every target that must not fail. `in_use`: groups that data lies in.
 pub fn check(map: &v1::ClusterMap, in_use: &HashSet<u32>) -> v1::CheckDomainsReply {
-    let mut numbers: BTreeMap<Key, usize> = BTreeMap::new();
+    let paths = Paths::new(map);
+    // Behind those with names, each target is one of its own.
+    let mut names: Vec<(&str, bool)> = paths.names.iter().map(|name| (&name[..], false)).collect();
     let mut domains: Vec<Domain> = Vec::new();
+    domains.resize_with(names.len() + map.targets.len(), Domain::default);
     // The domains of each target that serves, the smallest last.
     let mut of: HashMap<u32, Vec<usize>> = HashMap::new();
     for target in &map.targets {
-        let levels = 1..=parts(&target.domain).count();
-        let names = levels.map(|level| (prefix(&target.domain, level), None));
-        let all = names.chain([(target.domain.clone(), Some(target.id))]);
-        let all = all.map(|key| {
-            let at = *numbers.entry(key).or_insert(domains.len());
-            if at == domains.len() {
-                domains.push(Domain::default());
-            }
-            domains[at].targets.push(target.id);
-            at
-        });
-        let all: Vec<usize> = all.collect();
+        let above = paths.of.get(&target.id).into_iter().flatten().map(|&domain| domain as usize);
+        let all: Vec<usize> = above.chain([names.len()]).collect();
+        names.push((&target.domain, true));
+        all.iter().for_each(|&domain| domains[domain].targets.push(target.id));
         if target.state() == v1::TargetState::Up {
             of.insert(target.id, all);
         }
@@ -64,13 +56,14 @@ pub fn check(map: &v1::ClusterMap, in_use: &HashSet<u32>) -> v1::CheckDomainsRep
             }
         }
     }
-    let told = numbers.into_iter().filter_map(|((name, target), at)| {
-        let Domain { targets, most_seats, lost_groups } = std::mem::take(&mut domains[at]);
-        let target = target.is_some();
-        let told = !target || lost_groups > 0;
+    let told = names.into_iter().zip(domains).filter_map(|((name, target), domain)| {
+        let Domain { targets, most_seats, lost_groups } = domain;
+        let told = if target { lost_groups > 0 } else { !name.is_empty() };
+        let name = name.to_owned();
         told.then_some(v1::DomainStat { name, targets, most_seats, lost_groups, target })
     });
-    let domains = told.collect();
+    let mut domains: Vec<_> = told.collect();
+    domains.sort_by(|a, b| (&a.name, a.target, &a.targets).cmp(&(&b.name, b.target, &b.targets)));
     v1::CheckDomainsReply {
         parity: if map.pools.is_empty() { 0 } else { parity },
         domains,

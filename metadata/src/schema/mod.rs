@@ -23,6 +23,7 @@
 //! | reserved | session, end of the range | [`Numbers`] |
 //! | dead | time of death, session | empty: what is reserved for it is kept |
 //! | member | group, session, seq | empty: the segment names the placement group |
+//! | event | number | [`v1::Event`], the newest [`crate::tables::events::KEPT`] |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
 //!
 //! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
@@ -34,7 +35,7 @@ pub(crate) use records::*;
 
 use crate::store::{Read, StoreError, StoreResult, Txn, after};
 use prost::Message;
-use weft_proto::{InodeId, SegmentId, SessionId};
+use weft_proto::{InodeId, SegmentId, SessionId, v1};
 
 /// Version of the disk format that this build writes. It also reads the one before
 /// ([`crate::upgrade`]).
@@ -77,6 +78,7 @@ pub(crate) enum Tag {
     Pool = 0x41,
     Group = 0x42,
     Member = 0x43,
+    Event = 0x50,
 }
 
 /// Length of shard and tag.
@@ -232,6 +234,10 @@ pub(crate) fn group(id: u32) -> Vec<u8> {
     key(GROUP, Tag::Group, &[&id.to_be_bytes()])
 }
 
+pub(crate) fn event(number: u64) -> Vec<u8> {
+    key(GROUP, Tag::Event, &[&number.to_be_bytes()])
+}
+
 /// A segment, committed or garbage, that names this placement group.
 pub(crate) fn member(pg: u32, segment: SegmentId) -> Vec<u8> {
     key(GROUP, Tag::Member, &[&pg.to_be_bytes(), &segment.to_bytes()])
@@ -252,6 +258,14 @@ pub(crate) fn members(pg: u32, after: Option<SegmentId>) -> (Vec<u8>, Vec<u8>) {
 /// The segment that a key of [`member`] names.
 pub(crate) fn member_of(key: &[u8]) -> StoreResult<SegmentId> {
     Ok(SegmentId { session: SessionId(number_at(key, HEAD + 4)?), seq: number_at(key, HEAD + 12)? })
+}
+
+/// The placement group that a key of [`member`] begins with.
+pub(crate) fn group_listing(key: &[u8]) -> StoreResult<u32> {
+    key.get(HEAD..HEAD + 4)
+        .and_then(|b| b.try_into().ok())
+        .map(u32::from_be_bytes)
+        .ok_or_else(|| StoreError::corrupt(format!("key {key:02x?} is too short")))
 }
 
 /// All keys with this tag that belong to no inode: `[from, to)`.
@@ -285,6 +299,22 @@ pub(crate) fn has_tag(key: &[u8], tag: Tag) -> bool {
     key.get(HEAD - 1) == Some(&(tag as u8))
 }
 
+/// Whether the key begins with an inode.
+pub(crate) fn is_of_inode(key: &[u8]) -> bool {
+    let tags = [
+        Tag::Inode,
+        Tag::Dentry,
+        Tag::Index,
+        Tag::Extent,
+        Tag::Xattr,
+        Tag::Orphan,
+        Tag::Trim,
+        Tag::Scattered,
+        Tag::Lock,
+    ];
+    tags.iter().any(|tag| has_tag(key, *tag))
+}
+
 /// The 8-byte number at `at` in a key.
 pub(crate) fn number_at(key: &[u8], at: usize) -> StoreResult<u64> {
     key.get(at..at + 8)
@@ -301,6 +331,11 @@ pub(crate) fn ino_of(key: &[u8]) -> StoreResult<InodeId> {
 /// The segment that a segment or garbage key names.
 pub(crate) fn segment_of(key: &[u8]) -> StoreResult<SegmentId> {
     Ok(SegmentId { session: SessionId(number_at(key, HEAD)?), seq: number_at(key, HEAD + 8)? })
+}
+
+/// Whether a segment's record is one of this segment, and well formed.
+pub(crate) fn is_of(info: &v1::SegmentInfo, id: SegmentId) -> bool {
+    info.id.map(SegmentId::from) == Some(id) && info.geometry().is_ok()
 }
 
 /// Decodes a record; `key` is for the error, which stops the replica.

@@ -47,7 +47,7 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     };
     let (effect, body) = (Effect::of(&cx.request), Body::Client(std::mem::take(&mut cx.request)));
     // The lock that is being set ends with the change.
-    let (mut reply, (claim, _)) = propose(node, body, effect, (claim, locking)).await?;
+    let (mut reply, (claim, _)) = propose(node, body, Vec::new(), effect, (claim, locking)).await?;
     reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
     reply.grants = entered;
     without(grant_made(&cx, makes, dir, &mut reply), "leases on what was made");
@@ -112,14 +112,16 @@ fn enter_made(cx: &RequestContext<'_>, op: &v1::MakeFilesOp) -> Vec<v1::Grant> {
 
 /// Proposes an entry, and keeps what was taken for it until it was applied or can be no more. What
 /// is in the log may take effect long after the deadline of who asked, and after he has gone.
-async fn propose<T: Send + 'static>(
+pub(super) async fn propose<T: Send + 'static>(
     node: &Arc<Node>,
     body: Body,
+    events: Vec<v1::Event>,
     effect: Effect,
     taken: T,
 ) -> Result<(v1::MetaReply, T)> {
     let node = node.clone();
-    let proposal = tokio::spawn(async move { (node.propose(body, effect).await, taken) });
+    let proposal =
+        tokio::spawn(async move { (node.propose_telling(body, effect, events).await, taken) });
     // It may be in the log.
     let ended = |error| Error::new(ErrorKind::Unavailable, format!("a change: {error}"));
     let (reply, taken) = proposal.await.map_err(ended)?;

@@ -5,6 +5,7 @@ mod changes;
 mod context;
 mod leases;
 mod locks;
+mod mend;
 mod opens;
 mod reads;
 
@@ -160,6 +161,7 @@ impl MetadataService {
                 Op::GetLock(op) => locks::get_lock(cx, op.lock.as_ref()).await,
                 Op::WaitLock(op) => locks::wait_lock(cx, op).await,
                 Op::CancelLock(op) => locks::cancel_lock(cx, op).await,
+                Op::Mend(_) => mend::mend(cx).await,
                 _ => Err(Error::new(ErrorKind::Protocol, "this request is not one of soft state")),
             },
         }

@@ -4,6 +4,7 @@ use super::context::{RequestContext, granted};
 use crate::conflicts;
 use crate::node::Node;
 use crate::soft::leases::Mode;
+use crate::state::StateMachine;
 use prost::Message;
 use std::collections::HashSet;
 use tokio::time::{Instant, timeout_at};
@@ -20,7 +21,10 @@ pub(super) async fn answer(cx: &RequestContext<'_>, op: &Op) -> Result<v1::MetaR
         Op::Lookup(op) => lookup(cx, op).await,
         Op::ReadDir(op) => read_dir(cx, op).await,
         Op::StatFs(_) => stat_fs(cx).await,
-        Op::Check(_) | Op::GetUsage(_) => beside(cx).await,
+        Op::Check(_) | Op::GetUsage(_) => {
+            let request = cx.request.clone();
+            beside(cx, move |state| state.read(&request)).await
+        }
         Op::GetAttr(v1::GetAttrOp { ino }) | Op::GetExtents(v1::GetExtentsOp { ino, .. }) => {
             of_inode(cx, InodeId(*ino)).await
         }
@@ -124,16 +128,19 @@ async fn stat_fs(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
 
 /// What looks at very many records, which takes seconds for a million: beside the event loop,
 /// without which this server would lose its lead.
-async fn beside(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
+pub(super) async fn beside<T: Send + 'static>(
+    cx: &RequestContext<'_>,
+    read: impl FnOnce(&StateMachine) -> Result<T> + Send + 'static,
+) -> Result<T> {
     cx.may_read(None).await?;
     // One that nobody waits for any more goes on to its end, and counts till then.
     let room = timeout_at(cx.deadline, cx.long_reads.clone().acquire_owned()).await;
     let busy = |_| Error::new(ErrorKind::TimedOut, "other long reads are under way");
     let permit = room.map_err(busy)?;
-    let (state, request) = (cx.node.state.clone(), cx.request.clone());
+    let state = cx.node.state.clone();
     let read = move || {
         let _permit = permit;
-        state.read(&request)
+        read(&state)
     };
     if !cx.node.env.threads {
         return read();

@@ -144,6 +144,18 @@ impl Progress {
         self.0.lock().shifts.retain(|shift| !gone.contains(&(shift.pg, shift.seat)));
     }
 
+    /// Chunks that are missing, and that are to move, of targets that were given up, are drained or
+    /// hold more than their share; and how many were made in all.
+    pub fn under_way(&self) -> (u64, u64, u64) {
+        let inner = self.0.lock();
+        let (mut missing, mut moving) =
+            (0, inner.shifts.iter().map(|shift| shift.lot.chunks).sum());
+        for left in inner.left.values() {
+            *(if left.missing { &mut missing } else { &mut moving }) += left.chunks;
+        }
+        (missing, moving, inner.made)
+    }
+
     /// For people. As long as it was not counted what is left by the map of `epoch`, by which
     /// something may be missing (`may_miss`), something is.
     pub fn stat(&self, now: Instant, epoch: u64, may_miss: bool) -> v1::RepairStat {

@@ -347,6 +347,11 @@ impl Sessions {
     }
 
     /// All sessions, for people.
+    /// Whose session it is.
+    pub fn client_of(&self, id: SessionId) -> Option<String> {
+        Some(self.sessions.get(&id)?.client.clone())
+    }
+
     pub fn show(&self, now: Instant) -> Vec<Shown> {
         self.sessions
             .iter()

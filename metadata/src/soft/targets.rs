@@ -162,6 +162,19 @@ impl Targets {
         self.heard.lock().values().map(|h| h.stat).collect()
     }
 
+    /// Why a target does not serve, for people, as heard `since` this server leads.
+    pub fn why_away(&self, now: Instant, since: Instant, target: u32) -> String {
+        let heard = self.heard.lock();
+        match heard.get(&TargetId(target)).filter(|h| h.at >= since) {
+            Some(Heard { refused: Some(at), .. }) => format!(
+                "its daemon said {} s ago that it stops, or that the drive fails",
+                (now - *at).as_secs()
+            ),
+            Some(h) => format!("its daemon was last heard of {} s ago", (now - h.at).as_secs()),
+            None => "its daemon was not heard of since this metadata server leads".into(),
+        }
+    }
+
     /// What of the map should change. `since`: when this server began to listen; before that,
     /// silence means nothing.
     pub fn changes(

@@ -4,13 +4,21 @@ use super::requests;
 use crate::operation::{Context, EMPTY, attempt, refuse, stored};
 use crate::ops;
 use crate::store::{StoreResult, Txn};
+use crate::tables::events;
 use v1::log_entry::Body;
 use weft_proto::{ErrorKind, SessionId, v1};
 
 /// Applies an entry. Fails only if the store does.
 pub(crate) fn apply(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredReply> {
     // The records of the session itself may make no sense, too.
-    attempt(tx, |tx| Ok(apply_body(tx, entry)?)).or_else(|fault| stored(Err(fault)))
+    attempt(tx, |tx| {
+        let outcome = apply_body(tx, entry)?;
+        if outcome.error == 0 {
+            events::keep(tx, &entry.events, entry.time_ns)?;
+        }
+        Ok(outcome)
+    })
+    .or_else(|fault| stored(Err(fault)))
 }
 
 fn apply_body(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredReply> {
@@ -19,6 +27,8 @@ fn apply_body(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredR
         Some(Body::Client(request)) => return requests::apply(tx, entry.time_ns, request),
         // Of the group, not of the state.
         Some(Body::AdmitServer(_)) => Ok(EMPTY),
+        // What it carries is kept beside.
+        Some(Body::Note(_)) => Ok(EMPTY),
         Some(body) => match ops::of_leader(body) {
             Some(change) => change.run(tx, &cx),
             None => refuse(ErrorKind::Internal, "a log entry that nobody carries out"),

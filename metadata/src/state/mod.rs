@@ -10,6 +10,7 @@
 //! One writer, the node; any number of readers, which never wait for it.
 
 mod apply;
+mod looks;
 mod requests;
 
 #[cfg(test)]
@@ -354,16 +355,6 @@ impl StateMachine {
         Ok(first.first().copied())
     }
 
-    /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.
-    pub fn garbage(&self, after: Option<SegmentId>, limit: usize) -> Result<Vec<v1::SegmentInfo>> {
-        let (mut from, to) = schema::all(Tag::Garbage);
-        if let Some(after) = after {
-            from = schema::garbage(after);
-            from.push(0);
-        }
-        self.list((from, to), limit, |_, info| Ok(info))
-    }
-
     /// The placement groups that any segment names.
     pub fn groups_in_use(&self) -> Result<HashSet<u32>> {
         let mut used = HashSet::new();
@@ -553,6 +544,10 @@ fn business(s: &dyn Read, id: SegmentId) -> StoreResult<Business> {
     let Some(info) = info else {
         return Ok(if s.has_session(id.session)? { Business::Unknown } else { Business::Dead });
     };
+    // Of the record of another nothing follows.
+    if info.id.map(SegmentId::from) != Some(id) {
+        return Ok(Business::Unknown);
+    }
     let Some(group) = s.load::<schema::Group>(&schema::group(info.pg))? else {
         return Ok(Business::Unknown);
     };

@@ -26,7 +26,7 @@ fn log() -> Vec<(u64, v1::LogEntry)> {
 }
 
 fn entry(index: u64, body: Body) -> (u64, v1::LogEntry) {
-    (index, v1::LogEntry { time_ns: index as i64, body: Some(body) })
+    (index, v1::LogEntry { time_ns: index as i64, body: Some(body), ..Default::default() })
 }
 
 fn request(index: u64, op: Op) -> (u64, v1::LogEntry) {

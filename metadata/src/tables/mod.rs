@@ -5,6 +5,7 @@
 pub(crate) mod acl;
 pub(crate) mod cluster;
 pub(crate) mod content;
+pub(crate) mod events;
 pub(crate) mod inodes;
 pub(crate) mod locks;
 pub mod members;

@@ -3,7 +3,7 @@
 
 use crate::schema::{self, Numbers, Tag};
 use crate::store::{Read, StoreResult, Txn};
-use weft_proto::SessionId;
+use weft_proto::{InodeId, SessionId};
 
 /// How long numbers are remembered after their session was declared dead, in nanoseconds: a week,
 /// since a mount with new files waits for the group for as long as it lives.
@@ -40,6 +40,22 @@ impl Known {
         })?;
         Ok(self.0.as_ref().is_some_and(|(of, range)| holds(*of, range)))
     }
+}
+
+/// The last number that was set aside for any session, asked for or not.
+pub(crate) fn last_reserved(state: &dyn Read) -> StoreResult<u64> {
+    let mut last = 0;
+    let (from, to) = schema::all(Tag::Reserved);
+    state.scan(&from, &to, &mut |key, value| {
+        // The other records of a session say where its last range is.
+        if schema::number_at(key, schema::HEAD + 8)? != 0 {
+            let range: Numbers = schema::decode(key, value)?;
+            let behind = range.first.saturating_add(range.count).saturating_add(range.room);
+            last = last.max(InodeId(behind.saturating_sub(1)).number());
+        }
+        Ok(true)
+    })?;
+    Ok(last)
 }
 
 /// Notes that a session was declared dead, and forgets what was set aside for those that died long

@@ -52,7 +52,7 @@ fn nothing_works_before_it() {
         }),
     ];
     for (i, body) in entries.into_iter().enumerate() {
-        let entry = v1::LogEntry { time_ns: 1, body: Some(body) };
+        let entry = v1::LogEntry { time_ns: 1, body: Some(body), ..Default::default() };
         let replies = machine.apply(&[(i as u64 + 1, entry)]).unwrap();
         assert_ne!(replies[0].error, 0);
     }

@@ -69,12 +69,16 @@ fn sample(which: usize) -> v1::LogEntry {
                 dropped: vec![1],
                 ..Default::default()
             };
-            return v1::LogEntry { time_ns: 5, body: Some(Body::SetPgs(set)) };
+            return v1::LogEntry {
+                time_ns: 5,
+                body: Some(Body::SetPgs(set)),
+                ..Default::default()
+            };
         }
     };
     let request =
         v1::MetaRequest { session: 1, number: 2 + which as u64, acked_below: 1, op: Some(op) };
-    v1::LogEntry { time_ns: 5, body: Some(Body::Client(request)) }
+    v1::LogEntry { time_ns: 5, body: Some(Body::Client(request)), ..Default::default() }
 }
 
 fn garbage() -> impl Strategy<Value = Vec<u8>> {

@@ -94,7 +94,7 @@ impl Rig {
 
     pub fn entry(&mut self, body: Body) -> Answer {
         self.time += 1;
-        let entry = v1::LogEntry { time_ns: self.time, body: Some(body) };
+        let entry = v1::LogEntry { time_ns: self.time, body: Some(body), ..Default::default() };
         let item = (self.machine.applied() + 1, entry);
         let mut replies = self.machine.apply(std::slice::from_ref(&item)).expect("apply");
         self.log.push(item);

@@ -110,14 +110,20 @@ impl Engine {
         self.core.device.stalled()
     }
 
+    /// Bytes that chunks can take, and bytes that chunks took.
+    pub fn space(&self) -> (u64, u64) {
+        let (capacity, used) = self.core.discard.space();
+        (capacity * BLOCK, used * BLOCK)
+    }
+
     /// Space, chunks and error counts.
     pub fn stat(&self) -> v1::TargetStat {
         let core = &self.core;
-        let (capacity, used) = core.discard.space();
+        let (capacity_bytes, used_bytes) = self.space();
         v1::TargetStat {
             target: self.id().map_or(0, |id| id.0),
-            capacity_bytes: capacity * BLOCK,
-            used_bytes: used * BLOCK,
+            capacity_bytes,
+            used_bytes,
             chunks: core.counters.chunks.load(Ordering::Relaxed),
             read_errors: core.counters.read_errors.load(Ordering::Relaxed),
             write_errors: core.counters.write_errors.load(Ordering::Relaxed),

@@ -106,7 +106,7 @@ impl Control for Metadata {
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         self.lead()?;
         self.1.beats.send_modify(|all| all.push(request.into_inner()));
-        Ok(Response::new(v1::HeartbeatReply { epoch: 1, metadata: Vec::new() }))
+        Ok(Response::new(v1::HeartbeatReply { epoch: 1, ..Default::default() }))
     }
 
     async fn check_chunks(
@@ -120,6 +120,13 @@ impl Control for Metadata {
         &self,
         _: Request<v1::SetTargetRequest>,
     ) -> Result<Response<v1::SetTargetReply>, Status> {
+        Err(Status::unimplemented("not in the fixture"))
+    }
+
+    async fn list_events(
+        &self,
+        _: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsReply>, Status> {
         Err(Status::unimplemented("not in the fixture"))
     }
 

@@ -113,6 +113,10 @@ pub fn plan(
     avoid: &Avoid,
     limit: usize,
 ) -> Planned {
+    let moves = map.groups().any(|pg| !pg.moves.is_empty());
+    if leaving.is_empty() && shifts.is_empty() && !moves {
+        return Planned::default();
+    }
     let hurt = leaving.iter().filter(|l| l.missing && !l.rebalances).map(|l| l.pg).collect();
     let mut planner = Planner::new(map, used, avoid, hurt);
     let going = planner.cancel(leaving);

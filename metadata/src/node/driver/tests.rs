@@ -132,7 +132,7 @@ impl Rig {
 
     fn propose(&mut self, body: v1::log_entry::Body) -> Answer {
         let (reply, answer) = oneshot::channel();
-        self.driver.propose(&mut vec![Proposal::new(body, Effect::Nothing, reply)]);
+        self.driver.propose(&mut vec![Proposal::new(body, Vec::new(), Effect::Nothing, reply)]);
         answer
     }
 
@@ -365,7 +365,7 @@ async fn a_second_snapshot_leaves_the_one_that_is_installed() {
 async fn a_log_of_few_large_entries_is_shortened() {
     let large = v1::PurgeInodesEntry { inos: vec![u64::MAX; 20_000] };
     let body = Some(v1::log_entry::Body::PurgeInodes(large));
-    let data = v1::LogEntry { time_ns: 1, body }.encode_to_vec();
+    let data = v1::LogEntry { time_ns: 1, body, ..Default::default() }.encode_to_vec();
     let mut rig = Rig::new(Position::default(), |config| config.log_bytes = 1 << 20);
     for index in 0..40 {
         rig.receive(append(index, std::slice::from_ref(&data))).await;
