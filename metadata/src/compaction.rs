@@ -165,6 +165,26 @@ impl Look {
         Ok(())
     }
 
+    /// Whether more dead bytes go with these pieces than come: what is taken of a whole segment, of
+    /// which more is shown, is dead from then on. Else two segments take from each other for ever.
+    fn gains(&self, extents: &[v1::Extent]) -> bool {
+        let mut taken: BTreeMap<SegmentId, u64> = BTreeMap::new();
+        for e in extents {
+            *taken.entry(segment_of(e).unwrap_or_default()).or_default() += e.len;
+        }
+        let (mut go, mut come) = (0, 0);
+        for (id, bytes) in taken {
+            let Some(segment) = self.known.get(&id) else { continue };
+            let dead = segment.info.length.saturating_sub(segment.live_bytes);
+            match (bytes < segment.live_bytes, dead) {
+                (true, 0) => come += bytes,
+                // The rest of it is worth as much, or goes as well.
+                (_, dead) => go += dead,
+            }
+        }
+        go > come
+    }
+
     /// What is open becomes a part, if it is worth it.
     fn close(&mut self) -> StoreResult<()> {
         let open = std::mem::take(&mut self.open);
@@ -176,7 +196,7 @@ impl Look {
         // have all of it written again.
         let is_even = open.longest * 2 <= open.bytes;
         let scattered = places > 1 && is_even && places * BREAK >= open.bytes;
-        let frees = open.waste >= open.bytes.div_ceil(4);
+        let frees = open.waste >= open.bytes.div_ceil(4) && self.gains(&open.extents);
         if !(scattered || frees || open.narrow * 2 >= open.bytes) {
             return Ok(());
         }

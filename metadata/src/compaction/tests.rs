@@ -143,6 +143,29 @@ fn what_several_files_show_is_shared_still() {
     assert!(look(&memory, 6).parts.is_empty());
 }
 
+/// Two segments that cannot become one took from each other for ever.
+#[test]
+fn two_segments_do_not_take_from_each_other_for_ever() {
+    let memory = Memory::default();
+    for (seq, (at, blocks, pieces, seats)) in
+        (1..).zip([(136, 39, 1, 4), (301, 59, 2, 6), (157, 59, 2, 4)])
+    {
+        write(&memory, seq, at, blocks, pieces, seats);
+    }
+    let mut seq = 3;
+    let turns = (0..10).take_while(|_| write_again(&memory, look(&memory, 6), &mut seq, 6) > 0);
+    assert!(turns.count() < 4);
+}
+
+/// One segment whose pieces lie apart in the file.
+fn write(memory: &Memory, seq: u64, at: u64, blocks: u64, pieces: u64, seats: usize) {
+    let len = blocks * BLOCK;
+    let info = info(seq, len * pieces, seats);
+    let at = |i: u64| (at + i * (blocks + 7)) * BLOCK;
+    let all = (0..pieces).map(|i| piece(&info, at(i), i * len, len)).collect();
+    commit(memory, all, std::slice::from_ref(&info));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -156,12 +179,7 @@ proptest! {
         let mut seq = 0;
         for (at, blocks, pieces, seats) in writes {
             seq += 1;
-            // Pieces that lie apart share a segment.
-            let (len, pieces) = (blocks * BLOCK, pieces as u64);
-            let info = info(seq, len * pieces, seats);
-            let at = |i: u64| (at + i * (blocks + 7)) * BLOCK;
-            let all = (0..pieces).map(|i| piece(&info, at(i), i * len, len)).collect();
-            commit(&memory, all, std::slice::from_ref(&info));
+            write(&memory, seq, at, blocks, pieces as u64, seats);
         }
         let mut turns = 0;
         loop {
