@@ -52,49 +52,54 @@ struct Row {
 
 pub async fn run(args: Args) -> Result<()> {
     let mut group = Group::new(weft_net::tcp(), args.cluster.cluster.clone());
-    let mut after = 0;
-    let mut rows: Vec<Row> = Vec::new();
-    let mut newest_of_all = true;
+    let wanted = |event: &v1::Event| event.warning || !args.warnings;
     // Of those that are wanted, the newest.
-    let first = if args.warnings { KEPT } else { args.newest };
-    let (mut newest, mut begun) = (first, false);
+    let newest = if args.warnings { KEPT } else { args.newest };
+    let past = list(&mut group, 0, newest).await?;
+    let mut after = past.last().map_or(0, |event| event.number);
+    let mut rows: Vec<Row> = past.into_iter().filter(wanted).map(Row::from).collect();
+    rows.drain(..rows.len().saturating_sub(args.newest as usize));
+    if !args.follow {
+        return args
+            .output
+            .print(&rows, |rows| rows.iter().map(text).collect::<Vec<_>>().join("\n"));
+    }
     loop {
-        let asked = v1::ListEventsRequest { after, limit: 0, newest };
-        let listed = match group.call(asked).await {
-            Ok(listed) => listed,
-            // Whoever follows waits for the next leader.
-            Err(error) if begun && can_wait(error.kind) => {
-                sleep(LOOK_INTERVAL).await;
-                continue;
+        for row in rows.drain(..) {
+            match args.output.output {
+                Format::Json => say(&serde_json::to_string(&row)?)?,
+                Format::Text => say(&text(&row))?,
             }
+        }
+        sleep(LOOK_INTERVAL).await;
+        match list(&mut group, after, 0).await {
+            Ok(new) => {
+                after = new.last().map_or(after, |event| event.number);
+                rows.extend(new.into_iter().filter(wanted).map(Row::from));
+            }
+            // Until there is another leader.
+            Err(error) if can_wait(error.kind) => {}
             Err(error) => return Err(error.into()),
-        };
-        // What comes after the newest of the beginning.
-        (newest, begun) = (0, args.follow);
-        after = listed.events.last().map_or(after, |event| event.number);
-        let wanted = listed.events.into_iter().filter(|event| event.warning || !args.warnings);
-        rows.extend(wanted.map(Row::from));
-        if newest_of_all && !listed.more {
-            rows.drain(..rows.len().saturating_sub(args.newest as usize));
-            newest_of_all = false;
-        }
-        if args.follow && !newest_of_all {
-            for row in rows.drain(..) {
-                match args.output.output {
-                    Format::Json => say(&serde_json::to_string(&row)?)?,
-                    Format::Text => say(&text(&row))?,
-                }
-            }
-        }
-        if !listed.more && !args.follow {
-            return args
-                .output
-                .print(&rows, |rows| rows.iter().map(text).collect::<Vec<_>>().join("\n"));
-        }
-        if !listed.more {
-            sleep(LOOK_INTERVAL).await;
         }
     }
+}
+
+/// All events after this number; if not 0, only so many, the newest.
+async fn list(
+    group: &mut Group,
+    mut after: u64,
+    newest: u32,
+) -> Result<Vec<v1::Event>, weft_proto::Error> {
+    let mut events: Vec<v1::Event> = Vec::new();
+    let mut more = true;
+    while more {
+        let newest = if events.is_empty() { newest } else { 0 };
+        let listed = group.call(v1::ListEventsRequest { after, limit: 0, newest }).await?;
+        after = listed.events.last().map_or(after, |event| event.number);
+        more = listed.more && !listed.events.is_empty();
+        events.extend(listed.events);
+    }
+    Ok(events)
 }
 
 fn can_wait(kind: ErrorKind) -> bool {

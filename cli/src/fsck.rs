@@ -136,7 +136,8 @@ async fn check(fs: &Filesystem, args: &Args, tell: impl Fn(FsckProgress)) -> Res
         }
         now = next;
     }
-    let lost = match now.lost.is_empty() && now.lost_extents == 0 {
+    let shows_lost = now.findings.iter().any(|f| matches!(f, Finding::Lost(_)));
+    let lost = match !shows_lost && now.lost.is_empty() {
         true => Vec::new(),
         false => fs.files_of(&now.lost, &tell).await.unwrap_or_else(|error| {
             tracing::warn!("the files of which content is lost are not known: {error}");

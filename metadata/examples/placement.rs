@@ -28,9 +28,7 @@ fn measure(targets: u32) {
     let mut known: Vec<_> = (0..targets).map(|i| drive(i + 1, domain(i))).collect();
     println!("{targets} targets in {} nodes in {RACKS} racks, 8+2", RACKS * NODES);
     let mut groups = step(&known, &Vec::new(), profile, "the first groups");
-    let node: BTreeSet<u32> =
-        known.iter().filter(|c| c.domain == domain(0)).map(|c| c.target).collect();
-    uneven(&groups, &known, &node);
+    uneven(&groups, &known);
     // A drive is lost, and replaced.
     let lost = known.remove(0);
     groups = step(&known, &groups, profile, "a drive is lost");
@@ -41,9 +39,7 @@ fn measure(targets: u32) {
     let of_node: Vec<_> = known.iter().filter(|c| c.domain == gone).cloned().collect();
     known.retain(|c| c.domain != gone);
     groups = step(&known, &groups, profile, "a node is lost");
-    let node: BTreeSet<u32> =
-        known.iter().filter(|c| c.domain == known[0].domain).map(|c| c.target).collect();
-    uneven(&groups, &known, &node);
+    uneven(&groups, &known);
     for (n, rack) in ["rack-0", "rack-5"].into_iter().enumerate() {
         let more = (0..of_node.len() as u32).map(|i| {
             drive(targets + 2 + (n * of_node.len()) as u32 + i, format!("{rack}/new-{n}"))
@@ -51,7 +47,7 @@ fn measure(targets: u32) {
         known.extend(more);
     }
     groups = step(&known, &groups, profile, "two nodes are added");
-    uneven(&groups, &known, &node);
+    uneven(&groups, &known);
 }
 
 /// What comes after these groups; says what it took.
@@ -126,24 +122,42 @@ fn told(known: &[Candidate], old: &[Vec<u32>], new: &[Vec<u32>], made: usize) ->
     )
 }
 
-/// How uneven the loss of a node is for the others: each group that lost seats reads eight of those
-/// that are left.
-fn uneven(groups: &[Vec<u32>], known: &[Candidate], lost: &BTreeSet<u32>) {
-    let mut work: BTreeMap<u32, f64> = BTreeMap::new();
+/// How uneven the loss of a node is for the others, whichever it is: each group that lost seats
+/// reads eight of those that are left.
+fn uneven(groups: &[Vec<u32>], known: &[Candidate]) {
+    let nodes: BTreeSet<&str> = known.iter().map(|c| c.domain.as_str()).collect();
+    let each = nodes.into_iter().map(|node| {
+        let lost = known.iter().filter(|c| c.domain == node).map(|c| c.target).collect();
+        work_without(groups, &lost)
+    });
+    let (readers, most): (Vec<usize>, Vec<f64>) = each.unzip();
+    let worst = most.iter().copied().fold(0.0, f64::max);
+    let mean = most.iter().sum::<f64>() / most.len() as f64;
+    println!(
+        "  any one node is lost: {} to {} of {} targets read, the busiest {worst:.3} times the \
+         mean in the worst case, {mean:.3} on average",
+        readers.iter().min().unwrap_or(&0),
+        readers.iter().max().unwrap_or(&0),
+        known.len(),
+    );
+}
+
+/// How many read when these targets are lost, and how many times the mean the busiest does, each by
+/// its share of all seats.
+fn work_without(groups: &[Vec<u32>], lost: &BTreeSet<u32>) -> (usize, f64) {
+    let (mut work, mut seats) = (BTreeMap::<u32, f64>::new(), BTreeMap::<u32, f64>::new());
     for group in groups {
         let left = group.iter().filter(|t| !lost.contains(t));
         let gone = group.len() - left.clone().count();
         let each = (gone * 8) as f64 / (group.len() - gone) as f64;
-        left.for_each(|target| *work.entry(*target).or_default() += each);
+        for target in left {
+            *work.entry(*target).or_default() += each;
+            *seats.entry(*target).or_default() += 1.0;
+        }
     }
     work.retain(|_, work| *work > 0.0);
-    let mean = work.values().sum::<f64>() / work.len() as f64;
-    let most = work.values().copied().fold(0.0, f64::max);
-    println!(
-        "  a node of {} is lost: {} of {} others read, the busiest {:.3} times the mean",
-        lost.len(),
-        work.len(),
-        known.len() - lost.len(),
-        most / mean
-    );
+    seats.retain(|target, _| work.contains_key(target));
+    let mean = work.values().sum::<f64>() / seats.values().sum::<f64>();
+    let most = work.iter().map(|(target, work)| work / seats[target] / mean).fold(0.0, f64::max);
+    (work.len(), most)
 }

@@ -2,8 +2,6 @@
 //! the entry that brings it about, so that it is kept with that, and only if it was not refused.
 
 use crate::soft::targets::Targets;
-pub(crate) use crate::tables::events::cut;
-use crate::tables::events::{MAX_KIND, MAX_TEXT};
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 use v1::TargetState::{Down, Out, Up};
@@ -23,6 +21,9 @@ pub fn warning(kind: &str, text: String) -> v1::Event {
 
 /// Most events that one entry carries.
 const MAX_EVENTS: usize = 100;
+/// Longest texts, in bytes.
+const MAX_KIND: usize = 64;
+const MAX_TEXT: usize = 1024;
 
 /// As many, and as long, as an entry may carry.
 pub fn bound(events: &mut Vec<v1::Event>) {
@@ -35,6 +36,15 @@ pub fn bound(events: &mut Vec<v1::Event>) {
         event.kind = cut(&event.kind, MAX_KIND);
         event.text = cut(&event.text, MAX_TEXT);
     }
+}
+
+/// The beginning of a text, at most so many bytes.
+pub fn cut(text: &str, limit: usize) -> String {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
 }
 
 /// A target and where it is.
@@ -131,4 +141,21 @@ pub fn of_group(entry: &v1::ChangeMembersEntry) -> v1::Event {
         (new, ..) => format!("server {new} joins, and catches up"),
     };
     event("metadata-group", format!("the metadata group: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_carries_so_many_and_so_long() {
+        let long = "\u{20ac}".repeat(MAX_TEXT);
+        let mut events = vec![event("kind", long); MAX_EVENTS + 7];
+        bound(&mut events);
+        assert_eq!(events.len(), MAX_EVENTS + 1);
+        assert!(events[MAX_EVENTS].warning && events[MAX_EVENTS].text.contains(" 7 "));
+        // Whole characters.
+        assert_eq!(events[0].text.len(), MAX_TEXT / 3 * 3);
+        assert_eq!(cut("short", MAX_TEXT), "short");
+    }
 }

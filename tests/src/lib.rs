@@ -417,7 +417,14 @@ impl Cluster {
 
     /// Runs `weft fsck`; answers its exit success and its report.
     pub fn fsck(&self) -> Result<(bool, Value)> {
-        let out = weft(&["fsck", "--cluster", &self.address()?, "--output", "json"])?;
+        self.fsck_with(&[])
+    }
+
+    /// As [`Self::fsck`], with more arguments.
+    pub fn fsck_with(&self, more: &[&str]) -> Result<(bool, Value)> {
+        let address = self.address()?;
+        let args = [&["fsck", "--cluster", &address, "--output", "json"], more].concat();
+        let out = weft(&args)?;
         let report = serde_json::from_slice(&out.stdout)
             .with_context(|| format!("fsck printed {:?}", String::from_utf8_lossy(&out.stdout)))?;
         Ok((out.status.success(), report))

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::{Body, Identity, Peer, Peers};
 use weft_proto::{ChunkId, SegmentId, SessionId, v1};
-use weft_tests::{Cluster, data, path, weft, weft_ok};
+use weft_tests::{Cluster, data, path, weft_ok};
 
 /// Where the chunks of the cluster are.
 struct Drives(BTreeMap<u32, Arc<Peer>>);
@@ -66,15 +66,6 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
-fn fsck(cluster: &Cluster, more: &[&str]) -> Result<(bool, Value)> {
-    let address = cluster.address()?;
-    let args = [&["fsck", "--cluster", &address, "--output", "json"], more].concat();
-    let out = weft(&args)?;
-    let report = serde_json::from_slice(&out.stdout)
-        .with_context(|| String::from_utf8_lossy(&out.stderr).into_owned())?;
-    Ok((out.status.success(), report))
-}
-
 fn kinds(findings: &Value) -> Vec<String> {
     let all = findings.as_array().into_iter().flatten();
     let mut kinds: Vec<_> = all.filter_map(|f| Some(f["kind"].as_str()?.to_owned())).collect();
@@ -103,12 +94,12 @@ async fn what_is_wrong_on_targets_is_mended_or_said() -> Result<()> {
     drives.put(1, wrong.0, wrong.1 as usize + 4096).await?;
     let stray = SegmentId { session: SessionId(0x7fff), seq: 9 };
     drives.put(2, ChunkId { segment: stray, shard: 0 }, 8192).await?;
-    let (clean, found) = fsck(&cluster, &[])?;
+    let (clean, found) = cluster.fsck()?;
     ensure!(
         !clean && kinds(&found["findings"]) == ["leaked", "missing", "wrong_length"],
         "{found}"
     );
-    let (clean, mended) = fsck(&cluster, &["--repair"])?;
+    let (clean, mended) = cluster.fsck_with(&["--repair"])?;
     ensure!(clean && kinds(&mended["mended"]) == kinds(&found["findings"]), "{mended}");
     ensure!(kinds(&mended["findings"]).is_empty() && mended["lost_files"] == serde_json::json!([]));
     cluster.remount()?;
@@ -132,7 +123,7 @@ async fn what_is_wrong_on_targets_is_mended_or_said() -> Result<()> {
         }
     }
     ensure!(deleted == 3);
-    let (clean, said) = fsck(&cluster, &["--repair", "--patience", "3"])?;
+    let (clean, said) = cluster.fsck_with(&["--repair", "--patience", "3"])?;
     ensure!(!clean && kinds(&said["findings"]) == ["missing"; 3], "{said}");
     let files: Vec<_> = said["lost_files"].as_array().into_iter().flatten().collect();
     ensure!(files.len() == 1, "{said}");

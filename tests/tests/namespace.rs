@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use weft_proto::v1;
-use weft_tests::{Cluster, data, path, weft, weft_ok};
+use weft_tests::{Cluster, data, path, weft_ok};
 
 const INODE: u8 = 0x10;
 const DENTRY: u8 = 0x11;
@@ -107,15 +107,6 @@ impl State {
     }
 }
 
-fn fsck(cluster: &Cluster, more: &[&str]) -> Result<(bool, Value)> {
-    let address = cluster.address()?;
-    let args = [&["fsck", "--cluster", &address, "--output", "json"], more].concat();
-    let out = weft(&args)?;
-    let report = serde_json::from_slice(&out.stdout)
-        .with_context(|| String::from_utf8_lossy(&out.stderr).into_owned())?;
-    Ok((out.status.success(), report))
-}
-
 /// Kinds and texts.
 fn findings(of: &Value) -> Vec<(String, String)> {
     let text = |f: &Value, field: &str| f[field].as_str().unwrap_or_default().to_owned();
@@ -188,13 +179,13 @@ fn what_the_namespace_has_against_itself_is_mended() -> Result<()> {
     damage(&cluster, plant)?;
     cluster.start_again()?;
 
-    let (clean, found) = fsck(&cluster, &[])?;
+    let (clean, found) = cluster.fsck()?;
     let found = findings(&found["findings"]);
     ensure!(!clean && found.len() >= 9, "{found:#?}");
     // Somebody knows it as it is, and has it open.
     ensure!(fs::metadata(dir.join("links"))?.nlink() == 9 && fs::read_dir(&dir)?.count() > 0);
     let open = fs::File::open(dir.join("links"))?;
-    let (clean, mended) = fsck(&cluster, &["--repair"])?;
+    let (clean, mended) = cluster.fsck_with(&["--repair"])?;
     let left = findings(&mended["findings"]);
     ensure!(!clean && left.iter().all(|(kind, _)| kind == "lost") && left.len() == 1, "{left:#?}");
     ensure!(mended["lost_files"] == serde_json::json!(["/d/no-segment"]), "{mended}");

@@ -48,7 +48,6 @@ impl Filesystem {
         if namespace.lost_extents > 0 {
             report.findings.push(Finding::Lost(namespace.lost_extents));
         }
-        report.lost_extents = namespace.lost_extents;
         report.inodes = namespace.inodes;
         report.extents = namespace.extents;
         report.orphans = namespace.orphans;

@@ -104,8 +104,6 @@ pub struct FsckReport {
     /// Segments of which so few shards are whole, of those that could be listed, that their content
     /// cannot be made good.
     pub lost: BTreeSet<SegmentId>,
-    /// Extents of which metadata knows that their content is lost.
-    pub lost_extents: u64,
 }
 
 impl FsckReport {

@@ -18,10 +18,23 @@ pub(super) struct Extents {
     /// Covered bytes, inline bytes, end of the last.
     pub of: HashMap<u64, (u64, u64, u64)>,
     pub live: BTreeMap<SegmentId, u64>,
+    /// Live bytes that each segment counts, and its length.
+    segments: BTreeMap<SegmentId, (u64, u64)>,
     /// Bytes that segments account for and that are not shown: extents may be missing.
     pub missing: u64,
     /// Bytes that are shown of segments and that those do not account for.
     pub surplus: u64,
+}
+
+impl Extents {
+    /// What is shown of segments against what they account for.
+    fn compare(&mut self) {
+        for (id, (counted, _)) in &self.segments {
+            let live = self.live.get(id).copied().unwrap_or(0);
+            self.missing = self.missing.saturating_add(counted.saturating_sub(live));
+            self.surplus = self.surplus.saturating_add(live.saturating_sub(*counted));
+        }
+    }
 }
 
 /// What becomes of the extents of one content.
@@ -35,9 +48,6 @@ struct Changes {
 impl Changes {
     /// Only the first `kept` bytes of an extent are there.
     fn lose(&mut self, key: &[u8], content: InodeId, e: &v1::Extent, kept: u64, why: String) {
-        if self.extents.len() >= MAX_CHANGED {
-            return;
-        }
         self.why.push(format!("{why}; the rest of its content is lost"));
         let split = e.file_off + kept;
         if kept > 0 {
@@ -52,8 +62,7 @@ impl Changes {
 impl Check<'_> {
     pub(super) fn extents(&mut self) -> StoreResult<Extents> {
         let state = self.state;
-        self.note_malformed()?;
-        let mut extents = Extents::default();
+        let mut extents = Extents { segments: self.well_formed()?, ..Default::default() };
         let mut changes: BTreeMap<InodeId, Changes> = BTreeMap::new();
         // Segments that are shown and are garbage.
         let mut discarded: BTreeMap<SegmentId, v1::SegmentInfo> = BTreeMap::new();
@@ -70,6 +79,7 @@ impl Check<'_> {
             }
             // Which of them is right cannot be told.
             if e.file_off < sums.2 {
+                self.unsure += 1;
                 self.problem(format!("{told}: overlaps the one before"));
             }
             sums.0 = sums.0.saturating_add(e.len);
@@ -89,12 +99,23 @@ impl Check<'_> {
                     let id = part.id.map(SegmentId::from).unwrap_or_default();
                     let live = extents.live.entry(id).or_default();
                     *live = live.saturating_add(e.len);
-                    kept = self.within(&told, &e, (id, part.off), &mut discarded)?;
+                    kept = match extents.segments.get(&id) {
+                        Some((_, length)) if part.off.saturating_add(e.len) <= *length => None,
+                        Some((_, length)) => {
+                            let why = format!("{told}: not within segment {id}");
+                            Some((length.saturating_sub(part.off), why))
+                        }
+                        None => self.without(&told, id, &mut discarded)?,
+                    };
                 }
                 None => self.report.lost_extents += 1,
             }
             if let Some((kept, why)) = kept.filter(|_| fits) {
-                changes.entry(content).or_default().lose(key, content, &e, kept, why);
+                let of_content = changes.entry(content).or_default();
+                match of_content.extents.len() < MAX_CHANGED {
+                    true => of_content.lose(key, content, &e, kept, why),
+                    false => self.problem(why),
+                }
             }
             Ok(true)
         })?;
@@ -107,44 +128,38 @@ impl Check<'_> {
                 draft.put(schema::segment(id), &Segment { info, live_bytes })
             })?;
         }
-        self.compare(&mut extents)?;
+        extents.compare();
         Ok(extents)
     }
 
-    /// Whether a segment has what an extent shows of it from `off` on; if not, how much of that it
-    /// has, and why not more.
-    fn within(
+    /// What is left of an extent of a segment that is not committed: it is garbage, and comes back;
+    /// or nothing, and why.
+    fn without(
         &mut self,
         told: &str,
-        e: &v1::Extent,
-        (id, off): (SegmentId, u64),
+        id: SegmentId,
         discarded: &mut BTreeMap<SegmentId, v1::SegmentInfo>,
     ) -> StoreResult<Option<(u64, String)>> {
-        let segment: Option<Segment> = self.state.load(&schema::segment(id))?;
-        let garbage: Option<v1::SegmentInfo> = self.state.load(&schema::garbage(id))?;
-        match (segment.map(|s| s.info), garbage) {
-            // What that is the check of segments says.
-            (Some(info), _) | (None, Some(info)) if !schema::is_of(&info, id) => {}
-            (Some(info), _) if off.saturating_add(e.len) > info.length => {
-                let kept = info.length.saturating_sub(off);
-                return Ok(Some((kept, format!("{told}: not within segment {id}"))));
-            }
-            (Some(_), _) => {}
-            (None, Some(info)) => drop(discarded.insert(id, info)),
-            // Its record may be the one that lies in the wrong place.
-            (None, None) if self.malformed > 0 => {
-                self.problem(format!("{told}: there is no segment {id}"));
-            }
-            (None, None) => return Ok(Some((0, format!("{told}: there is no segment {id}")))),
+        let why = format!("{told}: there is no segment {id}");
+        match self.state.load::<v1::SegmentInfo>(&schema::garbage(id))? {
+            Some(info) if schema::is_of(&info, id) => drop(discarded.insert(id, info)),
+            // Its record may be one of those.
+            _ if self.malformed > 0 => self.problem(why),
+            _ => return Ok(Some((0, why))),
         }
         Ok(None)
     }
 
-    /// Counts records of segments that may be those of others.
-    fn note_malformed(&mut self) -> StoreResult<()> {
+    /// The committed segments. Records that may be those of others are left out, and counted.
+    fn well_formed(&mut self) -> StoreResult<BTreeMap<SegmentId, (u64, u64)>> {
         let state = self.state;
+        let mut segments = BTreeMap::new();
         state.records(schema::all(Tag::Segment), |key, s: Segment| {
-            self.malformed += u64::from(!schema::is_of(&s.info, schema::segment_of(key)?));
+            let id = schema::segment_of(key)?;
+            match schema::is_of(&s.info, id) {
+                true => drop(segments.insert(id, (s.live_bytes, s.info.length))),
+                false => self.malformed += 1,
+            }
             Ok(true)
         })?;
         state.records(schema::all(Tag::Garbage), |key, info: v1::SegmentInfo| {
@@ -152,22 +167,7 @@ impl Check<'_> {
             Ok(true)
         })?;
         self.unsure += self.malformed;
-        Ok(())
-    }
-
-    /// What is shown of segments against what they account for.
-    fn compare(&self, extents: &mut Extents) -> StoreResult<()> {
-        self.state.records(schema::all(Tag::Segment), |key, s: Segment| {
-            let id = schema::segment_of(key)?;
-            if schema::is_of(&s.info, id) {
-                let live = extents.live.get(&id).copied().unwrap_or(0);
-                let missing = s.live_bytes.saturating_sub(live);
-                let surplus = live.saturating_sub(s.live_bytes);
-                extents.missing = extents.missing.saturating_add(missing);
-                extents.surplus = extents.surplus.saturating_add(surplus);
-            }
-            Ok(true)
-        })
+        Ok(segments)
     }
 
     /// Changes of a file's content, under a new version of it.

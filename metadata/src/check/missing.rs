@@ -14,6 +14,7 @@ use weft_proto::{InodeId, Layout, Profile, v1};
 
 /// The version of content that is put together anew: behind all that clients may know.
 const REMADE: u64 = 1 << 40;
+
 impl Check<'_> {
     /// A record that calls itself another inode is that of the other, if it was made when that was,
     /// or is of another kind than the names say; else its number is wrong.

@@ -56,8 +56,9 @@ impl<'a> Draft<'a> {
     pub fn done(self, what: &str) -> Option<Mend> {
         let Self { fix, inos, .. } = self;
         let changes = fix.records.iter().any(|r| r.was != r.is);
-        let counts = v1::mend_entry::Fix { records: Vec::new(), ..fix.clone() } != Fix::default();
-        (changes || counts).then(|| Mend { what: what.to_owned(), fix, inos })
+        let numbers = (fix.inodes, fix.last_inode, fix.last_pg) != (0, 0, 0);
+        let others = fix.found.is_some() || numbers || !fix.groups.is_empty();
+        (changes || others).then(|| Mend { what: what.to_owned(), fix, inos })
     }
 
     fn record(

@@ -92,6 +92,20 @@ pub(super) fn problems(state: &dyn Read) -> Vec<String> {
     }
 }
 
+/// All records with these tags.
+pub(super) fn keys(state: &dyn Read, tags: &[Tag]) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    for tag in tags {
+        let (from, to) = schema::all(*tag);
+        let scanned = state.scan(&from, &to, &mut |key, _| {
+            keys.push(key.to_vec());
+            Ok(true)
+        });
+        scanned.unwrap();
+    }
+    keys
+}
+
 #[test]
 fn a_missing_record_is_noticed() {
     let memory = rich();
@@ -111,13 +125,7 @@ fn a_missing_record_is_noticed() {
         Tag::Session,
     ];
     for tag in watched {
-        let (from, to) = schema::all(tag);
-        let mut keys = Vec::new();
-        let scanned = state.scan(&from, &to, &mut |key, _| {
-            keys.push(key.to_vec());
-            Ok(true)
-        });
-        scanned.unwrap();
+        let keys = keys(&*state, &[tag]);
         assert!(!keys.is_empty(), "no {tag:?}");
         for key in keys {
             let mut tx = Txn::new(&*state);

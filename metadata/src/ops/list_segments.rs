@@ -52,7 +52,7 @@ fn committed(state: &dyn Read, after: Option<SegmentId>, limit: usize) -> StoreR
     state.records(range, |key, s: Segment| {
         let id = schema::segment_of(key)?;
         // The check of the namespace tells of one that is another's.
-        if s.info.id.map(SegmentId::from) == Some(id) {
+        if schema::is_named(&s.info, id) {
             let (segment, live_bytes) = (Some(s.info), s.live_bytes);
             items.push((id, Item { segment, live_bytes, garbage: false }));
         }
@@ -66,7 +66,7 @@ fn garbage(state: &dyn Read, after: Option<SegmentId>, limit: usize) -> StoreRes
     let range = range(Tag::Garbage, after.map(schema::garbage));
     state.records(range, |key, info: v1::SegmentInfo| {
         let id = schema::segment_of(key)?;
-        if info.id.map(SegmentId::from) == Some(id) {
+        if schema::is_named(&info, id) {
             items.push((id, Item { segment: Some(info), live_bytes: 0, garbage: true }));
         }
         Ok(items.len() < limit)

@@ -5,7 +5,7 @@ use super::domains::Domains;
 use super::quota::{overloads, quotas};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use weft_proto::Profile;
 
 /// A seat that nobody has.
@@ -15,6 +15,11 @@ pub(super) const TOLERANCE: f64 = 1.5;
 /// Swaps tried per seat to even out the pairs, and in all.
 const TRIES_PER_SEAT: usize = 128;
 const MAX_TRIES: usize = 6 << 20;
+/// A target and a domain that share so many times more groups than on average share too many, where
+/// that is a group or more; swaps tried for each such two at a time, and per seat in all.
+const TOO_MANY: f64 = 1.09;
+const TRIES_PER_PAIR: usize = 64;
+const PARTING_TRIES_PER_SEAT: usize = 64;
 /// Targets that are compared for a seat.
 const COMPARED: usize = 64;
 /// With more targets, pairs of them are too many to be counted; pairs of a target and a domain are
@@ -109,8 +114,10 @@ impl Search {
         self.level();
         let tries = (self.given.len() * TRIES_PER_SEAT).min(MAX_TRIES);
         for _ in 0..tries {
-            self.try_swap();
+            let any = (self.any_given(), self.any_given());
+            self.try_swap(any.0, any.1);
         }
+        self.part_the_closest();
         // Who has swapped may sit elsewhere now: the next search is to find nothing.
         self.level();
         self.groups
@@ -202,17 +209,26 @@ impl Search {
 
     /// A seat that the target should have in the place of one that has more than enough.
     fn giver(&mut self, taker: usize) -> Option<(usize, usize)> {
-        for passed in (0..).step_by(COMPARED) {
-            let givers: Vec<usize> = self.givers(taker).skip(passed).take(COMPARED).collect();
-            if givers.is_empty() {
+        let first: Vec<_> = self.givers(taker).take(COMPARED).collect();
+        // Where groups have all seats in a rack that they may have there, only those of the same
+        // rack can give: to ask all others before takes long where there are many.
+        let near = |&giver: &usize| self.domains.at(0, giver) == self.domains.at(0, taker);
+        let near = self.givers(taker).filter(near).filter(|&giver| self.excess(giver) > 0.0);
+        let near: Vec<_> = near.take(COMPARED).collect();
+        let mut found = self.first_of(first, taker).or_else(|| self.first_of(near, taker));
+        for passed in (COMPARED..).step_by(COMPARED) {
+            let givers: Vec<_> = self.givers(taker).skip(passed).take(COMPARED).collect();
+            if found.is_some() || givers.is_empty() {
                 break;
             }
-            let found = givers.into_iter().find_map(|giver| self.best_of(giver, taker));
-            if found.is_some() {
-                return found;
-            }
+            found = self.first_of(givers, taker);
         }
-        None
+        found
+    }
+
+    /// The best seat of the first of these that can give one to the target.
+    fn first_of(&mut self, givers: Vec<usize>, taker: usize) -> Option<(usize, usize)> {
+        givers.into_iter().find_map(|giver| self.best_of(giver, taker))
     }
 
     /// Those that should give a seat to this target, the one with most first: else the two would be
@@ -254,11 +270,65 @@ impl Search {
         uneven
     }
 
-    /// Exchanges two that were given seats here, if that makes domains no worse and the pairs more
-    /// even.
-    fn try_swap(&mut self) {
-        let mut any = || self.given[self.rng.random_range(0..self.given.len())];
-        let ((x, i), (y, j)) = (any(), any());
+    fn any_given(&mut self) -> (usize, usize) {
+        self.given[self.rng.random_range(0..self.given.len())]
+    }
+
+    /// Looks for swaps for those that share too many groups: who is furthest off is who a rebuild
+    /// waits for, and swaps at random seldom come upon it.
+    fn part_the_closest(&mut self) {
+        let mut given: HashMap<usize, Vec<(usize, usize)>> = HashMap::new();
+        for &(group, seat) in &self.given {
+            let target = self.groups[group][seat];
+            given.entry(self.domains.at(0, target)).or_default().push((group, seat));
+        }
+        let is_given: HashSet<(usize, usize)> = self.given.iter().copied().collect();
+        let mut tries = (self.given.len() * PARTING_TRIES_PER_SEAT).min(MAX_TRIES);
+        for at in 0..self.shared.len() {
+            let (mut found, mut before) = (self.shared[at].too_many(), usize::MAX);
+            while found.len() < before {
+                before = found.len();
+                for (domain, target) in found {
+                    let seats = self.meet(at, domain, target);
+                    let seats: Vec<_> =
+                        seats.into_iter().filter(|s| is_given.contains(s)).collect();
+                    for _ in 0..TRIES_PER_PAIR {
+                        let too_many = self.shared[at].are_too_many(domain, target);
+                        if seats.is_empty() || tries == 0 || !too_many {
+                            break;
+                        }
+                        tries -= 1;
+                        let one = seats[self.rng.random_range(0..seats.len())];
+                        // Of the same rack: the others of the group seldom have room for another.
+                        let rack = self.domains.at(0, self.groups[one.0][one.1]);
+                        let others = &given[&rack];
+                        let other = others[self.rng.random_range(0..others.len())];
+                        self.try_swap(one, other);
+                    }
+                }
+                found = self.shared[at].too_many();
+            }
+        }
+    }
+
+    /// The seats of a target and of a domain in the groups that they share.
+    fn meet(&self, at: usize, domain: usize, target: usize) -> Vec<(usize, usize)> {
+        let level = self.shared[at].level;
+        let is_of = |t: usize| t != NOBODY && self.domains.at(level, t) == domain;
+        let mut seats = Vec::new();
+        for &group in &self.sits_in[target] {
+            let members = &self.groups[group];
+            if members.iter().any(|&t| is_of(t)) {
+                let part = |seat: &usize| members[*seat] == target || is_of(members[*seat]);
+                seats.extend((0..self.width).filter(part).map(|seat| (group, seat)));
+            }
+        }
+        seats
+    }
+
+    /// Exchanges who has these seats, both given here, if that makes domains no worse and the pairs
+    /// more even.
+    fn try_swap(&mut self, (x, i): (usize, usize), (y, j): (usize, usize)) {
         let (a, b) = (self.groups[x][i], self.groups[y][j]);
         if x == y || self.groups[x].contains(&b) || self.groups[y].contains(&a) {
             return;
@@ -315,6 +385,18 @@ impl Shared {
     /// How often a target shares a group with the domain of another.
     fn of(&self, domains: &Domains, other: usize, target: usize) -> u16 {
         self.counts[domains.at(self.level, other) * self.targets + target]
+    }
+
+    /// A domain and a target that share too many groups.
+    fn too_many(&self) -> Vec<(usize, usize)> {
+        let all = (0..self.of_domain.len()).flat_map(|d| (0..self.targets).map(move |t| (d, t)));
+        all.filter(|&(domain, target)| self.are_too_many(domain, target)).collect()
+    }
+
+    fn are_too_many(&self, domain: usize, target: usize) -> bool {
+        let mean = self.per_quota[target] * self.of_domain[domain];
+        let count = f64::from(self.counts[domain * self.targets + target]);
+        count > mean * TOO_MANY && mean * (TOO_MANY - 1.0) >= 1.0
     }
 
     /// Two share one group more, or less. Answers how much less even that is.

@@ -226,13 +226,17 @@ fn rebuild(groups: &[Vec<u32>], known: &[Candidate], lost: &BTreeSet<u32>, k: us
 fn a_lost_node_is_rebuilt_by_all_others_alike_and_growth_moves_what_it_must() {
     let (mut known, profile) = (cluster(10, 4, 25), Profile::ec(8, 2).unwrap());
     let groups = generate(&known, profile, 7);
-    let lost: BTreeSet<u32> = known[..25].iter().map(|c| c.target).collect();
-    // Each group has one seat in each rack: those of the lost node's share none with it.
+    // Whichever node is lost. Each group has one seat in each rack: those of the lost node's share
+    // none with it.
     let uneven = |groups: &[Vec<u32>], known: &[Candidate], others: usize| {
-        let work: Vec<f64> = rebuild(groups, known, &lost, 8);
-        let work: Vec<f64> = work.into_iter().filter(|w| *w > 0.0).collect();
-        assert_eq!(work.len(), others);
-        work.iter().copied().fold(0.0, f64::max) * others as f64 / work.iter().sum::<f64>()
+        let without = |node: &[Candidate]| {
+            let lost: BTreeSet<u32> = node.iter().map(|c| c.target).collect();
+            let work: Vec<f64> = rebuild(groups, known, &lost, 8);
+            let work: Vec<f64> = work.into_iter().filter(|w| *w > 0.0).collect();
+            assert_eq!(work.len(), others);
+            work.iter().copied().fold(0.0, f64::max) * others as f64 / work.iter().sum::<f64>()
+        };
+        known[..1000].chunks(25).map(without).fold(0.0, f64::max)
     };
     let before = uneven(&groups, &known, 900);
     assert!(before <= 1.1, "{before}");
@@ -244,7 +248,8 @@ fn a_lost_node_is_rebuilt_by_all_others_alike_and_growth_moves_what_it_must() {
     let loads = loads(&after);
     let new: usize = (2000..2250).map(|t| loads[&t]).sum();
     assert!(moved * 100 <= new * 105, "{moved} seats moved for {new}");
-    // Nothing but the seats that have to move was free to be chosen.
+    // Nothing but the seats that have to move was free to be chosen, and a target shares sixteen
+    // groups with a node.
     let after = uneven(&after, &known, 1125);
-    assert!(after <= 1.15, "{after}");
+    assert!(after <= 1.2, "{after}");
 }

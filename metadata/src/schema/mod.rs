@@ -333,9 +333,14 @@ pub(crate) fn segment_of(key: &[u8]) -> StoreResult<SegmentId> {
     Ok(SegmentId { session: SessionId(number_at(key, HEAD)?), seq: number_at(key, HEAD + 8)? })
 }
 
-/// Whether a segment's record is one of this segment, and well formed.
+/// Whether the record that lies at a segment's key is that segment's.
+pub(crate) fn is_named(info: &v1::SegmentInfo, id: SegmentId) -> bool {
+    info.id.map(SegmentId::from) == Some(id)
+}
+
+/// As [`is_named`], and well formed.
 pub(crate) fn is_of(info: &v1::SegmentInfo, id: SegmentId) -> bool {
-    info.id.map(SegmentId::from) == Some(id) && info.geometry().is_ok()
+    is_named(info, id) && info.geometry().is_ok()
 }
 
 /// Decodes a record; `key` is for the error, which stops the replica.

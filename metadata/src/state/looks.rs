@@ -21,7 +21,7 @@ impl StateMachine {
             let listed = self.store.view(|s| {
                 s.records((from, to), |key, info: v1::SegmentInfo| {
                     let id = schema::segment_of(key)?;
-                    items.extend((info.id.map(SegmentId::from) == Some(id)).then_some(info));
+                    items.extend(schema::is_named(&info, id).then_some(info));
                     Ok(items.len() < limit)
                 })
             });

@@ -545,7 +545,7 @@ fn business(s: &dyn Read, id: SegmentId) -> StoreResult<Business> {
         return Ok(if s.has_session(id.session)? { Business::Unknown } else { Business::Dead });
     };
     // Of the record of another nothing follows.
-    if info.id.map(SegmentId::from) != Some(id) {
+    if !schema::is_named(&info, id) {
         return Ok(Business::Unknown);
     }
     let Some(group) = s.load::<schema::Group>(&schema::group(info.pg))? else {

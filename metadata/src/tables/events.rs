@@ -10,9 +10,6 @@ use weft_proto::v1;
 pub(crate) const KEPT: u64 = 10_000;
 /// The number of the last one, by this name.
 const LAST: &str = "last_event";
-/// Longest texts, in bytes.
-pub(crate) const MAX_KIND: usize = 64;
-pub(crate) const MAX_TEXT: usize = 1024;
 
 /// Keeps events of an entry of this time.
 pub(crate) fn keep(tx: &mut Txn<'_>, events: &[v1::Event], time_ns: i64) -> StoreResult<()> {
@@ -22,25 +19,13 @@ pub(crate) fn keep(tx: &mut Txn<'_>, events: &[v1::Event], time_ns: i64) -> Stor
     let mut last = tx.state().number(LAST)?.unwrap_or(0);
     for event in events {
         last += 1;
-        let (kind, text) = (cut(&event.kind, MAX_KIND), cut(&event.text, MAX_TEXT));
-        let warning = event.warning;
-        let kept = v1::Event { number: last, time_ns, warning, kind, text };
-        tx.put(schema::event(last), &kept);
+        tx.put(schema::event(last), &v1::Event { number: last, time_ns, ..event.clone() });
         if let Some(old) = last.checked_sub(KEPT) {
             tx.delete(schema::event(old));
         }
     }
     tx.put_number(LAST, last);
     Ok(())
-}
-
-/// The beginning of a text, at most so many bytes.
-pub(crate) fn cut(text: &str, limit: usize) -> String {
-    let mut end = text.len().min(limit);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }
 
 /// Events after this number, at most `limit`; with `newest`, of these only so many, the newest.
@@ -66,4 +51,36 @@ pub(crate) fn list(
         Ok(!more)
     })?;
     Ok((events, more))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Memory;
+
+    #[test]
+    fn the_newest_are_kept_and_listed_in_pages() {
+        let memory = Memory::default();
+        let base = memory.snapshot();
+        let mut tx = Txn::new(&*base);
+        for entry in 0..(KEPT + 6) / 2 {
+            let event = |n| v1::Event { text: format!("{entry} {n}"), ..Default::default() };
+            keep(&mut tx, &[event(0), event(1)], entry as i64).unwrap();
+        }
+        let list = |after, limit, newest| {
+            let (events, more) = list(tx.state(), after, limit, newest).unwrap();
+            let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
+            (numbers, more)
+        };
+        let last = KEPT + 6;
+        // The first six are gone.
+        assert_eq!(list(0, 2, 0), (vec![7, 8], true));
+        assert_eq!(list(8, 1, 0), (vec![9], true));
+        assert_eq!(list(0, 20_000, 0).0.len() as u64, KEPT);
+        assert_eq!(list(0, 10, 3), (vec![last - 2, last - 1, last], false));
+        assert_eq!(list(last - 1, 10, 3), (vec![last], false));
+        assert_eq!(list(last, 10, 0), (vec![], false));
+        let (events, _) = super::list(tx.state(), last - 1, 1, 0).unwrap();
+        assert_eq!((events[0].time_ns, &events[0].text[..]), (5002, "5002 1"));
+    }
 }
