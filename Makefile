@@ -66,8 +66,8 @@ PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
 test-upgrade: setup
 	@WEFT_PREVIOUS=$$(scripts/previous '$(PREVIOUS)') && export WEFT_PREVIOUS && \
 	$(CARGO) test --release --locked --workspace --no-run && \
-	scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace --test takeover -- \
-		a_cluster_of_the_version_before
+	scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace --test takeover \
+		--test replacement -- a_cluster_of_the_version_before everything_is_replaced
 
 check:
 	$(CARGO) fmt --all --check

@@ -3,8 +3,9 @@
 //!
 //! Each of these is followed by a pause of so many times as long as it took. The factor follows
 //! what who reads and writes here waits: as long as requests take no longer than they do when
-//! nothing is made, it is halved each time; when they take half as long again, it is doubled. Where
-//! nobody else asks for anything there is no pause.
+//! nothing is made, it is halved each time; when they take a third longer, it is doubled. Where
+//! nobody else asks for anything there is no pause, and several chunks are made at a time; else one
+//! is.
 
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -18,7 +19,7 @@ const MAX_FACTOR: f64 = 16.0;
 /// Others are at work if one of them has been heard within this.
 const QUIET_AFTER: Duration = Duration::from_millis(200);
 /// Requests take too long at so many times what they take otherwise, or less than this longer.
-const TOO_LONG: f64 = 1.5;
+const TOO_LONG: f64 = 1.3;
 const TOLERANCE: Duration = Duration::from_micros(200);
 /// No pause is longer.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -56,10 +57,15 @@ impl Pace {
         Making(self)
     }
 
+    /// Whether somebody else has asked for something just now.
+    pub fn is_shared(&self) -> bool {
+        self.0.lock().is_shared()
+    }
+
     /// How long to wait after a chunk that took so long.
     pub fn pause(&self, took: Duration) -> Duration {
         let state = &mut *self.0.lock();
-        if state.last_request.is_none_or(|at| at.elapsed() > QUIET_AFTER) {
+        if !state.is_shared() {
             // Nothing was learnt that holds for who comes next.
             (state.beside, state.factor) = (None, 0.0);
             return Duration::ZERO;
@@ -76,6 +82,12 @@ impl Pace {
             false => 0.0,
         };
         took.mul_f64(state.factor).min(MAX_PAUSE)
+    }
+}
+
+impl State {
+    fn is_shared(&self) -> bool {
+        self.last_request.is_some_and(|at| at.elapsed() <= QUIET_AFTER)
     }
 }
 
@@ -96,6 +108,7 @@ mod tests {
     async fn who_suffers_gets_room_and_who_does_not_keeps_nothing_back() {
         let pace = Pace::default();
         assert_eq!(pace.pause(10 * MS), Duration::ZERO, "nobody asks for anything");
+        assert!(!pace.is_shared());
         (0..50).for_each(|_| pace.note_request(MS));
         let made = pace.making();
         (0..50).for_each(|_| pace.note_request(MS));
@@ -111,7 +124,9 @@ mod tests {
         drop(made);
         (0..50).for_each(|_| pace.note_request(4 * MS));
         assert_eq!(pace.pause(10 * MS), Duration::ZERO, "they are slow without us");
+        assert!(pace.is_shared());
         advance(QUIET_AFTER * 2).await;
         assert_eq!(pace.pause(10 * MS), Duration::ZERO);
+        assert!(!pace.is_shared());
     }
 }

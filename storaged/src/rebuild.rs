@@ -55,6 +55,8 @@ pub(crate) struct Rebuilder {
     placing: parking_lot::Mutex<BTreeMap<TargetId, Arc<RwLock<()>>>>,
     pub(super) making: Semaphore,
     pub pace: Pace,
+    /// Who makes a chunk while others use the targets here.
+    alone: Mutex<()>,
     /// How many of the bytes that were read from other targets were told.
     told_bytes: AtomicU64,
     following: AbortHandle,
@@ -92,6 +94,7 @@ impl Rebuilder {
             placing: parking_lot::Mutex::default(),
             making: Semaphore::new(MAX_MAKING),
             pace: Pace::default(),
+            alone: Mutex::default(),
             told_bytes: AtomicU64::new(0),
             following,
         })
@@ -196,6 +199,12 @@ impl Rebuilder {
         let begin_by = deadline.checked_sub(MARGIN).unwrap_or(deadline);
         let permit = timeout_at(begin_by, self.making.acquire()).await.map_err(|_| late())?;
         let _permit = permit.map_err(|_| ending())?;
+        // While others use the targets here, one is made at a time: many at once would be a burst
+        // that whoever comes just then waits for.
+        let alone = match self.pace.is_shared() {
+            true => Some(timeout_at(begin_by, self.alone.lock()).await.map_err(|_| late())?),
+            false => None,
+        };
         self.check(&engine, deadline)?;
         let (begun, making) = (Instant::now(), self.pace.making());
         let data = self.segments.rebuild(&segment, shard, is_another, deadline).await?;
@@ -224,6 +233,7 @@ impl Rebuilder {
         drop(making);
         let pause = self.pace.pause(begun.elapsed());
         sleep_until((Instant::now() + pause).min(begin_by)).await;
+        drop(alone);
         Ok(bytes)
     }
 

@@ -12,8 +12,13 @@
 pub mod data;
 pub mod drive;
 pub mod fsx;
+pub mod load;
 pub mod model;
+mod paused;
+pub mod server;
 pub mod sim;
+
+pub use paused::Paused;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -23,7 +28,6 @@ use std::ffi::CString;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -276,17 +280,14 @@ impl Cluster {
 
     /// Has the process that serves a mount stand still.
     pub fn pause_mount(&self, at: &Path) -> Result<Paused> {
-        let at = at.canonicalize()?;
-        let status = self.status()?;
-        let mounts = status["mounts"].as_array().context("status lists no mounts")?;
-        let mount = mounts.iter().find(|m| m["path"].as_str().map(Path::new) == Some(&at));
-        Paused::all([mount.with_context(|| format!("{} is not in {status}", at.display()))?])
+        Paused::all(vec![self.pid_of_mount(at)?.as_raw()])
     }
 
     /// Has the metadata group stand still.
     pub fn pause_metadata(&self) -> Result<Paused> {
         let status = self.status()?;
-        Paused::all(status["metadata"].as_array().context("status lists no metadata servers")?)
+        let servers = status["metadata"].as_array().context("status lists no metadata servers")?;
+        Paused::all(servers.iter().map(pid).collect::<Result<_>>()?)
     }
 
     /// Kills every process of the cluster at once, the mounts' too.
@@ -535,45 +536,6 @@ fn pid(process: &Value) -> Result<i32> {
         .and_then(|p| i32::try_from(p).ok())
         .filter(|&p| p > 1)
         .with_context(|| format!("no pid in {process}"))
-}
-
-/// Processes that stand still until this is dropped, or for five minutes: a mount that stands still
-/// hangs whoever looks at the processes that use it, and also what ends with a file open there or
-/// starts another program.
-pub struct Paused(Child);
-
-impl Paused {
-    fn all<'a>(processes: impl IntoIterator<Item = &'a Value>) -> Result<Self> {
-        let pids = processes.into_iter().map(pid).collect::<Result<Vec<_>>>()?;
-        let pids: Vec<_> = pids.iter().map(i32::to_string).collect();
-        let resumes = Command::new("sh")
-            .args([
-                "-c",
-                "kill -STOP \"$@\"; echo; timeout 300 head -c 1; kill -CONT \"$@\"",
-                "resume",
-            ])
-            .args(pids)
-            // What ends the test's group does not end it.
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut paused = Self(resumes);
-        let said = paused.0.stdout.as_mut().context("no output")?.read(&mut [0])?;
-        ensure!(said == 1, "processes cannot be paused");
-        Ok(paused)
-    }
-}
-
-impl Drop for Paused {
-    fn drop(&mut self) {
-        // Not by the end of input: a program that this process starts may hold a copy until it has
-        // begun.
-        if let Some(mut stdin) = self.0.stdin.take() {
-            let _ = stdin.write_all(b"\n");
-        }
-        let _ = self.0.wait();
-    }
 }
 
 fn kill_hard(pid: i32) -> Result<()> {

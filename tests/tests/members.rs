@@ -6,56 +6,14 @@
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use weft_tests::{Cluster, eventually, path, weft_binary, weft_ok};
+use weft_tests::server::replace_metadata;
+use weft_tests::{Cluster, eventually, path, weft_ok};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A metadata server that `weft dev` knows nothing of; ends with the test.
-struct Server {
-    id: u64,
-    address: String,
-    process: Child,
-}
-
-impl Server {
-    /// Starts one with an empty folder, which knows of the group where to ask.
-    fn start(cluster: &Cluster, id: u64, ask: &str) -> Result<Self> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?.to_string();
-        drop(listener);
-        let folder = cluster.scratch(&format!("metadata-{id}"))?;
-        let log = File::create(cluster.dir().join("log").join(format!("metadata-{id}.log")))?;
-        let mut command = Command::new(weft_binary());
-        command
-            .args(["metadata", "--id", &id.to_string(), "--data-dir", path(&folder)])
-            .args(["--peer", &format!("{id}={address}"), "--peer", &format!("1={ask}")])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        // SAFETY: one system call, which takes no memory.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
-        let process = command.spawn().context("start a metadata server")?;
-        Ok(Self { id, address, process })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 /// Works like a program that cannot bear an error: writes, syncs, reads back, renames, locks.
 /// Answers how often, and how long the slowest round took.
@@ -101,11 +59,10 @@ fn three_metadata_servers_are_replaced_under_load() -> Result<()> {
     let cluster = Cluster::start()?;
     let dir = cluster.mnt().join("work");
     fs::create_dir(&dir)?;
-    let seeds = cluster.address()?;
     let ended = AtomicBool::new(false);
     let servers = thread::scope(|scope| {
         let load = scope.spawn(|| use_it(&dir, &ended));
-        let replaced = replace_all(&cluster, &seeds);
+        let replaced = replace_metadata(&cluster);
         ended.store(true, Ordering::Release);
         let (rounds, slowest) = load.join().expect("the load does not panic")?;
         let servers = replaced?;
@@ -132,22 +89,4 @@ fn three_metadata_servers_are_replaced_under_load() -> Result<()> {
     weft_ok(&["mount", "--cluster", &cluster_now, path(cluster.mnt())])?;
     ensure!(fs::read_to_string(dir.join("last"))? == "after all");
     Ok(())
-}
-
-fn replace_all(cluster: &Cluster, seeds: &str) -> Result<Vec<Server>> {
-    let mut servers: Vec<Server> = Vec::new();
-    let mut ask = seeds.split(',').next().context("no server is known")?.to_owned();
-    for old in 1..=3u64 {
-        let server = Server::start(cluster, old + 3, &ask)?;
-        let (id, replaced) = (server.id.to_string(), old.to_string());
-        let known = format!("{seeds},{ask}");
-        weft_ok(&["metadata", "replace", &replaced, &id, &server.address, "--cluster", &known])?;
-        ask = server.address.clone();
-        servers.push(server);
-        eventually(PATIENCE, "the old server has ended", || {
-            let status = cluster.status().ok()?;
-            status["metadata"][old as usize - 1]["pid"].is_null().then_some(())
-        })?;
-    }
-    Ok(servers)
 }

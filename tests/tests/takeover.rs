@@ -5,74 +5,18 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use weft_proto::v1;
+use weft_tests::load::{Load, Program};
 use weft_tests::{Cluster, Shape, eventually, path, weft, weft_binary, weft_ok};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TAKEOVERS: usize = 12;
-
-/// Works until its input ends, with everything that a process can hold of a filesystem, and checks
-/// that nothing is lost; says how often, and how long the slowest round took.
-const LOAD: &str = r#"
-import fcntl, mmap, os, select, sqlite3, struct, sys, time
-d = sys.argv[1]
-log = os.open(d + "/log", os.O_CREAT | os.O_RDWR | os.O_APPEND)
-gone = os.open(d + "/gone", os.O_CREAT | os.O_RDWR)
-os.write(gone, b"still here")
-os.unlink(d + "/gone")
-lock = os.open(d + "/lock", os.O_CREAT | os.O_RDWR)
-fcntl.lockf(lock, fcntl.LOCK_EX)
-mapped = os.open(d + "/mapped", os.O_CREAT | os.O_RDWR)
-os.ftruncate(mapped, 1 << 20)
-memory = mmap.mmap(mapped, 1 << 20)
-db = sqlite3.connect(d + "/db", isolation_level=None)
-db.execute("pragma journal_mode=wal")
-db.execute("create table t (n integer)")
-os.mkdir(d + "/many")
-for i in range(2000):
-    os.close(os.open(d + "/many/%d" % i, os.O_CREAT | os.O_WRONLY))
-listing = os.scandir(d + "/many")
-listed = [next(listing).name]
-unsynced = os.open(d + "/unsynced", os.O_CREAT | os.O_RDWR)
-print("ready", flush=True)
-n, slowest = 0, 0
-while not select.select([0], [], [], 0)[0]:
-    begun = time.monotonic()
-    with open(d + "/new", "w") as f:
-        f.write("round %d" % n)
-    os.rename(d + "/new", d + "/f%d" % (n % 20))
-    with open(d + "/f%d" % (n % 20)) as f:
-        assert f.read() == "round %d" % n
-    os.write(log, b"round %d\n" % n)
-    os.fsync(log)
-    os.pwrite(unsynced, struct.pack("<Q", n), 8 * n)
-    memory[n % 1000 * 8:][:8]
-    memory[n % 1000 * 8:n % 1000 * 8 + 8] = struct.pack("<Q", n)
-    db.execute("insert into t values (?)", (n,))
-    assert os.pread(gone, 99, 0) == b"still here"
-    listed += [e.name for e in [next(listing, None)] if e]
-    slowest = max(slowest, time.monotonic() - begun)
-    n += 1
-assert os.pread(log, 1 << 30, 0) == b"".join(b"round %d\n" % i for i in range(n))
-assert os.pread(unsynced, 1 << 30, 0) == b"".join(struct.pack("<Q", i) for i in range(n))
-listed += [e.name for e in listing]
-assert sorted(listed, key=int) == [str(i) for i in range(2000)]
-memory.flush()
-with open(d + "/mapped", "rb") as f:
-    stored = f.read()
-for i in range(max(0, n - 1000), n):
-    assert struct.unpack_from("<Q", stored, i % 1000 * 8)[0] == i
-assert db.execute("select count(*), sum(n) from t").fetchone() == (n, n * (n - 1) // 2)
-assert db.execute("pragma integrity_check").fetchone() == ("ok",)
-print("%d rounds, the slowest took %.3f s" % (n, slowest), flush=True)
-"#;
 
 /// Waits for a lock; says when it has it.
 const WAITER: &str = r#"
@@ -83,69 +27,13 @@ fcntl.lockf(f, fcntl.LOCK_EX)
 print("has it", flush=True)
 "#;
 
-struct Program {
-    child: Child,
-    said: Lines<BufReader<ChildStdout>>,
-}
-
-impl Program {
-    fn start(script: &str, argument: &Path) -> Result<Self> {
-        let mut child = Command::new("python3")
-            .args(["-c", script, path(argument)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let said = BufReader::new(child.stdout.take().context("no output")?).lines();
-        Ok(Self { child, said })
-    }
-
-    fn hear(&mut self) -> Result<String> {
-        Ok(self.said.next().context("it has ended")??)
-    }
-
-    /// What it says when its input ends.
-    fn end(mut self) -> Result<String> {
-        drop(self.child.stdin.take());
-        let said = self.hear()?;
-        ensure!(self.child.wait()?.success(), "it says {said:?}, and fails");
-        Ok(said)
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
-    }
-
-    /// Waits until it waits in the kernel for the mount.
-    fn await_request(&self) -> Result<()> {
-        eventually(PATIENCE, "a request that waits", || {
-            let stack = fs::read_to_string(format!("/proc/{}/stack", self.child.id())).ok()?;
-            stack.contains("fuse_setlk").then_some(())
-        })
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// [`LOAD`], which has begun, and its folder.
-fn under_load(cluster: &Cluster) -> Result<(Program, PathBuf)> {
-    let dir = cluster.mnt().join("work");
-    fs::create_dir(&dir)?;
-    let mut load = Program::start(LOAD, &dir)?;
-    ensure!(load.hear()? == "ready");
-    Ok((load, dir))
-}
-
 /// Whoever has a file open, mapped, locked or removed notices nothing; nor does who waits for a
 /// lock, and a signal still ends that wait. Servers and daemons are restarted meanwhile, too.
 #[test]
 fn a_mount_goes_from_process_to_process_under_load() -> Result<()> {
     let cluster = Cluster::start()?;
-    let (load, dir) = under_load(&cluster)?;
+    let load = Load::start(&cluster)?;
+    let dir = load.dir().to_owned();
     let [mut waiter, mut signalled] =
         [Program::start(WAITER, &dir.join("lock"))?, Program::start(WAITER, &dir.join("lock"))?];
     for program in [&mut waiter, &mut signalled] {
@@ -153,10 +41,8 @@ fn a_mount_goes_from_process_to_process_under_load() -> Result<()> {
         program.await_request()?;
     }
     let mut served = vec![cluster.pid_of_mount(cluster.mnt())?];
-    let log_len = || fs::metadata(dir.join("log")).map_or(0, |m| m.len());
     for round in 0..TAKEOVERS {
-        let before = log_len();
-        eventually(PATIENCE, "some rounds", || (log_len() > before + 100).then_some(()))?;
+        load.goes_on()?;
         weft_ok(&["mount", "--takeover", path(cluster.mnt())])?;
         let now = cluster.pid_of_mount(cluster.mnt())?;
         ensure!(!served.contains(&now), "round {round}: {now} in {served:?}");
@@ -194,29 +80,24 @@ fn a_mount_goes_from_process_to_process_under_load() -> Result<()> {
 fn a_cluster_of_the_version_before_is_upgraded_under_load() -> Result<()> {
     let previous = std::env::var_os("WEFT_PREVIOUS").map_or_else(weft_binary, PathBuf::from);
     let cluster = Cluster::start_by(&previous, Shape::default())?;
-    let (load, dir) = under_load(&cluster)?;
-    let log_len = || fs::metadata(dir.join("log")).map_or(0, |m| m.len());
-    let goes_on = || {
-        let before = log_len();
-        eventually(PATIENCE, "some rounds", || (log_len() > before + 100).then_some(()))
-    };
+    let load = Load::start(&cluster)?;
     // In the order in which README has an admin do it.
     for index in 0..6 {
-        goes_on()?;
+        load.goes_on()?;
         cluster.stop_daemon("storage", index)?;
         cluster.start_again()?;
         cluster.await_targets("up", 6)?;
     }
     for index in 0..3 {
-        goes_on()?;
+        load.goes_on()?;
         cluster.stop_daemon("metadata", index)?;
         // With servers of both versions, whoever leads.
-        goes_on()?;
+        load.goes_on()?;
         cluster.start_again()?;
-        goes_on()?;
+        load.goes_on()?;
     }
     weft_ok(&["mount", "--takeover", path(cluster.mnt())])?;
-    goes_on()?;
+    load.goes_on()?;
     // What needs all servers to be of this version.
     weft_ok(&["fsck", "--repair", "--cluster", &cluster.address()?])?;
     println!("upgraded: {}", load.end()?);
@@ -274,7 +155,8 @@ fn run_folder() -> Result<PathBuf> {
 fn a_mount_that_nobody_takes_over_goes_on() -> Result<()> {
     let cluster = Cluster::start()?;
     let served = cluster.pid_of_mount(cluster.mnt())?;
-    let (load, dir) = under_load(&cluster)?;
+    let load = Load::start(&cluster)?;
+    let dir = load.dir().to_owned();
     let mut waiter = Program::start(WAITER, &dir.join("lock"))?;
     ensure!(waiter.hear()? == "waits");
     waiter.await_request()?;
@@ -312,7 +194,7 @@ fn a_mount_that_nobody_takes_over_goes_on() -> Result<()> {
 #[test]
 fn a_takeover_in_an_outage_fails_and_costs_nothing() -> Result<()> {
     let cluster = Cluster::start()?;
-    let (load, _) = under_load(&cluster)?;
+    let load = Load::start(&cluster)?;
     let served = cluster.pid_of_mount(cluster.mnt())?;
     let mut successor = Successor::connect(&cluster)?;
     successor.say(&v1::TakeoverRequest { version: 1, software: "a test".into() })?;
@@ -354,7 +236,7 @@ fn a_mount_that_is_offered_and_told_to_stop_stops() -> Result<()> {
 #[test]
 fn a_takeover_whose_command_is_killed_is_made_or_not() -> Result<()> {
     let cluster = Cluster::start()?;
-    let (load, _) = under_load(&cluster)?;
+    let load = Load::start(&cluster)?;
     for after in 0..30 {
         let mut command = Command::new(weft_binary())
             .args(["mount", "--takeover", path(cluster.mnt())])

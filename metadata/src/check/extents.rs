@@ -121,15 +121,24 @@ impl Check<'_> {
         })?;
         self.change(changes)?;
         for (id, info) in discarded {
-            let live_bytes = extents.live.get(&id).copied().unwrap_or(0);
-            let what = format!("segment {id}: {live_bytes} live bytes, but garbage");
-            self.mend(Stage::Extents, what, |draft| {
-                draft.delete(schema::garbage(id))?;
-                draft.put(schema::segment(id), &Segment { info, live_bytes })
-            })?;
+            self.take_back(id, info, extents.live.get(&id).copied().unwrap_or(0))?;
         }
         extents.compare();
         Ok(extents)
+    }
+
+    /// Garbage that is shown is none.
+    fn take_back(
+        &mut self,
+        id: SegmentId,
+        info: v1::SegmentInfo,
+        live_bytes: u64,
+    ) -> StoreResult<()> {
+        let what = format!("segment {id}: {live_bytes} live bytes, but garbage");
+        self.mend(Stage::Extents, what, |draft| {
+            draft.delete(schema::garbage(id))?;
+            draft.put(schema::segment(id), &Segment { info, live_bytes })
+        })
     }
 
     /// What is left of an extent of a segment that is not committed: it is garbage, and comes back;

@@ -25,14 +25,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use v1::log_entry::Body;
 use v1::move_seats_entry::Step;
 use weft_net::Peers;
 use weft_proto::{PgId, Result, TargetId, v1};
 
+/// Looks are so far apart, and at least this and as long as one takes: those that follow a change
+/// or the end of a move come sooner, as seats with little in them would wait for them most of the
+/// time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 /// A seat in which nothing lay is looked at again after this.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// A move that failed is tried again after this, and then after twice as long each time.
@@ -47,8 +52,11 @@ const REFUSED_INTERVAL: Duration = Duration::from_secs(600);
 pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>) {
     let mut repair = Repair::default();
     node.repair.forget();
+    let mut took = Duration::ZERO;
     loop {
-        sleep(LOOK_INTERVAL).await;
+        sleep(took.max(LEAST_INTERVAL)).await;
+        let _ = timeout(LOOK_INTERVAL, repair.due.notified()).await;
+        let begun = Instant::now();
         let map = node.map();
         let leaving = repair.in_use(node, plan::leaving(&map)).await;
         let up = map.targets.iter().filter(|t| t.state() == v1::TargetState::Up).count();
@@ -63,6 +71,7 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
             Ok((planned, leaving))
         };
         let Ok((planned, leaving)) = node.env.blocking(plan).await else { continue };
+        took = begun.elapsed();
         repair.tell(node, &map, &leaving, &planned.stuck, &stats);
         // Parts of chunks may be where a move does not lead any more.
         let mut left = Vec::new();
@@ -79,6 +88,7 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
                 left.into_iter().for_each(|target| targets.suspect(target));
                 node.repair.forget_shifts(&planned.shifted);
                 repair.note_counted(&shifts, &planned.shifted);
+                repair.due.notify_one();
             }
             continue;
         }
@@ -101,6 +111,8 @@ struct Repair {
     /// in the group.
     counted: HashMap<(u32, u32), (Option<u64>, Instant)>,
     jobs: JoinSet<((u32, u32), u32, Option<Obstacle>)>,
+    /// A move has come to an end, or moves have begun.
+    due: Arc<Notify>,
     /// Seats whose moves are worked on.
     working: HashMap<(u32, u32), AbortHandle>,
     /// Seats whose moves have failed: when they are tried again, and after how long the next time.
@@ -210,15 +222,9 @@ impl Repair {
         node.repair.set_left(map.epoch, left, down.map(held).sum());
     }
 
-    /// Works on the moves that are begun and not worked on.
-    fn work(
-        &mut self,
-        node: &Arc<Node>,
-        targets: &Arc<Targets>,
-        peers: &Arc<Peers>,
-        map: &Arc<v1::ClusterMap>,
-        leaving: &[Leaving],
-    ) {
+    /// Notes what has become of the moves that were worked on: those that failed rest, and targets
+    /// that would not take one are asked no more for a while.
+    fn reap(&mut self, node: &Node, map: &v1::ClusterMap, leaving: &[Leaving]) {
         while let Some(ended) = self.jobs.try_join_next() {
             // Of a task that was stopped or panicked nothing is known here.
             let Ok((seat, to, failed)) = ended else { continue };
@@ -254,6 +260,18 @@ impl Repair {
                 self.refused.insert((seat.0, seat.1, to), until);
             }
         }
+    }
+
+    /// Works on the moves that are begun and not worked on.
+    fn work(
+        &mut self,
+        node: &Arc<Node>,
+        targets: &Arc<Targets>,
+        peers: &Arc<Peers>,
+        map: &Arc<v1::ClusterMap>,
+        leaving: &[Leaving],
+    ) {
+        self.reap(node, map, leaving);
         self.working.retain(|_, job| !job.is_finished());
         let known: HashSet<_> = leaving.iter().map(|l| (l.pg, l.seat)).collect();
         self.resting.retain(|seat, _| known.contains(seat));
@@ -278,7 +296,12 @@ impl Repair {
             if l.rebalances {
                 job = job.while_not(self.balance_waits.clone());
             }
-            let job = self.jobs.spawn(async move { (seat, to, job.run().await) });
+            let due = self.due.clone();
+            let job = self.jobs.spawn(async move {
+                let failed = job.run().await;
+                due.notify_one();
+                (seat, to, failed)
+            });
             self.working.insert(seat, job);
         }
     }

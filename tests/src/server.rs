@@ -1,0 +1,100 @@
+//! Daemons that `weft dev` knows nothing of.
+
+use crate::{Cluster, eventually, path, weft_binary, weft_ok};
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A daemon; ends with the test.
+pub struct Daemon {
+    arguments: Vec<String>,
+    log: PathBuf,
+    process: Child,
+}
+
+impl Daemon {
+    /// Starts `weft` with these arguments, with a log beside those of the cluster.
+    pub fn start(cluster: &Cluster, name: &str, arguments: Vec<String>) -> Result<Self> {
+        let log = cluster.dir().join("log").join(format!("{name}.log"));
+        let process = spawn(&arguments, &log)?;
+        Ok(Self { arguments, log, process })
+    }
+
+    /// Stops it as an admin does, and starts it again.
+    pub fn restart(&mut self) -> Result<()> {
+        kill(Pid::from_raw(self.process.id() as i32), Signal::SIGTERM)?;
+        self.process.wait()?;
+        self.process = spawn(&self.arguments, &self.log)?;
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn spawn(arguments: &[String], log: &std::path::Path) -> Result<Child> {
+    let log = File::options().create(true).append(true).open(log)?;
+    let mut command = Command::new(weft_binary());
+    command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    // SAFETY: one system call, which takes no memory.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+    command.spawn().context("start a daemon")
+}
+
+/// A metadata server.
+pub struct Server {
+    pub address: String,
+    pub daemon: Daemon,
+}
+
+impl Server {
+    /// Starts one with an empty folder, which knows of the group where to ask.
+    fn start(cluster: &Cluster, id: u64, ask: &str) -> Result<Self> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?.to_string();
+        drop(listener);
+        let folder = cluster.scratch(&format!("metadata-{id}"))?;
+        let (id, peer) = (id.to_string(), format!("{id}={address}"));
+        let first = format!("1={ask}");
+        let arguments = ["metadata", "--id", &id, "--data-dir", path(&folder)];
+        let arguments = arguments.into_iter().chain(["--peer", &peer, "--peer", &first]);
+        let arguments = arguments.map(str::to_owned).collect();
+        let daemon = Daemon::start(cluster, &format!("metadata-{id}"), arguments)?;
+        Ok(Self { address, daemon })
+    }
+}
+
+/// Puts new servers in the places of all three of the cluster, one after the other.
+pub fn replace_metadata(cluster: &Cluster) -> Result<Vec<Server>> {
+    let (seeds, mut servers) = (cluster.address()?, Vec::<Server>::new());
+    let mut ask = seeds.split(',').next().context("no server is known")?.to_owned();
+    for old in 1..=3u64 {
+        let server = Server::start(cluster, old + 3, &ask)?;
+        let (id, replaced) = ((old + 3).to_string(), old.to_string());
+        let known = format!("{seeds},{ask}");
+        weft_ok(&["metadata", "replace", &replaced, &id, &server.address, "--cluster", &known])?;
+        ask = server.address.clone();
+        servers.push(server);
+        eventually(PATIENCE, "the old server has ended", || {
+            let status = cluster.status().ok()?;
+            status["metadata"][old as usize - 1]["pid"].is_null().then_some(())
+        })?;
+    }
+    Ok(servers)
+}
