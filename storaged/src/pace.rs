@@ -22,7 +22,9 @@ const QUIET_AFTER: Duration = Duration::from_millis(200);
 const TOO_LONG: f64 = 1.3;
 const TOLERANCE: Duration = Duration::from_micros(200);
 /// No pause is longer.
-const MAX_PAUSE: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// What requests took when nothing was made says nothing any more after this.
+const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 /// Of one daemon.
 #[derive(Default)]
@@ -33,6 +35,7 @@ struct State {
     /// What a request takes on average while nothing is made, and while something is.
     alone: Option<Duration>,
     beside: Option<Duration>,
+    last_alone: Option<Instant>,
     last_request: Option<Instant>,
     /// Chunks that are being made.
     making: usize,
@@ -46,8 +49,12 @@ impl Pace {
     /// A request of somebody else was answered after this time.
     pub fn note_request(&self, took: Duration) {
         let state = &mut *self.0.lock();
-        state.last_request = Some(Instant::now());
+        let now = Some(Instant::now());
+        state.last_request = now;
         let mean = if state.making > 0 { &mut state.beside } else { &mut state.alone };
+        if state.making == 0 {
+            state.last_alone = now;
+        }
         *mean = Some(mean.map_or(took, |mean| (mean * (WEIGHT - 1) + took) / WEIGHT));
     }
 
@@ -70,9 +77,12 @@ impl Pace {
             (state.beside, state.factor) = (None, 0.0);
             return Duration::ZERO;
         }
+        if state.last_alone.is_some_and(|at| at.elapsed() > FORGET_AFTER) {
+            (state.alone, state.last_alone) = (None, None);
+        }
         let suffers = match (state.alone, state.beside) {
             (Some(alone), Some(beside)) => beside > alone.mul_f64(TOO_LONG) + TOLERANCE,
-            // It is not known what they would take: as if they suffered.
+            // It is not known what they would take: as if they suffered. The pauses will tell.
             (None, Some(_)) => true,
             _ => false,
         };
@@ -121,7 +131,14 @@ mod tests {
         let pauses: Vec<_> = (0..7).map(|_| pace.pause(10 * MS)).collect();
         assert_eq!(pauses[..3], [80, 40, 20].map(|n| n * MS));
         assert_eq!(pauses[6], Duration::ZERO);
+        // What requests take alone was learnt too long ago, and the pauses let it be learnt again.
+        advance(FORGET_AFTER + MS).await;
+        pace.note_request(MS);
+        assert_eq!(pace.pause(10 * MS), 10 * MS, "as if they suffered");
         drop(made);
+        (0..50).for_each(|_| pace.note_request(MS));
+        let pauses: Vec<_> = (0..3).map(|_| pace.pause(20 * MS)).collect();
+        assert_eq!(pauses, [10, 5, 0].map(|n| n * MS));
         (0..50).for_each(|_| pace.note_request(4 * MS));
         assert_eq!(pace.pause(10 * MS), Duration::ZERO, "they are slow without us");
         assert!(pace.is_shared());

@@ -32,6 +32,8 @@ const MAP_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MARGIN: Duration = Duration::from_secs(2);
 /// Longest wait for chunks that are being stored.
 const DISOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// A drive that has not stored a chunk after this is not waited for by other drives.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
 /// Chunks that are made at a time.
 const MAX_MAKING: usize = 4;
 /// Most chunks in one order.
@@ -55,8 +57,8 @@ pub(crate) struct Rebuilder {
     placing: parking_lot::Mutex<BTreeMap<TargetId, Arc<RwLock<()>>>>,
     pub(super) making: Semaphore,
     pub pace: Pace,
-    /// Who makes a chunk while others use the targets here.
-    alone: Mutex<()>,
+    /// Of each target: taken by who makes a chunk for it while others use the targets here.
+    turns: parking_lot::Mutex<BTreeMap<TargetId, Arc<Mutex<()>>>>,
     /// How many of the bytes that were read from other targets were told.
     told_bytes: AtomicU64,
     following: AbortHandle,
@@ -94,7 +96,7 @@ impl Rebuilder {
             placing: parking_lot::Mutex::default(),
             making: Semaphore::new(MAX_MAKING),
             pace: Pace::default(),
-            alone: Mutex::default(),
+            turns: parking_lot::Mutex::default(),
             told_bytes: AtomicU64::new(0),
             following,
         })
@@ -108,6 +110,10 @@ impl Rebuilder {
 
     fn placing(&self, target: TargetId) -> Arc<RwLock<()>> {
         self.placing.lock().entry(target).or_default().clone()
+    }
+
+    fn turn(&self, target: TargetId) -> Arc<Mutex<()>> {
+        self.turns.lock().entry(target).or_default().clone()
     }
 
     /// Waits for a map that is at least so new.
@@ -197,14 +203,15 @@ impl Rebuilder {
         // What others of this order, or others, make takes its time: what is not begun by then is
         // asked for again.
         let begin_by = deadline.checked_sub(MARGIN).unwrap_or(deadline);
-        let permit = timeout_at(begin_by, self.making.acquire()).await.map_err(|_| late())?;
-        let _permit = permit.map_err(|_| ending())?;
-        // While others use the targets here, one is made at a time: many at once would be a burst
-        // that whoever comes just then waits for.
-        let alone = match self.pace.is_shared() {
-            true => Some(timeout_at(begin_by, self.alone.lock()).await.map_err(|_| late())?),
+        // While others use the targets here, each makes one chunk at a time: many at once would be
+        // a burst that whoever comes just then waits for. What is damaged is little, and comes now.
+        let turn = self.turn(target);
+        let alone = match self.pace.is_shared() && !heal {
+            true => Some(timeout_at(begin_by, turn.lock()).await.map_err(|_| late())?),
             false => None,
         };
+        let permit = timeout_at(begin_by, self.making.acquire()).await.map_err(|_| late())?;
+        let permit = permit.map_err(|_| ending())?;
         self.check(&engine, deadline)?;
         let (begun, making) = (Instant::now(), self.pace.making());
         let data = self.segments.rebuild(&segment, shard, is_another, deadline).await?;
@@ -213,7 +220,7 @@ impl Rebuilder {
         let checksums = weft_erasure::checksum_blocks(std::iter::once(&data[..]));
         let rebuilder = self.clone();
         // To its end, also if nobody waits any more: until it is stored, nothing is deleted.
-        let stored = tokio::spawn(async move {
+        let mut stored = tokio::spawn(async move {
             let placing = rebuilder.placing(target);
             let _placing = placing.read().await;
             rebuilder.check_seat(target, &segment, shard)?;
@@ -229,7 +236,13 @@ impl Rebuilder {
             };
             stored.map_err(here)
         });
-        stored.await.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))??;
+        let soon = timeout(HANGS_AFTER, &mut stored).await;
+        drop(permit);
+        let done = match soon {
+            Ok(done) => done,
+            Err(_) => stored.await,
+        };
+        done.map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))??;
         drop(making);
         let pause = self.pace.pause(begun.elapsed());
         sleep_until((Instant::now() + pause).min(begin_by)).await;

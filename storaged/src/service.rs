@@ -215,7 +215,10 @@ impl Service for Targets {
                 let until = Instant::now() + pace.pause(begun.elapsed());
                 sleep_until(until.min(deadline.checked_sub(SLACK).unwrap_or(begun))).await;
             }
-            Some(pace) if matches!(op, op::PUT | op::GET) => pace.note_request(begun.elapsed()),
+            // What is refused says nothing of how busy the targets are.
+            Some(pace) if matches!(op, op::PUT | op::GET) && was_served(&answer) => {
+                pace.note_request(begun.elapsed());
+            }
             _ => {}
         }
         answer
@@ -382,6 +385,10 @@ impl Targets {
             .map(|(id, length)| v1::list_reply::Item { chunk: Some(id.into()), length });
         Ok(v1::ListReply { items: items.collect(), more: page.more })
     }
+}
+
+fn was_served(answer: &Result<Outgoing>) -> bool {
+    answer.as_ref().map_or_else(|e| e.kind == ErrorKind::TimedOut, |_| true)
 }
 
 fn chunk(key: Option<v1::ChunkKey>) -> Result<ChunkId> {

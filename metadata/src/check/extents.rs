@@ -151,7 +151,12 @@ impl Check<'_> {
     ) -> StoreResult<Option<(u64, String)>> {
         let why = format!("{told}: there is no segment {id}");
         match self.state.load::<v1::SegmentInfo>(&schema::garbage(id))? {
-            Some(info) if schema::is_of(&info, id) => drop(discarded.insert(id, info)),
+            // Not over what may be the only record of another.
+            Some(info)
+                if schema::is_of(&info, id) && self.state.get(&schema::segment(id))?.is_none() =>
+            {
+                discarded.insert(id, info);
+            }
             // Its record may be one of those.
             _ if self.malformed > 0 => self.problem(why),
             _ => return Ok(Some((0, why))),

@@ -400,6 +400,21 @@ fn of_the_record_of_another_segment_nothing_follows() {
 }
 
 #[test]
+fn garbage_does_not_come_back_over_the_only_record_of_another_segment() {
+    let memory = busy();
+    let state = memory.snapshot();
+    let id = |seq| SegmentId { session: weft_proto::SessionId(1), seq };
+    let [one, two]: [Segment; 2] =
+        [1, 2].map(|seq| state_of(&*state).load(&schema::segment(id(seq))).unwrap().unwrap());
+    let mut tx = Txn::new(&*state);
+    tx.put(schema::garbage(id(2)), &two.info);
+    tx.put(schema::segment(id(2)), &one);
+    tx.delete(schema::segment(id(1)));
+    mend(&mut tx);
+    assert_eq!(tx.state().load::<Segment>(&schema::segment(id(2))).unwrap(), Some(one));
+}
+
+#[test]
 fn what_is_made_anew_is_whole_at_once_and_only_roots() {
     let memory = busy();
     let state = memory.snapshot();

@@ -282,6 +282,12 @@ impl Search {
             let target = self.groups[group][seat];
             given.entry(self.domains.at(0, target)).or_default().push((group, seat));
         }
+        // In a rack of one target there is nobody to swap with.
+        given.retain(|_, seats| {
+            let mut targets = seats.iter().map(|&(group, seat)| self.groups[group][seat]);
+            let first = targets.next();
+            targets.any(|target| Some(target) != first)
+        });
         let is_given: HashSet<(usize, usize)> = self.given.iter().copied().collect();
         let mut tries = (self.given.len() * PARTING_TRIES_PER_SEAT).min(MAX_TRIES);
         for at in 0..self.shared.len() {
@@ -301,8 +307,10 @@ impl Search {
                         let one = seats[self.rng.random_range(0..seats.len())];
                         // Of the same rack: the others of the group seldom have room for another.
                         let rack = self.domains.at(0, self.groups[one.0][one.1]);
-                        let others = &given[&rack];
-                        let other = others[self.rng.random_range(0..others.len())];
+                        let other = match given.get(&rack) {
+                            Some(others) => others[self.rng.random_range(0..others.len())],
+                            None => self.any_given(),
+                        };
                         self.try_swap(one, other);
                     }
                 }

@@ -33,8 +33,8 @@ use v1::move_seats_entry::Step;
 use weft_net::Peers;
 use weft_proto::{PgId, Result, TargetId, v1};
 
-/// Looks are so far apart, and at least this and as long as one takes: those that follow a change
-/// or the end of a move come sooner, as seats with little in them would wait for them most of the
+/// Looks are so far apart. Those that follow a change or the end of a move come sooner, but for
+/// the least interval and as long as a look takes: seats with little in them would wait most of the
 /// time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
@@ -54,7 +54,7 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
     node.repair.forget();
     let mut took = Duration::ZERO;
     loop {
-        sleep(took.max(LEAST_INTERVAL)).await;
+        sleep(took.clamp(LEAST_INTERVAL, LOOK_INTERVAL)).await;
         let _ = timeout(LOOK_INTERVAL, repair.due.notified()).await;
         let begun = Instant::now();
         let map = node.map();
@@ -71,8 +71,8 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
             Ok((planned, leaving))
         };
         let Ok((planned, leaving)) = node.env.blocking(plan).await else { continue };
-        took = begun.elapsed();
         repair.tell(node, &map, &leaving, &planned.stuck, &stats);
+        took = begun.elapsed();
         // Parts of chunks may be where a move does not lead any more.
         let mut left = Vec::new();
         for change in planned.changes.iter().filter(|c| c.step() == Step::Cancel) {
