@@ -362,8 +362,7 @@ impl Cluster {
 
     /// `weft status`.
     pub fn overview(&self) -> Result<Value> {
-        let status = weft_ok(&["status", "--cluster", &self.address()?, "--output", "json"])?;
-        serde_json::from_str(&status).with_context(|| format!("status printed {status:?}"))
+        status_of(&self.address()?)
     }
 
     /// `weft target ACTION ID`.
@@ -499,6 +498,31 @@ fn guard(dir: &Path, temp: &Path) -> Result<Child> {
         .stdout(Stdio::null())
         .spawn()
         .context("start the guard process")
+}
+
+/// What `weft status` says of the cluster with these servers.
+pub fn status_of(cluster: &str) -> Result<Value> {
+    let status = weft_ok(&["status", "--cluster", cluster, "--output", "json"])?;
+    serde_json::from_str(&status).with_context(|| format!("status printed {status:?}"))
+}
+
+/// The numbers of the targets that serve, by this status.
+pub fn serving(status: &Value) -> Result<Vec<u64>> {
+    let targets = status["targets"].as_array().context("no targets")?;
+    let up = targets.iter().filter(|t| t["state"] == "up");
+    up.map(|t| t["id"].as_u64().context("a target without a number")).collect()
+}
+
+/// Waits until all is well at these servers, and so many targets serve.
+pub fn await_health(cluster: &str, targets: usize) -> Result<()> {
+    let mut last = Value::Null;
+    let well = || {
+        last = status_of(cluster).ok()?;
+        let up = serving(&last).ok()?.len();
+        (last["health"] == "ok" && up == targets).then_some(())
+    };
+    let waited = eventually(Duration::from_secs(120), "all is well", well);
+    waited.with_context(|| format!("the last was {last}"))
 }
 
 /// The value of an extended attribute.

@@ -23,6 +23,14 @@ os.write(gone, b"still here")
 os.unlink(d + "/gone")
 lock = os.open(d + "/lock", os.O_CREAT | os.O_RDWR)
 fcntl.lockf(lock, fcntl.LOCK_EX)
+held, other = (os.open(d + "/held", os.O_CREAT | os.O_RDWR) for _ in range(2))
+fcntl.flock(held, fcntl.LOCK_EX)
+def is_free(file, take):
+    try:
+        take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
 mapped = os.open(d + "/mapped", os.O_CREAT | os.O_RDWR)
 os.ftruncate(mapped, 1 << 20)
 memory = mmap.mmap(mapped, 1 << 20)
@@ -51,9 +59,15 @@ while not select.select([0], [], [], 0)[0]:
     memory[n % 1000 * 8:n % 1000 * 8 + 8] = struct.pack("<Q", n)
     db.execute("insert into t values (?)", (n,))
     assert os.pread(gone, 99, 0) == b"still here"
+    assert not is_free(other, fcntl.flock), "the lock was lost"
     listed += [e.name for e in [next(listing, None)] if e]
     slowest = max(slowest, time.monotonic() - begun)
     n += 1
+# That of the process, another has to ask for.
+asks = os.fork()
+if asks == 0:
+    os._exit(is_free(os.open(d + "/lock", os.O_RDWR), fcntl.lockf))
+assert os.waitpid(asks, 0)[1] == 0, "the lock was lost"
 assert os.pread(log, 1 << 30, 0) == b"".join(b"round %d\n" % i for i in range(n))
 assert os.pread(unsynced, 1 << 30, 0) == b"".join(struct.pack("<Q", i) for i in range(n))
 listed += [e.name for e in listing]

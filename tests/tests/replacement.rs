@@ -8,33 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use weft_tests::load::Load;
 use weft_tests::server::{Daemon, replace_metadata};
-use weft_tests::{Cluster, Shape, data, eventually, path, weft_binary, weft_ok};
+use weft_tests::{
+    Cluster, Shape, await_health, data, eventually, path, serving, status_of, weft_binary, weft_ok,
+};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The targets that serve, by their number.
-fn serving(status: &Value) -> Result<Vec<u64>> {
-    let targets = status["targets"].as_array().context("no targets")?;
-    let up = targets.iter().filter(|t| t["state"] == "up");
-    up.map(|t| t["id"].as_u64().context("a target without a number")).collect()
-}
-
-/// What these servers say.
-fn status_of(cluster: &str) -> Result<Value> {
-    let status = weft_ok(&["status", "--cluster", cluster, "--output", "json"])?;
-    Ok(serde_json::from_str(&status)?)
-}
-
-/// All is well at these servers, and so many targets serve.
-fn await_health(cluster: &str, targets: usize) -> Result<()> {
-    let mut last = Value::Null;
-    let well = || {
-        last = status_of(cluster).ok()?;
-        let up = serving(&last).ok()?.len();
-        (last["health"] == "ok" && up == targets).then_some(())
-    };
-    eventually(PATIENCE, "all is well", well).with_context(|| format!("the last was {last}"))
-}
+/// Storage daemons, of one target each.
+const COUNT: usize = 7;
 
 /// I1, I2: no call fails, and nothing is lost, whatever is replaced. The version that is there
 /// first: `WEFT_PREVIOUS`, or else this one.
@@ -49,14 +29,14 @@ fn everything_is_replaced_under_load() -> Result<()> {
     let load = Load::start(&cluster)?;
 
     // One more, for what those hold that are drained.
-    cluster.start_storage(7)?;
-    cluster.await_targets("up", 7)?;
+    cluster.start_storage(COUNT as u32)?;
+    cluster.await_targets("up", COUNT)?;
     // Six drives: of one the data moves away before, the next is simply gone.
     for index in 0..6 {
         load.goes_on()?;
-        let before = serving(&cluster.overview()?)?;
         let name = format!("storage-{}", index + 1);
         let status = cluster.overview()?;
+        let before = serving(&status)?;
         let targets = status["targets"].as_array().context("no targets")?;
         let target = targets.iter().find(|t| t["daemon"] == name.as_str() && t["state"] == "up");
         let id = target.and_then(|t| t["id"].as_u64()).context("no target")?;
@@ -69,11 +49,10 @@ fn everything_is_replaced_under_load() -> Result<()> {
         cluster.start_again()?;
         eventually(PATIENCE, "its successor serves", || {
             let now = serving(&cluster.overview().ok()?).ok()?;
-            (now.len() >= 6 && now.iter().any(|id| !before.contains(id))).then_some(())
+            (now.len() == COUNT && now.iter().any(|id| !before.contains(id))).then_some(())
         })?;
         cluster.await_repaired(PATIENCE)?;
     }
-    let count = serving(&cluster.overview()?)?.len();
 
     // Three metadata servers, by others at other addresses.
     let old = cluster.address()?;
@@ -84,7 +63,7 @@ fn everything_is_replaced_under_load() -> Result<()> {
 
     // Every daemon, and the process behind the mount.
     let mut daemons = Vec::new();
-    for index in 0..count {
+    for index in 0..COUNT {
         let name = format!("storage-{}", index + 1);
         let config = cluster.dir().join("config").join(format!("{name}.toml"));
         let mut text = fs::read_to_string(&config)?;
@@ -104,13 +83,13 @@ fn everything_is_replaced_under_load() -> Result<()> {
         eventually(PATIENCE, "the target serves again", || {
             (commits(&status_of(&known).ok()?)? < before).then_some(())
         })?;
-        await_health(&known, count)?;
+        await_health(&known, COUNT)?;
         load.goes_on()?;
     }
     for server in &mut servers {
         server.daemon.restart()?;
         load.goes_on()?;
-        await_health(&known, count)?;
+        await_health(&known, COUNT)?;
     }
     weft_ok(&["mount", "--takeover", path(cluster.mnt())])?;
     load.goes_on()?;
