@@ -1,21 +1,27 @@
 //! `weft fsck`: every chunk on every target against the metadata (I7). With `--repair` the cluster
 //! is told of what was found, and makes anew or deletes what it finds wrong itself.
 
-use crate::control::ClusterArgs;
+use crate::control::{ClusterArgs, leader_status};
 use crate::output::OutputArgs;
 use crate::progress::Progress;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::mem::{Discriminant, discriminant};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 use v1::set_target_request::Action;
 use weft_client::{Filesystem, Finding, FsckProgress, FsckReport, Options};
 use weft_control::Group;
 use weft_proto::{ChunkId, TargetId, v1};
 
+/// How long it takes is not told before this.
+const MIN_ELAPSED: Duration = Duration::from_secs(2);
 /// Between two looks whether all is mended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -75,7 +81,7 @@ struct Row {
 }
 
 pub async fn run(args: Args) -> Result<ExitCode> {
-    let progress = RefCell::new(Progress::new("opening a session"));
+    let teller = RefCell::new(Teller::new(args.cluster.cluster.clone()));
     let mut options = Options::new(args.cluster.cluster.clone(), weft_net::tcp());
     options.client_name = "fsck".into();
     // Who checks is to hear what does not answer.
@@ -90,9 +96,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
             )
         })?
         .with_context(|| format!("cannot open a session with {addresses}"))?;
-    let tell = |at: FsckProgress| progress.borrow_mut().set(describe(&at));
-    let checked = check(&fs, &args, tell).await;
-    drop(progress);
+    let checked = check(&fs, &args, |at| teller.borrow_mut().tell(&at)).await;
+    drop(teller);
     let closed = fs.shutdown().await;
     let report = checked.context("the check could not be finished")?;
     closed?;
@@ -168,17 +173,90 @@ async fn have_looked_at(report: &FsckReport, cluster: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn describe(at: &FsckProgress) -> String {
-    match at {
+/// Chunks on all targets that serve, as their daemons said last; `None`: some said nothing.
+fn chunks_of(reply: &v1::StatusReply) -> Option<u64> {
+    let serves = |t: &&v1::TargetInfo| t.state() == v1::TargetState::Up;
+    let serve = reply.map.iter().flat_map(|map| &map.targets).filter(serves);
+    let chunks_of = |t: &v1::TargetInfo| reply.targets.iter().find(|stat| stat.target == t.id);
+    serve.map(|t| chunks_of(t).map(|stat| stat.chunks)).sum()
+}
+
+/// Says where the check is, and how long this part of it still takes.
+struct Teller {
+    progress: Progress,
+    /// Chunks that are to be listed; 0: not known, yet or at all.
+    chunks: Arc<AtomicU64>,
+    asking: AbortHandle,
+    /// The part, and when it began.
+    part: Option<(Discriminant<FsckProgress>, Instant)>,
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.asking.abort();
+    }
+}
+
+impl Teller {
+    fn new(cluster: Vec<String>) -> Self {
+        let chunks = Arc::new(AtomicU64::new(0));
+        let known = chunks.clone();
+        // The check does not wait for it.
+        let ask = async move {
+            if let Ok(reply) = leader_status(&cluster).await {
+                known.store(chunks_of(&reply).unwrap_or(0), Ordering::Relaxed);
+            }
+        };
+        let asking = tokio::spawn(ask).abort_handle();
+        Self { progress: Progress::new("opening a session"), chunks, asking, part: None }
+    }
+
+    fn tell(&mut self, at: &FsckProgress) {
+        let part = discriminant(at);
+        let is_step = !matches!(at, FsckProgress::MendingNamespace(_));
+        let begun = self.part.filter(|(last, _)| is_step && *last == part).map(|(_, begun)| begun);
+        let chunks = self.chunks.load(Ordering::Relaxed);
+        let said = describe(at, chunks, begun.map_or(Duration::ZERO, |at| at.elapsed()));
+        match begun {
+            Some(_) => self.progress.detail(said),
+            None => {
+                self.part = Some((part, Instant::now()));
+                self.progress.set(said);
+            }
+        }
+    }
+}
+
+/// `expected`: chunks that are to be listed; 0: not known. `elapsed`: since this part of the check
+/// began.
+fn describe(at: &FsckProgress, expected: u64, elapsed: Duration) -> String {
+    match *at {
         FsckProgress::Namespace => "checking the namespace".into(),
         FsckProgress::MendingNamespace(n) => format!("mending the namespace, look {}", n + 1),
-        FsckProgress::Target { target, chunks } => {
-            format!("listing target {target}: {chunks} chunks")
+        FsckProgress::Chunks { target, listed } => format!(
+            "listing chunks, at target {target}: {listed}{}",
+            how_far(listed, expected, elapsed)
+        ),
+        FsckProgress::Segments { segments, explained, chunks } => {
+            format!("comparing segments: {segments}{}", how_far(explained, chunks, elapsed))
         }
-        FsckProgress::Segments(n) => format!("comparing segments: {n}"),
         FsckProgress::Again(n) => format!("looking at {n} findings again"),
         FsckProgress::Mending(n) => format!("waiting until {n} findings are mended"),
         FsckProgress::Files(n) => format!("looking for files whose content is lost: {n}"),
+    }
+}
+
+/// Which part of all is done, and how long the rest takes if it goes on as it went so far.
+fn how_far(done: u64, all: u64, elapsed: Duration) -> String {
+    if all == 0 || done == 0 {
+        return String::new();
+    }
+    // More come while it looks.
+    let all = all.max(done);
+    let percent = u128::from(done) * 100 / u128::from(all);
+    match u128::from(all - done) * elapsed.as_millis() / 1000 / u128::from(done) {
+        _ if elapsed < MIN_ELAPSED => format!(", {percent} %"),
+        left => format!(", {percent} %, {left} s left"),
     }
 }
 
@@ -240,4 +318,24 @@ fn text(r: &Report) -> String {
         n => format!("NOT clean: {n} findings"),
     };
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_it_takes_follows_from_how_far_it_is() {
+        let second = Duration::from_secs(1);
+        let listing = |listed| FsckProgress::Chunks { target: TargetId(3), listed };
+        let said = |listed, expected, elapsed| describe(&listing(listed), expected, elapsed);
+        assert_eq!(said(10, 0, 9 * second), "listing chunks, at target 3: 10");
+        assert_eq!(said(10, 40, second), "listing chunks, at target 3: 10, 25 %");
+        assert_eq!(said(10, 40, 9 * second), "listing chunks, at target 3: 10, 25 %, 27 s left");
+        assert_eq!(said(41, 40, 9 * second), "listing chunks, at target 3: 41, 100 %, 0 s left");
+        assert_eq!(said(0, 40, 9 * second), "listing chunks, at target 3: 0");
+        let comparing = FsckProgress::Segments { segments: 7, explained: 30, chunks: 40 };
+        let said = describe(&comparing, u64::MAX, 9 * second);
+        assert_eq!(said, "comparing segments: 7, 75 %, 3 s left");
+    }
 }

@@ -11,6 +11,7 @@ mod control;
 mod daemon;
 mod dev;
 mod doctor;
+mod durable;
 mod events;
 mod fsck;
 mod layout;

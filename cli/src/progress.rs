@@ -1,5 +1,5 @@
-//! Says on standard error what a slow command is waiting for: a spinner on a terminal, one line a
-//! phase elsewhere. Standard output stays clean for the answer.
+//! Says on standard error what a slow command is waiting for: a spinner on a terminal, elsewhere
+//! one line a phase, and how far it is now and then. Standard output stays clean for the answer.
 //!
 //! A command that is done soon says nothing.
 
@@ -7,10 +7,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::{Condvar, Mutex};
 use std::io::IsTerminal;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What takes no longer is not worth a word.
 const SOON: Duration = Duration::from_secs(1);
+/// Where there is no terminal, how far a phase is is told so often.
+const DETAIL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the command does now. Dropping it leaves nothing on the screen.
 pub struct Progress(Arc<Shared>);
@@ -24,6 +26,7 @@ struct Phase {
     message: String,
     /// Where it is shown, once it has taken long.
     shown: Option<Screen>,
+    said: Instant,
     ended: bool,
 }
 
@@ -55,7 +58,8 @@ impl Screen {
 
 impl Progress {
     pub fn new(message: impl Into<String>) -> Self {
-        let phase = Phase { message: message.into(), shown: None, ended: false };
+        let (message, said) = (message.into(), Instant::now());
+        let phase = Phase { message, shown: None, said, ended: false };
         let shared = Arc::new(Shared { phase: Mutex::new(phase), ended: Condvar::new() });
         let watched = shared.clone();
         // Without a thread there is only nothing to be seen.
@@ -65,15 +69,30 @@ impl Progress {
 
     /// Replaces the message. Repeating the same one prints nothing.
     pub fn set(&mut self, message: impl Into<String>) {
-        let message = message.into();
+        self.0.phase.lock().say(message.into());
+    }
+
+    /// Says how far the phase is, so often as can be read.
+    pub fn detail(&mut self, message: impl Into<String>) {
         let mut phase = self.0.phase.lock();
-        if message == phase.message {
+        let is_early = phase.said.elapsed() < DETAIL_INTERVAL;
+        match phase.shown {
+            Some(Screen::Lines) if is_early => {}
+            _ => phase.say(message.into()),
+        }
+    }
+}
+
+impl Phase {
+    fn say(&mut self, message: String) {
+        if message == self.message {
             return;
         }
-        if let Some(screen) = &phase.shown {
+        if let Some(screen) = &self.shown {
             screen.say(&message);
+            self.said = Instant::now();
         }
-        phase.message = message;
+        self.message = message;
     }
 }
 
@@ -85,6 +104,7 @@ impl Shared {
         if !phase.ended {
             let screen = Screen::new();
             screen.say(&phase.message);
+            phase.said = Instant::now();
             phase.shown = Some(screen);
         }
     }
@@ -106,7 +126,7 @@ mod tests {
     use super::*;
 
     fn shared(ended: bool) -> Shared {
-        let phase = Phase { message: "waiting".into(), shown: None, ended };
+        let phase = Phase { message: "waiting".into(), shown: None, said: Instant::now(), ended };
         Shared { phase: Mutex::new(phase), ended: Condvar::new() }
     }
 

@@ -31,10 +31,8 @@ struct Report {
     pools: Vec<PoolRow>,
     sessions: Vec<SessionRow>,
     garbage_segments: u64,
-    /// Files that lie in pieces, and may be put together again.
-    scattered_files: u64,
-    /// Of files that were, since the leader started.
-    compacted_bytes: u64,
+    #[serde(flatten)]
+    compaction: CompactionRow,
     /// `ok`: everything is up and whole. `degraded`: something is down, or data lacks redundancy.
     /// `unknown`: no leader answers.
     health: &'static str,
@@ -42,6 +40,44 @@ struct Report {
     repair: Option<RepairRow>,
     /// What a change of the metadata servers waits for; null: nothing is to change.
     membership: Option<String>,
+}
+
+/// The leader counts so many files, and no more.
+const MAX_COUNTED: u64 = 100_000;
+
+/// Files that lie in pieces, or show little of what their segments hold.
+#[derive(Serialize, Default)]
+struct CompactionRow {
+    /// Files that may be put together again, counted up to a bound.
+    scattered_files: u64,
+    /// Of files that were, since the server that leads started.
+    compacted_bytes: u64,
+    /// Of late.
+    compacted_bytes_per_s: u64,
+    compacted_files_per_hour: u64,
+    /// Seconds that it takes as it went of late, if none of the files has to wait. 0: nothing is
+    /// left; null: no file was done of late, or there are too many to be counted.
+    compaction_eta_s: Option<u64>,
+}
+
+impl From<&StatusReply> for CompactionRow {
+    fn from(reply: &StatusReply) -> Self {
+        let (files, per_hour) = (reply.scattered_files, reply.compacted_files_per_hour);
+        let eta = |per_hour| (u128::from(files) * 3600).div_ceil(u128::from(per_hour));
+        let compaction_eta_s = match (files, per_hour) {
+            // Whoever leads only just has counted nothing yet.
+            (0, _) => reply.repair.as_ref().map(|_| 0),
+            (_, 0) | (MAX_COUNTED.., _) => None,
+            (_, per_hour) => Some(u64::try_from(eta(per_hour)).unwrap_or(u64::MAX)),
+        };
+        Self {
+            scattered_files: files,
+            compacted_bytes: reply.compacted_bytes,
+            compacted_bytes_per_s: reply.compacted_bytes_per_s,
+            compacted_files_per_hour: per_hour,
+            compaction_eta_s,
+        }
+    }
 }
 
 /// What is left to be made at other targets.
@@ -134,8 +170,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         pools: reply.map(pool::rows).unwrap_or_default(),
         sessions: reply.map(session_rows).unwrap_or_default(),
         garbage_segments: reply.map_or(0, |r| r.garbage_segments),
-        scattered_files: reply.map_or(0, |r| r.scattered_files),
-        compacted_bytes: reply.map_or(0, |r| r.compacted_bytes),
+        compaction: reply.map(CompactionRow::from).unwrap_or_default(),
         health: health(&answers, reply),
         repair: reply.and_then(|r| r.repair.as_ref()).map(RepairRow::from),
         membership: reply.map(|r| r.membership.clone()).filter(|waits| !waits.is_empty()),
@@ -270,12 +305,17 @@ fn text(report: &Report) -> String {
 
 fn waiting_text(report: &Report) -> String {
     let mut out = String::new();
-    if report.scattered_files > 0 {
-        let compacted = Size(report.compacted_bytes);
-        out += &format!(
-            "\n{} files may be put together again ({compacted} were)\n",
-            report.scattered_files
-        );
+    let CompactionRow { scattered_files, compacted_bytes_per_s, .. } = report.compaction;
+    if scattered_files > 0 {
+        let compacted = Size(report.compaction.compacted_bytes);
+        let mut done = format!("{compacted} were");
+        if compacted_bytes_per_s > 0 {
+            done += &format!(", {}/s", Size(compacted_bytes_per_s));
+        }
+        if let Some(seconds) = report.compaction.compaction_eta_s {
+            done += &format!(", {seconds} s left");
+        }
+        out += &format!("\n{scattered_files} files may be put together again ({done})\n");
     }
     if report.garbage_segments > 0 {
         out += &format!("\n{} segments wait for deletion\n", report.garbage_segments);

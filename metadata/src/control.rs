@@ -12,7 +12,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -252,6 +251,7 @@ impl ControlService {
     fn status_now(&self) -> v1::StatusReply {
         let (node, view) = (&self.node, self.node.view());
         let sessions = node.soft.with(|s| s.show(Instant::now()));
+        let compacted = node.compaction.stat(Instant::now());
         v1::StatusReply {
             id: node.config.id.0,
             leader: view.leader.map_or(0, |l| l.0),
@@ -282,7 +282,9 @@ impl ControlService {
             free_bytes: node.free_bytes(),
             low_on_room: node.low_on_room(),
             scattered_files: if view.ready { scattered_count(node) } else { 0 },
-            compacted_bytes: node.compacted_bytes.load(Ordering::Relaxed),
+            compacted_bytes: compacted.bytes,
+            compacted_bytes_per_s: compacted.bytes_per_s,
+            compacted_files_per_hour: compacted.files_per_hour,
         }
     }
 }

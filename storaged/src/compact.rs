@@ -4,7 +4,7 @@
 //! Invariant (I7): what was written of an order that was not answered is of a session of the
 //! leader's own, which ends that when it has not heard of all.
 
-use crate::rebuild::{MARGIN, Rebuilder, ending, late};
+use crate::rebuild::{MARGIN, MAX_MAKING, Rebuilder, ending, late};
 use bytes::Bytes;
 use futures_util::stream::iter;
 use futures_util::{StreamExt, TryStreamExt};
@@ -84,7 +84,9 @@ impl Rebuilder {
         }
         let turn = timeout_at(begin_by, self.compacting.lock());
         let _turn = turn.await.map_err(|_| late())?;
-        let permit = timeout_at(begin_by, self.making.acquire()).await.map_err(|_| late())?;
+        let permit = timeout_at(begin_by, self.making.acquire_many(MAX_MAKING / 4))
+            .await
+            .map_err(|_| late())?;
         let _permit = permit.map_err(|_| ending())?;
         let (begun, making) = (Instant::now(), self.pace.making());
         let data = self.read(&order, begin_by).await?;

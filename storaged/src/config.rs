@@ -44,6 +44,11 @@ pub struct Config {
     /// seconds, or such as `"14d"`, `"12h"`; 0: never.
     #[serde(default = "default_scrub_period", deserialize_with = "seconds")]
     pub scrub_period: u64,
+    /// Repair, scrub and compaction pause as long as readers and writers suffer from them; but this
+    /// percentage of the time of each target goes to them all the same, or more, as no pause is
+    /// longer than a second. 1 to 100.
+    #[serde(default = "default_background_share", skip_serializing_if = "is_default_share")]
+    pub background_share: u32,
     /// How drives behind a fabric are connected.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nvmeof: Options,
@@ -131,6 +136,7 @@ impl Config {
             max_memory: default_memory(),
             max_connections: default_connections(),
             scrub_period: default_scrub_period(),
+            background_share: default_background_share(),
             nvmeof: Options::default(),
             targets: Vec::new(),
             roots: Roots::default(),
@@ -170,6 +176,9 @@ impl Config {
         }
         if self.scrub_period > MAX_SCRUB_PERIOD {
             return bad(format!("scrub_period: {} s is over ten years", self.scrub_period));
+        }
+        if !(1..=100).contains(&self.background_share) {
+            return bad(format!("background_share: {} is not 1 to 100", self.background_share));
         }
         self.nvmeof.validate()?;
         for (i, target) in self.targets.iter().enumerate() {
@@ -226,6 +235,15 @@ fn default_memory() -> u64 {
 
 fn default_connections() -> usize {
     16_384
+}
+
+fn default_background_share() -> u32 {
+    6
+}
+
+/// Daemons that do not know it refuse a file that says it.
+fn is_default_share(share: &u32) -> bool {
+    *share == default_background_share()
 }
 
 fn default_scrub_period() -> u64 {
@@ -344,6 +362,10 @@ mod tests {
             assert_eq!(scrub(period).unwrap().scrub_period, seconds);
         }
         assert!(["-1", "\"2w\"", "\"400000d\""].iter().all(|period| scrub(period).is_none()));
+        for (share, is_fine) in [(0, false), (1, true), (100, true), (101, false)] {
+            let text = format!("background_share = {share}\n{text}");
+            assert_eq!(toml::from_str::<Config>(&text).unwrap().validate().is_ok(), is_fine);
+        }
         assert_eq!(parse_size("18446744073709551615T"), None);
     }
 }

@@ -123,7 +123,8 @@ impl Daemon {
             max_connections: self.config.max_connections,
             ..ServerOptions::new(Identity { name: self.config.name.clone(), cluster: None })
         };
-        let rebuilder = Rebuilder::new(&self.config.name, &self.transport, &self.config.metadata);
+        let Config { name, metadata, background_share, .. } = &self.config;
+        let rebuilder = Rebuilder::new(name, &self.transport, metadata, *background_share);
         // There is none before.
         let _ = targets.rebuilder.set(rebuilder);
         let (stop, stopped) = watch::channel(false);

@@ -3,9 +3,10 @@
 //!
 //! Each of these is followed by a pause of so many times as long as it took. The factor follows
 //! what who reads and writes here waits: as long as requests take no longer than they do when
-//! nothing is made, it is halved each time; when they take a third longer, it is doubled. Where
-//! nobody else asks for anything there is no pause, and several chunks are made at a time; else one
-//! is.
+//! nothing is made, it is halved each time; when they take a third longer, it is doubled, up to
+//! what leaves this the share of the time that the daemon's configuration says
+//! (`background_share`). Where nobody else asks for anything there is no pause, and several chunks
+//! are made at a time; else one is.
 
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -13,9 +14,8 @@ use tokio::time::Instant;
 
 /// A request counts with one part in so many.
 const WEIGHT: u32 = 16;
-/// What the factor begins with, and its bounds: even then a sixteenth of the time goes on.
+/// What the factor ends with.
 const MIN_FACTOR: f64 = 0.25;
-const MAX_FACTOR: f64 = 16.0;
 /// Others are at work if one of them has been heard within this.
 const QUIET_AFTER: Duration = Duration::from_millis(200);
 /// Requests take too long at so many times what they take otherwise, or less than this longer.
@@ -27,8 +27,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 /// Of one daemon.
-#[derive(Default)]
-pub(crate) struct Pace(Mutex<State>);
+pub(crate) struct Pace {
+    state: Mutex<State>,
+    max_factor: f64,
+}
 
 #[derive(Default)]
 struct State {
@@ -46,9 +48,15 @@ struct State {
 pub(crate) struct Making<'a>(&'a Pace);
 
 impl Pace {
+    /// Goes on for so many percent of the time at least: 1 to 100.
+    pub fn new(share: u32) -> Self {
+        let max_factor = 100.0 / f64::from(share.clamp(1, 100)) - 1.0;
+        Self { state: Mutex::default(), max_factor }
+    }
+
     /// A request of somebody else was answered after this time.
     pub fn note_request(&self, took: Duration) {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.state.lock();
         let now = Some(Instant::now());
         state.last_request = now;
         let mean = if state.making > 0 { &mut state.beside } else { &mut state.alone };
@@ -60,18 +68,18 @@ impl Pace {
 
     /// A chunk is being made from now on.
     pub fn making(&self) -> Making<'_> {
-        self.0.lock().making += 1;
+        self.state.lock().making += 1;
         Making(self)
     }
 
     /// Whether somebody else has asked for something just now.
     pub fn is_shared(&self) -> bool {
-        self.0.lock().is_shared()
+        self.state.lock().is_shared()
     }
 
     /// How long to wait after a chunk that took so long.
     pub fn pause(&self, took: Duration) -> Duration {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.state.lock();
         if !state.is_shared() {
             // Nothing was learnt that holds for who comes next.
             (state.beside, state.factor) = (None, 0.0);
@@ -87,7 +95,7 @@ impl Pace {
             _ => false,
         };
         state.factor = match suffers {
-            true => (state.factor * 2.0).clamp(1.0, MAX_FACTOR),
+            true => (state.factor * 2.0).max(1.0).min(self.max_factor),
             false if state.factor > MIN_FACTOR => state.factor / 2.0,
             false => 0.0,
         };
@@ -103,7 +111,7 @@ impl State {
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
-        self.0.0.lock().making -= 1;
+        self.0.state.lock().making -= 1;
     }
 }
 
@@ -116,7 +124,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_suffers_gets_room_and_who_does_not_keeps_nothing_back() {
-        let pace = Pace::default();
+        let pace = Pace::new(20);
         assert_eq!(pace.pause(10 * MS), Duration::ZERO, "nobody asks for anything");
         assert!(!pace.is_shared());
         (0..50).for_each(|_| pace.note_request(MS));
@@ -125,11 +133,11 @@ mod tests {
         assert_eq!(pace.pause(10 * MS), Duration::ZERO, "nobody suffers");
         (0..50).for_each(|_| pace.note_request(4 * MS));
         let pauses: Vec<_> = (0..6).map(|_| pace.pause(10 * MS)).collect();
-        assert_eq!(pauses, [10, 20, 40, 80, 160, 160].map(|n| n * MS));
+        assert_eq!(pauses, [10, 20, 40, 40, 40, 40].map(|n| n * MS));
         assert_eq!(pace.pause(1000 * MS), MAX_PAUSE);
         (0..50).for_each(|_| pace.note_request(MS));
         let pauses: Vec<_> = (0..7).map(|_| pace.pause(10 * MS)).collect();
-        assert_eq!(pauses[..3], [80, 40, 20].map(|n| n * MS));
+        assert_eq!(pauses[..3], [20, 10, 5].map(|n| n * MS));
         assert_eq!(pauses[6], Duration::ZERO);
         // What requests take alone was learnt too long ago, and the pauses let it be learnt again.
         advance(FORGET_AFTER + MS).await;

@@ -34,8 +34,12 @@ pub(super) const MARGIN: Duration = Duration::from_secs(2);
 const DISOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A drive that has not stored a chunk after this is not waited for by other drives.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
-/// Chunks that are made at a time.
-const MAX_MAKING: usize = 4;
+/// Chunks that are made at a time: most of the time of each is waiting, for other targets and for a
+/// drive. A large one counts as one for each so many bytes that it is made of.
+pub(super) const MAX_MAKING: u32 = 8;
+const MAKING_BYTES: u64 = 32 << 20;
+/// What is damaged is read, made and read again, whoever else is at work: this many at a time.
+const MAX_HEALING: usize = 2;
 /// Most chunks in one order.
 const MAX_ITEMS: usize = 1024;
 /// One request to one other target may take this long.
@@ -71,7 +75,13 @@ impl Drop for Rebuilder {
 }
 
 impl Rebuilder {
-    pub fn new(name: &str, transport: &Arc<dyn Transport>, metadata: &[String]) -> Arc<Self> {
+    /// `share`: percent of the time that it gets at least, however much others suffer.
+    pub fn new(
+        name: &str,
+        transport: &Arc<dyn Transport>,
+        metadata: &[String],
+        share: u32,
+    ) -> Arc<Self> {
         let identity = Identity { name: name.to_owned(), cluster: None };
         let peers = Peers::new(transport.clone(), identity);
         let map = MapWatch::new();
@@ -94,8 +104,8 @@ impl Rebuilder {
             peers,
             group: Mutex::new(Group::new(transport.clone(), metadata.to_vec())),
             placing: parking_lot::Mutex::default(),
-            making: Semaphore::new(MAX_MAKING),
-            pace: Pace::default(),
+            making: Semaphore::new(MAX_MAKING as usize),
+            pace: Pace::new(share),
             turns: parking_lot::Mutex::default(),
             told_bytes: AtomicU64::new(0),
             following,
@@ -157,12 +167,13 @@ impl Rebuilder {
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         self.await_map(MapEpoch(q.epoch), deadline).await?;
+        let at_a_time = if q.heal { MAX_HEALING } else { MAX_MAKING as usize };
         let made = iter(q.items).map(|item| {
             let (rebuilder, engine) = (self.clone(), engine.clone());
             let target = TargetId(q.target);
             async move { rebuilder.make(engine, target, item, q.heal, deadline).await }
         });
-        let made: Vec<Result<u64>> = made.buffered(MAX_MAKING).collect().await;
+        let made: Vec<Result<u64>> = made.buffered(at_a_time).collect().await;
         let bytes = self.segments.counters().fetched_bytes.load(Ordering::Relaxed);
         let told = self.told_bytes.swap(bytes, Ordering::Relaxed);
         let mut reply =
@@ -197,7 +208,9 @@ impl Rebuilder {
         let is_here = self.is_here(&engine, target, &segment, shard).await?;
         let length = segment.geometry.shard_len(shard);
         let is_another = is_here && engine.length(segment.chunk(shard)).await? != Some(length);
-        if is_here && !(heal && (is_another || is_damaged(&engine, segment.chunk(shard)).await?)) {
+        if is_here
+            && !(heal && (is_another || self.is_damaged(&engine, segment.chunk(shard)).await?))
+        {
             return Ok(0);
         }
         // What others of this order, or others, make takes its time: what is not begun by then is
@@ -210,7 +223,10 @@ impl Rebuilder {
             true => Some(timeout_at(begin_by, turn.lock()).await.map_err(|_| late())?),
             false => None,
         };
-        let permit = timeout_at(begin_by, self.making.acquire()).await.map_err(|_| late())?;
+        let size = length.saturating_mul(u64::from(segment.geometry.profile.k()) + 1);
+        let size = size.div_ceil(MAKING_BYTES).clamp(1, MAX_MAKING.into()) as u32;
+        let permit = self.making.acquire_many(size);
+        let permit = timeout_at(begin_by, permit).await.map_err(|_| late())?;
         let permit = permit.map_err(|_| ending())?;
         self.check(&engine, deadline)?;
         let (begun, making) = (Instant::now(), self.pace.making());
@@ -277,6 +293,16 @@ impl Rebuilder {
         engine.has(segment.chunk(shard)).await
     }
 
+    /// Whether any block of a chunk does not read, or match its checksum.
+    async fn is_damaged(&self, engine: &Engine, chunk: ChunkId) -> Result<bool> {
+        let _reading = self.pace.making();
+        match engine.verify(chunk, 0, 0).await {
+            Ok(bad) => Ok(bad.is_some()),
+            Err(e) if e.kind == ErrorKind::Io => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Refuses a chunk of a seat that is not, and will not be, the target's.
     fn check_seat(&self, target: TargetId, segment: &Segment, shard: u8) -> Result<()> {
         let map = self.map.current();
@@ -323,15 +349,6 @@ impl Rebuilder {
         };
         let asked = tokio::spawn(ask).await;
         asked.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
-    }
-}
-
-/// Whether any block of a chunk does not read, or match its checksum.
-async fn is_damaged(engine: &Engine, chunk: ChunkId) -> Result<bool> {
-    match engine.verify(chunk, 0, 0).await {
-        Ok(bad) => Ok(bad.is_some()),
-        Err(e) if e.kind == ErrorKind::Io => Ok(true),
-        Err(e) => Err(e),
     }
 }
 

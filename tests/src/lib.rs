@@ -15,6 +15,7 @@ pub mod fsx;
 pub mod load;
 pub mod model;
 mod paused;
+pub mod power;
 pub mod server;
 pub mod sim;
 
@@ -128,7 +129,12 @@ impl Cluster {
     /// build.
     pub fn start_by(binary: &Path, shape: Shape) -> Result<Self> {
         let temp = tempfile::Builder::new().prefix("weft-test-").tempdir()?;
-        let (dir, mount) = (temp.path().join("cluster"), temp.path().join("mnt"));
+        let dir = temp.path().join("cluster");
+        Self::start_in(binary, shape, temp, dir)
+    }
+
+    fn start_in(binary: &Path, shape: Shape, temp: TempDir, dir: PathBuf) -> Result<Self> {
+        let mount = temp.path().join("mnt");
         fs::create_dir(&mount)?;
         let guard = guard(&dir, temp.path())?;
         let cluster = Self { shape, mount, dir, guard: Some(guard), _temp: temp };
@@ -227,10 +233,7 @@ impl Cluster {
     pub fn stop_daemon(&self, role: &str, index: usize) -> Result<()> {
         let pid = pid(&self.status()?[role][index])?;
         kill(Pid::from_raw(pid), Signal::SIGTERM).with_context(|| format!("stop {pid}"))?;
-        eventually(Duration::from_secs(30), "it has ended", || {
-            let status = fs::read_to_string(format!("/proc/{pid}/status"));
-            status.map_or(true, |text| text.contains("State:\tZ")).then_some(())
-        })
+        await_end(pid)
     }
 
     /// Kills storage daemon `index` with SIGKILL.
@@ -292,6 +295,11 @@ impl Cluster {
 
     /// Kills every process of the cluster at once, the mounts' too.
     pub fn kill_all(&self) -> Result<()> {
+        self.pids()?.into_iter().try_for_each(kill_hard)
+    }
+
+    /// Every process of the cluster, the mounts' too.
+    fn pids(&self) -> Result<Vec<i32>> {
         let status = self.status()?;
         let pids = ["mounts", "storage", "metadata"]
             .iter()
@@ -299,7 +307,7 @@ impl Cluster {
             .filter_map(|p| pid(p).ok())
             .collect::<Vec<_>>();
         ensure!(pids.len() > 3, "status lists too few processes: {status}");
-        pids.into_iter().try_for_each(kill_hard)
+        Ok(pids)
     }
 
     /// Files of the targets, in the order of the daemons.
@@ -560,6 +568,12 @@ fn pid(process: &Value) -> Result<i32> {
         .and_then(|p| i32::try_from(p).ok())
         .filter(|&p| p > 1)
         .with_context(|| format!("no pid in {process}"))
+}
+
+fn await_end(pid: i32) -> Result<()> {
+    let status = || fs::read_to_string(format!("/proc/{pid}/status"));
+    let has_ended = || status().map_or(true, |text| text.contains("State:\tZ")).then_some(());
+    eventually(Duration::from_secs(30), "it has ended", has_ended)
 }
 
 fn kill_hard(pid: i32) -> Result<()> {

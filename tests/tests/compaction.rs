@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
-use weft_tests::{Cluster, eventually, path, weft_ok};
+use weft_tests::{Cluster, eventually, path, status_of, weft_ok};
 
 const LEN: usize = 16 << 20;
 const BLOCK: usize = 4096;
@@ -48,6 +48,13 @@ fn what_was_overwritten_gives_its_room_back_and_nobody_sees_it() -> Result<()> {
         assert!(got == content, "other bytes are read while they are moved");
         (counted(&cluster).ok()?.1 <= 2).then_some(())
     })?;
+    eventually(PATIENCE, "the status says how it went, and that nothing is left", || {
+        let status = status_of(&cluster.address().ok()?).ok()?;
+        let number = |name: &str| status[name].as_u64();
+        let went = number("compacted_files_per_hour")? > 0 && number("compacted_bytes")? > 0;
+        let left = (number("scattered_files")?, number("compaction_eta_s")?);
+        (went && left == (0, 0)).then_some(())
+    })?;
     // Who has it open writes on, on what was moved.
     let block = [1; BLOCK];
     file.write_all_at(&block, 5 << 20)?;
@@ -62,8 +69,7 @@ fn what_was_overwritten_gives_its_room_back_and_nobody_sees_it() -> Result<()> {
 
 /// Bytes that all targets say they hold.
 fn used(cluster: &Cluster) -> Result<u64> {
-    let status = weft_ok(&["status", "--cluster", &cluster.address()?, "--output", "json"])?;
-    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let status = status_of(&cluster.address()?)?;
     let targets = status["targets"].as_array().context("no targets")?;
     let used = targets.iter().map(|t| t["used_bytes"].as_u64().context("a target is silent"));
     used.sum()

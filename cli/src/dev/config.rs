@@ -1,6 +1,7 @@
 //! Configuration files and data folders of the daemons of a `weft dev` cluster.
 
 use super::state::{Daemon, State};
+use crate::durable;
 use anyhow::{Context, Result};
 use std::fs;
 use std::io;
@@ -130,7 +131,8 @@ fn write(dir: &Path, role: Role, daemon: &Daemon, text: &str) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    durable::replace(&path, text.as_bytes(), None)
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn metadata(dir: &Path, state: &State, daemon: &Daemon) -> weft_metadata::Config {

@@ -3,12 +3,13 @@
 //! Layout of DIR: `dev.json`, `lock`, `config/ROLE-N.toml`, `log/ROLE-N.log`, and one folder
 //! `ROLE-N/` with the data of each daemon.
 
+use crate::durable;
 use crate::process::Process;
 use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirEntry, File};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
@@ -118,15 +119,9 @@ impl State {
     }
 
     pub fn save(&self, dir: &Path) -> Result<()> {
-        let (file, temporary) = (dir.join("dev.json"), dir.join("dev.json.new"));
-        let write = || {
-            let mut out = File::create(&temporary)?;
-            out.write_all(&serde_json::to_vec_pretty(self)?)?;
-            out.sync_all()?;
-            fs::rename(&temporary, &file)?;
-            File::open(dir)?.sync_all()
-        };
-        write().with_context(|| format!("cannot write {}", file.display()))
+        let file = dir.join("dev.json");
+        durable::replace(&file, &serde_json::to_vec_pretty(self)?, None)
+            .with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// Forgets the cluster of DIR.

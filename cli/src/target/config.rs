@@ -3,10 +3,10 @@
 //!
 //! Invariant: what is written was parsed again and says exactly what was meant.
 
+use crate::durable;
 use crate::storaged::read;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use weft_storaged::{Config, Target};
 
@@ -74,15 +74,8 @@ impl File {
     /// Replaces the file, whole or not at all.
     pub fn write(&self) -> Result<()> {
         let what = || format!("cannot write {}", self.path.display());
-        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty());
-        let Some(name) = self.path.file_name() else { bail!("{}", what()) };
-        let new = folder.unwrap_or(Path::new(".")).join(format!(".{}.new", name.display()));
-        let mut file = fs::File::create(&new).with_context(what)?;
-        if let Ok(meta) = fs::metadata(&self.path) {
-            file.set_permissions(meta.permissions()).with_context(what)?;
-        }
-        file.write_all(self.text.as_bytes()).and_then(|()| file.sync_all()).with_context(what)?;
-        fs::rename(&new, &self.path).with_context(what)
+        let permissions = fs::metadata(&self.path).ok().map(|meta| meta.permissions());
+        durable::replace(&self.path, self.text.as_bytes(), permissions).with_context(what)
     }
 }
 

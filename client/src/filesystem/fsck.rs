@@ -84,15 +84,14 @@ impl Filesystem {
         progress: &impl Fn(FsckProgress),
     ) -> Result<()> {
         let client = self.inner.segments.target(target);
-        let (mut after, mut count) = (None, 0);
+        let mut after = None;
         loop {
+            progress(FsckProgress::Chunks { target: target.id, listed: look.report.chunks });
             let page = client.list(after, None, MAX_PAGE, Instant::now() + LIST_TIMEOUT).await?;
-            count += page.items.len() as u64;
             after = page.items.last().map(|(chunk, _)| *chunk);
             let found = page.items.into_iter().map(|(chunk, length)| ((target.id, chunk), length));
             look.chunks.extend(found);
             look.report.chunks = look.chunks.len() as u64;
-            progress(FsckProgress::Target { target: target.id, chunks: count });
             if !page.more {
                 return Ok(());
             }
@@ -107,6 +106,9 @@ impl Filesystem {
     ) -> Result<HashSet<u64>> {
         let mut after = None;
         loop {
+            let FsckReport { segments, chunks, .. } = look.report;
+            let explained = chunks - look.chunks.len() as u64;
+            progress(FsckProgress::Segments { segments, explained, chunks });
             let op = Op::ListSegments(v1::ListSegmentsOp { after, limit: MAX_PAGE });
             let Reply::ListSegments(page) = self.inner.requests.ask(op).await? else {
                 return Err(unexpected("segments"));
@@ -123,7 +125,6 @@ impl Filesystem {
                     Err(error) => tracing::warn!("a segment cannot be checked: {error}"),
                 }
             }
-            progress(FsckProgress::Segments(look.report.segments));
             if !more {
                 return Ok(page.live_sessions.into_iter().collect());
             }

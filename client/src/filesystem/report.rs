@@ -120,15 +120,22 @@ pub enum FsckProgress {
     Namespace,
     /// It is mended, in so many looks before this one.
     MendingNamespace(u32),
-    /// Listing the chunks of a target: so many so far.
-    Target {
+    /// Listing the chunks of all targets, one after the other.
+    Chunks {
         /// The target.
         target: TargetId,
-        /// Chunks that it has told.
+        /// Chunks that were told so far, of all targets.
+        listed: u64,
+    },
+    /// Comparing the chunks with the segments that they should be of.
+    Segments {
+        /// Segments so far.
+        segments: u64,
+        /// Chunks that were found to be of one of them.
+        explained: u64,
+        /// All chunks that were listed.
         chunks: u64,
     },
-    /// Comparing with so many segments so far.
-    Segments(u64),
     /// So many findings are looked at again.
     Again(usize),
     /// So many findings wait to be mended.

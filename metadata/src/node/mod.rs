@@ -32,6 +32,7 @@ use crate::events;
 use crate::map_changes::MapChanges;
 use crate::raftlog::Position;
 use crate::soft::SoftState;
+use crate::soft::compaction::Compaction;
 use crate::soft::repair::Progress;
 use crate::state::StateMachine;
 use crate::tables::members::Membership;
@@ -94,8 +95,7 @@ pub struct Node {
     low_on_room: AtomicBool,
     /// The other servers that are.
     others_low: Mutex<BTreeSet<NodeId>>,
-    /// Bytes of files that were put together again.
-    pub compacted_bytes: AtomicU64,
+    pub compaction: Compaction,
     /// Entries may carry events.
     tells: AtomicBool,
     /// Held by who mends the namespace.
@@ -158,7 +158,7 @@ impl Node {
             free_bytes: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
-            compacted_bytes: AtomicU64::new(0),
+            compaction: Compaction::default(),
             tells: AtomicBool::new(false),
             mending: Arc::default(),
             known_entries: Mutex::default(),

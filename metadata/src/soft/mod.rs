@@ -1,8 +1,10 @@
 //! Soft state of the leader: what it knows and does not replicate. It goes with its term, and
 //! sessions and targets tell the next leader of theirs.
 
+pub mod compaction;
 pub mod leases;
 pub mod lock_waits;
+mod rate;
 pub mod repair;
 pub mod sessions;
 pub mod targets;

@@ -1,13 +1,14 @@
 //! How far the repair has come, as this leader knows it.
 
+use super::rate::Rate;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::{PgId, v1};
 
 /// The rate is that of the last so many seconds.
-const RATE_WINDOW: Duration = Duration::from_secs(10);
+const RATE_WINDOW_S: u64 = 10;
 /// A seat that could not be moved for balance is left where it is for so long.
 const LEFT_ALONE_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// Most problems that are told.
@@ -57,8 +58,8 @@ struct Inner {
     made: u64,
     read_bytes: u64,
     written_bytes: u64,
-    /// When how many were made.
-    recent: VecDeque<(Instant, u64)>,
+    /// How many were made of late.
+    recent: Rate<RATE_WINDOW_S>,
     problems: BTreeMap<Seat, String>,
     /// What is still to be moved for balance, behind everything else.
     shifts: Vec<Shift>,
@@ -85,8 +86,8 @@ impl Progress {
         self.0.lock().left.clone()
     }
 
-    /// An order was carried out, and so many chunks of its seat are left.
-    pub fn note(&self, now: Instant, seat: Seat, chunks: u64, reply: &v1::RebuildReply) {
+    /// An order of then was carried out, and so many chunks of its seat are left.
+    pub fn note(&self, begun: Instant, seat: Seat, chunks: u64, reply: &v1::RebuildReply) {
         let inner = &mut *self.0.lock();
         if let Some(left) = inner.left.get_mut(&seat) {
             left.chunks = chunks;
@@ -94,8 +95,7 @@ impl Progress {
         inner.made += reply.made;
         inner.read_bytes += reply.read_bytes;
         inner.written_bytes += reply.written_bytes;
-        inner.recent.push_back((now, reply.made));
-        inner.forget(now);
+        inner.recent.note(begun, Instant::now(), reply.made);
     }
 
     /// What keeps a seat from being made whole; `None`: nothing any more.
@@ -161,7 +161,6 @@ impl Progress {
     pub fn stat(&self, now: Instant, epoch: u64, may_miss: bool) -> v1::RepairStat {
         let inner = &mut *self.0.lock();
         let uncounted = u64::from(may_miss && inner.epoch < epoch);
-        inner.forget(now);
         let sum = |of: fn(&&Left) -> bool| {
             inner.left.values().filter(of).map(|left| left.chunks).sum::<u64>()
         };
@@ -170,8 +169,6 @@ impl Progress {
         problems.sort_unstable();
         problems.dedup();
         problems.truncate(MAX_PROBLEMS);
-        let recent: u64 = inner.recent.iter().map(|(_, made)| made).sum();
-        let since = inner.recent.front().map_or(Duration::ZERO, |(first, _)| now - *first);
         v1::RepairStat {
             missing_chunks: (inner.down + sum(|left| left.missing)).max(uncounted),
             moving_chunks: sum(|left| !left.missing) + waiting,
@@ -179,16 +176,8 @@ impl Progress {
             made_chunks: inner.made,
             read_bytes: inner.read_bytes,
             written_bytes: inner.written_bytes,
-            chunks_per_s: recent / since.as_secs().max(1),
+            chunks_per_s: inner.recent.per(Duration::from_secs(1), now),
             problems,
-        }
-    }
-}
-
-impl Inner {
-    fn forget(&mut self, now: Instant) {
-        while self.recent.front().is_some_and(|(at, _)| now - *at > RATE_WINDOW) {
-            self.recent.pop_front();
         }
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Files {
     pub due: VecDeque<InodeId>,
     /// To be taken off the list, and when some were.
     compacted: Vec<File>,
+    /// When the first of these was begun.
+    begun: Option<Instant>,
     told: Option<Instant>,
     /// When the list was read, how long that took, and what the state counted then.
     looked: Option<(Instant, Duration, u64)>,
@@ -62,7 +64,8 @@ impl Files {
     /// The pass that a file is worked on in.
     pub fn begin(&mut self, ino: InodeId) -> Pass {
         let begun = self.waiting.get_mut(&ino).and_then(|waiting| waiting.pass.take());
-        begun.unwrap_or(Pass { from: Some(0), ..Pass::default() })
+        let new = || Pass { begun: Some(Instant::now()), from: Some(0), ..Pass::default() };
+        begun.unwrap_or_else(new)
     }
 
     /// A part of a pass has ended.
@@ -84,6 +87,7 @@ impl Files {
             self.waiting.remove(&ino);
             let data_version = pass.version.unwrap_or(0);
             self.compacted.push(File { ino: ino.0, data_version });
+            self.begun = self.begun.into_iter().chain(pass.begun).min();
             return;
         }
         waiting.until = now + waiting.pause;
@@ -103,6 +107,8 @@ impl Files {
                 break;
             }
             self.compacted.drain(..some);
+            let begun = self.begun.take().unwrap_or_else(Instant::now);
+            node.compaction.note_files(begun, some as u64);
         }
         self.told = Some(Instant::now());
     }

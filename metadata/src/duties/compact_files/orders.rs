@@ -134,6 +134,7 @@ impl Orders {
     }
 
     async fn write_again(&self, ino: InodeId, part: Part, layout: v1::LayoutInfo) -> Result<()> {
+        let begun = Instant::now();
         let session = self.session().await?;
         let map = self.node.map();
         let order = v1::CompactRequest {
@@ -173,7 +174,7 @@ impl Orders {
         };
         let moved = propose(&self.node, "move extents", Body::MoveExtents(entry)).await;
         moved.map_err(spoils)?;
-        self.node.compacted_bytes.fetch_add(part.bytes, Ordering::Relaxed);
+        self.node.compaction.note_bytes(begun, part.bytes);
         tracing::debug!(%ino, part.bytes, pieces = order.extents.len(), "compacted");
         Ok(())
     }

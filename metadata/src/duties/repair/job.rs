@@ -223,7 +223,8 @@ impl Job {
         epoch: MapEpoch,
     ) -> Result<Vec<(Segment, u8)>, Stopped> {
         let items = batch.iter().map(|(segment, shard)| (segment, *shard)).collect();
-        let reply = target.rebuild(items, epoch, false, Instant::now() + REBUILD_TIMEOUT).await;
+        let begun = Instant::now();
+        let reply = target.rebuild(items, epoch, false, begun + REBUILD_TIMEOUT).await;
         // What went meanwhile may have been made after its chunks were deleted.
         let gone = self.gone(batch)?;
         if !gone.is_empty() {
@@ -254,7 +255,7 @@ impl Job {
         let at = (self.pg, self.seat as u8);
         let there = there + gone.len() as u64;
         let there = self.there.fetch_add(there, Ordering::Relaxed) + there;
-        self.node.repair.note(Instant::now(), at, self.total.saturating_sub(there), &reply);
+        self.node.repair.note(begun, at, self.total.saturating_sub(there), &reply);
         failed.map_or(Ok(left), Err)
     }
 

@@ -1,0 +1,154 @@
+//! A disk that forgets what was not flushed when the power goes: a FUSE filesystem of this process,
+//! all in memory.
+//!
+//! What a program has flushed (`fsync` of a file for its bytes, of any folder for all names so far)
+//! is there afterwards. Of all else, by dice: sectors are there or are not, each by itself; names
+//! are as they were flushed last, or as they are. That is more than most filesystems would lose,
+//! and no more than POSIX lets them.
+//!
+//! Invariant: from the moment of the cut nothing is answered until [`Disk::power_on`]: nobody goes
+//! on with what he could not have known.
+
+mod served;
+mod supply;
+mod tree;
+
+use crate::{Cluster, Shape, await_end, eventually, kill_hard, weft_binary};
+use anyhow::{Context, Result};
+use fuser::{MountOption, Session, SessionACL};
+use nix::mount::umount;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use served::Served;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use supply::{Power, Shared};
+use tree::Tree;
+
+/// A mounted disk. Unmounted when dropped; who uses it has to be gone by then.
+pub struct Disk {
+    shared: Arc<Shared>,
+    at: PathBuf,
+    session: Option<fuser::BackgroundSession>,
+}
+
+impl Disk {
+    /// An empty disk, mounted at a folder that is made.
+    pub fn mount(at: &Path) -> Result<Self> {
+        std::fs::create_dir_all(at)?;
+        // SAFETY: both only read the credentials of this process.
+        let owner = unsafe { (libc::geteuid(), libc::getegid()) };
+        let shared = Arc::new(Shared::new(Tree::new(owner)));
+        let session = Some(serve(&shared, at)?);
+        Ok(Self { shared, at: at.to_path_buf(), session })
+    }
+
+    /// The power goes now. All that used the disk is to be killed before it is back.
+    pub fn cut(&self, seed: u64) {
+        self.shared.cut(|tree| tree.cut(&mut SmallRng::seed_from_u64(seed)));
+    }
+
+    /// Fails the requests that wait, so that who was killed can go.
+    pub fn fail_requests(&self) {
+        self.shared.set(Power::Off);
+    }
+
+    /// The power is back: the disk is mounted with what is left on it. Error: somebody uses it.
+    pub fn power_on(&mut self) -> Result<()> {
+        self.fail_requests();
+        // What a process that was killed had under way is let go of a moment later.
+        eventually(Duration::from_secs(10), "nobody uses the disk", || umount(&self.at).ok())?;
+        if let Some(session) = self.session.take() {
+            session.join()?;
+        }
+        self.shared.set(Power::On);
+        self.session = Some(serve(&self.shared, &self.at)?);
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// A cluster with all its files, but for the logs, on such a disk.
+    pub fn start_on_disk(shape: Shape) -> Result<(Disk, Self)> {
+        let temp = tempfile::Builder::new().prefix("weft-test-").tempdir()?;
+        let (at, logs) = (temp.path().join("disk"), temp.path().join("log"));
+        let (disk, dir) = (Disk::mount(&at)?, at.join("cluster"));
+        std::fs::create_dir(&dir)?;
+        std::fs::create_dir(&logs)?;
+        std::os::unix::fs::symlink(&logs, dir.join("log"))?;
+        File::open(&dir)?.sync_all()?;
+        Ok((disk, Self::start_in(&weft_binary(), shape, temp, dir)?))
+    }
+
+    /// The power of everything goes: all processes, and what its disk has not flushed. It is back
+    /// when this answers.
+    pub fn cut_power(&self, disk: &mut Disk, seed: u64) -> Result<()> {
+        let pids = self.pids()?;
+        disk.cut(seed);
+        for pid in &pids {
+            kill_hard(*pid)?;
+        }
+        disk.fail_requests();
+        pids.into_iter().try_for_each(await_end)?;
+        disk.power_on()?;
+        self.start_again()
+    }
+}
+
+fn serve(shared: &Arc<Shared>, at: &Path) -> Result<fuser::BackgroundSession> {
+    let mut config = fuser::Config::default();
+    config.mount_options = vec![MountOption::FSName("weft-test-power".into())];
+    config.acl = SessionACL::Owner;
+    Session::new(Served(shared.clone()), at, &config)
+        .and_then(Session::spawn)
+        .with_context(|| format!("cannot mount FUSE at {}", at.display()))
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.fail_requests();
+        if let Some(session) = self.session.take() {
+            let _ = session.umount_and_join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_program_finds_what_it_flushed_and_nothing_is_answered_meanwhile() -> Result<()> {
+        let temp = tempfile::tempdir()?;
+        let mut disk = Disk::mount(&temp.path().join("disk"))?;
+        let at = temp.path().join("disk");
+        fs::create_dir(at.join("d"))?;
+        let mut lost = 0;
+        for seed in 0..20 {
+            let mut file = File::create(at.join("d/new"))?;
+            file.write_all(&[seed as u8; 10_000])?;
+            file.sync_all()?;
+            fs::rename(at.join("d/new"), at.join("d/f"))?;
+            File::open(at.join("d"))?.sync_all()?;
+            file.write_all_at(b"never flushed", 0)?;
+            File::create(at.join("d/unflushed"))?;
+            disk.cut(seed);
+            let path = at.join("d/f");
+            let reader = std::thread::spawn(move || file.write_all_at(b"late", 0).is_err());
+            disk.fail_requests();
+            assert!(reader.join().is_ok_and(|failed| failed), "it was answered");
+            disk.power_on()?;
+            let content = fs::read(&path)?;
+            assert!(content.len() == 10_000 && content[512..].iter().all(|b| *b == seed as u8));
+            lost += u32::from(!at.join("d/unflushed").exists());
+            let _ = fs::remove_file(at.join("d/unflushed"));
+        }
+        assert!((1..20).contains(&lost), "{lost}");
+        Ok(())
+    }
+}
