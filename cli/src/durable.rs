@@ -13,7 +13,11 @@ pub fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> R
     let mut new = name.to_owned();
     new.push(".new");
     let new = folder.join(new);
-    let mut file = File::create(&new)?;
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = File::create_new(&new)?;
     if let Some(permissions) = permissions {
         file.set_permissions(permissions)?;
     }

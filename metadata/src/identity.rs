@@ -69,6 +69,9 @@ impl Identity {
     pub fn claim(data_dir: &Path, node: NodeId, mut members: Vec<NodeId>) -> Result<Self> {
         members.sort();
         fs::create_dir_all(data_dir).map_err(|e| io("create", data_dir, &e))?;
+        let parent = data_dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());
+        synced.map_err(|e| io("make durable the name of", data_dir, &e))?;
         let path = data_dir.join("identity");
         let Some(text) = read(&path)? else {
             for data in [LOG, STATE] {

@@ -39,7 +39,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 pub(super) const MAX_MAKING: u32 = 8;
 const MAKING_BYTES: u64 = 32 << 20;
 /// What is damaged is read, made and read again, whoever else is at work: this many at a time.
-const MAX_HEALING: usize = 2;
+const MAX_HEALING: usize = 4;
 /// Most chunks in one order.
 const MAX_ITEMS: usize = 1024;
 /// One request to one other target may take this long.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The rates are those of the last so many seconds: large files take long.
-const RATE_WINDOW_S: u64 = 120;
+const RATE_WINDOW_S: u64 = 600;
 
 /// Has one owner for a moment; nobody holds it while waiting for anything.
 #[derive(Default)]

@@ -106,6 +106,9 @@ pub(super) fn make(path: &Path, size: u64, sparse: bool) -> Result<(TargetFile, 
     }
     let given = allocate(&target.file, size, sparse);
     given.map_err(|e| fail(&format!("cannot give it {size} bytes"), e))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let kept = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+    kept.map_err(|e| fail("cannot make its name durable", e))?;
     Ok((TargetFile { size, ..target }, made))
 }
 

@@ -1,13 +1,13 @@
 //! A disk that forgets what was not flushed when the power goes: a FUSE filesystem of this process,
 //! all in memory.
 //!
-//! What a program has flushed (`fsync` of a file for its bytes, of any folder for all names so far)
-//! is there afterwards. Of all else, by dice: sectors are there or are not, each by itself; names
-//! are as they were flushed last, or as they are. That is more than most filesystems would lose,
-//! and no more than POSIX lets them.
+//! What a program has flushed (`fsync` of a file for its bytes, of a folder for the names in it) is
+//! there afterwards. Of all else, by dice: sectors are there or are not, each by itself; the names
+//! of a folder are as they were flushed last, or as they are. That is more than most filesystems
+//! would lose, and no more than POSIX lets them.
 //!
-//! Invariant: from the moment of the cut nothing is answered until [`Disk::power_on`]: nobody goes
-//! on with what he could not have known.
+//! Invariant: from the moment of the cut nothing that was asked of a file is answered but with an
+//! error, once all who use the disk are killed: nobody goes on with what he could not have known.
 
 mod served;
 mod supply;
@@ -69,6 +69,9 @@ impl Disk {
     }
 }
 
+/// Processes that use a disk.
+pub struct Consumers(Vec<i32>);
+
 impl Cluster {
     /// A cluster with all its files, but for the logs, on such a disk.
     pub fn start_on_disk(shape: Shape) -> Result<(Disk, Self)> {
@@ -79,19 +82,25 @@ impl Cluster {
         std::fs::create_dir(&logs)?;
         std::os::unix::fs::symlink(&logs, dir.join("log"))?;
         File::open(&dir)?.sync_all()?;
+        File::open(&at)?.sync_all()?;
         Ok((disk, Self::start_in(&weft_binary(), shape, temp, dir)?))
     }
 
-    /// The power of everything goes: all processes, and what its disk has not flushed. It is back
-    /// when this answers.
-    pub fn cut_power(&self, disk: &mut Disk, seed: u64) -> Result<()> {
-        let pids = self.pids()?;
+    /// All that is to lose its power. To be asked while nobody is killed or started.
+    pub fn consumers(&self) -> Result<Consumers> {
+        Ok(Consumers(self.pids()?))
+    }
+
+    /// The power of everything goes at once: all processes, and what its disk has not flushed. It
+    /// is back when this answers.
+    pub fn cut_power(&self, disk: &mut Disk, consumers: Consumers, seed: u64) -> Result<()> {
         disk.cut(seed);
-        for pid in &pids {
-            kill_hard(*pid)?;
+        for pid in &consumers.0 {
+            // Who has ended by himself says so in his log.
+            let _ = kill_hard(*pid);
         }
         disk.fail_requests();
-        pids.into_iter().try_for_each(await_end)?;
+        consumers.0.into_iter().try_for_each(await_end)?;
         disk.power_on()?;
         self.start_again()
     }
@@ -128,6 +137,7 @@ mod tests {
         let mut disk = Disk::mount(&temp.path().join("disk"))?;
         let at = temp.path().join("disk");
         fs::create_dir(at.join("d"))?;
+        File::open(&at)?.sync_all()?;
         let mut lost = 0;
         for seed in 0..20 {
             let mut file = File::create(at.join("d/new"))?;
@@ -139,9 +149,12 @@ mod tests {
             File::create(at.join("d/unflushed"))?;
             disk.cut(seed);
             let path = at.join("d/f");
-            let reader = std::thread::spawn(move || file.write_all_at(b"late", 0).is_err());
+            let writer = std::thread::spawn(move || file.write_all_at(b"late", 0).is_err());
+            let waits = || disk.shared.is_awaited().then_some(());
+            eventually(Duration::from_secs(10), "a request that waits", waits)?;
+            assert!(!writer.is_finished(), "it was answered");
             disk.fail_requests();
-            assert!(reader.join().is_ok_and(|failed| failed), "it was answered");
+            assert!(writer.join().is_ok_and(|failed| failed), "it was done");
             disk.power_on()?;
             let content = fs::read(&path)?;
             assert!(content.len() == 10_000 && content[512..].iter().all(|b| *b == seed as u8));

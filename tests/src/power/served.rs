@@ -346,9 +346,9 @@ impl Filesystem for Served {
         empty(reply, flushed);
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let flushed = self.0.with(|tree| {
-            tree.flush_names();
+            tree.flush_names(ino.0);
             Ok(())
         });
         empty(reply, flushed);

@@ -12,6 +12,8 @@ pub(super) struct Shared {
 struct State {
     tree: Tree,
     power: Power,
+    /// Requests that wait for power.
+    waiting: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub(super) enum Power {
 impl Shared {
     /// There is power.
     pub fn new(tree: Tree) -> Self {
-        let state = Mutex::new(State { tree, power: Power::On });
+        let state = Mutex::new(State { tree, power: Power::On, waiting: 0 });
         Self { state, changed: Condvar::new() }
     }
 
@@ -44,12 +46,21 @@ impl Shared {
 
     /// Does something as soon as it is known whether there is power.
     pub fn with<T>(&self, act: impl FnOnce(&mut Tree) -> Result<T, Errno>) -> Result<T, Errno> {
-        let waited = self.changed.wait_while(self.state(), |state| state.power == Power::Cut);
+        let mut state = self.state();
+        state.waiting += 1;
+        let waited = self.changed.wait_while(state, |state| state.power == Power::Cut);
         let mut state = waited.unwrap_or_else(|e| e.into_inner());
+        state.waiting -= 1;
         match state.power {
             Power::On => act(&mut state.tree),
             _ => Err(Errno::EIO),
         }
+    }
+
+    /// Whether a request waits for power.
+    #[cfg(test)]
+    pub fn is_awaited(&self) -> bool {
+        self.state().waiting > 0
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

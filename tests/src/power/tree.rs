@@ -1,11 +1,12 @@
 //! The files of the disk, as they are and as they were flushed last.
 //!
-//! Invariants: [`Tree::flush`] alone makes content durable, [`Tree::flush_names`] alone names; what
-//! is neither named, nor was when names were flushed, nor open, is forgotten.
+//! Invariants: [`Content::flush`] alone makes content durable, [`Tree::flush_names`] alone the
+//! names of a folder; what is neither named, nor was when names were flushed, nor open, is
+//! forgotten. A seed decides what a cut takes.
 
 use fuser::FileType;
 use rand::Rng;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 
 const PAGE: u64 = 4096;
@@ -32,15 +33,15 @@ pub(super) struct Node {
 #[derive(Default)]
 pub(super) struct Content {
     pub size: u64,
-    pages: HashMap<u64, Page>,
+    pages: BTreeMap<u64, Page>,
     flushed_size: u64,
     /// The pages that have changed since the last flush, as they were then; `None`: zeros.
-    unflushed: HashMap<u64, Option<Page>>,
+    unflushed: BTreeMap<u64, Option<Page>>,
 }
 
 pub(super) struct Tree {
-    nodes: HashMap<u64, Node>,
-    /// The names of all folders, when they were flushed last.
+    nodes: BTreeMap<u64, Node>,
+    /// The names of folders, as each was flushed last.
     flushed: BTreeMap<u64, Names>,
     last: u64,
 }
@@ -144,9 +145,8 @@ impl Node {
 impl Tree {
     pub fn new(owner: (u32, u32)) -> Self {
         let root = Node::new(FileType::Directory, 0o755, owner);
-        let mut tree = Self { nodes: HashMap::new(), flushed: BTreeMap::new(), last: ROOT };
+        let mut tree = Self { nodes: BTreeMap::new(), flushed: BTreeMap::new(), last: ROOT };
         tree.nodes.insert(ROOT, root);
-        tree.flush_names();
         tree
     }
 
@@ -181,33 +181,28 @@ impl Tree {
         names.filter(|named| **named == ino).count() as u32
     }
 
-    /// Makes all names durable, as a journal of a filesystem does.
-    pub fn flush_names(&mut self) {
-        let folders = self.nodes.iter().filter(|(_, node)| node.kind == FileType::Directory);
-        self.flushed = folders.map(|(ino, node)| (*ino, node.names.clone())).collect();
+    /// Makes the names in a folder durable.
+    pub fn flush_names(&mut self, dir: u64) {
+        if let Some(node) = self.nodes.get(&dir) {
+            self.flushed.insert(dir, node.names.clone());
+        }
         self.forget();
     }
 
-    /// The power goes: of what was not flushed, some is there, and names are those of the last
-    /// flush, or of now.
+    /// The power goes: of what was not flushed, some is there, and the names of a folder are those
+    /// of its last flush, or of now.
     pub fn cut(&mut self, rng: &mut impl Rng) {
-        if rng.random_bool(0.5) {
-            for (ino, names) in &self.flushed {
-                if let Some(node) = self.nodes.get_mut(ino) {
-                    node.names.clone_from(names);
-                }
-            }
-        }
         let kept = *[0.0, 0.5, 0.9].get(rng.random_range(0..3)).unwrap_or(&0.0);
-        let mut inos: Vec<u64> = self.nodes.keys().copied().collect();
-        inos.sort_unstable();
-        for ino in inos {
-            if let Some(node) = self.nodes.get_mut(&ino) {
-                node.opens = 0;
-                node.content.cut(rng, kept);
+        for (ino, node) in &mut self.nodes {
+            if !rng.random_bool(kept) {
+                node.names = self.flushed.get(ino).cloned().unwrap_or_default();
             }
+            node.opens = 0;
+            node.content.cut(rng, kept);
         }
-        self.flush_names();
+        let folders = self.nodes.iter().filter(|(_, node)| node.kind == FileType::Directory);
+        self.flushed = folders.map(|(ino, node)| (*ino, node.names.clone())).collect();
+        self.forget();
     }
 
     /// Forgets what nothing leads to.
@@ -246,7 +241,7 @@ mod tests {
             let content = &mut tree.node(f).unwrap().content;
             content.write(3000, &[1; 9000]);
             content.flush();
-            tree.flush_names();
+            tree.flush_names(ROOT);
             let content = &mut tree.node(f).unwrap().content;
             content.write(8000, &[2; 20_000]);
             content.punch(4096, 4096);

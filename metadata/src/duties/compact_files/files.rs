@@ -49,6 +49,8 @@ struct Waiting {
     /// It is left alone until then, and after that for so long.
     until: Instant,
     pause: Duration,
+    /// Work on it began then, and was not put off since.
+    begun: Option<Instant>,
     /// It is left alone for as long as no more targets take data than these.
     seats: Option<Seats>,
     pass: Option<Pass>,
@@ -56,16 +58,16 @@ struct Waiting {
 
 impl Waiting {
     fn new(now: Instant) -> Self {
-        Self { since: now, until: now, pause: RETRY_INTERVAL, seats: None, pass: None }
+        Self { since: now, until: now, pause: RETRY_INTERVAL, begun: None, seats: None, pass: None }
     }
 }
 
 impl Files {
     /// The pass that a file is worked on in.
     pub fn begin(&mut self, ino: InodeId) -> Pass {
-        let begun = self.waiting.get_mut(&ino).and_then(|waiting| waiting.pass.take());
-        let new = || Pass { begun: Some(Instant::now()), from: Some(0), ..Pass::default() };
-        begun.unwrap_or_else(new)
+        let Some(waiting) = self.waiting.get_mut(&ino) else { return Pass::new() };
+        waiting.begun.get_or_insert_with(Instant::now);
+        waiting.pass.take().unwrap_or_else(Pass::new)
     }
 
     /// A part of a pass has ended.
@@ -84,12 +86,15 @@ impl Files {
         if let Some(error) = &pass.failed {
             tracing::warn!(%ino, "a file cannot be compacted yet: {error}");
         } else if waiting.seats.is_none() && !pass.again {
+            let begun = waiting.begun;
             self.waiting.remove(&ino);
             let data_version = pass.version.unwrap_or(0);
             self.compacted.push(File { ino: ino.0, data_version });
-            self.begun = self.begun.into_iter().chain(pass.begun).min();
+            self.begun = self.begun.into_iter().chain(begun).min();
             return;
         }
+        // Who is looked at once more only to see that all is done is worked on still.
+        waiting.begun = waiting.begun.filter(|_| pass.again && pass.failed.is_none());
         waiting.until = now + waiting.pause;
         waiting.pause = (waiting.pause * 2).min(MAX_RETRY_INTERVAL);
     }

@@ -1,14 +1,11 @@
 //! How far a look at a file has come.
 
 use crate::compaction::Seats;
-use tokio::time::Instant;
 use weft_proto::Error;
 
 /// A look at a whole file, some of it at a time: others have their turn meanwhile.
 #[derive(Default)]
 pub(super) struct Pass {
-    /// When the first look at this content began.
-    pub begun: Option<Instant>,
     /// Where it goes on; `None`: it came to the end.
     pub from: Option<u64>,
     /// Of the content that it began with.
@@ -18,4 +15,11 @@ pub(super) struct Pass {
     /// Some waits for more targets than these.
     pub waits: Option<Seats>,
     pub failed: Option<Error>,
+}
+
+impl Pass {
+    /// A look that begins.
+    pub fn new() -> Self {
+        Self { from: Some(0), ..Self::default() }
+    }
 }
