@@ -10,9 +10,7 @@ pub fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> R
     let Some(name) = path.file_name() else { return Err(Error::from(ErrorKind::InvalidInput)) };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    let mut new = name.to_owned();
-    new.push(".new");
-    let new = folder.join(new);
+    let new = folder.join(format!(".{}.new", name.display()));
     match fs::remove_file(&new) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}

@@ -9,6 +9,7 @@ use crate::folder::{LOG, MOVE_AWAY, STATE};
 use crate::raftlog::Position;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
+use std::io::ErrorKind::{InvalidInput, PermissionDenied};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use weft_proto::{Error, ErrorKind, NodeId, Result, Uuid};
@@ -69,9 +70,6 @@ impl Identity {
     pub fn claim(data_dir: &Path, node: NodeId, mut members: Vec<NodeId>) -> Result<Self> {
         members.sort();
         fs::create_dir_all(data_dir).map_err(|e| io("create", data_dir, &e))?;
-        let parent = data_dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());
-        synced.map_err(|e| io("make durable the name of", data_dir, &e))?;
         let path = data_dir.join("identity");
         let Some(text) = read(&path)? else {
             for data in [LOG, STATE] {
@@ -88,6 +86,7 @@ impl Identity {
                     ));
                 }
             }
+            sync_name(data_dir)?;
             let (standing, admitted) = (Standing::Empty, Position::default());
             let identity = Self { path, node, members, cluster: None, standing, admitted };
             identity.write()?;
@@ -218,6 +217,20 @@ impl Identity {
             File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
         replace().map_err(|e| io("write", &self.path, &e))
+    }
+}
+
+/// Makes the name of a folder durable, in the one that it is in. Where that may not be opened, or
+/// cannot be flushed, it is left to the system.
+fn sync_name(dir: &Path) -> Result<()> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
+    match synced {
+        Err(e) if matches!(e.kind(), PermissionDenied | InvalidInput) => {
+            tracing::warn!("the name of {} cannot be made durable: {e}", dir.display());
+            Ok(())
+        }
+        synced => synced.map_err(|e| io("make durable the name of", dir, &e)),
     }
 }
 

@@ -46,7 +46,8 @@ pub struct Config {
     pub scrub_period: u64,
     /// Repair, scrub and compaction pause as long as readers and writers suffer from them; but this
     /// percentage of the time of each target goes to them all the same, or more, as no pause is
-    /// longer than a second. 1 to 100.
+    /// longer than a second. Waiting for other daemons, which pause likewise, is part of it. 1 to
+    /// 100.
     #[serde(default = "default_background_share", skip_serializing_if = "is_default_share")]
     pub background_share: u32,
     /// How drives behind a fabric are connected.

@@ -81,8 +81,8 @@ for pid in $("$WEFT" dev status --dir "$DIR" --output json 2>/dev/null |
     grep -o '"pid": *[0-9]*' | grep -o '[0-9]*$'); do
     kill -9 "$pid" 2>/dev/null
 done
-# Where the cluster's own files are gone, nothing else tells of them.
-kill -KILL $(ours) 2>/dev/null
+# Where the cluster's own files are gone, nothing else tells of its processes.
+test -e "$DIR/dev.json" || kill -KILL $(ours) 2>/dev/null
 test -z "$timer" || kill "$timer" 2>/dev/null
 code=0
 test ! -e "$TEMP/late" || code=124

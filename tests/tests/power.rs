@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use rand::rngs::SmallRng;
+use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +12,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use weft_tests::{Cluster, Shape, data};
 
@@ -74,15 +75,16 @@ impl Writer {
         Self { dir, rng, allowed, unflushed, log, flushed, held, acknowledged }
     }
 
-    /// Writes until something fails.
-    fn run(&mut self) -> io::Error {
-        let mut round = 0;
-        loop {
-            if let Err(error) = self.round(round) {
-                return error;
+    /// Writes until the power is cut. Error: something failed before.
+    fn run(&mut self, is_cut: &AtomicBool) -> Result<()> {
+        for round in 0.. {
+            let done = self.round(round);
+            if is_cut.load(Ordering::SeqCst) {
+                break;
             }
-            round += 1;
+            done.context("it failed while there was power")?;
         }
+        Ok(())
     }
 
     fn round(&mut self, round: u64) -> io::Result<()> {
@@ -140,13 +142,11 @@ impl Writer {
 
     /// Names that come, and go again later; their folder is flushed behind them.
     fn make_names(&mut self, round: u64) -> io::Result<()> {
-        let names = self.allowed.keys().filter(|path| path.extension().is_some());
-        let old: Vec<PathBuf> = names.take(self.rng.random_range(0..3)).cloned().collect();
-        for old in old {
-            self.change(&old, Content::Missing, |old| match fs::remove_file(old) {
-                Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
-                _ => Ok(()),
-            })?;
+        let there = |allowed: &[Content]| allowed.last() != Some(&Content::Missing);
+        let names = self.allowed.iter().filter(|(_, allowed)| there(allowed));
+        let names = names.map(|(path, _)| path).filter(|path| path.extension().is_some());
+        for old in names.cloned().choose_multiple(&mut self.rng, 2) {
+            self.change(&old, Content::Missing, |old| fs::remove_file(old))?;
         }
         self.held.clear();
         for i in 0..self.rng.random_range(1..5) {
@@ -228,13 +228,15 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Waits until so much was acknowledged, or no writer is left.
-fn await_acknowledged(acknowledged: &Receiver<()>, count: u32) {
+/// Waits until so much was acknowledged, or no writer is left: each says why. Error: nothing is.
+fn await_acknowledged(acknowledged: &Receiver<()>, count: u32) -> Result<()> {
     for _ in 0..count {
-        if acknowledged.recv_timeout(PATIENCE).is_err() {
-            return;
+        match acknowledged.recv_timeout(PATIENCE) {
+            Err(RecvTimeoutError::Disconnected) => break,
+            answered => answered.context("nothing is acknowledged")?,
         }
     }
+    Ok(())
 }
 
 #[test]
@@ -256,14 +258,13 @@ fn what_was_acknowledged_outlives_the_power() -> Result<()> {
             let mut writer = Writer::new(dir, rng.random(), tell.clone());
             let is_cut = is_cut.clone();
             Ok(std::thread::spawn(move || {
-                let error = writer.run();
-                ensure!(is_cut.load(Ordering::SeqCst), "it failed while there was power: {error}");
-                Ok(writer)
+                writer.run(&is_cut)?;
+                anyhow::Ok(writer)
             }))
         });
         let writers = writers.collect::<Result<Vec<_>>>()?;
         drop(tell);
-        await_acknowledged(&acknowledged, rng.random_range(1..=most));
+        await_acknowledged(&acknowledged, rng.random_range(1..=most))?;
         is_cut.store(true, Ordering::SeqCst);
         cluster.cut_power(&mut disk, consumers, rng.random())?;
         for writer in writers {

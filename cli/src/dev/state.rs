@@ -126,7 +126,7 @@ impl State {
 
     /// Forgets the cluster of DIR.
     pub fn remove(dir: &Path) -> Result<()> {
-        for name in ["dev.json", "dev.json.new"] {
+        for name in ["dev.json", ".dev.json.new"] {
             match fs::remove_file(dir.join(name)) {
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 other => other.with_context(|| format!("cannot remove {name}"))?,

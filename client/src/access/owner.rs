@@ -44,8 +44,11 @@ pub(crate) fn chown(
         return Err(refused(who, attr, "the owner"));
     }
     let left = without_set_ids(attr.mode, who.may_act_for(attr.gid));
-    // What others keep, too, is taken with the change itself.
-    let taken = left != without_set_ids(attr.mode, true);
+    // With a change of either, what nobody keeps is taken with it. Who changes neither changes
+    // nothing else.
+    let changes = uid.is_some() || gid.is_some();
+    let by_itself = if changes { without_set_ids(attr.mode, true) } else { attr.mode };
+    let taken = left != by_itself;
     let mode = (attr.kind != FileKind::Directory && taken).then_some(left);
     Ok(SetAttr { uid, gid, mode, ..Default::default() })
 }

@@ -84,10 +84,11 @@ impl Caller {
     }
 
     async fn set_owner(&self, attr: Attr, uid: Option<u32>, gid: Option<u32>) -> Result<Attr> {
-        if (uid, gid) == (None, None) {
+        let change = access::chown(&self.who, &attr, uid, gid)?;
+        // Who changes neither takes the set-id bits all the same, as the kernel does.
+        if (uid, gid, change.mode) == (None, None, None) {
             return Ok(attr);
         }
-        let change = access::chown(&self.who, &attr, uid, gid)?;
         self.set(&attr, change).await
     }
 

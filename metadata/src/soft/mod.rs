@@ -1,5 +1,5 @@
 //! Soft state of the leader: what it knows and does not replicate. It goes with its term, and
-//! sessions and targets tell the next leader of theirs.
+//! sessions and targets tell the next leader of theirs. What compaction counts is of the process.
 
 pub mod compaction;
 pub mod leases;

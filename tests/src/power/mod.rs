@@ -6,17 +6,18 @@
 //! of a folder are as they were flushed last, or as they are. That is more than most filesystems
 //! would lose, and no more than POSIX lets them.
 //!
-//! Invariant: from the moment of the cut nothing that was asked of a file is answered but with an
-//! error, once all who use the disk are killed: nobody goes on with what he could not have known.
+//! Invariant: from the moment of the cut nothing is read, written, flushed or named, and an error
+//! comes once all who use the disk are killed: nobody goes on with what he could not have known.
 
 mod served;
 mod supply;
 mod tree;
 
-use crate::{Cluster, Shape, await_end, eventually, kill_hard, weft_binary};
+use crate::{Cluster, Shape, await_end, eventually, kill_hard, path, run, weft_binary};
 use anyhow::{Context, Result};
 use fuser::{MountOption, Session, SessionACL};
 use nix::mount::umount;
+use nix::unistd::geteuid;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use served::Served;
@@ -59,7 +60,7 @@ impl Disk {
     pub fn power_on(&mut self) -> Result<()> {
         self.fail_requests();
         // What a process that was killed had under way is let go of a moment later.
-        eventually(Duration::from_secs(10), "nobody uses the disk", || umount(&self.at).ok())?;
+        eventually(Duration::from_secs(10), "nobody uses the disk", || unmount(&self.at).ok())?;
         if let Some(session) = self.session.take() {
             session.join()?;
         }
@@ -103,6 +104,13 @@ impl Cluster {
         consumers.0.into_iter().try_for_each(await_end)?;
         disk.power_on()?;
         self.start_again()
+    }
+}
+
+fn unmount(at: &Path) -> Result<()> {
+    match geteuid().is_root() {
+        true => Ok(umount(at)?),
+        false => run("fusermount3", &["-u", path(at)], Path::new("/")).map(drop),
     }
 }
 

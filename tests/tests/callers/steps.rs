@@ -86,6 +86,10 @@ pub const STEPS: &[(usize, &str, Op)] = &[
     (ANN, "ann", Chmod(0o755)),
     // Set-id bits.
     (ROOT, "ann/f", Chown(1000, 2000)),
+    (ROOT, "ann/f", Chmod(0o6755)),
+    (ROOT, "ann/f", Chown(SAME, SAME)),
+    (ROOT, "ann/f", Chmod(0o6745)),
+    (ANN, "ann/f", Chown(SAME, SAME)),
     (ANN, "ann/f", Chmod(0o6777)),
     (ANN, "ann/f", Lstat),
     (ROOT, "ann/f", Chmod(0o6777)),
