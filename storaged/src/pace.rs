@@ -3,14 +3,20 @@
 //!
 //! Each of these is followed by a pause of so many times as long as it took. The factor follows
 //! what who reads and writes here waits: as long as requests take no longer than they do when
-//! nothing is made, it is halved each time; when they take a third longer, it is doubled, up to
+//! nothing is made, it is halved each time; when they take a fifth longer, it is doubled, up to
 //! what leaves this the share of the time that the daemon's configuration says
 //! (`background_share`). Where nobody else asks for anything there is no pause, and several chunks
-//! are made at a time; else one is.
+//! are made, and read, at a time; else one of each target is ([`Turn`]): many at once would be a
+//! burst that whoever comes just then waits for.
 
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::error::Elapsed as Late;
+use tokio::time::{Instant, timeout_at};
+use weft_proto::TargetId;
 
 /// A request counts with one part in so many.
 const WEIGHT: u32 = 16;
@@ -19,18 +25,28 @@ const MIN_FACTOR: f64 = 0.25;
 /// Others are at work if one of them has been heard within this.
 const QUIET_AFTER: Duration = Duration::from_millis(200);
 /// Requests take too long at so many times what they take otherwise, or less than this longer.
-const TOO_LONG: f64 = 1.3;
-const TOLERANCE: Duration = Duration::from_micros(200);
+const TOO_LONG: f64 = 1.2;
+const TOLERANCE: Duration = Duration::from_micros(50);
 /// No pause is longer.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// What requests took when nothing was made says nothing any more after this.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
+/// Who makes a chunk of what it reads here is not kept from it for longer: it has deadlines.
+const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Of one daemon.
 pub(crate) struct Pace {
     state: Mutex<State>,
     max_factor: f64,
+    to_make: Turns,
+    to_read: Turns,
 }
+
+/// Keeps others from doing the same at a target until it is dropped.
+pub(crate) type Turn = OwnedMutexGuard<()>;
+
+#[derive(Default)]
+struct Turns(Mutex<BTreeMap<TargetId, Arc<tokio::sync::Mutex<()>>>>);
 
 #[derive(Default)]
 struct State {
@@ -51,7 +67,8 @@ impl Pace {
     /// Goes on for so many percent of the time at least: 1 to 100.
     pub fn new(share: u32) -> Self {
         let max_factor = 100.0 / f64::from(share.clamp(1, 100)) - 1.0;
-        Self { state: Mutex::default(), max_factor }
+        let (to_make, to_read) = Default::default();
+        Self { state: Mutex::default(), max_factor, to_make, to_read }
     }
 
     /// A request of somebody else was answered after this time.
@@ -72,8 +89,30 @@ impl Pace {
         Making(self)
     }
 
+    /// Waits for the turn to make a chunk for a target; none is needed while nobody else asks for
+    /// anything. It ends behind the pause. `Err`: it did not come until then.
+    pub async fn turn_to_make(
+        &self,
+        target: TargetId,
+        until: Instant,
+    ) -> Result<Option<Turn>, Late> {
+        match self.is_shared() {
+            true => self.to_make.take(target, until).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// As [`Self::turn_to_make`], to read from one; who waits for long reads without.
+    pub async fn turn_to_read(&self, target: TargetId, until: Instant) -> Option<Turn> {
+        let until = until.min(Instant::now() + TURN_TIMEOUT);
+        match self.is_shared() {
+            true => self.to_read.take(target, until).await.ok(),
+            false => None,
+        }
+    }
+
     /// Whether somebody else has asked for something just now.
-    pub fn is_shared(&self) -> bool {
+    fn is_shared(&self) -> bool {
         self.state.lock().is_shared()
     }
 
@@ -100,6 +139,13 @@ impl Pace {
             false => 0.0,
         };
         took.mul_f64(state.factor).min(MAX_PAUSE)
+    }
+}
+
+impl Turns {
+    async fn take(&self, target: TargetId, until: Instant) -> Result<Turn, Late> {
+        let turn = self.0.lock().entry(target).or_default().clone();
+        timeout_at(until, turn.lock_owned()).await
     }
 }
 
@@ -153,5 +199,33 @@ mod tests {
         advance(QUIET_AFTER * 2).await;
         assert_eq!(pace.pause(10 * MS), Duration::ZERO);
         assert!(!pace.is_shared());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_target_has_one_turn_while_others_use_it() {
+        let pace = Pace::new(20);
+        let soon = || Instant::now() + MS;
+        let (one, other) = (TargetId(1), TargetId(2));
+        let free = pace.turn_to_make(one, soon()).await.unwrap();
+        assert!(free.is_none() && pace.turn_to_read(one, soon()).await.is_none(), "nobody asks");
+        pace.note_request(MS);
+        let making = pace.turn_to_make(one, soon()).await.unwrap();
+        let reading = pace.turn_to_read(one, soon()).await;
+        assert!(making.is_some() && reading.is_some(), "who makes and who reads have their own");
+        assert!(pace.turn_to_make(other, soon()).await.unwrap().is_some());
+        assert!(pace.turn_to_make(one, soon()).await.is_err());
+        drop(making);
+        assert!(pace.turn_to_make(one, soon()).await.unwrap().is_some());
+
+        let far = Instant::now() + 100 * TURN_TIMEOUT;
+        let (begun, waiting) = (Instant::now(), pace.turn_to_read(one, far));
+        assert!(waiting.await.is_none(), "it is taken");
+        assert_eq!(begun.elapsed(), TURN_TIMEOUT);
+        pace.note_request(MS);
+        let waiting = pace.turn_to_read(one, far);
+        let (turn, ()) = tokio::join!(waiting, async { drop(reading) });
+        assert!(turn.is_some());
+        advance(QUIET_AFTER * 2).await;
+        assert!(pace.turn_to_read(one, far).await.is_none(), "nobody asks any more");
     }
 }

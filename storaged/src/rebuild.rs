@@ -61,8 +61,6 @@ pub(crate) struct Rebuilder {
     placing: parking_lot::Mutex<BTreeMap<TargetId, Arc<RwLock<()>>>>,
     pub(super) making: Semaphore,
     pub pace: Pace,
-    /// Of each target: taken by who makes a chunk for it while others use the targets here.
-    turns: parking_lot::Mutex<BTreeMap<TargetId, Arc<Mutex<()>>>>,
     /// How many of the bytes that were read from other targets were told.
     told_bytes: AtomicU64,
     following: AbortHandle,
@@ -106,7 +104,6 @@ impl Rebuilder {
             placing: parking_lot::Mutex::default(),
             making: Semaphore::new(MAX_MAKING as usize),
             pace: Pace::new(share),
-            turns: parking_lot::Mutex::default(),
             told_bytes: AtomicU64::new(0),
             following,
         })
@@ -120,10 +117,6 @@ impl Rebuilder {
 
     fn placing(&self, target: TargetId) -> Arc<RwLock<()>> {
         self.placing.lock().entry(target).or_default().clone()
-    }
-
-    fn turn(&self, target: TargetId) -> Arc<Mutex<()>> {
-        self.turns.lock().entry(target).or_default().clone()
     }
 
     /// Waits for a map that is at least so new.
@@ -216,12 +209,10 @@ impl Rebuilder {
         // What others of this order, or others, make takes its time: what is not begun by then is
         // asked for again.
         let begin_by = deadline.checked_sub(MARGIN).unwrap_or(deadline);
-        // While others use the targets here, each makes one chunk at a time: many at once would be
-        // a burst that whoever comes just then waits for. What is damaged is little, and comes now.
-        let turn = self.turn(target);
-        let alone = match self.pace.is_shared() && !heal {
-            true => Some(timeout_at(begin_by, turn.lock()).await.map_err(|_| late())?),
-            false => None,
+        // What is damaged is little, and comes now.
+        let turn = match heal {
+            true => None,
+            false => self.pace.turn_to_make(target, begin_by).await.map_err(|_| late())?,
         };
         let size = length.saturating_mul(u64::from(segment.geometry.profile.k()) + 1);
         let size = size.div_ceil(MAKING_BYTES).clamp(1, MAX_MAKING.into()) as u32;
@@ -229,9 +220,10 @@ impl Rebuilder {
         let permit = timeout_at(begin_by, permit).await.map_err(|_| late())?;
         let permit = permit.map_err(|_| ending())?;
         self.check(&engine, deadline)?;
-        let (begun, making) = (Instant::now(), self.pace.making());
         let data = self.segments.rebuild(&segment, shard, is_another, deadline).await?;
         self.check(&engine, deadline)?;
+        // What those take that are read from is theirs to pause for.
+        let (begun, making) = (Instant::now(), self.pace.making());
         let (bytes, chunk) = (data.len() as u64, segment.chunk(shard));
         let checksums = weft_erasure::checksum_blocks(std::iter::once(&data[..]));
         let rebuilder = self.clone();
@@ -262,7 +254,7 @@ impl Rebuilder {
         drop(making);
         let pause = self.pace.pause(begun.elapsed());
         sleep_until((Instant::now() + pause).min(begin_by)).await;
-        drop(alone);
+        drop(turn);
         Ok(bytes)
     }
 

@@ -200,20 +200,23 @@ impl Service for Targets {
             let left = deadline.saturating_duration_since(Instant::now());
             self.slow_down(&request, Instant::now() + left / 2).await;
         }
-        let begun = Instant::now();
         let pace = self.rebuilder.get().map(|rebuilder| &rebuilder.pace);
-        let background = op == op::GET
-            && v1::GetRequest::decode(request.head.clone()).is_ok_and(|q| q.background);
-        let making = pace.filter(|_| background).map(Pace::making);
+        let read_for = (op == op::GET).then(|| self.background_of(&request)).flatten();
+        let prompt = deadline.checked_sub(SLACK).unwrap_or_else(Instant::now);
+        let turn = match (pace, read_for) {
+            (Some(pace), Some(target)) => pace.turn_to_read(target, prompt).await,
+            _ => None,
+        };
+        let begun = Instant::now();
+        let making = pace.filter(|_| read_for.is_some()).map(Pace::making);
         let answer = timeout_at(deadline, self.answer(request)).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::TimedOut, format!("operation {op}: the drive was too slow")))
         });
         drop(making);
         match pace {
             // Who makes chunks asks for the next when this is answered.
-            Some(pace) if background => {
-                let until = Instant::now() + pace.pause(begun.elapsed());
-                sleep_until(until.min(deadline.checked_sub(SLACK).unwrap_or(begun))).await;
+            Some(pace) if read_for.is_some() => {
+                sleep_until(prompt.min(Instant::now() + pace.pause(begun.elapsed()))).await;
             }
             // What is refused says nothing of how busy the targets are.
             Some(pace) if matches!(op, op::PUT | op::GET) && was_served(&answer) => {
@@ -221,6 +224,7 @@ impl Service for Targets {
             }
             _ => {}
         }
+        drop(turn);
         answer
     }
 
@@ -258,6 +262,12 @@ impl Targets {
                 format!("a storage daemon does not know operation {other}"),
             )),
         }
+    }
+
+    /// The target here that is read from by somebody who makes chunks.
+    fn background_of(&self, request: &Incoming) -> Option<TargetId> {
+        let q = v1::GetRequest::decode(request.head.clone()).ok().filter(|q| q.background)?;
+        Some(TargetId(q.target)).filter(|id| self.by_id.read().contains_key(id))
     }
 
     async fn stat(&self, q: v1::TargetStatRequest, peer: &PeerInfo) -> Result<v1::TargetStat> {
