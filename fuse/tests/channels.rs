@@ -280,7 +280,9 @@ fn a_process_that_ends_does_not_wait_for_its_closes_for_ever() {
         rig.memory.put(SLOW_TO_CLOSE, b"");
         for (end, status) in [("kill -9 $$", Err(libc::SIGKILL)), ("exit 7", Ok(7))] {
             let path = rig.path(SLOW_TO_CLOSE);
-            let opens = format!("exec 3<'{}'; {end}", path.display());
+            // 3 may be inherited. The file has to be opened as it, not copied to it: the shell
+            // would close the first at once, and wait for that.
+            let opens = format!("exec 3<&-; exec 3<'{}'; {end}", path.display());
             let mut child = Reaped(Command::new("sh").args(["-c", &opens]).spawn().unwrap());
             rig.await_event(Event::Began);
             let ended = rig.await_end(&mut child.0);
