@@ -4,6 +4,8 @@ use crate::mounts::{self, MountRecord};
 use crate::process::holders;
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
+use nix::errno::Errno;
+use nix::sys::statvfs::statvfs;
 use nix::unistd::{Uid, User};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -133,9 +135,9 @@ pub fn detach_dead(path: &Path) -> Result<()> {
     record.map_or(Ok(()), |r| r.remove())
 }
 
+/// The kernel asks for the room each time, where it may know attributes for some seconds more.
 fn is_dead(path: &Path) -> bool {
-    let answer = std::fs::metadata(path);
-    answer.is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+    matches!(statvfs(path), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
 }
 
 #[cfg(test)]

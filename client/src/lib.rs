@@ -30,7 +30,7 @@ mod to_the_end;
 mod types;
 
 pub use access::{Access, Credentials};
-pub use cache::ContentCache;
+pub use cache::{ContentCache, Forgotten, NameCache};
 pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport, Successor};
 pub use options::Options;
 pub use paths::{Caller, OpenFile};

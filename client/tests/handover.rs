@@ -10,7 +10,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_client::{ContentCache, Creator, Filesystem, HandleId, OpenFlags, Options, Successor};
+use weft_client::{
+    ContentCache, Creator, Filesystem, Forgotten, HandleId, NameCache, OpenFlags, Options,
+    Successor,
+};
 use weft_proto::{ErrorKind, InodeId, v1};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,6 +33,19 @@ impl ContentCache for Cache {
     }
 }
 
+impl NameCache for Cache {
+    fn forget(&self, ino: InodeId) -> Forgotten {
+        self.0.lock().push(ino);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn forget_attr(&self, _: InodeId) {}
+
+    fn forget_all(&self) -> Forgotten {
+        Box::pin(std::future::ready(()))
+    }
+}
+
 async fn successor(cluster: &Cluster) -> Successor {
     let options = Options { seed: Some(2), ..cluster.options() };
     Filesystem::succeed(options, Some(CLUSTER)).await.unwrap()
@@ -39,7 +55,7 @@ async fn successor(cluster: &Cluster) -> Successor {
 async fn hand_over(cluster: &Cluster, fs: Filesystem) -> (Filesystem, Arc<Cache>) {
     let (next, cache) = (successor(cluster).await, Arc::new(Cache::default()));
     let state = fs.hand_over(Instant::now() + PATIENCE).await.unwrap();
-    next.adopt(state, cache.clone()).await.unwrap();
+    next.adopt(state, cache.clone(), cache.clone()).await.unwrap();
     fs.leave();
     drop(fs);
     (next.begin(), cache)
@@ -145,7 +161,8 @@ async fn who_takes_and_does_not_begin_changes_nothing() {
     fs.write(handle, 0, b"before").await.unwrap();
     let next = successor(&cluster).await;
     let state = fs.hand_over(Instant::now() + PATIENCE).await.unwrap();
-    next.adopt(state.clone(), Arc::<Cache>::default()).await.unwrap();
+    let cache = Arc::<Cache>::default();
+    next.adopt(state.clone(), cache.clone(), cache).await.unwrap();
     drop(next);
     // Nothing changes anything here until it is resumed.
     let waits = {

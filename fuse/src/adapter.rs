@@ -3,20 +3,16 @@
 //! Not here, on purpose: `access` (the kernel checks permissions itself): "no such call" is
 //! answered once and the kernel does not ask again.
 
-use crate::abi::{Errno, Header, Op, Reply, Request, opcode};
+use crate::abi::{Errno, Header, Op, Reply, Request};
+use crate::dcache::Dcache;
 use crate::handler::{Handler, Outcome};
 use crate::set_ids::{self, Caller};
-use crate::{attr, reply};
+use crate::{attr, reply, unwanted};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::time::Duration;
 use weft_client::{Creator, FileKind, Filesystem, HandleId, OpenFlags, Seek};
 use weft_proto::{ErrorKind, InodeId};
 
-/// How long the kernel may use names and attributes without asking: not at all. A lease answers it
-/// here, without a request and without another thread; what the kernel held would have to be taken
-/// from it at a recall, under locks that a request of its own may hold.
-const TTL: Duration = Duration::ZERO;
 /// Entries to fetch at once; a reply of the kernel's usual 32 KiB holds about as many.
 const DIR_PAGE: u32 = 512;
 /// Attributes that are neither kept nor looked for. File capabilities are refused, which older
@@ -29,13 +25,20 @@ const COPY_32: u64 = 0xffff_f000;
 /// Answers with what a client's operations answer.
 pub struct Adapter {
     fs: Filesystem,
+    dcache: Dcache,
     /// Shared with whoever closes what nobody wanted.
     closing: Arc<()>,
 }
 
 impl Adapter {
+    /// One that gives the kernel no time to live.
     pub fn new(fs: Filesystem) -> Self {
-        Self { fs, closing: Arc::default() }
+        Self::giving(fs, Dcache::default())
+    }
+
+    /// `dcache`: what the kernel is given of the mount.
+    pub(crate) fn giving(fs: Filesystem, dcache: Dcache) -> Self {
+        Self { fs, dcache, closing: Arc::default() }
     }
 }
 
@@ -58,30 +61,38 @@ fn permissions(mode: u32) -> u32 {
 
 impl Handler for Adapter {
     fn handle(&self, request: &Request<'_>) -> Outcome {
-        let fs = self.fs.clone();
+        let (fs, dcache, thread) = (self.fs.clone(), self.dcache.clone(), request.header.pid);
+        dcache.heard(&request.header);
         let node = request.header.node;
         let ino = InodeId(node);
         let by = |umask| Creator { uid: request.header.uid, gid: request.header.gid, umask };
         match request.op {
             Op::Lookup { name } => {
                 let name = own(name);
-                Outcome::working(async move { reply::entry(fs.lookup(ino, &name).await, TTL) })
+                Outcome::working(async move {
+                    let found = fs.lookup(ino, &name).await;
+                    dcache.looked_up(&fs, ino, name, thread, found)
+                })
             }
             Op::GetAttr => {
-                Outcome::working(async move { reply::attr(fs.get_attr(ino).await, TTL) })
+                Outcome::working(async move { reply::attr(dcache.attr(&fs, ino, thread).await) })
             }
-            Op::StatX => Outcome::working(async move { reply::statx(fs.get_attr(ino).await, TTL) }),
+            Op::StatX => {
+                Outcome::working(async move { reply::statx(dcache.attr(&fs, ino, thread).await) })
+            }
             Op::SetAttr(change) => {
                 let caller = Caller::of(&request.header);
                 Outcome::working(async move {
-                    reply::attr(set_ids::set_attr(&fs, ino, change, caller).await, TTL)
+                    let changed = set_ids::set_attr(&fs, ino, change, caller).await;
+                    reply::attr(changed.map(reply::asked_again))
                 })
             }
             Op::ReadLink => Outcome::working(async move { reply::data(fs.read_link(ino).await) }),
             Op::SymLink { name, target } => {
                 let (name, target, by) = (own(name), own(target), by(0));
                 Outcome::working(async move {
-                    reply::entry(fs.sym_link(ino, &name, &target, by).await, TTL)
+                    let made = fs.sym_link(ino, &name, &target, by).await;
+                    dcache.made(&fs, ino, name, made)
                 })
             }
             Op::MkNod { name, mode, rdev, umask } => {
@@ -89,14 +100,16 @@ impl Handler for Adapter {
                 let Some(kind) = FileKind::from_mode(mode) else { return refuse(libc::EINVAL) };
                 let mode = permissions(mode);
                 Outcome::working(async move {
-                    reply::entry(fs.mk_nod(ino, &name, kind, mode, rdev, by).await, TTL)
+                    let made = fs.mk_nod(ino, &name, kind, mode, rdev, by).await;
+                    dcache.made(&fs, ino, name, made)
                 })
             }
             Op::MkDir { name, mode, umask } => {
                 let (name, mode, by) = (own(name), permissions(mode), by(umask));
-                Outcome::working(
-                    async move { reply::entry(fs.mk_dir(ino, &name, mode, by).await, TTL) },
-                )
+                Outcome::working(async move {
+                    let made = fs.mk_dir(ino, &name, mode, by).await;
+                    dcache.made(&fs, ino, name, made)
+                })
             }
             Op::Unlink { name } => {
                 let name = own(name);
@@ -109,12 +122,21 @@ impl Handler for Adapter {
             Op::Rename { name, new_parent, new_name, flags } => {
                 let (name, new_name, to) = (own(name), own(new_name), InodeId(new_parent));
                 Outcome::working(async move {
-                    reply::empty(fs.rename(ino, &name, to, &new_name, flags).await)
+                    let moving = dcache.moves();
+                    let moved = fs.rename(ino, &name, to, &new_name, flags).await;
+                    let exchanged = flags & libc::RENAME_EXCHANGE != 0;
+                    if moved.is_ok() {
+                        dcache.moved(&fs, (ino, name), (to, new_name), exchanged, moving).await;
+                    }
+                    reply::empty(moved)
                 })
             }
             Op::Link { node, name } => {
                 let (name, node) = (own(name), InodeId(node));
-                Outcome::working(async move { reply::entry(fs.link(node, ino, &name).await, TTL) })
+                Outcome::working(async move {
+                    let made = fs.link(node, ino, &name).await;
+                    dcache.made(&fs, ino, name, made)
+                })
             }
             Op::Open { flags } => {
                 let wanted = OpenFlags::from_bits(flags as i32);
@@ -131,7 +153,9 @@ impl Handler for Adapter {
                         Err(e) if e.kind == ErrorKind::Exists && !wanted.exclusive => {
                             Err(Errno(libc::ESTALE))
                         }
-                        opened => reply::created(opened, TTL),
+                        opened => {
+                            reply::created(opened, |attr| dcache.new_entry(&fs, ino, name, attr))
+                        }
                     }
                 })
             }
@@ -140,7 +164,7 @@ impl Handler for Adapter {
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
                     let opened = fs.tmp_file(ino, mode, by, wanted).await;
-                    reply::created(opened, TTL)
+                    reply::created(opened, |attr| dcache.unnamed(attr))
                 })
             }
             Op::SyncFs => Outcome::working(async move { reply::empty(fs.sync().await) }),
@@ -241,7 +265,12 @@ impl Handler for Adapter {
             Op::GetXattr { name, .. } if REFUSED.contains(&name) => refuse(libc::ENODATA),
             Op::GetXattr { name, size } => {
                 let name = own(name);
-                Outcome::working(async move { reply::xattr(fs.get_xattr(ino, &name).await, size) })
+                Outcome::working(async move {
+                    dcache.asked_xattr(ino, &name);
+                    let value = fs.get_xattr(ino, &name).await;
+                    dcache.asked_xattr(ino, &name);
+                    reply::xattr(value, size)
+                })
             }
             Op::ListXattr { size } => {
                 Outcome::working(async move { reply::xattr_names(fs.list_xattr(ino).await, size) })
@@ -256,23 +285,11 @@ impl Handler for Adapter {
     }
 
     fn unwanted(&self, header: &Header, reply: &Reply) {
-        match reply {
-            Reply::Open(open) | Reply::Created(_, open) => {
-                let (fs, handle) = (self.fs.clone(), HandleId(open.fh));
-                let closing = self.closing.clone();
-                tokio::spawn(async move {
-                    let _until_closed = closing;
-                    // Nothing was written by it.
-                    let _ = fs.release(handle).await;
-                });
-            }
-            // The kernel has kept its pages, or read them since: the change took effect only now.
-            Reply::Written(_) => self.fs.forget_content(InodeId(header.node)),
-            Reply::Attr(..) if header.opcode == opcode::SETATTR => {
-                self.fs.forget_content(InodeId(header.node));
-            }
-            _ => {}
-        }
+        unwanted::undo(&self.fs, &self.dcache, &self.closing, header, reply);
+    }
+
+    fn forgotten(&self, ino: u64, answers: u64) {
+        self.dcache.forgotten(ino, answers);
     }
 
     fn rests(&self) -> bool {

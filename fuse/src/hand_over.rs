@@ -7,6 +7,7 @@
 
 use crate::abi::{InitReply, flag};
 use crate::channel::{Device, Gate};
+use crate::dcache::Dcache;
 use crate::notifier::Notifier;
 use crate::session::Session;
 use std::io;
@@ -23,6 +24,7 @@ pub struct Handover {
     pub(crate) gate: Arc<Gate>,
     pub(crate) notifier: Notifier,
     pub(crate) agreed: InitReply,
+    pub(crate) dcache: Dcache,
 }
 
 impl Handover {
@@ -49,6 +51,25 @@ impl Handover {
         self.agreed.agreement()
     }
 
+    /// What the kernel may use of names and attributes, for a process that will take it back.
+    pub fn known(&self) -> v1::KernelCache {
+        self.dcache.hand_over()
+    }
+
+    /// Before the mount is brought to rest: waits until nothing is on its way back of that, at most
+    /// until `deadline`; and takes all of it back for a process that would not (`takes_names`).
+    pub async fn settle_names(&self, takes_names: bool, deadline: Instant) {
+        match takes_names {
+            true => self.dcache.settle(deadline).await,
+            false => self.dcache.give_nothing(deadline).await,
+        }
+    }
+
+    /// Whether nothing of it is on its way back: what is, the other process would not know of.
+    pub fn names_rest(&self) -> bool {
+        self.dcache.rests()
+    }
+
     /// The connection to the kernel.
     pub fn device(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
@@ -56,6 +77,7 @@ impl Handover {
 
     /// Goes on: no other process took over.
     pub fn resume(&self) {
+        self.dcache.give_again();
         self.session.resume();
         self.gate.open();
     }

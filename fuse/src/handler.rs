@@ -47,6 +47,9 @@ pub trait Handler: Send + Sync + 'static {
     /// request succeeds.
     fn unwanted(&self, header: &Header, reply: &Reply);
 
+    /// The kernel has dropped an inode that it was told of in so many answers.
+    fn forgotten(&self, _ino: u64, _answers: u64) {}
+
     /// Whether nothing goes on that [`Self::unwanted`] has begun.
     fn rests(&self) -> bool {
         true

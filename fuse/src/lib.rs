@@ -4,8 +4,9 @@
 //! (`adapter`) and answered; nothing is decided here. What holds:
 //! - A FUSE thread never waits for the cluster, so one slow request holds up no other. What needs
 //!   no waiting is answered on the thread that took it.
-//! - The kernel keeps no name and no attribute past the call it asked them for (their time to live
-//!   is 0), and no file data past an open unless the client says that it is still good.
+//! - The kernel keeps names and attributes while the client has a lease on them, and they are taken
+//!   back from it before the lease is given back (`dcache`); and no file data past an open unless
+//!   the client says that it is still good.
 //! - The kernel checks permissions (`default_permissions`), with the attributes that the client
 //!   answers.
 //! - A caller that is killed does not wait for the cluster; what it had begun is finished without
@@ -17,6 +18,7 @@ mod attach;
 mod attr;
 mod call;
 mod channel;
+mod dcache;
 mod descriptor;
 mod flags;
 mod hand_over;
@@ -31,6 +33,7 @@ mod reply;
 mod session;
 mod set_ids;
 mod take_over;
+mod unwanted;
 
 pub use adapter::Adapter;
 pub use descriptor::{receive_descriptor, send_descriptor};

@@ -4,6 +4,7 @@ use crate::abi::{InitReply, Wanted, flag};
 use crate::adapter::Adapter;
 use crate::attach::attach;
 use crate::channel::{Device, Gate, Rings, Threads};
+use crate::dcache::Dcache;
 use crate::flags::MountFlags;
 use crate::hand_over::Handover;
 use crate::handler::Handler;
@@ -78,6 +79,7 @@ pub struct Mounted {
     pub(crate) threads: Threads,
     pub(crate) notifier: Notifier,
     pub(crate) agreed: InitReply,
+    pub(crate) dcache: Dcache,
 }
 
 impl fmt::Debug for Mounted {
@@ -95,6 +97,7 @@ impl Mounted {
             gate: self.threads.gate().clone(),
             notifier: self.notifier.clone(),
             agreed: self.agreed,
+            dcache: self.dcache.clone(),
         }
     }
 
@@ -156,8 +159,12 @@ pub fn check_mount_point(path: &Path, allow_nonempty: bool) -> Result<PathBuf, M
 /// called inside a runtime, from a thread that may block; requests run on that runtime.
 pub fn mount(fs: Filesystem, path: &Path, options: &Options) -> Result<Mounted, MountError> {
     let options = Options { locks: true, ..options.clone() };
-    let mounted = mount_handler(Arc::new(Adapter::new(fs.clone())), path, &options)?;
+    let dcache = Dcache::default();
+    let handler = Arc::new(Adapter::giving(fs.clone(), dcache.clone()));
+    let mounted = Mounted { dcache, ..mount_handler(handler, path, &options)? };
     fs.set_content_cache(Arc::new(mounted.notifier.clone()));
+    fs.set_name_cache(Arc::new(mounted.dcache.clone()));
+    mounted.dcache.begin(mounted.notifier.clone(), &mounted.agreed);
     Ok(mounted)
 }
 
@@ -203,7 +210,8 @@ fn serve(
     let channel = if over_io_uring { "io_uring" } else { "/dev/fuse" };
     tracing::info!("FUSE 7.{} over {channel}, flags {:#x}", agreed.minor, agreed.flags);
     let (path, device) = (path.to_owned(), device.clone());
-    Ok(Mounted { path, session, device, threads, notifier, agreed })
+    let dcache = Dcache::default();
+    Ok(Mounted { path, session, device, threads, notifier, agreed, dcache })
 }
 
 /// Makes what io_uring needs before the kernel is told that it will be used.

@@ -3,6 +3,7 @@
 use crate::abi::Notice;
 use crate::channel::Device;
 use crate::lanes::Lanes;
+use bytes::Bytes;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
@@ -58,6 +59,23 @@ impl Notifier {
         self.send(Notice::Entry { parent, name: name.to_vec() })
     }
 
+    /// Ends the time to live of names in a directory, one after the other. What they lead to, and
+    /// what is mounted there, the kernel keeps.
+    pub(crate) fn expire(
+        &self,
+        parent: u64,
+        names: Vec<Bytes>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let device = self.device.clone();
+        let expired = self.run(move || {
+            for name in names {
+                // What the kernel does not take is a mount that is no more.
+                let _ = tell(&device, &Notice::Expire { parent, name: name.to_vec() });
+            }
+        });
+        async move { drop(expired.await) }
+    }
+
     /// As [`Self::inval_entry`], for the name of inode `child` that was removed elsewhere: programs
     /// that watch the directory are told.
     pub fn delete(
@@ -77,11 +95,20 @@ impl Notifier {
     }
 
     fn send(&self, notice: Notice) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        let (done, ended) = oneshot::channel();
         let device = self.device.clone();
-        // Whoever sent it need not wait. A runtime that ends leaves the future to say so.
-        self.lanes.run(move || drop(done.send(tell(&device, &notice))));
-        async move { ended.await.unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into())) }
+        let told = self.run(move || tell(&device, &notice));
+        async move { told.await.unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into())) }
+    }
+
+    /// Does what may wait in the kernel, whether or not anybody waits for that. `Err` from a
+    /// runtime that ends.
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (done, ended) = oneshot::channel();
+        self.lanes.run(move || drop(done.send(work())));
+        ended
     }
 }
 

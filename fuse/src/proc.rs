@@ -5,8 +5,8 @@
 //! and waits for asynchronous writes to it. So that is left to threads that may block, a bounded
 //! number of them, and no request waits for one for ever.
 
-use std::fs::read_to_string;
-use std::io;
+use std::fs::{File, read_to_string};
+use std::io::{self, BufRead, BufReader};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -19,14 +19,42 @@ const MOST_GROUPS: usize = 16;
 /// Groups that are not known after so long do not count.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
-static LOOKS: Semaphore = Semaphore::const_new(MOST_LOOKS);
+/// Threads that look at a time where others are.
+static STACKS: Semaphore = Semaphore::const_new(MOST_LOOKS);
+static KILLS: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static GROUPS: Semaphore = Semaphore::const_new(MOST_GROUPS);
 
 /// Is the thread gone, does it end, or does SIGKILL wait for it? Linux turns every signal that ends
 /// a process without a core into that. "No" if that cannot be told now.
 pub async fn is_killed(pid: u32) -> bool {
     // 0 is of a namespace that this process does not see.
-    pid != 0 && look(&LOOKS, move || killed(pid)).await.unwrap_or(false)
+    pid != 0 && look(&KILLS, move || killed(pid)).await.unwrap_or(false)
+}
+
+/// What the kernel calls its walk along a path.
+const WALK: &str = "link_path_walk";
+
+/// Whether a thread that waits for an answer is on its way along a path, in which it holds no
+/// directory; `None` if that cannot be told now.
+pub async fn walks(thread: u32) -> Option<bool> {
+    let read = async {
+        let place = STACKS.acquire().await.ok()?;
+        let read = spawn_blocking(move || {
+            let _place = place;
+            read_to_string(format!("/proc/{thread}/stack"))
+        });
+        read.await.ok()?.ok()
+    };
+    let stack = timeout(LOOK_TIMEOUT, read).await.ok()??;
+    (thread != 0 && !stack.is_empty()).then(|| stack.contains(WALK))
+}
+
+/// Whether [`walks`] can tell it of threads: as root, and of a kernel that names its functions.
+pub fn sees_walks() -> bool {
+    let stack = read_to_string("/proc/thread-self/stack").unwrap_or_default();
+    let Ok(names) = File::open("/proc/kallsyms") else { return false };
+    let is_walk = |line: String| line.split_ascii_whitespace().nth(2) == Some(WALK);
+    !stack.is_empty() && BufReader::new(names).lines().map_while(Result::ok).any(is_walk)
 }
 
 /// Groups of a process beside its own: the kernel tells only that one. None of what has ended, or

@@ -11,7 +11,7 @@ use weft_proto::{Error, Result};
 const BLOCK: u32 = 4096;
 const NAME_MAX: u32 = 255;
 
-fn errno(error: Error) -> Errno {
+pub fn errno(error: Error) -> Errno {
     if error.errno() == libc::EIO {
         tracing::warn!("an application gets EIO: {error}");
     } else {
@@ -20,18 +20,19 @@ fn errno(error: Error) -> Errno {
     Errno(error.errno())
 }
 
-/// How the kernel gets to know a name and its inode; it may use both for `ttl`.
-pub fn entry(result: Result<Attr>, ttl: Duration) -> Answer {
-    result.map(|attr| Reply::Entry(Entry { attr: to_kernel(&attr), ttl })).map_err(errno)
-}
-
-pub fn attr(result: Result<Attr>, ttl: Duration) -> Answer {
-    result.map(|attr| Reply::Attr(to_kernel(&attr), ttl)).map_err(errno)
+/// Attributes, and how long the kernel may use them without asking.
+pub fn attr(result: Result<(Attr, Duration)>) -> Answer {
+    result.map(|(attr, ttl)| Reply::Attr(to_kernel(&attr), ttl)).map_err(errno)
 }
 
 /// As [`attr`], with the time of birth.
-pub fn statx(result: Result<Attr>, ttl: Duration) -> Answer {
-    result.map(|attr| Reply::StatX(to_kernel(&attr), ttl)).map_err(errno)
+pub fn statx(result: Result<(Attr, Duration)>) -> Answer {
+    result.map(|(attr, ttl)| Reply::StatX(to_kernel(&attr), ttl)).map_err(errno)
+}
+
+/// Attributes that the kernel asks for at their next use.
+pub fn asked_again(attr: Attr) -> (Attr, Duration) {
+    (attr, Duration::ZERO)
 }
 
 pub fn empty(result: Result<()>) -> Answer {
@@ -69,9 +70,9 @@ pub fn opened_dir(result: Result<HandleId>) -> Answer {
     result.map(|handle| Reply::Open(Open { fh: handle.0, flags: 0 })).map_err(errno)
 }
 
-pub fn created(result: Result<Opened>, ttl: Duration) -> Answer {
-    let both = |o: Opened| Reply::Created(Entry { attr: to_kernel(&o.attr), ttl }, open(&o));
-    result.map(both).map_err(errno)
+/// A file that was made and opened, with the entry that `entry` makes of its attributes.
+pub fn created(result: Result<Opened>, entry: impl FnOnce(&Attr) -> Entry) -> Answer {
+    result.map(|o| Reply::Created(entry(&o.attr), open(&o))).map_err(errno)
 }
 
 /// What the kernel may do with an open file.

@@ -71,7 +71,10 @@ impl Session {
     pub fn serve(&self, request: &Request<'_>, route: Route, bytes: &[u8]) {
         let unique = request.header.unique;
         match request.op {
-            Op::Forget => return,
+            Op::Forget { answers } => return self.handler.forgotten(request.header.node, answers),
+            Op::ForgetMany(list) => {
+                return list.for_each(|(ino, answers)| self.handler.forgotten(ino, answers));
+            }
             Op::Interrupt { unique } => return self.waiting.interrupt(unique),
             Op::Unknown | Op::Init(_) => return route.answer(unique, &Err(Errno(libc::ENOSYS))),
             _ => {}

@@ -4,6 +4,7 @@
 use crate::abi::InitReply;
 use crate::adapter::Adapter;
 use crate::channel::{Device, Gate, Threads};
+use crate::dcache::Dcache;
 use crate::mount::Mounted;
 use crate::mount_error::MountError;
 use crate::mount_table::Connection;
@@ -15,13 +16,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use weft_client::{ContentCache, Filesystem};
+use weft_client::{ContentCache, Filesystem, NameCache};
 use weft_proto::v1;
 
 /// A mount that another process has served until now.
 pub struct Inherited {
     device: Arc<Device>,
     notifier: Notifier,
+    dcache: Dcache,
 }
 
 impl fmt::Debug for Inherited {
@@ -31,11 +33,19 @@ impl fmt::Debug for Inherited {
 }
 
 impl Inherited {
-    /// The connection to the kernel. Must be called inside a runtime.
-    pub fn new(device: OwnedFd) -> Self {
+    /// The connection to the kernel, and what that may use of names and attributes; `None` from a
+    /// process that gave it none. Must be called inside a runtime.
+    pub fn new(device: OwnedFd, known: Option<v1::KernelCache>) -> Self {
         let device = Device::new(device);
         let notifier = Notifier::new(device.clone(), Handle::current());
-        Self { device, notifier }
+        let dcache = Dcache::default();
+        dcache.adopt(known);
+        Self { device, notifier, dcache }
+    }
+
+    /// The kernel's names and attributes.
+    pub fn name_cache(&self) -> Arc<dyn NameCache> {
+        Arc::new(self.dcache.clone())
     }
 
     /// The kernel's cached pages.
@@ -54,8 +64,8 @@ impl Inherited {
         requests: Vec<Vec<u8>>,
         agreed: v1::KernelAgreement,
     ) -> Result<Prepared, MountError> {
-        let Self { device, notifier } = self;
-        let handler = Arc::new(Adapter::new(fs));
+        let Self { device, notifier, dcache } = self;
+        let handler = Arc::new(Adapter::giving(fs, dcache.clone()));
         let session = Session::new(handler, Handle::current(), Connection::at(path));
         session.keep(requests, &device);
         let failed = |error| MountError::Mount { path: path.to_owned(), error };
@@ -63,7 +73,8 @@ impl Inherited {
         let threads = Threads::start(&session, &device, threads, None, Gate::closed());
         let threads = threads.map_err(failed)?;
         let path = path.to_owned();
-        Ok(Prepared(Mounted { path, session, device, threads, notifier, agreed }))
+        dcache.begin(notifier.clone(), &agreed);
+        Ok(Prepared(Mounted { path, session, device, threads, notifier, agreed, dcache }))
     }
 }
 

@@ -137,7 +137,11 @@ impl Successor {
 
     /// Asks, and takes the state; the mount waits from then on.
     fn take(&mut self) -> Result<v1::MountState> {
-        self.say(&v1::TakeoverRequest { version: 1, software: "a test".into() })?;
+        self.say(&v1::TakeoverRequest {
+            version: 1,
+            software: "a test".into(),
+            takes_names: true,
+        })?;
         let offer: v1::TakeoverOffer = self.hear()?;
         ensure!(offer.error.is_none() && offer.metadata.len() == 3, "{offer:?}");
         self.say(&v1::TakeoverWord::default())?;
@@ -197,7 +201,11 @@ fn a_takeover_in_an_outage_fails_and_costs_nothing() -> Result<()> {
     let load = Load::start(&cluster)?;
     let served = cluster.pid_of_mount(cluster.mnt())?;
     let mut successor = Successor::connect(&cluster)?;
-    successor.say(&v1::TakeoverRequest { version: 1, software: "a test".into() })?;
+    successor.say(&v1::TakeoverRequest {
+        version: 1,
+        software: "a test".into(),
+        takes_names: true,
+    })?;
     successor.hear::<v1::TakeoverOffer>()?;
     let paused = cluster.pause_metadata()?;
     successor.say(&v1::TakeoverWord::default())?;

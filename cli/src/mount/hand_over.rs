@@ -29,6 +29,8 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Programs wait so long at most for the mount to come to rest.
 const REST_TIMEOUT: Duration = Duration::from_secs(3);
+/// What the kernel is to forget it has forgotten after so long, mostly.
+const NAMES_TIMEOUT: Duration = Duration::from_secs(3);
 /// They get so long until that is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// It is tried for so long.
@@ -75,7 +77,8 @@ async fn hand_over(
     let peer = socket.peer_cred()?;
     ensure!(peer.uid() == geteuid().as_raw() || peer.uid() == 0, "user {} asks", peer.uid());
     let heir = peer.pid().context("it is of another machine")?;
-    let v1::TakeoverRequest { version, software } = hear(&mut socket, ASK_TIMEOUT).await?;
+    let v1::TakeoverRequest { version, software, takes_names } =
+        hear(&mut socket, ASK_TIMEOUT).await?;
     if version != VERSION {
         let what = format!("version {version} of this conversation is not spoken here");
         let error = Some(Error::new(ErrorKind::Protocol, what.clone()).into());
@@ -87,7 +90,7 @@ async fn hand_over(
     let cluster = cluster.map_or_else(Vec::new, |of| of.0.to_vec()).into();
     say(&mut socket, &v1::TakeoverOffer { error: None, metadata, cluster }).await?;
     told(hear::<v1::TakeoverWord>(&mut socket, READY_TIMEOUT).await?.error)?;
-    let (mut pause, client) = match rest(fs, handover, record).await {
+    let (mut pause, client) = match rest(fs, handover, record, takes_names).await {
         Ok(rested) => rested,
         Err(error) => {
             let head = Error::new(ErrorKind::Busy, describe(&error)).into();
@@ -97,7 +100,8 @@ async fn hand_over(
     };
     let requests = handover.requests().into_iter().map(Into::into).collect();
     let agreed = Some(handover.agreed());
-    let state = v1::MountState { error: None, client: Some(client), requests, agreed };
+    let known = takes_names.then(|| handover.known());
+    let state = v1::MountState { error: None, client: Some(client), requests, agreed, known };
     let socket = pause.offered.insert(socket);
     let said = timeout(SERVE_TIMEOUT, async {
         say(socket, &state).await?;
@@ -115,11 +119,13 @@ async fn rest<'a>(
     fs: &'a Filesystem,
     handover: &'a Handover,
     record: &'a MountRecord,
+    takes_names: bool,
 ) -> Result<(Pause<'a>, v1::ClientState)> {
     let until = Instant::now() + TRY_TIMEOUT;
     loop {
-        // What is committed now, programs do not wait for.
+        // What is committed now, programs do not wait for; nor for what is taken back now.
         fs.commit_all(until).await;
+        handover.settle_names(takes_names, Instant::now() + NAMES_TIMEOUT).await;
         let begun = Instant::now();
         let mut pause = Pause { fs, handover, record, begun, rests: false, offered: None };
         let deadline = pause.begun + REST_TIMEOUT;
@@ -131,7 +137,13 @@ async fn rest<'a>(
         match rested {
             Ok(state) => {
                 pause.rests = true;
-                return Ok((pause, state));
+                if handover.names_rest() {
+                    return Ok((pause, state));
+                }
+                if Instant::now() >= until {
+                    bail!("names are always being taken back from the kernel");
+                }
+                tracing::info!("names are being taken back from the kernel; trying on");
             }
             Err(error) if Instant::now() >= until => return Err(error),
             Err(error) => tracing::info!("{}; trying on", describe(&error)),

@@ -65,7 +65,8 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
         .await
         .with_context(|| format!("process {} hands nothing over", old.process.pid))?;
     let software = format!("weft {}", env!("CARGO_PKG_VERSION"));
-    say(&mut socket, &v1::TakeoverRequest { version: VERSION, software }).await?;
+    say(&mut socket, &v1::TakeoverRequest { version: VERSION, software, takes_names: true })
+        .await?;
     let offer: v1::TakeoverOffer = hear(&mut socket, WORD_TIMEOUT).await?;
     told(offer.error)?;
     let record = MountRecord::of_this_process(old.path.clone(), offer.metadata.clone(), settings)?;
@@ -81,9 +82,11 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
     let given = Instant::now();
     told(state.error)?;
     let agreed = state.agreed.context("the mount came without what the kernel has agreed to")?;
-    let inherited = Inherited::new(take(&socket, WORD_TIMEOUT).await?);
+    let inherited = Inherited::new(take(&socket, WORD_TIMEOUT).await?, state.known);
     let client = state.client.context("the mount came without its state")?;
-    if let Err(error) = successor.adopt(client, inherited.content_cache()).await {
+    if let Err(error) =
+        successor.adopt(client, inherited.content_cache(), inherited.name_cache()).await
+    {
         let told = v1::TakeoverWord { error: Some(error.clone().into()) };
         // The other end hears it from the end of the conversation, too.
         let _ = say(&mut socket, &told).await;

@@ -67,7 +67,8 @@ impl Leases {
             for grant in reply.grants.iter().filter(|grant| alone && grant.ino == ino.0) {
                 table.hold(start, grant);
             }
-            table.mark(ino);
+            table.change(ino);
+            self.forget_attr_above(ino);
             if let Some(held) = table.inodes.get_mut(&ino) {
                 let attr = attr_of(reply, ino).filter(|_| alone);
                 (held.attr, held.content, held.listing) = (attr, None, None);

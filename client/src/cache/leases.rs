@@ -5,10 +5,12 @@
 //! declared dead. When it is not known what became of a change, everything that could be concerned
 //! is forgotten.
 
+use super::name_cache::NameCache;
 use super::table::{Mode, Right, Start, Table};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
@@ -27,6 +29,8 @@ pub(crate) struct Leases {
     pub(super) giving: Mutex<HashMap<InodeId, u64>>,
     /// Inodes whose recall was carried out, and how many answers to one are under way.
     pub(super) returning: watch::Sender<HashMap<InodeId, usize>>,
+    /// What caches names and attributes above.
+    pub(super) above: OnceLock<Arc<dyn NameCache>>,
 }
 
 impl Default for Leases {
@@ -41,6 +45,7 @@ impl Default for Leases {
             surplus_grew: Notify::new(),
             giving: Mutex::default(),
             returning: watch::Sender::default(),
+            above: OnceLock::new(),
         }
     }
 }
@@ -148,6 +153,8 @@ impl Leases {
     /// It is not known what a change of this mount did.
     pub fn unsure(&self) {
         self.table.lock().forget_all();
+        // It goes on by itself: the change may hold what it waits for.
+        drop(self.forget_all_above());
     }
 
     /// The session is another one: nothing is held any more.

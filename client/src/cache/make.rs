@@ -40,7 +40,8 @@ impl Leases {
         dir.listing = None;
         let fresh = dir.names.insert(file.name.clone(), Some(ino)).is_none();
         table.names += usize::from(fresh);
-        table.mark(parent);
+        table.change(parent);
+        self.forget_attr_above(parent);
         let extents = Some(v1::ExtentsReply { attr: Some(attr), ..Default::default() });
         let reply = v1::OpenReply { attr: Some(attr), layout: Some(layout), extents };
         let since = table.epoch;
@@ -60,5 +61,7 @@ impl Leases {
             // Whatever the leader has entered.
             self.release_later(InodeId(file.ino), u64::MAX);
         }
+        // It goes on by itself.
+        drop(self.forget_above(InodeId(file.parent)));
     }
 }

@@ -2,6 +2,7 @@
 //! metadata leader granted it a lease; the pages that are cached above this library; and the access
 //! times that the group was not told of yet.
 
+mod above;
 mod atime;
 mod hand_over;
 mod known;
@@ -9,6 +10,7 @@ mod learn;
 mod leases;
 mod listing;
 mod make;
+mod name_cache;
 mod pages;
 mod recall;
 mod table;
@@ -16,6 +18,7 @@ mod xattrs;
 
 pub(crate) use atime::AccessTimes;
 pub(crate) use leases::Leases;
+pub use name_cache::{Forgotten, NameCache};
 pub use pages::ContentCache;
 pub(crate) use pages::{ALL, Coherence, Pages};
 pub(crate) use recall::Answering;

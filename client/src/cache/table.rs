@@ -51,6 +51,8 @@ pub(super) struct Held {
     /// done, nobody else may be told that there is nothing: a new leader learns of this lease too.
     pub(super) flushing: bool,
     pub(super) seq: u64,
+    /// When this mount changed the inode last.
+    pub(super) changed: Option<Instant>,
     pub(super) attr: Option<Attr>,
     pub(super) xattrs: Xattrs,
     /// What an open would answer.
@@ -74,6 +76,7 @@ impl Held {
             maps: false,
             flushing: false,
             seq: 0,
+            changed: None,
             attr: None,
             xattrs: Xattrs::default(),
             content: None,
@@ -139,6 +142,14 @@ impl Table {
             self.marks[0].clear();
         }
         self.marks[0].insert(ino, self.epoch);
+    }
+
+    /// [`Self::mark`] of an inode that this mount changes.
+    pub(super) fn change(&mut self, ino: InodeId) {
+        self.mark(ino);
+        if let Some(held) = self.inodes.get_mut(&ino) {
+            held.changed = Some(Instant::now());
+        }
     }
 
     pub(super) fn hold(&mut self, start: Start, grant: &v1::Grant) {

@@ -17,6 +17,8 @@ pub(crate) struct Handle {
     pub no_atime: bool,
     /// It is open for writing, or was written through all the same.
     writes: AtomicBool,
+    /// It is open for writing.
+    writer: bool,
     pub ahead: ReadAhead,
     coherence: Arc<Coherence>,
     /// The caller may map the file to write through it.
@@ -30,12 +32,17 @@ pub(crate) struct Handle {
 impl Handle {
     pub fn new(file: Arc<File>, flags: OpenFlags, coherence: Arc<Coherence>) -> Self {
         let told = Mutex::new(file.failures());
+        if flags.write {
+            file.writers.fetch_add(1, Ordering::AcqRel);
+            file.context.leases.forget_attr_above(file.ino);
+        }
         Self {
             file,
             append: flags.append,
             sync: flags.sync,
             no_atime: flags.no_atime,
             writes: AtomicBool::new(flags.write),
+            writer: flags.write,
             ahead: ReadAhead::default(),
             coherence,
             maps: AtomicBool::new(false),
@@ -102,5 +109,13 @@ impl Handle {
     pub async fn flush(&self) -> Result<()> {
         let flushed = self.file.flush().await;
         self.failure().and(flushed)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.writer {
+            self.file.writers.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }

@@ -13,6 +13,7 @@ use crate::types::Attr;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::Instant;
 use weft_proto::{InodeId, Layout, Result, SessionId, v1};
 
@@ -26,6 +27,8 @@ pub(crate) struct File {
     pub above: Above,
     /// Until then no lease to write is asked for: it was refused.
     pub(super) refused_until: Mutex<Option<Instant>>,
+    /// Handles that are open for writing.
+    pub(super) writers: AtomicUsize,
 }
 
 impl File {
@@ -37,6 +40,7 @@ impl File {
             order: tokio::sync::Mutex::default(),
             above: Above::default(),
             refused_until: Mutex::default(),
+            writers: AtomicUsize::new(0),
         }
     }
 
@@ -131,6 +135,11 @@ impl File {
     /// made.
     pub fn is_dirty(&self) -> bool {
         self.is_new() || self.state.lock().is_dirty()
+    }
+
+    /// Whether a handle is open for writing.
+    pub fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::Acquire) > 0
     }
 
     /// Whether the metadata group has not heard of the file, or its handles of its failure.

@@ -5,6 +5,7 @@ use crate::file;
 use crate::meta::unexpected;
 use crate::to_the_end::to_the_end;
 use crate::types::{Attr, HandleId, SetAttr, StatFs};
+use std::time::Duration;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Layout, Result, v1};
@@ -24,6 +25,17 @@ impl Filesystem {
     /// [`Self::get_attr`] if a lease answers it.
     pub fn get_attr_now(&self, ino: InodeId) -> Option<Attr> {
         Some(self.inner.files.view(self.inner.group.leases.attr(ino)?))
+    }
+
+    /// Attributes that may be cached above ([`NameCache`](crate::NameCache)), once that knows of
+    /// it, and for how long: a lease answers them, and nobody here is changing them.
+    pub fn attr_to_cache(&self, ino: InodeId) -> Option<(Attr, Duration)> {
+        let file = self.inner.files.get(ino);
+        if file.is_some_and(|file| file.has_writers() || file.is_dirty()) {
+            return None;
+        }
+        let (attr, left) = self.inner.group.leases.attr_to_cache(ino)?;
+        Some((self.inner.files.view(attr), left))
     }
 
     /// Changes attributes, in order with what was written here. Errors: `Io` if the size is to be

@@ -2,7 +2,7 @@
 
 use super::inner::Inner;
 use crate::Options;
-use crate::cache::{ALL, ContentCache};
+use crate::cache::{ALL, ContentCache, NameCache};
 use crate::meta::{Group, open_session};
 use crate::options::after;
 use crate::types::{Attr, Counters};
@@ -144,6 +144,20 @@ impl Filesystem {
     /// Tells what caches content above this library, before the first open.
     pub fn set_content_cache(&self, above: Arc<dyn ContentCache>) {
         self.inner.pages.set_cache(above);
+    }
+
+    /// Tells what caches names and attributes above this library, before it caches any.
+    pub fn set_name_cache(&self, above: Arc<dyn NameCache>) {
+        self.inner.group.leases.set_name_cache(above);
+    }
+
+    /// What is cached above of the names in a directory, or of all, is good no more: what changes
+    /// some was answered before it had an effect. Does not wait until it is gone: who asks may hold
+    /// it.
+    pub fn forget_names(&self, dir: Option<InodeId>) {
+        let leases = &self.inner.group.leases;
+        // It is on its way.
+        drop(dir.map_or_else(|| leases.forget_all_above(), |dir| leases.forget_above(dir)));
     }
 
     /// What has these attributes, if they are known, is read.

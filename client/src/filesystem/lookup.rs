@@ -64,6 +64,12 @@ impl Filesystem {
         }
     }
 
+    /// Whether a lease says that a name leads to this inode, or to none: then it may be cached
+    /// above ([`NameCache`](crate::NameCache)), once that knows of it.
+    pub fn may_cache_name(&self, dir: InodeId, name: &[u8], ino: Option<InodeId>) -> bool {
+        self.inner.group.leases.has_name(dir, name, ino)
+    }
+
     /// [`Self::lookup`] of a name in a directory if a lease answers it.
     pub fn lookup_now(&self, parent: InodeId, name: &[u8]) -> Option<Result<Attr>> {
         if name.len() > MAX_NAME {

@@ -2,7 +2,7 @@
 
 use super::facade::{CONNECT_TIMEOUT, Filesystem};
 use crate::Options;
-use crate::cache::ContentCache;
+use crate::cache::{ContentCache, NameCache};
 use crate::meta::renew;
 use crate::options::after;
 use std::sync::Arc;
@@ -43,6 +43,7 @@ impl Successor {
         &self,
         state: v1::ClientState,
         content_cache: Arc<dyn ContentCache>,
+        name_cache: Arc<dyn NameCache>,
     ) -> Result<()> {
         let inner = &self.fs.inner;
         if state.session == 0 {
@@ -57,6 +58,7 @@ impl Successor {
         inner.locks.adopt(state.last_ticket, state.locks);
         inner.creates.adopt(state.lost, state.last_lost);
         inner.pages.set_cache(content_cache);
+        inner.group.leases.set_name_cache(name_cache);
         // The leader answers, and the session lives.
         let op = v1::RenewOp::default();
         let reply = renew(&inner.group, SessionId(session), op, RENEWAL_TIMEOUT).await?;

@@ -82,6 +82,7 @@ impl KeepAlive {
         warn!(session = %over, "the cluster declared this mount dead; opening a new session");
         let group = &self.group;
         group.leases.lost();
+        let names = group.leases.forget_all_above();
         self.creates.lost();
         self.opens.owe_declaration();
         self.opens.lose_rights_to_map();
@@ -89,6 +90,7 @@ impl KeepAlive {
             self.locks.lost_with(over);
             files.lose_content().await;
         }
+        names.await;
         let deadline = group.deadline();
         match open_session(group, self.cluster, &self.client, &self.rng, deadline).await {
             Ok((ttl, _)) => Some(ttl),
@@ -100,11 +102,13 @@ impl KeepAlive {
         }
     }
 
-    /// What is cached above this library is of leases that are held no more.
+    /// What is cached above this library is of leases that are held no more, or about to be so.
     async fn forget_content(&self) {
+        let names = self.group.leases.forget_all_above();
         if let Some(files) = self.files.upgrade() {
             files.forget_content().await;
         }
+        names.await;
     }
 
     /// Renews the session; `declares`: and tells what it holds, in pieces that fit into a request.

@@ -2,6 +2,7 @@
 
 use crate::cache::Leases;
 use crate::file::Files;
+use futures_util::future::join;
 use std::sync::{Arc, Weak};
 use tracing::warn;
 
@@ -12,7 +13,7 @@ pub(crate) async fn run(leases: Arc<Leases>, files: Weak<Files>) {
         leases.lapsed().await;
         let Some(open) = files.upgrade() else { return };
         warn!("no metadata leader has answered in time: what is cached is not used any more");
-        open.lapse().await;
+        join(open.lapse(), leases.forget_all_above()).await;
         drop(open);
         leases.revived().await;
         let Some(open) = files.upgrade() else { return };

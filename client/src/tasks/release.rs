@@ -89,6 +89,9 @@ impl Releaser {
                 break;
             }
         }
+        if !recall.keep_read {
+            leases.forget_above(ino).await;
+        }
         let is_left = |file: &Arc<File>, taken: &Option<Taken>| {
             let is_taken = taken.as_ref().is_some_and(|taken| taken.is_of(file));
             !is_taken && !file.is_cached_alone() && !recall.keep_read

@@ -19,10 +19,10 @@ pub use bytes::Malformed;
 pub use errno::Errno;
 pub use init::{Init, InitReply, MAX_REQUEST, Wanted, flag, negotiate};
 pub use listing::Listing;
-pub use notice::Notice;
+pub use notice::{EXPIRES, Notice};
 pub use reply::{Answer, Attr, Encoded, Entry, Open, Reply, StatFs, Time, open_flag};
 pub use request::{
-    Header, Lock, Op, Request, SetAttr, SetTime, decode, decode_parts, operation_len,
+    Forgotten, Header, Lock, Op, Request, SetAttr, SetTime, decode, decode_parts, operation_len,
 };
 
 /// Length of the header of a request.

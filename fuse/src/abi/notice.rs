@@ -3,14 +3,20 @@
 use super::OUT_HEADER;
 use super::bytes::Record;
 
+/// The minor version that knows [`Notice::Expire`] for certain (Linux 6.6).
+pub const EXPIRES: u32 = 39;
+
 /// Something that the kernel has cached and must not use any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// Attributes of `ino`; and, unless `offset` is negative, its content from there, `len` bytes
     /// or all if `len` is 0.
     Inode { ino: u64, offset: i64, len: i64 },
-    /// A name, there or known not to be.
+    /// A name, there or known not to be, and all that is cached below it.
     Entry { parent: u64, name: Vec<u8> },
+    /// The time to live of a name is over: it is asked for at its next use. From minor version
+    /// [`EXPIRES`] on; older kernels take it for [`Self::Entry`].
+    Expire { parent: u64, name: Vec<u8> },
     /// A name that was removed with its inode `child`; programs that watch the directory are told.
     Delete { parent: u64, child: u64, name: Vec<u8> },
 }
@@ -26,6 +32,11 @@ impl Notice {
             }
             Self::Entry { parent, name } => {
                 out.u64(*parent).u32(name.len() as u32).u32(0);
+                (3, name)
+            }
+            Self::Expire { parent, name } => {
+                const EXPIRE_ONLY: u32 = 1 << 0;
+                out.u64(*parent).u32(name.len() as u32).u32(EXPIRE_ONLY);
                 (3, name)
             }
             Self::Delete { parent, child, name } => {

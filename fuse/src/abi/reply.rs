@@ -8,6 +8,9 @@ use std::time::Duration;
 /// How a request ended.
 pub type Answer = Result<Reply, Errno>;
 
+/// Length of a record of attributes.
+const ATTR_LEN: usize = 88;
+
 /// Seconds since 1970 and nanoseconds that count forward from them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Time {
@@ -42,7 +45,8 @@ pub struct Attr {
 pub struct Entry {
     pub attr: Attr,
     /// How long the name and the attributes may be used without asking again.
-    pub ttl: Duration,
+    pub name_ttl: Duration,
+    pub attr_ttl: Duration,
 }
 
 /// What the kernel may do with an open file.
@@ -79,6 +83,8 @@ pub struct StatFs {
 pub enum Reply {
     Empty,
     Entry(Entry),
+    /// There is no such name, for so long.
+    NoEntry(Duration),
     /// Attributes and how long they may be used without asking again.
     Attr(Attr, Duration),
     StatX(Attr, Duration),
@@ -146,6 +152,7 @@ fn body<'a>(reply: &'a Reply, out: &mut Record) -> &'a [Bytes] {
     match reply {
         Reply::Empty => {}
         Reply::Entry(e) => entry(out, e),
+        Reply::NoEntry(ttl) => no_entry(out, *ttl),
         Reply::Attr(a, ttl) => {
             out.u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0);
             attr(out, a);
@@ -179,9 +186,15 @@ fn body<'a>(reply: &'a Reply, out: &mut Record) -> &'a [Bytes] {
 }
 
 pub(super) fn entry(out: &mut Record, e: &Entry) {
-    out.u64(e.attr.ino).u64(0).u64(e.ttl.as_secs()).u64(e.ttl.as_secs());
-    out.u32(e.ttl.subsec_nanos()).u32(e.ttl.subsec_nanos());
+    out.u64(e.attr.ino).u64(0).u64(e.name_ttl.as_secs()).u64(e.attr_ttl.as_secs());
+    out.u32(e.name_ttl.subsec_nanos()).u32(e.attr_ttl.subsec_nanos());
     attr(out, &e.attr);
+}
+
+/// An entry that leads to no inode.
+fn no_entry(out: &mut Record, ttl: Duration) {
+    out.u64(0).u64(0).u64(ttl.as_secs()).u64(0);
+    out.u32(ttl.subsec_nanos()).u32(0).zeros(ATTR_LEN);
 }
 
 fn open(out: &mut Record, o: &Open) {

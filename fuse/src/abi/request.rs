@@ -69,8 +69,12 @@ pub enum Op<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// The kernel dropped inodes. Wants no answer.
-    Forget,
+    /// The kernel dropped an inode that it was told of in so many answers. Wants no answer.
+    Forget {
+        answers: u64,
+    },
+    /// The same of several.
+    ForgetMany(Forgotten<'a>),
     GetAttr,
     StatX,
     SetAttr(SetAttr),
@@ -221,6 +225,21 @@ pub enum Op<'a> {
     Unknown,
 }
 
+/// Inodes that the kernel dropped, each with the number of answers that it was told of it in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forgotten<'a>(&'a [u8]);
+
+impl Iterator for Forgotten<'_> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut r = Reader(self.0);
+        let one = (r.u64().ok()?, r.u64().ok()?);
+        self.0 = r.0;
+        Some(one)
+    }
+}
+
 /// Of reads and writes: the owner of locks is told, which Linux does of those past its pages alone.
 const LOCK_OWNER: u32 = 1 << 1;
 
@@ -282,7 +301,8 @@ fn with<'a>(header: Header, record: &'a [u8], tail: &'a [u8]) -> Result<Request<
 fn operation<'a>(op: u32, mut r: Reader<'a>, mut tail: Reader<'a>) -> Result<Op<'a>, Malformed> {
     Ok(match op {
         opcode::LOOKUP => Op::Lookup { name: tail.name()? },
-        opcode::FORGET | opcode::BATCH_FORGET => Op::Forget,
+        opcode::FORGET => Op::Forget { answers: r.u64()? },
+        opcode::BATCH_FORGET => Op::ForgetMany(forget_many(r, tail)?),
         opcode::GETATTR => skip_handle(r, Op::GetAttr)?,
         opcode::SETATTR => Op::SetAttr(set_attr(&mut r)?),
         opcode::READLINK => Op::ReadLink,
@@ -355,6 +375,12 @@ fn write<'a>(mut r: Reader<'a>, tail: Reader<'a>) -> Result<Op<'a>, Malformed> {
     let (direct, write_back) = (flags & LOCK_OWNER != 0, flags & CACHE != 0);
     let (drop_set_ids, data) = (flags & KILL_SUIDGID != 0, exactly(tail, size)?);
     Ok(Op::Write { fh, offset, data, direct, write_back, drop_set_ids })
+}
+
+fn forget_many<'a>(mut r: Reader<'_>, mut tail: Reader<'a>) -> Result<Forgotten<'a>, Malformed> {
+    const ONE: usize = 16;
+    let bytes = (r.u32()? as usize).checked_mul(ONE).ok_or(Malformed::Length)?;
+    Ok(Forgotten(tail.take(bytes)?))
 }
 
 fn flush(mut r: Reader<'_>) -> Result<Op<'_>, Malformed> {

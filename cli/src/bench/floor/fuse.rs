@@ -110,7 +110,7 @@ impl Empty {
     }
 
     fn entry(&self, ino: u64) -> Entry {
-        Entry { attr: self.attr(ino), ttl: Duration::ZERO }
+        Entry { attr: self.attr(ino), name_ttl: Duration::ZERO, attr_ttl: Duration::ZERO }
     }
 
     fn create(&self, name: &[u8]) -> Reply {

@@ -1,0 +1,71 @@
+//! What may be cached above this library of names and attributes, and when it is taken back.
+//!
+//! Invariants (I6): what may be cached ([`Leases::has_name`], [`Leases::attr_to_cache`]) is known
+//! under a lease at that moment, and is taken back before the lease is given back, however it comes
+//! to that. Whoever caches notes it first and asks afterwards, so that a recall that comes between
+//! the two finds it.
+
+use super::leases::Leases;
+use super::name_cache::{Forgotten, NameCache};
+use crate::types::Attr;
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+use weft_proto::InodeId;
+
+/// Attributes of an inode that this mount has changed are not cached for so long: who caches them
+/// has to be told of each change.
+const CHANGING_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Leases {
+    /// Tells what caches names and attributes above this library. Only the first is taken.
+    pub fn set_name_cache(&self, cache: Arc<dyn NameCache>) {
+        let _ = self.above.set(cache);
+    }
+
+    /// Whether a name leads to this inode, or to none, as a lease says.
+    pub fn has_name(&self, dir: InodeId, name: &[u8], ino: Option<InodeId>) -> bool {
+        let table = self.table.lock();
+        let known = table.inodes.get(&dir).is_some_and(|held| match held.names.get(name) {
+            Some(known) => *known == ino,
+            None => held.complete && ino.is_none(),
+        });
+        drop(table);
+        known && self.live()
+    }
+
+    /// Attributes of an inode that this mount is not changing, if they are known, and for how long
+    /// they may be cached: no lease is certain to last longer.
+    pub fn attr_to_cache(&self, ino: InodeId) -> Option<(Attr, Duration)> {
+        let table = self.table.lock();
+        let held = table.inodes.get(&ino)?;
+        let rests = held.changed.is_none_or(|at| at.elapsed() >= CHANGING_INTERVAL);
+        let attr = held.attr.filter(|_| rests)?;
+        drop(table);
+        let left = self.left();
+        (!left.is_zero()).then_some((attr, left))
+    }
+
+    /// Has the attributes of an inode and the names in it be forgotten above.
+    pub fn forget_above(&self, ino: InodeId) -> Forgotten {
+        match self.above.get() {
+            Some(above) => above.forget(ino),
+            None => Box::pin(ready(())),
+        }
+    }
+
+    /// The same of all inodes.
+    pub fn forget_all_above(&self) -> Forgotten {
+        match self.above.get() {
+            Some(above) => above.forget_all(),
+            None => Box::pin(ready(())),
+        }
+    }
+
+    /// Attributes of an inode that are cached above are old, or about to be.
+    pub fn forget_attr_above(&self, ino: InodeId) {
+        if let Some(above) = self.above.get() {
+            above.forget_attr(ino);
+        }
+    }
+}

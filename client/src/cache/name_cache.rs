@@ -1,0 +1,23 @@
+//! What caches names and attributes above this library, as the kernel does in its dentries and
+//! inodes.
+
+use std::pin::Pin;
+use weft_proto::InodeId;
+
+/// Ends when something is used no more.
+pub type Forgotten = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A cache of names and attributes above this library.
+///
+/// What it is told to forget it forgets also if nobody waits for that.
+pub trait NameCache: Send + Sync {
+    /// Forgets the attributes of an inode, and the names in it if it is a directory.
+    fn forget(&self, ino: InodeId) -> Forgotten;
+
+    /// Forgets the attributes of an inode alone, which a change of this mount has made old. Does
+    /// not wait.
+    fn forget_attr(&self, ino: InodeId);
+
+    /// Forgets all names and attributes.
+    fn forget_all(&self) -> Forgotten;
+}

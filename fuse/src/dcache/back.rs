@@ -1,0 +1,80 @@
+//! What was given to the kernel is taken back from it.
+
+use super::{Dcache, Inner};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+use weft_client::{Forgotten, NameCache};
+use weft_proto::InodeId;
+
+/// How often is looked whether the kernel is through with an answer.
+const LATE_INTERVAL: Duration = Duration::from_millis(1);
+
+impl Inner {
+    /// Begins to take back what was given: attributes, and names in directories. None of it is
+    /// used any more without asking when the attributes are gone.
+    fn take(self: &Arc<Self>, mut attrs: Vec<u64>, dirs: Vec<(u64, Vec<Bytes>)>) {
+        let Some(kernel) = self.kernel.get() else { return };
+        attrs.extend(dirs.iter().map(|(dir, _)| *dir));
+        if attrs.is_empty() {
+            return;
+        }
+        self.closed.leave(&attrs);
+        // What the kernel does not take is a mount that is no more.
+        let taken: Vec<_> =
+            attrs.iter().map(|ino| kernel.notifier.inval_inode(*ino, -1, 0)).collect();
+        let inner = self.clone();
+        tokio::spawn(async move {
+            join_all(taken).await;
+            inner.closed.left(&attrs);
+        });
+        for (dir, names) in dirs {
+            self.closed.close(dir);
+            tokio::spawn(self.clone().end_names(dir, names));
+        }
+    }
+
+    /// Ends the time to live of names in a closed directory, and opens it.
+    async fn end_names(self: Arc<Self>, dir: u64, names: Vec<Bytes>) {
+        // What comes later is of a lease that came later.
+        let late = self.table.lock().late_in(dir);
+        while late.iter().any(|late| self.table.lock().is_still(late)) {
+            sleep(LATE_INTERVAL).await;
+        }
+        if let Some(kernel) = self.kernel.get() {
+            kernel.notifier.expire(dir, names).await;
+        }
+        self.closed.open(dir);
+    }
+}
+
+impl NameCache for Dcache {
+    fn forget(&self, ino: InodeId) -> Forgotten {
+        let mut table = self.0.table.lock();
+        let attrs = table.take_attr(ino.0).then_some(ino.0);
+        let names = table.take_names(ino.0).map(|names| (ino.0, names));
+        // Under the lock: who finds nothing more to take back waits for this.
+        self.0.take(attrs.into_iter().collect(), names.into_iter().collect());
+        drop(table);
+        let inner = self.0.clone();
+        Box::pin(async move { inner.closed.gone(vec![ino.0]).await })
+    }
+
+    fn forget_attr(&self, ino: InodeId) {
+        let mut table = self.0.table.lock();
+        if table.take_attr(ino.0) {
+            self.0.take(vec![ino.0], Vec::new());
+        }
+    }
+
+    fn forget_all(&self) -> Forgotten {
+        let mut table = self.0.table.lock();
+        let (attrs, names) = (table.take_all_attrs(), table.take_all_names());
+        self.0.take(attrs, names);
+        drop(table);
+        let inner = self.0.clone();
+        Box::pin(async move { inner.closed.gone(inner.closed.leaving()).await })
+    }
+}

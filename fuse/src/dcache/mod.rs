@@ -1,0 +1,276 @@
+//! What the kernel may use of names and attributes without asking, and how that is taken back from
+//! it.
+//!
+//! It may while a lease says so ([`NameCache`]). What it is given is in the [`Table`] before the
+//! lease is looked at, so a recall that comes meanwhile finds it there.
+//!
+//! **Attributes** are given with the answers to GETATTR and STATX alone, and taken by an inode
+//! notice with a negative offset, which needs no lock. The kernel has the inode then, and counts up
+//! its version: an answer that is on its way still is not taken in. They have no more time to live
+//! than the lease has for certain, since a mount whose process stands still, or has died, takes
+//! nothing back.
+//!
+//! **Names** are used only with attributes of their directory, by which the kernel checks who may.
+//! So a directory is *closed* first: its attributes are taken, and who asks for them waits. That
+//! needs no lock, and the lease can be given back. Then the time to live of its names is ended by
+//! entry notices, each of which needs the lock of the directory, and it is open again. Nothing that
+//! is cached or mounted below a name is lost with its time to live. Why no answer that is on its
+//! way to the kernel is left:
+//! - The kernel holds the lock until it is through with the answer that it makes a dentry from: a
+//!   lookup, or what made the name. That a lookup is of this kind follows from the inode: the
+//!   kernel has no dentry of one that it does not know.
+//! - It does not when it asks again for a dentry that it has. It is through with that answer when
+//!   the same thread asks for something else, which is waited for while the directory is closed; or
+//!   a second later.
+//!
+//! Who asks for the attributes of a closed directory may hold its lock, to see whether its caller
+//! may change it. It has no path to walk any more, so it is answered ([`walks`](crate::proc)).
+
+mod back;
+mod closed;
+mod moves;
+mod table;
+
+use self::closed::Closed;
+use self::table::Table;
+use crate::abi::{Answer, EXPIRES, Entry, Header, InitReply, Reply, opcode};
+use crate::attr::to_kernel;
+use crate::notifier::Notifier;
+use crate::proc::sees_walks;
+use crate::reply;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use weft_client::{Attr, FileKind, Filesystem, NameCache};
+use weft_proto::{ErrorKind, InodeId, Result, v1};
+
+/// Of names: until it is ended.
+const NAME_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What may be sent for a thread later than it was begun: it says nothing of where that is. All
+/// else a thread asks for and waits for itself.
+const BEHIND: [u32; 4] = [opcode::READ, opcode::WRITE, opcode::RELEASE, opcode::RELEASEDIR];
+/// Attributes are asked for so often at most while a directory is closed again and again.
+const MAX_TRIES: usize = 16;
+
+/// What the kernel has of one mount; clones share it.
+#[derive(Clone, Default)]
+pub struct Dcache(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// Nothing is asked of the client under it: that tells of changes under a lock of its own.
+    table: Mutex<Table>,
+    closed: Closed,
+    kernel: OnceLock<Kernel>,
+}
+
+/// The way to the kernel, once it is known what that can do.
+struct Kernel {
+    notifier: Notifier,
+    names: AtomicBool,
+    /// For now the kernel is given nothing.
+    gives: AtomicBool,
+}
+
+impl Dcache {
+    /// From now on things may be given to the kernel, which has agreed on this.
+    pub fn begin(&self, notifier: Notifier, agreed: &InitReply) {
+        let names = AtomicBool::new(agreed.minor >= EXPIRES && sees_walks());
+        let gives = AtomicBool::new(true);
+        let _ = self.0.kernel.set(Kernel { notifier, names, gives });
+    }
+
+    /// A request has come.
+    pub fn heard(&self, header: &Header) {
+        if !BEHIND.contains(&header.opcode) {
+            self.0.table.lock().is_through(header.pid);
+        }
+        // It cannot be seen what such threads do.
+        if header.pid == 0 && header.opcode == opcode::LOOKUP {
+            self.give_no_names();
+        }
+    }
+
+    /// What a lookup by this thread has found; 0 if it is not known.
+    pub fn looked_up(
+        &self,
+        fs: &Filesystem,
+        dir: InodeId,
+        name: Bytes,
+        thread: u32,
+        found: Result<Attr>,
+    ) -> Answer {
+        match found {
+            Ok(attr) => {
+                let known = self.0.table.lock().tell(attr.ino.0);
+                let name_ttl = match (known, thread) {
+                    (true, 0) => Duration::ZERO,
+                    (true, thread) => self.give_name(fs, dir, name, Some(attr.ino), Some(thread)),
+                    (false, _) => self.give_name(fs, dir, name, Some(attr.ino), None),
+                };
+                Ok(Reply::Entry(entry(&attr, name_ttl)))
+            }
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                match self.give_name(fs, dir, name, None, None) {
+                    Duration::ZERO => Err(reply::errno(error)),
+                    ttl => Ok(Reply::NoEntry(ttl)),
+                }
+            }
+            Err(error) => Err(reply::errno(error)),
+        }
+    }
+
+    /// What a request has made in a directory, or given a name there.
+    pub fn made(&self, fs: &Filesystem, dir: InodeId, name: Bytes, made: Result<Attr>) -> Answer {
+        made.map(|attr| Reply::Entry(self.new_entry(fs, dir, name, &attr))).map_err(reply::errno)
+    }
+
+    /// The entry of what was made just now.
+    pub fn new_entry(&self, fs: &Filesystem, dir: InodeId, name: Bytes, attr: &Attr) -> Entry {
+        self.0.table.lock().tell(attr.ino.0);
+        entry(attr, self.give_name(fs, dir, name, Some(attr.ino), None))
+    }
+
+    /// The entry of what has no name.
+    pub fn unnamed(&self, attr: &Attr) -> Entry {
+        self.0.table.lock().tell(attr.ino.0);
+        entry(attr, Duration::ZERO)
+    }
+
+    /// Attributes, and for how long the kernel may use them without asking.
+    pub async fn attr(
+        &self,
+        fs: &Filesystem,
+        ino: InodeId,
+        thread: u32,
+    ) -> Result<(Attr, Duration)> {
+        const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+        let mut tries = 0;
+        let found = loop {
+            let opened = self.0.closed.opened(ino.0, thread).await;
+            let found = fs.get_attr(ino).await?;
+            tries += 1;
+            // It may have been closed meanwhile.
+            if !opened || !self.0.closed.has(ino.0) || tries == MAX_TRIES {
+                break found;
+            }
+        };
+        if !self.gives(|_| true) || fs.attr_to_cache(ino).is_none() {
+            return Ok((found, Duration::ZERO));
+        }
+        if !self.0.table.lock().give_attr(ino.0) {
+            return Ok((found, Duration::ZERO));
+        }
+        // A write takes the bits from a program that the kernel would go on to see them of.
+        let is_safe = |attr: &Attr| attr.mode & SET_IDS == 0 || attr.kind == FileKind::Directory;
+        let known = fs.attr_to_cache(ino).filter(|(attr, _)| is_safe(attr));
+        Ok(match known.filter(|_| !self.0.closed.has(ino.0) && self.gives(|_| true)) {
+            Some(known) => known,
+            None => (found, Duration::ZERO),
+        })
+    }
+
+    /// An extended attribute is asked for.
+    pub fn asked_xattr(&self, ino: InodeId, name: &[u8]) {
+        const ACLS: &[u8] = b"system.posix_acl_";
+        if name.starts_with(ACLS) {
+            self.0.table.lock().tell_acl(ino.0);
+        }
+    }
+
+    /// The kernel has dropped an inode that it was told of in so many answers.
+    pub fn forgotten(&self, ino: u64, answers: u64) {
+        self.0.table.lock().forgotten(ino, answers);
+    }
+
+    /// What the kernel has, for another process to go on with; once nothing is closed.
+    pub fn hand_over(&self) -> v1::KernelCache {
+        self.0.table.lock().hand_over()
+    }
+
+    /// The same from another process; `None` if that did not know. To be called before
+    /// [`Self::begin`].
+    pub fn adopt(&self, known: Option<v1::KernelCache>) {
+        *self.0.table.lock() = known.map_or_else(Table::unknown, Table::adopt);
+    }
+
+    /// Whether nothing is on its way back.
+    pub fn rests(&self) -> bool {
+        self.0.closed.is_empty()
+    }
+
+    /// Has all be taken back, and gives nothing until [`Self::give_again`]. Returns when the kernel
+    /// has nothing any more, or at `deadline`.
+    pub async fn give_nothing(&self, deadline: Instant) {
+        if let Some(kernel) = self.0.kernel.get() {
+            kernel.gives.store(false, Ordering::SeqCst);
+        }
+        // It is on its way.
+        drop(self.forget_all());
+        self.settle(deadline).await;
+    }
+
+    /// Returns when nothing is on its way back, or at `deadline`.
+    pub async fn settle(&self, deadline: Instant) {
+        let _ = timeout_at(deadline, self.0.closed.emptied()).await;
+    }
+
+    pub fn give_again(&self) {
+        if let Some(kernel) = self.0.kernel.get() {
+            kernel.gives.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Has all names be taken back, and gives none any more.
+    fn give_no_names(&self) {
+        let gave = |kernel: &Kernel| kernel.names.swap(false, Ordering::SeqCst);
+        if self.0.kernel.get().is_some_and(gave) {
+            // It is on its way.
+            drop(self.forget_all());
+        }
+    }
+
+    fn gives(&self, what: impl FnOnce(&Kernel) -> bool) -> bool {
+        let kernel = self.0.kernel.get();
+        kernel.is_some_and(|kernel| kernel.gives.load(Ordering::SeqCst) && what(kernel))
+    }
+
+    fn may_give(&self, fs: &Filesystem, dir: InodeId, name: &[u8], ino: Option<InodeId>) -> bool {
+        let gives = self.gives(|kernel| kernel.names.load(Ordering::SeqCst))
+            && !matches!(name, b"." | b"..");
+        gives && fs.may_cache_name(dir, name, ino)
+    }
+
+    /// For how long the kernel may use a name without asking. `late`: it may take the answer in
+    /// without the lock of the directory, for this thread.
+    fn give_name(
+        &self,
+        fs: &Filesystem,
+        dir: InodeId,
+        name: Bytes,
+        ino: Option<InodeId>,
+        late: Option<u32>,
+    ) -> Duration {
+        if !self.may_give(fs, dir, &name, ino) {
+            return Duration::ZERO;
+        }
+        let given = {
+            let mut table = self.0.table.lock();
+            late.into_iter().for_each(|thread| table.is_late(thread, dir.0));
+            table.give(dir.0, name.clone(), ino.map_or(0, |ino| ino.0))
+        };
+        // It may have been recalled meanwhile.
+        match given && self.may_give(fs, dir, &name, ino) {
+            true => NAME_TTL,
+            false => Duration::ZERO,
+        }
+    }
+}
+
+fn entry(attr: &Attr, name_ttl: Duration) -> Entry {
+    Entry { attr: to_kernel(attr), name_ttl, attr_ttl: Duration::ZERO }
+}
