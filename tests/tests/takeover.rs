@@ -137,16 +137,20 @@ impl Successor {
 
     /// Asks, and takes the state; the mount waits from then on.
     fn take(&mut self) -> Result<v1::MountState> {
-        self.say(&v1::TakeoverRequest {
-            version: 1,
-            software: "a test".into(),
-            takes_names: true,
-        })?;
+        self.take_as(ask(true))
+    }
+
+    fn take_as(&mut self, asked: v1::TakeoverRequest) -> Result<v1::MountState> {
+        self.say(&asked)?;
         let offer: v1::TakeoverOffer = self.hear()?;
         ensure!(offer.error.is_none() && offer.metadata.len() == 3, "{offer:?}");
         self.say(&v1::TakeoverWord::default())?;
         self.hear()
     }
+}
+
+fn ask(takes_names: bool) -> v1::TakeoverRequest {
+    v1::TakeoverRequest { version: 1, software: "a test".into(), takes_names }
 }
 
 fn run_folder() -> Result<PathBuf> {
@@ -194,6 +198,41 @@ fn a_mount_that_nobody_takes_over_goes_on() -> Result<()> {
     cluster.await_clean()
 }
 
+/// An older version takes no names back from the kernel: it gets a mount of which that has none.
+#[test]
+fn who_knows_of_no_names_in_the_kernel_finds_none_there() -> Result<()> {
+    const NAMES: u64 = 100;
+    let cluster = Cluster::start()?;
+    let m = cluster.mnt();
+    let look = || (0..NAMES).try_for_each(|i| fs::metadata(m.join(i.to_string())).map(drop));
+    // Requests of the kernel are most of what the process reads.
+    let asked = || -> Result<u64> {
+        let io = format!("/proc/{}/io", cluster.pid_of_mount(m)?);
+        let reads = || -> Result<u64> {
+            let counts = fs::read_to_string(&io)?;
+            let count = counts.lines().find_map(|line| line.strip_prefix("syscr: "));
+            Ok(count.context("reads are not counted")?.parse()?)
+        };
+        let before = reads()?;
+        look()?;
+        Ok(reads()? - before)
+    };
+    (0..NAMES).try_for_each(|i| fs::write(m.join(i.to_string()), ""))?;
+    eventually(Duration::from_secs(60), "names in the kernel", || {
+        (asked().ok()? < NAMES / 4).then_some(())
+    })?;
+    let mut heir = Successor::connect(&cluster)?;
+    let state = heir.take_as(ask(false))?;
+    ensure!(state.error.is_none() && state.known.is_none());
+    drop(heir);
+    // A name and its attributes each.
+    let again = asked()?;
+    ensure!(again >= 2 * NAMES, "{again} requests for {NAMES} names");
+    let state = Successor::connect(&cluster)?.take()?;
+    ensure!(state.known.is_some_and(|known| known.dirs.iter().any(|dir| dir.names.len() > 90)));
+    cluster.await_clean()
+}
+
 /// Without a cluster that answers nothing can be committed first.
 #[test]
 fn a_takeover_in_an_outage_fails_and_costs_nothing() -> Result<()> {
@@ -201,11 +240,7 @@ fn a_takeover_in_an_outage_fails_and_costs_nothing() -> Result<()> {
     let load = Load::start(&cluster)?;
     let served = cluster.pid_of_mount(cluster.mnt())?;
     let mut successor = Successor::connect(&cluster)?;
-    successor.say(&v1::TakeoverRequest {
-        version: 1,
-        software: "a test".into(),
-        takes_names: true,
-    })?;
+    successor.say(&ask(true))?;
     successor.hear::<v1::TakeoverOffer>()?;
     let paused = cluster.pause_metadata()?;
     successor.say(&v1::TakeoverWord::default())?;
