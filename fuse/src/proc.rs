@@ -12,7 +12,8 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Threads that look at a time whether somebody was killed; who finds none looks again later.
+/// Threads that look at a time whether somebody was killed, where who finds none looks again later;
+/// and where somebody is, for which is waited.
 const MOST_LOOKS: usize = 16;
 /// Threads that read groups at a time.
 const MOST_GROUPS: usize = 16;
