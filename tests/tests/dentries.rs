@@ -256,7 +256,11 @@ fn what_a_killed_caller_had_begun_is_seen() -> Result<()> {
     let cluster = Cluster::start()?;
     let m = cluster.mnt();
     for i in 0..3 {
-        let (f, g) = (m.join(format!("f{i}")), m.join(format!("g{i}")));
+        // From one directory to another: what is done about the one does nothing for the other.
+        let (from, to) = (m.join(format!("from{i}")), m.join(format!("to{i}")));
+        fs::create_dir(&from)?;
+        fs::create_dir(&to)?;
+        let (f, g) = (from.join("f"), to.join("g"));
         fs::write(&f, "f")?;
         let look = || {
             ensure!(!g.exists());

@@ -227,6 +227,20 @@ fn notices_are_laid_out_as_the_kernel_reads_them() {
     let delete = Notice::Delete { parent: 1, child: 9, name: b"ab".to_vec() }.encode();
     let want = [words(&[43, 6, 0, 0]), longs(&[1, 9]), words(&[2, 0]), b"ab\0".to_vec()];
     assert_eq!(delete, want.concat());
+    let expire = Notice::Expire { parent: 1, name: b"ab".to_vec() }.encode();
+    let want = [words(&[35, 3, 0, 0]), longs(&[1]), words(&[2, 1]), b"ab\0".to_vec()];
+    assert_eq!(expire, want.concat());
+}
+
+#[test]
+fn what_the_kernel_drops_is_told_one_by_one_or_many_at_a_time() {
+    assert_eq!(op(2, &longs(&[3]), &[]), Op::Forget { answers: 3 });
+    let two = longs(&[7, 1, 8, 2]);
+    let Op::ForgetMany(many) = op(42, &words(&[2, 0]), &two) else { panic!("another request") };
+    assert_eq!(many.collect::<Vec<_>>(), [(7, 1), (8, 2)]);
+    for more in [3, u32::MAX] {
+        assert!(decode(&message(42, &words(&[more, 0]), &two)).is_err(), "{more} in two");
+    }
 }
 
 #[test]
