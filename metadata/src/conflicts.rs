@@ -201,8 +201,8 @@ pub async fn claim_own(
     Ok(claim)
 }
 
-/// Takes what a client's change touches. `unasked`: it was made in a directory that the client may
-/// write alone.
+/// Takes what a client's change touches. `unasked`: it was made under leases to write, if the client
+/// holds them still.
 pub async fn claim(
     node: &Arc<Node>,
     term: u64,
@@ -211,12 +211,14 @@ pub async fn claim(
     unasked: bool,
     deadline: Instant,
 ) -> Result<Claim> {
-    names.dedup(); // a name that is moved to itself
+    // A name that is moved to itself, or changed several times.
+    names.sort_unstable();
+    names.dedup();
     let mut claim = Claim { node: node.clone(), term, by, names: Vec::new(), inos: Vec::new() };
     if unasked {
         let writes = |dir| node.soft.with(|s| s.leases.writes(by, dir));
         // Whoever has taken one of these names waits for the lease, and so for this.
-        if names.iter().all(|(dir, _)| writes(*dir)) {
+        if names.iter().all(|(dir, _)| writes(*dir)) && changes.iter().all(|ino| writes(*ino)) {
             return Ok(claim);
         }
     }
@@ -227,7 +229,7 @@ pub async fn claim(
     // Whoever held the lease to make files in a directory tells them before it is back: a name may
     // lead to another inode then. It leads nowhere else once that is taken, too.
     loop {
-        let touched = touched(node, changes, &claim.names)?;
+        let touched = touched(node, &changes, &claim.names)?;
         let more: Vec<_> = touched.into_iter().filter(|ino| !claim.inos.contains(ino)).collect();
         if more.is_empty() {
             return Ok(claim);
@@ -238,8 +240,8 @@ pub async fn claim(
 
 /// The inodes that a change touches now: what it names, the directories of its names, and what is
 /// there.
-fn touched(node: &Node, changes: Option<InodeId>, names: &[Name]) -> Result<BTreeSet<InodeId>> {
-    let mut inos = BTreeSet::from_iter(changes);
+fn touched(node: &Node, changes: &[InodeId], names: &[Name]) -> Result<BTreeSet<InodeId>> {
+    let mut inos = BTreeSet::from_iter(changes.iter().copied());
     for (parent, name) in names {
         inos.insert(*parent);
         inos.extend(node.state.child(*parent, name)?);

@@ -6,9 +6,11 @@
 
 use crate::InodeId;
 use crate::v1::Lock;
+use crate::v1::batch_op::{Step, step::Op as Do};
 use crate::v1::make_files_op::File;
 use crate::v1::meta_request::Op;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 
 /// Who carries an operation out, and what is kept of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +43,8 @@ pub enum Makes {
 pub struct Footprint {
     /// Names that it makes, takes away or moves, each with its directory.
     pub names: Vec<(InodeId, Bytes)>,
-    /// The inode that it changes, if it is named by its number.
-    pub changes: Option<InodeId>,
+    /// The inodes that it changes, named by their numbers.
+    pub changes: Vec<InodeId>,
     /// Inodes that it looks at, named by their numbers, or changes only in what may be seen late.
     pub reads: Vec<InodeId>,
     /// What it makes.
@@ -58,7 +60,7 @@ impl Footprint {
     /// The inodes that it is about, the directories of its names among them.
     pub fn concerns(&self) -> impl Iterator<Item = InodeId> {
         let dirs = self.names.iter().map(|(dir, _)| *dir);
-        dirs.chain(self.changes).chain(self.reads.iter().copied())
+        dirs.chain(self.changes.iter().copied()).chain(self.reads.iter().copied())
     }
 
     /// The metadata shard that carries it out: that of the first inode that it is about, and that
@@ -132,35 +134,36 @@ operations! {
     MkNod(op) = Change { names: name(op.parent, &op.name), grows: true }
     MkDir(op) = Change { names: name(op.parent, &op.name), makes: Makes::Directory, grows: true }
     SymLink(op) = Change { names: name(op.parent, &op.name), grows: true }
-    Link(op) = Change { names: name(op.parent, &op.name), changes: ino(op.ino), grows: true }
+    Link(op) = Change { names: name(op.parent, &op.name), changes: one(op.ino), grows: true }
     Unlink(op) = Change { names: name(op.parent, &op.name) }
     RmDir(op) = Change { names: name(op.parent, &op.name), below: true }
     Rename(op) = Change {
         names: [name(op.parent, &op.name), name(op.new_parent, &op.new_name)].concat(),
         below: true
     }
-    SetAttr(op) = Change { changes: ino(op.ino) }
-    SetXattr(op) = Change { changes: ino(op.ino), grows: true }
-    RemoveXattr(op) = Change { changes: ino(op.ino) }
-    SetLayout(op) = Change { changes: ino(op.ino), grows: true }
+    SetAttr(op) = Change { changes: one(op.ino) }
+    SetXattr(op) = Change { changes: one(op.ino), grows: true }
+    RemoveXattr(op) = Change { changes: one(op.ino) }
+    SetLayout(op) = Change { changes: one(op.ino), grows: true }
     // Attributes alone, and a new end, take no room.
-    CommitExtents(op) = Change { changes: ino(op.ino), grows: !op.extents.is_empty() }
-    Fallocate(op) = Change { changes: ino(op.ino), grows: !op.hole }
+    CommitExtents(op) = Change { changes: one(op.ino), grows: !op.extents.is_empty() }
+    Fallocate(op) = Change { changes: one(op.ino), grows: !op.hole }
     // The source is only read, and the client has waited for those who write it: if it were waited
     // for here, two copies between the same files could wait for each other.
-    CopyRange(op) = Change { reads: one(op.from), changes: ino(op.to), grows: true }
+    CopyRange(op) = Change { reads: one(op.from), changes: one(op.to), grows: true }
     Accessed(op) = Change { reads: op.accesses.iter().map(|a| InodeId(a.ino)).collect() }
-    ReserveInodes(_) = Change {}
+    // A session without numbers makes nothing on its own; what it made before is told, room or not.
+    ReserveInodes(_) = Change { grows: true }
     MakeFiles(op) = Change { names: op.files.iter().map(made).collect(), grows: true }
+    Batch(op) = Change {
+        names: op.steps.iter().flat_map(step_names).collect(),
+        changes: step_changes(&op.steps)
+    }
     SetLock(op) = Change { reads: locked(&op.lock) }
 }
 
 fn one(ino: u64) -> Vec<InodeId> {
     vec![InodeId(ino)]
-}
-
-fn ino(ino: u64) -> Option<InodeId> {
-    Some(InodeId(ino))
 }
 
 fn name(dir: u64, name: &Bytes) -> Vec<(InodeId, Bytes)> {
@@ -171,6 +174,34 @@ fn made(file: &File) -> (InodeId, Bytes) {
     (InodeId(file.parent), file.name.clone())
 }
 
+fn step_names(step: &Step) -> Vec<(InodeId, Bytes)> {
+    match &step.op {
+        Some(Do::Make(op)) => name(op.parent, &op.name),
+        Some(Do::Unlink(op)) => name(op.parent, &op.name),
+        Some(Do::RmDir(op)) => name(op.parent, &op.name),
+        Some(Do::Rename(op)) => {
+            [name(op.parent, &op.name), name(op.new_parent, &op.new_name)].concat()
+        }
+        Some(Do::Commit(_) | Do::SetAttr(_)) | None => Vec::new(),
+    }
+}
+
+/// What steps change, but for what they make.
+fn step_changes(steps: &[Step]) -> Vec<InodeId> {
+    let made = |step: &Step| match &step.op {
+        Some(Do::Make(op)) => Some(op.ino),
+        _ => None,
+    };
+    let made: BTreeSet<_> = steps.iter().filter_map(made).collect();
+    let changes = |step: &Step| match &step.op {
+        Some(Do::Commit(op)) => [op.ino, 0],
+        Some(Do::SetAttr(op)) => [op.ino, 0],
+        _ => [step.ino, step.replaced],
+    };
+    let changed: BTreeSet<_> = steps.iter().flat_map(changes).filter(|ino| *ino != 0).collect();
+    changed.difference(&made).map(|ino| InodeId(*ino)).collect()
+}
+
 fn locked(lock: &Option<Lock>) -> Vec<InodeId> {
     lock.iter().map(|lock| InodeId(lock.ino)).collect()
 }
@@ -178,13 +209,16 @@ fn locked(lock: &Option<Lock>) -> Vec<InodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{CommitExtentsOp, CopyRangeOp, Extent, FallocateOp, RenameOp};
+    use crate::v1::{
+        BatchOp, CommitExtentsOp, CopyRangeOp, Extent, FallocateOp, MakeOp, RenameOp, SetAttrOp,
+        UnlinkOp,
+    };
 
     #[test]
     fn what_reads_changes_nothing() {
         for op in Op::every().iter().filter(|op| op.kind() != Kind::Change) {
             let Footprint { names, changes, makes, grows, .. } = op.footprint();
-            assert_eq!((names, changes, makes), (vec![], None, Makes::Nothing), "{op:?}");
+            assert_eq!((names, changes, makes), (vec![], vec![], Makes::Nothing), "{op:?}");
             assert!(!grows, "{op:?}");
         }
     }
@@ -200,6 +234,7 @@ mod tests {
             Op::RemoveXattr(Default::default()),
             Op::CommitExtents(Default::default()),
             Op::Fallocate(hole),
+            Op::Batch(Default::default()),
         ] {
             assert!(!op.footprint().grows, "{op:?}");
         }
@@ -218,5 +253,24 @@ mod tests {
         assert_eq!(copied.shard(), 9);
         assert_eq!(copied.concerns().collect::<Vec<_>>(), [other, one]);
         assert_eq!(Op::StatFs(Default::default()).footprint().shard(), 0);
+    }
+    #[test]
+    fn a_batch_changes_what_it_names_and_did_not_make() {
+        let step = |op, ino| Step { op: Some(op), ino, ..Default::default() };
+        let make = MakeOp { ino: 5, parent: 1, name: "new".into(), ..Default::default() };
+        let unlink = UnlinkOp { parent: 2, name: "old".into() };
+        let set_attr = |ino| SetAttrOp { ino, ..Default::default() };
+        let moved = RenameOp { parent: 1, new_parent: 2, ..Default::default() };
+        let steps = vec![
+            step(Do::Make(make), 0),
+            step(Do::SetAttr(set_attr(5)), 0),
+            step(Do::Unlink(unlink), 7),
+            step(Do::SetAttr(set_attr(7)), 0),
+            Step { replaced: 9, ..step(Do::Rename(moved), 5) },
+        ];
+        let footprint = Op::Batch(BatchOp { steps, session: 0 }).footprint();
+        assert_eq!(footprint.changes, [7, 9].map(InodeId));
+        let dirs: Vec<_> = footprint.names.iter().map(|(dir, _)| dir.0).collect();
+        assert_eq!(dirs, [1, 2, 1, 2]);
     }
 }

@@ -112,11 +112,13 @@ pub enum Known {
     Weights = 2,
     /// And mends, and events beside other entries.
     Mends = 3,
+    /// And batches of what sessions did on their own.
+    Batches = 4,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Mends as u32;
+    pub const NEWEST: u32 = Self::Batches as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.

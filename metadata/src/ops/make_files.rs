@@ -1,5 +1,5 @@
-//! Makes files that a session has made on its own, with their first content: one commit for create,
-//! write and close.
+//! Makes files that a session of an older version has made on its own, with their first content:
+//! newer ones tell of all that they do in batches ([`super::batch`]).
 //!
 //! What the session shows of them already is what they become: their numbers, times, owner and
 //! mode.
@@ -106,16 +106,7 @@ fn describe(
 ) -> Result<Inode, Fault> {
     let ino = InodeId(op.ino);
     let owner = if op.session == 0 { cx.session } else { SessionId(op.session) };
-    // Nobody uses the numbers of another that lives.
-    let foreign = owner != cx.session && state.session(owner)?.is_some();
-    let reserved = !foreign && known.is_reserved(state, owner, op.ino)?;
-    if !reserved || ino.shard() != place.dir.ino().shard() {
-        let what = format!("inode number {ino} was not set aside for session {}", cx.session);
-        return refuse(ErrorKind::Invalid, what);
-    }
-    if state.inode(ino)?.is_some() {
-        return refuse(ErrorKind::Exists, format!("inode {ino} exists under another name"));
-    }
+    super::make::check_number(ino, owner, state, cx, place, known)?;
     let wanted = Wanted {
         kind: FileKind::Regular,
         mode: op.mode,

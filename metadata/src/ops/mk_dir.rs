@@ -1,25 +1,18 @@
 //! Creates a directory.
 
-use crate::operation::{Context, Fault, Operation, Reply, refuse};
+use crate::operation::{Context, Fault, Operation, Reply};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::inodes::{self, Wanted};
 use crate::tables::names::{self, Place};
 use v1::FileKind;
-use weft_proto::{ErrorKind, v1};
+use weft_proto::v1;
 
 impl Operation for v1::MkDirOp {
     type Plan = Place;
 
     fn check(&self, state: &dyn Read, _: &Context) -> Result<Place, Fault> {
         let place = Place::free(state, self.parent, &self.name)?;
-        // Subdirectories count as links of the directory; unlike a file's names they are bounded
-        // only by the counter.
-        if place.dir.attr.nlink == u32::MAX {
-            return refuse(
-                ErrorKind::TooManyLinks,
-                format!("directory {} has too many subdirectories", place.dir.ino()),
-            );
-        }
+        place.takes_directory()?;
         Ok(place)
     }
 

@@ -4,6 +4,7 @@
 //! Permissions are the business of the client's kernel; what is checked here is structure.
 
 mod accessed;
+mod batch;
 mod change_members;
 mod close_session;
 mod commit_extents;
@@ -22,6 +23,7 @@ mod link;
 mod list_segments;
 mod list_xattr;
 mod lookup;
+mod make;
 mod make_files;
 mod mend;
 mod mk_dir;
@@ -126,6 +128,7 @@ fn handler(op: &Op) -> Handler<'_> {
         Op::Accessed(op) => Change(op),
         Op::ReserveInodes(op) => Change(op),
         Op::MakeFiles(op) => Change(op),
+        Op::Batch(op) => Change(op),
     }
 }
 

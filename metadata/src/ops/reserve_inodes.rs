@@ -1,4 +1,4 @@
-//! Sets numbers of inodes aside for files that a session makes on its own.
+//! Sets numbers of inodes aside for what a session makes on its own.
 //!
 //! They are the session's for as long as it lives: a file may be told long after it was made. And
 //! for a while after it was declared dead, since its client makes what the group had not heard of
@@ -52,8 +52,18 @@ impl Operation for v1::ReserveInodesOp {
         range.room -= count;
         tx.put(schema::reserved(cx.session, range.end()), &range);
         tx.put(schema::newest_reserved(cx.session), &Number { value: range.end() });
-        Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first }))
+        // Once told, it stays so: no server of an older version may come back.
+        if self.batches {
+            tx.put(schema::meta(schema::BATCHES), &Number { value: 1 });
+        }
+        let batches = self.batches || knows_batches(tx)?;
+        Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first, batches }))
     }
+}
+
+/// Whether sessions may tell of what they do in batches.
+pub(crate) fn knows_batches(state: &dyn Read) -> StoreResult<bool> {
+    Ok(state.get(&schema::meta(schema::BATCHES))?.is_some())
 }
 
 /// The range that the session took numbers from last.

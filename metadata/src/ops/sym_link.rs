@@ -10,22 +10,28 @@ use weft_proto::{ErrorKind, v1};
 /// Longest target, in bytes: Linux's PATH_MAX less the closing NUL.
 pub(super) const MAX_TARGET: usize = 4095;
 
+/// Refuses what cannot be a target.
+pub(super) fn check_target(target: &[u8]) -> Result<(), Fault> {
+    if target.is_empty() {
+        return refuse(ErrorKind::NotFound, "a symbolic link must point somewhere");
+    }
+    if target.len() > MAX_TARGET {
+        return refuse(
+            ErrorKind::NameTooLong,
+            format!("a link target of {} bytes is over {MAX_TARGET}", target.len()),
+        );
+    }
+    if target.contains(&0) {
+        return refuse(ErrorKind::Invalid, "a link target cannot hold a NUL");
+    }
+    Ok(())
+}
+
 impl Operation for v1::SymLinkOp {
     type Plan = Place;
 
     fn check(&self, state: &dyn Read, _: &Context) -> Result<Place, Fault> {
-        if self.target.is_empty() {
-            return refuse(ErrorKind::NotFound, "a symbolic link must point somewhere");
-        }
-        if self.target.len() > MAX_TARGET {
-            return refuse(
-                ErrorKind::NameTooLong,
-                format!("a link target of {} bytes is over {MAX_TARGET}", self.target.len()),
-            );
-        }
-        if self.target.contains(&0) {
-            return refuse(ErrorKind::Invalid, "a link target cannot hold a NUL");
-        }
+        check_target(&self.target)?;
         Place::free(state, self.parent, &self.name)
     }
 

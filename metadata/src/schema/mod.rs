@@ -6,7 +6,7 @@
 //!
 //! | tag | key | record |
 //! |---|---|---|
-//! | meta | name | applied index, format, counters, cluster |
+//! | meta | name | applied index, format, counters, cluster, whether batches are known |
 //! | inode | ino | [`Inode`] |
 //! | dentry | parent, name | [`Dentry`] |
 //! | index | parent, cookie | [`IndexEntry`] |
@@ -47,6 +47,8 @@ const GROUP: u16 = 0;
 
 pub(crate) const APPLIED: &str = "applied";
 pub(crate) const FORMAT_NAME: &str = "format";
+/// Present once every server of the group has known batches.
+pub(crate) const BATCHES: &str = "batches";
 const COUNTERS: &str = "counters";
 pub(crate) const CLUSTER: &str = "cluster";
 

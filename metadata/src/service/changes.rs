@@ -4,8 +4,9 @@
 use super::context::{RequestContext, without};
 use super::locks;
 use crate::conflicts;
-use crate::node::{Effect, Node};
+use crate::node::{Effect, Known, Node};
 use crate::soft::leases::Mode;
+use crate::soft::sessions::Sessions;
 use std::sync::Arc;
 use tokio::time::Instant;
 use v1::log_entry::Body;
@@ -39,17 +40,24 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         conflicts::all_declared(node, session, deadline).await?;
     }
     let (makes, dir) = (footprint.makes, footprint.names.first().map(|(dir, _)| *dir));
-    let unasked = matches!(op, Op::MakeFiles(_));
+    let unasked = matches!(op, Op::MakeFiles(_) | Op::Batch(_));
     let claim = conflicts::claim(node, term, session, footprint, unasked, deadline).await?;
     let entered = match op {
-        Op::MakeFiles(op) => enter_made(&cx, op),
+        Op::MakeFiles(op) => enter_made(&cx, op.files.iter().map(|file| file.ino)),
+        Op::Batch(op) => enter_made(&cx, op.steps.iter().filter_map(made_by)),
         _ => Vec::new(),
     };
+    let is_batch = matches!(op, Op::Batch(_));
+    let knows = node.all_know(Known::Batches);
+    if let Some(Op::ReserveInodes(op)) = &mut cx.request.op {
+        op.batches = knows;
+    }
     let (effect, body) = (Effect::of(&cx.request), Body::Client(std::mem::take(&mut cx.request)));
     // The lock that is being set ends with the change.
     let (mut reply, (claim, _)) = propose(node, body, Vec::new(), effect, (claim, locking)).await?;
     reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
     reply.grants = entered;
+    reply.low_on_room = is_batch && node.has_room().is_err();
     without(grant_made(&cx, makes, dir, &mut reply), "leases on what was made");
     // Of use to a session that keeps its lease, against which no other changes them.
     let after = |dir| node.state.attr(dir).ok().flatten();
@@ -105,9 +113,16 @@ fn grant_to_make(cx: &RequestContext<'_>, dir: InodeId) -> Result<Option<v1::Gra
 }
 
 /// The session holds what it made already, and shall do so here before anybody can see it.
-fn enter_made(cx: &RequestContext<'_>, op: &v1::MakeFilesOp) -> Vec<v1::Grant> {
-    let made = op.files.iter().map(|file| InodeId(file.ino));
-    cx.node.soft.with(|s| made.filter_map(|ino| s.leases.enter_made(cx.session, ino)).collect())
+fn enter_made(cx: &RequestContext<'_>, made: impl Iterator<Item = u64>) -> Vec<v1::Grant> {
+    let enter = |s: &mut Sessions, ino| s.leases.enter_made(cx.session, InodeId(ino));
+    cx.node.soft.with(|s| made.filter_map(|ino| enter(s, ino)).collect())
+}
+
+fn made_by(step: &v1::batch_op::Step) -> Option<u64> {
+    match &step.op {
+        Some(v1::batch_op::step::Op::Make(op)) => Some(op.ino),
+        _ => None,
+    }
 }
 
 /// Proposes an entry, and keeps what was taken for it until it was applied or can be no more. What

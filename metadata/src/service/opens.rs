@@ -64,5 +64,7 @@ pub(super) async fn renew(cx: &RequestContext<'_>, renew: &v1::RenewOp) -> Resul
         s.renew(Instant::now(), cx.session, declaration)
     })?;
     let (ttl_ms, epoch) = (cx.node.config.session_ttl_ms, cx.node.epoch().0);
-    Ok(reply(Reply::Renew(v1::RenewReply { need_declare, ttl_ms, epoch })))
+    let low_on_room = cx.node.has_room().is_err();
+    let renewed = reply(Reply::Renew(v1::RenewReply { need_declare, ttl_ms, epoch }));
+    Ok(v1::MetaReply { low_on_room, ..renewed })
 }

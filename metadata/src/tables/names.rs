@@ -70,6 +70,18 @@ impl Place {
             None => refuse(ErrorKind::NotFound, format!("{place} does not exist")),
         }
     }
+
+    /// Refuses one more subdirectory where there are too many. They count as links of the
+    /// directory; unlike a file's names they are bounded only by the counter.
+    pub(crate) fn takes_directory(&self) -> Result<(), Fault> {
+        match self.dir.attr.nlink {
+            u32::MAX => {
+                let what = format!("directory {} has too many subdirectories", self.dir.ino());
+                refuse(ErrorKind::TooManyLinks, what)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl std::fmt::Display for Place {

@@ -241,7 +241,8 @@ async fn what_comes_back_with_a_directory_is_recalled_too() {
     let made = holder.keep(&made).await.unwrap();
     let Some(Reply::Attr(dir)) = made.result else { panic!("{made:?}") };
     assert!(made.grants.iter().any(|grant| grant.ino == dir.ino && grant.write));
-    let reserved = holder.write(Op::ReserveInodes(v1::ReserveInodesOp { count: 1 })).await;
+    let reserved =
+        holder.write(Op::ReserveInodes(v1::ReserveInodesOp { count: 1, batches: false })).await;
     let Ok(Reply::ReserveInodes(numbers)) = reserved else { panic!("{reserved:?}") };
 
     let unlink = Op::Unlink(v1::UnlinkOp { parent: dir.ino, name: "f".into() });

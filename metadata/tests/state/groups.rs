@@ -89,7 +89,7 @@ impl World {
         });
         let files = files.collect();
         let count = 100;
-        let numbers = match run(Op::ReserveInodes(v1::ReserveInodesOp { count })) {
+        let numbers = match run(Op::ReserveInodes(v1::ReserveInodesOp { count, batches: false })) {
             Reply::ReserveInodes(reply) => reply.first..reply.first + u64::from(count),
             other => panic!("reserve answered {other:?}"),
         };

@@ -10,7 +10,7 @@ use v1::meta_request::Op;
 use weft_proto::{ErrorKind, v1};
 
 fn reserve(rig: &mut Rig, count: u32) -> Result<u64, ErrorKind> {
-    match run(rig, Op::ReserveInodes(v1::ReserveInodesOp { count }))? {
+    match run(rig, Op::ReserveInodes(v1::ReserveInodesOp { count, batches: false }))? {
         Reply::ReserveInodes(reply) => Ok(reply.first),
         other => panic!("reserve answered {other:?}"),
     }

@@ -1,5 +1,6 @@
 //! Tests of the replicated state machine through its public interface.
 
+mod batches;
 mod cluster;
 mod commits;
 mod compaction;

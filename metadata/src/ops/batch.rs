@@ -1,0 +1,101 @@
+//! Carries out a piece of the log of what a session has done on its own: steps in order, up to the
+//! first that is refused. What comes after that one would have been done on another state than its
+//! session saw.
+
+use super::commit_extents::believed;
+use super::make;
+use crate::operation::{Change, Context, Fault, Reply, attempt, refuse};
+use crate::schema::Dentry;
+use crate::store::{Read, Txn};
+use crate::tables::names::Place;
+use crate::tables::numbers::Known;
+use bytes::Bytes;
+use v1::FileKind;
+use v1::batch_op::{Step, step::Op};
+use v1::batch_reply::Done;
+use weft_proto::{ErrorKind, SessionId, v1};
+
+/// Most steps in one request.
+const MAX_STEPS: usize = 4096;
+
+impl Change for v1::BatchOp {
+    fn run(&self, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
+        if self.steps.len() > MAX_STEPS {
+            let what = format!("{} steps in one request, over {MAX_STEPS}", self.steps.len());
+            return refuse(ErrorKind::Invalid, what);
+        }
+        let of = if self.session == 0 { cx.session } else { SessionId(self.session) };
+        let mut known = Known::default();
+        let mut reply = v1::BatchReply::default();
+        for step in &self.steps {
+            let now = believed(step.at_ns, cx.now).unwrap_or(cx.now);
+            let cx = Context { now, session: cx.session };
+            match attempt(tx, |tx| take(step, of, tx, &cx, &mut known)) {
+                Ok(done) => reply.done.push(done),
+                Err(fault) => {
+                    let error = fault.refusal()?;
+                    (reply.error, reply.message) = (error.kind.code(), error.message);
+                    break;
+                }
+            }
+        }
+        Ok(Reply::Batch(reply))
+    }
+}
+
+fn take(
+    step: &Step,
+    of: SessionId,
+    tx: &mut Txn<'_>,
+    cx: &Context,
+    known: &mut Known,
+) -> Result<Done, Fault> {
+    let change: &dyn Change = match &step.op {
+        Some(Op::Make(op)) => {
+            make::run(op, of, tx, cx, known)?;
+            return Ok(Done::default());
+        }
+        Some(Op::Commit(op)) => op,
+        Some(Op::Unlink(op)) => {
+            leads_to(tx.state(), op.parent, &op.name, step.ino)?;
+            op
+        }
+        Some(Op::RmDir(op)) => {
+            leads_to(tx.state(), op.parent, &op.name, step.ino)?;
+            op
+        }
+        Some(Op::Rename(op)) => {
+            let state = tx.state();
+            let moved = leads_to(state, op.parent, &op.name, step.ino)?;
+            if moved.is_some_and(|moved| moved.kind() == FileKind::Directory) {
+                return refuse(ErrorKind::Invalid, "a batch moves no directories");
+            }
+            leads_to(state, op.new_parent, &op.new_name, step.replaced)?;
+            op
+        }
+        Some(Op::SetAttr(op)) if op.size.is_some() => {
+            return refuse(ErrorKind::Invalid, "a batch changes no sizes");
+        }
+        Some(Op::SetAttr(op)) => op,
+        None => return refuse(ErrorKind::Protocol, "a step of an unknown kind"),
+    };
+    Ok(match change.run(tx, cx)? {
+        Reply::CommitExtents(done) => Done { attr: done.attr },
+        _ => Done::default(),
+    })
+}
+
+/// Refuses if a name leads elsewhere; 0: it is free.
+fn leads_to(
+    state: &dyn Read,
+    parent: u64,
+    name: &Bytes,
+    ino: u64,
+) -> Result<Option<Dentry>, Fault> {
+    let mut place = Place::find(state, parent, name)?;
+    let found = place.found.take();
+    if found.as_ref().map_or(0, |found| found.ino) != ino {
+        return refuse(ErrorKind::Stale, format!("{place} leads to another inode"));
+    }
+    Ok(found)
+}

@@ -1,0 +1,203 @@
+//! Batches: what sessions have done on their own, step by step.
+
+use crate::rig::{ROOT, Rig, run};
+use v1::batch_op::{Step, step::Op as Do};
+use v1::extent::Source;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_proto::{ErrorKind, v1};
+
+fn reserve(rig: &mut Rig, count: u32) -> u64 {
+    let op = v1::ReserveInodesOp { count, batches: false };
+    match run(rig, Op::ReserveInodes(op)) {
+        Ok(Reply::ReserveInodes(reply)) => reply.first,
+        other => panic!("reserve answered {other:?}"),
+    }
+}
+
+/// How many steps were taken, and why the next was not.
+fn batch(rig: &mut Rig, steps: Vec<Step>) -> (usize, Option<ErrorKind>) {
+    match run(rig, Op::Batch(v1::BatchOp { steps, session: 0 })) {
+        Ok(Reply::Batch(reply)) => {
+            let error = (reply.error != 0).then(|| ErrorKind::from_code(reply.error));
+            (reply.done.len(), error)
+        }
+        other => panic!("a batch answered {other:?}"),
+    }
+}
+
+fn step(op: Do) -> Step {
+    Step { op: Some(op), ..Default::default() }
+}
+
+fn make(ino: u64, parent: u64, name: &str, kind: v1::FileKind) -> Step {
+    let (name, kind) = (name.to_string().into(), kind.into());
+    let target = "there".into();
+    let op = v1::MakeOp {
+        ino,
+        parent,
+        name,
+        kind,
+        mode: 0o777,
+        umask: 0o22,
+        uid: 5,
+        gid: 6,
+        ..Default::default()
+    };
+    step(Do::Make(v1::MakeOp { target, ..op }))
+}
+
+fn file(ino: u64, parent: u64, name: &str) -> Step {
+    make(ino, parent, name, v1::FileKind::Regular)
+}
+
+fn dir(ino: u64, parent: u64, name: &str) -> Step {
+    make(ino, parent, name, v1::FileKind::Directory)
+}
+
+fn commit(ino: u64, bytes: &'static [u8]) -> Step {
+    let source = Some(Source::Inline(bytes.into()));
+    let extents = vec![v1::Extent { file_off: 0, len: bytes.len() as u64, source }];
+    step(Do::Commit(v1::CommitExtentsOp { ino, extents, mtime_ns: 77, ..Default::default() }))
+}
+
+fn unlink(parent: u64, name: &str, ino: u64) -> Step {
+    let op = v1::UnlinkOp { parent, name: name.to_string().into() };
+    Step { ino, ..step(Do::Unlink(op)) }
+}
+
+fn rm_dir(parent: u64, name: &str, ino: u64) -> Step {
+    let op = v1::RmDirOp { parent, name: name.to_string().into() };
+    Step { ino, ..step(Do::RmDir(op)) }
+}
+
+fn rename(from: (u64, &str), to: (u64, &str), ino: u64, replaced: u64) -> Step {
+    let (name, new_name) = (from.1.to_string().into(), to.1.to_string().into());
+    let op = v1::RenameOp { parent: from.0, name, new_parent: to.0, new_name, flags: 0 };
+    Step { ino, replaced, ..step(Do::Rename(op)) }
+}
+
+fn names(rig: &Rig, dir: u64) -> Vec<(u64, String)> {
+    let name = |e: v1::DirEntry| (e.ino, String::from_utf8_lossy(&e.name).into_owned());
+    rig.read_dir(dir, 100).0.into_iter().map(name).collect()
+}
+
+fn is_whole(rig: &Rig) {
+    match rig.read(Op::Check(v1::CheckOp::default())) {
+        Ok(Reply::Check(report)) => assert_eq!(report.problems, Vec::<String>::new()),
+        other => panic!("check answered {other:?}"),
+    }
+}
+
+#[test]
+fn steps_build_on_each_other() {
+    let mut rig = Rig::in_memory();
+    let first = reserve(&mut rig, 10);
+    let [top, sub, old, new, link] = [0, 1, 2, 3, 4].map(|n| first + n);
+    let at = rig.attr(ROOT).unwrap().ctime_ns + 1000;
+    let timed = |step: Step, after| Step { at_ns: at + after, ..step };
+    let set_attr = v1::SetAttrOp { ino: sub, mode: Some(0o700), ..Default::default() };
+    let steps = vec![
+        timed(dir(top, ROOT, "top"), 0),
+        timed(dir(sub, top, "sub"), 1),
+        timed(file(old, sub, "f"), 2),
+        timed(commit(old, b"old"), 3),
+        timed(file(new, sub, "f.tmp"), 4),
+        timed(commit(new, b"newer"), 5),
+        timed(rename((sub, "f.tmp"), (sub, "f"), new, old), 6),
+        timed(make(link, top, "link", v1::FileKind::Symlink), 7),
+        timed(step(Do::SetAttr(set_attr)), 8),
+    ];
+    assert_eq!(batch(&mut rig, steps.clone()), (9, None));
+    assert_eq!(names(&rig, top), [(sub, "sub".into()), (link, "link".into())]);
+    assert_eq!(names(&rig, sub), [(new, "f".into())]);
+    let (f, of_sub) = (rig.attr(new).unwrap(), rig.attr(sub).unwrap());
+    assert_eq!((f.size, f.mtime_ns, f.ctime_ns, f.nlink), (5, 77, at + 6, 1));
+    assert_eq!((of_sub.mode, of_sub.mtime_ns, of_sub.ctime_ns), (0o700, at + 6, at + 8));
+    let of_link = rig.attr(link).unwrap();
+    assert_eq!((of_link.size, of_link.mode, of_link.kind()), (5, 0o777, v1::FileKind::Symlink));
+    assert_eq!(rig.attr(top).unwrap().nlink, 3);
+    is_whole(&rig);
+    let steps = vec![
+        unlink(sub, "f", new),
+        rm_dir(top, "sub", sub),
+        unlink(top, "link", link),
+        rm_dir(ROOT, "top", top),
+    ];
+    assert_eq!(batch(&mut rig, steps), (4, None));
+    assert_eq!(names(&rig, ROOT), []);
+    is_whole(&rig);
+}
+
+#[test]
+fn what_comes_after_a_refusal_is_not_done() {
+    let mut rig = Rig::in_memory();
+    let first = reserve(&mut rig, 10);
+    let [top, f, g] = [0, 1, 2].map(|n| first + n);
+    let long = v1::CommitExtentsOp { ino: f, min_size: u64::MAX, ..Default::default() };
+    let sized = v1::SetAttrOp { ino: f, size: Some(1), ..Default::default() };
+    let cases = [
+        ("not set aside", ErrorKind::Invalid, file(first + 10, top, "x")),
+        ("another shard's", ErrorKind::Invalid, file(g | 1 << 60, top, "x")),
+        ("taken", ErrorKind::Exists, file(g, top, "f")),
+        ("made under another name", ErrorKind::Exists, file(f, top, "x")),
+        ("no directory", ErrorKind::NotDirectory, file(g, f, "x")),
+        ("no name", ErrorKind::Invalid, file(g, top, "..")),
+        ("a target that is none", ErrorKind::NotFound, {
+            let op = v1::MakeOp {
+                ino: g,
+                parent: top,
+                name: "x".into(),
+                kind: v1::FileKind::Symlink.into(),
+                ..Default::default()
+            };
+            step(Do::Make(op))
+        }),
+        ("another's name", ErrorKind::Stale, unlink(top, "f", g)),
+        ("no such name", ErrorKind::Stale, unlink(top, "x", g)),
+        ("a directory", ErrorKind::IsDirectory, unlink(ROOT, "top", top)),
+        ("not empty", ErrorKind::NotEmpty, rm_dir(ROOT, "top", top)),
+        ("another is moved", ErrorKind::Stale, rename((top, "f"), (top, "x"), g, 0)),
+        ("another is there", ErrorKind::Stale, rename((top, "f"), (ROOT, "top"), f, 0)),
+        ("a directory is moved", ErrorKind::Invalid, rename((ROOT, "top"), (ROOT, "x"), top, 0)),
+        ("too long", ErrorKind::TooLarge, step(Do::Commit(long))),
+        ("of nothing", ErrorKind::Stale, commit(g, b"abc")),
+        ("a size", ErrorKind::Invalid, step(Do::SetAttr(sized))),
+        ("unknown", ErrorKind::Protocol, Step::default()),
+    ];
+    assert_eq!(batch(&mut rig, vec![dir(top, ROOT, "top"), file(f, top, "f")]), (2, None));
+    for (what, kind, bad) in cases {
+        let good = |n, name| file(first + n, top, name);
+        let (done, error) = batch(&mut rig, vec![good(5, "before"), bad, good(6, "after")]);
+        assert_eq!((done, error), (1, Some(kind)), "{what}");
+        assert_eq!(names(&rig, top), [(f, "f".into()), (first + 5, "before".into())], "{what}");
+        assert_eq!(batch(&mut rig, vec![unlink(top, "before", first + 5)]), (1, None), "{what}");
+        let gone = v1::PurgeInodesEntry { inos: vec![first + 5] };
+        rig.entry(v1::log_entry::Body::PurgeInodes(gone)).unwrap();
+        is_whole(&rig);
+    }
+    let many = v1::BatchOp { steps: vec![file(g, top, "x"); 5000], session: 0 };
+    assert_eq!(run(&mut rig, Op::Batch(many)).err(), Some(ErrorKind::Invalid));
+}
+
+#[test]
+fn what_is_made_already_is_not_made_twice() {
+    let mut rig = Rig::in_memory();
+    let ino = reserve(&mut rig, 1);
+    assert_eq!(batch(&mut rig, vec![file(ino, ROOT, "f"), file(ino, ROOT, "f")]), (2, None));
+    assert_eq!(names(&rig, ROOT), [(ino, "f".into())]);
+    is_whole(&rig);
+}
+
+#[test]
+fn that_all_servers_know_batches_is_remembered() {
+    let mut rig = Rig::in_memory();
+    let knows = |rig: &mut Rig, batches| {
+        let op = v1::ReserveInodesOp { count: 1, batches };
+        match run(rig, Op::ReserveInodes(op)) {
+            Ok(Reply::ReserveInodes(reply)) => reply.batches,
+            other => panic!("reserve answered {other:?}"),
+        }
+    };
+    assert_eq!([false, true, false].map(|told| knows(&mut rig, told)), [false, true, true]);
+}
