@@ -38,9 +38,12 @@ pub struct Options {
     pub clock: fn() -> i64,
     /// Access times are kept, by the rule that Linux calls relatime.
     pub access_times: bool,
-    /// A new file is durable before its create is answered; else when it was written and closed,
-    /// when it or its directory is synced, or a moment later.
+    /// A name that is made, moved or taken away is durable before that is answered; else when
+    /// something is synced, or within a second.
     pub dir_sync: bool,
+    /// What was written is durable before the close is answered; else when it is synced, or within
+    /// a second.
+    pub close_sync: bool,
     /// Seed of all random choices, for simulations; `None`: from the operating system.
     pub seed: Option<u64>,
 }
@@ -62,6 +65,7 @@ impl Options {
             clock: wall_clock,
             access_times: true,
             dir_sync: false,
+            close_sync: false,
             seed: None,
         }
     }

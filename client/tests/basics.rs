@@ -92,6 +92,7 @@ async fn a_large_read_is_one_request_a_shard() {
     let data = pattern(16 << 20, 3);
     let (handle, ino) = create(&fs, "large").await;
     fs.write(handle, 0, &data).await.unwrap();
+    fs.fsync(handle, false).await.unwrap();
     fs.release(handle).await.unwrap();
     assert_eq!(cluster.metadata.state.lock().segments.len(), 1);
     let opened = fs.open(ino, OpenFlags::default()).await.unwrap();

@@ -24,7 +24,7 @@ async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
 async fn a_file_whose_making_is_answered_late_is_made_once() {
     for len in [0, 10, 20_000] {
         let (cluster, fs) = client(|_| ()).await;
-        let before = cluster.metadata.count("make");
+        let before = cluster.metadata.count("batch");
         let (handle, _) = create(&fs, "f").await;
         let data = pattern(len, 1);
         fs.write(handle, 0, &data).await.unwrap();
@@ -33,15 +33,14 @@ async fn a_file_whose_making_is_answered_late_is_made_once() {
         fs.release(handle).await.unwrap();
         assert!(content(&cluster, "f").await == data);
         // Two tries were lost.
-        assert_eq!(cluster.metadata.count("make") - before, 3);
-        assert_eq!(cluster.metadata.count("commit"), 0);
+        assert_eq!(cluster.metadata.count("batch") - before, 3);
         cluster.assert_no_violations();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_content_reaches_the_writer_and_the_file_is_made() {
-    let (cluster, fs) = client(|_| ()).await;
+    let (cluster, fs) = client(|options| options.close_sync = true).await;
     let (handle, _) = create(&fs, "f").await;
     fs.write(handle, 0, b"abc").await.unwrap();
     *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
@@ -59,6 +58,50 @@ async fn refused_content_reaches_the_writer_and_the_file_is_made() {
     cluster.assert_no_violations();
 }
 
+/// A close does not wait for the group; who syncs the file, its directory or everything next is
+/// told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_after_the_close_is_told_to_who_syncs() {
+    let (cluster, fs) = client(|_| ()).await;
+    let kind = |told: weft_proto::Result<()>| told.map_err(|e| e.kind);
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, b"abc").await.unwrap();
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
+    assert_eq!(fs.close(handle, 0).await, Ok(()));
+    fs.release(handle).await.unwrap();
+    assert_eq!(kind(fs.sync().await), Err(ErrorKind::NoSpace));
+    assert_eq!(kind(fs.sync().await), Ok(()), "once");
+    *cluster.metadata.refuse_commits.lock() = None;
+    let again = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    assert_eq!(kind(fs.fsync(again, false).await), Err(ErrorKind::NoSpace));
+    assert_eq!(kind(fs.fsync(again, false).await), Ok(()), "once");
+    assert_eq!(content(&cluster, "f").await, b"");
+    cluster.assert_no_violations();
+}
+
+/// Nothing is told of a file that was removed before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_came_and_went_costs_nothing() {
+    let (cluster, fs) = client(|_| ()).await;
+    let before = cluster.metadata.requests.lock().len();
+    for len in [0, 10, 100_000] {
+        let (handle, ino) = create(&fs, "f").await;
+        fs.write(handle, 0, &pattern(len, 1)).await.unwrap();
+        fs.release(handle).await.unwrap();
+        fs.unlink(InodeId::ROOT, b"f").await.unwrap();
+        assert_eq!(fs.get_attr(ino).await.map_err(|e| e.kind), Err(ErrorKind::NotFound));
+    }
+    let asked = cluster.metadata.requests.lock()[before..].to_vec();
+    let told = |op: &&&str| matches!(**op, "batch" | "unlink" | "create" | "commit");
+    assert_eq!(asked.iter().filter(told).count(), 0, "{asked:?}");
+    fs.sync().await.unwrap();
+    // What was sent to storage is deleted.
+    while cluster.targets.iter().any(|t| !t.chunks.lock().is_empty()) {
+        tokio::task::yield_now().await;
+    }
+    cluster.assert_no_violations();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_cannot_be_made_is_told_to_its_handles() {
     let (cluster, fs) = client(|_| ()).await;
@@ -70,6 +113,7 @@ async fn a_file_that_cannot_be_made_is_told_to_its_handles() {
     assert_eq!(fs.get_attr(ino).await.map_err(|e| e.kind), Err(ErrorKind::NotFound));
     fs.release(handle).await.unwrap();
     // Another, which was closed before anybody knew.
+    let (cluster, fs) = client(|_| ()).await;
     let (handle, _) = create(&fs, "g").await;
     cluster.metadata.state.lock().names.insert(b"g".to_vec(), 7_000_001);
     fs.release(handle).await.unwrap();

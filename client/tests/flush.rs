@@ -172,7 +172,7 @@ async fn a_directory_is_not_given_back_before_what_was_made_in_it_is_told() {
     let (handle, _) = create(&fs, "f").await;
     *cluster.metadata.refuse_makes.lock() = Some(ErrorKind::Unavailable);
     cluster.metadata.recall(InodeId::ROOT.0);
-    until(|| cluster.metadata.count("make") > 8).await;
+    until(|| cluster.metadata.count("batch") > 8).await;
     assert_eq!(cluster.metadata.count("return_leases"), 0, "others may look for it from then on");
     *cluster.metadata.refuse_makes.lock() = None;
     until(|| cluster.metadata.count("return_leases") > 0).await;
@@ -259,7 +259,7 @@ async fn drop_midway<T>(cluster: &Cluster, op: &str, work: impl Future<Output = 
 /// The caller is gone when the answer comes: what was committed stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_ends_though_its_caller_is_gone() {
-    for (made_alone, op) in [(false, "commit"), (true, "make")] {
+    for (made_alone, op) in [(false, "commit"), (true, "batch")] {
         let (cluster, fs) = client(|_| ()).await;
         cluster.metadata.let_make.store(made_alone, Ordering::Relaxed);
         let fs = if made_alone { fs } else { cluster.client().await };
@@ -285,28 +285,19 @@ async fn a_commit_ends_though_its_caller_is_gone() {
 /// Others wait for what one tells the group for all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_does_not_fail_when_who_told_the_group_for_it_is_gone() {
-    let (cluster, fs) = client(|_| ()).await;
-    // A name that is not known to be free is asked for, and what was made before is told for that.
-    for name in ["first", "file", "asked"] {
-        assert!(fs.lookup(InodeId::ROOT, name.as_bytes()).await.is_err());
-    }
+    let (cluster, fs) = client(|options| options.close_sync = true).await;
     let ((first, _), (file, ino)) = (create(&fs, "first").await, create(&fs, "file").await);
-    let (_, asked) = create(&fs, "asked").await;
     fs.write(first, 0, b"first").await.unwrap();
     fs.write(file, 0, b"abc").await.unwrap();
-    let before = cluster.metadata.count("make");
+    let before = cluster.metadata.count("batch");
     cluster.metadata.hold_answers();
-    let mut closes_first = pin!(fs.close(first, 0));
+    let mut closes_first = Box::pin(fs.close(first, 0));
     assert!(closes_first.as_mut().now_or_never().is_none());
-    until(|| cluster.metadata.count("make") > before).await;
-    // It is next to tell what has to be told, of all that wait.
-    let mut asks = Box::pin(fs.get_layout(asked));
-    assert!(asks.as_mut().now_or_never().is_none());
     let mut closes = pin!(fs.close(file, 0));
     assert!(closes.as_mut().now_or_never().is_none());
-    cluster.metadata.answer(1);
-    closes_first.await.unwrap();
-    drop_midway(&cluster, "make", asks).await;
+    until(|| cluster.metadata.count("batch") > before).await;
+    assert!(closes_first.as_mut().now_or_never().is_none());
+    drop(closes_first);
     cluster.metadata.answer(u64::MAX);
     closes.await.unwrap();
     assert_eq!(content(&cluster, ino).await, b"abc");
@@ -325,27 +316,29 @@ async fn what_was_opened_for_nobody_is_closed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_was_removed_for_nobody_is_known_to_be_gone() {
-    let (cluster, fs) = client(|_| ()).await;
+    // Each name waits for the group.
+    let (cluster, _) = client(|_| ()).await;
+    let options = weft_client::Options { dir_sync: true, ..cluster.options() };
+    let fs = weft_client::Filesystem::connect(options).await.unwrap();
     let (handle, _) = create(&fs, "f").await;
     fs.release(handle).await.unwrap();
-    fs.sync().await.unwrap();
-    let known = |name: &[u8]| fs.lookup_now(InodeId::ROOT, name).is_some_and(|known| known.is_ok());
-    assert!(known(b"f"));
+    let found = || async { fs.lookup(InodeId::ROOT, b"f").await.map_err(|e| e.kind) };
+    assert!(found().await.is_ok());
     cluster.metadata.hold_answers();
     drop_midway(&cluster, "unlink", fs.unlink(InodeId::ROOT, b"f")).await;
     cluster.metadata.answer(u64::MAX);
-    until(|| !known(b"f")).await;
+    assert_eq!(found().await.err(), Some(ErrorKind::NotFound));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handle_that_was_released_for_nobody_is_gone() {
-    let (cluster, fs) = client(|_| ()).await;
+    let (cluster, fs) = client(|options| options.close_sync = true).await;
     let (handle, ino) = create(&fs, "f").await;
     fs.write(handle, 0, b"abc").await.unwrap();
     cluster.metadata.hold_answers();
-    drop_midway(&cluster, "make", fs.release(handle)).await;
+    drop_midway(&cluster, "batch", fs.release(handle)).await;
     cluster.metadata.answer(u64::MAX);
-    until(|| fs.write_now(handle, 0, b"x", Via::Cache).is_none()).await;
+    until(|| fs.write_now(handle, 0, b"", Via::Cache).is_none()).await;
     assert_eq!(content(&cluster, ino).await, b"abc");
 }
 

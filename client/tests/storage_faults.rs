@@ -31,6 +31,7 @@ async fn written(cluster: &Cluster, options: Options) -> (Filesystem, InodeId, V
     let data = pattern(len, 77);
     let (handle, ino) = create(&writer, "f").await;
     writer.write(handle, 0, &data).await.unwrap();
+    writer.fsync(handle, false).await.unwrap();
     writer.release(handle).await.unwrap();
     assert_eq!(cluster.metadata.state.lock().segments.len(), 1);
     (Filesystem::connect(options).await.unwrap(), ino, data)

@@ -135,8 +135,17 @@ async fn in_line<T>(
     .await
 }
 
+/// Who may have made an inode that this server has not heard of, holds that to write.
+fn enter_unheard(node: &Node, by: SessionId, ino: InodeId) -> Result<()> {
+    if let Some(owner) = node.state.unheard_of(ino)?.filter(|owner| *owner != by) {
+        node.soft.with(|s| s.leases.enter_made(owner, ino));
+    }
+    Ok(())
+}
+
 /// Waits until nobody else has buffered what `by` is about to read.
 pub async fn readable(node: &Node, by: SessionId, ino: InodeId, deadline: Instant) -> Result<()> {
+    enter_unheard(node, by, ino)?;
     let what = "another session has not given up its lease yet";
     in_line(node, (by, ino, Mode::Read), deadline, what, |leases| {
         leases.recall(Instant::now(), by, ino, Use::Read).then_some(())
@@ -201,22 +210,22 @@ pub async fn claim_own(
     Ok(claim)
 }
 
-/// Takes what a client's change touches. `unasked`: it was made under leases to write, if the client
-/// holds them still.
+/// Takes what a client's change touches. `unasked`: it was made under leases to write, if the
+/// client holds them still, and makes these itself.
 pub async fn claim(
     node: &Arc<Node>,
     term: u64,
     by: SessionId,
     Footprint { mut names, changes, .. }: Footprint,
-    unasked: bool,
+    unasked: Option<&BTreeSet<InodeId>>,
     deadline: Instant,
 ) -> Result<Claim> {
     // A name that is moved to itself, or changed several times.
     names.sort_unstable();
     names.dedup();
     let mut claim = Claim { node: node.clone(), term, by, names: Vec::new(), inos: Vec::new() };
-    if unasked {
-        let writes = |dir| node.soft.with(|s| s.leases.writes(by, dir));
+    if let Some(made) = unasked {
+        let writes = |ino| made.contains(&ino) || node.soft.with(|s| s.leases.writes(by, ino));
         // Whoever has taken one of these names waits for the lease, and so for this.
         if names.iter().all(|(dir, _)| writes(*dir)) && changes.iter().all(|ino| writes(*ino)) {
             return Ok(claim);
@@ -226,6 +235,7 @@ pub async fn claim(
     let take = |s: &mut Sessions| s.leases.take_names(&names).then_some(());
     when(node, Some(term), deadline, busy, take).await?;
     claim.names = names;
+    changes.iter().try_for_each(|ino| enter_unheard(node, by, *ino))?;
     // Whoever held the lease to make files in a directory tells them before it is back: a name may
     // lead to another inode then. It leads nowhere else once that is taken, too.
     loop {

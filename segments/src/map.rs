@@ -42,6 +42,8 @@ pub struct Map {
     pub epoch: MapEpoch,
     /// All of it, as it was sent.
     pub wire: Arc<v1::ClusterMap>,
+    /// Some target takes no more chunks.
+    pub has_full_targets: bool,
     targets: HashMap<TargetId, Target>,
     pgs: HashMap<PgId, Pg>,
     /// Placement groups that take new segments.
@@ -57,8 +59,9 @@ impl Map {
             let id = TargetId(t.id);
             (id, Target { id, address: t.address.clone(), up, full: t.full, out })
         });
-        let mut map =
-            Self { epoch: MapEpoch(wire.epoch), targets: targets.collect(), ..Self::default() };
+        let (epoch, targets) = (MapEpoch(wire.epoch), targets.collect());
+        let has_full_targets = wire.targets.iter().any(|t| t.full);
+        let mut map = Self { epoch, has_full_targets, targets, ..Self::default() };
         for pool in &wire.pools {
             for pg in &pool.pgs {
                 let seats = pg.targets.iter().map(|&t| TargetId(t)).collect();

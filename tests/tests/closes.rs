@@ -81,7 +81,9 @@ fn closes_end_while_the_file_is_overwritten() -> Result<()> {
 #[test]
 fn a_program_that_begins_in_an_outage_begins_after_it() -> Result<()> {
     let cluster = Cluster::start()?;
-    let file = File::create(cluster.mnt().join("f"))?;
+    let m = cluster.scratch("waits")?;
+    weft_ok(&["mount", "-o", "closesync", "--cluster", &cluster.address()?, path(&m)])?;
+    let file = File::create(m.join("f"))?;
     file.write_all_at(b"...", 0)?;
     file.sync_all()?;
     let paused = cluster.pause_metadata()?;
@@ -95,7 +97,7 @@ fn a_program_that_begins_in_an_outage_begins_after_it() -> Result<()> {
     ensure!(ended?.success());
     program.join().expect("no panic").expect("somebody listens");
     drop(file);
-    ensure!(fs::read(cluster.mnt().join("f"))? == b"abc");
+    ensure!(fs::read(m.join("f"))? == b"abc");
     cluster.await_clean()
 }
 

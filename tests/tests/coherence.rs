@@ -453,10 +453,10 @@ fn who_lists_a_folder_and_looks_at_each_name_asks_seldom() -> Result<()> {
     cluster.await_clean()
 }
 
-/// A name that is made or moved in a folder that is known costs its own request, and none to look
-/// at the folder again.
+/// Names that are made or moved in a folder that nobody else uses are told together, and it costs
+/// none to look at the folder again.
 #[test]
-fn a_change_of_a_folder_costs_one_request() -> Result<()> {
+fn changes_of_a_folder_cost_few_requests() -> Result<()> {
     let cluster = Cluster::start()?;
     let dir = cluster.mnt().join("d");
     fs::create_dir(&dir)?;
@@ -471,7 +471,7 @@ fn a_change_of_a_folder_costs_one_request() -> Result<()> {
             act(&dir.join(i.to_string()))?;
         }
         let asked = requests(cluster.mnt())? - before;
-        ensure!(asked == 50, "to {what} 50 times took {asked} requests");
+        ensure!(asked <= 5, "to {what} 50 times took {asked} requests");
         Ok(())
     };
     // Not opened: closes are told some time later, as many as there are then in one request.

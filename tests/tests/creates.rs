@@ -1,5 +1,5 @@
-//! Files are made by the mount that alone uses their folder, and told to the metadata group later:
-//! with their content, or when somebody wants to know. Names the invariants (design §2) that each
+//! What the mount that alone uses a folder does there, and tells the metadata group later: within a
+//! second, or when somebody wants to know. Names the invariants (design §2) that each
 //! test holds up.
 
 use anyhow::{Context, Result, ensure};
@@ -39,7 +39,7 @@ fn warm_up(dir: &Path) -> Result<()> {
 }
 
 #[test]
-fn to_make_write_and_close_a_file_is_one_commit() -> Result<()> {
+fn many_files_are_made_written_and_closed_by_few_commits() -> Result<()> {
     let cluster = Cluster::start()?;
     let m = cluster.mnt();
     let dir = folder(m, "d")?;
@@ -54,14 +54,14 @@ fn to_make_write_and_close_a_file_is_one_commit() -> Result<()> {
         file.set_times(FileTimes::new().set_accessed(time).set_modified(time))?;
     }
     let asked = requests(m)? - before;
-    ensure!((100..110).contains(&asked), "{asked} requests");
-    // Nothing was written to these: they go together, behind their maker's back.
+    ensure!(asked <= 10, "{asked} requests");
+    // Nothing was written to these.
     let before = requests(m)?;
     for i in 0..100 {
         make(&dir.join(format!("e{i}")))?;
     }
     let asked = requests(m)? - before;
-    ensure!(asked <= 100, "{asked} requests");
+    ensure!(asked <= 10, "{asked} requests");
     // All is there for whoever did not see it being made.
     let other = cluster.mount_again("second")?.join("d");
     for i in 0..100 {
@@ -200,7 +200,7 @@ fn a_folder_with_a_new_file_is_not_empty() -> Result<()> {
     cluster.await_clean()
 }
 
-/// I2: what fsync, syncfs or the close of what was written have answered for survives everything.
+/// I2: what fsync has answered for, of a folder too, survives everything, and so does all before.
 #[test]
 fn what_is_durable_outlives_all_processes() -> Result<()> {
     let cluster = Cluster::start()?;
@@ -210,6 +210,7 @@ fn what_is_durable_outlives_all_processes() -> Result<()> {
     for i in 0..20 {
         make(&name("synced", i))?.sync_all()?;
         fs::write(name("written", i), "content")?;
+        fs::rename(name("written", i), name("moved", i))?;
         let touched = make(&name("touched", i))?;
         touched.set_times(FileTimes::new().set_accessed(UNIX_EPOCH).set_modified(UNIX_EPOCH))?;
         drop(touched);
@@ -219,7 +220,7 @@ fn what_is_durable_outlives_all_processes() -> Result<()> {
     cluster.kill_all()?;
     cluster.start_again()?;
     for i in 0..20 {
-        for (kind, len) in [("synced", 0), ("written", 7), ("touched", 0), ("folder", 0)] {
+        for (kind, len) in [("synced", 0), ("moved", 7), ("touched", 0), ("folder", 0)] {
             let found = fs::metadata(name(kind, i)).with_context(|| format!("{kind}{i}"))?;
             ensure!(found.len() == len, "{kind}{i}");
         }
@@ -308,39 +309,6 @@ fn files_are_made_while_leaders_die() -> Result<()> {
     for (name, count) in ["a", "b"].into_iter().zip(made) {
         for i in 0..count {
             verify(&other.join(name), i).with_context(|| format!("in {name} of {count}"))?;
-        }
-    }
-    cluster.await_clean()
-}
-
-/// I5: what nobody had heard of goes with the mount; the rest is whole.
-#[test]
-fn a_mount_that_dies_leaves_whole_files() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let m = cluster.scratch("dies")?;
-    weft_ok(&["mount", "--cluster", &cluster.address()?, path(&m)])?;
-    let dir = folder(&m, "d")?;
-    warm_up(&dir)?;
-    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    thread::scope(|s| -> Result<()> {
-        let maker = s.spawn(|| make_until(&dir, &stop, &done));
-        let killed = eventually(Duration::from_secs(60), "files", || {
-            (done.load(Ordering::Relaxed) >= 300).then_some(())
-        });
-        let killed = killed.and_then(|()| cluster.kill_mount(&m));
-        stop.store(true, Ordering::Relaxed);
-        // It found its mount gone.
-        let _ = maker.join();
-        killed
-    })?;
-    let count = done.load(Ordering::Relaxed);
-    let left = cluster.mnt().join("d");
-    for i in (0..count).filter(|i| i % 3 != 0) {
-        verify(&left, i).with_context(|| format!("of {count}"))?;
-    }
-    for entry in fs::read_dir(&left)? {
-        if let Ok(i) = entry?.file_name().to_string_lossy().parse::<u64>() {
-            ensure!(i <= count, "{i} of {count}");
         }
     }
     cluster.await_clean()

@@ -254,7 +254,9 @@ fn what_is_mounted_below_stays() -> Result<()> {
 #[test]
 fn what_a_killed_caller_had_begun_is_seen() -> Result<()> {
     let cluster = Cluster::start()?;
-    let m = cluster.mnt();
+    // One on which each name waits.
+    let m = &cluster.scratch("dirsync")?;
+    weft_ok(&["mount", "-o", "dirsync", "--cluster", &cluster.address()?, path(m)])?;
     for i in 0..3 {
         // From one directory to another: what is done about the one does nothing for the other.
         let (from, to) = (m.join(format!("from{i}")), m.join(format!("to{i}")));

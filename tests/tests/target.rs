@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::HashSet;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
@@ -56,6 +56,7 @@ fn drives_come_and_are_checked_and_go() -> Result<()> {
 
     let bytes = data::bytes(7, 8 << 20);
     fs::write(cluster.mnt().join("f"), &bytes)?;
+    File::open(cluster.mnt().join("f"))?.sync_all()?;
     let scrub = ["target", "scrub", "--cluster", &address, "--pace", "4GiB", "--output", "json"];
     let clean: serde_json::Value = serde_json::from_str(&weft_ok(&scrub)?)?;
     let read: u64 =

@@ -37,11 +37,12 @@ pub struct Args {
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     pub allow_other: Option<bool>,
     /// Options that all mounts have: suid, dev, noexec, ro, noatime, dirsync, and their opposites;
-    /// hard or soft=SECONDS. By default set-user-id bits and device nodes have no effect, only root
-    /// may give them one; access times are kept as by relatime; that an empty file was made is
-    /// durable a moment later, or when it or its folder is synced; and what needs a cluster that
-    /// does not answer waits for it (hard), unless its process is killed. With soft it fails after
-    /// so long
+    /// closesync, hard or soft=SECONDS. By default set-user-id bits and device nodes have no
+    /// effect, only root may give them one; access times are kept as by relatime; what was closed,
+    /// made, moved or taken away is seen by all mounts at once, and durable when it is synced, or
+    /// within a second (with closesync when the close is answered, with dirsync when the name is);
+    /// and what needs a cluster that does not answer waits for it (hard), unless its process is
+    /// killed. With soft it fails after so long
     #[arg(short, long, value_name = "OPTION,..", value_parser = mount_options)]
     pub options: Option<MountOptions>,
     /// Name of this client in the cluster's list of sessions [default: host:MNT]

@@ -30,9 +30,10 @@ pub fn client_options(
     options.client_name = args.name.clone().unwrap_or_else(|| format!("{host}:{}", path.display()));
     options.cache_bytes = usize::try_from(args.cache.0)?;
     options.write_buffer_bytes = usize::try_from(args.write_buffer.0)?;
-    let MountOptions { flags, soft } = args.options.unwrap_or_default();
+    let MountOptions { flags, soft, closesync } = args.options.unwrap_or_default();
     options.op_deadline = soft.map_or(Duration::MAX, Duration::from_secs);
     options.access_times = !flags.noatime && !flags.read_only;
     options.dir_sync = flags.dirsync;
+    options.close_sync = closesync;
     Ok(options)
 }

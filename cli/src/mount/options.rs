@@ -17,13 +17,16 @@ pub struct MountOptions {
     pub flags: MountFlags,
     /// Seconds after which an operation that finds no cluster fails; else it waits.
     pub soft: Option<u64>,
+    /// A close waits until what was written is durable.
+    pub closesync: bool,
 }
 
 impl fmt::Display for MountOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let close = if self.closesync { ",closesync" } else { "" };
         match self.soft {
-            Some(seconds) => write!(f, "{},soft={seconds}", self.flags),
-            None => write!(f, "{},hard", self.flags),
+            Some(seconds) => write!(f, "{},soft={seconds}{close}", self.flags),
+            None => write!(f, "{},hard{close}", self.flags),
         }
     }
 }
@@ -33,6 +36,8 @@ pub fn mount_options(text: &str) -> Result<MountOptions, String> {
     for option in text.split(',') {
         match option.split_once('=') {
             _ if option == "hard" => options.soft = None,
+            _ if option == "closesync" => options.closesync = true,
+            _ if option == "noclosesync" => options.closesync = false,
             Some(("soft", seconds)) => match seconds.parse() {
                 Ok(seconds @ 1..) => options.soft = Some(seconds),
                 _ => return Err(format!("soft={seconds}: write whole seconds, as soft=60")),

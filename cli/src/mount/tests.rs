@@ -32,8 +32,8 @@ fn the_background_process_understands_its_command_line() {
 fn options_are_read_as_they_are_shown() {
     let read = |text: &str| mount_options(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     assert_eq!(read("ro").soft, None, "a mount waits unless told otherwise");
-    let options = read("ro,soft=90,noatime");
-    assert!(options.flags.read_only && options.soft == Some(90));
+    let options = read("ro,soft=90,noatime,closesync");
+    assert!(options.flags.read_only && options.soft == Some(90) && options.closesync);
     assert_eq!(read(&options.to_string()), options);
     assert_eq!(read("soft=90,hard").soft, None);
     for bad in ["", "soft", "soft=", "soft=0", "soft=-1", "soft=1m", "ro,sfot=1"] {

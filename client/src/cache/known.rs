@@ -22,6 +22,12 @@ impl Leases {
         self.live().then_some(found)
     }
 
+    /// What a name leads to, if that is known.
+    pub fn child(&self, parent: InodeId, name: &[u8]) -> Option<InodeId> {
+        let table = self.table.lock();
+        table.inodes.get(&parent)?.names.get(name).copied().flatten()
+    }
+
     /// A piece of a directory, without attributes.
     pub fn page(&self, ino: InodeId, cookie: u64, limit: usize) -> Option<DirPage> {
         let table = self.table.lock();
@@ -43,15 +49,14 @@ impl Leases {
         attr.filter(|_| self.live())
     }
 
-    /// Attributes that a server told, or those of a directory in which only this mount makes files,
-    /// which it knows better.
+    /// Attributes that a server told, or those of what only this mount changes, which it knows
+    /// better.
     pub fn newest(&self, told: Attr) -> Attr {
-        if !told.is_dir() {
-            return told;
-        }
         let table = self.table.lock();
         let own = table.inodes.get(&told.ino).filter(|held| held.mode == Mode::Write);
-        own.and_then(|held| held.attr).filter(|_| self.live()).unwrap_or(told)
+        let newer =
+            |own: &Attr| (told.is_dir() || own.data_version >= told.data_version) && self.live();
+        own.and_then(|held| held.attr).filter(newer).unwrap_or(told)
     }
 
     /// The value of an extended attribute, or `NoAttribute`, if it is known. The kernel asks for

@@ -1,11 +1,13 @@
 //! What answers teach: those to reads, and those to changes of this mount.
 
 use super::leases::Leases;
-use super::table::{Start, Table};
+use super::named::Named;
+use super::table::{Mode, Start, Table};
 use super::xattrs::Xattrs;
 use crate::types::Attr;
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use v1::batch_op::step::Op as Do;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Footprint, InodeId, v1};
@@ -17,11 +19,11 @@ impl Leases {
         reply.grants.iter().for_each(|grant| table.hold(start, grant));
         match (op, &reply.result) {
             (Op::Lookup(op), Some(Reply::Attr(attr))) => {
-                table.learn_attr(start, Some(attr));
+                table.learn_named(start, Named::Attr(attr));
                 table.learn_name(start, op.parent, &op.name, Some(InodeId(attr.ino)));
             }
             (Op::Lookup(op), Some(Reply::Open(found))) => {
-                table.learn_content(start, found);
+                table.learn_named(start, Named::Content(found));
                 let ino = found.attr.map(|a| InodeId(a.ino));
                 table.learn_name(start, op.parent, &op.name, ino);
             }
@@ -49,7 +51,7 @@ impl Leases {
 
     /// Takes in what a change of this mount answered.
     pub fn changed(&self, start: Start, op: &Op, reply: &v1::MetaReply) {
-        if let Op::MakeFiles(op) = op {
+        if let Op::Batch(op) = op {
             return self.published(start, op, reply);
         }
         let table = &mut *self.table.lock();
@@ -58,7 +60,8 @@ impl Leases {
         let Footprint { names, changes, .. } = op.footprint();
         let dirs = names.iter().map(|(dir, _)| *dir);
         // What the change names, and what the leader found behind its names.
-        let touched = dirs.chain(changes).chain(reply.touched.iter().copied().map(InodeId));
+        let touched =
+            dirs.chain(changes.iter().copied()).chain(reply.touched.iter().copied().map(InodeId));
         let touched: BTreeSet<_> = touched.collect();
         let with_lease = |(dir, name)| (dir, name, table.holds_since(start, dir));
         let names: Vec<_> = names.into_iter().map(with_lease).collect();
@@ -82,7 +85,7 @@ impl Leases {
                 }
                 // A list follows the mode. Names that come and go in a directory leave its own as
                 // it is.
-                _ if changes == Some(ino) => table.edit_xattrs(ino, Xattrs::forget_acls),
+                _ if changes.contains(&ino) => table.edit_xattrs(ino, Xattrs::forget_acls),
                 _ => {}
             }
         }
@@ -107,23 +110,56 @@ impl Leases {
         self.shrink(table);
     }
 
-    /// The group was told of files that were made here.
-    fn published(&self, start: Start, op: &v1::MakeFilesOp, reply: &v1::MetaReply) {
-        let Some(Reply::MakeFiles(made)) = &reply.result else { return };
+    /// The group was told of what was done here.
+    fn published(&self, start: Start, op: &v1::BatchOp, reply: &v1::MetaReply) {
+        let Some(Reply::Batch(told)) = &reply.result else { return };
         let table = &mut *self.table.lock();
-        for (file, made) in op.files.iter().zip(&made.files) {
-            let ino = InodeId(file.ino);
-            let alone = table.holds_since(start, ino);
-            for grant in reply.grants.iter().filter(|grant| grant.ino == file.ino) {
-                table.hold(start, grant);
-            }
-            if file.content.is_some()
-                && let Some(held) = table.inodes.get_mut(&ino)
+        for grant in &reply.grants {
+            // The lease was held all along, whatever was done under it since.
+            if let Some(held) = table.inodes.get_mut(&InodeId(grant.ino))
+                && held.mode == Mode::Write
             {
-                let attr = made.attr.filter(|_| alone).and_then(|attr| attr.try_into().ok());
-                // Who asks about it asks after this: no older answer is under way.
-                (held.attr, held.content) = (attr, None);
+                held.seq = held.seq.max(grant.seq);
             }
+        }
+        if op.session != 0 || !reply.touched.is_empty() || told.other_times {
+            // It was not done under leases that are held, or otherwise than it is shown.
+            self.forget_told(table, op);
+        }
+        for (step, done) in op.steps.iter().zip(&told.done) {
+            match &step.op {
+                Some(Do::Commit(op)) => table.published(start, InodeId(op.ino), done.attr),
+                Some(Do::Unlink(_) | Do::RmDir(_)) => self.removed(table, step.ino),
+                Some(Do::Rename(_)) => self.removed(table, step.replaced),
+                Some(Do::SetAttr(op)) => table.forget_older(InodeId(op.ino), step.at_ns),
+                _ => {}
+            }
+        }
+    }
+
+    /// What a batch was about is to be asked for.
+    fn forget_told(&self, table: &mut Table, op: &v1::BatchOp) {
+        let Footprint { names, changes, .. } = Op::Batch(op.clone()).footprint();
+        for (dir, name) in &names {
+            table.forget_name(*dir, name);
+        }
+        let dirs: BTreeSet<_> = names.into_iter().map(|(dir, _)| dir).collect();
+        for ino in dirs.into_iter().chain(changes) {
+            table.mark(ino);
+            // It goes on by itself.
+            drop(self.forget_above(ino));
+            if let Some(held) = table.inodes.get_mut(&ino) {
+                (held.attr, held.content, held.listing) = (None, None, None);
+            }
+        }
+    }
+
+    /// The group has taken a name from this inode. If it was the last, it may be open here and have
+    /// been written to: it is held until that was looked after.
+    fn removed(&self, table: &Table, ino: u64) {
+        let held = table.inodes.get(&InodeId(ino));
+        if let Some(held) = held.filter(|held| held.attr.is_none_or(|attr| attr.nlink == 0)) {
+            self.release_later(InodeId(ino), held.seq);
         }
     }
 
@@ -131,9 +167,9 @@ impl Leases {
     /// relied on.
     pub fn refused(&self, op: &Op) {
         let table = &mut *self.table.lock();
-        // A file that was made here is here still.
+        // What was done here is so still.
         let names = match op {
-            Op::MakeFiles(_) => Vec::new(),
+            Op::Batch(_) => Vec::new(),
             op => op.footprint().names,
         };
         for (dir, name) in names {
@@ -143,6 +179,30 @@ impl Leases {
 }
 
 impl Table {
+    /// What is known from before a change that is told by now is not good.
+    fn forget_older(&mut self, ino: InodeId, at_ns: i64) {
+        if let Some(held) = self.inodes.get_mut(&ino)
+            && held.attr.is_some_and(|attr| attr.ctime_ns < at_ns)
+        {
+            (held.attr, held.content) = (None, None);
+        }
+    }
+
+    /// Content was committed: what it made of the file, with what was done to that here since.
+    fn published(&mut self, start: Start, ino: InodeId, told: Option<v1::Attr>) {
+        let alone = self.holds_since(start, ino);
+        let Some(held) = self.inodes.get_mut(&ino) else { return };
+        let told = told.and_then(|attr| Attr::try_from(attr).ok());
+        held.attr = told.filter(|_| alone).map(|told| match held.attr {
+            Some(known) => {
+                Attr { nlink: known.nlink, ctime_ns: told.ctime_ns.max(known.ctime_ns), ..told }
+            }
+            None => told,
+        });
+        // Who asks about it asks after this: no older answer is under way.
+        held.content = None;
+    }
+
     /// The inode that a change made, or gave a name to.
     fn learn_made(&mut self, start: Start, op: &Op, reply: &v1::MetaReply, made: Option<InodeId>) {
         let Some(ino) = made.filter(|ino| !reply.touched.contains(&ino.0)) else { return };

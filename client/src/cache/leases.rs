@@ -169,6 +169,8 @@ impl Leases {
     pub fn keep_writes(&self) -> Vec<InodeId> {
         let table = &mut *self.table.lock();
         table.forget_all();
-        table.inodes.keys().copied().collect()
+        let mut kept: Vec<_> = table.inodes.keys().copied().collect();
+        kept.sort_unstable();
+        kept
     }
 }

@@ -1,35 +1,110 @@
-//! Files that are made here, under a lease to write their directory.
+//! What is made, moved, taken away and changed here, under leases to write all that it is about.
+//!
+//! Each answers `None`, with nothing changed, unless all is known and held that the metadata group
+//! would look at: then only that can say what becomes of it. Times are set here, so that those of
+//! an inode grow.
 
 use super::leases::Leases;
-use super::table::{Held, Mode, Start};
-use weft_proto::mode::{SETGID, mode_of_new};
-use weft_proto::v1::make_files_op;
+use super::table::{Held, Mode, Start, Table};
+use crate::types::Attr;
+use bytes::Bytes;
+use v1::FileKind;
+use v1::batch_op::{Step, step::Op as Do};
+use weft_proto::mode::{MODE_MASK, SETGID, mode_after, mode_of_new};
 use weft_proto::{InodeId, v1};
 
+/// What `stat` answers as the size of a directory.
+const DIR_SIZE: u64 = 4096;
+/// Stands for "no user" in Linux's calls and cannot own anything.
+const NOBODY: u32 = u32::MAX;
+/// `renameat2(2)`: not if the new name is taken.
+const NOREPLACE: u32 = 1;
+
+/// What a change was about.
+pub(crate) struct Changed {
+    /// What the name led to.
+    pub ino: InodeId,
+    /// When, as it is shown.
+    pub at_ns: i64,
+    /// Names that it has left.
+    pub nlink: u32,
+    /// What a moved name led to before.
+    pub replaced: Option<InodeId>,
+}
+
+impl Table {
+    /// The attributes of an inode that may be changed here.
+    fn writable(&self, ino: InodeId) -> Option<Attr> {
+        let held = self.inodes.get(&ino).filter(|held| held.mode == Mode::Write)?;
+        held.attr
+    }
+
+    /// The directory, in which names may be changed.
+    fn writable_dir(&self, ino: InodeId) -> Option<Attr> {
+        self.writable(ino).filter(|dir| dir.is_dir() && dir.nlink > 0)
+    }
+
+    /// What a name in a directory leads to, if that is known.
+    fn name(&self, dir: InodeId, name: &[u8]) -> Option<Option<InodeId>> {
+        let held = self.inodes.get(&dir)?;
+        held.names.get(name).copied().or(held.complete.then_some(None))
+    }
+
+    /// Lets a name lead elsewhere.
+    fn point(&mut self, dir: InodeId, name: &Bytes, ino: Option<InodeId>) {
+        let Some(held) = self.inodes.get_mut(&dir) else { return };
+        held.listing = None;
+        let before = held.names.len();
+        match ino {
+            None if held.complete => drop(held.names.remove(name)),
+            _ => drop(held.names.insert(name.clone(), ino)),
+        }
+        self.names = self.names + held.names.len() - before;
+    }
+}
+
 impl Leases {
-    /// Makes a file in a directory, if it may be written, its name is free, and all is known that
-    /// the file inherits. The times are set here, so that those of the directory grow. Answers what
-    /// an open would.
-    pub fn make(&self, file: &mut make_files_op::File) -> Option<v1::OpenReply> {
+    /// Changes the attributes of an inode that is held.
+    fn edit(&self, table: &mut Table, ino: InodeId, edit: impl FnOnce(&mut Attr)) {
+        table.change(ino);
+        self.forget_attr_above(ino);
+        let Some(held) = table.inodes.get_mut(&ino) else { return };
+        if let Some(attr) = &mut held.attr {
+            edit(attr);
+        }
+        // It would answer an open with what was before.
+        held.content = None;
+    }
+
+    /// Makes an inode in a directory, if its name is free and all is known that it inherits.
+    /// Answers what an open would, and when it was made.
+    pub fn make(&self, op: &v1::MakeOp, now: i64) -> Option<(v1::OpenReply, i64)> {
         let table = &mut *self.table.lock();
-        let (parent, ino) = (InodeId(file.parent), InodeId(file.ino));
-        let dir = table.inodes.get_mut(&parent).filter(|dir| dir.mode == Mode::Write)?;
-        let free = match dir.names.get(&file.name) {
-            Some(known) => known.is_none(),
-            None => dir.complete,
-        };
-        let layout = dir.layout.filter(|_| free && self.live())?;
+        let (parent, ino) = (InodeId(op.parent), InodeId(op.ino));
+        let above = table.writable_dir(parent)?;
+        let free = table.name(parent, &op.name)?.is_none();
+        let layout = table.inodes.get(&parent)?.layout.filter(|_| free && self.live())?;
         // A list that is inherited is the group's to make something of.
-        let above = dir.attr.as_mut().filter(|dir| dir.nlink > 0 && !dir.acls)?;
-        let now = file.made_ns.max(above.ctime_ns.saturating_add(1));
-        (above.mtime_ns, above.ctime_ns, file.made_ns) = (now, now, now);
+        let is_dir = op.kind() == FileKind::Directory;
+        if above.acls || above.nlink == u32::MAX || !is_name(&op.name) {
+            return None;
+        }
+        let now = now.max(above.ctime_ns.saturating_add(1));
+        let inherits = above.mode & SETGID != 0;
+        let mode = match op.kind() {
+            FileKind::Symlink => 0o777,
+            FileKind::Directory if inherits => mode_of_new(op.mode, op.umask) | SETGID,
+            _ => mode_of_new(op.mode, op.umask),
+        };
         let attr = v1::Attr {
-            ino: file.ino,
-            kind: v1::FileKind::Regular.into(),
-            mode: mode_of_new(file.mode, file.umask),
-            nlink: 1,
-            uid: file.uid,
-            gid: if above.mode & SETGID != 0 { above.gid } else { file.gid },
+            ino: op.ino,
+            kind: op.kind,
+            mode: mode & MODE_MASK,
+            nlink: if is_dir { 2 } else { 1 },
+            uid: op.uid,
+            gid: if inherits { above.gid } else { op.gid },
+            rdev: op.rdev,
+            size: if is_dir { DIR_SIZE } else { op.target.len() as u64 },
             atime_ns: now,
             mtime_ns: now,
             ctime_ns: now,
@@ -37,31 +112,166 @@ impl Leases {
             no_xattrs: true,
             ..Default::default()
         };
-        dir.listing = None;
-        let fresh = dir.names.insert(file.name.clone(), Some(ino)).is_none();
-        table.names += usize::from(fresh);
-        table.change(parent);
-        self.forget_attr_above(parent);
+        table.point(parent, &op.name, Some(ino));
+        self.edit(table, parent, |dir| {
+            (dir.mtime_ns, dir.ctime_ns) = (now, now);
+            dir.nlink += u32::from(is_dir);
+        });
         let extents = Some(v1::ExtentsReply { attr: Some(attr), ..Default::default() });
         let reply = v1::OpenReply { attr: Some(attr), layout: Some(layout), extents };
-        let since = table.epoch;
-        let held = Held { locks: true, maps: true, since, ..Held::new(Mode::Write) };
+        let is_file = op.kind() == FileKind::Regular;
+        let (since, layout) = (table.epoch, is_dir.then_some(layout));
+        let held = Held::new(Mode::Write);
+        let (locks, maps, complete) = (is_file, is_file, is_dir);
+        let held = Held { locks, maps, since, complete, layout, ..held };
         table.inodes.insert(ino, held);
-        table.learn_content(Start(table.epoch), &reply);
+        match is_file {
+            true => table.learn_content(Start(table.epoch), &reply),
+            false => table.learn_attr(Start(table.epoch), Some(&attr)),
+        }
         self.shrink(table);
-        Some(reply)
+        Some((reply, now))
     }
 
-    /// A file that was made here could not be made by the group.
-    pub fn not_made(&self, file: &make_files_op::File) {
+    /// Takes a name from what is no directory.
+    pub fn unlink(&self, dir: InodeId, name: &Bytes, now: i64) -> Option<Changed> {
         let table = &mut *self.table.lock();
-        table.forget_name(InodeId(file.parent), &file.name);
-        table.mark(InodeId(file.ino));
-        if table.drop_lease(InodeId(file.ino)).is_some() {
-            // Whatever the leader has entered.
-            self.release_later(InodeId(file.ino), u64::MAX);
-        }
-        // It goes on by itself.
-        drop(self.forget_above(InodeId(file.parent)));
+        let above = table.writable_dir(dir)?;
+        let ino = table.name(dir, name)??;
+        let attr = table.writable(ino).filter(|attr| !attr.is_dir() && self.live())?;
+        let now = later(now, &[above, attr]);
+        table.point(dir, name, None);
+        self.edit(table, dir, |dir| (dir.mtime_ns, dir.ctime_ns) = (now, now));
+        Some(self.drop_name(table, attr, now))
     }
+
+    fn drop_name(&self, table: &mut Table, attr: Attr, now: i64) -> Changed {
+        let nlink = attr.nlink.saturating_sub(1);
+        self.edit(table, attr.ino, |gone| (gone.nlink, gone.ctime_ns) = (nlink, now));
+        Changed { ino: attr.ino, at_ns: now, nlink, replaced: None }
+    }
+
+    /// Removes a directory in which there is nothing.
+    pub fn rm_dir(&self, dir: InodeId, name: &Bytes, now: i64) -> Option<Changed> {
+        let table = &mut *self.table.lock();
+        let above = table.writable_dir(dir)?;
+        let ino = table.name(dir, name)??;
+        let attr = table.writable_dir(ino).filter(|_| self.live())?;
+        let held = table.inodes.get(&ino)?;
+        if !held.complete || held.names.values().any(Option::is_some) {
+            return None;
+        }
+        let now = later(now, &[above, attr]);
+        table.point(dir, name, None);
+        self.edit(table, dir, |dir| {
+            (dir.mtime_ns, dir.ctime_ns) = (now, now);
+            dir.nlink = dir.nlink.saturating_sub(1);
+        });
+        self.edit(table, ino, |gone| (gone.nlink, gone.ctime_ns) = (0, now));
+        Some(Changed { ino, at_ns: now, nlink: 0, replaced: None })
+    }
+
+    /// Moves a name of what is no directory, to one that is free or leads to no directory.
+    pub fn rename(&self, op: &v1::RenameOp, now: i64) -> Option<Changed> {
+        let table = &mut *self.table.lock();
+        let (from, to) = (InodeId(op.parent), InodeId(op.new_parent));
+        let above = [table.writable_dir(from)?, table.writable_dir(to)?];
+        let ino = table.name(from, &op.name)??;
+        let target = table.name(to, &op.new_name)?;
+        let attr = table.writable(ino).filter(|attr| !attr.is_dir() && self.live())?;
+        // Two names of one inode both stay.
+        let simple = op.flags & !NOREPLACE == 0 && target != Some(ino) && is_name(&op.new_name);
+        if !simple || (target.is_some() && op.flags != 0) {
+            return None;
+        }
+        let replaced = match target {
+            Some(target) => Some(table.writable(target).filter(|attr| !attr.is_dir())?),
+            None => None,
+        };
+        let mut now = later(now, &[above[0], above[1], attr]);
+        if let Some(replaced) = replaced {
+            now = later(now, &[replaced]);
+        }
+        table.point(from, &op.name, None);
+        table.point(to, &op.new_name, Some(ino));
+        for dir in [from, to] {
+            self.edit(table, dir, |dir| (dir.mtime_ns, dir.ctime_ns) = (now, now));
+        }
+        self.edit(table, ino, |moved| moved.ctime_ns = now);
+        if let Some(replaced) = replaced {
+            self.drop_name(table, replaced, now);
+        }
+        Some(Changed { ino, at_ns: now, nlink: attr.nlink, replaced: target })
+    }
+
+    /// Changes attributes but a size. Answers them, and when.
+    pub fn set_attr(&self, op: &v1::SetAttrOp, now: i64) -> Option<(Attr, i64)> {
+        let table = &mut *self.table.lock();
+        let ino = InodeId(op.ino);
+        let before = table.writable(ino).filter(|attr| !attr.acls && self.live())?;
+        let owner = [op.uid, op.gid];
+        if op.size.is_some() || owner.contains(&Some(NOBODY)) {
+            return None;
+        }
+        let now = later(now, &[before]);
+        self.edit(table, ino, |attr| {
+            let (is_dir, chowned) = (attr.is_dir(), owner != [None, None]);
+            attr.mode = mode_after(attr.mode, is_dir, op.mode, chowned);
+            attr.uid = op.uid.unwrap_or(attr.uid);
+            attr.gid = op.gid.unwrap_or(attr.gid);
+            let pick = |given: Option<i64>, is_now| if is_now { Some(now) } else { given };
+            attr.atime_ns = pick(op.atime_ns, op.atime_now).unwrap_or(attr.atime_ns);
+            attr.mtime_ns = pick(op.mtime_ns, op.mtime_now).unwrap_or(attr.mtime_ns);
+            attr.ctime_ns = now;
+        });
+        Some((table.writable(ino)?, now))
+    }
+
+    /// What was made here is gone, and nobody has ever heard of it.
+    pub fn never_was(&self, ino: InodeId) {
+        let table = &mut *self.table.lock();
+        table.mark(ino);
+        table.drop_lease(ino);
+    }
+
+    /// A step that was taken here was not by the group: what it was about is not known any more.
+    pub fn not_done(&self, step: &Step, concerns: &[InodeId]) {
+        let table = &mut *self.table.lock();
+        let names = match &step.op {
+            Some(Do::Make(op)) => vec![(op.parent, &op.name)],
+            Some(Do::Unlink(op)) => vec![(op.parent, &op.name)],
+            Some(Do::RmDir(op)) => vec![(op.parent, &op.name)],
+            Some(Do::Rename(op)) => vec![(op.parent, &op.name), (op.new_parent, &op.new_name)],
+            Some(Do::SetAttr(_) | Do::Commit(_)) | None => Vec::new(),
+        };
+        for (dir, name) in names {
+            table.forget_name(InodeId(dir), name);
+            // It goes on by itself.
+            drop(self.forget_above(InodeId(dir)));
+        }
+        for ino in concerns.iter().filter(|ino| ino.0 != 0) {
+            table.mark(*ino);
+            self.forget_attr_above(*ino);
+            if let Some(held) = table.inodes.get_mut(ino) {
+                (held.attr, held.content, held.listing) = (None, None, None);
+            }
+        }
+        if let Some(Do::Make(op)) = &step.op
+            && table.drop_lease(InodeId(op.ino)).is_some()
+        {
+            // Whatever the leader has entered.
+            self.release_later(InodeId(op.ino), u64::MAX);
+        }
+    }
+}
+
+/// A time at which all of these were changed at the latest.
+fn later(now: i64, attrs: &[Attr]) -> i64 {
+    attrs.iter().map(|attr| attr.ctime_ns.saturating_add(1)).fold(now, i64::max)
+}
+
+/// The group says what is wrong with others.
+fn is_name(name: &[u8]) -> bool {
+    let special = name.is_empty() || name == b"." || name == b"..";
+    !special && name.len() <= 255 && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }

@@ -11,6 +11,7 @@ mod leases;
 mod listing;
 mod make;
 mod name_cache;
+mod named;
 mod pages;
 mod recall;
 mod table;
@@ -18,6 +19,7 @@ mod xattrs;
 
 pub(crate) use atime::AccessTimes;
 pub(crate) use leases::Leases;
+pub(crate) use make::Changed;
 pub use name_cache::{Forgotten, NameCache};
 pub use pages::ContentCache;
 pub(crate) use pages::{ALL, Coherence, Pages};

@@ -175,7 +175,7 @@ impl Table {
         let Some(attr) = attr.and_then(|a| Attr::try_from(*a).ok()) else { return };
         if self.holds_since(start, attr.ino)
             && let Some(held) = self.inodes.get_mut(&attr.ino)
-            // Of a directory in which only this mount makes files it knows more.
+            // Of a directory that only this mount changes it knows more.
             && !(attr.is_dir() && held.mode == Mode::Write && held.attr.is_some())
             // An answer from before the lease may come after the one that it came with.
             && held.attr.is_none_or(|known| known.data_version <= attr.data_version)
@@ -226,26 +226,6 @@ impl Table {
     pub(super) fn learn_xattrs(&mut self, start: Start, ino: u64, learn: impl FnOnce(&mut Xattrs)) {
         if self.holds_since(start, InodeId(ino)) {
             self.edit_xattrs(InodeId(ino), learn);
-        }
-    }
-
-    pub(super) fn learn_page(&mut self, start: Start, op: &v1::ReadDirOp, page: &v1::ReadDirReply) {
-        let ino = InodeId(op.ino);
-        if !self.holds_since(start, ino) {
-            return;
-        }
-        for entry in &page.entries {
-            self.learn_attr(start, entry.attr.as_ref());
-            self.learn_name(start, op.ino, &entry.name, Some(InodeId(entry.ino)));
-        }
-        // With attributes, it is a piece of what is known already.
-        if let Some(held) = self.inodes.get_mut(&ino).filter(|_| !op.attrs) {
-            held.listing = match (op.cookie, held.listing.take()) {
-                (0, _) => Listing::begin(page),
-                (_, Some(begun)) => begun.extend(op.cookie, page),
-                (_, None) => None,
-            };
-            held.complete |= held.listing.as_ref().is_some_and(Listing::is_whole);
         }
     }
 

@@ -6,7 +6,6 @@ use super::table::Mode;
 use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_proto::v1::make_files_op;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{ErrorKind, InodeId, v1};
@@ -105,8 +104,14 @@ async fn what_was_not_given_back_is_held_as_before() {
     assert_eq!((held.len(), held[0].write, surplus.len()), (1, true, 0));
 }
 
-fn file(ino: u64, name: &'static str) -> make_files_op::File {
-    make_files_op::File { ino, parent: DIR, name: name.into(), made_ns: 5, ..Default::default() }
+fn file(ino: u64, name: &'static str) -> v1::MakeOp {
+    let kind = v1::FileKind::Regular.into();
+    v1::MakeOp { ino, parent: DIR, name: name.into(), kind, ..Default::default() }
+}
+
+/// Makes a file; answers it, and when it was made.
+fn make(l: &Leases, ino: u64, name: &'static str) -> Option<(v1::Attr, i64)> {
+    l.make(&file(ino, name), 5).map(|(reply, at)| (reply.attr.unwrap(), at))
 }
 
 /// A directory that this mount may write and whose attributes it knows.
@@ -122,15 +127,14 @@ fn directory(l: &Leases, change: impl FnOnce(&mut v1::Attr)) {
 #[tokio::test]
 async fn a_file_is_made_where_nobody_else_can() {
     let l = leases();
-    assert!(l.make(&mut file(7, "a")).is_none(), "without a lease");
+    assert!(make(&l, 7, "a").is_none(), "without a lease");
     directory(&l, |_| ());
-    let mut a = file(7, "a");
-    let made = l.make(&mut a).unwrap().attr.unwrap();
-    assert_eq!((made.ino, made.ctime_ns, a.made_ns), (7, 10, 10), "after all before");
+    let (made, at) = make(&l, 7, "a").unwrap();
+    assert_eq!((made.ino, made.ctime_ns, at), (7, 10, 10), "after all before");
     assert_eq!(l.lookup(InodeId(DIR), b"a").unwrap().unwrap().ino, InodeId(7));
     assert_eq!(l.attr(InodeId(DIR)).unwrap().mtime_ns, 10);
     assert!(l.may_buffer(InodeId(7)) && l.may_lock(InodeId(7)));
-    assert!(l.make(&mut file(8, "a")).is_none(), "the name is taken");
+    assert!(make(&l, 8, "a").is_none(), "the name is taken");
     // The group has not heard of it, and shows the directory as it was.
     let kind = v1::FileKind::Directory.into();
     let old = v1::Attr { kind, nlink: 2, ctime_ns: 9, ..attr(DIR) };
@@ -141,18 +145,18 @@ async fn a_file_is_made_where_nobody_else_can() {
     assert_eq!(l.newest(old.try_into().unwrap()).mtime_ns, 10);
     // An answer that was asked for before knows less.
     let asked = l.start();
-    l.make(&mut file(8, "b")).unwrap();
+    make(&l, 8, "b").unwrap();
     let op = Op::Lookup(v1::LookupOp { parent: DIR, name: "b".into() });
     let missing = Some(Reply::Missing(v1::Empty {}));
     l.learn(asked, &op, &v1::MetaReply { result: missing, ..Default::default() });
     assert!(!matches!(l.lookup(InodeId(DIR), b"b"), Some(Err(_))));
     l.stop_buffering(InodeId(DIR), true);
-    assert!(l.make(&mut file(9, "c")).is_none(), "it is being given back");
+    assert!(make(&l, 9, "c").is_none(), "it is being given back");
     // What a list or a removed directory make of a file is not for this mount to say.
     for change in [|dir: &mut v1::Attr| dir.acls = true, |dir: &mut v1::Attr| dir.nlink = 0] {
         let l = leases();
         directory(&l, change);
-        assert!(l.make(&mut file(7, "a")).is_none());
+        assert!(make(&l, 7, "a").is_none());
     }
 }
 
@@ -160,8 +164,10 @@ async fn a_file_is_made_where_nobody_else_can() {
 async fn a_file_that_is_not_made_leaves_no_lease() {
     let l = leases();
     directory(&l, |_| ());
-    l.make(&mut file(7, "a")).unwrap();
-    l.not_made(&file(7, "a"));
+    make(&l, 7, "a").unwrap();
+    let op = Some(v1::batch_op::step::Op::Make(file(7, "a")));
+    let step = v1::batch_op::Step { op, ..Default::default() };
+    l.not_done(&step, &[InodeId(7), InodeId(DIR)]);
     assert!(l.lookup(InodeId(DIR), b"a").is_none() && l.mode(InodeId(7)).is_none());
     assert_eq!(l.take_surplus(), [(InodeId(7), u64::MAX)]);
 }

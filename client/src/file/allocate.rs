@@ -33,13 +33,15 @@ impl File {
         what: Allocate,
         keep_size: bool,
     ) -> Result<()> {
+        self.context.log.settle_all().await?;
         let _order = self.order.lock().await;
         let mut seen = self.failures();
-        self.flush_in_order().await;
+        self.flush_in_order(None).await;
         self.failure_since(&mut seen)?;
         let hole = what == Allocate::Hole;
         let op = v1::FallocateOp { ino: self.ino.0, off, len, keep_size, hole };
-        let Reply::Attr(attr) = self.context.requests.change(Op::Fallocate(op)).await? else {
+        let Reply::Attr(attr) = self.context.requests.change_in_order(Op::Fallocate(op)).await?
+        else {
             return Err(unexpected("an allocation"));
         };
         let attr: Attr = attr.try_into()?;

@@ -9,71 +9,51 @@ use super::flight::Flight;
 use super::inode::File;
 use super::outcome::Outcome;
 use super::piece::{Batch, PieceSource};
+use super::state::State;
 use super::waiting::Waiting;
 use crate::locks::lost_locks;
 use crate::meta::unexpected;
-use crate::to_the_end::to_the_end;
+use crate::namespace::Slot;
 use crate::types::Attr;
 use std::sync::Arc;
 use tokio::time::Instant;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, SegmentId, v1};
 
 /// Pieces in one commit.
 const MAX_PIECES: usize = 4096;
 
 impl File {
-    /// Everything written so far is durable and visible, or the failure is answered and noted.
-    /// Goes on if its caller does not wait.
-    pub async fn flush(self: &Arc<Self>) -> Result<()> {
-        let file = self.clone();
-        to_the_end(async move {
-            let _order = file.order.lock().await;
-            let mut seen = file.failures();
-            file.flush_in_order().await;
-            file.failure_since(&mut seen)
-        })
-        .await
-    }
-
-    /// Commits what is durable by now, unless someone else is committing.
-    pub async fn commit_durable(self: &Arc<Self>) {
-        let Ok(_order) = self.order.try_lock() else { return };
-        while matches!(self.commit(BufferNo::MAX).await, Outcome::Committed) {}
-    }
-
-    /// [`Self::flush`] in the background, unless someone flushes or commits already. A failure is
-    /// noted.
-    pub fn flush_behind(self: &Arc<Self>) {
-        let file = self.clone();
-        tokio::spawn(async move {
-            let Ok(_order) = file.order.try_lock() else { return };
-            file.flush_in_order().await;
-        });
-    }
-
     /// [`Self::commit_durable`] in the background.
     pub fn commit_behind(self: &Arc<Self>) {
         let file = self.clone();
         tokio::spawn(async move { file.commit_durable().await });
     }
 
-    /// Commits what was written so far. What is not committed when this ends is noted as a failure.
-    pub(super) async fn flush_in_order(self: &Arc<Self>) {
+    /// Closes all that is written. Answers what is to be launched.
+    pub(super) fn close_all(&self, state: &mut State) -> Vec<BufferNo> {
+        let (limit, inline) = (u64::from(state.layout.inline_limit), state.attr.inline_bytes);
+        let whole = state.dirty.covers(state.attr.size);
+        let fits = |bytes: u64| bytes <= limit && (whole || inline + bytes <= limit);
+        state.dirty.close_all(fits, state.layout.segment_len)
+    }
+
+    /// Commits what was written so far, in its place in the log if it has one. What is not
+    /// committed when this ends is noted as a failure, unless the session of the place is over:
+    /// then it stays. The caller holds `order`, and has waited for the log before if it has no
+    /// place.
+    pub(super) async fn flush_in_order(self: &Arc<Self>, slot: Option<&Slot>) {
         let (launched, below, failures) = {
             let state = &mut *self.state.lock();
-            let (limit, inline) = (u64::from(state.layout.inline_limit), state.attr.inline_bytes);
-            let whole = state.dirty.covers(state.attr.size);
-            let fits = |bytes: u64| bytes <= limit && (whole || inline + bytes <= limit);
-            let launched = state.dirty.close_all(fits, state.layout.segment_len);
-            (launched, state.dirty.next(), state.failures)
+            (self.close_all(state), state.dirty.next(), state.failures)
         };
         self.launch(launched);
         let deadline = self.context.requests.deadline();
         loop {
             self.landed(below).await;
-            match self.commit(below).await {
+            match self.commit(below, slot).await {
+                Outcome::Later => return,
                 Outcome::Committed => {}
                 // Each time because a session died or a placement group was dropped.
                 Outcome::Again(_) if Instant::now() < deadline => {}
@@ -108,15 +88,15 @@ impl File {
     }
 
     /// One commit of what is durable of the buffers below `below`. The caller holds `order`.
-    async fn commit(self: &Arc<Self>, below: BufferNo) -> Outcome {
-        let mut outcome = self.try_commit(below).await;
+    pub(super) async fn commit(self: &Arc<Self>, below: BufferNo, slot: Option<&Slot>) -> Outcome {
+        let mut outcome = self.try_commit(below, slot).await;
         if let Outcome::Again(buffers) = &mut outcome {
             self.launch(std::mem::take(buffers));
         }
         outcome
     }
 
-    async fn try_commit(self: &Arc<Self>, below: BufferNo) -> Outcome {
+    async fn try_commit(self: &Arc<Self>, below: BufferNo, slot: Option<&Slot>) -> Outcome {
         let session = self.context.sessions.current();
         let (batch, append, waiting, expect_version, moved) = {
             let mut state = self.state.lock();
@@ -137,12 +117,10 @@ impl File {
         for segment in &batch.dead {
             self.context.segments.discard(segment.clone());
         }
-        let creates = &self.context.creates;
         let first = match batch.pieces.first() {
             Some(piece) => piece.range.start,
             // The data that they waited for was given up, or they are of a new file.
             None if waiting.is_more() => 0,
-            None if creates.has(self.ino) => return self.make_empty().await,
             None => return Outcome::Empty,
         };
         let locks = &self.context.locks;
@@ -153,25 +131,25 @@ impl File {
         if batch.segments.iter().any(|s| s.id.session != session.id) {
             return self.write_again(&batch.buffers);
         }
-        if creates.has(self.ino) {
-            let op = commit_op(self.ino, &batch, false, 0, &waiting);
-            match creates.make_with(op, session.id).await {
-                Some(Ok(Some(attr))) => return self.committed(batch, attr, None),
-                Some(Ok(None)) => {
-                    let what = "a file was made without attributes";
-                    return self.give_up(&batch, Error::new(ErrorKind::Protocol, what), true);
-                }
-                Some(Err(f)) => {
-                    return self.refused(batch, false, session.id, f.error, f.ambiguous).await;
-                }
-                None => {}
+        if let Some(slot) = slot {
+            if expect_version.is_some() || moved || slot.session != session.id {
+                return Outcome::Later;
             }
+            // Nobody else writes: where the file ends is known.
+            let op = commit_op(self.ino, &batch, false, 0, &waiting);
+            return match slot.commit(op).await {
+                Ok(attr) => self.committed(batch, attr, None),
+                // Appended once more, it could be there twice.
+                Err(f) if append && f.ambiguous => self.give_up(&batch, f.error, true),
+                Err(f) if f.error.kind == ErrorKind::SessionExpired => Outcome::Later,
+                Err(f) => self.refused(batch, false, session.id, f.error, f.ambiguous).await,
+            };
         }
         let base = if append { first } else { 0 };
         let mut op = commit_op(self.ino, &batch, append, base, &waiting);
         op.expect_version = expect_version;
         let requests = &self.context.requests;
-        match requests.change_in(&session, Op::CommitExtents(op), requests.deadline()).await {
+        match requests.commit_in_order(&session, Op::CommitExtents(op), requests.deadline()).await {
             Ok(Reply::CommitExtents(v1::CommitExtentsReply { attr: Some(attr), base: landed })) => {
                 match Attr::try_from(attr) {
                     Ok(attr) => self.committed(batch, attr, append.then_some((base, landed))),

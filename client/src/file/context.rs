@@ -4,14 +4,16 @@ use crate::budget::Budget;
 use crate::cache::{Leases, Pages};
 use crate::locks::Locks;
 use crate::meta::Sessions;
-use crate::namespace::{Opens, Publisher, Requests};
+use crate::namespace::{ChangeLog, Opens, Requests};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use weft_segments::Segments;
 
 pub(crate) struct Context {
     pub requests: Arc<Requests>,
-    pub creates: Arc<Publisher>,
+    pub log: Arc<ChangeLog>,
+    /// Closes wait until what was written is committed.
+    pub close_sync: bool,
     pub opens: Arc<Opens>,
     pub locks: Arc<Locks>,
     pub sessions: Arc<Sessions>,
@@ -25,4 +27,11 @@ pub(crate) struct Context {
     pub read_ahead_bytes: u64,
     /// The wall clock: nanoseconds since 1970.
     pub clock: fn() -> i64,
+}
+
+impl Context {
+    /// Whether what is written may not find room: who writes has to wait, to hear of that.
+    pub fn is_short_of_room(&self) -> bool {
+        self.log.is_low_on_room() || self.segments.map().current().has_full_targets
+    }
 }

@@ -110,12 +110,13 @@ impl File {
         to_off: u64,
         len: u64,
     ) -> Result<u64> {
+        self.context.log.settle_all().await?;
         let _order = self.order.lock().await;
         let mut seen = self.failures();
-        self.flush_in_order().await;
+        self.flush_in_order(None).await;
         self.failure_since(&mut seen)?;
         let op = v1::CopyRangeOp { from: from.0, from_off, to: self.ino.0, to_off, len };
-        let reply = self.context.requests.change(Op::CopyRange(op)).await?;
+        let reply = self.context.requests.change_in_order(Op::CopyRange(op)).await?;
         let Reply::CopyRange(v1::CopyRangeReply { attr: Some(attr), copied }) = reply else {
             return Err(unexpected("a copy"));
         };

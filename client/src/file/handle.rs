@@ -62,6 +62,11 @@ impl Handle {
         self.file.failure_since(&mut self.told.lock().clone())
     }
 
+    /// Failures of the file that it was told.
+    pub(super) fn told(&self) -> u64 {
+        *self.told.lock()
+    }
+
     /// Whether it was told of all failures.
     pub(super) fn was_told(&self) -> bool {
         *self.told.lock() == self.file.failures()
@@ -91,7 +96,7 @@ impl Handle {
     /// Whether its close has nothing to wait for. What is written through others is theirs to wait
     /// for.
     pub fn is_closed(&self) -> bool {
-        self.file.is_closed() || !(self.may_write() || self.file.is_new())
+        !(self.may_write() || self.file.is_new()) || self.file.is_closed()
     }
 
     /// Its descriptor is in use: the cache above is through with its open.

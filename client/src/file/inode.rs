@@ -8,12 +8,13 @@ use super::above::Above;
 use super::buffer::BufferNo;
 use super::context::Context;
 use super::state::{State, Under};
+use super::waiting::Waiting;
 use crate::cache::Right;
 use crate::types::Attr;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::time::Instant;
 use weft_proto::{InodeId, Layout, Result, SessionId, v1};
 
@@ -27,6 +28,8 @@ pub(crate) struct File {
     pub above: Above,
     /// Until then no lease to write is asked for: it was refused.
     pub(super) refused_until: Mutex<Option<Instant>>,
+    /// Somebody waits to commit behind what is in the log.
+    pub(super) comes_behind: AtomicBool,
     /// Handles that are open for writing.
     pub(super) writers: AtomicUsize,
 }
@@ -40,6 +43,7 @@ impl File {
             order: tokio::sync::Mutex::default(),
             above: Above::default(),
             refused_until: Mutex::default(),
+            comes_behind: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
         }
     }
@@ -137,6 +141,21 @@ impl File {
         self.is_new() || self.state.lock().is_dirty()
     }
 
+    /// Whether something was written that is not committed.
+    pub fn has_unwritten(&self) -> bool {
+        self.state.lock().is_dirty()
+    }
+
+    /// Nobody wants what was written.
+    pub fn abandon(&self) {
+        let mut state = self.state.lock();
+        state.dirty.cut(0..u64::MAX);
+        let dead = state.dirty.batch(BufferNo::MAX, usize::MAX).dead;
+        state.waiting = Waiting::default();
+        drop(state);
+        dead.into_iter().for_each(|segment| self.context.segments.discard(segment));
+    }
+
     /// Whether a handle is open for writing.
     pub fn has_writers(&self) -> bool {
         self.writers.load(Ordering::Acquire) > 0
@@ -144,13 +163,17 @@ impl File {
 
     /// Whether the metadata group has not heard of the file, or its handles of its failure.
     pub fn is_new(&self) -> bool {
-        self.context.creates.has(self.ino)
+        self.context.log.has(self.ino)
     }
 
-    /// Whether a close has nothing to wait for. That an empty file was made, the group is told
-    /// behind it.
-    pub fn is_closed(&self) -> bool {
-        !self.state.lock().is_dirty() && self.context.creates.closed(self.ino)
+    /// Whether a close has nothing to wait for: what was written is in the log by now, unless
+    /// closes are to wait.
+    pub fn is_closed(self: &Arc<Self>) -> bool {
+        self.note_not_made();
+        match self.context.close_sync {
+            true => !self.is_dirty(),
+            false => self.defer(),
+        }
     }
 
     /// Whether something waits that was kept under a right to write. Without that right, it would
@@ -173,10 +196,11 @@ impl File {
         self.state.lock().dirty.is_flying(BufferNo::MAX)
     }
 
-    /// When the oldest was made or written that is not committed.
+    /// When the oldest was written that is not committed.
     pub fn oldest(&self) -> Option<Instant> {
-        let made = self.context.creates.made_at(self.ino);
-        made.or_else(|| self.state.lock().dirty.oldest())
+        let state = self.state.lock();
+        let written = state.dirty.oldest();
+        written.into_iter().chain(state.waiting.since).min()
     }
 
     /// What is cached above of `range` is good no more. Does not wait until it is gone: who asks

@@ -67,7 +67,7 @@ impl File {
     /// else is seen.
     pub async fn settle(self: &Arc<Self>) {
         if self.context.leases.mode(self.ino).is_none() && self.is_dirty() {
-            let _ = self.flush().await;
+            let _ = self.write_back().await;
         }
     }
 
@@ -76,7 +76,7 @@ impl File {
     async fn settle_doubt(self: &Arc<Self>) -> Result<()> {
         while self.is_in_doubt() {
             // What was dropped is no matter of who reads.
-            if let Err(error) = self.flush().await
+            if let Err(error) = self.write_back().await
                 && self.is_in_doubt()
             {
                 return Err(error);

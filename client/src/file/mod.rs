@@ -13,6 +13,7 @@ mod commit;
 mod committed;
 mod context;
 mod copy;
+mod defer;
 mod directories;
 mod dirty;
 mod extents;

@@ -6,7 +6,6 @@ use crate::cache::Mode;
 use crate::meta::unexpected;
 use crate::types::{Attr, HandleId, OpenFlags, SetAttr};
 use std::sync::Arc;
-use weft_proto::v1::make_files_op;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Result, v1};
@@ -41,10 +40,11 @@ impl Files {
 
     /// Makes a file and opens it, if a lease allows to do that without asking: `file` but for its
     /// number.
-    pub fn make(&self, file: make_files_op::File, flags: OpenFlags) -> Option<Result<Entered>> {
-        let opens = &self.context.opens;
+    pub fn make(&self, file: v1::MakeOp, flags: OpenFlags) -> Option<Result<Entered>> {
+        let (opens, now) = (&self.context.opens, (self.context.clock)());
         let mut begun = (InodeId(0), 0);
-        let reply = self.context.creates.make(file, |ino| begun = (ino, opens.begin(ino)))?;
+        let mut open = |ino| begun = (ino, opens.begin(ino));
+        let reply = self.context.log.make(file, now, Some(&mut open))?;
         let (ino, number) = begun;
         Some(self.enter(&reply, number, flags).inspect_err(|_| opens.end(ino)))
     }

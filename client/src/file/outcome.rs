@@ -24,22 +24,13 @@ pub(super) enum Outcome {
     Committed,
     /// These have to be sent again, as they are marked already.
     Again(Vec<BufferNo>),
+    /// Not in this place in the log: it stays for whoever commits it next.
+    Later,
     /// Nothing more can be done now; the failure is noted.
     Failed,
 }
 
 impl File {
-    /// The group is told of a new file that nothing was written to yet.
-    pub(super) async fn make_empty(&self) -> Outcome {
-        let creates = &self.context.creates;
-        let Err(error) = creates.settle(&[self.ino]).await else { return Outcome::Empty };
-        warn!(ino = %self.ino, %error, "a new file is not made; whoever has it open will be told");
-        self.state.lock().fail(error);
-        // Unless it is tried again.
-        creates.forget_failed(self.ino);
-        Outcome::Failed
-    }
-
     pub(super) fn committed(
         &self,
         batch: Batch,
@@ -155,7 +146,6 @@ impl File {
         state.fail(error);
         drop(state);
         self.forget_behind(ALL);
-        self.context.creates.forget_failed(self.ino);
         // Who says that they were committed before may be right: then they are seen.
         if !ambiguous && kind != ErrorKind::Invalid {
             batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));

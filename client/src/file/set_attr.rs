@@ -2,14 +2,16 @@
 
 use super::inode::File;
 use crate::meta::unexpected;
-use crate::namespace::Requests;
+use crate::namespace::{ChangeLog, Requests};
 use crate::to_the_end::to_the_end;
 use crate::types::{Attr, SetAttr, SetTime};
 use std::sync::Arc;
+use tokio::sync::MutexGuard;
+use tokio::time::{Instant, timeout_at};
 use weft_proto::mode::mode_after;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, Result, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 impl File {
     /// Changes attributes in order with what was written: a new size cuts what lies beyond, a new
@@ -21,10 +23,18 @@ impl File {
     }
 
     async fn set_attr_in_order(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
-        let _order = self.order.lock().await;
-        if let Some(attr) = self.keep(&change) {
+        let kept = {
+            let _order = self.in_order().await?;
+            self.keep(&change)
+        };
+        if let Some(attr) = kept {
+            if !self.defer() {
+                self.write_back().await?;
+            }
             return Ok(attr);
         }
+        self.context.log.settle_all().await?;
+        let _order = self.in_order().await?;
         let (append, more) = {
             let state = self.state.lock();
             (state.dirty.append, state.waiting.is_more())
@@ -32,10 +42,11 @@ impl File {
         let mut seen = self.failures();
         let timed = change.mtime.is_some() || change.atime.is_some();
         if timed || more || (append && change.size.is_some()) {
-            self.flush_in_order().await;
+            self.flush_in_order(None).await;
         }
         self.failure_since(&mut seen)?;
-        let attr = set_attr(&self.context.requests, self.ino, change).await?;
+        let op = Op::SetAttr(set_attr_op(self.ino, change));
+        let attr = attr_of(self.context.requests.change_in_order(op).await?)?;
         let mut state = self.state.lock();
         if let Some(size) = change.size {
             state.dirty.cut(size..u64::MAX);
@@ -48,22 +59,27 @@ impl File {
         Ok(state.view())
     }
 
-    /// Changes attributes here, for the commit of data that waits under a lease to write, or of a
-    /// new file. `None`, with nothing changed, where there is none, and where only the group can
-    /// say what the change does.
+    async fn in_order(&self) -> Result<MutexGuard<'_, ()>> {
+        let order = timeout_at(self.context.requests.deadline(), self.order.lock()).await;
+        order.map_err(|_| {
+            let what = "what was written before is not committed yet";
+            Error::new(ErrorKind::TimedOut, what)
+        })
+    }
+
+    /// Changes attributes here, under a lease to write, for the next commit. `None`, with nothing
+    /// changed, where there is none, and where only the group can say what the change does.
     fn keep(&self, change: &SetAttr) -> Option<Attr> {
-        let is_new = self.context.creates.has(self.ino);
         let state = &mut *self.state.lock();
         let owner = [change.uid, change.gid];
         let simple = change.size.is_none() && !owner.contains(&Some(u32::MAX));
         // A mode changes the list, and an owner nothing of it; who has a list is rare.
         let listed = state.attr.acls && (change.mode.is_some() || owner != [None, None]);
-        let is_more = change.mode.is_some() || owner != [None, None] || change.atime.is_some();
-        let waits = (!state.dirty.is_empty() || is_new && is_more) && !state.dirty.append;
+        let nothing = *change == SetAttr::default();
         // As in `put_in`: nothing that is kept is missed by a recall.
         let right = self.context.leases.right_to_write(self.ino);
         let alike = !state.is_dirty() || state.buffered_under.right == right;
-        if !simple || listed || !waits || right.is_none() || !alike {
+        if !simple || listed || nothing || state.dirty.append || right.is_none() || !alike {
             return None;
         }
         state.keeps_under(self.context.sessions.current().id, right);
@@ -82,18 +98,36 @@ impl File {
         waiting.gid = change.gid.or(waiting.gid);
         waiting.atime_ns = change.atime.map(time).or(waiting.atime_ns);
         waiting.mtime_ns = change.mtime.map(time).or(waiting.mtime_ns);
+        waiting.timed |= change.mtime.is_some();
+        waiting.since.get_or_insert_with(Instant::now);
         waiting.changed_ns = waiting.changed_ns.max(Some(now));
         Some(state.view())
     }
 }
 
-/// Asks the metadata group to change attributes.
-pub(crate) async fn set_attr(requests: &Requests, ino: InodeId, change: SetAttr) -> Result<Attr> {
+/// Changes attributes of what is not open here, except where only its file can.
+pub(crate) async fn set_attr(
+    requests: &Requests,
+    log: &ChangeLog,
+    ino: InodeId,
+    change: SetAttr,
+    now: i64,
+) -> Result<Attr> {
+    let op = set_attr_op(ino, change);
+    if change != SetAttr::default()
+        && let Some(attr) = log.set_attr(op, now)
+    {
+        return Ok(attr);
+    }
+    attr_of(requests.change(Op::SetAttr(op)).await?)
+}
+
+fn set_attr_op(ino: InodeId, change: SetAttr) -> v1::SetAttrOp {
     let at = |t: Option<SetTime>| match t {
         Some(SetTime::At(ns)) => Some(ns),
         _ => None,
     };
-    let op = v1::SetAttrOp {
+    v1::SetAttrOp {
         ino: ino.0,
         mode: change.mode,
         uid: change.uid,
@@ -103,8 +137,11 @@ pub(crate) async fn set_attr(requests: &Requests, ino: InodeId, change: SetAttr)
         mtime_ns: at(change.mtime),
         atime_now: change.atime == Some(SetTime::Now),
         mtime_now: change.mtime == Some(SetTime::Now),
-    };
-    match requests.change(Op::SetAttr(op)).await? {
+    }
+}
+
+fn attr_of(reply: Reply) -> Result<Attr> {
+    match reply {
         Reply::Attr(attr) => attr.try_into(),
         _ => Err(unexpected("setting attributes")),
     }

@@ -21,6 +21,8 @@ pub(super) struct State {
     /// largest number.
     pub lapsed_at: u64,
     pub past: Past,
+    /// The last place in the log that was taken for the content.
+    pub place: Option<u64>,
     /// Failures so far, and the last.
     pub failures: u64,
     pub failure: Option<Error>,
@@ -48,6 +50,7 @@ impl State {
             buffered_under: Under::default(),
             lapsed_at: u64::MAX,
             past: Past::default(),
+            place: None,
             failures: 0,
             failure: None,
         }

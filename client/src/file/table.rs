@@ -25,7 +25,10 @@ pub(crate) type Entered = (HandleId, Attr, bool);
 
 struct InUse {
     file: Arc<File>,
+    /// Without any, it is here until what was written is committed.
     handles: u32,
+    /// Failures when the last of them was gone.
+    told: u64,
 }
 
 pub(crate) struct Files {
@@ -82,19 +85,28 @@ impl Files {
         flags: OpenFlags,
     ) -> Result<Entered> {
         let (attr, layout) = attr_and_layout(reply)?;
+        let mut missed = Ok(());
         let file = {
             let mut table = self.table.lock();
             let entry = table.entry(attr.ino).or_insert_with(|| InUse {
                 file: Arc::new(File::new(self.context.clone(), attr, layout)),
                 handles: 0,
+                told: 0,
             });
+            if entry.handles == 0 {
+                // Nobody could be told since the last was gone.
+                missed = entry.file.failure_since(&mut entry.told);
+            }
             entry.handles += 1;
             entry.file.clone()
         };
+        if let Err(error) = missed {
+            self.context.log.lose(attr.ino, &error);
+        }
         let view = match file.opened(attr, layout, reply.extents.clone()) {
             Ok(view) => view,
             Err(error) => {
-                self.leave(attr.ino);
+                self.leave(attr.ino, file.failures());
                 return Err(error);
             }
         };
@@ -110,7 +122,7 @@ impl Files {
     /// A file that was open with so many handles in another process.
     pub(super) fn adopt_file(&self, file: Arc<File>, handles: usize) {
         if let Ok(handles @ 1..) = u32::try_from(handles) {
-            self.table.lock().insert(file.ino, InUse { file, handles });
+            self.table.lock().insert(file.ino, InUse { file, handles, told: 0 });
         }
     }
 
@@ -124,6 +136,12 @@ impl Files {
             true => handle.failure(),
             false => handle.flush().await,
         };
+        if let Err(error) = &result
+            && !handle.file.has_unwritten()
+        {
+            // A close was answered before it, and it is not tried again.
+            self.context.log.lose(handle.file.ino, error);
+        }
         self.forget(id);
         result
     }
@@ -143,7 +161,7 @@ impl Files {
     pub(super) fn forget(&self, id: HandleId) {
         let handle = self.handles.write().remove(&id);
         if let Some(handle) = handle {
-            self.leave(handle.file.ino);
+            self.leave(handle.file.ino, handle.told());
             self.ended(&handle);
         }
     }
@@ -157,32 +175,74 @@ impl Files {
     }
 
     /// One handle less.
-    fn leave(&self, ino: InodeId) {
+    fn leave(&self, ino: InodeId, told: u64) {
         let mut table = self.table.lock();
         let Some(entry) = table.get_mut(&ino) else { return };
         entry.handles -= 1;
-        if entry.handles == 0 {
+        entry.told = told;
+        let missed = entry.file.failures() != told;
+        if entry.handles == 0 && !entry.file.has_unwritten() && !missed {
             table.remove(&ino);
-            self.context.creates.left(ino);
+            self.context.log.left(ino);
+        }
+    }
+
+    /// Forgets files without handles of which everything is committed, or given up: that is told to
+    /// who syncs.
+    pub fn sweep(&self) {
+        let mut gone = Vec::new();
+        self.table.lock().retain(|ino, entry| {
+            entry.file.note_not_made();
+            let stays = entry.handles > 0 || entry.file.has_unwritten();
+            if !stays {
+                gone.push((*ino, entry.file.failure_since(&mut entry.told)));
+            }
+            stays
+        });
+        for (ino, failed) in gone {
+            if let Err(error) = failed {
+                self.context.log.lose(ino, &error);
+            }
+            self.context.log.left(ino);
+        }
+    }
+
+    /// The group has never heard of this file, and never will.
+    pub fn never_was(&self, ino: InodeId) {
+        let mut table = self.table.lock();
+        if let Some(entry) = table.get(&ino).filter(|entry| entry.handles == 0) {
+            entry.file.abandon();
+            table.remove(&ino);
         }
     }
 
     /// [`Self::commit_all`]; answers the first failure, also of files that were made and closed.
     pub async fn flush_all(&self) -> Result<()> {
-        self.commit_all().await?;
-        self.context.creates.take_lost(None)
+        let committed = self.commit_all().await;
+        self.sweep();
+        committed.and(self.context.log.take_lost(None))
     }
 
     /// Commits everything of all files, many at a time. Answers the first failure.
     pub async fn commit_all(&self) -> Result<()> {
+        // Together, as far as they can be.
         let dirty = self.all().into_iter().filter(|file| file.is_dirty());
-        let flushes = stream::iter(dirty.map(|file| async move { file.flush().await }));
-        let mut flushes = flushes.buffer_unordered(MAX_FLUSHES);
+        let dirty: Vec<_> = dirty.map(|file| (file.failures(), file)).collect();
+        for (_, file) in &dirty {
+            file.defer();
+        }
+        let settled = self.context.log.settle_all().await;
+        let flushes = dirty.into_iter().map(|(mut seen, file)| async move {
+            match file.is_dirty() && file.failures() == seen {
+                true => file.flush().await,
+                false => file.failure_since(&mut seen),
+            }
+        });
+        let mut flushes = stream::iter(flushes).buffer_unordered(MAX_FLUSHES);
         let mut first = Ok(());
         while let Some(flushed) = flushes.next().await {
             first = first.and(flushed);
         }
-        // And files that were made and closed.
-        first.and(self.context.creates.settle_all().await)
+        first.and(settled)
     }
 }

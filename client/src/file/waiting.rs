@@ -1,6 +1,7 @@
 //! Attributes of a file that wait for a commit.
 
 use crate::types::Attr;
+use tokio::time::Instant;
 use weft_proto::mode::mode_after;
 use weft_proto::{InodeId, v1};
 
@@ -16,6 +17,10 @@ pub(super) struct Waiting {
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub atime_ns: Option<i64>,
+    /// The time of the newest write was set, and not by a write.
+    pub timed: bool,
+    /// When the first of what writes do not change was.
+    pub since: Option<Instant>,
 }
 
 impl Waiting {
@@ -26,7 +31,8 @@ impl Waiting {
 
     /// Whether there is more than what writes change.
     pub fn is_more(&self) -> bool {
-        [self.mode, self.uid, self.gid].iter().any(Option::is_some) || self.atime_ns.is_some()
+        let owned = [self.mode, self.uid, self.gid].iter().any(Option::is_some);
+        owned || self.atime_ns.is_some() || self.timed
     }
 
     /// `attr` as the commit will make it.

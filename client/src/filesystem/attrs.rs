@@ -51,7 +51,12 @@ impl Filesystem {
         }
         match self.inner.files.get(ino) {
             Some(file) => file.set_attr(change).await,
-            None => file::set_attr(&self.inner.requests, ino, change).await,
+            None => {
+                let inner = &self.inner;
+                let now = (inner.options.clock)();
+                let attr = file::set_attr(&inner.requests, &inner.log, ino, change, now).await?;
+                Ok(inner.files.view(attr))
+            }
         }
     }
 

@@ -63,7 +63,9 @@ impl Filesystem {
     /// today: one commit carries both.
     pub async fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
         let _ = data_only;
-        self.inner.files.handle(handle)?.flush().await
+        let handle = self.inner.files.handle(handle)?;
+        // What was closed before, and nobody was told of, too.
+        handle.flush().await.and(self.inner.log.take_lost(Some(handle.file.ino)))
     }
 
     /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least

@@ -28,7 +28,9 @@ impl Filesystem {
             return Err(unexpected("reading a directory"));
         };
         let entries = page.entries.into_iter().map(|entry| {
-            let attr = entry.attr.map(Attr::try_from).transpose()?;
+            // What was done to it here may not be told yet.
+            let told = !self.inner.log.is_unpublished(InodeId(entry.ino));
+            let attr = entry.attr.filter(|_| told).map(Attr::try_from).transpose()?;
             Ok(DirEntry {
                 kind: FileKind::from_wire(entry.kind())?,
                 name: entry.name,

@@ -131,8 +131,8 @@ impl Filesystem {
     /// mount is durable. Answers, once, why a file that was made in it and closed since could not
     /// be made.
     pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
-        self.inner.creates.settle(&[ino]).await?;
-        self.inner.creates.take_lost(Some(ino))
+        self.inner.log.settle_all().await?;
+        self.inner.log.take_lost(Some(ino))
     }
 
     /// What is cached above of the content of an inode is good no more: what changes it was

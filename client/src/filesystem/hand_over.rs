@@ -90,8 +90,9 @@ impl Filesystem {
         if sessions.is_over(session.id) || inner.opens.owes_declaration() {
             return Err("the cluster has declared this mount dead".into());
         }
+        inner.files.sweep();
         let (lost, last_lost) =
-            inner.creates.at_rest().ok_or("a new file is not known to the cluster")?;
+            inner.log.at_rest().ok_or("a new file is not known to the cluster")?;
         let last_open =
             inner.opens.at_rest(inner.files.handles_open()).ok_or("a file is being closed")?;
         let (last_ticket, locks) = inner.locks.at_rest().ok_or("a lock is being changed")?;
@@ -128,7 +129,7 @@ impl Filesystem {
         inner.start();
         // What the tasks that were ended had begun.
         inner.group.leases.resume();
-        inner.creates.wake();
+        inner.log.wake();
         if inner.group.leases.live() {
             inner.files.revive();
         }

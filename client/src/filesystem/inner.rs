@@ -6,7 +6,7 @@ use crate::cache::{AccessTimes, Pages};
 use crate::file::{Context, Files};
 use crate::locks::Locks;
 use crate::meta::Group;
-use crate::namespace::{Opens, Publisher, Requests};
+use crate::namespace::{ChangeLog, Opens, Requests};
 use crate::tasks::atime::AtimePublisher;
 use crate::tasks::keep_alive::KeepAlive;
 use crate::tasks::{Releaser, Supervisor, lapse, publish, recalls, surplus, write_back};
@@ -23,7 +23,7 @@ pub(super) struct Inner {
     pub options: Options,
     pub group: Arc<Group>,
     pub requests: Arc<Requests>,
-    pub creates: Arc<Publisher>,
+    pub log: Arc<ChangeLog>,
     pub opens: Arc<Opens>,
     pub locks: Arc<Locks>,
     pub pages: Arc<Pages>,
@@ -57,15 +57,16 @@ impl Inner {
         rng: Arc<Rng>,
     ) -> Self {
         let (sessions, leases) = (group.sessions.clone(), group.leases.clone());
-        let creates = Arc::new(Publisher::new(group.clone()));
-        let requests = Arc::new(Requests::new(group.clone(), creates.clone()));
+        let log = Arc::new(ChangeLog::new(group.clone()));
+        let requests = Arc::new(Requests::new(group.clone(), log.clone()));
         let opens = Arc::new(Opens::new(requests.clone(), sessions.clone()));
         let locks = Locks::new(group.clone(), requests.clone(), options.op_deadline);
         let pages: Arc<Pages> = Arc::default();
         let budget = Budget::new(options.write_buffer_bytes, options.op_deadline);
         let context = Context {
             requests: requests.clone(),
-            creates: creates.clone(),
+            log: log.clone(),
+            close_sync: options.close_sync,
             opens: opens.clone(),
             locks: locks.clone(),
             sessions,
@@ -90,7 +91,7 @@ impl Inner {
             options,
             group,
             requests,
-            creates,
+            log,
             opens,
             locks,
             pages,
@@ -136,7 +137,7 @@ impl Inner {
         let files = || Arc::downgrade(&self.files);
         let keep_alive = KeepAlive {
             group: self.group.clone(),
-            creates: self.creates.clone(),
+            log: self.log.clone(),
             opens: self.opens.clone(),
             locks: self.locks.clone(),
             files: files(),
@@ -146,7 +147,7 @@ impl Inner {
         };
         let releaser = Arc::new(Releaser {
             requests: self.requests.clone(),
-            creates: self.creates.clone(),
+            log: self.log.clone(),
             opens: self.opens.clone(),
             locks: self.locks.clone(),
             sessions: self.group.sessions.clone(),
@@ -155,7 +156,7 @@ impl Inner {
         let (budget, flush_age) = (self.budget.clone(), self.options.flush_age);
         self.supervisor.run(keep_alive.run(ttl));
         self.supervisor.run(write_back::run(budget, flush_age, files()));
-        self.supervisor.run(publish::run(self.creates.clone()));
+        self.supervisor.run(publish::run(self.log.clone()));
         self.supervisor.run(self.atimes.clone().run());
         let (group, supervisor) = (self.group.clone(), self.supervisor.clone());
         self.supervisor.run(recalls::run(group, releaser.clone(), files(), supervisor.clone()));
@@ -166,6 +167,7 @@ impl Inner {
     /// The mount is gone: whoever waits for the cluster ends.
     pub fn end(&self) {
         self.group.sessions.end();
+        self.log.end();
         self.budget.end();
     }
 }

@@ -33,9 +33,12 @@ impl Filesystem {
         match self.inner.requests.ask(Op::Lookup(op)).await? {
             Reply::Missing(_) => Err(Error::new(ErrorKind::NotFound, "no such name")),
             Reply::Attr(attr) | Reply::Open(v1::OpenReply { attr: Some(attr), .. }) => {
-                match self.inner.files.get(InodeId(attr.ino)).filter(|file| file.is_dirty()) {
-                    Some(file) => self.get_attr(file.ino).await,
-                    None => Ok(self.inner.files.view(attr.try_into()?)),
+                let ino = InodeId(attr.ino);
+                let file = self.inner.files.get(ino).filter(|file| file.is_dirty());
+                // What was done to it here may not be told yet, nor known any more.
+                match file.is_some() || self.inner.group.leases.writes(ino) {
+                    true => self.get_attr(ino).await,
+                    false => Ok(self.inner.files.view(attr.try_into()?)),
                 }
             }
             _ => Err(unexpected("a lookup")),

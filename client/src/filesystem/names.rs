@@ -12,6 +12,14 @@ pub(super) fn name_of(name: &[u8]) -> Bytes {
     Bytes::copy_from_slice(name)
 }
 
+/// Longest target of a symbolic link, in bytes: Linux's PATH_MAX less the closing NUL.
+const MAX_TARGET: usize = 4095;
+
+fn made_by(by: Creator) -> v1::MakeOp {
+    let Creator { uid, gid, umask } = by;
+    v1::MakeOp { uid, gid, umask, ..Default::default() }
+}
+
 impl Filesystem {
     /// Makes an inode of any kind but a directory or a symbolic link.
     pub async fn mk_nod(
@@ -25,7 +33,15 @@ impl Filesystem {
     ) -> Result<Attr> {
         let (parent, name) = (parent.0, name_of(name));
         let Creator { uid, gid, umask } = by;
+        let of_kind = kind;
         let kind = kind.to_wire().into();
+        let node = !matches!(of_kind, FileKind::Directory | FileKind::Symlink);
+        let is_device = matches!(of_kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let shown = if is_device { rdev } else { 0 };
+        let of = v1::MakeOp { parent, name: name.clone(), kind, mode, rdev: shown, ..made_by(by) };
+        if node && let Some(made) = self.make_here(of) {
+            return made;
+        }
         let op = v1::MkNodOp { parent, name, kind, mode, uid, gid, rdev, umask };
         self.change_attr(Op::MkNod(op)).await
     }
@@ -39,7 +55,13 @@ impl Filesystem {
         by: Creator,
     ) -> Result<Attr> {
         let Creator { uid, gid, umask } = by;
-        let op = v1::MkDirOp { parent: parent.0, name: name_of(name), mode, uid, gid, umask };
+        let (parent, name) = (parent.0, name_of(name));
+        let kind = v1::FileKind::Directory.into();
+        let of = v1::MakeOp { parent, name: name.clone(), kind, mode, ..made_by(by) };
+        if let Some(made) = self.make_here(of) {
+            return made;
+        }
+        let op = v1::MkDirOp { parent, name, mode, uid, gid, umask };
         self.change_attr(Op::MkDir(op)).await
     }
 
@@ -52,8 +74,15 @@ impl Filesystem {
         by: Creator,
     ) -> Result<Attr> {
         let Creator { uid, gid, .. } = by;
-        let target = name_of(target);
-        let op = v1::SymLinkOp { parent: parent.0, name: name_of(name), target, uid, gid };
+        let (parent, name, target) = (parent.0, name_of(name), name_of(target));
+        if !target.is_empty() && target.len() <= MAX_TARGET && !target.contains(&0) {
+            let (name, target, kind) = (name.clone(), target.clone(), v1::FileKind::Symlink.into());
+            let of = v1::MakeOp { parent, name, kind, target, ..made_by(by) };
+            if let Some(made) = self.make_here(of) {
+                return made;
+            }
+        }
+        let op = v1::SymLinkOp { parent, name, target, uid, gid };
         self.change_attr(Op::SymLink(op)).await
     }
 
@@ -75,16 +104,30 @@ impl Filesystem {
     /// Takes away a name of what is no directory.
     pub async fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = v1::UnlinkOp { parent: parent.0, name: name_of(name) };
+        if let Some(now) = self.now_here()
+            && let Some((ino, never_was)) = self.inner.log.unlink(op.clone(), now, self.is_open())
+        {
+            if never_was {
+                self.inner.files.never_was(ino);
+            }
+            return Ok(());
+        }
         self.change(Op::Unlink(op)).await
     }
 
     /// Removes an empty directory.
     pub async fn rm_dir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = v1::RmDirOp { parent: parent.0, name: name_of(name) };
+        if let Some(now) = self.now_here()
+            && self.inner.log.rm_dir(op.clone(), now, self.is_open()).is_some()
+        {
+            return Ok(());
+        }
         self.change(Op::RmDir(op)).await
     }
 
-    /// Moves a name. `flags` are those of `renameat2(2)`.
+    /// Moves a name. `flags` are those of `renameat2(2)`. What was written to a file through this
+    /// mount before is committed no later.
     pub async fn rename(
         &self,
         parent: InodeId,
@@ -100,7 +143,34 @@ impl Filesystem {
             new_name: name_of(new_name),
             flags,
         };
+        let moved = self.inner.group.leases.child(parent, name);
+        if let Some(file) = moved.and_then(|ino| self.inner.files.get(ino))
+            && !file.defer()
+        {
+            // Its failure is its handles'.
+            let _ = file.write_back().await;
+        }
+        if let Some(now) = self.now_here()
+            && self.inner.log.rename(op.clone(), now).is_some()
+        {
+            return Ok(());
+        }
         self.change(Op::Rename(op)).await
+    }
+
+    /// The time of what is done here without asking, unless each name is to wait for the group.
+    fn now_here(&self) -> Option<i64> {
+        (!self.inner.options.dir_sync).then(|| (self.inner.options.clock)())
+    }
+
+    fn is_open(&self) -> impl Fn(InodeId) -> bool + '_ {
+        |ino| self.inner.opens.is_open(ino)
+    }
+
+    /// Makes what is not opened without asking, if leases allow that.
+    fn make_here(&self, op: v1::MakeOp) -> Option<Result<Attr>> {
+        let made = self.inner.log.make(op, self.now_here()?, None)?.attr?;
+        Some(made.try_into().map(|attr| self.inner.files.view(attr)))
     }
 
     /// A change that answers attributes.

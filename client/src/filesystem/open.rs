@@ -6,7 +6,6 @@ use crate::to_the_end::{handing_over, to_the_end};
 use crate::types::{Creator, HandleId, OpenFlags, Opened};
 use bytes::Bytes;
 use std::sync::Arc;
-use weft_proto::v1::make_files_op::File;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Result, v1};
 
@@ -51,9 +50,9 @@ impl Filesystem {
         let Creator { uid, gid, umask } = by;
         let name = Bytes::copy_from_slice(name);
         let (parent, exclusive) = (parent.0, flags.exclusive);
-        let made_ns = (self.inner.options.clock)();
-        let of = name.clone();
-        let file = File { parent, name: of, mode, uid, gid, umask, made_ns, ..File::default() };
+        let (of, kind) = (name.clone(), v1::FileKind::Regular.into());
+        let file =
+            v1::MakeOp { parent, name: of, kind, mode, uid, gid, umask, ..Default::default() };
         let alone = (!self.inner.options.dir_sync).then(|| self.inner.files.make(file, flags));
         if let Some(made) = alone.flatten() {
             return self.opened(flags, std::future::ready(made)).await;
@@ -114,7 +113,8 @@ impl Filesystem {
     }
 
     /// What `close(2)` does, each time that a process closes the file: everything written to it is
-    /// durable and visible to all, if this handle can write, and the owner of locks of fcntl(2) has
+    /// in the log of this mount, or durable with
+    /// [`Options::close_sync`](crate::Options::close_sync), and the owner of locks of fcntl(2) has
     /// none any more.
     pub async fn close(&self, handle: HandleId, owner: u64) -> Result<()> {
         let (locks, handle) = (self.inner.locks.clone(), self.inner.files.handle(handle)?);

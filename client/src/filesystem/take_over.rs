@@ -56,7 +56,7 @@ impl Successor {
         inner.opens.resume(last_open);
         inner.files.adopt(state.files, state.directories)?;
         inner.locks.adopt(state.last_ticket, state.locks);
-        inner.creates.adopt(state.lost, state.last_lost);
+        inner.log.adopt(state.lost, state.last_lost);
         inner.pages.set_cache(content_cache);
         inner.group.leases.set_name_cache(name_cache);
         // The leader answers, and the session lives.

@@ -6,7 +6,7 @@ use crate::Options;
 use crate::cache::Leases;
 use crate::options::after;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
@@ -59,6 +59,8 @@ pub(crate) struct Group {
     pub leases: Arc<Leases>,
     /// Requests that operations had to make; what keeps the session alive is not counted.
     pub requests: AtomicU64,
+    /// The leader said last that the namespace may not grow.
+    pub low_on_room: AtomicBool,
 }
 
 impl Group {
@@ -72,6 +74,7 @@ impl Group {
             sessions: Arc::default(),
             leases: Arc::default(),
             requests: AtomicU64::new(0),
+            low_on_room: AtomicBool::new(false),
         }
     }
 
@@ -100,6 +103,9 @@ impl Group {
                 Ok(reply) => {
                     self.outage.over("the metadata leader answers again");
                     self.servers.leads(server);
+                    if matches!(request.op, Some(Op::Batch(_) | Op::Renew(_))) {
+                        self.low_on_room.store(reply.low_on_room, Ordering::Relaxed);
+                    }
                     return Ok(Answered { reply, repeated: ambiguous });
                 }
                 Err(error) => error,
@@ -140,7 +146,7 @@ impl Group {
             Some(Op::Renew(_) | Op::Recalls(_) | Op::ReturnLeases(_) | Op::CancelLock(_)) => {
                 Way::Prompt
             }
-            Some(Op::MakeFiles(_) | Op::Close(_)) => Way::Freeing,
+            Some(Op::Batch(_) | Op::Close(_)) => Way::Freeing,
             // Told, or given back.
             Some(Op::SetLock(op)) if op.held || op.lock.as_ref().is_none_or(unlocks) => {
                 Way::Freeing

@@ -1,7 +1,9 @@
 //! What is open on a mount, and the failures that nobody was told, from one process to the next.
 
+use super::entries::Lost;
+use super::log::ChangeLog;
 use super::opens::Opens;
-use super::publisher::Publisher;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_proto::{Error, InodeId, v1};
@@ -45,24 +47,21 @@ impl Opens {
     }
 }
 
-impl Publisher {
-    /// Failures that nobody was told: the last in each directory, and the last anywhere. `None`
-    /// while the group has not heard of a file, or handles of the failure of theirs.
+impl ChangeLog {
+    /// Failures that nobody was told: the last of each file and directory, and the last anywhere.
+    /// `None` while there is something that the group, or a handle, has not heard of.
     pub fn at_rest(&self) -> Option<(Vec<v1::LostFile>, Option<v1::ErrorHead>)> {
-        let table = self.table.lock();
-        let told = |(dir, error): (&InodeId, &Error)| {
-            let error = Some(error.clone().into());
-            v1::LostFile { dir: dir.0, error }
-        };
-        let lost = || table.lost.dirs.iter().map(told).collect();
-        table.files.is_empty().then(|| (lost(), table.lost.last.clone().map(Into::into)))
+        let Lost { of, last } = self.rest()?;
+        let told =
+            |(of, error): (InodeId, Error)| v1::LostFile { dir: of.0, error: Some(error.into()) };
+        Some((of.into_iter().map(told).collect(), last.map(Into::into)))
     }
 
     /// Takes [`Self::at_rest`] over.
     pub fn adopt(&self, lost: Vec<v1::LostFile>, last: Option<v1::ErrorHead>) {
         let mut table = self.table.lock();
-        let dirs = lost.into_iter().filter_map(|of| Some((InodeId(of.dir), of.error?.into())));
-        table.lost.dirs = dirs.collect();
+        let of = lost.into_iter().filter_map(|of| Some((InodeId(of.dir), of.error?.into())));
+        table.lost.of = of.collect();
         table.lost.last = last.map(Into::into);
     }
 }

@@ -1,79 +1,217 @@
-//! Makes files under a lease to write their directory, without asking.
+//! What is done here without asking: each change is made to what is known under the leases, if they
+//! allow it, and put into the log.
 
-use super::pending::{Content, Made, Published, Stage};
-use super::publisher::Publisher;
+use super::entries::{Of, Stage, Table, What};
+use super::log::{ChangeLog, MAX_PENDING};
+use crate::cache::Changed;
+use crate::types::Attr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use tokio::time::Instant;
 use tracing::debug;
-use v1::make_files_op::File;
+use v1::batch_op::{Step, step::Op as Do};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, SessionId, v1};
+use weft_proto::{InodeId, v1};
 
-/// Files that wait; who makes more waits for the group.
-const MAX_PENDING: usize = 1024;
 /// Numbers to ask for, and how few are left when more are asked for.
-const RESERVED_NUMBERS: u32 = 4096;
-pub(super) const MIN_NUMBERS: u64 = 1024;
+const RESERVED_NUMBERS: u32 = 16384;
+pub(super) const MIN_NUMBERS: u64 = 8192;
 
-impl Publisher {
-    /// Makes a file here, if a lease allows that: `file` but for its number. `open` is called with
-    /// that before anybody else can see the file. Answers what an open would.
+impl ChangeLog {
+    /// Makes an inode here, if leases allow that: `op` but for its number. `open` is called with
+    /// that before anybody else can see it, if it is a file that is opened. Answers what an open
+    /// would.
     pub fn make(
         self: &Arc<Self>,
-        mut file: File,
-        open: impl FnOnce(InodeId),
+        mut op: v1::MakeOp,
+        now: i64,
+        open: Option<&mut dyn FnMut(InodeId)>,
     ) -> Option<v1::OpenReply> {
-        let mut table = self.table.lock();
-        let left: u64 = table.numbers.iter().map(|range| range.end - range.start).sum();
-        if left < MIN_NUMBERS
-            && !table.reserving
-            && self.group.leases.may_buffer(InodeId(file.parent))
-        {
-            table.reserving = true;
-            tokio::spawn(self.clone().reserve(table.ended));
-        }
-        let ino = table.next().filter(|_| table.files.len() < MAX_PENDING)?;
-        file.ino = ino.0;
-        // Counted before the lease is looked at: whoever takes that away looks here next.
-        self.count.store(table.files.len() + 1, Ordering::Release);
-        let Some(reply) = self.group.leases.make(&mut file) else {
+        self.want_numbers(InodeId(op.parent));
+        let mut table = self.begin()?;
+        let Some(ino) = table.next().filter(|_| !self.is_low_on_room()) else {
+            self.counted(&table);
+            return None;
+        };
+        op.ino = ino.0;
+        let Some((reply, at_ns)) = self.group.leases.make(&op, now) else {
             self.counted(&table);
             return None;
         };
         table.take();
-        open(ino);
-        let (session, at) = (self.group.sessions.current().id, Instant::now());
-        table.files.insert(ino, Made { file, session, at, stage: Stage::Here, left: false });
-        self.counted(&table);
+        let left = open.is_none();
+        if let Some(open) = open {
+            open(ino);
+        }
+        table.made.insert(ino, Self::made(InodeId(op.parent), left));
+        self.push(&mut table, Step { at_ns, op: Some(Do::Make(op)), ..Step::default() });
         Some(reply)
     }
 
-    async fn reserve(self: Arc<Self>, ended: u64) {
-        let op = Op::ReserveInodes(v1::ReserveInodesOp { count: RESERVED_NUMBERS });
-        let answer = self.group.change(op, self.group.deadline()).await;
+    /// Takes a name from what is no directory, if leases allow that without asking. What the group
+    /// has not heard of, and nobody has open (`is_open`), it never hears of: it is in the second
+    /// part of the answer.
+    pub fn unlink(
+        &self,
+        op: v1::UnlinkOp,
+        now: i64,
+        is_open: impl Fn(InodeId) -> bool,
+    ) -> Option<(InodeId, bool)> {
+        let mut table = self.begin()?;
+        let (leases, dir) = (&self.group.leases, InodeId(op.parent));
+        let Some(Changed { ino, at_ns, nlink, .. }) = leases.unlink(dir, &op.name, now) else {
+            self.counted(&table);
+            return None;
+        };
+        if nlink == 0 && !is_open(ino) && self.never_was(&mut table, ino) {
+            self.touched(&mut table, dir, at_ns);
+            return Some((ino, true));
+        }
+        let op = Some(Do::Unlink(op));
+        self.push(&mut table, Step { at_ns, op, ino: ino.0, replaced: 0 });
+        Some((ino, false))
+    }
+
+    /// Removes an empty directory, if leases allow that without asking.
+    pub fn rm_dir(
+        &self,
+        op: v1::RmDirOp,
+        now: i64,
+        is_open: impl Fn(InodeId) -> bool,
+    ) -> Option<()> {
+        let mut table = self.begin()?;
+        let (leases, dir) = (&self.group.leases, InodeId(op.parent));
+        let Some(Changed { ino, at_ns, .. }) = leases.rm_dir(dir, &op.name, now) else {
+            self.counted(&table);
+            return None;
+        };
+        if !is_open(ino) && self.never_was(&mut table, ino) {
+            self.touched(&mut table, dir, at_ns);
+            return Some(());
+        }
+        let op = Some(Do::RmDir(op));
+        self.push(&mut table, Step { at_ns, op, ino: ino.0, replaced: 0 });
+        Some(())
+    }
+
+    /// Moves what is no directory, if leases allow that without asking.
+    pub fn rename(&self, op: v1::RenameOp, now: i64) -> Option<()> {
+        let mut table = self.begin()?;
+        let Some(Changed { ino, at_ns, replaced, .. }) = self.group.leases.rename(&op, now) else {
+            self.counted(&table);
+            return None;
+        };
+        let (op, replaced) = (Some(Do::Rename(op)), replaced.map_or(0, |ino| ino.0));
+        self.push(&mut table, Step { at_ns, op, ino: ino.0, replaced });
+        Some(())
+    }
+
+    /// Changes attributes but a size, if leases allow that without asking.
+    pub fn set_attr(&self, mut op: v1::SetAttrOp, now: i64) -> Option<Attr> {
+        let mut table = self.begin()?;
+        let Some((attr, at_ns)) = self.group.leases.set_attr(&op, now) else {
+            self.counted(&table);
+            return None;
+        };
+        op.atime_ns = op.atime_now.then_some(at_ns).or(op.atime_ns);
+        op.mtime_ns = op.mtime_now.then_some(at_ns).or(op.mtime_ns);
+        (op.atime_now, op.mtime_now) = (false, false);
+        self.push(&mut table, Step { at_ns, op: Some(Do::SetAttr(op)), ..Step::default() });
+        Some(attr)
+    }
+
+    /// The table, in which something may be pushed. Counted before the leases are looked at:
+    /// whoever takes one away looks here next.
+    fn begin(&self) -> Option<parking_lot::MutexGuard<'_, Table>> {
+        let table = self.table.lock();
+        if table.len() >= MAX_PENDING || !table.batches {
+            return None;
+        }
+        self.expect(&table);
+        Some(table)
+    }
+
+    fn push(&self, table: &mut Table, step: Step) {
+        table.push(What::Step(Box::new(step)), self.group.sessions.current().id);
+        self.pushed(table);
+    }
+
+    /// Takes all entries of something that was made here out of the log, if the group has not heard
+    /// of any and they are about nothing else. Answers whether it did.
+    fn never_was(&self, table: &mut Table, ino: InodeId) -> bool {
+        let Some(made) = table.made.get(&ino) else { return false };
+        let session = self.group.sessions.current().id;
+        let (mut at, mut own) = (Vec::new(), true);
+        for seq in &made.entries {
+            // Others were told, or never were themselves.
+            let Some(found) = table.find(*seq) else { continue };
+            let entry = &table.this[found];
+            own &= !entry.sent && entry.session == session;
+            own &= match &entry.what {
+                What::Content(_, stage) => matches!(stage, Stage::Waiting(_)),
+                What::Step(step) => match &step.op {
+                    Some(Do::Make(op)) => op.ino == ino.0,
+                    Some(Do::SetAttr(_)) => true,
+                    _ => false,
+                },
+            };
+            at.push(found);
+        }
+        if !own || made.failed.is_some() || at.is_empty() {
+            return false;
+        }
+        table.forget_all(ino);
+        for found in at.into_iter().rev() {
+            table.remove(Of::This, found);
+        }
+        table.made.remove(&ino);
+        self.group.leases.never_was(ino);
+        true
+    }
+
+    /// What came and went in a directory leaves its times.
+    fn touched(&self, table: &mut Table, dir: InodeId, at_ns: i64) {
+        let last = table.this.back_mut().filter(|entry| !entry.sent);
+        if let Some(What::Step(step)) = last.map(|entry| &mut entry.what)
+            && let Some(Do::SetAttr(op)) = &mut step.op
+            && *op == touch(dir, op.mtime_ns)
+        {
+            (op.mtime_ns, step.at_ns) = (Some(at_ns), at_ns);
+            return self.counted(table);
+        }
+        let op = Some(Do::SetAttr(touch(dir, Some(at_ns))));
+        self.push(table, Step { at_ns, op, ..Step::default() });
+    }
+
+    /// Asks for numbers where they will be needed. Whether the group knows batches is told with
+    /// them.
+    fn want_numbers(self: &Arc<Self>, dir: InodeId) {
         let mut table = self.table.lock();
-        table.reserving = false;
-        match answer {
-            Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first })) if table.ended == ended => {
-                table.numbers.push_back(first..first.saturating_add(RESERVED_NUMBERS.into()));
-            }
-            Ok(_) => {}
-            Err(error) => debug!(%error, "no numbers for new files; the group makes them"),
+        let left: u64 = table.numbers.iter().map(|range| range.end - range.start).sum();
+        if left < MIN_NUMBERS && !table.reserving && self.group.leases.may_buffer(dir) {
+            table.reserving = true;
+            tokio::spawn(self.clone().reserve(table.ended));
         }
     }
 
-    /// Commits the first content of a file, which was written in this session, with the file
-    /// itself; `None` if the group knows of the file or is being told.
-    pub async fn make_with(
-        self: &Arc<Self>,
-        op: v1::CommitExtentsOp,
-        session: SessionId,
-    ) -> Option<Published> {
-        let ino = InodeId(op.ino);
-        let content = Some(Content(op, session));
-        let answer = self.table.lock().want(ino, content)?;
-        Some(self.told(ino, answer).await)
+    async fn reserve(self: Arc<Self>, ended: u64) {
+        let op = v1::ReserveInodesOp { count: RESERVED_NUMBERS, batches: false };
+        let answer = self.group.change(Op::ReserveInodes(op), self.group.deadline()).await;
+        let mut table = self.table.lock();
+        table.reserving = false;
+        match answer {
+            Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first, batches })) => {
+                table.batches = batches;
+                if table.ended == ended {
+                    table.numbers.push_back(first..first.saturating_add(RESERVED_NUMBERS.into()));
+                }
+            }
+            Ok(_) => {}
+            Err(error) => debug!(%error, "no numbers for what is new; the group makes it"),
+        }
     }
+}
+
+/// The change of a directory's times alone.
+fn touch(dir: InodeId, mtime_ns: Option<i64>) -> v1::SetAttrOp {
+    v1::SetAttrOp { ino: dir.0, mtime_ns, ..Default::default() }
 }

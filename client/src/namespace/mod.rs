@@ -1,18 +1,22 @@
 //! What goes to the metadata group on behalf of operations, in order with what was made and opened
 //! here without asking.
 
+mod batch;
+mod content;
+mod entries;
 mod hand_over;
+mod log;
 mod make;
 mod open_table;
 mod opens;
-mod pending;
 mod publish;
-mod publisher;
 mod requests;
+mod told;
 
+pub(crate) use content::Slot;
+pub(crate) use entries::Of;
+pub(crate) use log::ChangeLog;
 pub(crate) use opens::Opens;
-pub(crate) use pending::Of;
-pub(crate) use publisher::Publisher;
 pub(crate) use requests::Requests;
 
 #[cfg(test)]

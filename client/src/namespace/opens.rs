@@ -68,6 +68,11 @@ impl Opens {
         }
     }
 
+    /// Whether the inode is open, or about to be.
+    pub fn is_open(&self, ino: InodeId) -> bool {
+        self.table.lock().0.contains_key(&ino)
+    }
+
     /// A number for an open.
     pub fn number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1

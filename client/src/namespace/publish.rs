@@ -1,43 +1,24 @@
-//! Tells the metadata group of the files that were made here: what goes together in one request,
-//! one request at a time for each of [`Of`].
+//! Tells the metadata group of what is in the log: what goes together in one request, one request
+//! at a time for each of [`Of`].
 
-use super::pending::{Answer, Made, Of, Published, Stage, Table, Wanted};
-use super::publisher::Publisher;
-use crate::meta::Failed;
-use crate::to_the_end::to_the_end;
-use crate::types::Attr;
+use super::entries::Of;
+use super::log::{BATCH, ChangeLog, PUBLISH_AGE};
+use crate::meta::{Failed, Session};
+use crate::options::FOR_EVER;
 use std::sync::Arc;
-use tokio::sync::{OwnedMutexGuard, oneshot};
-use tokio::time::{Instant, timeout_at};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
-fn lost() -> Error {
-    let what = "the cluster declared this mount dead while it was told of a new file; whether it \
-                was made is not known: check and repeat it";
-    Error::new(ErrorKind::Io, what)
-}
+/// What is ready waits no longer for the content of files that come behind it.
+const FILL_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// Puts files back that were on their way when whoever told them gave up.
-struct InFlight<'a> {
-    publisher: &'a Publisher,
-    batch: Vec<Wanted>,
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        if !self.batch.is_empty() {
-            let table = &mut *self.publisher.table.lock();
-            self.batch.iter().for_each(|wanted| self.publisher.back(table, wanted.ino));
-            self.publisher.counted(table);
-        }
-    }
-}
-
-impl Publisher {
-    /// Returns when the group knows of these inodes and of what was made in them, or why it does
-    /// not.
+impl ChangeLog {
+    /// Returns when the group knows of all that was done to these inodes, or why it does not.
     pub async fn settle(self: &Arc<Self>, inos: &[InodeId]) -> Result<()> {
         match inos.is_empty() || self.is_empty() {
             true => Ok(()),
@@ -45,7 +26,7 @@ impl Publisher {
         }
     }
 
-    /// [`Self::settle`] for all that was made.
+    /// [`Self::settle`] for all that was done.
     pub async fn settle_all(self: &Arc<Self>) -> Result<()> {
         match self.is_empty() {
             true => Ok(()),
@@ -53,194 +34,165 @@ impl Publisher {
         }
     }
 
-    /// Everything, if `inos` is `None`.
     async fn settle_those(self: &Arc<Self>, inos: Option<&[InodeId]>) -> Result<()> {
         let deadline = self.group.deadline();
-        // More may be made meanwhile.
-        let mut concerned = self.table.lock().concerned(inos)?;
-        while !concerned.is_empty() {
-            let of = {
-                let table = &mut *self.table.lock();
-                concerned.iter().for_each(|ino| drop(table.want(*ino, None)));
-                table.turn_for(&concerned, self.group.sessions.current().id)
-            };
-            // When it is this one's turn, they were told, or are in the queue.
-            let Ok(turn) = timeout_at(deadline, self.turn(of)).await else {
-                let what = "the metadata group has not answered yet what was made here";
-                return Err(Error::new(ErrorKind::TimedOut, what));
-            };
-            if let Err(error) = self.publish_queue(turn, of).await {
-                // In the next session, if there is one and time for it. A file that is refused is
-                // no error here: it is its own handles' failure.
-                let again =
-                    error.kind == ErrorKind::SessionExpired && !self.group.sessions.have_ended();
-                if !again || Instant::now() >= deadline {
-                    return Err(error);
-                }
+        // More may be done meanwhile.
+        let [this, earlier] = self.table.lock().concerned(inos)?;
+        let settle = async {
+            if let Some(last) = this {
+                self.settle_through(Of::This, last).await?;
             }
-            let still = self.table.lock().concerned(inos)?;
-            concerned.retain(|ino| still.contains(ino));
+            // What was of this session may be of an earlier one now.
+            match this.max(earlier) {
+                Some(last) => self.settle_through(Of::Earlier, last).await,
+                None => Ok(()),
+            }
+        };
+        match timeout_at(deadline, settle).await {
+            Ok(Ok(())) if this.max(earlier).is_some() && self.group.sessions.have_ended() => {
+                Err(Error::new(ErrorKind::Unavailable, "the mount has ended"))
+            }
+            Ok(settled) => settled,
+            Err(_) => {
+                let what = "the metadata group has not answered yet what was done here";
+                Err(Error::new(ErrorKind::TimedOut, what))
+            }
+        }
+    }
+
+    /// Tells all up to an entry.
+    async fn settle_through(self: &Arc<Self>, of: Of, last: u64) -> Result<()> {
+        let waits = || {
+            let first = self.table.lock().queue(of).front().map(|entry| entry.seq);
+            first.is_some_and(|first| first <= last)
+        };
+        while waits() {
+            let turn = self.turns[of as usize].clone().lock_owned().await;
+            if !waits() {
+                break;
+            }
+            match self.publish(turn, of).await {
+                // In the next session, if there is one.
+                Err(error)
+                    if error.kind == ErrorKind::SessionExpired
+                        && !self.group.sessions.have_ended() => {}
+                told => told?,
+            }
         }
         Ok(())
     }
 
-    /// Waits until what was wanted is told; tells what is in the queue when it is nobody else's
-    /// turn.
-    pub(super) async fn told(self: &Arc<Self>, ino: InodeId, mut answer: Answer) -> Published {
+    /// Returns when something is to be told that nobody waits for. Only one may wait.
+    pub async fn is_due(&self, of: Of) {
         loop {
-            let session = self.group.sessions.current().id;
-            let of = self.table.lock().turn_for(&[ino], session);
-            let turn = tokio::select! {
-                biased;
-                told = &mut answer => return told.unwrap_or_else(|_| Err(given_up())),
-                turn = self.turn(of) => turn,
+            let at = {
+                let mut table = self.table.lock();
+                let many = table.len() >= BATCH || self.hurry.load(Ordering::Acquire);
+                let first = table.queue(of).front();
+                first.map(|entry| (entry.at + PUBLISH_AGE, many || of == Of::Earlier))
             };
-            match answer.try_recv() {
-                Ok(told) => return told,
-                Err(oneshot::error::TryRecvError::Closed) => return Err(given_up()),
-                Err(oneshot::error::TryRecvError::Empty) => {
-                    drop(self.publish_queue(turn, of).await)
-                }
+            match at {
+                Some((at, many)) if many || at <= Instant::now() => return,
+                Some((at, _)) => tokio::select! {
+                    biased;
+                    () = self.due[of as usize].notified() => {}
+                    () = sleep_until(at) => {}
+                },
+                None => self.due[of as usize].notified().await,
             }
         }
     }
 
-    /// One request for what is in the queue, by whoever has the turn. Answers why the group was not
-    /// told. Others wait for what it is told: it is not the caller's to give up.
-    async fn publish_queue(self: &Arc<Self>, turn: OwnedMutexGuard<()>, of: Of) -> Result<()> {
-        let publisher = self.clone();
-        to_the_end(async move {
+    /// Tells what there is by now.
+    pub async fn publish_behind(self: &Arc<Self>, of: Of) -> Result<()> {
+        if of == Of::This {
+            self.hurry.store(false, Ordering::Release);
+        }
+        let last = self.table.lock().tail();
+        self.settle_through(of, last).await
+    }
+
+    /// One request for what comes first, by whoever has the turn. Others wait for what it is told:
+    /// it goes on whatever the caller does.
+    async fn publish(self: &Arc<Self>, turn: OwnedMutexGuard<()>, of: Of) -> Result<()> {
+        let log = self.clone();
+        let publishing = tokio::spawn(async move {
             let _turn = turn;
-            publisher.publish_batch(of).await
-        })
-        .await
+            log.publish_batch(of).await
+        });
+        let ended = |error| Error::new(ErrorKind::Unavailable, format!("the mount ends: {error}"));
+        publishing.await.map_err(ended)?
     }
 
     async fn publish_batch(self: &Arc<Self>, of: Of) -> Result<()> {
         let session = self.group.sessions.current();
-        let (mut leaving, files) = {
-            let (batch, files) = self.table.lock().batch(session.id, of);
-            if batch.is_empty() {
-                return Ok(());
-            }
-            (InFlight { publisher: self, batch }, files)
+        let has_earlier = {
+            let mut table = self.table.lock();
+            table.part(session.id);
+            !table.earlier.is_empty()
         };
-        let (op, deadline) = (Op::MakeFiles(v1::MakeFilesOp { files }), self.group.deadline());
-        let answer = match self.group.change_in(&session, op, deadline).await {
-            Ok(Reply::MakeFiles(reply)) if reply.files.len() == leaving.batch.len() => {
-                Ok(reply.files)
+        if of == Of::This && has_earlier {
+            self.due[Of::Earlier as usize].notify_one();
+        }
+        if of == Of::This {
+            self.are_filled(&session).await;
+        }
+        let (steps, waiters, owner) = self.table.lock().batch(of, session.id);
+        if steps.is_empty() {
+            // Content goes with the session, and what else there is, is told in the next one.
+            if self.group.sessions.is_over(session.id) {
+                self.group.sessions.replacement(session.id, self.group.deadline()).await?;
             }
+            return Ok(());
+        }
+        let count = steps.len();
+        let op = Op::Batch(v1::BatchOp { steps, session: owner.0 });
+        // What it tells of was answered long ago, and is not given up.
+        let answer = self.group.change_in(&session, op, Instant::now() + FOR_EVER).await;
+        let reply = match answer {
+            Ok(Reply::Batch(reply)) if reply.done.len() <= count => Ok(reply),
             Ok(_) => {
-                let error = Error::new(ErrorKind::Protocol, "the reply to new files is another's");
+                let error = Error::new(ErrorKind::Protocol, "the reply to a batch is another's");
                 Err(Failed { error, ambiguous: true })
             }
-            Err(failed) => {
-                if failed.error.kind == ErrorKind::SessionExpired {
-                    // They are told in the next one.
-                    let _ = self.group.sessions.replacement(session.id, deadline).await;
-                }
-                Err(failed)
-            }
+            Err(failed) => Err(failed),
         };
-        let mut table = self.table.lock();
-        let batch = std::mem::take(&mut leaving.batch);
-        let outcome = match answer {
-            Ok(files) => {
-                for (wanted, made) in batch.into_iter().zip(files) {
-                    self.was_published(&mut table, wanted, made);
-                }
+        let outcome = match reply {
+            Ok(reply) => {
+                self.were_told(of, reply, waiters);
                 Ok(())
             }
-            Err(Failed { mut error, ambiguous }) => {
-                // They may have been made, and be gone again.
-                let over = ambiguous && error.kind == ErrorKind::SessionExpired;
-                let failure = error.clone();
-                if over {
-                    error = lost();
+            Err(failed) => {
+                let error = failed.error.clone();
+                self.were_not_told(of, &failed, waiters);
+                if error.kind == ErrorKind::SessionExpired {
+                    // The rest is told in the next one.
+                    let _ =
+                        self.group.sessions.replacement(session.id, self.group.deadline()).await;
                 }
-                for Wanted { ino, told, .. } in batch {
-                    match over {
-                        true => self.failed(&mut table, ino, &error),
-                        false => self.back(&mut table, ino),
-                    }
-                    let _ = told.send(Err(Failed { error: error.clone(), ambiguous }));
-                }
-                Err(failure)
+                Err(error)
             }
         };
-        self.counted(&table);
+        self.counted(&self.table.lock());
         outcome
     }
 
-    fn was_published(&self, table: &mut Table, wanted: Wanted, made: v1::make_files_reply::Made) {
-        let Wanted { ino, content, told } = wanted;
-        let answer = match made.error {
-            0 => made.attr.map(Attr::try_from).transpose(),
-            code => Err(Error::new(ErrorKind::from_code(code), made.message)),
-        };
-        match &answer {
-            Ok(_) => drop(table.files.remove(&ino)),
-            // It may be the content that is refused.
-            Err(_) if content.is_some() => self.back(table, ino),
-            Err(error) => self.failed(table, ino, error),
-        }
-        let _ = told.send(answer.map_err(|error| Failed { error, ambiguous: false }));
-    }
-
-    fn failed(&self, table: &mut Table, ino: InodeId, error: &Error) {
-        if let Some(made) = table.files.get_mut(&ino) {
-            made.stage = Stage::Failed(error.clone());
-            self.group.leases.not_made(&made.file);
-            if made.left {
-                table.lose(ino);
+    /// Asks for content, and waits until what comes next can be told, or the session is over.
+    async fn are_filled(self: &Arc<Self>, session: &Session) {
+        loop {
+            let (first, all) = self.call();
+            if all || self.group.sessions.is_over(session.id) {
+                return;
+            }
+            // What is ready need not wait long for what is not.
+            if first {
+                let soon = Instant::now() + FILL_TIMEOUT;
+                if timeout_at(soon, self.filled.notified()).await.is_err() {
+                    return;
+                }
+            } else {
+                self.filled.notified().await;
             }
         }
     }
-
-    /// Returns when something of these is wanted that nobody waits for. Only one may wait.
-    pub async fn wanted_behind(&self, of: Of) {
-        self.behind[of as usize].notified().await;
-    }
-
-    /// Publishes what is in the queue of these. What has moved there from the others is wanted
-    /// then.
-    pub async fn publish_behind(self: &Arc<Self>, of: Of) -> Result<()> {
-        let turn = self.turn(of).await;
-        let published = self.publish_queue(turn, of).await;
-        let session = self.group.sessions.current().id;
-        // What was in the queue when the session ended is of an earlier one now.
-        for of in Of::ALL.into_iter().filter(|of| self.wants(session, *of)) {
-            self.behind[of as usize].notify_one();
-        }
-        published
-    }
-
-    /// Has files without handles told that could not be; answers whether there are any.
-    pub fn again(&self, of: Of) -> bool {
-        let session = self.group.sessions.current().id;
-        let table = &mut *self.table.lock();
-        let late = |(ino, made): (&InodeId, &Made)| {
-            let late = made.left && matches!(made.stage, Stage::Here) && made.of(session) == of;
-            late.then_some(*ino)
-        };
-        let late: Vec<_> = table.files.iter().filter_map(late).collect();
-        late.iter().for_each(|ino| self.want_behind(table, *ino));
-        !late.is_empty()
-    }
-
-    /// Whether such files are in the queue.
-    fn wants(&self, session: SessionId, of: Of) -> bool {
-        let table = self.table.lock();
-        let of_wanted = |wanted: &Wanted| table.files.get(&wanted.ino).map(|made| made.of(session));
-        table.queue.iter().any(|wanted| of_wanted(wanted) == Some(of))
-    }
-
-    async fn turn(&self, of: Of) -> OwnedMutexGuard<()> {
-        self.turns[of as usize].clone().lock_owned().await
-    }
-}
-
-fn given_up() -> Failed {
-    let what = "whoever told the metadata group of this file has given up";
-    Failed { error: Error::new(ErrorKind::TimedOut, what), ambiguous: true }
 }

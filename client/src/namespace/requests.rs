@@ -1,23 +1,23 @@
-//! The requests of this mount's operations: the group hears first of what was made here and that a
-//! request is about, and then of the request.
+//! The requests of this mount's operations: the group hears first of what was done here, and then
+//! of the request.
 
-use super::publisher::Publisher;
+use super::log::ChangeLog;
 use crate::meta::{Failed, Group, Session};
 use std::sync::Arc;
 use tokio::time::Instant;
-use weft_proto::Result;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
+use weft_proto::{Kind, Result};
 
 /// Asks the group, and changes what it keeps.
 pub(crate) struct Requests {
     group: Arc<Group>,
-    publisher: Arc<Publisher>,
+    log: Arc<ChangeLog>,
 }
 
 impl Requests {
-    pub fn new(group: Arc<Group>, publisher: Arc<Publisher>) -> Self {
-        Self { group, publisher }
+    pub fn new(group: Arc<Group>, log: Arc<ChangeLog>) -> Self {
+        Self { group, log }
     }
 
     /// When an operation that starts now fails.
@@ -38,11 +38,11 @@ impl Requests {
         self.group.ask_patiently(op).await
     }
 
-    /// A request that changes something, once (I4).
+    /// A request that changes something, once (I4), after all that was done before.
     pub async fn change(&self, op: Op) -> Result<Reply> {
         let deadline = self.deadline();
         loop {
-            // In each session anew: more may have been made while the last one was ending.
+            // In each session anew: more may have been done while the last one was ending.
             self.settle_for(&op).await?;
             let session = self.group.sessions.current();
             match self.group.change_in(&session, op.clone(), deadline).await {
@@ -50,6 +50,12 @@ impl Requests {
                 Ok(reply) => return Ok(reply),
             }
         }
+    }
+
+    /// [`Self::change`] by who holds a file in order, and has waited for the log before: places in
+    /// that wait for the file now.
+    pub async fn change_in_order(&self, op: Op) -> Result<Reply> {
+        self.group.change(op, self.deadline()).await
     }
 
     /// As [`Self::change`], in this session or not at all.
@@ -64,15 +70,27 @@ impl Requests {
         self.group.change_in(session, op, deadline).await
     }
 
-    /// Returns when the group knows of everything that a request is about, or why it does not.
-    async fn settle_for(&self, op: &Op) -> Result<()> {
-        if self.publisher.is_empty() {
+    /// As [`Self::change_in_order`], in this session or not at all.
+    pub async fn commit_in_order(
+        &self,
+        session: &Arc<Session>,
+        op: Op,
+        deadline: Instant,
+    ) -> Result<Reply, Failed> {
+        self.group.change_in(session, op, deadline).await
+    }
+
+    /// Returns when the group knows of everything that a request is about, or why it does not. What
+    /// changes names or inodes comes after everything.
+    pub async fn settle_for(&self, op: &Op) -> Result<()> {
+        if self.log.is_empty() {
             return Ok(());
         }
         let footprint = op.footprint();
-        match footprint.below {
-            true => self.publisher.settle_all().await,
-            false => self.publisher.settle(&footprint.concerns().collect::<Vec<_>>()).await,
+        let changes = !footprint.names.is_empty() || !footprint.changes.is_empty();
+        match footprint.below || (changes && op.kind() == Kind::Change) {
+            true => self.log.settle_all().await,
+            false => self.log.settle(&footprint.concerns().collect::<Vec<_>>()).await,
         }
     }
 }

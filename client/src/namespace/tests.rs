@@ -1,100 +1,211 @@
-//! Files that are made here: in which order they are published, and before which recall.
+//! The log: in which order it is told, what never gets there, and before which recall.
 
+use super::content::Slot;
+use super::entries::{Call, Of, What};
+use super::log::ChangeLog;
 use super::make::MIN_NUMBERS;
-use super::pending::{Of, Wanted};
-use super::publisher::Publisher;
 use crate::Options;
 use crate::meta::Group;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use v1::make_files_op::File;
+use v1::batch_op::step::Op as Do;
 use weft_net::{Identity, Peers, tcp};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, SessionId, v1};
 use weft_segments::{MapWatch, Rng};
 
-/// A mount that may make files in the root, and has numbers for them.
-fn alone() -> Arc<Publisher> {
+const ROOT: u64 = InodeId::ROOT.0;
+
+/// A mount that made the root, and has numbers for more.
+fn alone() -> Arc<ChangeLog> {
     let options = Options::new(Vec::new(), tcp());
     let peers = Peers::new(tcp(), Identity { name: String::new(), cluster: None });
     let rng = Arc::new(Rng::new(Some(1)));
     let group = Group::new(&options, peers, MapWatch::new(), rng);
-    let publisher = Arc::new(Publisher::new(Arc::new(group)));
-    let leases = &publisher.group.leases;
+    let log = Arc::new(ChangeLog::new(Arc::new(group)));
+    let leases = &log.group.leases;
     leases.renewed(Instant::now(), Duration::from_secs(600));
-    publisher.table.lock().numbers.push_back(100..100 + 2 * MIN_NUMBERS);
-    let root = InodeId::ROOT.0;
-    let attr = v1::Attr {
-        ino: root,
-        kind: v1::FileKind::Directory.into(),
-        nlink: 2,
-        ..Default::default()
-    };
+    {
+        let mut table = log.table.lock();
+        table.batches = true;
+        table.numbers.push_back(100..100 + 2 * MIN_NUMBERS);
+    }
+    let kind = v1::FileKind::Directory.into();
+    let attr = v1::Attr { ino: ROOT, kind, nlink: 2, ..Default::default() };
     let layout = Some(v1::LayoutInfo::default());
-    let grant = v1::Grant { ino: root, seq: 1, write: true, layout, ..Default::default() };
-    let learn = |op, result| {
-        let reply =
-            v1::MetaReply { result: Some(result), grants: vec![grant], ..Default::default() };
-        publisher.group.leases.learn(publisher.group.leases.start(), &op, &reply);
-    };
-    learn(Op::GetAttr(v1::GetAttrOp { ino: root }), Reply::Attr(attr));
-    let missing = v1::LookupOp { parent: root, name: "f".into() };
-    learn(Op::Lookup(missing), Reply::Missing(v1::Empty {}));
-    publisher.clone()
+    let grant = v1::Grant { ino: ROOT, seq: 1, write: true, layout, ..Default::default() };
+    // As of a directory that was just made: there is nothing in it.
+    let op = Op::MkDir(v1::MkDirOp { parent: 9, name: "d".into(), ..Default::default() });
+    let (result, grants) = (Some(Reply::Attr(attr)), vec![grant]);
+    let reply = v1::MetaReply { result, grants, ..Default::default() };
+    leases.changed(leases.start(), &op, &reply);
+    log
 }
 
-/// Two mounts that tell of files of earlier sessions, each in a directory that the other has by
-/// now, would wait for each other: either gives its directory back only when it has told what it
-/// made there.
-#[tokio::test]
-async fn files_of_an_earlier_session_hold_up_no_others() {
-    let publisher = alone();
-    let this = publisher.group.sessions.current().id;
-    let before = SessionId(this.0 + 7);
-    let make = |name: &'static str| {
-        let free = Op::Lookup(v1::LookupOp { parent: InodeId::ROOT.0, name: name.into() });
-        let result = Some(Reply::Missing(v1::Empty {}));
-        let reply = v1::MetaReply { result, ..Default::default() };
-        publisher.group.leases.learn(publisher.group.leases.start(), &free, &reply);
-        let file = File { parent: InodeId::ROOT.0, name: name.into(), ..Default::default() };
-        publisher.make(file, |_| ()).expect("the right to make files");
-        publisher.table.lock().next().map(|next| InodeId(next.0 - 1)).unwrap()
-    };
-    let (earlier, later) = (["a", "b", "c"].map(make), ["d", "e"].map(make));
-    let table = &mut *publisher.table.lock();
-    for ino in earlier {
-        table.files.get_mut(&ino).unwrap().session = before;
-    }
-    for ino in [earlier[0], later[0], earlier[1], later[1], earlier[2]] {
-        assert!(table.want(ino, None).is_some());
-    }
-    assert!(table.turn_for(&[earlier[0], later[1]], this) == Of::This);
-    let told = |(wanted, files): (Vec<Wanted>, Vec<File>)| {
-        let sessions: Vec<_> = files.iter().map(|file| file.session).collect();
-        (wanted.iter().map(|wanted| wanted.ino).collect::<Vec<_>>(), sessions)
-    };
-    assert_eq!(told(table.batch(this, Of::This)), (later.to_vec(), vec![0; 2]));
-    assert!(table.turn_for(&earlier, this) == Of::Earlier);
-    // The next session begins while they are on their way.
-    assert!(table.turn_for(&later, before) == Of::This);
-    assert_eq!(told(table.batch(this, Of::Earlier)), (earlier.to_vec(), vec![before.0; 3]));
-    assert!(table.queue.is_empty());
+fn make(log: &Arc<ChangeLog>, parent: u64, name: &'static str, kind: v1::FileKind) -> u64 {
+    let op = v1::MakeOp { parent, name: name.into(), kind: kind.into(), ..Default::default() };
+    let made = log.make(op, 5, None).expect("the right to make it");
+    made.attr.expect("attributes").ino
 }
 
-/// The lease was good when it was looked at, and the recall does not see the file in the table yet.
+fn file(log: &Arc<ChangeLog>, parent: u64, name: &'static str) -> u64 {
+    make(log, parent, name, v1::FileKind::Regular)
+}
+
+fn unlink(log: &ChangeLog, parent: u64, name: &'static str, open: bool) -> Option<bool> {
+    let op = v1::UnlinkOp { parent, name: name.into() };
+    log.unlink(op, 5, |_| open).map(|(_, never_was)| never_was)
+}
+
+fn rename(log: &ChangeLog, from: (u64, &'static str), to: (u64, &'static str)) -> Option<()> {
+    let (parent, name, new_parent, new_name) = (from.0, from.1.into(), to.0, to.1.into());
+    log.rename(v1::RenameOp { parent, name, new_parent, new_name, flags: 0 }, 5)
+}
+
+/// What waits to be told, in a word each.
+fn waits(log: &ChangeLog) -> Vec<&'static str> {
+    let table = log.table.lock();
+    let word = |what: &What| match what {
+        What::Content(..) => "content",
+        What::Step(step) => match &step.op {
+            Some(Do::Make(_)) => "make",
+            Some(Do::Unlink(_)) => "unlink",
+            Some(Do::RmDir(_)) => "rmdir",
+            Some(Do::Rename(_)) => "rename",
+            Some(Do::SetAttr(_)) => "setattr",
+            Some(Do::Commit(_)) | None => "other",
+        },
+    };
+    table.this.iter().map(|entry| word(&entry.what)).collect()
+}
+
 #[tokio::test]
-async fn a_recall_waits_for_a_file_that_is_being_made() {
-    let publisher = alone();
-    let file = File { parent: InodeId::ROOT.0, name: "f".into(), ..Default::default() };
-    let made = publisher.make(file.clone(), |_| {
-        assert!(publisher.group.leases.stop_buffering(InodeId::ROOT, true).unwrap());
-        assert!(!publisher.is_empty(), "there is nothing to tell");
-    });
-    assert!(made.is_some() && publisher.is_unpublished(InodeId::ROOT));
+async fn a_tree_that_comes_and_goes_is_never_told() {
+    let log = alone();
+    let dir = make(&log, ROOT, "d", v1::FileKind::Directory);
+    let f = file(&log, dir, "f");
+    make(&log, dir, "l", v1::FileKind::Symlink);
+    log.content(InodeId(f), None, Box::new(|_, _| ()));
+    let times = v1::SetAttrOp { ino: f, mtime_ns: Some(7), ..Default::default() };
+    assert_eq!(log.set_attr(times, 5).unwrap().mtime_ns, 7);
+    assert_eq!(waits(&log), ["make", "make", "make", "content", "setattr"]);
+    let op = v1::RmDirOp { parent: ROOT, name: "d".into() };
+    assert!(log.rm_dir(op.clone(), 5, |_| false).is_none(), "it is not empty");
+    assert_eq!(unlink(&log, dir, "f", false), Some(true));
+    assert_eq!(unlink(&log, dir, "l", false), Some(true));
+    assert!(log.rm_dir(op, 5, |_| false).is_some());
+    // The root has changed all the same.
+    assert_eq!(waits(&log), ["setattr"]);
+    assert!(log.group.leases.lookup(InodeId::ROOT, b"d").unwrap().is_err());
+    assert!(!log.has(InodeId(f)) && !log.is_unpublished(InodeId(dir)));
+    assert!(log.is_unpublished(InodeId::ROOT));
+}
+
+#[tokio::test]
+async fn what_is_open_or_was_moved_is_told() {
+    let log = alone();
+    file(&log, ROOT, "open");
+    assert_eq!(unlink(&log, ROOT, "open", true), Some(false));
+    file(&log, ROOT, "a");
+    assert!(rename(&log, (ROOT, "a"), (ROOT, "b")).is_some());
+    assert_eq!(unlink(&log, ROOT, "b", false), Some(false));
+    assert_eq!(waits(&log), ["make", "unlink", "make", "rename", "unlink"]);
+    assert!(log.group.leases.lookup(InodeId::ROOT, b"b").unwrap().is_err());
+}
+
+#[tokio::test]
+async fn a_name_that_is_replaced_leads_to_what_was_moved() {
+    let log = alone();
+    let (old, new) = (file(&log, ROOT, "f"), file(&log, ROOT, "f.tmp"));
+    assert!(rename(&log, (ROOT, "f.tmp"), (ROOT, "f")).is_some());
+    let found = log.group.leases.lookup(InodeId::ROOT, b"f").unwrap().unwrap();
+    assert_eq!(found.ino, InodeId(new));
+    assert_eq!(log.group.leases.attr(InodeId(old)).unwrap().nlink, 0);
+    // What the group has to say.
+    let dir = make(&log, ROOT, "d", v1::FileKind::Directory);
+    assert!(rename(&log, (ROOT, "d"), (ROOT, "e")).is_none(), "a directory");
+    assert!(rename(&log, (ROOT, "f"), (ROOT, "d")).is_none(), "onto a directory");
+    assert!(rename(&log, (ROOT, "x"), (ROOT, "y")).is_none(), "what is not there");
+    assert!(rename(&log, (dir, "x"), (99, "y")).is_none(), "to where nothing is known");
+    assert_eq!(waits(&log), ["make", "make", "rename", "make"]);
+}
+
+/// Two mounts that tell of what they did in earlier sessions, each in a directory that the other
+/// has by now, would wait for each other: either gives its directory back only when it has told
+/// what it did there.
+#[tokio::test]
+async fn what_is_of_an_earlier_session_holds_up_no_other() {
+    let log = alone();
+    file(&log, ROOT, "a");
+    let f = file(&log, ROOT, "b");
+    log.content(InodeId(f), None, Box::new(|_, _| ()));
+    log.lost();
+    assert!(waits(&log).is_empty(), "content is sent again by its file");
+    let mut table = log.table.lock();
+    assert_eq!(table.earlier.len(), 2);
+    let [this, earlier] = table.concerned(Some(&[InodeId(f)])).unwrap();
+    assert_eq!((this, earlier.is_some()), (None, true));
+    table.part(SessionId(7));
+    assert_eq!(table.queue(Of::Earlier).len(), 2);
+}
+
+/// The lease was good when it was looked at, and the recall does not see the file in the log yet.
+#[tokio::test]
+async fn a_recall_waits_for_what_is_being_done() {
+    let log = alone();
+    let op = v1::MakeOp { parent: ROOT, name: "f".into(), ..Default::default() };
+    let mut open = |_| {
+        assert!(log.group.leases.stop_buffering(InodeId::ROOT, true).unwrap());
+        assert!(!log.is_empty(), "there is nothing to tell");
+    };
+    let made = log.make(op.clone(), 5, Some(&mut open));
+    assert!(made.is_some() && log.is_unpublished(InodeId::ROOT));
     // After the recall nothing is made, nor counted.
-    let publisher = alone();
-    assert!(publisher.group.leases.stop_buffering(InodeId::ROOT, true).unwrap());
-    assert!(publisher.make(file, |_| ()).is_none() && publisher.is_empty());
+    let log = alone();
+    assert!(log.group.leases.stop_buffering(InodeId::ROOT, true).unwrap());
+    assert!(log.make(op, 5, None).is_none() && log.is_empty());
+}
+
+/// A place is asked for once, and again only for what comes after it was.
+#[tokio::test]
+async fn a_file_has_one_place_until_it_is_asked_for() {
+    let log = alone();
+    let f = InodeId(file(&log, ROOT, "f"));
+    let gives_up = |log: &Arc<ChangeLog>| -> Call {
+        let log = log.clone();
+        Box::new(move |seq, session| drop(Slot::new(log, seq, session)))
+    };
+    let place = log.content(f, None, gives_up(&log));
+    assert_eq!(log.content(f, Some(place), Box::new(|_, _| ())), place);
+    let next = log.content(InodeId(7), None, Box::new(|_, _| ()));
+    assert_eq!(log.call(), (true, false), "the second is not filled");
+    // The first was given up by its file.
+    assert_eq!(waits(&log), ["make", "content"]);
+    assert_ne!(log.content(InodeId(7), Some(next), Box::new(|_, _| ())), next);
+    // Nor for what comes after another change.
+    let place = log.content(f, None, Box::new(|_, _| ()));
+    let mode = v1::SetAttrOp { ino: f.0, mode: Some(0o600), ..Default::default() };
+    log.set_attr(mode, 5).unwrap();
+    assert_ne!(log.content(f, Some(place), Box::new(|_, _| ())), place);
+}
+
+/// What comes and goes hides nothing that was done before.
+#[tokio::test]
+async fn what_waits_is_found_by_each_inode() {
+    let log = alone();
+    let a = file(&log, ROOT, "a");
+    for name in ["t", "u"] {
+        file(&log, ROOT, name);
+        assert_eq!(unlink(&log, ROOT, name, false), Some(true));
+    }
+    assert!(log.is_unpublished(InodeId::ROOT) && log.is_unpublished(InodeId(a)));
+    let (to, given) = (log.clone(), Box::new(|_, _| ()));
+    let place = log.content(InodeId(a), None, given);
+    drop(Slot::new(to, place, SessionId(0)));
+    assert!(log.is_unpublished(InodeId(a)), "it is not made yet");
+    log.content(InodeId(a), None, Box::new(|_, _| ()));
+    log.lost();
+    assert!(log.is_unpublished(InodeId(a)), "nor in the next session");
 }

@@ -4,7 +4,7 @@
 use crate::file::Files;
 use crate::locks::Locks;
 use crate::meta::{Group, RENEWAL_INTERVAL, Session, open_session, renew};
-use crate::namespace::{Opens, Publisher};
+use crate::namespace::{ChangeLog, Opens};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -18,7 +18,7 @@ const MAX_PIECE: usize = 1 << 16;
 
 pub(crate) struct KeepAlive {
     pub group: Arc<Group>,
-    pub creates: Arc<Publisher>,
+    pub log: Arc<ChangeLog>,
     pub opens: Arc<Opens>,
     pub locks: Arc<Locks>,
     pub files: Weak<Files>,
@@ -83,7 +83,7 @@ impl KeepAlive {
         let group = &self.group;
         group.leases.lost();
         let names = group.leases.forget_all_above();
-        self.creates.lost();
+        self.log.lost();
         self.opens.owe_declaration();
         self.opens.lose_rights_to_map();
         if let Some(files) = self.files.upgrade() {
@@ -93,7 +93,12 @@ impl KeepAlive {
         names.await;
         let deadline = group.deadline();
         match open_session(group, self.cluster, &self.client, &self.rng, deadline).await {
-            Ok((ttl, _)) => Some(ttl),
+            Ok((ttl, _)) => {
+                // What was on its way in the old one goes soon.
+                let files = self.files.upgrade().map(|files| files.all()).unwrap_or_default();
+                files.iter().filter(|f| f.has_unwritten()).for_each(|f| f.flush_behind());
+                Some(ttl)
+            }
             Err(error) => {
                 warn!(%error, "cannot open a new session; trying on");
                 sleep(RENEWAL_INTERVAL).await;

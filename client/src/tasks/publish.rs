@@ -1,30 +1,25 @@
-//! Publishes pending creates that nobody waits for.
+//! Tells the metadata group of what is in the log and nobody waits for.
 
-use crate::namespace::{Of, Publisher};
+use crate::namespace::{ChangeLog, Of};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::join;
 use tokio::time::sleep;
 use tracing::debug;
 
-/// What nobody waits for is gathered for this long: one burst wakes everyone on its way once.
-const GATHER_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause before what did not get through is told again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs for ever.
-pub(crate) async fn run(publisher: Arc<Publisher>) {
-    join!(run_of(&publisher, Of::This), run_of(&publisher, Of::Earlier));
+pub(crate) async fn run(log: Arc<ChangeLog>) {
+    join!(run_of(&log, Of::This), run_of(&log, Of::Earlier));
 }
 
-async fn run_of(publisher: &Arc<Publisher>, of: Of) {
+async fn run_of(log: &Arc<ChangeLog>, of: Of) {
     loop {
-        publisher.wanted_behind(of).await;
-        sleep(GATHER_INTERVAL).await;
-        if let Err(error) = publisher.publish_behind(of).await {
-            debug!(%error, "new files are not told; trying on");
-        }
-        if publisher.again(of) {
+        log.is_due(of).await;
+        if let Err(error) = log.publish_behind(of).await {
+            debug!(%error, "what was done here is not told; trying on");
             sleep(RETRY_INTERVAL).await;
         }
     }

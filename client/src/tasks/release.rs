@@ -15,7 +15,7 @@ use crate::cache::{Answering, Leases};
 use crate::file::{File, Files, Taken};
 use crate::locks::Locks;
 use crate::meta::Sessions;
-use crate::namespace::{Opens, Publisher, Requests};
+use crate::namespace::{ChangeLog, Opens, Requests};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -35,7 +35,7 @@ pub(super) type Return<'a> = (Item, Answering<'a>, Option<Taken>);
 /// Gives leases back.
 pub(crate) struct Releaser {
     pub requests: Arc<Requests>,
-    pub creates: Arc<Publisher>,
+    pub log: Arc<ChangeLog>,
     pub opens: Arc<Opens>,
     pub locks: Arc<Locks>,
     pub sessions: Arc<Sessions>,
@@ -47,14 +47,14 @@ impl Releaser {
     /// told or given up, which the handles will be told.
     async fn publish_all(&self, ino: InodeId, file: Option<&Arc<File>>) -> bool {
         // Whoever wants to see the directory sees what was made in it.
-        if let Err(error) = self.creates.settle(&[ino]).await {
+        if let Err(error) = self.log.settle(&[ino]).await {
             debug!(%ino, %error, "what was made here is not told yet");
         }
         if let Some(file) = file.filter(|file| file.is_dirty()) {
             // A failure is noted for the file's handles.
-            let _ = file.flush().await;
+            let _ = file.write_back().await;
         }
-        !self.creates.is_unpublished(ino) && !file.is_some_and(|file| file.owes())
+        !self.log.is_unpublished(ino) && !file.is_some_and(|file| file.owes())
     }
 
     /// Does what has to be done before a lease is given back. Answers what the leader is to be

@@ -103,9 +103,9 @@ async fn what_is_opened_and_cached_while_its_lease_is_given_back_is_taken_back()
     fs.set_content_cache(Arc::new(Cache(kernel.clone())));
     let (handle, ino) = alone::create(&fs, "f").await;
     metadata.hold_answers();
-    let makes = metadata.count("make");
+    let makes = metadata.count("batch");
     fs.release(handle).await.unwrap();
-    while metadata.count("make") == makes {
+    while metadata.count("batch") == makes {
         yield_now().await;
     }
     let (tell, mut told) = watch::channel(None);

@@ -92,6 +92,8 @@ pub struct Node {
     replaceable: AtomicBool,
     /// Bytes left on the disk of this server.
     free_bytes: AtomicU64,
+    /// Bytes that are to stay free there.
+    reserve_bytes: AtomicU64,
     low_on_room: AtomicBool,
     /// The other servers that are.
     others_low: Mutex<BTreeSet<NodeId>>,
@@ -158,6 +160,7 @@ impl Node {
             removed: watch::Sender::new(false),
             replaceable: AtomicBool::new(false),
             free_bytes: AtomicU64::new(0),
+            reserve_bytes: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
             compaction: Compaction::default(),

@@ -42,6 +42,7 @@ impl Node {
     /// `free` bytes are left on the disk of this server, which is to keep `reserve`.
     fn note_room(&self, free: u64, reserve: u64) {
         self.free_bytes.store(free, Ordering::Relaxed);
+        self.reserve_bytes.store(reserve, Ordering::Relaxed);
         let low = free < reserve;
         if self.low_on_room.swap(low, Ordering::Relaxed) == low {
             return;
@@ -73,6 +74,17 @@ impl Node {
             true => others.insert(server),
             false => others.remove(&server),
         };
+    }
+
+    /// Whether there is room for what sessions have done already, of which the reserve keeps half.
+    /// Error: `Unavailable`.
+    pub fn has_last_room(&self) -> Result<()> {
+        let (free, reserve) = (self.free_bytes(), self.reserve_bytes.load(Ordering::Relaxed));
+        if free == 0 || free >= reserve / 2 {
+            return Ok(());
+        }
+        let what = format!("the disk of this metadata server has {} MiB left", free >> 20);
+        Err(Error::new(ErrorKind::Unavailable, what))
     }
 
     /// Whether the namespace may grow. Error: `NoSpace`.

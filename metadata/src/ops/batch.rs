@@ -6,15 +6,17 @@ use super::commit_extents::believed;
 use super::make;
 use crate::operation::{Change, Context, Fault, Reply, attempt, refuse};
 use crate::schema::Dentry;
-use crate::store::{Read, Txn};
+use crate::store::{Read, StoreResult, Txn};
 use crate::tables::names::Place;
 use crate::tables::numbers::Known;
 use bytes::Bytes;
 use v1::FileKind;
 use v1::batch_op::{Step, step::Op};
 use v1::batch_reply::Done;
-use weft_proto::{ErrorKind, SessionId, v1};
+use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
+/// `renameat2(2)`: not if the new name is taken.
+const NOREPLACE: u32 = 1;
 /// Most steps in one request.
 const MAX_STEPS: usize = 4096;
 
@@ -28,7 +30,8 @@ impl Change for v1::BatchOp {
         let mut known = Known::default();
         let mut reply = v1::BatchReply::default();
         for step in &self.steps {
-            let now = believed(step.at_ns, cx.now).unwrap_or(cx.now);
+            let now = believed(step.at_ns, cx.now).unwrap_or(cx.now).max(latest(tx.state(), step)?);
+            reply.other_times |= step.at_ns != 0 && now != step.at_ns;
             let cx = Context { now, session: cx.session };
             match attempt(tx, |tx| take(step, of, tx, &cx, &mut known)) {
                 Ok(done) => reply.done.push(done),
@@ -41,6 +44,25 @@ impl Change for v1::BatchOp {
         }
         Ok(Reply::Batch(reply))
     }
+}
+
+/// When the inodes of a step changed last: their times do not go back.
+fn latest(state: &dyn Read, step: &Step) -> StoreResult<i64> {
+    let inos = match &step.op {
+        Some(Op::Make(op)) => [op.parent, 0, 0, 0],
+        Some(Op::Unlink(op)) => [op.parent, 0, step.ino, 0],
+        Some(Op::RmDir(op)) => [op.parent, 0, step.ino, 0],
+        Some(Op::Rename(op)) => [op.parent, op.new_parent, step.ino, step.replaced],
+        Some(Op::SetAttr(op)) => [op.ino, 0, 0, 0],
+        Some(Op::Commit(_)) | None => [0; 4],
+    };
+    let mut latest = i64::MIN;
+    for ino in inos.into_iter().filter(|ino| *ino != 0) {
+        if let Some(inode) = state.inode(InodeId(ino))? {
+            latest = latest.max(inode.attr.ctime_ns);
+        }
+    }
+    Ok(latest)
 }
 
 fn take(
@@ -69,6 +91,9 @@ fn take(
             let moved = leads_to(state, op.parent, &op.name, step.ino)?;
             if moved.is_some_and(|moved| moved.kind() == FileKind::Directory) {
                 return refuse(ErrorKind::Invalid, "a batch moves no directories");
+            }
+            if op.flags & !NOREPLACE != 0 {
+                return refuse(ErrorKind::Invalid, "a batch only moves");
             }
             leads_to(state, op.new_parent, &op.new_name, step.replaced)?;
             op

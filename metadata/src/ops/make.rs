@@ -44,7 +44,12 @@ fn check(
     match op.kind() {
         FileKind::Directory => place.takes_directory()?,
         FileKind::Symlink => sym_link::check_target(&op.target)?,
-        _ => {}
+        FileKind::Regular
+        | FileKind::Fifo
+        | FileKind::Socket
+        | FileKind::CharDevice
+        | FileKind::BlockDevice => {}
+        FileKind::Unknown => return refuse(ErrorKind::Invalid, "an inode of an unknown kind"),
     }
     Ok(Some(place))
 }
@@ -76,7 +81,7 @@ fn apply(op: &v1::MakeOp, place: Place, tx: &mut Txn<'_>, cx: &Context) -> Store
     let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
     let wanted = Wanted {
         kind,
-        mode: op.mode,
+        mode: if kind == FileKind::Symlink { 0o777 } else { op.mode },
         umask: op.umask,
         uid: op.uid,
         gid: op.gid,

@@ -60,6 +60,7 @@ pub(crate) use mend::LOST_FOUND;
 pub(crate) use move_seats::MAX_MOVES;
 pub(crate) use open::open_reply;
 pub use open_session::SESSION_TTL_MS;
+pub(crate) use reserve_inodes::knows_batches;
 
 use crate::check;
 use crate::operation::{Change, Fault, Query, Reply, refuse};

@@ -7,6 +7,7 @@ use crate::conflicts;
 use crate::node::{Effect, Known, Node};
 use crate::soft::leases::Mode;
 use crate::soft::sessions::Sessions;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::time::Instant;
 use v1::log_entry::Body;
@@ -30,7 +31,18 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         _ => None,
     };
     let term = cx.lead().await?;
-    let footprint = op.footprint();
+    let mut footprint = op.footprint();
+    let mut made = BTreeSet::new();
+    if let Op::Batch(op) = op {
+        may_batch(node)?;
+        // What is there already it does not make.
+        for ino in op.steps.iter().filter_map(made_by).map(InodeId) {
+            match node.state.attr(ino)?.is_some() {
+                true => footprint.changes.push(ino),
+                false => drop(made.insert(ino)),
+            }
+        }
+    }
     if footprint.grows {
         node.has_room()?;
     }
@@ -40,11 +52,11 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         conflicts::all_declared(node, session, deadline).await?;
     }
     let (makes, dir) = (footprint.makes, footprint.names.first().map(|(dir, _)| *dir));
-    let unasked = matches!(op, Op::MakeFiles(_) | Op::Batch(_));
+    let unasked = matches!(op, Op::MakeFiles(_) | Op::Batch(_)).then_some(&made);
     let claim = conflicts::claim(node, term, session, footprint, unasked, deadline).await?;
     let entered = match op {
         Op::MakeFiles(op) => enter_made(&cx, op.files.iter().map(|file| file.ino)),
-        Op::Batch(op) => enter_made(&cx, op.steps.iter().filter_map(made_by)),
+        Op::Batch(_) => enter_made(&cx, made.iter().map(|ino| ino.0)),
         _ => Vec::new(),
     };
     let is_batch = matches!(op, Op::Batch(_));
@@ -110,6 +122,17 @@ fn grant_to_make(cx: &RequestContext<'_>, dir: InodeId) -> Result<Option<v1::Gra
     let Some(mut grant) = cx.grant(dir, Mode::Write, false) else { return Ok(None) };
     grant.layout = cx.node.state.layout(dir)?;
     Ok(Some(grant))
+}
+
+/// Whether every server knows batches, or did once: another would pass over one, and be another
+/// than the others from then on. And whether there is room for what was done already.
+fn may_batch(node: &Node) -> Result<()> {
+    if !node.all_know(Known::Batches) && !node.state.knows_batches()? {
+        let what = "there are metadata servers of a version that knows no batches, or that have \
+                    not answered yet";
+        return Err(Error::new(ErrorKind::Unavailable, what));
+    }
+    node.has_last_room()
 }
 
 /// The session holds what it made already, and shall do so here before anybody can see it.

@@ -44,6 +44,13 @@ async fn of_inode(cx: &RequestContext<'_>, ino: InodeId) -> Result<v1::MetaReply
 /// What the state answers, without a lease.
 async fn plain(cx: &RequestContext<'_>) -> Result<v1::MetaReply> {
     cx.may_read(None).await?;
+    let concerns: Vec<_> = cx.op()?.footprint().concerns().collect();
+    for ino in concerns.into_iter().filter(|_| cx.session.0 != 0) {
+        // Whoever made it may not have told of it yet.
+        if cx.node.state.unheard_of(ino)?.is_some() {
+            conflicts::readable(cx.node, cx.session, ino, cx.deadline).await?;
+        }
+    }
     cx.read()
 }
 

@@ -1,10 +1,12 @@
-//! What the state says of itself, of what is to be deleted, and of what has happened.
+//! What the state says of itself, of what is to be deleted, of what has happened, and of what
+//! sessions may have done.
 
 use super::StateMachine;
 use crate::check::{self, Mend};
+use crate::ops;
 use crate::schema;
-use crate::tables::events;
-use weft_proto::{Result, SegmentId, v1};
+use crate::tables::{events, numbers};
+use weft_proto::{InodeId, Result, SegmentId, SessionId, v1};
 
 impl StateMachine {
     /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.
@@ -38,5 +40,18 @@ impl StateMachine {
     /// What has happened in the cluster: [`events::list`].
     pub fn events(&self, after: u64, limit: usize, newest: u64) -> Result<(Vec<v1::Event>, bool)> {
         self.read_by(self.store.view(|s| events::list(s, after, limit, newest)))
+    }
+    /// Whether every server of the group has known batches once.
+    pub fn knows_batches(&self) -> Result<bool> {
+        self.read_by(self.store.newest(|s| ops::knows_batches(s)))
+    }
+
+    /// The session that an inode is of which is not there, if its number is set aside for one: that
+    /// may have made it.
+    pub fn unheard_of(&self, ino: InodeId) -> Result<Option<SessionId>> {
+        match self.attr(ino)? {
+            Some(_) => Ok(None),
+            None => self.read_by(self.store.view(|s| numbers::reserved_for(s, ino.0))),
+        }
     }
 }

@@ -42,6 +42,22 @@ impl Known {
     }
 }
 
+/// The session that an inode's number is set aside for.
+pub(crate) fn reserved_for(state: &dyn Read, ino: u64) -> StoreResult<Option<SessionId>> {
+    let mut of = None;
+    let (from, to) = schema::all(Tag::Reserved);
+    state.scan(&from, &to, &mut |key, value| {
+        // The other records of a session say where its last range is.
+        if schema::number_at(key, schema::HEAD + 8)? != 0 {
+            let range: Numbers = schema::decode(key, value)?;
+            let holds = ino >= range.first && ino - range.first < range.count;
+            of = holds.then_some(SessionId(schema::number_at(key, schema::HEAD)?));
+        }
+        Ok(of.is_none())
+    })?;
+    Ok(of)
+}
+
 /// The last number that was set aside for any session, asked for or not.
 pub(crate) fn last_reserved(state: &dyn Read) -> StoreResult<u64> {
     let mut last = 0;

@@ -1,0 +1,262 @@
+//! The entries of the log: what was done on this mount and the metadata group has not heard of yet.
+
+use crate::meta::Failed;
+use crate::types::Attr;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tracing::warn;
+use v1::batch_op::{Step, step::Op as Do};
+use weft_proto::{Error, InodeId, Result, SessionId, v1};
+
+/// Has a file fill its place, which has this number and is of this session, in a task of its own.
+pub(crate) type Call = Box<dyn FnOnce(u64, SessionId) + Send>;
+
+/// What became of content: the attributes of the file with it.
+pub(super) type Published = Result<Attr, Failed>;
+
+/// Of which session an entry is. Those of an earlier one are told apart: without leases they wait
+/// for whoever changes the same, who may wait for others to be told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    This,
+    Earlier,
+}
+
+/// One thing that was done here.
+pub(super) struct Entry {
+    pub(super) seq: u64,
+    pub(super) session: SessionId,
+    pub(super) at: Instant,
+    pub(super) what: What,
+    /// It is in the request that is under way.
+    pub(super) sent: bool,
+}
+
+pub(super) enum What {
+    Step(Box<Step>),
+    /// The content of a file, which its file has to give.
+    Content(InodeId, Stage),
+}
+
+pub(super) enum Stage {
+    /// It is asked for when it is its turn.
+    Waiting(Call),
+    /// The file was asked.
+    Called,
+    Ready(Box<v1::CommitExtentsOp>, oneshot::Sender<Published>),
+}
+
+impl Entry {
+    /// The inodes that it is about; 0 for none.
+    pub(super) fn concerns(&self) -> [InodeId; 4] {
+        let step = match &self.what {
+            What::Content(ino, _) => return [*ino, InodeId(0), InodeId(0), InodeId(0)],
+            What::Step(step) => step,
+        };
+        let inos = match &step.op {
+            Some(Do::Make(op)) => [op.ino, op.parent, 0, 0],
+            Some(Do::Unlink(op)) => [op.parent, step.ino, 0, 0],
+            Some(Do::RmDir(op)) => [op.parent, step.ino, 0, 0],
+            Some(Do::Rename(op)) => [op.parent, op.new_parent, step.ino, step.replaced],
+            Some(Do::SetAttr(op)) => [op.ino, 0, 0, 0],
+            Some(Do::Commit(op)) => [op.ino, 0, 0, 0],
+            None => [0; 4],
+        };
+        inos.map(InodeId)
+    }
+}
+
+/// What was made here.
+pub(super) struct Made {
+    pub(super) parent: InodeId,
+    /// Entries about it, some of which may be told or dropped since.
+    pub(super) entries: Vec<u64>,
+    /// It could not be made, which its handles have to be told.
+    pub(super) failed: Option<Error>,
+    /// It has no handles.
+    pub(super) left: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) this: VecDeque<Entry>,
+    pub(super) earlier: VecDeque<Entry>,
+    last_seq: u64,
+    /// The last entry about each inode.
+    last: HashMap<InodeId, u64>,
+    pub(super) made: HashMap<InodeId, Made>,
+    pub(super) numbers: VecDeque<Range<u64>>,
+    pub(super) reserving: bool,
+    /// The group knows batches.
+    pub(super) batches: bool,
+    pub(super) lost: Lost,
+    /// Sessions that have ended.
+    pub(super) ended: u64,
+}
+
+/// What failed after its caller was answered.
+#[derive(Default)]
+pub(super) struct Lost {
+    /// The last of each file, and in each directory, that was not synced since.
+    pub(super) of: HashMap<InodeId, Error>,
+    /// The last anywhere since the filesystem was synced.
+    pub(super) last: Option<Error>,
+}
+
+impl Table {
+    pub(super) fn queue(&mut self, of: Of) -> &mut VecDeque<Entry> {
+        match of {
+            Of::This => &mut self.this,
+            Of::Earlier => &mut self.earlier,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.this.len() + self.earlier.len()
+    }
+
+    /// The newest entry.
+    pub(super) fn tail(&self) -> u64 {
+        self.last_seq
+    }
+
+    pub(super) fn push(&mut self, what: What, session: SessionId) -> u64 {
+        self.last_seq += 1;
+        let seq = self.last_seq;
+        let entry = Entry { seq, session, at: Instant::now(), what, sent: false };
+        for ino in entry.concerns() {
+            self.note(ino, seq);
+        }
+        self.this.push_back(entry);
+        seq
+    }
+
+    fn note(&mut self, ino: InodeId, seq: u64) {
+        if ino.0 != 0 {
+            self.last.insert(ino, seq);
+            if let Some(made) = self.made.get_mut(&ino) {
+                made.entries.push(seq);
+            }
+        }
+    }
+
+    /// Where an entry is in the queue of this session.
+    pub(super) fn find(&self, seq: u64) -> Option<usize> {
+        self.this.binary_search_by_key(&seq, |entry| entry.seq).ok()
+    }
+
+    /// Takes an entry out, which was told or is not to be.
+    pub(super) fn remove(&mut self, of: Of, at: usize) -> Option<Entry> {
+        let entry = self.queue(of).remove(at)?;
+        self.forget(&entry);
+        Some(entry)
+    }
+
+    /// An entry is not there any more.
+    pub(super) fn forget(&mut self, entry: &Entry) {
+        for ino in entry.concerns() {
+            if self.last.get(&ino) != Some(&entry.seq) {
+                continue;
+            }
+            match self.last_before(ino, entry.seq) {
+                Some(seq) => self.last.insert(ino, seq),
+                None => self.last.remove(&ino),
+            };
+        }
+    }
+
+    fn last_before(&self, ino: InodeId, seq: u64) -> Option<u64> {
+        let before = self.this.partition_point(|entry| entry.seq < seq);
+        let mut entries = self.this.range(..before).rev().chain(self.earlier.iter().rev());
+        entries.find(|entry| entry.concerns().contains(&ino)).map(|entry| entry.seq)
+    }
+
+    /// All entries about this inode are about to be removed.
+    pub(super) fn forget_all(&mut self, ino: InodeId) {
+        self.last.remove(&ino);
+    }
+
+    /// Whether this is the last entry about an inode.
+    pub(super) fn is_last(&self, ino: InodeId, seq: u64) -> bool {
+        self.last.get(&ino) == Some(&seq)
+    }
+
+    /// What is not of this session any more, and not under way, is told apart. Content is not: its
+    /// file sends it again in the next session.
+    pub(super) fn part(&mut self, session: SessionId) {
+        if self.this.front().is_none_or(|entry| entry.session == session || entry.sent) {
+            return;
+        }
+        let (mut stay, mut dropped) = (VecDeque::new(), Vec::new());
+        for entry in std::mem::take(&mut self.this) {
+            match &entry.what {
+                _ if entry.session == session || entry.sent => stay.push_back(entry),
+                What::Step(_) => self.earlier.push_back(entry),
+                What::Content(..) => dropped.push(entry),
+            }
+        }
+        self.this = stay;
+        dropped.iter().for_each(|entry| self.forget(entry));
+    }
+
+    /// The last entry of each queue that these, or all, wait for. Answers the failure of one of
+    /// these that was made here.
+    pub(super) fn concerned(&self, inos: Option<&[InodeId]>) -> Result<[Option<u64>; 2]> {
+        let last = match inos {
+            None => Some(self.last_seq),
+            Some(inos) => {
+                let failure = |ino| self.made.get(ino).and_then(|made| made.failed.clone());
+                if let Some(error) = inos.iter().find_map(failure) {
+                    return Err(error);
+                }
+                inos.iter().filter_map(|ino| self.last.get(ino).copied()).max()
+            }
+        };
+        Ok(last.map_or([None; 2], |last| {
+            let holds = |queue: &VecDeque<Entry>| {
+                queue.front().is_some_and(|entry| entry.seq <= last).then_some(last)
+            };
+            [holds(&self.this), holds(&self.earlier)]
+        }))
+    }
+
+    /// Nobody can be told of this failure any more but who syncs.
+    pub(super) fn lose(&mut self, of: impl IntoIterator<Item = InodeId>, error: &Error) {
+        for ino in of.into_iter().filter(|ino| ino.0 != 0) {
+            self.lost.of.insert(ino, error.clone());
+        }
+        self.lost.last = Some(error.clone());
+    }
+
+    /// The same of something that was made here and could not be.
+    pub(super) fn lose_made(&mut self, ino: InodeId) {
+        if let Some(Made { parent, failed: Some(error), .. }) = self.made.remove(&ino) {
+            warn!(%ino, %error, "something new, which was closed already, is lost");
+            self.lose([parent], &error);
+        }
+    }
+
+    /// The failure of a file, of what was in a directory, or of anything; told once.
+    pub(super) fn take_lost(&mut self, of: Option<InodeId>) -> Result<()> {
+        let error = match of {
+            Some(of) => self.lost.of.remove(&of),
+            None => self.lost.last.take(),
+        };
+        error.map_or(Ok(()), Err)
+    }
+
+    pub(super) fn next(&self) -> Option<InodeId> {
+        self.numbers.front().map(|range| InodeId(range.start))
+    }
+
+    pub(super) fn take(&mut self) {
+        if let Some(range) = self.numbers.front_mut() {
+            range.start += 1;
+            if range.is_empty() {
+                self.numbers.pop_front();
+            }
+        }
+    }
+}

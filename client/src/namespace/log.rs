@@ -1,0 +1,188 @@
+//! The log of changes: what was done on this mount under leases to write, was answered at once, and
+//! the metadata group has not heard of yet.
+//!
+//! Under a lease to write a directory, names in it are made, moved and taken away here, if all that
+//! the group would look at is known and held: nobody else changes it, or looks, without recalling
+//! the lease. What is made is held, too, so that a whole tree is. Attributes, and the content of
+//! files that are closed, go the same way. The group is told in batches, each one entry of its log:
+//! when enough has come together, when the oldest has waited for long enough, when somebody wants
+//! to know, and when somebody syncs.
+//!
+//! Invariants: entries are told in order, and the next batch only when the last was answered, so
+//! that what survives the end of this mount is a prefix of what it did (I2); a request about what
+//! entries are about is sent after those were told, one that changes something after all were
+//! ([`ChangeLog::settle`]), and the answer to a recall, too (I6); nothing is done twice (I4); what
+//! cannot be done is told to the handles of the file, or to who syncs that, its directory or the
+//! filesystem next (I8); whoever does more waits when very much is not told yet.
+
+use super::entries::{Lost, Made, Of, Table};
+use crate::meta::Group;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use weft_proto::{Error, InodeId, Result, SessionId};
+
+/// Entries that wait; who does more waits for the group.
+pub(super) const MAX_PENDING: usize = 8192;
+/// So many are told at once, and as soon as there are.
+pub(super) const BATCH: usize = 512;
+/// The group is told of what was done so long ago.
+pub(super) const PUBLISH_AGE: Duration = Duration::from_millis(500);
+
+/// No session has this number.
+const NONE: SessionId = SessionId(u64::MAX);
+
+/// What was done here, and how the group is told.
+pub(crate) struct ChangeLog {
+    pub(super) group: Arc<Group>,
+    /// Entries, and what was made and its handles have to be told of.
+    count: AtomicUsize,
+    pub(super) table: Mutex<Table>,
+    /// Held by who tells: of this session, and of earlier ones.
+    pub(super) turns: [Arc<tokio::sync::Mutex<()>>; 2],
+    /// Something is to be told that nobody waits for; the same.
+    pub(super) due: [Notify; 2],
+    /// A place was filled, or given up. Only who tells of this session waits.
+    pub(super) filled: Notify,
+    /// All there is now is to be told.
+    pub(super) hurry: AtomicBool,
+}
+
+impl ChangeLog {
+    pub fn new(group: Arc<Group>) -> Self {
+        Self {
+            group,
+            count: AtomicUsize::new(0),
+            table: Mutex::default(),
+            turns: Default::default(),
+            due: Default::default(),
+            filled: Notify::new(),
+            hurry: AtomicBool::new(false),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether the group has not heard that this was made, or its handles of its failure.
+    pub fn has(&self, ino: InodeId) -> bool {
+        !self.is_empty() && self.table.lock().made.contains_key(&ino)
+    }
+
+    /// Whether there are entries about this inode.
+    pub fn is_unpublished(&self, ino: InodeId) -> bool {
+        let concerned = |table: &Table| table.concerned(Some(&[ino]));
+        !self.is_empty() && concerned(&self.table.lock()).is_ok_and(|last| last != [None; 2])
+    }
+
+    /// Why a file could not be made; its handles are told.
+    pub fn take_failure(&self, ino: InodeId) -> Option<Error> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut table = self.table.lock();
+        let error = table.made.get(&ino)?.failed.clone()?;
+        table.made.remove(&ino);
+        self.counted(&table);
+        Some(error)
+    }
+
+    /// The last handle of a file is gone.
+    pub fn left(&self, ino: InodeId) {
+        if self.is_empty() {
+            return;
+        }
+        let table = &mut *self.table.lock();
+        let Some(made) = table.made.get_mut(&ino) else { return };
+        made.left = true;
+        if made.failed.is_some() {
+            table.lose_made(ino);
+            self.counted(table);
+        }
+    }
+
+    /// Has all that waits be told.
+    pub fn wake(&self) {
+        self.hurry.store(true, Ordering::Release);
+        self.due.iter().for_each(Notify::notify_one);
+    }
+
+    /// What was closed already cannot be committed.
+    pub fn lose(&self, ino: InodeId, error: &Error) {
+        self.table.lock().lose([ino], error);
+    }
+
+    /// The failure of a file, of what was in a directory, or of anything, that nobody was told;
+    /// told once.
+    pub fn take_lost(&self, of: Option<InodeId>) -> Result<()> {
+        self.table.lock().take_lost(of)
+    }
+
+    pub(super) fn counted(&self, table: &Table) {
+        self.count.store(table.len() + table.made.len(), Ordering::Release);
+    }
+
+    /// Something may be pushed, so that whoever takes a lease away looks here.
+    pub(super) fn expect(&self, table: &Table) {
+        self.count.store(table.len() + table.made.len() + 1, Ordering::Release);
+    }
+
+    /// Something was pushed.
+    pub(super) fn pushed(&self, table: &Table) {
+        self.counted(table);
+        if table.this.len() == 1 || table.this.len() >= BATCH {
+            self.due[Of::This as usize].notify_one();
+        }
+    }
+
+    /// The session has ended, and with it what was set aside for it.
+    pub fn lost(&self) {
+        let mut table = self.table.lock();
+        table.numbers.clear();
+        table.ended += 1;
+        table.part(NONE);
+        self.counted(&table);
+        drop(table);
+        self.filled.notify_one();
+        self.due[Of::Earlier as usize].notify_one();
+    }
+
+    /// Whether the group can be told of anything.
+    pub fn is_known(&self) -> bool {
+        self.table.lock().batches
+    }
+
+    /// The mount is gone: what was not told never is.
+    pub fn end(&self) {
+        let gone = {
+            let mut table = self.table.lock();
+            let gone = (std::mem::take(&mut table.this), std::mem::take(&mut table.earlier));
+            self.counted(&table);
+            gone
+        };
+        // Files hold the log.
+        drop(gone);
+        self.filled.notify_one();
+    }
+
+    /// Whether what makes the namespace larger has to ask first.
+    pub fn is_low_on_room(&self) -> bool {
+        self.group.low_on_room.load(Ordering::Relaxed)
+    }
+
+    /// What nobody was told: the last failure of each file and directory, and the last anywhere.
+    /// `None` while there is something that the group, or a handle, has not heard of.
+    pub(super) fn rest(&self) -> Option<Lost> {
+        let table = self.table.lock();
+        let Lost { of, last } = &table.lost;
+        let lost = Lost { of: of.clone(), last: last.clone() };
+        (table.len() == 0 && table.made.is_empty()).then_some(lost)
+    }
+
+    pub(super) fn made(parent: InodeId, left: bool) -> Made {
+        Made { parent, entries: Vec::new(), failed: None, left }
+    }
+}

@@ -1,0 +1,145 @@
+//! What became of a batch: what was done is forgotten, what was refused is told (I8), and the rest
+//! goes again.
+
+use super::batch::Waiter;
+use super::entries::{Entry, Of, Table, What};
+use super::log::ChangeLog;
+use crate::meta::Failed;
+use tracing::warn;
+use v1::batch_op::{Step, step::Op as Do};
+use weft_proto::{Error, ErrorKind, InodeId, v1};
+
+impl ChangeLog {
+    pub(super) fn were_told(&self, of: Of, reply: v1::BatchReply, waiters: Vec<Waiter>) {
+        let mut table = self.table.lock();
+        let v1::BatchReply { done, error, message, .. } = reply;
+        let refused = (error != 0).then(|| Error::new(ErrorKind::from_code(error), message));
+        let sent = table.take_sent(of);
+        let mut done = done.into_iter();
+        let mut refused = refused.filter(|_| done.len() < waiters.len());
+        let mut stay = Vec::new();
+        for (mut entry, waiter) in sent.into_iter().zip(waiters) {
+            let result = match done.next() {
+                Some(done) => Ok(done),
+                None => match refused.take() {
+                    Some(error) => Err(error),
+                    None => {
+                        entry.restore(waiter);
+                        stay.push(entry);
+                        continue;
+                    }
+                },
+            };
+            match (&entry.what, result) {
+                (What::Content(..), result) => {
+                    let answer = result.and_then(|done| {
+                        let what = "content was committed without attributes";
+                        let attr = done.attr.ok_or_else(|| Error::new(ErrorKind::Protocol, what));
+                        attr?.try_into()
+                    });
+                    let answer = answer.map_err(|error| Failed { error, ambiguous: false });
+                    // It is its file's to say that there is no more.
+                    entry.what = entry.called();
+                    stay.push(entry);
+                    if let Some(waiter) = waiter {
+                        let _ = waiter.send(answer);
+                    }
+                }
+                (What::Step(_), Ok(_)) => {
+                    table.forget(&entry);
+                    self.was_done(&mut table, &entry);
+                }
+                (What::Step(_), Err(error)) => {
+                    table.forget(&entry);
+                    self.failed(&mut table, entry, &error);
+                }
+            }
+        }
+        table.put_back(of, stay);
+    }
+
+    pub(super) fn were_not_told(&self, of: Of, failed: &Failed, waiters: Vec<Waiter>) {
+        let mut table = self.table.lock();
+        let over = failed.error.kind == ErrorKind::SessionExpired;
+        // They may have been done, and undone by others since; or have been refused for what they
+        // are, which is for ever.
+        let lost = match (over, failed.ambiguous) {
+            (true, true) => Some(Error::new(ErrorKind::Io, UNKNOWN)),
+            (true, false) => None,
+            (false, _) if self.group.sessions.have_ended() => None,
+            (false, _) => Some(failed.error.clone()),
+        };
+        let (sent, mut stay) = (table.take_sent(of), Vec::new());
+        for (mut entry, waiter) in sent.into_iter().zip(waiters) {
+            match (&entry.what, &lost) {
+                (What::Content(..), _) => {
+                    let (error, ambiguous) = (failed.error.clone(), failed.ambiguous);
+                    entry.what = entry.called();
+                    stay.push(entry);
+                    if let Some(waiter) = waiter {
+                        let _ = waiter.send(Err(Failed { error, ambiguous }));
+                    }
+                }
+                (What::Step(_), Some(error)) => {
+                    table.forget(&entry);
+                    self.failed(&mut table, entry, error);
+                }
+                (What::Step(_), None) => stay.push(entry),
+            }
+        }
+        table.put_back(of, stay);
+    }
+
+    /// The group has heard of a step.
+    fn was_done(&self, table: &mut Table, entry: &Entry) {
+        if let What::Step(step) = &entry.what
+            && let Some(Do::Make(op)) = &step.op
+        {
+            table.made.remove(&InodeId(op.ino));
+        }
+    }
+
+    /// A step could not be taken.
+    fn failed(&self, table: &mut Table, entry: Entry, error: &Error) {
+        let concerns = entry.concerns();
+        let What::Step(step) = entry.what else { return };
+        self.group.leases.not_done(&step, &concerns);
+        if let Some(Do::Make(op)) = &step.op
+            && let Some(made) = table.made.get_mut(&InodeId(op.ino))
+        {
+            let left = made.left;
+            made.failed = Some(error.clone());
+            // Who syncs is told, too: the file may be opened anew.
+            table.lose([InodeId(op.parent), InodeId(op.ino)], error);
+            if left {
+                table.lose_made(InodeId(op.ino));
+            }
+            return;
+        }
+        let what = describe(&step);
+        warn!(%error, "what was done here is lost: {what}");
+        table.lose(concerns, error);
+    }
+}
+
+/// Why it is not known what became of a batch.
+const UNKNOWN: &str = "the cluster declared this mount dead while it was told what was done here; \
+                       whether that took effect is not known: check and repeat it";
+
+/// What a step was, for people.
+fn describe(step: &Step) -> String {
+    let name = |dir: u64, name: &[u8]| {
+        format!("{:?} in directory {}", String::from_utf8_lossy(name), InodeId(dir))
+    };
+    match &step.op {
+        Some(Do::Make(op)) => format!("the making of {}", name(op.parent, &op.name)),
+        Some(Do::Unlink(op)) => format!("the removal of {}", name(op.parent, &op.name)),
+        Some(Do::RmDir(op)) => format!("the removal of {}", name(op.parent, &op.name)),
+        Some(Do::Rename(op)) => {
+            let (from, to) = (name(op.parent, &op.name), name(op.new_parent, &op.new_name));
+            format!("the move of {from} to {to}")
+        }
+        Some(Do::SetAttr(op)) => format!("a change of attributes of inode {}", InodeId(op.ino)),
+        Some(Do::Commit(_)) | None => "a change".into(),
+    }
+}
