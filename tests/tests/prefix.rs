@@ -118,8 +118,8 @@ fn next(tree: &Tree, n: u64, chance: &mut impl FnMut(usize) -> usize) -> Op {
     }
 }
 
-/// Goes on until the mount is gone. Answers all that was begun.
-fn work(root: &Path, seed: u64, done: &AtomicUsize) -> Vec<Op> {
+/// Goes on until the mount is gone. Answers all that was begun, and with what the last ended.
+fn work(root: &Path, seed: u64, done: &AtomicUsize) -> (Vec<Op>, io::Error) {
     let mut state = seed;
     let mut chance = move |below: usize| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -129,8 +129,8 @@ fn work(root: &Path, seed: u64, done: &AtomicUsize) -> Vec<Op> {
     loop {
         let op = next(&tree, ops.len() as u64, &mut chance);
         ops.push(op.clone());
-        if carry_out(root, &op).is_err() {
-            return ops;
+        if let Err(error) = carry_out(root, &op) {
+            return (ops, error);
         }
         apply(&mut tree, &op);
         done.store(ops.len(), Ordering::Relaxed);
@@ -223,39 +223,60 @@ fn is_prefix(ops: &[Op], left: &Tree) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn what_a_killed_mount_leaves_is_a_prefix() -> Result<()> {
-    const MOUNTS: usize = 6;
-    let cluster = Cluster::start()?;
+/// A number from the environment.
+fn number(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+/// Has some mounts, the first of which has this number, work beside each other, kills one after the
+/// other, and compares what each has left.
+fn kill(cluster: &Cluster, first: usize, mounts: usize) -> Result<()> {
     let address = cluster.address()?;
-    let mut roots = Vec::new();
-    for n in 0..MOUNTS {
+    let (mut roots, mut enough) = (Vec::new(), Vec::new());
+    for n in first..first + mounts {
         let mount = cluster.scratch(&format!("mount{n}"))?;
         weft_ok(&["mount", "--cluster", &address, path(&mount)])?;
         let root = mount.join(format!("tree{n}"));
         fs::create_dir(&root)?;
-        roots.push((mount, root));
+        roots.push((n, mount, root));
     }
-    let done: Vec<_> = (0..MOUNTS).map(|_| AtomicUsize::new(0)).collect();
-    let worked = thread::scope(|s| -> Result<Vec<Vec<Op>>> {
-        let workers: Vec<_> = (roots.iter().zip(&done).enumerate())
-            .map(|(n, ((_, root), done))| s.spawn(move || work(root, n as u64, done)))
+    let done: Vec<_> = (0..mounts).map(|_| AtomicUsize::new(0)).collect();
+    let worked = thread::scope(|s| -> Result<Vec<_>> {
+        let workers: Vec<_> = (roots.iter().zip(&done))
+            .map(|((n, _, root), done)| s.spawn(move || work(root, *n as u64, done)))
             .collect();
-        for (n, ((mount, _), done)) in roots.iter().zip(&done).enumerate() {
-            let some = 500 + n * 777;
-            let enough = eventually(Duration::from_secs(120), "enough is done", || {
-                (done.load(Ordering::Relaxed) >= some).then_some(())
+        for (at, ((n, mount, _), done)) in roots.iter().zip(&done).enumerate() {
+            // Each at another point, and later than the one before.
+            let some = 300 + at * 777 + n * 389 % 700;
+            let _ = eventually(Duration::from_secs(120), "enough is done", || {
+                let ended = workers[at].is_finished();
+                (ended || done.load(Ordering::Relaxed) >= some).then_some(())
             });
-            // Also then, or the others would go on for ever.
+            // Also if it was not, or the others would go on for ever.
             cluster.kill_mount(mount)?;
-            enough?;
+            enough.push(some);
         }
         Ok(workers.into_iter().map(|worker| worker.join().expect("a worker")).collect())
     })?;
-    for (n, ops) in worked.iter().enumerate() {
+    for (((n, ..), (ops, error)), some) in roots.iter().zip(&worked).zip(enough) {
+        let (begun, last) = (ops.len(), ops.last());
+        ensure!(begun > some, "mount {n} ended at {begun} of {some}: {last:?}: {error}");
         let left = found(&cluster.mnt().join(format!("tree{n}")))?;
         is_prefix(ops, &left)
             .with_context(|| format!("mount {n} after {} operations", ops.len()))?;
+    }
+    Ok(())
+}
+
+/// `WEFT_TRIES` mounts are killed, the first of which has the number `WEFT_SEED`.
+#[test]
+fn what_a_killed_mount_leaves_is_a_prefix() -> Result<()> {
+    const AT_ONCE: usize = 6;
+    let cluster = Cluster::start()?;
+    let from = number("WEFT_SEED", 0);
+    let to = from + number("WEFT_TRIES", AT_ONCE);
+    for first in (from..to).step_by(AT_ONCE) {
+        kill(&cluster, first, AT_ONCE.min(to - first))?;
     }
     cluster.await_clean()
 }

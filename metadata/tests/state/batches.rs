@@ -7,14 +7,6 @@ use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::{ErrorKind, v1};
 
-fn reserve(rig: &mut Rig, count: u32) -> u64 {
-    let op = v1::ReserveInodesOp { count, batches: false };
-    match run(rig, Op::ReserveInodes(op)) {
-        Ok(Reply::ReserveInodes(reply)) => reply.first,
-        other => panic!("reserve answered {other:?}"),
-    }
-}
-
 /// How many steps were taken, and why the next was not.
 fn batch(rig: &mut Rig, steps: Vec<Step>) -> (usize, Option<ErrorKind>) {
     match run(rig, Op::Batch(v1::BatchOp { steps, session: 0 })) {
@@ -77,22 +69,10 @@ fn rename(from: (u64, &str), to: (u64, &str), ino: u64, replaced: u64) -> Step {
     Step { ino, replaced, ..step(Do::Rename(op)) }
 }
 
-fn names(rig: &Rig, dir: u64) -> Vec<(u64, String)> {
-    let name = |e: v1::DirEntry| (e.ino, String::from_utf8_lossy(&e.name).into_owned());
-    rig.read_dir(dir, 100).0.into_iter().map(name).collect()
-}
-
-fn is_whole(rig: &Rig) {
-    match rig.read(Op::Check(v1::CheckOp::default())) {
-        Ok(Reply::Check(report)) => assert_eq!(report.problems, Vec::<String>::new()),
-        other => panic!("check answered {other:?}"),
-    }
-}
-
 #[test]
 fn steps_build_on_each_other() {
     let mut rig = Rig::in_memory();
-    let first = reserve(&mut rig, 10);
+    let first = rig.reserve(10).unwrap();
     let [top, sub, old, new, link] = [0, 1, 2, 3, 4].map(|n| first + n);
     let at = rig.attr(ROOT).unwrap().ctime_ns + 1000;
     let timed = |step: Step, after| Step { at_ns: at + after, ..step };
@@ -109,15 +89,15 @@ fn steps_build_on_each_other() {
         timed(step(Do::SetAttr(set_attr)), 8),
     ];
     assert_eq!(batch(&mut rig, steps.clone()), (9, None));
-    assert_eq!(names(&rig, top), [(sub, "sub".into()), (link, "link".into())]);
-    assert_eq!(names(&rig, sub), [(new, "f".into())]);
+    assert_eq!(rig.names(top), [(sub, "sub".into()), (link, "link".into())]);
+    assert_eq!(rig.names(sub), [(new, "f".into())]);
     let (f, of_sub) = (rig.attr(new).unwrap(), rig.attr(sub).unwrap());
     assert_eq!((f.size, f.mtime_ns, f.ctime_ns, f.nlink), (5, 77, at + 6, 1));
     assert_eq!((of_sub.mode, of_sub.mtime_ns, of_sub.ctime_ns), (0o700, at + 6, at + 8));
     let of_link = rig.attr(link).unwrap();
     assert_eq!((of_link.size, of_link.mode, of_link.kind()), (5, 0o777, v1::FileKind::Symlink));
     assert_eq!(rig.attr(top).unwrap().nlink, 3);
-    is_whole(&rig);
+    rig.check();
     let steps = vec![
         unlink(sub, "f", new),
         rm_dir(top, "sub", sub),
@@ -125,14 +105,14 @@ fn steps_build_on_each_other() {
         rm_dir(ROOT, "top", top),
     ];
     assert_eq!(batch(&mut rig, steps), (4, None));
-    assert_eq!(names(&rig, ROOT), []);
-    is_whole(&rig);
+    assert_eq!(rig.names(ROOT), []);
+    rig.check();
 }
 
 #[test]
 fn what_comes_after_a_refusal_is_not_done() {
     let mut rig = Rig::in_memory();
-    let first = reserve(&mut rig, 10);
+    let first = rig.reserve(10).unwrap();
     let [top, f, g] = [0, 1, 2].map(|n| first + n);
     let long = v1::CommitExtentsOp { ino: f, min_size: u64::MAX, ..Default::default() };
     let sized = v1::SetAttrOp { ino: f, size: Some(1), ..Default::default() };
@@ -170,11 +150,11 @@ fn what_comes_after_a_refusal_is_not_done() {
         let good = |n, name| file(first + n, top, name);
         let (done, error) = batch(&mut rig, vec![good(5, "before"), bad, good(6, "after")]);
         assert_eq!((done, error), (1, Some(kind)), "{what}");
-        assert_eq!(names(&rig, top), [(f, "f".into()), (first + 5, "before".into())], "{what}");
+        assert_eq!(rig.names(top), [(f, "f".into()), (first + 5, "before".into())], "{what}");
         assert_eq!(batch(&mut rig, vec![unlink(top, "before", first + 5)]), (1, None), "{what}");
         let gone = v1::PurgeInodesEntry { inos: vec![first + 5] };
         rig.entry(v1::log_entry::Body::PurgeInodes(gone)).unwrap();
-        is_whole(&rig);
+        rig.check();
     }
     let many = v1::BatchOp { steps: vec![file(g, top, "x"); 5000], session: 0 };
     assert_eq!(run(&mut rig, Op::Batch(many)).err(), Some(ErrorKind::Invalid));
@@ -183,10 +163,10 @@ fn what_comes_after_a_refusal_is_not_done() {
 #[test]
 fn what_is_made_already_is_not_made_twice() {
     let mut rig = Rig::in_memory();
-    let ino = reserve(&mut rig, 1);
+    let ino = rig.reserve(1).unwrap();
     assert_eq!(batch(&mut rig, vec![file(ino, ROOT, "f"), file(ino, ROOT, "f")]), (2, None));
-    assert_eq!(names(&rig, ROOT), [(ino, "f".into())]);
-    is_whole(&rig);
+    assert_eq!(rig.names(ROOT), [(ino, "f".into())]);
+    rig.check();
 }
 
 #[test]

@@ -9,13 +9,6 @@ use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::{ErrorKind, v1};
 
-fn reserve(rig: &mut Rig, count: u32) -> Result<u64, ErrorKind> {
-    match run(rig, Op::ReserveInodes(v1::ReserveInodesOp { count, batches: false }))? {
-        Reply::ReserveInodes(reply) => Ok(reply.first),
-        other => panic!("reserve answered {other:?}"),
-    }
-}
-
 /// What became of each file, and how it is then.
 fn make(rig: &mut Rig, files: &[File]) -> Vec<Result<v1::Attr, ErrorKind>> {
     let reply = match run(rig, Op::MakeFiles(v1::MakeFilesOp { files: files.to_vec() })).unwrap() {
@@ -53,23 +46,11 @@ fn mk_dir(rig: &mut Rig, name: &str, mode: u32, gid: u32) -> u64 {
     }
 }
 
-fn names(rig: &Rig, dir: u64) -> Vec<(u64, String)> {
-    let name = |e: v1::DirEntry| (e.ino, String::from_utf8_lossy(&e.name).into_owned());
-    rig.read_dir(dir, 100).0.into_iter().map(name).collect()
-}
-
-fn is_whole(rig: &Rig) {
-    match rig.read(Op::Check(v1::CheckOp::default())) {
-        Ok(Reply::Check(report)) => assert_eq!(report.problems, Vec::<String>::new()),
-        other => panic!("check answered {other:?}"),
-    }
-}
-
 #[test]
 fn files_become_what_their_session_showed() {
     let mut rig = Rig::in_memory();
     let dir = mk_dir(&mut rig, "d", 0o2775, 9);
-    let first = reserve(&mut rig, 10).unwrap();
+    let first = rig.reserve(10).unwrap();
     let before = rig.attr(dir).unwrap();
     let made_ns = before.ctime_ns + 1000;
     let empty = File { parent: dir, made_ns, ..file(first, "empty") };
@@ -86,8 +67,8 @@ fn files_become_what_their_session_showed() {
     // Told in the other order, they make the directory's times no older.
     let after = rig.attr(dir).unwrap();
     assert_eq!((after.mtime_ns, after.ctime_ns, after.nlink), (made_ns, made_ns, 2));
-    assert_eq!(names(&rig, dir), [(first, "empty".into()), (first + 1, "small".into())]);
-    is_whole(&rig);
+    assert_eq!(rig.names(dir), [(first, "empty".into()), (first + 1, "small".into())]);
+    rig.check();
     // Other numbers are given to others.
     assert!(mk_dir(&mut rig, "e", 0o755, 0) >= first + 10);
 }
@@ -95,21 +76,21 @@ fn files_become_what_their_session_showed() {
 #[test]
 fn what_is_told_twice_is_made_once() {
     let mut rig = Rig::in_memory();
-    let first = reserve(&mut rig, 2).unwrap();
+    let first = rig.reserve(2).unwrap();
     make(&mut rig, &[file(first, "f")])[0].unwrap();
     // The answer was lost, and the content has come since.
     let again = File { content: content(first, b"abc"), ..file(first, "f") };
     assert_eq!(make(&mut rig, &[again])[0].unwrap().size, 3);
-    assert_eq!(names(&rig, ROOT), [(first, "f".into())]);
+    assert_eq!(rig.names(ROOT), [(first, "f".into())]);
     // A number has one name.
     assert_eq!(make(&mut rig, &[file(first, "g")]), [Err(ErrorKind::Exists)]);
-    is_whole(&rig);
+    rig.check();
 }
 
 #[test]
 fn each_file_is_refused_by_itself_and_leaves_nothing() {
     let mut rig = Rig::in_memory();
-    let first = reserve(&mut rig, 10).unwrap();
+    let first = rig.reserve(10).unwrap();
     let session = rig.session;
     let (other, taken) = (rig.open_session(2), mk_dir(&mut rig, "taken", 0o755, 0));
     let foreign = content(first + 1, b"abc");
@@ -141,13 +122,13 @@ fn each_file_is_refused_by_itself_and_leaves_nothing() {
         assert!(made[1].is_ok(), "{what}");
         run(&mut rig, Op::Unlink(v1::UnlinkOp { parent: ROOT, name: "good".into() })).unwrap();
         rig.entry(Body::PurgeInodes(v1::PurgeInodesEntry { inos: vec![first + 5] })).unwrap();
-        assert_eq!(names(&rig, ROOT), [(taken, "taken".into())], "{what}");
-        is_whole(&rig);
+        assert_eq!(rig.names(ROOT), [(taken, "taken".into())], "{what}");
+        rig.check();
     }
     let many = v1::MakeFilesOp { files: vec![file(first, "f"); 5000] };
     assert_eq!(run(&mut rig, Op::MakeFiles(many)), Err(ErrorKind::Invalid));
-    assert_eq!(reserve(&mut rig, 0), Err(ErrorKind::Invalid));
-    assert_eq!(reserve(&mut rig, u32::MAX), Err(ErrorKind::Invalid));
+    assert_eq!(rig.reserve(0), Err(ErrorKind::Invalid));
+    assert_eq!(rig.reserve(u32::MAX), Err(ErrorKind::Invalid));
     assert_eq!(rig.session, session);
 }
 
@@ -155,7 +136,7 @@ fn each_file_is_refused_by_itself_and_leaves_nothing() {
 #[test]
 fn numbers_outlive_a_session_that_was_declared_dead() {
     let mut rig = Rig::in_memory();
-    let first = reserve(&mut rig, 10).unwrap();
+    let first = rig.reserve(10).unwrap();
     let dead = rig.session;
     let next = rig.open_session(2);
     rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session: dead })).unwrap();
@@ -167,7 +148,7 @@ fn numbers_outlive_a_session_that_was_declared_dead() {
     for nonce in 3..=103 {
         let session = rig.open_session(nonce);
         (rig.session, rig.number) = (session, 0);
-        reserve(&mut rig, 1).unwrap();
+        rig.reserve(1).unwrap();
         rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session })).unwrap();
     }
     (rig.session, rig.number) = (next, 2);
@@ -185,7 +166,7 @@ fn numbers_outlive_a_session_that_was_declared_dead() {
     die(&mut rig, 1);
     assert_eq!((records(&rig, 0x34), records(&rig, 0x35)), (1024, 1024));
     assert_eq!(make(&mut rig, &[late(first + 3, "i")]), [Err(ErrorKind::Invalid)]);
-    is_whole(&rig);
+    rig.check();
 }
 
 /// Records with this tag.
@@ -202,7 +183,7 @@ fn die(rig: &mut Rig, many: u32) {
         let opened = rig.request(v1::MetaRequest { op: Some(open), ..Default::default() });
         let Ok(Reply::OpenSession(opened)) = opened else { panic!("{opened:?}") };
         (rig.session, rig.number) = (opened.session, 0);
-        reserve(rig, 1).unwrap();
+        rig.reserve(1).unwrap();
         let expire = v1::ExpireSessionEntry { session: opened.session };
         rig.entry(Body::ExpireSession(expire)).unwrap();
     }
@@ -213,9 +194,9 @@ fn die(rig: &mut Rig, many: u32) {
 #[test]
 fn what_is_set_aside_is_in_few_ranges() {
     let mut rig = Rig::in_memory();
-    let first = reserve(&mut rig, 4096).unwrap();
+    let first = rig.reserve(4096).unwrap();
     for _ in 1..50 {
-        reserve(&mut rig, 4096).unwrap();
+        rig.reserve(4096).unwrap();
     }
     assert_eq!(records(&rig, 0x35), 2, "a range, and where it is");
     for (ino, name) in [(first, "first"), (first + 50 * 4096 - 1, "last")] {
@@ -230,7 +211,7 @@ fn what_is_set_aside_is_in_few_ranges() {
         (rig.session, rig.number) = sessions[who];
         // Some ask for many more than others.
         let count = if turn % 100 == 7 { 1 << 16 } else { 1 + turn % 4096 };
-        given.push((reserve(&mut rig, count).unwrap(), u64::from(count), who));
+        given.push((rig.reserve(count).unwrap(), u64::from(count), who));
         sessions[who].1 = rig.number;
         most = most.max(records(&rig, 0x35));
     }
@@ -243,25 +224,25 @@ fn what_is_set_aside_is_in_few_ranges() {
     }
     given.sort_unstable();
     assert!(given.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "one is given twice");
-    is_whole(&rig);
+    rig.check();
 }
 
 /// A file may stay open, and untold, while its session makes very many others.
 #[test]
 fn numbers_are_good_for_as_long_as_their_session_lives() {
     let mut rig = Rig::in_memory();
-    let first = reserve(&mut rig, 1).unwrap();
-    let last = (0..100).map(|_| reserve(&mut rig, 4096).unwrap()).last().unwrap();
+    let first = rig.reserve(1).unwrap();
+    let last = (0..100).map(|_| rig.reserve(4096).unwrap()).last().unwrap();
     for (ino, name) in [(first, "early"), (last + 4095, "late")] {
         assert!(make(&mut rig, &[file(ino, name)])[0].is_ok(), "{name}");
     }
-    is_whole(&rig);
+    rig.check();
 }
 
 #[test]
 fn who_closes_its_session_needs_no_numbers() {
     let mut rig = Rig::in_memory();
-    let first = reserve(&mut rig, 10).unwrap();
+    let first = rig.reserve(10).unwrap();
     let (closed, next) = (rig.session, rig.open_session(2));
     run(&mut rig, Op::CloseSession(v1::CloseSessionOp {})).unwrap();
     (rig.session, rig.number) = (next, 0);

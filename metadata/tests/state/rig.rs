@@ -111,6 +111,14 @@ impl Rig {
         v1::MetaRequest { session: self.session, number: self.number, acked_below, op: Some(op) }
     }
 
+    /// Has inode numbers set aside for this session. Answers the first.
+    pub fn reserve(&mut self, count: u32) -> Result<u64, ErrorKind> {
+        match run(self, Op::ReserveInodes(v1::ReserveInodesOp { count, batches: false }))? {
+            Reply::ReserveInodes(reply) => Ok(reply.first),
+            other => panic!("reserve answered {other:?}"),
+        }
+    }
+
     pub fn read(&self, op: Op) -> Answer {
         let request = v1::MetaRequest { op: Some(op), ..Default::default() };
         match self.machine.read(&request) {
@@ -145,6 +153,12 @@ impl Rig {
             }
             cookie = all.last().expect("an empty answer that is not the end").cookie;
         }
+    }
+
+    /// What the names in a directory lead to.
+    pub fn names(&self, dir: u64) -> Vec<(u64, String)> {
+        let name = |e: v1::DirEntry| (e.ino, String::from_utf8_lossy(&e.name).into_owned());
+        self.read_dir(dir, 100).0.into_iter().map(name).collect()
     }
 
     pub fn segments(&self, limit: u32) -> Vec<v1::list_segments_reply::Item> {
