@@ -261,9 +261,10 @@ fn kill(cluster: &Cluster, first: usize, mounts: usize) -> Result<()> {
     for (((n, ..), (ops, error)), some) in roots.iter().zip(&worked).zip(enough) {
         let (begun, last) = (ops.len(), ops.last());
         ensure!(begun > some, "mount {n} ended at {begun} of {some}: {last:?}: {error}");
-        let left = found(&cluster.mnt().join(format!("tree{n}")))?;
-        is_prefix(ops, &left)
-            .with_context(|| format!("mount {n} after {} operations", ops.len()))?;
+        let tree = cluster.mnt().join(format!("tree{n}"));
+        is_prefix(ops, &found(&tree)?).with_context(|| format!("mount {n} after {begun}"))?;
+        // What 144 of them leave fills the cluster.
+        fs::remove_dir_all(tree)?;
     }
     Ok(())
 }
