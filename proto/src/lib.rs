@@ -14,6 +14,7 @@ pub mod locks;
 pub mod map;
 pub mod mode;
 pub mod op;
+pub mod rename;
 
 /// Generated messages and gRPC stubs.
 #[allow(missing_docs, clippy::all)]

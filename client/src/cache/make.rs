@@ -11,14 +11,13 @@ use bytes::Bytes;
 use v1::FileKind;
 use v1::batch_op::{Step, step::Op as Do};
 use weft_proto::mode::{MODE_MASK, SETGID, mode_after, mode_of_new};
+use weft_proto::rename::NOREPLACE;
 use weft_proto::{InodeId, v1};
 
 /// What `stat` answers as the size of a directory.
 const DIR_SIZE: u64 = 4096;
 /// Stands for "no user" in Linux's calls and cannot own anything.
 const NOBODY: u32 = u32::MAX;
-/// `renameat2(2)`: not if the new name is taken.
-const NOREPLACE: u32 = 1;
 
 /// What a change was about.
 pub(crate) struct Changed {

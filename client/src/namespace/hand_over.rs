@@ -3,7 +3,6 @@
 use super::entries::Lost;
 use super::log::ChangeLog;
 use super::opens::Opens;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_proto::{Error, InodeId, v1};

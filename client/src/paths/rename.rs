@@ -5,10 +5,9 @@ use super::names::{check_removal, is_directory};
 use super::walk::{Last, Walk, not_directory};
 use crate::access::Access;
 use crate::types::Attr;
+use weft_proto::rename::{EXCHANGE, NOREPLACE};
 use weft_proto::{Error, ErrorKind, Result};
 
-const NOREPLACE: u32 = 1;
-const EXCHANGE: u32 = 2;
 /// How often what others made meanwhile is looked at anew.
 const MAX_TRIES: u32 = 16;
 

@@ -13,10 +13,9 @@ use bytes::Bytes;
 use v1::FileKind;
 use v1::batch_op::{Step, step::Op};
 use v1::batch_reply::Done;
+use weft_proto::rename::NOREPLACE;
 use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
-/// `renameat2(2)`: not if the new name is taken.
-const NOREPLACE: u32 = 1;
 /// Most steps in one request.
 const MAX_STEPS: usize = 4096;
 

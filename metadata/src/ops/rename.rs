@@ -7,11 +7,8 @@ use crate::store::{Read, StoreResult, Txn};
 use crate::tables::inodes::{self, Wanted};
 use crate::tables::names::{self, Place};
 use v1::FileKind;
+use weft_proto::rename::{EXCHANGE, NOREPLACE, WHITEOUT};
 use weft_proto::{ErrorKind, InodeId, v1};
-
-const NOREPLACE: u32 = 1;
-const EXCHANGE: u32 = 2;
-const WHITEOUT: u32 = 4;
 
 /// Most directories above one that a directory is moved into, or from in place of another: a move
 /// walks up to the root to see that nothing becomes its own ancestor, on every replica. That is

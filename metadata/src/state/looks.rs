@@ -41,6 +41,7 @@ impl StateMachine {
     pub fn events(&self, after: u64, limit: usize, newest: u64) -> Result<(Vec<v1::Event>, bool)> {
         self.read_by(self.store.view(|s| events::list(s, after, limit, newest)))
     }
+
     /// Whether every server of the group has known batches once.
     pub fn knows_batches(&self) -> Result<bool> {
         self.read_by(self.store.newest(|s| ops::knows_batches(s)))
