@@ -253,6 +253,18 @@ fn expected(message: &Message) -> bool {
     })
 }
 
+/// Whether the entries of an append follow the position that it says, one by one, each from the term
+/// of its leader or one before. Raft relies on it: a follower acknowledges by their number.
+pub fn in_one_piece(append: &Message) -> bool {
+    let mut before = (Some(append.index), append.log_term);
+    append.entries.iter().all(|entry| {
+        let next = before.0.and_then(|index| index.checked_add(1));
+        let terms = before.1.max(1)..=append.term;
+        before = (next, entry.term);
+        next == Some(entry.index) && terms.contains(&entry.term)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

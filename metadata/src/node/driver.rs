@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::env::Env;
 use crate::folder::MOVE_AWAY;
 use crate::raftlog::{Append, LogDb, LogStorage, Position};
-use crate::replication::{Lost, Report, Speaker};
+use crate::replication::{Lost, Report, Speaker, in_one_piece};
 use crate::snapshot::{NewSnapshot, Snapshots};
 use crate::state::StateMachine;
 use crate::worker::Worker;
@@ -362,6 +362,9 @@ impl Driver {
                     }
                 }
                 Some(MessageType::MsgSnapshot) => self.fetch(message),
+                Some(MessageType::MsgAppend) if !in_one_piece(&message) => {
+                    tracing::warn!(from = message.from, "ignored an append that has a gap in it");
+                }
                 Some(MessageType::MsgHeartbeat)
                     if message.commit > self.raw.raft.raft_log.last_index() =>
                 {

@@ -1,6 +1,7 @@
 //! The event loop driven by hand: the test is its peers, its clock and, where it wants to, its
 //! disk.
 
+mod appends;
 mod members;
 mod service;
 mod succession;
