@@ -253,8 +253,8 @@ fn expected(message: &Message) -> bool {
     })
 }
 
-/// Whether the entries of an append follow the position that it says, one by one, each from the term
-/// of its leader or one before. Raft relies on it: a follower acknowledges by their number.
+/// Whether the entries of an append follow the position that it says, one by one, each from the
+/// term of its leader or one before. Raft relies on it: a follower acknowledges by their number.
 pub fn in_one_piece(append: &Message) -> bool {
     let mut before = (Some(append.index), append.log_term);
     append.entries.iter().all(|entry| {

@@ -118,6 +118,7 @@ operations! {
     Close(_) = Soft {}
     Renew(_) = Soft {}
     Lease(op) = Soft { reads: one(op.ino) }
+    LeaseMany(op) = Soft { reads: op.inos.iter().copied().map(InodeId).collect() }
     ReturnLeases(_) = Soft {}
     Recalls(_) = Soft {}
     Map(op) = Soft { reads: one(op.ino) }

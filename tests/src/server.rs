@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
+use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -66,7 +67,10 @@ pub struct Server {
 impl Server {
     /// Starts one with an empty folder, which knows of the group where to ask.
     fn start(cluster: &Cluster, id: u64, ask: &str) -> Result<Self> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        // An address of this process alone: no connection comes from it, nor does another test
+        // listen there.
+        let [.., a, b] = std::process::id().to_be_bytes();
+        let listener = std::net::TcpListener::bind((Ipv4Addr::new(127, 77, a, b), 0))?;
         let address = listener.local_addr()?.to_string();
         drop(listener);
         let folder = cluster.scratch(&format!("metadata-{id}"))?;

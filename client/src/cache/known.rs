@@ -44,6 +44,19 @@ impl Leases {
         Some(v1::ReadDirOp { ino: parent.0, cookie, limit, attrs: true })
     }
 
+    /// A name is going to be taken away or moved, in a directory that only this mount changes.
+    /// Answers on which inodes to ask for leases, so that this and the next can be done here.
+    pub fn write_ahead(&self, dir: InodeId, name: &[u8]) -> Vec<InodeId> {
+        let mut table = self.table.lock();
+        let held = table.inodes.get_mut(&dir).filter(|held| held.mode == Mode::Write);
+        let Some(listing) = held.and_then(|held| held.listing.as_mut()) else { return Vec::new() };
+        let mut ahead = listing.write_ahead(name);
+        let writes =
+            |ino: &InodeId| table.inodes.get(ino).is_some_and(|held| held.mode == Mode::Write);
+        ahead.retain(|ino| !writes(ino));
+        ahead
+    }
+
     pub fn attr(&self, ino: InodeId) -> Option<Attr> {
         let attr = self.table.lock().inodes.get(&ino)?.attr;
         attr.filter(|_| self.live())

@@ -41,6 +41,9 @@ impl Leases {
             (Op::Open(_) | Op::Lease(_), Some(Reply::Open(found))) => {
                 table.learn_content(start, found);
             }
+            (Op::LeaseMany(_), Some(Reply::LeaseMany(found))) => {
+                found.attrs.iter().for_each(|attr| table.learn_attr(start, Some(attr)));
+            }
             _ => {}
         }
         for told in &reply.xattrs {
@@ -74,7 +77,10 @@ impl Leases {
             self.forget_attr_above(ino);
             if let Some(held) = table.inodes.get_mut(&ino) {
                 let attr = attr_of(reply, ino).filter(|_| alone);
-                (held.attr, held.content, held.listing) = (attr, None, None);
+                (held.attr, held.content) = (attr, None);
+                // A name that goes leaves the others where they are. What is moved is elsewhere.
+                let keeps = alone && names.iter().any(|(dir, ..)| *dir == ino);
+                held.listing = held.listing.take().filter(|_| keeps);
                 if matches!(op, Op::SetLayout(_)) {
                     held.layout = None;
                 }
@@ -92,7 +98,14 @@ impl Leases {
         let now = Start(table.epoch);
         for ((dir, name, known), value) in names.iter().zip(values) {
             match value {
-                Some(value) if *known => table.learn_name(now, dir.0, name, value),
+                Some(value) if *known => {
+                    if value.is_some()
+                        && let Some(held) = table.inodes.get_mut(dir)
+                    {
+                        held.listing = None;
+                    }
+                    table.learn_name(now, dir.0, name, value);
+                }
                 _ => table.forget_name(*dir, name),
             }
         }

@@ -1,5 +1,5 @@
 //! The names of a directory in the order in which it is read, as far as they are known under a
-//! lease; and what to ask for ahead when one name after the other is looked up.
+//! lease; and what to ask for ahead when one name after the other is looked up or taken away.
 
 use crate::types::{DirEntry, DirPage, FileKind};
 use bytes::Bytes;
@@ -11,6 +11,10 @@ const MAX_NAMES: usize = 1 << 14;
 /// after.
 const MIN_AHEAD: u32 = 16;
 const MAX_AHEAD: u32 = 256;
+/// Leases to write that are asked for with the first name that is taken away; four times as many
+/// each time after.
+const MIN_WRITE_AHEAD: usize = 64;
+const MAX_WRITE_AHEAD: usize = 1024;
 
 struct Listed {
     name: Bytes,
@@ -19,6 +23,10 @@ struct Listed {
     cookie: u64,
     /// Its attributes were asked for ahead.
     asked: bool,
+    /// A lease to write it was.
+    asked_to_write: bool,
+    /// It was taken away.
+    gone: bool,
 }
 
 /// Names from the start of a directory on, without a gap.
@@ -32,14 +40,25 @@ pub(crate) struct Listing {
     /// Where the next name to be looked up is expected, and how many had to be asked for.
     next: usize,
     misses: u32,
+    /// Where the next name to be taken away is expected, and for how many to ask then.
+    next_gone: usize,
+    write_ahead: usize,
 }
 
 impl Listing {
     /// A directory's first page. Nothing if it tells of what this client does not know.
     pub fn begin(page: &v1::ReadDirReply) -> Option<Self> {
         let (parent, next_cookie) = (InodeId(page.parent), page.next_cookie);
-        let names = Vec::new();
-        let listing = Self { parent, next_cookie, names, end: false, next: 0, misses: 0 };
+        let listing = Self {
+            parent,
+            next_cookie,
+            names: Vec::new(),
+            end: false,
+            next: 0,
+            misses: 0,
+            next_gone: 0,
+            write_ahead: MIN_WRITE_AHEAD,
+        };
         listing.extend(0, page)
     }
 
@@ -52,7 +71,8 @@ impl Listing {
         for entry in &page.entries {
             let kind = FileKind::from_wire(entry.kind()).ok()?;
             let (name, ino) = (entry.name.clone(), InodeId(entry.ino));
-            self.names.push(Listed { name, ino, kind, cookie: entry.cookie, asked: false });
+            let (cookie, asked, asked_to_write, gone) = (entry.cookie, false, false, false);
+            self.names.push(Listed { name, ino, kind, cookie, asked, asked_to_write, gone });
         }
         self.end = page.end;
         Some(self)
@@ -66,10 +86,10 @@ impl Listing {
     /// What a directory answers after `cookie`, if that is known.
     pub fn page(&self, cookie: u64, limit: usize) -> Option<DirPage> {
         let from = self.names.partition_point(|listed| listed.cookie <= cookie);
-        let names = &self.names[from..];
-        if names.is_empty() && !self.end {
+        if from == self.names.len() && !self.end {
             return None;
         }
+        let mut names = self.names[from..].iter().filter(|listed| !listed.gone);
         let entry = |listed: &Listed| DirEntry {
             name: listed.name.clone(),
             ino: listed.ino,
@@ -78,8 +98,8 @@ impl Listing {
             attr: None,
         };
         Some(DirPage {
-            entries: names.iter().take(limit).map(entry).collect(),
-            end: self.end && names.len() <= limit,
+            entries: names.by_ref().take(limit).map(entry).collect(),
+            end: self.end && names.next().is_none(),
             parent: self.parent,
             next_cookie: self.next_cookie,
         })
@@ -89,9 +109,7 @@ impl Listing {
     /// instead: who looked up two of a listing will look up more. Once a name: what could not be
     /// had ahead, because another mount writes it, is asked for alone from then on.
     pub fn ahead(&mut self, name: &[u8]) -> Option<(u64, u32)> {
-        let (behind, rest) = self.names.split_at(self.next);
-        let found = rest.iter().chain(behind).position(|listed| listed.name == name)?;
-        let at = (behind.len() + found) % self.names.len();
+        let at = self.find(self.next, name)?;
         if self.names[at].asked {
             return None;
         }
@@ -102,6 +120,36 @@ impl Listing {
         self.next = self.names.len().min(at + count as usize);
         self.names[at..self.next].iter_mut().for_each(|listed| listed.asked = true);
         Some((at.checked_sub(1).map_or(0, |before| self.names[before].cookie), count))
+    }
+
+    /// Where a name is, that is probably at `from` or not long after.
+    fn find(&self, from: usize, name: &[u8]) -> Option<usize> {
+        let (behind, rest) = self.names.split_at(from);
+        let found = rest.iter().chain(behind).position(|listed| listed.name == name)?;
+        Some((behind.len() + found) % self.names.len())
+    }
+
+    /// A name was taken away: what follows it stays where it was.
+    pub fn remove(&mut self, name: &[u8]) {
+        let Some(at) = self.find(self.next_gone, name) else { return };
+        self.names[at].gone = true;
+        self.next_gone = at + 1;
+    }
+
+    /// A name is going to be taken away or moved. Answers on which inodes leases to write may be of
+    /// use: on what it leads to and on what comes after it. Once a name: what others use is not
+    /// asked for again and again.
+    pub fn write_ahead(&mut self, name: &[u8]) -> Vec<InodeId> {
+        let at = self.find(self.next_gone, name).filter(|at| !self.names[*at].asked_to_write);
+        let Some(at) = at else { return Vec::new() };
+        let ahead =
+            self.names[at..].iter_mut().filter(|listed| !listed.gone).take(self.write_ahead);
+        self.write_ahead = MAX_WRITE_AHEAD.min(4 * self.write_ahead);
+        let ask = |listed: &mut Listed| {
+            listed.asked_to_write = true;
+            listed.ino
+        };
+        ahead.map(ask).collect()
     }
 }
 
@@ -151,6 +199,42 @@ mod tests {
         let unknown = v1::DirEntry { kind: 99, ..Default::default() };
         let strange = v1::ReadDirReply { entries: vec![unknown], ..page(8..8, true) };
         assert!(begun().extend(7, &strange).is_none());
+    }
+
+    #[test]
+    fn what_is_taken_away_leaves_the_rest_where_it_is() {
+        let mut listing = Listing::begin(&page(3..8, false)).unwrap();
+        for name in [b"3".as_slice(), b"4", b"6", b"6", b"none"] {
+            listing.remove(name);
+        }
+        assert_eq!(cookies(listing.page(0, 3).unwrap()), (vec![5, 7], false));
+        assert_eq!(cookies(listing.page(5, 1).unwrap()), (vec![7], false));
+        let mut listing = listing.extend(7, &page(8..10, true)).unwrap();
+        listing.remove(b"9");
+        assert_eq!(cookies(listing.page(5, 2).unwrap()), (vec![7, 8], true));
+        listing.remove(b"8");
+        assert_eq!(cookies(listing.page(7, 2).unwrap()), (vec![], true));
+        assert_eq!(cookies(listing.page(5, 1).unwrap()), (vec![7], true));
+    }
+
+    #[test]
+    fn leases_to_write_are_asked_for_ahead_once() {
+        let mut listing = Listing::begin(&page(3..5003, true)).unwrap();
+        let inos = |from: u64, to: u64| (from + 100..to + 100).map(InodeId).collect::<Vec<_>>();
+        assert_eq!(listing.write_ahead(b"3"), inos(3, 67));
+        for name in 3..67 {
+            let name = name.to_string().into_bytes();
+            assert_eq!(listing.write_ahead(&name), []);
+            listing.remove(&name);
+        }
+        listing.remove(b"69");
+        let without = [inos(67, 69), inos(70, 324)].concat();
+        assert_eq!(listing.write_ahead(b"67"), without);
+        assert_eq!(listing.write_ahead(b"324"), inos(324, 1348));
+        assert_eq!(listing.write_ahead(b"4990"), inos(4990, 5003));
+        assert_eq!(listing.write_ahead(b"4980"), inos(4980, 5003), "it comes before those");
+        assert_eq!(listing.write_ahead(b"none"), []);
+        assert_eq!(Listing::begin(&page(3..3, true)).unwrap().write_ahead(b"3"), []);
     }
 
     #[test]

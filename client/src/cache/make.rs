@@ -52,7 +52,10 @@ impl Table {
     /// Lets a name lead elsewhere.
     fn point(&mut self, dir: InodeId, name: &Bytes, ino: Option<InodeId>) {
         let Some(held) = self.inodes.get_mut(&dir) else { return };
-        held.listing = None;
+        match (ino, &mut held.listing) {
+            (None, Some(listing)) => listing.remove(name),
+            _ => held.listing = None,
+        }
         let before = held.names.len();
         match ino {
             None if held.complete => drop(held.names.remove(name)),

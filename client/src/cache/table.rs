@@ -207,6 +207,11 @@ impl Table {
             return self.forget_name(parent, name);
         }
         if let Some(held) = self.inodes.get_mut(&parent) {
+            if ino.is_none()
+                && let Some(listing) = &mut held.listing
+            {
+                listing.remove(name);
+            }
             let fresh = held.names.insert(name.clone(), ino).is_none();
             self.names += usize::from(fresh);
         }

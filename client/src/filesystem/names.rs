@@ -103,6 +103,7 @@ impl Filesystem {
 
     /// Takes away a name of what is no directory.
     pub async fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
+        self.write_ahead(parent, name).await;
         let op = v1::UnlinkOp { parent: parent.0, name: name_of(name) };
         if let Some(now) = self.now_here()
             && let Some((ino, never_was)) = self.inner.log.unlink(op.clone(), now, self.is_open())
@@ -117,6 +118,7 @@ impl Filesystem {
 
     /// Removes an empty directory.
     pub async fn rm_dir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
+        self.write_ahead(parent, name).await;
         let op = v1::RmDirOp { parent: parent.0, name: name_of(name) };
         if let Some(now) = self.now_here()
             && self.inner.log.rm_dir(op.clone(), now, self.is_open()).is_some()
@@ -150,12 +152,27 @@ impl Filesystem {
             // Its failure is its handles'.
             let _ = file.write_back().await;
         }
+        self.write_ahead(parent, name).await;
         if let Some(now) = self.now_here()
             && self.inner.log.rename(op.clone(), now).is_some()
         {
             return Ok(());
         }
         self.change(Op::Rename(op)).await
+    }
+
+    /// Who takes one name of a directory away takes more: leases on what they lead to let that be
+    /// done here.
+    async fn write_ahead(&self, dir: InodeId, name: &[u8]) {
+        if self.inner.options.dir_sync {
+            return;
+        }
+        let ahead = self.inner.group.leases.write_ahead(dir, name);
+        if !ahead.is_empty() {
+            let inos = ahead.into_iter().map(|ino| ino.0).collect();
+            // The group does what cannot be done here.
+            let _ = self.inner.requests.ask(Op::LeaseMany(v1::LeaseManyOp { inos })).await;
+        }
     }
 
     /// The time of what is done here without asking, unless each name is to wait for the group.

@@ -51,11 +51,12 @@ impl ChangeLog {
     /// has not heard of, and nobody has open (`is_open`), it never hears of: it is in the second
     /// part of the answer.
     pub fn unlink(
-        &self,
+        self: &Arc<Self>,
         op: v1::UnlinkOp,
         now: i64,
         is_open: impl Fn(InodeId) -> bool,
     ) -> Option<(InodeId, bool)> {
+        self.want_numbers(InodeId(op.parent));
         let mut table = self.begin()?;
         let (leases, dir) = (&self.group.leases, InodeId(op.parent));
         let Some(Changed { ino, at_ns, nlink, .. }) = leases.unlink(dir, &op.name, now) else {
@@ -73,11 +74,12 @@ impl ChangeLog {
 
     /// Removes an empty directory, if leases allow that without asking.
     pub fn rm_dir(
-        &self,
+        self: &Arc<Self>,
         op: v1::RmDirOp,
         now: i64,
         is_open: impl Fn(InodeId) -> bool,
     ) -> Option<()> {
+        self.want_numbers(InodeId(op.parent));
         let mut table = self.begin()?;
         let (leases, dir) = (&self.group.leases, InodeId(op.parent));
         let Some(Changed { ino, at_ns, .. }) = leases.rm_dir(dir, &op.name, now) else {
@@ -94,7 +96,8 @@ impl ChangeLog {
     }
 
     /// Moves what is no directory, if leases allow that without asking.
-    pub fn rename(&self, op: v1::RenameOp, now: i64) -> Option<()> {
+    pub fn rename(self: &Arc<Self>, op: v1::RenameOp, now: i64) -> Option<()> {
+        self.want_numbers(InodeId(op.new_parent));
         let mut table = self.begin()?;
         let Some(Changed { ino, at_ns, replaced, .. }) = self.group.leases.rename(&op, now) else {
             self.counted(&table);
@@ -182,8 +185,8 @@ impl ChangeLog {
         self.push(table, Step { at_ns, op, ..Step::default() });
     }
 
-    /// Asks for numbers where they will be needed. Whether the group knows batches is told with
-    /// them.
+    /// Asks for numbers where they will be needed. Whether the group knows batches, without which
+    /// nothing is done here, is told with them.
     fn want_numbers(self: &Arc<Self>, dir: InodeId) {
         let mut table = self.table.lock();
         let left: u64 = table.numbers.iter().map(|range| range.end - range.start).sum();

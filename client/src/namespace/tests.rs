@@ -54,18 +54,18 @@ fn file(log: &Arc<ChangeLog>, parent: u64, name: &'static str) -> u64 {
     make(log, parent, name, v1::FileKind::Regular)
 }
 
-fn unlink(log: &ChangeLog, parent: u64, name: &'static str, open: bool) -> Option<bool> {
+fn unlink(log: &Arc<ChangeLog>, parent: u64, name: &'static str, open: bool) -> Option<bool> {
     let op = v1::UnlinkOp { parent, name: name.into() };
     log.unlink(op, 5, |_| open).map(|(_, never_was)| never_was)
 }
 
-fn rename(log: &ChangeLog, from: (u64, &'static str), to: (u64, &'static str)) -> Option<()> {
+fn rename(log: &Arc<ChangeLog>, from: (u64, &'static str), to: (u64, &'static str)) -> Option<()> {
     let (parent, name, new_parent, new_name) = (from.0, from.1.into(), to.0, to.1.into());
     log.rename(v1::RenameOp { parent, name, new_parent, new_name, flags: 0 }, 5)
 }
 
 /// What waits to be told, in a word each.
-fn waits(log: &ChangeLog) -> Vec<&'static str> {
+fn waits(log: &Arc<ChangeLog>) -> Vec<&'static str> {
     let table = log.table.lock();
     let word = |what: &What| match what {
         What::Content(..) => "content",

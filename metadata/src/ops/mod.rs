@@ -63,7 +63,7 @@ pub use open_session::SESSION_TTL_MS;
 pub(crate) use reserve_inodes::knows_batches;
 
 use crate::check;
-use crate::operation::{Change, Fault, Query, Reply, refuse};
+use crate::operation::{ATTR, BRIEF, Change, Fault, GRANT, Query, Reply, refuse};
 use crate::store::Read;
 use v1::log_entry::Body;
 use v1::meta_request::Op;
@@ -98,6 +98,7 @@ fn handler(op: &Op) -> Handler<'_> {
         Op::Check(op) => Read(op),
         Op::GetUsage(op) => Read(op),
         Op::Open(_) | Op::Lease(_) => Soft { longest: open::LONGEST },
+        Op::LeaseMany(op) => Soft { longest: BRIEF + op.inos.len() * (ATTR + GRANT) },
         Op::Close(_)
         | Op::Renew(_)
         | Op::ReturnLeases(_)

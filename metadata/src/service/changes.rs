@@ -60,6 +60,7 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         _ => Vec::new(),
     };
     let is_batch = matches!(op, Op::Batch(_));
+    let removes = matches!(op, Op::Unlink(_) | Op::RmDir(_) | Op::Rename(_));
     let knows = node.all_know(Known::Batches);
     if let Some(Op::ReserveInodes(op)) = &mut cx.request.op {
         op.batches = knows;
@@ -71,6 +72,11 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     reply.grants = entered;
     reply.low_on_room = is_batch && node.has_room().is_err();
     without(grant_made(&cx, makes, dir, &mut reply), "leases on what was made");
+    // Who takes one name away takes more.
+    for dir in claim.dirs().into_iter().filter(|_| removes) {
+        let granted = cx.grant_to_make(dir).map(|grant| reply.grants.extend(grant));
+        without(granted, "a lease on a directory");
+    }
     // Of use to a session that keeps its lease, against which no other changes them.
     let after = |dir| node.state.attr(dir).ok().flatten();
     reply.dirs = claim.dirs().into_iter().filter_map(after).collect();
@@ -102,10 +108,10 @@ fn grant_made(
             grants.extend(cx.grant_to_write(ino)?);
             // Not if it was there already, and is opened only.
             if let Some(dir) = dir.filter(|_| !reply.touched.contains(&made.ino)) {
-                reply.grants.extend(grant_to_make(cx, dir)?);
+                reply.grants.extend(cx.grant_to_make(dir)?);
             }
         }
-        Makes::Directory => grants.extend(grant_to_make(cx, ino)?),
+        Makes::Directory => grants.extend(cx.grant_to_make(ino)?),
         Makes::Nothing if made.kind == v1::FileKind::Directory as i32 => {
             reply.grants.extend(cx.grant(ino, Mode::Read, false));
         }
@@ -115,13 +121,6 @@ fn grant_made(
         reply.grants.append(&mut grants);
     }
     Ok(())
-}
-
-/// Grants the right to make files in a directory without asking.
-fn grant_to_make(cx: &RequestContext<'_>, dir: InodeId) -> Result<Option<v1::Grant>> {
-    let Some(mut grant) = cx.grant(dir, Mode::Write, false) else { return Ok(None) };
-    grant.layout = cx.node.state.layout(dir)?;
-    Ok(Some(grant))
 }
 
 /// Whether every server knows batches, or did once: another would pass over one, and be another

@@ -80,6 +80,13 @@ impl RequestContext<'_> {
         grant.locks = !wanted && !self.node.state.others_hold_locks(self.session, ino)?;
         Ok(Some(grant))
     }
+
+    /// Grants the right to change names in a directory without asking.
+    pub fn grant_to_make(&self, dir: InodeId) -> Result<Option<v1::Grant>> {
+        let Some(mut grant) = self.grant(dir, Mode::Write, false) else { return Ok(None) };
+        grant.layout = self.node.state.layout(dir)?;
+        Ok(Some(grant))
+    }
 }
 
 /// An answer without leases.

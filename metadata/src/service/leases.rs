@@ -8,6 +8,9 @@ use tokio::time::Instant;
 use v1::meta_reply::Result as Reply;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
+/// Inodes on which one request may ask for leases.
+const MAX_AT_ONCE: usize = 4096;
+
 /// Grants a lease on a file to a session that has it open, with what an open answers.
 pub(super) async fn lease(cx: &RequestContext<'_>, op: &v1::LeaseOp) -> Result<v1::MetaReply> {
     let ino = InodeId(op.ino);
@@ -22,6 +25,30 @@ pub(super) async fn lease(cx: &RequestContext<'_>, op: &v1::LeaseOp) -> Result<v
     }
     let found = cx.node.state.open_reply(ino)?;
     Ok(granted(Reply::Open(found), grants))
+}
+
+/// Grants leases to write, on those of these inodes that nobody else uses.
+pub(super) async fn lease_many(
+    cx: &RequestContext<'_>,
+    op: &v1::LeaseManyOp,
+) -> Result<v1::MetaReply> {
+    if op.inos.len() > MAX_AT_ONCE {
+        let what = format!("leases on {} inodes at once; at most {MAX_AT_ONCE}", op.inos.len());
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    cx.may_read(None).await?;
+    let (mut attrs, mut grants) = (Vec::new(), Vec::new());
+    for ino in op.inos.iter().copied().map(InodeId) {
+        let Some(found) = cx.node.state.attr(ino)? else { continue };
+        let is_dir = found.kind == v1::FileKind::Directory as i32;
+        let grant = if is_dir { cx.grant_to_make(ino)? } else { cx.grant_to_write(ino)? };
+        if let Some(grant) = grant {
+            grants.push(grant);
+            // As it is under the lease.
+            attrs.extend(cx.node.state.attr(ino)?);
+        }
+    }
+    Ok(granted(Reply::LeaseMany(v1::LeaseManyReply { attrs }), grants))
 }
 
 pub(super) async fn map(cx: &RequestContext<'_>, ino: InodeId) -> Result<v1::MetaReply> {

@@ -155,6 +155,7 @@ impl MetadataService {
                 Op::Close(op) => opens::close(cx, op).await,
                 Op::Renew(op) => opens::renew(cx, op).await,
                 Op::Lease(op) => leases::lease(cx, op).await,
+                Op::LeaseMany(op) => leases::lease_many(cx, op).await,
                 Op::Map(op) => leases::map(cx, InodeId(op.ino)).await,
                 Op::ReturnLeases(op) => leases::return_leases(cx, op).await,
                 Op::Recalls(op) => leases::recalls(cx, op.seen).await,

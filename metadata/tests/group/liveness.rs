@@ -74,23 +74,6 @@ async fn hold(client: &Client, ino: u64) -> u64 {
     assert_eq!(reply.grants.len(), 1);
     reply.grants[0].seq
 }
-
-/// Waits until the lease is recalled.
-async fn recalled(client: &mut Client, ino: u64) -> u64 {
-    loop {
-        let recalls = client.read(Op::Recalls(v1::RecallsOp { seen: 0 })).await.unwrap();
-        let Reply::Recalls(recalls) = recalls else { panic!("{recalls:?}") };
-        if let Some(recall) = recalls.recalls.iter().find(|recall| recall.ino == ino) {
-            return recall.seq;
-        }
-    }
-}
-
-async fn give_back(client: &mut Client, ino: u64, seq: u64) {
-    let item = v1::return_leases_op::Item { ino, seq, ..Default::default() };
-    client.read(Op::ReturnLeases(v1::ReturnLeasesOp { items: vec![item] })).await.unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_another_changes_is_opened_at_once() {
     let group = Group::start(3, |_| {}).await;

@@ -3,6 +3,7 @@
 mod support;
 
 mod faults;
+mod leases;
 mod liveness;
 mod members;
 mod replication;

@@ -361,9 +361,29 @@ pub fn close(ino: u64, open_seq: u64) -> v1::CloseOp {
     v1::CloseOp { items: vec![v1::close_op::Item { ino, open_seq }] }
 }
 
+/// Waits until the lease is recalled.
+pub async fn recalled(client: &mut Client, ino: u64) -> u64 {
+    loop {
+        let recalls = client.read(Op::Recalls(v1::RecallsOp { seen: 0 })).await.unwrap();
+        let Reply::Recalls(recalls) = recalls else { panic!("{recalls:?}") };
+        if let Some(recall) = recalls.recalls.iter().find(|recall| recall.ino == ino) {
+            return recall.seq;
+        }
+    }
+}
+
+pub async fn give_back(client: &mut Client, ino: u64, seq: u64) {
+    let item = v1::return_leases_op::Item { ino, seq, ..Default::default() };
+    client.read(Op::ReturnLeases(v1::ReturnLeasesOp { items: vec![item] })).await.unwrap();
+}
+
 /// Addresses that nobody listens on. All are held until the end, so that none is found twice.
+/// They stay free while nobody listens there: each process that tests has a loopback address of its
+/// own, and no connection comes from it.
 fn free_addresses(count: u64) -> Vec<String> {
-    let listen = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let [.., a, b] = std::process::id().to_be_bytes();
+    let host = std::net::Ipv4Addr::new(127, 77, a, b);
+    let listen = |_| std::net::TcpListener::bind((host, 0)).unwrap();
     let held: Vec<_> = (0..count).map(listen).collect();
     held.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }

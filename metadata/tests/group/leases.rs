@@ -1,0 +1,70 @@
+//! Leases that come without somebody waiting for each.
+
+use crate::support::*;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_proto::{ErrorKind, v1};
+
+async fn made(client: &mut Client, name: &str) -> u64 {
+    client.create(name).await.unwrap().ino
+}
+
+fn soft(client: &Client, op: Op) -> v1::MetaRequest {
+    v1::MetaRequest { session: client.session, op: Some(op), ..Default::default() }
+}
+
+fn many(inos: impl Into<Vec<u64>>) -> Op {
+    Op::LeaseMany(v1::LeaseManyOp { inos: inos.into() })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_inodes_are_granted_but_those_that_others_use() {
+    let group = Group::start(1, |_| {}).await;
+    let (mut asks, mut reads) = (group.client(), group.client());
+    for client in [&mut asks, &mut reads] {
+        client.open_session().await;
+    }
+    let (free, read) = (made(&mut asks, "a").await, made(&mut asks, "b").await);
+    let mkdir = v1::MkDirOp { parent: 1, name: "d".into(), ..Default::default() };
+    let Ok(Reply::Attr(dir)) = asks.write(Op::MkDir(mkdir)).await else { panic!("no directory") };
+    let look = soft(&reads, Op::GetAttr(v1::GetAttrOp { ino: read }));
+    assert_eq!(reads.keep(&look).await.unwrap().grants.len(), 1);
+
+    let ask = soft(&asks, many([free, read, 77_777, dir.ino]));
+    let told = asks.keep(&ask).await.unwrap();
+    let granted: Vec<_> = told.grants.iter().map(|grant| (grant.ino, grant.write)).collect();
+    assert_eq!(granted, [(free, true), (dir.ino, true)]);
+    assert!(told.grants[0].locks && told.grants[1].layout.is_some(), "{:?}", told.grants);
+    let Some(Reply::LeaseMany(found)) = told.result else { panic!("{told:?}") };
+    assert_eq!(found.attrs.iter().map(|attr| attr.ino).collect::<Vec<_>>(), [free, dir.ino]);
+
+    let flood = soft(&asks, many(vec![free; 5000]));
+    assert_eq!(asks.keep(&flood).await.unwrap_err().kind, ErrorKind::Invalid);
+}
+
+/// If nobody else uses it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_a_name_away_may_write_its_directory() {
+    let group = Group::start(1, |_| {}).await;
+    let (mut removes, mut reads) = (group.client(), group.client());
+    for client in [&mut removes, &mut reads] {
+        client.open_session().await;
+    }
+    for name in ["a", "b"] {
+        made(&mut removes, name).await;
+    }
+    let unlink = |name: &'static str| v1::UnlinkOp { parent: 1, name: name.into() };
+    let first = removes.change(Op::Unlink(unlink("a")));
+    let told = removes.keep(&first).await.unwrap();
+    assert!(told.grants.iter().any(|grant| grant.ino == 1 && grant.write), "{told:?}");
+    give_back(&mut removes, 1, told.grants[0].seq).await;
+
+    let look = soft(&reads, Op::GetAttr(v1::GetAttrOp { ino: 1 }));
+    assert_eq!(reads.keep(&look).await.unwrap().grants.len(), 1);
+    let second = removes.change(Op::Unlink(unlink("b")));
+    let removing = tokio::spawn(async move { removes.keep(&second).await });
+    let seq = recalled(&mut reads, 1).await;
+    give_back(&mut reads, 1, seq).await;
+    let told = removing.await.unwrap().unwrap();
+    assert_eq!(told.grants, [], "it was used a moment ago");
+}

@@ -1,0 +1,144 @@
+//! Names that are taken away where this mount alone works: here at once, and told to the group many
+//! at a time; seen by everybody else at once all the same.
+
+use anyhow::{Context, Result, ensure};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use weft_tests::{Cluster, eventually, requests, tell_accesses};
+
+const DIRS: usize = 12;
+const FILES: usize = 30;
+
+/// `DIRS` directories of `FILES` files each, which this mount does not hold any more.
+fn tree(cluster: &Cluster) -> Result<()> {
+    let top = cluster.mnt().join("t");
+    for d in 0..DIRS {
+        let dir = top.join(d.to_string());
+        fs::create_dir_all(&dir)?;
+        (0..FILES).try_for_each(|f| fs::write(dir.join(f.to_string()), [d as u8; 100]))?;
+    }
+    cluster.remount()
+}
+
+/// What a run costs this mount in requests.
+fn cost(cluster: &Cluster, run: impl FnOnce() -> Result<()>) -> Result<u64> {
+    tell_accesses(cluster.mnt())?;
+    let before = requests(cluster.mnt())?;
+    run()?;
+    Ok(requests(cluster.mnt())? - before)
+}
+
+#[test]
+fn a_tree_is_removed_with_few_requests() -> Result<()> {
+    let cluster = Cluster::start()?;
+    tree(&cluster)?;
+    let other = cluster.mount_again("second")?;
+    let top = cluster.mnt().join("t");
+    let asked = cost(&cluster, || Ok(fs::remove_dir_all(&top)?))?;
+    let at_most = 6 * DIRS as u64 + 20;
+    ensure!(asked <= at_most, "{} names cost {asked} requests", DIRS * FILES);
+    ensure!(!other.join("t").exists(), "it is there for the others");
+    cluster.await_clean()
+}
+
+#[test]
+fn a_folder_is_emptied_into_another_with_few_requests() -> Result<()> {
+    let cluster = Cluster::start()?;
+    tree(&cluster)?;
+    let other = cluster.mount_again("second")?;
+    let (from, to) = (cluster.mnt().join("t/0"), cluster.mnt().join("t/new"));
+    fs::create_dir(&to)?;
+    let names: Vec<_> = fs::read_dir(&from)?.map(|e| Ok(e?.file_name())).collect::<Result<_>>()?;
+    let asked = cost(&cluster, || {
+        names.iter().try_for_each(|name| fs::rename(from.join(name), to.join(name)))?;
+        Ok(())
+    })?;
+    ensure!(asked <= 10, "{} names cost {asked} requests", names.len());
+    for name in &names {
+        let moved = other.join("t/new").join(name);
+        ensure!(fs::read(&moved)? == [0; 100] && !other.join("t/0").join(name).exists());
+    }
+    cluster.await_clean()
+}
+
+/// Another mount has some of the files open, knows others, and looks after each removal.
+#[test]
+fn others_see_each_removal_at_once() -> Result<()> {
+    let cluster = Cluster::start()?;
+    tree(&cluster)?;
+    let other = cluster.mount_again("second")?;
+    let (here, there) = (cluster.mnt().join("t"), other.join("t"));
+    fs::hard_link(here.join("0/3"), here.join("0/twin"))?;
+    let open = File::open(there.join("0/5"))?;
+    for name in ["0/3", "0/7", "1/3", "1/7"] {
+        ensure!(fs::metadata(there.join(name))?.len() == 100);
+    }
+    let looks = |dir: &str| -> Result<()> {
+        let names = |top: &Path| -> Result<Vec<_>> {
+            let mut all: Vec<_> = fs::read_dir(top.join(dir))?
+                .map(|entry| Ok(entry?.file_name()))
+                .collect::<Result<_>>()?;
+            all.sort();
+            Ok(all)
+        };
+        for f in names(&here)? {
+            let name = Path::new(dir).join(&f);
+            fs::remove_file(here.join(&name)).with_context(|| format!("{name:?}"))?;
+            ensure!(!there.join(&name).exists(), "{name:?} is there for the other mount");
+            ensure!(!names(&there)?.contains(&f) && !names(&here)?.contains(&f), "{name:?}");
+            if name == Path::new("0/3") {
+                ensure!(fs::metadata(there.join("0/twin"))?.nlink() == 1);
+            }
+            // And what the other takes away.
+            if let Some(next) = names(&there)?.into_iter().find(|next| next > &f)
+                && name.ends_with("8")
+            {
+                fs::remove_file(there.join(dir).join(&next))?;
+                ensure!(!here.join(dir).join(&next).exists(), "{next:?} is there for this mount");
+                return Ok(());
+            }
+        }
+        Ok(())
+    };
+    for dir in ["0", "1"] {
+        // From the beginning, after the other has taken one: as often as it takes.
+        while fs::read_dir(here.join(dir))?.next().is_some() {
+            looks(dir)?;
+        }
+        fs::remove_dir(here.join(dir))?;
+        ensure!(!there.join(dir).exists());
+    }
+    let mut read = [1; 100];
+    open.read_exact_at(&mut read, 0)?;
+    ensure!(read == [0; 100] && open.metadata()?.nlink() == 0, "what is open goes on");
+    drop(open);
+    fs::remove_dir_all(&here)?;
+    ensure!(!there.exists());
+    cluster.await_clean()
+}
+
+/// What is not told yet when its mount dies is there again, and nothing else is lost.
+#[test]
+fn a_mount_that_dies_has_removed_a_prefix() -> Result<()> {
+    let cluster = Cluster::start()?;
+    tree(&cluster)?;
+    let other = cluster.mount_again("second")?;
+    let here = other.join("t/0");
+    let names: Vec<_> = fs::read_dir(&here)?.map(|e| Ok(e?.file_name())).collect::<Result<_>>()?;
+    let (gone, stays) = names.split_at(FILES / 2);
+    gone.iter().try_for_each(|name| fs::remove_file(here.join(name)))?;
+    cluster.kill_mount(&other)?;
+    let there = cluster.mnt().join("t/0");
+    let left = eventually(std::time::Duration::from_secs(60), "the session has ended", || {
+        let there = fs::read_dir(&there).ok()?;
+        there.map(|entry| Some(entry.ok()?.file_name())).collect::<Option<Vec<_>>>()
+    })?;
+    ensure!(stays.iter().all(|name| left.contains(name)), "what was not removed is gone");
+    let first = gone.iter().position(|name| left.contains(name)).unwrap_or(gone.len());
+    ensure!(gone[first..].iter().all(|name| left.contains(name)), "no prefix: {left:?}");
+    for name in &left {
+        ensure!(fs::read(there.join(name))? == [0; 100], "{name:?}");
+    }
+    cluster.await_clean()
+}
