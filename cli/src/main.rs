@@ -29,6 +29,7 @@ mod progress;
 mod size;
 mod status;
 mod storaged;
+mod sync;
 mod target;
 mod umount;
 
@@ -61,6 +62,7 @@ enum Command {
     Dev(dev::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Sync(sync::Args),
     Status(status::Args),
     Events(events::Args),
     Target(target::Args),
@@ -100,6 +102,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Dev(args) => done(dev::run(args)),
         Command::Mount(args) => done(mount::run(&args, &log)),
         Command::Umount(args) => done(umount::run(&args)),
+        Command::Sync(args) => done(sync::run(&args)),
         Command::Status(args) => on_runtime()?.block_on(status::run(args)),
         Command::Events(args) => done(on_runtime()?.block_on(events::run(args))),
         Command::Target(args) => on_runtime()?.block_on(target::run(args)),

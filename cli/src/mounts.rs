@@ -131,6 +131,11 @@ fn file_of(path: &Path) -> Result<PathBuf> {
     Ok(folder()?.join("mounts").join(format!("{}.json", escape(path))))
 }
 
+/// Where the session of the mount at a path is noted.
+pub fn session_file(path: &Path) -> Result<PathBuf> {
+    Ok(folder()?.join("mounts").join(format!("{}.session", escape(path))))
+}
+
 /// Default log of a mount that was given none.
 pub fn default_log(path: &Path) -> Result<PathBuf> {
     let dir = if nix::unistd::geteuid().is_root() {

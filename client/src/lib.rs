@@ -32,7 +32,7 @@ mod types;
 pub use access::{Access, Credentials};
 pub use cache::{ContentCache, Forgotten, NameCache};
 pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport, Successor};
-pub use options::Options;
+pub use options::{KeepSession, Options};
 pub use paths::{Caller, OpenFile};
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,

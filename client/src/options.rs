@@ -1,9 +1,13 @@
 //! How a filesystem client is set up.
 
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::Transport;
+
+/// Is told the key of each session.
+pub type KeepSession = Arc<dyn Fn(&Bytes) + Send + Sync>;
 
 /// Longer than any mount lives.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -44,6 +48,12 @@ pub struct Options {
     /// What was written is durable before the close is answered; else when it is synced, or within
     /// a second.
     pub close_sync: bool,
+    /// Keys of the sessions of clients that are dead for certain, in whose place this one is: ended
+    /// first, so that nobody waits for what those held until their time is over.
+    pub dead_sessions: Vec<Bytes>,
+    /// Told the key of each session before it is opened; the last one counts. Whoever has it, once
+    /// this client is dead, ends the session with it ([`Self::dead_sessions`]).
+    pub keep_session: Option<KeepSession>,
     /// Seed of all random choices, for simulations; `None`: from the operating system.
     pub seed: Option<u64>,
 }
@@ -66,6 +76,8 @@ impl Options {
             access_times: true,
             dir_sync: false,
             close_sync: false,
+            dead_sessions: Vec::new(),
+            keep_session: None,
             seed: None,
         }
     }

@@ -126,6 +126,7 @@ operations! {
     WaitLock(op) = Soft { reads: locked(&op.lock) }
     CancelLock(_) = Soft {}
     Mend(_) = Soft {}
+    EndSession(_) = Soft {}
 
     OpenSession(_) = Session {}
     CloseSession(_) = Session {}

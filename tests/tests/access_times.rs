@@ -3,10 +3,9 @@
 use anyhow::{Result, ensure};
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
-use weft_tests::{Cluster, path, weft_ok};
+use weft_tests::{Cluster, path, tell_accesses, weft_ok};
 
 /// Access and change, nanoseconds.
 fn times(path: &Path) -> Result<(i64, i64)> {
@@ -18,13 +17,6 @@ fn times(path: &Path) -> Result<(i64, i64)> {
 fn read(path: &Path, flags: i32) -> Result<()> {
     let mut all = Vec::new();
     File::options().read(true).custom_flags(flags).open(path)?.read_to_end(&mut all)?;
-    Ok(())
-}
-
-/// Everything that the mount was to tell is told.
-fn sync(mount: &Path) -> Result<()> {
-    // SAFETY: a file descriptor that is open.
-    ensure!(unsafe { libc::syncfs(File::open(mount)?.as_raw_fd()) } == 0);
     Ok(())
 }
 
@@ -61,7 +53,7 @@ fn the_first_read_after_a_change_is_noted() -> Result<()> {
     // The second is not, nor is a read of nothing; the first after another change is.
     read(&all[0], libc::O_DIRECT)?;
     ensure!(times(&all[0])? == noted[0]);
-    sync(&m)?;
+    tell_accesses(&m)?;
     ensure!(times(&all[0])? == noted[0], "telling it changes nothing");
     read(&all[0], libc::O_DIRECT)?;
     ensure!(times(&all[0])? == noted[0]);
@@ -73,7 +65,7 @@ fn the_first_read_after_a_change_is_noted() -> Result<()> {
 
     // Others see it when they ask; a new mount has to. One without access times notes none.
     let told = times(&all[0])?;
-    sync(&m)?;
+    tell_accesses(&m)?;
     weft_ok(&["umount", path(&m)])?;
     weft_ok(&["mount", "-o", "noatime", "--cluster", &cluster.address()?, path(&m)])?;
     ensure!(times(&all[0])? == told && times(&all[1])? == noted[1] && times(&all[3])? == noted[3]);

@@ -2,9 +2,11 @@
 
 use super::args::Args;
 use super::options::MountOptions;
+use super::session_file::SessionFile;
 use crate::mounts::MountRecord;
 use anyhow::Result;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use weft_client::Filesystem;
@@ -15,6 +17,7 @@ pub struct Started {
     pub fs: Filesystem,
     pub mounted: Mounted,
     pub record: MountRecord,
+    pub session: Arc<SessionFile>,
     /// Turns true when this process is told to stop.
     pub told: watch::Receiver<bool>,
 }
@@ -24,6 +27,7 @@ pub fn client_options(
     args: &Args,
     path: &Path,
     metadata: Vec<String>,
+    session: &Arc<SessionFile>,
 ) -> Result<weft_client::Options> {
     let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
     let mut options = weft_client::Options::new(metadata, weft_net::tcp());
@@ -35,5 +39,8 @@ pub fn client_options(
     options.access_times = !flags.noatime && !flags.read_only;
     options.dir_sync = flags.dirsync;
     options.close_sync = closesync;
+    options.dead_sessions = session.dead();
+    let session = session.clone();
+    options.keep_session = Some(Arc::new(move |key| session.keep(key)));
     Ok(options)
 }

@@ -11,6 +11,7 @@ mod client;
 mod hand_over;
 mod options;
 mod serve;
+mod session_file;
 mod take_over;
 mod words;
 

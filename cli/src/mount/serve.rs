@@ -2,10 +2,11 @@
 
 use super::args::Args;
 use super::client::{Started, client_options};
+use super::session_file::SessionFile;
 use super::{background, hand_over, take_over};
 use crate::daemon;
 use crate::logging::LogArgs;
-use crate::mounts::MountRecord;
+use crate::mounts::{self, MountRecord};
 use crate::output::describe;
 use anyhow::{Context, Result, bail};
 use std::io;
@@ -43,12 +44,15 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
     let served = started.and_then(|started| {
         daemon::tell_manager("READY=1");
         let limit = Duration::from_secs(args.stop_timeout);
-        let record = started.record.clone();
+        let (record, session) = (started.record.clone(), started.session.clone());
         match runtime.block_on(until_ended(started, limit)) {
             // The record is the other process's now.
             Ok(Ended::HandedOver) => Ok(()),
             ended => {
                 let ended = ended.map(drop);
+                if ended.is_ok() {
+                    session.remove();
+                }
                 record.end(&ended)?;
                 ended
             }
@@ -61,7 +65,8 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
 
 async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
     let path = weft_fuse::check_mount_point(&args.mount_point, args.allow_nonempty)?;
-    let options = client_options(args, &path, args.cluster.cluster.clone())?;
+    let session = SessionFile::take(mounts::session_file(&path)?)?;
+    let options = client_options(args, &path, args.cluster.cluster.clone(), &session)?;
     let limit = Duration::from_secs(args.timeout);
     let cluster = args.cluster.cluster.join(", ");
     let fs = tokio::time::timeout(limit, Filesystem::connect(options))
@@ -72,6 +77,7 @@ async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
             )
         })?
         .with_context(|| format!("cannot open a session with {cluster}"))?;
+    session.forget_dead();
     let mut fuse = weft_fuse::Options {
         cluster: args.cluster.cluster.join(","),
         allow_nonempty: args.allow_nonempty,
@@ -93,7 +99,7 @@ async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
             match saved {
                 Ok((record, told)) => {
                     tracing::info!("mounted at {}", record.path.display());
-                    Ok(Started { fs, mounted, record, told })
+                    Ok(Started { fs, mounted, record, session, told })
                 }
                 // A mount that nobody can find does not stay behind.
                 Err(e) => {
@@ -155,7 +161,7 @@ async fn until_ended(started: Started, limit: Duration) -> Result<Ended> {
 }
 
 async fn served(started: Started) -> Result<Ended> {
-    let Started { fs, mounted, record, told: mut signal } = started;
+    let Started { fs, mounted, record, session: _, told: mut signal } = started;
     let (path, handover) = (mounted.path().to_owned(), mounted.handover());
     let mut session = tokio::task::spawn_blocking(move || mounted.join());
     let ended = tokio::select! {

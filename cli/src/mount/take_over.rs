@@ -4,6 +4,7 @@ use super::args::Args;
 use super::background;
 use super::client::{Started, client_options};
 use super::hand_over::{SERVE_TIMEOUT, TRY_TIMEOUT};
+use super::session_file::SessionFile;
 use super::words::{VERSION, hear, say, take, told};
 use crate::daemon;
 use crate::mounts::{self, MountRecord};
@@ -71,7 +72,8 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
     told(offer.error)?;
     let record = MountRecord::of_this_process(old.path.clone(), offer.metadata.clone(), settings)?;
     let (path, cluster) = (record.path.clone(), Uuid::from_slice(&offer.cluster));
-    let options = client_options(args, &path, offer.metadata)?;
+    let session = SessionFile::take_over(mounts::session_file(&path)?);
+    let options = client_options(args, &path, offer.metadata, &session)?;
     let limit = Duration::from_secs(args.timeout);
     let successor = tokio::time::timeout(limit, Filesystem::succeed(options, cluster))
         .await
@@ -105,7 +107,7 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
     let fs = successor.begin();
     let mounted = prepared.serve();
     tracing::info!("took {} over from process {}", path.display(), old.process.pid);
-    Ok(Started { fs, mounted, record, told })
+    Ok(Started { fs, mounted, record, session, told })
 }
 
 /// The other process was not told that this one serves. Errors: it goes on, or may do so.

@@ -3,7 +3,7 @@
 use super::inner::Inner;
 use crate::Options;
 use crate::cache::{ALL, ContentCache, NameCache};
-use crate::meta::{Group, open_session};
+use crate::meta::{Group, end_session, open_session};
 use crate::options::after;
 use crate::types::{Attr, Counters};
 use std::sync::Arc;
@@ -20,6 +20,9 @@ use weft_segments::{MapWatch, Rng, Segments, Timeouts};
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The cluster is told this long that the session ends, which it does by itself else.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same of the session of a client that has died; the own one lives longer without being
+/// renewed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// A sync or an unmount waits so long at most for access times to be published.
 const ATIME_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -51,6 +54,9 @@ impl Filesystem {
         let (ttl, cluster) = open_session(group, None, name, &inner.rng, deadline).await?;
         if let Some(cluster) = cluster {
             inner.peers.set_cluster(cluster);
+        }
+        for key in &inner.options.dead_sessions {
+            end_session(group, key.clone(), after(END_TIMEOUT)).await;
         }
         inner.has_session(ttl, cluster);
         inner.watch_map();

@@ -12,6 +12,9 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// A virtual attribute of every inode: the mount's [`crate::Counters`].
 const STATS: &[u8] = b"user.weft.stats";
+/// Reading this one of any inode does what `syncfs(2)` would do, which the kernel tells no mount of
+/// FUSE. Reading, since who may not write may sync too.
+const SYNC: &[u8] = b"user.weft.sync";
 
 impl Filesystem {
     /// The value of an extended attribute. Errors: `NoAttribute`.
@@ -19,6 +22,9 @@ impl Filesystem {
         check_xattr(name)?;
         if name == STATS {
             return Ok(self.counters().to_json().into());
+        }
+        if name == SYNC {
+            return self.sync().await.map(|()| Bytes::new());
         }
         if name == layout_xattr::NAME {
             return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());

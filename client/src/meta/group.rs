@@ -4,7 +4,7 @@ use super::servers::Servers;
 use super::sessions::Sessions;
 use crate::Options;
 use crate::cache::Leases;
-use crate::options::after;
+use crate::options::{KeepSession, after};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -61,6 +61,8 @@ pub(crate) struct Group {
     pub requests: AtomicU64,
     /// The leader said last that the namespace may not grow.
     pub low_on_room: AtomicBool,
+    /// Told the key of each session.
+    pub(super) keep_session: Option<KeepSession>,
 }
 
 impl Group {
@@ -75,6 +77,7 @@ impl Group {
             leases: Arc::default(),
             requests: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),
+            keep_session: options.keep_session.clone(),
         }
     }
 

@@ -1,8 +1,10 @@
-//! Opens a session with the metadata group.
+//! Opens a session with the metadata group, and ends that of a client that is dead.
 
 use super::group::{ATTEMPT_TIMEOUT, Group, unexpected};
+use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::Instant;
+use tracing::{info, warn};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Result, SessionId, Uuid, v1};
@@ -18,6 +20,9 @@ pub(crate) async fn open_session(
     deadline: Instant,
 ) -> Result<(Duration, Option<Uuid>)> {
     let nonce = rng.nonce().to_vec().into();
+    if let Some(keep) = &group.keep_session {
+        keep(&nonce);
+    }
     let op = Op::OpenSession(v1::OpenSessionOp { client: client.into(), nonce });
     let request = v1::MetaRequest { op: Some(op), ..Default::default() };
     let sent = Instant::now();
@@ -38,5 +43,17 @@ pub(crate) async fn open_session(
             Ok((Duration::from_millis(reply.ttl_ms), cluster))
         }
         _ => Err(unexpected("opening a session")),
+    }
+}
+
+/// Ends the session of a client that is dead for certain. If that cannot be done, it ends when its
+/// time is over.
+pub(crate) async fn end_session(group: &Group, key: Bytes, deadline: Instant) {
+    let op = Op::EndSession(v1::EndSessionOp { nonce: key });
+    let request = v1::MetaRequest { op: Some(op), ..Default::default() };
+    let told = group.send(&request, ATTEMPT_TIMEOUT, deadline).await;
+    match told.map_err(Error::from).and_then(|answered| answered.result()) {
+        Ok(_) => info!("the session of the client before, which died, is over"),
+        Err(error) => warn!(%error, "the session of the client before ends when its time is over"),
     }
 }

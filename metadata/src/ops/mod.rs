@@ -106,7 +106,8 @@ fn handler(op: &Op) -> Handler<'_> {
         | Op::Map(_)
         | Op::GetLock(_)
         | Op::WaitLock(_)
-        | Op::CancelLock(_) => Soft { longest: 0 },
+        | Op::CancelLock(_)
+        | Op::EndSession(_) => Soft { longest: 0 },
         Op::Mend(_) => Soft { longest: check::LONGEST },
         Op::OpenSession(op) => Change(op),
         Op::CloseSession(op) => Change(op),

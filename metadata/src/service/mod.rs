@@ -3,6 +3,7 @@
 
 mod changes;
 mod context;
+mod end_session;
 mod leases;
 mod locks;
 mod mend;
@@ -163,6 +164,7 @@ impl MetadataService {
                 Op::WaitLock(op) => locks::wait_lock(cx, op).await,
                 Op::CancelLock(op) => locks::cancel_lock(cx, op).await,
                 Op::Mend(_) => mend::mend(cx).await,
+                Op::EndSession(op) => end_session::end_session(cx, op).await,
                 _ => Err(Error::new(ErrorKind::Protocol, "this request is not one of soft state")),
             },
         }

@@ -312,7 +312,14 @@ impl Sessions {
         self.leases.stalled(by);
     }
 
-    /// Takes back [`Sessions::begin_expiry`].
+    /// A session is going to be ended before its time is over. Answers whether it is not ended
+    /// already, or about to be.
+    pub fn begin_end(&mut self, id: SessionId) -> bool {
+        let session = self.sessions.get_mut(&id).filter(|session| !session.expiring);
+        session.map(|session| session.expiring = true).is_some()
+    }
+
+    /// Takes back [`Sessions::begin_expiry`] and [`Sessions::begin_end`].
     pub fn spare(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.expiring = false;

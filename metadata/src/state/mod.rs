@@ -314,6 +314,16 @@ impl StateMachine {
         Ok(self.read_by(self.store.newest(|s| s.get(&schema::session(id))))?.is_some())
     }
 
+    /// The session that was opened with a nonce, if it lives.
+    pub fn session_of(&self, nonce: &[u8]) -> Result<Option<SessionId>> {
+        let key = schema::nonce(nonce);
+        let Some(owner) = self.read_by(self.store.newest(|s| s.get(&key)))? else {
+            return Ok(None);
+        };
+        let owner: schema::NonceOwner = self.read_by(schema::decode(&key, owner))?;
+        Ok(Some(SessionId(owner.session)))
+    }
+
     /// The shard of the namespace that this group owns.
     fn shard(&self) -> Result<u16> {
         self.read_by(self.store.newest(|s| s.shard()))

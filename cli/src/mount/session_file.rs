@@ -1,0 +1,226 @@
+//! The key of a mount's session, where the next process that mounts at the same path finds it: if
+//! this one dies without ending its session, that one does, and nobody waits for what it held until
+//! its time is over.
+//!
+//! Invariant: the file is locked while its process lives, so that no session of one that lives is
+//! ended. The kernel takes the lock back with the process, in whatever namespace that is.
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// Keys in one file, and bytes of a key; more is not from here.
+const MAX_KEYS: usize = 16;
+const MAX_KEY: usize = 64;
+
+/// The file of one mount.
+pub struct SessionFile {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Nothing: another process lives that has the mount.
+    file: Option<Flock<File>>,
+    /// Sessions of processes that are dead, which may live still.
+    dead: Vec<Bytes>,
+    own: Option<Bytes>,
+}
+
+impl SessionFile {
+    /// Takes the file, if no process that lives has it. Else the mount goes without.
+    pub fn take(path: PathBuf) -> Result<Arc<Self>> {
+        let file = lock(&path, FlockArg::LockExclusiveNonblock)?;
+        let dead = file.as_ref().map(|file| read(file)).transpose();
+        let dead = dead.with_context(|| format!("cannot read {}", path.display()))?;
+        let state = State { file, dead: dead.unwrap_or_default(), own: None };
+        Ok(Arc::new(Self { path, state: Mutex::new(state) }))
+    }
+
+    /// Takes the file of the process that hands its mount over, as soon as that has ended. It says
+    /// whose session it is until then, and after.
+    pub fn take_over(path: PathBuf) -> Arc<Self> {
+        let taken = Arc::new(Self { path, state: Mutex::default() });
+        let waits = taken.clone();
+        // It ends with this process.
+        thread::spawn(move || match lock(&waits.path, FlockArg::LockExclusive) {
+            Ok(file) => {
+                let mut state = waits.state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.file = file;
+                waits.write(&state);
+            }
+            Err(e) => tracing::warn!("the session of this mount is not noted: {e:#}"),
+        });
+        taken
+    }
+
+    /// Keys of sessions whose processes are dead.
+    pub fn dead(&self) -> Vec<Bytes> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).dead.clone()
+    }
+
+    /// Notes the key of the session that is being opened.
+    pub fn keep(&self, key: &Bytes) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.own = Some(key.clone());
+        self.write(&state);
+    }
+
+    /// The dead ones are over.
+    pub fn forget_dead(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.dead.clear();
+        self.write(&state);
+    }
+
+    /// There is no session any more.
+    pub fn remove(&self) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.file.is_some()
+            && let Err(e) = fs::remove_file(&self.path)
+        {
+            tracing::warn!("cannot remove {}: {e}", self.path.display());
+        }
+    }
+
+    fn write(&self, state: &State) {
+        let (Some(file), Some(own)) = (&state.file, &state.own) else { return };
+        let keys = state.dead.iter().take(MAX_KEYS - 1).chain([own]);
+        let text: String = keys.map(|key| hex(key) + "\n").collect();
+        let written = file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0));
+        if let Err(e) = written {
+            tracing::warn!("{}: the session is not noted: {e}", self.path.display());
+        }
+    }
+}
+
+/// Opens the file and locks it; `None` if another process has it.
+fn lock(path: &Path, how: FlockArg) -> Result<Option<Flock<File>>> {
+    let what = || format!("cannot use {}", path.display());
+    loop {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = match Flock::lock(file.open(path).with_context(what)?, how) {
+            Ok(file) => file,
+            Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+            Err((_, Errno::EINTR)) => continue,
+            Err((_, e)) => return Err(e).with_context(what),
+        };
+        // Whoever had it may have removed it meanwhile.
+        let there = match fs::metadata(path) {
+            Ok(there) => Some((there.dev(), there.ino())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(e).with_context(what),
+        };
+        let own = file.metadata().with_context(what)?;
+        if there == Some((own.dev(), own.ino())) {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// The keys in a file; what is none was being written when its process died.
+fn read(file: &File) -> io::Result<Vec<Bytes>> {
+    let mut text = Vec::new();
+    let limit = MAX_KEYS * (2 * MAX_KEY + 1);
+    file.take(limit as u64).read_to_end(&mut text)?;
+    let mut lines: Vec<_> = text.split(|byte| *byte == b'\n').collect();
+    lines.pop();
+    Ok(lines.into_iter().filter_map(unhex).collect())
+}
+
+fn hex(key: &[u8]) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(line: &[u8]) -> Option<Bytes> {
+    if line.is_empty() || !line.len().is_multiple_of(2) || line.len() > 2 * MAX_KEY {
+        return None;
+    }
+    let digit = |byte: u8| (byte as char).to_digit(16);
+    line.chunks(2).map(|pair| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_the_dead_are_found_and_those_of_the_living_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.session");
+        let key = |n: u8| Bytes::from(vec![n; 16]);
+        let first = SessionFile::take(path.clone()).unwrap();
+        assert!(first.dead().is_empty());
+        first.keep(&key(1));
+        first.keep(&key(2));
+        let beside = SessionFile::take(path.clone()).unwrap();
+        assert!(beside.dead().is_empty(), "it lives");
+        beside.keep(&key(9));
+        beside.remove();
+        drop(first);
+        // It dies before it has ended what it found.
+        let second = SessionFile::take(path.clone()).unwrap();
+        assert_eq!(second.dead(), [key(2)]);
+        second.keep(&key(3));
+        drop(second);
+        let third = SessionFile::take(path.clone()).unwrap();
+        assert_eq!(third.dead(), [key(2), key(3)]);
+        third.keep(&key(4));
+        third.forget_dead();
+        drop(third);
+        let fourth = SessionFile::take(path.clone()).unwrap();
+        assert_eq!(fourth.dead(), [key(4)]);
+        fourth.remove();
+        assert!(!path.exists());
+        drop(fourth);
+        assert!(SessionFile::take(path).unwrap().dead().is_empty());
+    }
+
+    #[test]
+    fn who_takes_over_waits_for_the_end_of_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.session");
+        let key = |n: u8| Bytes::from(vec![n; 16]);
+        let first = SessionFile::take(path.clone()).unwrap();
+        first.keep(&key(1));
+        let second = SessionFile::take_over(path.clone());
+        second.keep(&key(2));
+        let noted = || fs::read_to_string(&path).unwrap();
+        assert_eq!(noted(), hex(&key(1)) + "\n", "the other has it");
+        drop(first);
+        let given = std::time::Instant::now();
+        while noted() != hex(&key(2)) + "\n" {
+            assert!(given.elapsed().as_secs() < 60, "{:?}", noted());
+            thread::yield_now();
+        }
+        assert!(SessionFile::take(path).unwrap().dead().is_empty());
+    }
+
+    #[test]
+    fn garbage_is_no_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.session");
+        let long = "a".repeat(2 * MAX_KEY + 2);
+        for (text, keys) in [
+            ("", 0),
+            ("zz\n", 0),
+            ("abc\n", 0),
+            ("\n\nab\n", 1),
+            ("ab\ncd", 1),
+            (&format!("{long}\nab\n"), 1),
+            (&"ab\n".repeat(1_000_000), MAX_KEYS * (2 * MAX_KEY + 1) / 3),
+        ] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(SessionFile::take(path.clone()).unwrap().dead().len(), keys);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `weft sync`: what `sync(1)` would do, which the kernel does not tell mounts of FUSE.
+
+use anyhow::{Context, Result, bail};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const ATTRIBUTE: &CStr = c"user.weft.sync";
+
+/// Wait until everything that was done through a mount is durable (sync(1) and syncfs(2) do not
+/// reach mounts of FUSE)
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Any path in the mount
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    args.paths.iter().try_for_each(|path| sync(path))
+}
+
+fn sync(path: &Path) -> Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: both are C strings that live through the call, which has no room to write in.
+    if unsafe { libc::getxattr(name.as_ptr(), ATTRIBUTE.as_ptr(), std::ptr::null_mut(), 0) } >= 0 {
+        return Ok(());
+    }
+    let (error, at) = (io::Error::last_os_error(), path.display());
+    match error.raw_os_error() {
+        Some(libc::ENODATA | libc::EOPNOTSUPP) => bail!("{at} is not in a mount of weft"),
+        _ => Err(error).with_context(|| format!("not everything done through {at} is durable")),
+    }
+}

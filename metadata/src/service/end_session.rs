@@ -1,0 +1,34 @@
+//! Ends the session of a client that is dead for certain, before its time is over: its successor on
+//! the same machine says so.
+
+use super::changes::propose;
+use super::context::{RequestContext, empty};
+use crate::events;
+use crate::node::Effect;
+use v1::log_entry::Body;
+use weft_proto::{Result, v1};
+
+pub(super) async fn end_session(
+    cx: &RequestContext<'_>,
+    op: &v1::EndSessionOp,
+) -> Result<v1::MetaReply> {
+    cx.lead().await?;
+    cx.node.read_barrier().await?;
+    let Some(session) = cx.node.state.session_of(&op.nonce)? else { return Ok(empty()) };
+    // From here on it is not renewed: whoever sends for it still is not heard.
+    if !cx.node.soft.with(|s| s.begin_end(session)) {
+        return Ok(empty());
+    }
+    let client = cx.node.soft.with(|s| s.client_of(session)).unwrap_or_default();
+    let what = format!(
+        "session {session} is over: its client has died, and another was started in its place; \
+         its locks are given up, and what it had not flushed is lost: {client:?}"
+    );
+    let events = vec![events::warning("session-dead", what)];
+    let body = Body::ExpireSession(v1::ExpireSessionEntry { session: session.0 });
+    let ended = propose(cx.node, body, events, Effect::SessionEnds(session), ()).await;
+    if ended.is_err() {
+        cx.node.soft.with(|s| s.spare(session));
+    }
+    ended.map(|_| empty())
+}
