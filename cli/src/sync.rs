@@ -1,7 +1,9 @@
 //! `weft sync`: what `sync(1)` would do, which the kernel does not tell mounts of FUSE.
 
 use anyhow::{Context, Result, bail};
+use nix::unistd::syncfs;
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,9 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn sync(path: &Path) -> Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    // What was stored through mappings only the kernel knows: this has it tell the mount.
+    syncfs(&file).with_context(|| format!("cannot sync {}", path.display()))?;
     // SAFETY: both are C strings that live through the call, which has no room to write in.
     if unsafe { libc::getxattr(name.as_ptr(), ATTRIBUTE.as_ptr(), std::ptr::null_mut(), 0) } >= 0 {
         return Ok(());

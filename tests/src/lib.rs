@@ -16,14 +16,17 @@ pub mod load;
 pub mod model;
 mod paused;
 pub mod power;
+mod process;
 pub mod server;
 pub mod sim;
 
 pub use paused::Paused;
+pub use process::eventually;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use process::{await_end, kill_hard, kill_to_the_end};
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
@@ -31,7 +34,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The `weft` binary that was built with this test: `WEFT_BIN`, or in one of the folders above this
@@ -70,24 +73,6 @@ fn succeeded(args: &[&str], out: Output) -> Result<String> {
         String::from_utf8_lossy(&out.stderr)
     );
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-}
-
-/// Waits until `probe` answers `Some`, looking every 20 ms; fails with `what` after `limit`.
-pub fn eventually<T>(
-    limit: Duration,
-    what: &str,
-    mut probe: impl FnMut() -> Option<T>,
-) -> Result<T> {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = probe() {
-            return Ok(found);
-        }
-        if start.elapsed() > limit {
-            bail!("not within {limit:?}: {what}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// How to start a [`Cluster`].
@@ -238,7 +223,7 @@ impl Cluster {
 
     /// Kills storage daemon `index` with SIGKILL.
     pub fn kill_storage(&self, index: usize) -> Result<()> {
-        kill_hard(pid(&self.status()?["storage"][index])?)
+        kill_to_the_end(pid(&self.status()?["storage"][index])?)
     }
 
     /// Kills the metadata leader with SIGKILL; returns its id.
@@ -247,7 +232,7 @@ impl Cluster {
             let status = self.status().ok()?;
             status["metadata"].as_array()?.iter().find(|m| m["leader"] == true).cloned()
         })?;
-        kill_hard(pid(&leader)?)?;
+        kill_to_the_end(pid(&leader)?)?;
         leader["id"].as_u64().context("leader without an id")
     }
 
@@ -260,7 +245,7 @@ impl Cluster {
             servers.iter().find(|m| m["leader"] == true)?;
             servers.iter().find(|m| m["leader"] == false).cloned()
         })?;
-        kill_hard(pid(&follower)?)?;
+        kill_to_the_end(pid(&follower)?)?;
         let folder = self.dir.join(format!("metadata-{}", follower["id"]));
         fs::remove_dir_all(&folder)?;
         Ok(folder)
@@ -268,7 +253,7 @@ impl Cluster {
 
     /// Kills the process that serves a mount, with SIGKILL.
     pub fn kill_mount(&self, at: &Path) -> Result<()> {
-        kill_hard(self.pid_of_mount(at)?.as_raw())
+        kill_to_the_end(self.pid_of_mount(at)?.as_raw())
     }
 
     /// The process that serves a mount.
@@ -295,7 +280,9 @@ impl Cluster {
 
     /// Kills every process of the cluster at once, the mounts' too.
     pub fn kill_all(&self) -> Result<()> {
-        self.pids()?.into_iter().try_for_each(kill_hard)
+        let pids = self.pids()?;
+        pids.iter().try_for_each(|pid| kill_hard(*pid))?;
+        pids.into_iter().try_for_each(await_end)
     }
 
     /// Every process of the cluster, the mounts' too.
@@ -568,16 +555,6 @@ fn pid(process: &Value) -> Result<i32> {
         .and_then(|p| i32::try_from(p).ok())
         .filter(|&p| p > 1)
         .with_context(|| format!("no pid in {process}"))
-}
-
-fn await_end(pid: i32) -> Result<()> {
-    let status = || fs::read_to_string(format!("/proc/{pid}/status"));
-    let has_ended = || status().map_or(true, |text| text.contains("State:\tZ")).then_some(());
-    eventually(Duration::from_secs(30), "it has ended", has_ended)
-}
-
-fn kill_hard(pid: i32) -> Result<()> {
-    kill(Pid::from_raw(pid), Signal::SIGKILL).with_context(|| format!("kill {pid}"))
 }
 
 /// Runs a program and fails with its output unless it succeeds.

@@ -3,7 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::ptr;
 use weft_tests::{Cluster, path, weft_ok};
 
 /// What the cluster says of sessions that were ended since another mount was made in their place.
@@ -95,17 +97,29 @@ fn what_weft_sync_has_waited_for_outlives_the_mount() -> Result<()> {
         let mut open = File::create(dir.join("open"))?;
         open.write_all(&[1; 100_000])?;
         (0..20).try_for_each(|n| fs::write(dir.join(n.to_string()), [2; 5000]))?;
+        let mapped = OpenOptions::new().read(true).write(true).open(dir.join("5"))?;
+        let (prot, map) = (libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a mapping of a file that nobody cuts short.
+        let stored = unsafe {
+            let stored = libc::mmap(ptr::null_mut(), 5000, prot, map, mapped.as_raw_fd(), 0);
+            ensure!(stored != libc::MAP_FAILED, "cannot map it");
+            stored.cast::<u8>().write_bytes(3, 5000);
+            stored
+        };
         fs::rename(dir.join("0"), dir.join("moved"))?;
         fs::remove_file(dir.join("1"))?;
         weft_ok(&["sync", path(&dir)])?;
         cluster.kill_mount(&other)?;
-        drop(open);
+        // SAFETY: it was mapped above, and is not used any more.
+        ensure!(unsafe { libc::munmap(stored, 5000) } == 0);
+        drop((open, mapped));
         weft_ok(&["umount", path(&other)])?;
         mount(&cluster, &other)?;
         let there = cluster.mnt().join(format!("d{round}"));
         ensure!(fs::read(there.join("open"))? == [1; 100_000], "round {round}");
         let names = fs::read_dir(&there)?.count();
         ensure!(names == 20 && fs::read(there.join("moved"))? == [2; 5000], "{names} names");
+        ensure!(fs::read(there.join("5"))? == [3; 5000], "what was stored through a mapping");
         ensure!(!there.join("0").exists() && !there.join("1").exists());
     }
     let said = weft_ok(&["sync", path(cluster.dir())]).unwrap_err();

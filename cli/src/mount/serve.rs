@@ -47,7 +47,10 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
         let (record, session) = (started.record.clone(), started.session.clone());
         match runtime.block_on(until_ended(started, limit)) {
             // The record is the other process's now.
-            Ok(Ended::HandedOver) => Ok(()),
+            Ok(Ended::HandedOver) => {
+                session.hand_over();
+                Ok(())
+            }
             ended => {
                 let ended = ended.map(drop);
                 if ended.is_ok() {
@@ -65,7 +68,7 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
 
 async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
     let path = weft_fuse::check_mount_point(&args.mount_point, args.allow_nonempty)?;
-    let session = SessionFile::take(mounts::session_file(&path)?)?;
+    let session = SessionFile::take(mounts::session_file(&path)?);
     let options = client_options(args, &path, args.cluster.cluster.clone(), &session)?;
     let limit = Duration::from_secs(args.timeout);
     let cluster = args.cluster.cluster.join(", ");

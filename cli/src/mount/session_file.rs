@@ -2,8 +2,10 @@
 //! this one dies without ending its session, that one does, and nobody waits for what it held until
 //! its time is over.
 //!
-//! Invariant: the file is locked while its process lives, so that no session of one that lives is
-//! ended. The kernel takes the lock back with the process, in whatever namespace that is.
+//! Invariant: the file is locked while the process lives whose key is in it, so that no session of
+//! one that lives is ended. The kernel takes the lock back with the process, in whatever namespace
+//! that is. Keys of another boot, or of another machine that shares the folder, are not believed:
+//! their locks are not seen here.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -19,6 +21,7 @@ use std::thread;
 /// Keys in one file, and bytes of a key; more is not from here.
 const MAX_KEYS: usize = 16;
 const MAX_KEY: usize = 64;
+const MAX_BYTES: usize = MAX_KEYS * (2 * MAX_KEY + 1) + 128;
 
 /// The file of one mount.
 pub struct SessionFile {
@@ -37,18 +40,24 @@ struct State {
 
 impl SessionFile {
     /// Takes the file, if no process that lives has it. Else the mount goes without.
-    pub fn take(path: PathBuf) -> Result<Arc<Self>> {
-        let file = lock(&path, FlockArg::LockExclusiveNonblock)?;
-        let dead = file.as_ref().map(|file| read(file)).transpose();
-        let dead = dead.with_context(|| format!("cannot read {}", path.display()))?;
-        let state = State { file, dead: dead.unwrap_or_default(), own: None };
-        Ok(Arc::new(Self { path, state: Mutex::new(state) }))
+    pub fn take(path: PathBuf) -> Arc<Self> {
+        let taken = lock(&path, FlockArg::LockExclusiveNonblock).and_then(|file| {
+            let dead = file.as_ref().map(|file| read(file)).transpose()?;
+            Ok(State { file, dead: dead.unwrap_or_default(), own: None })
+        });
+        let state = taken.unwrap_or_else(|e| {
+            tracing::warn!("the session of this mount is not noted: {e:#}");
+            State::default()
+        });
+        Arc::new(Self { path, state: Mutex::new(state) })
     }
 
-    /// Takes the file of the process that hands its mount over, as soon as that has ended. It says
-    /// whose session it is until then, and after.
+    /// Takes the file of the process that hands its mount over, with the key of its session, as
+    /// soon as that has ended.
     pub fn take_over(path: PathBuf) -> Arc<Self> {
-        let taken = Arc::new(Self { path, state: Mutex::default() });
+        let own = File::open(&path).and_then(|file| read(&file)).ok().and_then(|mut k| k.pop());
+        let state = Mutex::new(State { own, ..State::default() });
+        let taken = Arc::new(Self { path, state });
         let waits = taken.clone();
         // It ends with this process.
         thread::spawn(move || match lock(&waits.path, FlockArg::LockExclusive) {
@@ -81,6 +90,16 @@ impl SessionFile {
         self.write(&state);
     }
 
+    /// The session is another process's, which may not know of this file.
+    pub fn hand_over(&self) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &state.file
+            && let Err(e) = file.set_len(0)
+        {
+            tracing::warn!("cannot empty {}: {e}", self.path.display());
+        }
+    }
+
     /// There is no session any more.
     pub fn remove(&self) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +113,7 @@ impl SessionFile {
     fn write(&self, state: &State) {
         let (Some(file), Some(own)) = (&state.file, &state.own) else { return };
         let keys = state.dead.iter().take(MAX_KEYS - 1).chain([own]);
-        let text: String = keys.map(|key| hex(key) + "\n").collect();
+        let text = boot() + &keys.map(|key| hex(key) + "\n").collect::<String>();
         let written = file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0));
         if let Err(e) = written {
             tracing::warn!("{}: the session is not noted: {e}", self.path.display());
@@ -127,11 +146,18 @@ fn lock(path: &Path, how: FlockArg) -> Result<Option<Flock<File>>> {
     }
 }
 
-/// The keys in a file; what is none was being written when its process died.
+/// The line that tells this boot of this machine from any other.
+fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("boot {}\n", id.trim())
+}
+
+/// The keys in a file, if they are of this boot; what is none was being written when its process
+/// died.
 fn read(file: &File) -> io::Result<Vec<Bytes>> {
     let mut text = Vec::new();
-    let limit = MAX_KEYS * (2 * MAX_KEY + 1);
-    file.take(limit as u64).read_to_end(&mut text)?;
+    file.take(MAX_BYTES as u64).read_to_end(&mut text)?;
+    let Some(text) = text.strip_prefix(boot().as_bytes()) else { return Ok(Vec::new()) };
     let mut lines: Vec<_> = text.split(|byte| *byte == b'\n').collect();
     lines.pop();
     Ok(lines.into_iter().filter_map(unhex).collect())
@@ -158,31 +184,31 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.session");
         let key = |n: u8| Bytes::from(vec![n; 16]);
-        let first = SessionFile::take(path.clone()).unwrap();
+        let first = SessionFile::take(path.clone());
         assert!(first.dead().is_empty());
         first.keep(&key(1));
         first.keep(&key(2));
-        let beside = SessionFile::take(path.clone()).unwrap();
+        let beside = SessionFile::take(path.clone());
         assert!(beside.dead().is_empty(), "it lives");
         beside.keep(&key(9));
         beside.remove();
         drop(first);
         // It dies before it has ended what it found.
-        let second = SessionFile::take(path.clone()).unwrap();
+        let second = SessionFile::take(path.clone());
         assert_eq!(second.dead(), [key(2)]);
         second.keep(&key(3));
         drop(second);
-        let third = SessionFile::take(path.clone()).unwrap();
+        let third = SessionFile::take(path.clone());
         assert_eq!(third.dead(), [key(2), key(3)]);
         third.keep(&key(4));
         third.forget_dead();
         drop(third);
-        let fourth = SessionFile::take(path.clone()).unwrap();
+        let fourth = SessionFile::take(path.clone());
         assert_eq!(fourth.dead(), [key(4)]);
         fourth.remove();
         assert!(!path.exists());
         drop(fourth);
-        assert!(SessionFile::take(path).unwrap().dead().is_empty());
+        assert!(SessionFile::take(path).dead().is_empty());
     }
 
     #[test]
@@ -190,19 +216,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.session");
         let key = |n: u8| Bytes::from(vec![n; 16]);
-        let first = SessionFile::take(path.clone()).unwrap();
+        let first = SessionFile::take(path.clone());
         first.keep(&key(1));
         let second = SessionFile::take_over(path.clone());
         second.keep(&key(2));
         let noted = || fs::read_to_string(&path).unwrap();
-        assert_eq!(noted(), hex(&key(1)) + "\n", "the other has it");
+        assert_eq!(noted(), boot() + &hex(&key(1)) + "\n", "the other has it");
+        first.hand_over();
+        assert_eq!(noted(), "", "who took it over may be of a version that knows of no file");
         drop(first);
         let given = std::time::Instant::now();
-        while noted() != hex(&key(2)) + "\n" {
+        while noted() != boot() + &hex(&key(2)) + "\n" {
             assert!(given.elapsed().as_secs() < 60, "{:?}", noted());
             thread::yield_now();
         }
-        assert!(SessionFile::take(path).unwrap().dead().is_empty());
+        assert!(SessionFile::take(path).dead().is_empty());
     }
 
     #[test]
@@ -217,10 +245,12 @@ mod tests {
             ("\n\nab\n", 1),
             ("ab\ncd", 1),
             (&format!("{long}\nab\n"), 1),
-            (&"ab\n".repeat(1_000_000), MAX_KEYS * (2 * MAX_KEY + 1) / 3),
+            (&"ab\n".repeat(1_000_000), (MAX_BYTES - boot().len()) / 3),
         ] {
-            fs::write(&path, text).unwrap();
-            assert_eq!(SessionFile::take(path.clone()).unwrap().dead().len(), keys);
+            fs::write(&path, boot() + text).unwrap();
+            assert_eq!(SessionFile::take(path.clone()).dead().len(), keys);
+            fs::write(&path, format!("boot of another machine\n{text}")).unwrap();
+            assert!(SessionFile::take(path.clone()).dead().is_empty());
         }
     }
 }

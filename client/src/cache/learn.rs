@@ -16,6 +16,14 @@ impl Leases {
     /// Takes in what a read answered.
     pub fn learn(&self, start: Start, op: &Op, reply: &v1::MetaReply) {
         let table = &mut *self.table.lock();
+        let writes = |ino| table.inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write);
+        // What was done to these here may not be told yet.
+        let known: Vec<_> = match &reply.result {
+            Some(Reply::LeaseMany(found)) => {
+                found.attrs.iter().map(|attr| writes(InodeId(attr.ino))).collect()
+            }
+            _ => Vec::new(),
+        };
         reply.grants.iter().for_each(|grant| table.hold(start, grant));
         match (op, &reply.result) {
             (Op::Lookup(op), Some(Reply::Attr(attr))) => {
@@ -42,7 +50,8 @@ impl Leases {
                 table.learn_content(start, found);
             }
             (Op::LeaseMany(_), Some(Reply::LeaseMany(found))) => {
-                found.attrs.iter().for_each(|attr| table.learn_attr(start, Some(attr)));
+                let new = found.attrs.iter().zip(known).filter(|(_, known)| !known);
+                new.for_each(|(attr, _)| table.learn_attr(start, Some(attr)));
             }
             _ => {}
         }

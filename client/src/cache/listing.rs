@@ -14,7 +14,9 @@ const MAX_AHEAD: u32 = 256;
 /// Leases to write that are asked for with the first name that is taken away; four times as many
 /// each time after.
 const MIN_WRITE_AHEAD: usize = 64;
-const MAX_WRITE_AHEAD: usize = 1024;
+const MAX_WRITE_AHEAD: usize = 256;
+/// So many names that were taken away are kept at least.
+const MIN_GONE: usize = 64;
 
 struct Listed {
     name: Bytes,
@@ -43,6 +45,8 @@ pub(crate) struct Listing {
     /// Where the next name to be taken away is expected, and for how many to ask then.
     next_gone: usize,
     write_ahead: usize,
+    /// How many were taken away.
+    gone: usize,
 }
 
 impl Listing {
@@ -58,6 +62,7 @@ impl Listing {
             misses: 0,
             next_gone: 0,
             write_ahead: MIN_WRITE_AHEAD,
+            gone: 0,
         };
         listing.extend(0, page)
     }
@@ -86,10 +91,11 @@ impl Listing {
     /// What a directory answers after `cookie`, if that is known.
     pub fn page(&self, cookie: u64, limit: usize) -> Option<DirPage> {
         let from = self.names.partition_point(|listed| listed.cookie <= cookie);
-        if from == self.names.len() && !self.end {
+        let mut names = self.names[from..].iter().filter(|listed| !listed.gone).peekable();
+        // An empty answer would be the end.
+        if names.peek().is_none() && !self.end {
             return None;
         }
-        let mut names = self.names[from..].iter().filter(|listed| !listed.gone);
         let entry = |listed: &Listed| DirEntry {
             name: listed.name.clone(),
             ino: listed.ino,
@@ -132,8 +138,17 @@ impl Listing {
     /// A name was taken away: what follows it stays where it was.
     pub fn remove(&mut self, name: &[u8]) {
         let Some(at) = self.find(self.next_gone, name) else { return };
+        self.gone += usize::from(!self.names[at].gone);
         self.names[at].gone = true;
         self.next_gone = at + 1;
+        if self.gone > MIN_GONE.max(self.names.len() / 2) {
+            // The last one tells where the next page goes on.
+            let last = self.names.last().map(|listed| listed.cookie);
+            self.names.retain(|listed| !listed.gone || Some(listed.cookie) == last);
+            self.names.shrink_to_fit();
+            self.gone = self.names.iter().filter(|listed| listed.gone).count();
+            (self.next, self.next_gone) = (0, 0);
+        }
     }
 
     /// A name is going to be taken away or moved. Answers on which inodes leases to write may be of
@@ -217,6 +232,33 @@ mod tests {
         assert_eq!(cookies(listing.page(5, 1).unwrap()), (vec![7], true));
     }
 
+    /// Answered with no name, who reads would take it for the end.
+    #[test]
+    fn what_has_only_names_that_are_gone_is_no_page() {
+        let mut listing = Listing::begin(&page(3..6, false)).unwrap();
+        (3..6).for_each(|name| listing.remove(name.to_string().as_bytes()));
+        assert_eq!((listing.page(0, 9), listing.page(4, 9)), (None, None));
+        let listing = listing.extend(5, &page(6..8, true)).unwrap();
+        assert_eq!(cookies(listing.page(0, 9).unwrap()), (vec![6, 7], true));
+    }
+
+    #[test]
+    fn names_that_are_gone_do_not_stay_for_ever() {
+        let mut listing = Listing::begin(&page(3..1003, false)).unwrap();
+        for name in 3..1003 {
+            listing.remove(name.to_string().as_bytes());
+            let kept = listing.names.len();
+            let live = 1002 - name as usize;
+            assert!(kept <= 2 * live + MIN_GONE + 1, "{kept} kept of {live}");
+            let next: Vec<_> = (name + 1..1003).take(2).collect();
+            let told = listing.page(0, 2).map(|page| cookies(page).0).unwrap_or_default();
+            assert_eq!(told, next);
+            assert_eq!(listing.ahead(b"none"), None);
+        }
+        let listing = listing.extend(1002, &page(1003..1005, true)).unwrap();
+        assert_eq!(cookies(listing.page(0, 9).unwrap()), (vec![1003, 1004], true));
+    }
+
     #[test]
     fn leases_to_write_are_asked_for_ahead_once() {
         let mut listing = Listing::begin(&page(3..5003, true)).unwrap();
@@ -230,7 +272,7 @@ mod tests {
         listing.remove(b"69");
         let without = [inos(67, 69), inos(70, 324)].concat();
         assert_eq!(listing.write_ahead(b"67"), without);
-        assert_eq!(listing.write_ahead(b"324"), inos(324, 1348));
+        assert_eq!(listing.write_ahead(b"324"), inos(324, 580));
         assert_eq!(listing.write_ahead(b"4990"), inos(4990, 5003));
         assert_eq!(listing.write_ahead(b"4980"), inos(4980, 5003), "it comes before those");
         assert_eq!(listing.write_ahead(b"none"), []);

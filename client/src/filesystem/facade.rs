@@ -20,8 +20,8 @@ use weft_segments::{MapWatch, Rng, Segments, Timeouts};
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The cluster is told this long that the session ends, which it does by itself else.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same of the session of a client that has died; the own one lives longer without being
-/// renewed.
+/// The same of the sessions of clients that have died, all of them; the own one lives longer
+/// without being renewed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// A sync or an unmount waits so long at most for access times to be published.
 const ATIME_TIMEOUT: Duration = Duration::from_secs(2);
@@ -55,8 +55,9 @@ impl Filesystem {
         if let Some(cluster) = cluster {
             inner.peers.set_cluster(cluster);
         }
+        let until = after(END_TIMEOUT);
         for key in &inner.options.dead_sessions {
-            end_session(group, key.clone(), after(END_TIMEOUT)).await;
+            end_session(group, key.clone(), until).await;
         }
         inner.has_session(ttl, cluster);
         inner.watch_map();
@@ -123,6 +124,14 @@ impl Filesystem {
     pub async fn sync(&self) -> Result<()> {
         self.publish_atimes().await;
         self.inner.files.flush_all().await
+    }
+
+    /// As [`Self::sync`], by anybody: what failed before is told to whoever syncs or unmounts next,
+    /// too.
+    pub(super) async fn sync_for_any(&self) -> Result<()> {
+        self.publish_atimes().await;
+        let committed = self.inner.files.commit_all().await;
+        committed.and(self.inner.log.last_failure())
     }
 
     /// Without a cluster that answers, nobody waits long for what is no promise.

@@ -4,6 +4,8 @@ use super::facade::Filesystem;
 use crate::meta::unexpected;
 use crate::types::{Attr, Creator, FileKind};
 use bytes::Bytes;
+use std::time::Duration;
+use tokio::time::timeout;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Result, v1};
@@ -14,6 +16,9 @@ pub(super) fn name_of(name: &[u8]) -> Bytes {
 
 /// Longest target of a symbolic link, in bytes: Linux's PATH_MAX less the closing NUL.
 const MAX_TARGET: usize = 4095;
+
+/// Leases that are not granted by then are of no use to who waits.
+const LEASES_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn made_by(by: Creator) -> v1::MakeOp {
     let Creator { uid, gid, umask } = by;
@@ -103,11 +108,9 @@ impl Filesystem {
 
     /// Takes away a name of what is no directory.
     pub async fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        self.write_ahead(parent, name).await;
         let op = v1::UnlinkOp { parent: parent.0, name: name_of(name) };
-        if let Some(now) = self.now_here()
-            && let Some((ino, never_was)) = self.inner.log.unlink(op.clone(), now, self.is_open())
-        {
+        let here = || self.inner.log.unlink(op.clone(), self.now_here()?, self.is_open());
+        if let Some((ino, never_was)) = self.try_here(parent, name, here).await {
             if never_was {
                 self.inner.files.never_was(ino);
             }
@@ -118,14 +121,12 @@ impl Filesystem {
 
     /// Removes an empty directory.
     pub async fn rm_dir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        self.write_ahead(parent, name).await;
         let op = v1::RmDirOp { parent: parent.0, name: name_of(name) };
-        if let Some(now) = self.now_here()
-            && self.inner.log.rm_dir(op.clone(), now, self.is_open()).is_some()
-        {
-            return Ok(());
+        let here = || self.inner.log.rm_dir(op.clone(), self.now_here()?, self.is_open());
+        match self.try_here(parent, name, here).await {
+            Some(()) => Ok(()),
+            None => self.change(Op::RmDir(op)).await,
         }
-        self.change(Op::RmDir(op)).await
     }
 
     /// Moves a name. `flags` are those of `renameat2(2)`. What was written to a file through this
@@ -152,27 +153,42 @@ impl Filesystem {
             // Its failure is its handles'.
             let _ = file.write_back().await;
         }
-        self.write_ahead(parent, name).await;
-        if let Some(now) = self.now_here()
-            && self.inner.log.rename(op.clone(), now).is_some()
-        {
-            return Ok(());
+        let here = || self.inner.log.rename(op.clone(), self.now_here()?);
+        match self.try_here(parent, name, here).await {
+            Some(()) => Ok(()),
+            None => self.change(Op::Rename(op)).await,
         }
-        self.change(Op::Rename(op)).await
     }
 
-    /// Who takes one name of a directory away takes more: leases on what they lead to let that be
-    /// done here.
-    async fn write_ahead(&self, dir: InodeId, name: &[u8]) {
-        if self.inner.options.dir_sync {
-            return;
+    /// Takes a name away or moves it, if leases allow that without asking. Who takes one name of a
+    /// directory away takes more: leases on what they lead to are asked for, and waited for only if
+    /// this one needs them.
+    async fn try_here<T>(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        attempt: impl Fn() -> Option<T>,
+    ) -> Option<T> {
+        // Before it is gone, its place tells what comes after it.
+        let ahead = match self.inner.options.dir_sync {
+            true => Vec::new(),
+            false => self.inner.group.leases.write_ahead(dir, name),
+        };
+        let done = attempt();
+        if ahead.is_empty() {
+            return done;
         }
-        let ahead = self.inner.group.leases.write_ahead(dir, name);
-        if !ahead.is_empty() {
-            let inos = ahead.into_iter().map(|ino| ino.0).collect();
-            // The group does what cannot be done here.
-            let _ = self.inner.requests.ask(Op::LeaseMany(v1::LeaseManyOp { inos })).await;
+        let (requests, inos) = (self.inner.requests.clone(), ahead.into_iter().map(|ino| ino.0));
+        let op = Op::LeaseMany(v1::LeaseManyOp { inos: inos.collect() });
+        let asking = tokio::spawn(async move {
+            // Without them the group is asked about each name.
+            let _ = timeout(LEASES_TIMEOUT, requests.ask(op)).await;
+        });
+        if done.is_some() {
+            return done;
         }
+        let _ = asking.await;
+        attempt()
     }
 
     /// The time of what is done here without asking, unless each name is to wait for the group.

@@ -24,7 +24,7 @@ impl Filesystem {
             return Ok(self.counters().to_json().into());
         }
         if name == SYNC {
-            return self.sync().await.map(|()| Bytes::new());
+            return self.sync_for_any().await.map(|()| Bytes::new());
         }
         if name == layout_xattr::NAME {
             return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());

@@ -8,7 +8,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::warn;
 use v1::batch_op::{Step, step::Op as Do};
-use weft_proto::{Error, InodeId, Result, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Why a name was not taken away.
+const NOT_REMOVED: &str = "the cluster declared this mount dead before it was told that a name was \
+                           taken away; others may have written to the file since: it stays";
 
 /// Has a file fill its place, which has this number and is of this session, in a task of its own.
 pub(crate) type Call = Box<dyn FnOnce(u64, SessionId) + Send>;
@@ -105,6 +109,24 @@ pub(super) struct Lost {
     pub(super) last: Option<Error>,
 }
 
+/// What a step was, for people.
+pub(super) fn describe(step: &Step) -> String {
+    let name = |dir: u64, name: &[u8]| {
+        format!("{:?} in directory {}", String::from_utf8_lossy(name), InodeId(dir))
+    };
+    match &step.op {
+        Some(Do::Make(op)) => format!("the making of {}", name(op.parent, &op.name)),
+        Some(Do::Unlink(op)) => format!("the removal of {}", name(op.parent, &op.name)),
+        Some(Do::RmDir(op)) => format!("the removal of {}", name(op.parent, &op.name)),
+        Some(Do::Rename(op)) => {
+            let (from, to) = (name(op.parent, &op.name), name(op.new_parent, &op.new_name));
+            format!("the move of {from} to {to}")
+        }
+        Some(Do::SetAttr(op)) => format!("a change of attributes of inode {}", InodeId(op.ino)),
+        Some(Do::Commit(_)) | None => "a change".into(),
+    }
+}
+
 impl Table {
     pub(super) fn queue(&mut self, of: Of) -> &mut VecDeque<Entry> {
         match of {
@@ -184,7 +206,8 @@ impl Table {
     }
 
     /// What is not of this session any more, and not under way, is told apart. Content is not: its
-    /// file sends it again in the next session.
+    /// file sends it again in the next session. Nor is what would take away what others may have
+    /// written since the session ended.
     pub(super) fn part(&mut self, session: SessionId) {
         if self.this.front().is_none_or(|entry| entry.session == session || entry.sent) {
             return;
@@ -193,12 +216,29 @@ impl Table {
         for entry in std::mem::take(&mut self.this) {
             match &entry.what {
                 _ if entry.session == session || entry.sent => stay.push_back(entry),
+                What::Step(step) if self.takes_away(step) => {
+                    let error = Error::new(ErrorKind::Io, NOT_REMOVED);
+                    warn!(%error, "what was done here is lost: {}", describe(step));
+                    self.lose(entry.concerns(), &error);
+                    dropped.push(entry);
+                }
                 What::Step(_) => self.earlier.push_back(entry),
                 What::Content(..) => dropped.push(entry),
             }
         }
         self.this = stay;
         dropped.iter().for_each(|entry| self.forget(entry));
+    }
+
+    /// Whether a step takes a name from what others know: they may write to it as soon as the
+    /// session has ended.
+    fn takes_away(&self, step: &Step) -> bool {
+        let gone = match &step.op {
+            Some(Do::Unlink(_)) => step.ino,
+            Some(Do::Rename(_)) => step.replaced,
+            _ => 0,
+        };
+        gone != 0 && !self.made.contains_key(&InodeId(gone))
     }
 
     /// The last entry of each queue that these, or all, wait for. Answers the failure of one of

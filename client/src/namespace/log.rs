@@ -121,6 +121,11 @@ impl ChangeLog {
         self.table.lock().take_lost(of)
     }
 
+    /// The last failure that nobody who synced was told.
+    pub fn last_failure(&self) -> Result<()> {
+        self.table.lock().lost.last.clone().map_or(Ok(()), Err)
+    }
+
     pub(super) fn counted(&self, table: &Table) {
         self.count.store(table.len() + table.made.len(), Ordering::Release);
     }

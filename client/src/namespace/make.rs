@@ -6,6 +6,8 @@ use super::log::{ChangeLog, MAX_PENDING};
 use crate::cache::Changed;
 use crate::types::Attr;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
 use tracing::debug;
 use v1::batch_op::{Step, step::Op as Do};
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -14,6 +16,8 @@ use weft_proto::{InodeId, v1};
 
 /// Numbers to ask for, and how few are left when more are asked for.
 const RESERVED_NUMBERS: u32 = 16384;
+/// Who was refused some asks again so much later.
+const RESERVE_PAUSE: Duration = Duration::from_secs(1);
 pub(super) const MIN_NUMBERS: u64 = 8192;
 
 impl ChangeLog {
@@ -199,6 +203,10 @@ impl ChangeLog {
     async fn reserve(self: Arc<Self>, ended: u64) {
         let op = v1::ReserveInodesOp { count: RESERVED_NUMBERS, batches: false };
         let answer = self.group.change(Op::ReserveInodes(op), self.group.deadline()).await;
+        if answer.is_err() {
+            // Whoever does something next would only be refused, too.
+            sleep(RESERVE_PAUSE).await;
+        }
         let mut table = self.table.lock();
         table.reserving = false;
         match answer {

@@ -66,7 +66,11 @@ fn rename(log: &Arc<ChangeLog>, from: (u64, &'static str), to: (u64, &'static st
 
 /// What waits to be told, in a word each.
 fn waits(log: &Arc<ChangeLog>) -> Vec<&'static str> {
-    let table = log.table.lock();
+    waits_of(log, Of::This)
+}
+
+fn waits_of(log: &Arc<ChangeLog>, of: Of) -> Vec<&'static str> {
+    let mut table = log.table.lock();
     let word = |what: &What| match what {
         What::Content(..) => "content",
         What::Step(step) => match &step.op {
@@ -78,7 +82,7 @@ fn waits(log: &Arc<ChangeLog>) -> Vec<&'static str> {
             Some(Do::Commit(_)) | None => "other",
         },
     };
-    table.this.iter().map(|entry| word(&entry.what)).collect()
+    table.queue(of).iter().map(|entry| word(&entry.what)).collect()
 }
 
 #[tokio::test]
@@ -149,6 +153,33 @@ async fn what_is_of_an_earlier_session_holds_up_no_other() {
     assert_eq!((this, earlier.is_some()), (None, true));
     table.part(SessionId(7));
     assert_eq!(table.queue(Of::Earlier).len(), 2);
+}
+
+/// They may have written to it since.
+#[tokio::test]
+async fn an_earlier_session_takes_nothing_from_others() {
+    let log = alone();
+    for (ino, name) in [(50, "old"), (51, "target")] {
+        let attr =
+            v1::Attr { ino, kind: v1::FileKind::Regular.into(), nlink: 1, ..Default::default() };
+        let op = Op::Lookup(v1::LookupOp { parent: ROOT, name: name.into() });
+        let found = v1::MetaReply { result: Some(Reply::Attr(attr)), ..Default::default() };
+        log.group.leases.learn(log.group.leases.start(), &op, &found);
+        let grants = vec![v1::Grant { ino, seq: 2, write: true, ..Default::default() }];
+        let result = Some(Reply::LeaseMany(v1::LeaseManyReply { attrs: vec![attr] }));
+        let granted = v1::MetaReply { result, grants, ..Default::default() };
+        let op = Op::LeaseMany(v1::LeaseManyOp { inos: vec![ino] });
+        log.group.leases.learn(log.group.leases.start(), &op, &granted);
+    }
+    assert_eq!(unlink(&log, ROOT, "old", false), Some(false));
+    file(&log, ROOT, "new");
+    assert!(rename(&log, (ROOT, "new"), (ROOT, "target")).is_some());
+    file(&log, ROOT, "own");
+    assert_eq!(unlink(&log, ROOT, "own", true), Some(false));
+    log.lost();
+    assert_eq!(waits_of(&log, Of::Earlier), ["make", "make", "unlink"]);
+    assert!(log.take_lost(None).is_err(), "who syncs is told");
+    assert!(log.take_lost(Some(InodeId(50))).is_err() && log.take_lost(Some(InodeId(51))).is_err());
 }
 
 /// The lease was good when it was looked at, and the recall does not see the file in the log yet.

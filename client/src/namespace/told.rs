@@ -2,11 +2,11 @@
 //! goes again.
 
 use super::batch::Waiter;
-use super::entries::{Entry, Of, Table, What};
+use super::entries::{Entry, Of, Table, What, describe};
 use super::log::ChangeLog;
 use crate::meta::Failed;
 use tracing::warn;
-use v1::batch_op::{Step, step::Op as Do};
+use v1::batch_op::step::Op as Do;
 use weft_proto::{Error, ErrorKind, InodeId, v1};
 
 impl ChangeLog {
@@ -125,21 +125,3 @@ impl ChangeLog {
 /// Why it is not known what became of a batch.
 const UNKNOWN: &str = "the cluster declared this mount dead while it was told what was done here; \
                        whether that took effect is not known: check and repeat it";
-
-/// What a step was, for people.
-fn describe(step: &Step) -> String {
-    let name = |dir: u64, name: &[u8]| {
-        format!("{:?} in directory {}", String::from_utf8_lossy(name), InodeId(dir))
-    };
-    match &step.op {
-        Some(Do::Make(op)) => format!("the making of {}", name(op.parent, &op.name)),
-        Some(Do::Unlink(op)) => format!("the removal of {}", name(op.parent, &op.name)),
-        Some(Do::RmDir(op)) => format!("the removal of {}", name(op.parent, &op.name)),
-        Some(Do::Rename(op)) => {
-            let (from, to) = (name(op.parent, &op.name), name(op.new_parent, &op.new_name));
-            format!("the move of {from} to {to}")
-        }
-        Some(Do::SetAttr(op)) => format!("a change of attributes of inode {}", InodeId(op.ino)),
-        Some(Do::Commit(_)) | None => "a change".into(),
-    }
-}

@@ -1,12 +1,11 @@
 //! Ends the session of a client that is dead for certain, before its time is over: its successor on
 //! the same machine says so.
 
-use super::changes::propose;
 use super::context::{RequestContext, empty};
 use crate::events;
 use crate::node::Effect;
 use v1::log_entry::Body;
-use weft_proto::{Result, v1};
+use weft_proto::{Error, ErrorKind, Result, v1};
 
 pub(super) async fn end_session(
     cx: &RequestContext<'_>,
@@ -17,7 +16,8 @@ pub(super) async fn end_session(
     let Some(session) = cx.node.state.session_of(&op.nonce)? else { return Ok(empty()) };
     // From here on it is not renewed: whoever sends for it still is not heard.
     if !cx.node.soft.with(|s| s.begin_end(session)) {
-        return Ok(empty());
+        let what = format!("session {session} is about to end already, or is not known here yet");
+        return Err(Error::new(ErrorKind::Unavailable, what));
     }
     let client = cx.node.soft.with(|s| s.client_of(session)).unwrap_or_default();
     let what = format!(
@@ -26,9 +26,15 @@ pub(super) async fn end_session(
     );
     let events = vec![events::warning("session-dead", what)];
     let body = Body::ExpireSession(v1::ExpireSessionEntry { session: session.0 });
-    let ended = propose(cx.node, body, events, Effect::SessionEnds(session), ()).await;
-    if ended.is_err() {
-        cx.node.soft.with(|s| s.spare(session));
-    }
-    ended.map(|_| empty())
+    let node = cx.node.clone();
+    // Whether or not somebody still waits for it.
+    let ending = tokio::spawn(async move {
+        let ended = node.propose_telling(body, Effect::SessionEnds(session), events).await;
+        if ended.is_err() {
+            node.soft.with(|s| s.spare(session));
+        }
+        ended
+    });
+    let gone = |error| Error::new(ErrorKind::Unavailable, format!("the end of a session: {error}"));
+    ending.await.map_err(gone)?.map(|_| empty())
 }

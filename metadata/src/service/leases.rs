@@ -9,7 +9,7 @@ use v1::meta_reply::Result as Reply;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// Inodes on which one request may ask for leases.
-const MAX_AT_ONCE: usize = 4096;
+const MAX_AT_ONCE: usize = 256;
 
 /// Grants a lease on a file to a session that has it open, with what an open answers.
 pub(super) async fn lease(cx: &RequestContext<'_>, op: &v1::LeaseOp) -> Result<v1::MetaReply> {

@@ -35,7 +35,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LONG_READS: usize = 2;
 
 /// What asks for a long answer is no longer, in bytes.
-const ASKING: usize = 1 << 10;
+const ASKING: usize = 4 << 10;
 
 /// Where Raft messages go, with who sent them.
 type Inbox = mpsc::Sender<(Speaker, Vec<raft::eraftpb::Message>)>;

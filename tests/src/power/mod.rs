@@ -13,7 +13,8 @@ mod served;
 mod supply;
 mod tree;
 
-use crate::{Cluster, Shape, await_end, eventually, kill_hard, path, run, weft_binary};
+use crate::process::{await_end, kill_hard};
+use crate::{Cluster, Shape, eventually, path, run, weft_binary};
 use anyhow::{Context, Result};
 use fuser::{MountOption, Session, SessionACL};
 use nix::mount::umount;
