@@ -1,13 +1,13 @@
 //! How a filesystem client is set up.
 
-use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::Transport;
+use weft_proto::Uuid;
 
 /// Is told the key of each session.
-pub type KeepSession = Arc<dyn Fn(&Bytes) + Send + Sync>;
+pub type KeepSession = Arc<dyn Fn(Uuid) + Send + Sync>;
 
 /// Longer than any mount lives.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -50,7 +50,7 @@ pub struct Options {
     pub close_sync: bool,
     /// Keys of the sessions of clients that are dead for certain, in whose place this one is: ended
     /// first, so that nobody waits for what those held until their time is over.
-    pub dead_sessions: Vec<Bytes>,
+    pub dead_sessions: Vec<Uuid>,
     /// Told the key of each session before it is opened; the last one counts. Whoever has it, once
     /// this client is dead, ends the session with it ([`Self::dead_sessions`]).
     pub keep_session: Option<KeepSession>,

@@ -1,6 +1,6 @@
 //! A mount that dies, and the one that is made in its place; and what can be waited for before.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -124,7 +124,7 @@ fn what_weft_sync_has_waited_for_outlives_the_mount() -> Result<()> {
     }
     let said = weft_ok(&["sync", path(cluster.dir())]).unwrap_err();
     let said = said.to_string();
-    said.contains("not in a mount of weft").then_some(()).context(said)?;
+    ensure!(said.contains("not in a mount of weft"), "{said}");
     weft_ok(&["umount", path(&other)])?;
     cluster.await_clean()
 }

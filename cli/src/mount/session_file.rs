@@ -8,7 +8,6 @@
 //! their locks are not seen here.
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, OpenOptions};
@@ -17,11 +16,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use weft_proto::Uuid;
 
-/// Keys in one file, and bytes of a key; more is not from here.
+/// Keys in one file, and bytes of it; more is not from here.
 const MAX_KEYS: usize = 16;
-const MAX_KEY: usize = 64;
-const MAX_BYTES: usize = MAX_KEYS * (2 * MAX_KEY + 1) + 128;
+const MAX_BYTES: u64 = 1024;
 
 /// The file of one mount.
 pub struct SessionFile {
@@ -31,11 +30,11 @@ pub struct SessionFile {
 
 #[derive(Default)]
 struct State {
-    /// Nothing: another process lives that has the mount.
+    /// Nothing if another process that lives has it, or it cannot be locked.
     file: Option<Flock<File>>,
     /// Sessions of processes that are dead, which may live still.
-    dead: Vec<Bytes>,
-    own: Option<Bytes>,
+    dead: Vec<Uuid>,
+    own: Option<Uuid>,
 }
 
 impl SessionFile {
@@ -72,14 +71,14 @@ impl SessionFile {
     }
 
     /// Keys of sessions whose processes are dead.
-    pub fn dead(&self) -> Vec<Bytes> {
+    pub fn dead(&self) -> Vec<Uuid> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).dead.clone()
     }
 
     /// Notes the key of the session that is being opened.
-    pub fn keep(&self, key: &Bytes) {
+    pub fn keep(&self, key: Uuid) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.own = Some(key.clone());
+        state.own = Some(key);
         self.write(&state);
     }
 
@@ -113,7 +112,8 @@ impl SessionFile {
     fn write(&self, state: &State) {
         let (Some(file), Some(own)) = (&state.file, &state.own) else { return };
         let keys = state.dead.iter().take(MAX_KEYS - 1).chain([own]);
-        let text = boot() + &keys.map(|key| hex(key) + "\n").collect::<String>();
+        let Some(boot) = boot() else { return };
+        let text = boot + &keys.map(|key| format!("{key}\n")).collect::<String>();
         let written = file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0));
         if let Err(e) = written {
             tracing::warn!("{}: the session is not noted: {e}", self.path.display());
@@ -146,33 +146,21 @@ fn lock(path: &Path, how: FlockArg) -> Result<Option<Flock<File>>> {
     }
 }
 
-/// The line that tells this boot of this machine from any other.
-fn boot() -> String {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("boot {}\n", id.trim())
+/// The line that tells this boot of this machine from any other; without one no key is believed.
+fn boot() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(format!("boot {}\n", id.trim()))
 }
 
 /// The keys in a file, if they are of this boot; what is none was being written when its process
 /// died.
-fn read(file: &File) -> io::Result<Vec<Bytes>> {
+fn read(file: &File) -> io::Result<Vec<Uuid>> {
     let mut text = Vec::new();
-    file.take(MAX_BYTES as u64).read_to_end(&mut text)?;
-    let Some(text) = text.strip_prefix(boot().as_bytes()) else { return Ok(Vec::new()) };
-    let mut lines: Vec<_> = text.split(|byte| *byte == b'\n').collect();
-    lines.pop();
-    Ok(lines.into_iter().filter_map(unhex).collect())
-}
-
-fn hex(key: &[u8]) -> String {
-    key.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(line: &[u8]) -> Option<Bytes> {
-    if line.is_empty() || !line.len().is_multiple_of(2) || line.len() > 2 * MAX_KEY {
-        return None;
-    }
-    let digit = |byte: u8| (byte as char).to_digit(16);
-    line.chunks(2).map(|pair| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8)).collect()
+    file.take(MAX_BYTES).read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let keys = boot().and_then(|boot| text.strip_prefix(boot.as_str()));
+    let lines = keys.unwrap_or_default().split_inclusive('\n');
+    Ok(lines.filter_map(|line| line.strip_suffix('\n')?.parse().ok()).take(MAX_KEYS).collect())
 }
 
 #[cfg(test)]
@@ -183,24 +171,24 @@ mod tests {
     fn keys_of_the_dead_are_found_and_those_of_the_living_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.session");
-        let key = |n: u8| Bytes::from(vec![n; 16]);
+        let key = |n: u8| Uuid([n; 16]);
         let first = SessionFile::take(path.clone());
         assert!(first.dead().is_empty());
-        first.keep(&key(1));
-        first.keep(&key(2));
+        first.keep(key(1));
+        first.keep(key(2));
         let beside = SessionFile::take(path.clone());
         assert!(beside.dead().is_empty(), "it lives");
-        beside.keep(&key(9));
+        beside.keep(key(9));
         beside.remove();
         drop(first);
         // It dies before it has ended what it found.
         let second = SessionFile::take(path.clone());
         assert_eq!(second.dead(), [key(2)]);
-        second.keep(&key(3));
+        second.keep(key(3));
         drop(second);
         let third = SessionFile::take(path.clone());
         assert_eq!(third.dead(), [key(2), key(3)]);
-        third.keep(&key(4));
+        third.keep(key(4));
         third.forget_dead();
         drop(third);
         let fourth = SessionFile::take(path.clone());
@@ -215,18 +203,19 @@ mod tests {
     fn who_takes_over_waits_for_the_end_of_the_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.session");
-        let key = |n: u8| Bytes::from(vec![n; 16]);
+        let key = |n: u8| Uuid([n; 16]);
         let first = SessionFile::take(path.clone());
-        first.keep(&key(1));
+        first.keep(key(1));
         let second = SessionFile::take_over(path.clone());
-        second.keep(&key(2));
+        second.keep(key(2));
         let noted = || fs::read_to_string(&path).unwrap();
-        assert_eq!(noted(), boot() + &hex(&key(1)) + "\n", "the other has it");
+        let with = |key: Uuid| format!("{}{key}\n", boot().unwrap());
+        assert_eq!(noted(), with(key(1)), "the other has it");
         first.hand_over();
         assert_eq!(noted(), "", "who took it over may be of a version that knows of no file");
         drop(first);
         let given = std::time::Instant::now();
-        while noted() != boot() + &hex(&key(2)) + "\n" {
+        while noted() != with(key(2)) {
             assert!(given.elapsed().as_secs() < 60, "{:?}", noted());
             thread::yield_now();
         }
@@ -237,18 +226,19 @@ mod tests {
     fn garbage_is_no_key() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.session");
-        let long = "a".repeat(2 * MAX_KEY + 2);
+        let good = format!("{}\n", Uuid([7; 16]));
         for (text, keys) in [
             ("", 0),
             ("zz\n", 0),
-            ("abc\n", 0),
-            ("\n\nab\n", 1),
-            ("ab\ncd", 1),
-            (&format!("{long}\nab\n"), 1),
-            (&"ab\n".repeat(1_000_000), (MAX_BYTES - boot().len()) / 3),
+            ("\u{e4}\n", 0),
+            (&format!("\n\n{good}"), 1),
+            (&format!("{good}{}", &good[..20]), 1),
+            (&format!("{good}{}", good.trim_end()), 1),
+            (&format!("0{good}{good}"), 1),
+            (&good.repeat(1_000_000), MAX_KEYS),
         ] {
-            fs::write(&path, boot() + text).unwrap();
-            assert_eq!(SessionFile::take(path.clone()).dead().len(), keys);
+            fs::write(&path, boot().unwrap() + text).unwrap();
+            assert_eq!(SessionFile::take(path.clone()).dead().len(), keys, "{text:.99}");
             fs::write(&path, format!("boot of another machine\n{text}")).unwrap();
             assert!(SessionFile::take(path.clone()).dead().is_empty());
         }

@@ -57,7 +57,7 @@ impl Filesystem {
         }
         let until = after(END_TIMEOUT);
         for key in &inner.options.dead_sessions {
-            end_session(group, key.clone(), until).await;
+            end_session(group, *key, until).await;
         }
         inner.has_session(ttl, cluster);
         inner.watch_map();

@@ -1,7 +1,6 @@
 //! Opens a session with the metadata group, and ends that of a client that is dead.
 
 use super::group::{ATTEMPT_TIMEOUT, Group, unexpected};
-use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -19,10 +18,11 @@ pub(crate) async fn open_session(
     rng: &Rng,
     deadline: Instant,
 ) -> Result<(Duration, Option<Uuid>)> {
-    let nonce = rng.nonce().to_vec().into();
+    let key = Uuid(rng.nonce());
     if let Some(keep) = &group.keep_session {
-        keep(&nonce);
+        keep(key);
     }
+    let nonce = key.0.to_vec().into();
     let op = Op::OpenSession(v1::OpenSessionOp { client: client.into(), nonce });
     let request = v1::MetaRequest { op: Some(op), ..Default::default() };
     let sent = Instant::now();
@@ -48,8 +48,8 @@ pub(crate) async fn open_session(
 
 /// Ends the session of a client that is dead for certain. If that cannot be done, it ends when its
 /// time is over.
-pub(crate) async fn end_session(group: &Group, key: Bytes, deadline: Instant) {
-    let op = Op::EndSession(v1::EndSessionOp { nonce: key });
+pub(crate) async fn end_session(group: &Group, key: Uuid, deadline: Instant) {
+    let op = Op::EndSession(v1::EndSessionOp { nonce: key.0.to_vec().into() });
     let request = v1::MetaRequest { op: Some(op), ..Default::default() };
     let told = group.send(&request, ATTEMPT_TIMEOUT, deadline).await;
     match told.map_err(Error::from).and_then(|answered| answered.result()) {
