@@ -1,5 +1,6 @@
 //! The Weft client: one mounted filesystem behind the [`Filesystem`] facade, by inodes and without
-//! permission checks, and by paths with the rights of a user, a [`Caller`].
+//! permission checks, and by paths with the rights of a user, a [`Caller`]. Programs without a
+//! runtime of their own use the same in [`blocking`].
 //!
 //! What holds here:
 //! - Written data goes to new segments, durable on every shard ([`weft_segments`]), before a commit
@@ -15,6 +16,7 @@
 #![warn(missing_docs)]
 
 mod access;
+pub mod blocking;
 mod budget;
 mod cache;
 mod file;
@@ -33,7 +35,7 @@ pub use access::{Access, Credentials};
 pub use cache::{ContentCache, Forgotten, NameCache};
 pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport, Successor};
 pub use options::{KeepSession, Options};
-pub use paths::{Caller, OpenFile};
+pub use paths::{Caller, OpenFile, ReadItem};
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,
     OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs, Via,

@@ -112,6 +112,9 @@ kinds! {
     /// A new segment lies in a placement group that is no more: nobody would find it. Write the
     /// data again, to another.
     Misplaced = 1011 => 5,
+    /// The connection was closed, or belongs to the process that this one was forked from. Never
+    /// crosses the wire.
+    Disconnected = 1012 => 107,
 }
 
 /// A failure with its kind and a sentence for people.

@@ -24,4 +24,17 @@ impl Caller {
         self.check(&dir, if attrs { Access::READ | Access::SEARCH } else { Access::READ }).await?;
         self.fs.read_dir(dir.ino, cookie, limit, attrs).await
     }
+
+    /// What `fsync(2)` of a directory does: [`Filesystem::sync_dir`]. Errors: `AccessDenied` to who
+    /// may not read it, `NotDirectory`.
+    ///
+    /// [`Filesystem::sync_dir`]: crate::Filesystem::sync_dir
+    pub async fn sync_dir(&self, path: &[u8]) -> Result<()> {
+        let dir = self.stat(path).await?;
+        if !dir.is_dir() {
+            return Err(not_directory(&dir));
+        }
+        self.check(&dir, Access::READ).await?;
+        self.fs.sync_dir(dir.ino).await
+    }
 }

@@ -16,9 +16,11 @@ mod links;
 mod names;
 mod open;
 mod open_file;
+mod read_many;
 mod rename;
 mod walk;
 mod xattrs;
 
 pub use caller::Caller;
 pub use open_file::OpenFile;
+pub use read_many::ReadItem;

@@ -3,7 +3,7 @@
 use super::caller::Caller;
 use super::walk::{Last, Name, Walk, not_directory};
 use crate::access;
-use crate::types::Attr;
+use crate::types::{Attr, FileKind};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Permission bits and sticky, which a directory may be made with.
@@ -41,6 +41,26 @@ impl Caller {
         self.check_change(&last.dir).await?;
         let name = last.normal(ErrorKind::Exists)?;
         self.fs.mk_dir(last.dir.ino, name, mode & OF_NEW_DIR, self.creator()).await
+    }
+
+    /// Makes what is neither directory nor symbolic link. Errors: `Exists`, `AccessDenied`,
+    /// `NotPermitted` of a device to all but root, `Invalid` of another kind.
+    pub async fn mknod(&self, path: &[u8], kind: FileKind, mode: u32, rdev: u64) -> Result<Attr> {
+        match kind {
+            FileKind::Regular | FileKind::Fifo | FileKind::Socket => {}
+            FileKind::CharDevice | FileKind::BlockDevice if self.who.is_root() => {}
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                return Err(Error::new(ErrorKind::NotPermitted, "only root makes devices"));
+            }
+            FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::new(ErrorKind::Invalid, "a kind that has a call of its own"));
+            }
+        }
+        let last = free(self, path, false).await?;
+        self.check_change(&last.dir).await?;
+        let name = last.normal(ErrorKind::Exists)?;
+        let mode = access::mode_of_new(&self.who, &last.dir, mode);
+        self.fs.mk_nod(last.dir.ino, name, kind, mode, rdev, self.creator()).await
     }
 
     /// Takes away a name of what is no directory. Errors: `IsDirectory`, `AccessDenied`, and

@@ -3,14 +3,17 @@
 use super::caller::Caller;
 use crate::access::{self, Credentials};
 use crate::filesystem::Filesystem;
-use crate::types::{Attr, HandleId, OpenFlags, Opened, ReadData, SetAttr};
+use crate::types::{
+    Allocate, Attr, HandleId, Lock, LockKind, OpenFlags, Opened, ReadData, Seek, SetAttr,
+};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime;
 use weft_proto::mode::SET_IDS;
 use weft_proto::{Error, ErrorKind, InodeId, Result};
 
 /// A file that a user has opened, to do with it what it was opened for. [`Self::close`] tells what
-/// became of what was written; a file that is dropped is closed, too, and nobody is told.
+/// could not be written; a file that is dropped is closed, too, and nobody is told.
 pub struct OpenFile {
     fs: Filesystem,
     who: Arc<Credentials>,
@@ -18,7 +21,7 @@ pub struct OpenFile {
     handle: HandleId,
     reads: bool,
     writes: bool,
-    closed: bool,
+    closed: AtomicBool,
     /// Closes it if it is dropped.
     runtime: runtime::Handle,
 }
@@ -32,7 +35,7 @@ impl OpenFile {
             handle: opened.handle,
             reads: !flags.write || flags.both,
             writes: flags.write,
-            closed: false,
+            closed: AtomicBool::new(false),
             runtime: runtime::Handle::current(),
         }
     }
@@ -85,11 +88,53 @@ impl OpenFile {
         self.fs.fsync(self.handle, false).await
     }
 
-    /// What was written is durable and visible to all, or its first error is told; the file is
-    /// closed all the same.
-    pub async fn close(mut self) -> Result<()> {
-        self.closed = true;
-        self.fs.release(self.handle).await
+    /// [`Filesystem::fallocate`]. Errors: `NotPermitted` if it was not opened to write.
+    pub async fn allocate(
+        &self,
+        off: u64,
+        len: u64,
+        what: Allocate,
+        keep_size: bool,
+    ) -> Result<()> {
+        self.opened_to(self.writes, "write")?;
+        self.fs.fallocate(self.handle, off, len, what, keep_size).await
+    }
+
+    /// [`Filesystem::seek`].
+    pub async fn seek(&self, off: u64, what: Seek) -> Result<u64> {
+        self.fs.seek(self.handle, off, what).await
+    }
+
+    /// What `flock(2)` does: locks the whole file for this open file, in the place of the lock that
+    /// it has. Errors: `WouldBlock`, if it is not to wait; `Io` if its locks were lost.
+    pub async fn lock(&self, kind: LockKind, wait: bool) -> Result<()> {
+        let (owner, pid) = (self.handle.0, std::process::id());
+        let lock = Lock { flock: true, owner, kind, start: 0, end: u64::MAX, pid };
+        match wait {
+            true => self.fs.wait_lock(self.handle, lock, std::future::pending()).await,
+            false => self.fs.set_lock(self.handle, lock).await,
+        }
+    }
+
+    /// Closes it, as `close(2)` on a mount does: what was written is visible to all, and durable
+    /// when it is synced, within a second by itself, or with [`Options::close_sync`] at once. The
+    /// first error of what was written and nobody was told of is answered; it is closed all the
+    /// same.
+    ///
+    /// [`Options::close_sync`]: crate::Options::close_sync
+    pub async fn close(self) -> Result<()> {
+        self.finish().await
+    }
+
+    /// [`Self::close`], of a file that others may have, too: their calls fail from now on. A second
+    /// time nothing happens.
+    pub async fn finish(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let told = self.fs.close(self.handle, self.handle.0).await;
+        let released = self.fs.release(self.handle).await;
+        told.and(released)
     }
 
     async fn set(&self, change: SetAttr) -> Result<Attr> {
@@ -109,7 +154,7 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        if !self.closed {
+        if !*self.closed.get_mut() {
             let (fs, handle) = (self.fs.clone(), self.handle);
             self.runtime.spawn(async move {
                 // Nobody is there to be told.

@@ -1,0 +1,196 @@
+//! A connection, with the threads that serve it.
+
+use super::forks::Process;
+use super::user::User;
+use crate::access::Credentials;
+use crate::filesystem::Filesystem;
+use crate::options::Options;
+use parking_lot::RwLock;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle, Runtime};
+use weft_proto::{Error, ErrorKind, Result};
+
+/// A runtime that is given up waits so long for what still runs.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most threads that a connection has unless it is told a number.
+const MAX_THREADS: usize = 8;
+
+/// How to connect; see [`Options`] for what is not set here.
+#[derive(Clone)]
+pub struct ConnectOptions {
+    /// The client behind it.
+    pub client: Options,
+    /// Threads that do the work; 0: one for each core, at most 8.
+    pub threads: usize,
+}
+
+impl ConnectOptions {
+    /// For the cluster with these metadata servers: `HOST:PORT[,HOST:PORT...]`. Errors: `Invalid`.
+    pub fn new(cluster: &str) -> Result<Self> {
+        let servers: Vec<_> = cluster.split(',').map(str::trim).map(str::to_owned).collect();
+        if let Some(bad) = servers.iter().find(|server| !is_address(server)) {
+            let what = format!(
+                "{bad:?} is no address of a metadata server: a cluster is named as \
+                 HOST:PORT[,HOST:PORT...]"
+            );
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        let mut client = Options::new(servers, weft_net::tcp());
+        client.client_name = program_name();
+        // A program without a mount is told when the cluster is away, and need not be killed.
+        client.op_deadline = Duration::from_secs(300);
+        Ok(Self { client, threads: 0 })
+    }
+}
+
+fn is_address(server: &str) -> bool {
+    let parts = server.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0))
+}
+
+/// What people see in the list of sessions.
+fn program_name() -> String {
+    let program = std::env::current_exe().ok();
+    let name = program.as_deref().and_then(std::path::Path::file_name);
+    let name = name.map_or("program".into(), |name| name.to_string_lossy());
+    format!("{name}[{}]", std::process::id())
+}
+
+/// A filesystem that this process is connected to; clones share it.
+///
+/// Dropping the last one disconnects, and nobody is told what could not be made durable: call
+/// [`Self::disconnect`].
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    fs: Filesystem,
+    handle: Handle,
+    process: Process,
+    /// No call begins any more.
+    closing: AtomicBool,
+    /// Gone when it is disconnected. Read by each call until it ends: none is left without threads.
+    runtime: RwLock<Option<Runtime>>,
+}
+
+impl Connection {
+    /// Connects. Errors: those of [`Filesystem::connect`]; `Io` if there can be no threads.
+    pub fn connect(options: ConnectOptions) -> Result<Self> {
+        let process = Process::current();
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_THREADS));
+        let threads = if options.threads == 0 { cores } else { options.threads };
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("weft-client")
+            .enable_all()
+            .build()
+            .map_err(|e| Error::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
+        let fs = runtime.block_on(Filesystem::connect(options.client))?;
+        let (handle, closing) = (runtime.handle().clone(), AtomicBool::new(false));
+        let runtime = RwLock::new(Some(runtime));
+        Ok(Self { shared: Arc::new(Shared { fs, handle, process, closing, runtime }) })
+    }
+
+    /// The filesystem with the rights of a user.
+    pub fn as_user(&self, who: Credentials) -> User {
+        User::new(self.clone(), self.shared.fs.as_user(who))
+    }
+
+    /// The filesystem with the rights of this process: its effective user and groups, as they are
+    /// now. Its umask is what [`User::with_umask`] says, and 0 at first.
+    pub fn as_this_process(&self) -> User {
+        // SAFETY: both only read the credentials of this process.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        self.as_user(Credentials { uid, gid, groups: groups() })
+    }
+
+    /// The filesystem, for what only its asynchronous face has.
+    pub fn filesystem(&self) -> &Filesystem {
+        &self.shared.fs
+    }
+
+    /// Has the threads do something while this one goes on; it is dropped where it stands when the
+    /// connection ends. Errors: `Disconnected`.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.shared.enter(|| drop(self.shared.handle.spawn(task)))
+    }
+
+    /// Waits for a future in this thread. Errors: those of the future; `Disconnected` in a process
+    /// that was forked, and after [`Self::disconnect`]. Must not be called from asynchronous code.
+    pub fn run<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        self.shared.enter(|| self.shared.handle.block_on(future))?
+    }
+
+    /// Makes all that was written durable, and closes the session. Calls that wait for the cluster
+    /// are ended. The first error of what could not be made durable is answered; it is disconnected
+    /// all the same. A second time nothing happens, nor does in a process that was forked.
+    pub fn disconnect(&self) -> Result<()> {
+        self.shared.disconnect()
+    }
+
+    /// Whether it was made by this process, and not by one that this one was forked from.
+    pub fn is_of_this_process(&self) -> bool {
+        self.shared.process.is_current()
+    }
+}
+
+impl Shared {
+    /// Does something that needs the threads. Errors: `Disconnected`.
+    fn enter<T>(&self, call: impl FnOnce() -> T) -> Result<T> {
+        // First: any lock may have been held by another thread when this process was forked.
+        if !self.process.is_current() {
+            let what = "this process was forked from the one that connected: connect here, too";
+            return Err(Error::new(ErrorKind::Disconnected, what));
+        }
+        let disconnected = || Error::new(ErrorKind::Disconnected, "it was disconnected");
+        if self.closing.load(Ordering::Acquire) {
+            return Err(disconnected());
+        }
+        // Calls that have begun let others begin, also while one waits to disconnect.
+        let runtime = self.runtime.read_recursive();
+        runtime.as_ref().ok_or_else(disconnected)?;
+        Ok(call())
+    }
+
+    fn disconnect(&self) -> Result<()> {
+        if !self.process.is_current() || self.closing.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        // With this none waits for the cluster any more, and all calls end.
+        let closed = self.handle.block_on(self.fs.shutdown());
+        if let Some(runtime) = self.runtime.write().take() {
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        }
+        closed
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            // Nobody is there to be told.
+            let _ = self.disconnect();
+            return;
+        }
+        // Its threads are not here to be waited for, and what it holds may be locked for ever.
+        std::mem::forget(self.fs.clone());
+        std::mem::forget(self.runtime.get_mut().take());
+    }
+}
+
+/// Supplementary groups of this process.
+fn groups() -> Vec<u32> {
+    // SAFETY: with 0 it only answers how many there are.
+    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
+    let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: there is room for as many as it is told.
+    let count = unsafe { libc::getgroups(count.max(0), groups.as_mut_ptr()) };
+    // Fewer, or none, if they have changed meanwhile.
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups
+}
