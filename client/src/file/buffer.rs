@@ -56,6 +56,14 @@ impl Buffer {
         }
     }
 
+    /// The segments that it is in, which it has no more.
+    pub fn take_segments(&mut self) -> Vec<Segment> {
+        match &mut self.stage {
+            Stage::Durable(segments) => std::mem::take(segments),
+            _ => Vec::new(),
+        }
+    }
+
     /// Bytes of memory, as long as it is open.
     pub fn capacity(&self) -> usize {
         match &self.body {

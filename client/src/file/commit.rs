@@ -129,7 +129,9 @@ impl File {
             return self.give_up(&batch, lost_locks(), true);
         }
         if batch.segments.iter().any(|s| s.id.session != session.id) {
-            return self.write_again(&batch.buffers);
+            let unsent = batch.segments.iter().filter(|s| s.id.session == session.id);
+            unsent.for_each(|s| self.context.segments.discard(s.clone()));
+            return self.write_again(&batch);
         }
         if let Some(slot) = slot {
             if expect_version.is_some() || moved || slot.session != session.id {

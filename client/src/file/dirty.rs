@@ -6,7 +6,8 @@
 //!
 //! Invariants: a buffer changes only while it is open, and is committed or dropped as a whole; a
 //! buffer that no range refers to is gone; buffers are numbered in the order of their first write;
-//! whenever a buffer flies no more, who waits for that is told, by whatever it was that ended it.
+//! whenever a buffer flies no more, who waits for that is told, by whatever it was that ended it;
+//! a segment that a buffer has and loses is answered to whoever took it away.
 
 use super::buffer::{Body, Buffer, BufferNo, Stage, append, empty};
 use crate::ranges::{Part, RangeMap};
@@ -250,7 +251,8 @@ impl Dirty {
     pub fn crashed(&mut self, no: BufferNo) -> bool {
         let flies = self.buffers.get(&no).is_some_and(|b| b.stage == Stage::Flying);
         if flies {
-            self.ground(&[no]);
+            // It has no segments yet.
+            drop(self.ground(&[no]));
         }
         flies
     }
@@ -272,28 +274,42 @@ impl Dirty {
         }
     }
 
-    /// The buffers are committed, or given up: forgets them.
-    pub fn forget(&mut self, buffers: &[BufferNo]) {
+    /// The buffers are committed, or given up: forgets them. Answers their segments, of which some
+    /// may have come since the commit was put together: those nobody else knows.
+    pub fn forget(&mut self, buffers: &[BufferNo]) -> Vec<Segment> {
         self.places.retain(|place| !buffers.contains(&place.buffer));
-        for no in buffers {
-            self.buffers.remove(no);
-        }
+        let gone = buffers.iter().filter_map(|no| self.buffers.remove(no));
+        let dropped = gone.flat_map(|mut buffer| buffer.take_segments()).collect();
         self.count_landing();
+        dropped
     }
 
-    /// The buffers must be written again. Answers those that are still wanted; they fly now.
-    pub fn relaunch(&mut self, buffers: &[BufferNo]) -> Vec<BufferNo> {
-        buffers.iter().copied().filter(|no| self.start(*no)).collect()
+    /// The buffers must be written again. Answers those that are still wanted, which fly now, and
+    /// the segments that they had.
+    pub fn relaunch(&mut self, buffers: &[BufferNo]) -> (Vec<BufferNo>, Vec<Segment>) {
+        let dropped = self.take_segments(buffers);
+        (buffers.iter().copied().filter(|no| self.start(*no)).collect(), dropped)
     }
 
-    /// The buffers must be written again, by whoever flushes next.
-    pub fn ground(&mut self, buffers: &[BufferNo]) {
+    /// The buffers must be written again, by whoever flushes next. Answers the segments that they
+    /// had.
+    pub fn ground(&mut self, buffers: &[BufferNo]) -> Vec<Segment> {
+        let dropped = self.take_segments(buffers);
         for no in buffers {
             if let Some(buffer) = self.buffers.get_mut(no) {
                 buffer.close(Stage::Closed);
             }
         }
         self.count_landing();
+        dropped
+    }
+
+    fn take_segments(&mut self, buffers: &[BufferNo]) -> Vec<Segment> {
+        let mut dropped = Vec::new();
+        for no in buffers {
+            dropped.extend(self.buffers.get_mut(no).into_iter().flat_map(Buffer::take_segments));
+        }
+        dropped
     }
 
     /// The end of file was elsewhere than appended data was thought to go.

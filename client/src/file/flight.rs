@@ -48,10 +48,10 @@ impl Flight {
                 Ok(segments) => state.dirty.landed(*no, segments),
                 Err(error) => {
                     warn!(ino = %file.ino, %error, "written data is lost; the writer will be told");
-                    state.dirty.forget(&[*no]);
+                    let unwanted = state.dirty.forget(&[*no]);
                     state.fail(error);
                     file.forget_behind(ALL);
-                    Vec::new()
+                    unwanted
                 }
             };
             (unwanted, state.dirty.durable())

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 use weft_proto::{Error, ErrorKind, SessionId};
+use weft_segments::Segment;
 
 /// How long a newer map is waited for at a time.
 const NEWER_MAP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,7 +40,8 @@ impl File {
     ) -> Outcome {
         let mut state = self.state.lock();
         let mut pieces = batch.pieces;
-        state.dirty.forget(&batch.buffers);
+        let dropped = state.dirty.forget(&batch.buffers);
+        self.discard_unsent(dropped, &batch.segments);
         if let Some((base, landed)) = appended
             && base != landed
         {
@@ -85,12 +87,14 @@ impl File {
             return self.give_up(&batch, error, true);
         }
         if error.kind == ErrorKind::InlineFull {
-            return self.write_again(&batch.buffers);
+            // It had no effect.
+            batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
+            return self.write_again(&batch);
         }
         if error.kind == ErrorKind::SessionExpired {
             let deadline = self.context.requests.deadline();
             return match self.context.sessions.replacement(session, deadline).await {
-                Ok(_) => self.write_again(&batch.buffers),
+                Ok(_) => self.write_again(&batch),
                 Err(error) => self.put_off(&batch, error),
             };
         }
@@ -98,8 +102,9 @@ impl File {
     }
 
     /// The data must go into new segments: the old ones cannot be committed, or there are none.
-    pub(super) fn write_again(self: &Arc<Self>, buffers: &[BufferNo]) -> Outcome {
-        let launched = self.state.lock().dirty.relaunch(buffers);
+    pub(super) fn write_again(self: &Arc<Self>, batch: &Batch) -> Outcome {
+        let (launched, dropped) = self.state.lock().dirty.relaunch(&batch.buffers);
+        self.discard_unsent(dropped, &batch.segments);
         self.context
             .segments
             .counters()
@@ -119,7 +124,7 @@ impl File {
         {
             segments.map().follow_another();
         }
-        let outcome = self.write_again(&batch.buffers);
+        let outcome = self.write_again(batch);
         batch.segments.iter().for_each(|segment| segments.discard_in(&map, segment.clone()));
         outcome
     }
@@ -129,8 +134,10 @@ impl File {
     fn put_off(&self, batch: &Batch, error: Error) -> Outcome {
         warn!(ino = %self.ino, %error, "cannot commit written data; it will be tried again");
         let mut state = self.state.lock();
-        state.dirty.ground(&batch.buffers);
+        let dropped = state.dirty.ground(&batch.buffers);
         state.fail(error);
+        drop(state);
+        self.discard_unsent(dropped, &batch.segments);
         Outcome::Failed
     }
 
@@ -138,7 +145,7 @@ impl File {
         warn!(ino = %self.ino, %error, "written data is lost; the writer will be told");
         let kind = error.kind;
         let mut state = self.state.lock();
-        state.dirty.forget(&batch.buffers);
+        let dropped = state.dirty.forget(&batch.buffers);
         // What was set beside the data is asked for once more, without it.
         if batch.pieces.is_empty() || !state.waiting.is_more() {
             state.went_along();
@@ -146,10 +153,18 @@ impl File {
         state.fail(error);
         drop(state);
         self.forget_behind(ALL);
+        self.discard_unsent(dropped, &batch.segments);
         // Who says that they were committed before may be right: then they are seen.
         if !ambiguous && kind != ErrorKind::Invalid {
             batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
         }
         Outcome::Failed
+    }
+
+    /// Discards what the group was never told of: a buffer that was to be committed as inline data
+    /// may have been sent to storage, too, while that was under way.
+    fn discard_unsent(&self, dropped: Vec<Segment>, sent: &[Segment]) {
+        let unsent = dropped.into_iter().filter(|s| sent.iter().all(|sent| sent.id != s.id));
+        unsent.for_each(|segment| self.context.segments.discard(segment));
     }
 }

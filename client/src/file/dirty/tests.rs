@@ -1,7 +1,7 @@
 //! Dirty buffers against plain arrays, and what they count for.
 
 use super::*;
-use crate::file::piece::{Piece, PieceSource};
+use crate::file::piece::{Batch, Piece, PieceSource};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ enum Op {
     Land,
     Relaunch,
     Commit,
+    /// A commit is put together, which is answered by the next.
+    Send,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -31,7 +33,14 @@ fn op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Land),
         1 => Just(Op::Relaunch),
         2 => Just(Op::Commit),
+        2 => Just(Op::Send),
     ]
+}
+
+fn segment(seq: u64, length: u64) -> Segment {
+    let id = SegmentId { session: SessionId(1), seq };
+    let geometry = Geometry { profile: Profile::replica(1).unwrap(), unit: 4096, length };
+    Segment { id, geometry, pg: PgId(1), seats: vec![0] }
 }
 
 /// The dirty buffers over what is committed, as plain arrays.
@@ -42,6 +51,10 @@ struct World {
     stored: Vec<Bytes>,
     committed: Vec<u8>,
     model: Vec<u8>,
+    /// A commit that is not answered yet.
+    sent: Option<Batch>,
+    /// Segments that were committed, or discarded.
+    settled: HashSet<SegmentId>,
 }
 
 impl World {
@@ -58,24 +71,41 @@ impl World {
     }
 
     fn land(&mut self) {
-        for no in self.flying.drain(..) {
+        for no in std::mem::take(&mut self.flying) {
             let Some(payload) = self.dirty.payload(no) else { continue };
             // One, or several if there is no room for one.
             let most = if no % 2 == 0 { usize::MAX } else { 40_000 };
             let mut segments = Vec::new();
             for part in payload.chunks(most) {
-                let id = SegmentId { session: SessionId(1), seq: self.stored.len() as u64 };
-                let profile = Profile::replica(1).unwrap();
-                let geometry = Geometry { profile, unit: 4096, length: part.len() as u64 };
+                segments.push(segment(self.stored.len() as u64, part.len() as u64));
                 self.stored.push(payload.slice_ref(part));
-                segments.push(Segment { id, geometry, pg: PgId(1), seats: vec![0] });
             }
-            self.dirty.landed(no, segments);
+            let unwanted = self.dirty.landed(no, segments);
+            self.settle(&unwanted);
         }
     }
 
-    fn commit(&mut self) {
+    fn settle(&mut self, segments: &[Segment]) {
+        self.settled.extend(segments.iter().map(|segment| segment.id));
+    }
+
+    fn relaunch(&mut self, buffers: &[BufferNo]) {
+        let (launched, dropped) = self.dirty.relaunch(buffers);
+        self.settle(&dropped);
+        self.flying.extend(launched);
+    }
+
+    fn send(&mut self) {
+        self.commit();
         let batch = self.dirty.batch(BufferNo::MAX, 64);
+        self.settle(&batch.dead);
+        self.sent = Some(batch);
+    }
+
+    fn commit(&mut self) {
+        let sent = self.sent.take();
+        let batch = sent.unwrap_or_else(|| self.dirty.batch(BufferNo::MAX, 64));
+        self.settle(&batch.dead);
         let used: HashSet<_> = batch.pieces.iter().filter_map(Piece::segment).collect();
         let named: HashSet<_> = batch.segments.iter().map(|s| s.id).collect();
         assert_eq!(used, named);
@@ -93,7 +123,9 @@ impl World {
             };
             self.committed[range.start as usize..range.end as usize].copy_from_slice(&bytes);
         }
-        self.dirty.forget(&batch.buffers);
+        self.settle(&batch.segments);
+        let dropped = self.dirty.forget(&batch.buffers);
+        self.settle(&dropped);
     }
 
     fn check(&self) {
@@ -128,8 +160,29 @@ fn a_buffer_counts_for_two_parts_of_the_budget() {
     assert!(budgets.iter().all(|budget| budget.available_permits() == LIMIT));
 }
 
+/// What was to be inline may be sent to storage while it is committed, and get there first.
+#[test]
+fn a_segment_that_nobody_was_told_of_is_answered() {
+    type Drops = fn(&mut Dirty, &[BufferNo]) -> Vec<Segment>;
+    let drops: [Drops; 3] = [Dirty::forget, Dirty::ground, |dirty, no| dirty.relaunch(no).1];
+    for drop_all in drops {
+        let budget = Arc::new(Semaphore::new(1 << 20));
+        let permit = |len| budget.clone().try_acquire_many_owned(len).unwrap();
+        let mut dirty = Dirty::default();
+        dirty.write(0, &[1; 1000], SEGMENT, permit(1000));
+        assert!(dirty.close_all(|_| true, SEGMENT).is_empty());
+        let sent = dirty.batch(BufferNo::MAX, 64);
+        assert!(sent.segments.is_empty(), "all of it is inline");
+        dirty.write(1000, &[2; 5000], SEGMENT, permit(5000));
+        assert_eq!(dirty.close_all(|_| false, SEGMENT), [0, 1]);
+        let segment = segment(7, 1000);
+        assert!(dirty.landed(0, vec![segment.clone()]).is_empty());
+        assert_eq!(drop_all(&mut dirty, &sent.buffers), [segment]);
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn the_newest_write_wins_whatever_is_under_way(ops in prop::collection::vec(op(), 1..60)) {
         let budget = Arc::new(Semaphore::new(1 << 30));
@@ -140,6 +193,8 @@ proptest! {
             stored: Vec::new(),
             committed: vec![0; SPAN + 400_000],
             model: vec![0; SPAN + 400_000],
+            sent: None,
+            settled: HashSet::new(),
         };
         for (i, op) in ops.into_iter().enumerate() {
             match op {
@@ -149,6 +204,8 @@ proptest! {
                     world.write(off, &data);
                 }
                 Op::Cut(size) => {
+                    // Under the order of commits.
+                    world.commit();
                     world.dirty.cut(size..u64::MAX);
                     world.model[size as usize..].fill(0);
                     world.committed[size as usize..].fill(0);
@@ -159,10 +216,12 @@ proptest! {
                 }
                 Op::Land => world.land(),
                 Op::Relaunch => {
-                    let all: Vec<BufferNo> = world.dirty.batch(BufferNo::MAX, 64).buffers;
-                    world.flying.extend(world.dirty.relaunch(&all));
+                    world.send();
+                    let all = world.sent.take().unwrap_or_default().buffers;
+                    world.relaunch(&all);
                 }
                 Op::Commit => world.commit(),
+                Op::Send => world.send(),
             }
             world.check();
         }
@@ -173,6 +232,7 @@ proptest! {
             world.check();
         }
         prop_assert_eq!(budget.available_permits(), 1 << 30, "all room is given back");
+        prop_assert_eq!(world.settled.len(), world.stored.len(), "none is forgotten");
     }
 
     /// Streams that stop anywhere, of many files.
