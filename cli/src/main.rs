@@ -16,6 +16,7 @@ mod events;
 mod fsck;
 mod layout;
 mod logging;
+mod manual;
 mod metadata;
 mod mount;
 mod mounts;
@@ -34,7 +35,7 @@ mod target;
 mod umount;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
 /// Weft, a distributed parallel filesystem
@@ -76,6 +77,10 @@ enum Command {
     Doctor(doctor::Args),
     Metadata(metadata::Args),
     Storaged(storaged::Args),
+    #[command(hide = true)]
+    Man(manual::ManArgs),
+    #[command(hide = true)]
+    Completions(manual::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
@@ -116,5 +121,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Plan(args) => done(plan::run(args)),
         Command::Metadata(args) => done(metadata::run(args)),
         Command::Storaged(args) => done(storaged::run(args)),
+        Command::Man(args) => done(manual::man(&args, Cli::command())),
+        Command::Completions(args) => done(manual::completions(&args, Cli::command())),
     }
 }

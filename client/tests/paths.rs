@@ -3,7 +3,7 @@
 mod fixture;
 
 use fixture::{Cluster, small_layout};
-use weft_client::{Access, Caller, Credentials, OpenFlags};
+use weft_client::{Access, Caller, Credentials, OpenFlags, ReadItem};
 use weft_proto::{ErrorKind, InodeId, Result, v1};
 
 const WRITE: OpenFlags = OpenFlags { write: true, ..READ };
@@ -211,4 +211,36 @@ async fn what_another_made_meanwhile_is_opened_by_whom_it_allows_only() {
         assert_eq!(kind(opened), refused, "{mode:o}");
         assert_eq!(user.stat(name.as_bytes()).await.unwrap().mode, mode);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_reads_answer_what_each_would() {
+    let (_cluster, root, user) = callers().await;
+    user.mkdir(b"d", 0o755).await.unwrap();
+    let content = |i: usize| vec![i as u8; i * 700];
+    for i in 0..40 {
+        let file = user.create(format!("d/{i}").as_bytes(), 0o644, WRITE).await.unwrap();
+        file.write(0, &content(i)).await.unwrap();
+        file.close().await.unwrap();
+    }
+    root.chmod(b"d/7", 0o600).await.unwrap();
+    root.chown(b"d/7", Some(0), Some(0)).await.unwrap();
+    let mut items: Vec<_> = (0..40).map(|i| ReadItem::whole(format!("d/{i}"))).collect();
+    items.push(ReadItem { path: "d/../d/39".into(), off: 10_000, len: Some(5) });
+    items.extend(["d/none", "none/x", "d", "", "/", "d/1/"].map(ReadItem::whole));
+    let mut answers = vec![None; items.len()];
+    user.read_many(items, |at, read| {
+        let answer = read.map(|data| data.into_bytes().to_vec()).map_err(|e| e.kind);
+        assert!(answers[at].replace(answer).is_none(), "{at} was answered twice");
+    })
+    .await;
+    let answers: Vec<_> = answers.into_iter().map(Option::unwrap).collect();
+    for (i, answer) in answers[..40].iter().enumerate() {
+        let expected = if i == 7 { Err(ErrorKind::AccessDenied) } else { Ok(content(i)) };
+        assert_eq!(*answer, expected, "{i}");
+    }
+    assert_eq!(answers[40], Ok(vec![39; 5]));
+    use ErrorKind::{IsDirectory, NotDirectory, NotFound};
+    let failed = [NotFound, NotFound, IsDirectory, NotFound, IsDirectory, NotDirectory];
+    assert_eq!(answers[41..], failed.map(Err));
 }

@@ -119,6 +119,7 @@ operations! {
     Renew(_) = Soft {}
     Lease(op) = Soft { reads: one(op.ino) }
     LeaseMany(op) = Soft { reads: op.inos.iter().copied().map(InodeId).collect() }
+    LookupMany(op) = Soft { reads: op.items.iter().map(|item| InodeId(item.parent)).collect() }
     ReturnLeases(_) = Soft {}
     Recalls(_) = Soft {}
     Map(op) = Soft { reads: one(op.ino) }

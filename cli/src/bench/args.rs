@@ -46,6 +46,9 @@ pub struct Args {
     /// Only these cases or figures, separated by commas, with the floors that they stand on
     #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
     pub only: Vec<String>,
+    /// Measure the client library without a mount: the cases `library` and `native_*`
+    #[arg(long, conflicts_with = "only")]
+    pub native: bool,
     /// Do not drop the kernel's caches before cold reads
     #[arg(long)]
     pub keep_caches: bool,

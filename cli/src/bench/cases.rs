@@ -1,7 +1,7 @@
 //! The list of everything that is measured, and which floors a figure stands on.
 
 use super::context::{Context, Sample};
-use super::{floor, library, workload};
+use super::{batches, floor, library, workload};
 use anyhow::{Result, bail};
 
 /// What a figure counts per second.
@@ -240,6 +240,28 @@ pub static WORKLOADS: &[Case] = &[
             row("library_read", Bytes, &["disk_read", "net_read"], "as seq_read, without FUSE"),
         ],
         run: library::run,
+    },
+    Case {
+        name: "native_random",
+        needs: Needs::Cluster,
+        rows: &[row(
+            "native_random_read_4k",
+            Operations,
+            &["fuse_read_4k", "net_call"],
+            "cold, 256 in one call of the library",
+        )],
+        run: batches::random,
+    },
+    Case {
+        name: "native_samples",
+        needs: Needs::Cluster,
+        rows: &[row(
+            "native_samples",
+            Operations,
+            &["local_small_read_4"],
+            "as small_read_4, 256 in one call of the library",
+        )],
+        run: batches::samples,
     },
 ];
 

@@ -5,6 +5,7 @@
 //! are removed at the end, an interrupt included; one case that fails does not stop the others.
 
 mod args;
+mod batches;
 mod cases;
 mod context;
 mod cpu;
@@ -82,7 +83,9 @@ fn measure(args: &Args) -> Result<Report> {
         Needs::Mount => args.mount.is_some(),
         Needs::Cluster => !cluster.addresses.is_empty(),
     };
-    let (floors, workloads) = cases::select(&args.only, has)?;
+    let native = ["library", "native_random", "native_samples"].map(String::from);
+    let only = if args.native { &native[..] } else { &args.only };
+    let (floors, workloads) = cases::select(only, has)?;
     let mount = args.mount.as_deref().map(OwnDir::create).transpose()?;
     let parent = args.scratch.clone().or_else(|| args.dir.clone());
     let parent = parent.unwrap_or_else(std::env::temp_dir);

@@ -152,7 +152,7 @@ fn small_files(context: &Context, parent: &Path, names: [&'static str; 2]) -> Re
     Ok(vec![written, read])
 }
 
-fn shuffle<T>(items: &mut [T], seed: u64) {
+pub fn shuffle<T>(items: &mut [T], seed: u64) {
     use rand::SeedableRng;
     use rand::seq::SliceRandom;
     items.shuffle(&mut rand::rngs::StdRng::seed_from_u64(seed));

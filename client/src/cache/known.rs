@@ -28,6 +28,11 @@ impl Leases {
         table.inodes.get(&parent)?.names.get(name).copied().flatten()
     }
 
+    /// Whether what a name leads to can be opened without asking.
+    pub fn has_content(&self, parent: InodeId, name: &[u8]) -> bool {
+        self.child(parent, name).is_some_and(|ino| self.content(ino).is_some())
+    }
+
     /// A piece of a directory, without attributes.
     pub fn page(&self, ino: InodeId, cookie: u64, limit: usize) -> Option<DirPage> {
         let table = self.table.lock();

@@ -38,6 +38,9 @@ impl Leases {
             (Op::Lookup(op), Some(Reply::Missing(_))) => {
                 table.learn_name(start, op.parent, &op.name, None);
             }
+            (Op::LookupMany(op), Some(Reply::LookupMany(found))) => {
+                table.learn_many(start, op, found);
+            }
             (Op::ReadDir(op), Some(Reply::ReadDir(page))) => table.learn_page(start, op, page),
             (Op::GetAttr(_), Some(Reply::Attr(attr))) => table.learn_attr(start, Some(attr)),
             (Op::GetXattr(op), Some(Reply::Data(value))) => {

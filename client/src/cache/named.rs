@@ -1,4 +1,4 @@
-//! What answers teach that asked by names: a lookup, and a listing.
+//! What answers teach that asked by names: lookups, and a listing.
 
 use super::listing::Listing;
 use super::table::{Mode, Start, Table};
@@ -24,6 +24,27 @@ impl Table {
             _ if attr.is_none_or(|attr| writes(InodeId(attr.ino))) => {}
             Named::Attr(attr) => self.learn_attr(start, Some(attr)),
             Named::Content(reply) => self.learn_content(start, reply),
+        }
+    }
+
+    pub(super) fn learn_many(
+        &mut self,
+        start: Start,
+        op: &v1::LookupManyOp,
+        reply: &v1::LookupManyReply,
+    ) {
+        for item in &reply.items {
+            let asked = usize::try_from(item.at).ok().and_then(|at| op.items.get(at));
+            let (Some(asked), Some(found)) = (asked, &item.found) else { continue };
+            let Some(attr) = &found.attr else { continue };
+            self.learn_named(
+                start,
+                match found.extents {
+                    Some(_) => Named::Content(found),
+                    None => Named::Attr(attr),
+                },
+            );
+            self.learn_name(start, asked.parent, &asked.name, Some(InodeId(attr.ino)));
         }
     }
 

@@ -119,7 +119,9 @@ impl ReadAhead {
         stream.next = if follows { stream.next.max(range.end) } else { range.end };
         let behind = range.start.saturating_sub(slack);
         stream.pieces.retain(|p| p.version == version && p.range.end > behind);
-        if stream.window > 0 {
+        // What is read to its end in one go has nothing ahead, as most small files.
+        let whole = range.end >= size && stream.pieces.is_empty();
+        if stream.window > 0 && !whole {
             stream.extend(file, &range, size, version);
         }
         let steps = stream.cover(range);

@@ -4,12 +4,24 @@ use super::facade::Filesystem;
 use super::names::name_of;
 use crate::meta::unexpected;
 use crate::types::Attr;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use std::time::Duration;
+use tokio::time::timeout;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// Longest name, in bytes. No longer one exists, which under a lease nobody else is asked.
 const MAX_NAME: usize = 255;
+/// Names that one request asks for ahead.
+const MAX_AHEAD: usize = 128;
+/// Bytes of such a request, so that its server sees how long the answer may be.
+const MAX_ASKED: usize = 4000;
+/// Bytes beside a name there, at most.
+const ASKED_BESIDE: usize = 20;
+/// Who looks ahead does without the answer after this long.
+const AHEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Filesystem {
     /// The name `.` leads to any inode, whatever it is, that has a name; `..` to the directory that
@@ -65,6 +77,37 @@ impl Filesystem {
             Reply::ReadDir(page) => Ok(InodeId(page.parent)),
             _ => Err(unexpected("a lookup")),
         }
+    }
+
+    /// Asks at once what many names lead to that are about to be looked up and opened, unless leases
+    /// say. What cannot be had without others waiting for it is left to who looks it up.
+    pub async fn look_ahead(&self, names: impl IntoIterator<Item = (InodeId, Bytes)>) {
+        let leases = &self.inner.group.leases;
+        let mut items = Vec::new();
+        let (mut requests, mut bytes) = (Vec::new(), 0);
+        for (parent, name) in names {
+            if name.len() > MAX_NAME || leases.has_content(parent, &name) {
+                continue;
+            }
+            bytes += name.len() + ASKED_BESIDE;
+            items.push(v1::lookup_many_op::Item { parent: parent.0, name });
+            if items.len() == MAX_AHEAD || bytes + MAX_NAME + ASKED_BESIDE > MAX_ASKED {
+                requests.push(std::mem::take(&mut items));
+                bytes = 0;
+            }
+        }
+        // One alone is looked up as well by itself.
+        if items.len() > 1 {
+            requests.push(items);
+        }
+        let requests = requests.into_iter().map(|items| {
+            // Without an answer each is asked for when it is needed.
+            timeout(
+                AHEAD_TIMEOUT,
+                self.inner.requests.ask(Op::LookupMany(v1::LookupManyOp { items })),
+            )
+        });
+        join_all(requests).await;
     }
 
     /// Whether a lease says that a name leads to this inode, or to none: then it may be cached

@@ -58,7 +58,7 @@ pub(crate) use compacted::MAX_FILES as MAX_COMPACTED;
 pub(crate) use list_xattr::{SHORT_ALL, short_xattrs};
 pub(crate) use mend::LOST_FOUND;
 pub(crate) use move_seats::MAX_MOVES;
-pub(crate) use open::open_reply;
+pub(crate) use open::{BYTES_OF_MANY, open_reply, short_open_reply};
 pub use open_session::SESSION_TTL_MS;
 pub(crate) use reserve_inodes::knows_batches;
 
@@ -99,6 +99,7 @@ fn handler(op: &Op) -> Handler<'_> {
         Op::GetUsage(op) => Read(op),
         Op::Open(_) | Op::Lease(_) => Soft { longest: open::LONGEST },
         Op::LeaseMany(op) => Soft { longest: BRIEF + op.inos.len() * (ATTR + GRANT) },
+        Op::LookupMany(_) => Soft { longest: open::LONGEST_OF_MANY },
         Op::Close(_)
         | Op::Renew(_)
         | Op::ReturnLeases(_)

@@ -13,6 +13,13 @@ const FIRST_EXTENTS: usize = 512;
 /// Bytes that what [`open_reply`] answers is no longer than.
 pub(super) const LONGEST: usize = get_extents::longest(FIRST_EXTENTS);
 
+/// Extents of one of many that are opened at once.
+const FEW_EXTENTS: usize = 4;
+/// Once an answer of many has so many bytes, no more is added to it.
+pub(crate) const BYTES_OF_MANY: usize = 256 << 10;
+/// Bytes that an answer of many is no longer than.
+pub(super) const LONGEST_OF_MANY: usize = BYTES_OF_MANY + get_extents::longest(FEW_EXTENTS);
+
 /// Attributes, effective layout and the first extents. That the session has the inode open is soft
 /// state of the leader and not recorded here.
 pub(crate) fn open_reply(state: &dyn Read, ino: InodeId) -> Result<v1::OpenReply, Fault> {
@@ -27,4 +34,17 @@ pub(super) fn reply(state: &dyn Read, ino: InodeId, limit: usize) -> Result<v1::
         _ => v1::ExtentsReply { attr: Some(inode.attr), ..Default::default() },
     };
     Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents: Some(extents) })
+}
+
+/// As [`open_reply`], of one of many: without extents if there are many, or much inline content.
+pub(crate) fn short_open_reply(
+    state: &dyn Read,
+    ino: InodeId,
+    inline: u64,
+) -> Result<v1::OpenReply, Fault> {
+    let inode = inodes::existing(state, ino.0)?;
+    let short = inode.kind() == FileKind::Regular && inode.attr.inline_bytes <= inline;
+    let found = if short { reply(state, ino, FEW_EXTENTS)? } else { v1::OpenReply::default() };
+    let extents = found.extents.filter(|extents| !extents.truncated);
+    Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents })
 }

@@ -156,6 +156,7 @@ impl MetadataService {
                 Op::Close(op) => opens::close(cx, op).await,
                 Op::Renew(op) => opens::renew(cx, op).await,
                 Op::Lease(op) => leases::lease(cx, op).await,
+                Op::LookupMany(op) => reads::lookup_many(cx, op).await,
                 Op::LeaseMany(op) => leases::lease_many(cx, op).await,
                 Op::Map(op) => leases::map(cx, InodeId(op.ino)).await,
                 Op::ReturnLeases(op) => leases::return_leases(cx, op).await,
@@ -220,6 +221,7 @@ fn along(op: &Op) -> usize {
     match op {
         Op::ReadDir(asked) if asked.attrs => UNASKED + OF_ONE,
         Op::Lookup(_) => OF_ONE + 2 * LOOKUP_INLINE as usize,
+        Op::LookupMany(asked) => UNASKED + OF_ONE + 2 * GRANT * asked.items.len(),
         Op::GetAttr(_) | Op::GetExtents(_) | Op::ReadDir(_) | Op::Open(_) | Op::Lease(_) => OF_ONE,
         _ => 0,
     }

@@ -3,10 +3,11 @@
 use super::context::{RequestContext, granted};
 use crate::conflicts;
 use crate::node::Node;
+use crate::ops;
 use crate::soft::leases::Mode;
 use crate::state::StateMachine;
 use prost::Message;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use tokio::time::{Instant, timeout_at};
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -14,6 +15,9 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// Content that comes with a lookup: enough for a small file to be read without another request.
 pub(super) const LOOKUP_INLINE: u64 = 16 << 10;
+
+/// Names that one request may look up.
+const MAX_NAMES: usize = 256;
 
 /// Answers a read.
 pub(super) async fn answer(cx: &RequestContext<'_>, op: &Op) -> Result<v1::MetaReply> {
@@ -92,6 +96,44 @@ async fn lookup(cx: &RequestContext<'_>, op: &v1::LookupOp) -> Result<v1::MetaRe
     Ok(granted(result, grants))
 }
 
+/// Answers what many names lead to, as far as leases can be granted without asking anybody.
+pub(super) async fn lookup_many(
+    cx: &RequestContext<'_>,
+    op: &v1::LookupManyOp,
+) -> Result<v1::MetaReply> {
+    if op.items.len() > MAX_NAMES {
+        let what = format!("{} names at once; at most {MAX_NAMES}", op.items.len());
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    cx.may_read(None).await?;
+    let (state, mut grants, mut items) = (&cx.node.state, Vec::new(), Vec::new());
+    let (mut parents, mut bytes) = (HashMap::new(), 0);
+    for (at, item) in (0..).zip(&op.items) {
+        let parent = InodeId(item.parent);
+        // What is in it is to be read under its lease.
+        let readable = *parents.entry(parent).or_insert_with(|| {
+            let grant = cx.grant(parent, Mode::Read, false);
+            grants.extend(grant.iter().cloned());
+            grant.is_some()
+        });
+        let child = if readable { state.child(parent, &item.name)? } else { None };
+        let Some(child) = child else { continue };
+        let Some(grant) = cx.grant(child, Mode::Read, false) else { continue };
+        grants.push(grant);
+        let found = match state.short_open_reply(child, LOOKUP_INLINE) {
+            // It has lost its name since.
+            Err(e) if e.kind == ErrorKind::Stale || e.kind == ErrorKind::NotFound => continue,
+            found => found?,
+        };
+        bytes += found.encoded_len();
+        items.push(v1::lookup_many_reply::Item { at, found: Some(found) });
+        if bytes >= ops::BYTES_OF_MANY {
+            break;
+        }
+    }
+    Ok(granted(Reply::LookupMany(v1::LookupManyReply { items }), grants))
+}
+
 /// Answers names, with a lease on the directory; with attributes only of those inodes on which a
 /// lease could be granted as well. Without a session: what is committed.
 async fn read_dir(cx: &RequestContext<'_>, op: &v1::ReadDirOp) -> Result<v1::MetaReply> {
@@ -168,6 +210,10 @@ pub(super) fn add_xattrs(node: &Node, reply: &mut v1::MetaReply) -> Result<()> {
         Some(Reply::Attr(attr)) => Vec::from_iter(with_some(attr)),
         Some(Reply::Open(found)) => Vec::from_iter(found.attr.as_ref().and_then(with_some)),
         Some(Reply::ReadDir(page)) => page.entries.iter().filter_map(of_entry).collect(),
+        Some(Reply::LookupMany(found)) => {
+            let attrs = found.items.iter().filter_map(|item| item.found.as_ref()?.attr.as_ref());
+            attrs.filter_map(with_some).collect()
+        }
         _ => Vec::new(),
     };
     if inos.is_empty() {

@@ -68,3 +68,48 @@ async fn who_takes_a_name_away_may_write_its_directory() {
     let told = removing.await.unwrap().unwrap();
     assert_eq!(told.grants, [], "it was used a moment ago");
 }
+
+/// With what an open of each answers; what others use, what is missing and what is too much is left
+/// out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_names_are_looked_up_but_those_that_others_use() {
+    let group = Group::start(1, |_| {}).await;
+    let (mut asks, mut writes) = (group.client(), group.client());
+    for client in [&mut asks, &mut writes] {
+        client.open_session().await;
+    }
+    let mut inos = Vec::new();
+    for name in ["a", "b", "c"] {
+        inos.push(made(&mut writes, name).await);
+    }
+    let mkdir = v1::MkDirOp { parent: 1, name: "d".into(), ..Default::default() };
+    let Ok(Reply::Attr(dir)) = asks.write(Op::MkDir(mkdir)).await else { panic!("no directory") };
+    // Who made them holds them to write, and two no more.
+    let mut kept = None;
+    for ino in [inos[0], inos[1]] {
+        let ask = soft(&writes, many([ino]));
+        let told = writes.keep(&ask).await.unwrap();
+        kept = told.grants.first().map(|grant| (ino, grant.seq));
+    }
+    let (ino, seq) = kept.unwrap();
+    give_back(&mut writes, ino, seq).await;
+    give_back(&mut writes, inos[2], u64::MAX).await;
+
+    let item = |parent, name: &'static str| v1::lookup_many_op::Item { parent, name: name.into() };
+    let names = [(1, "a"), (1, "b"), (dir.ino, "b"), (1, "missing"), (77_777, "x"), (1, "c")];
+    let items = names.map(|(parent, name)| item(parent, name)).into();
+    let ask = soft(&asks, Op::LookupMany(v1::LookupManyOp { items }));
+    let told = asks.keep(&ask).await.unwrap();
+    let Some(Reply::LookupMany(found)) = told.result else { panic!("{told:?}") };
+    let at: Vec<_> = found.items.iter().map(|item| item.at).collect();
+    assert_eq!(at, [1, 5], "{:?}", found.items);
+    let found = found.items[0].found.as_ref().unwrap();
+    assert_eq!(found.attr.unwrap().ino, inos[1]);
+    assert!(found.extents.is_some() && found.layout.is_some(), "{found:?}");
+    let granted: Vec<_> = told.grants.iter().map(|grant| (grant.ino, grant.write)).collect();
+    assert!(granted.contains(&(inos[1], false)) && !granted.contains(&(inos[0], false)));
+
+    let flood = vec![item(1, "a"); 300];
+    let flood = soft(&asks, Op::LookupMany(v1::LookupManyOp { items: flood }));
+    assert_eq!(asks.keep(&flood).await.unwrap_err().kind, ErrorKind::Invalid);
+}
