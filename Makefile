@@ -10,7 +10,10 @@ LIMIT ?= 7200
 target = $(shell $(CARGO) metadata --format-version 1 --no-deps 2>/dev/null | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 WEFT   = $(target)/release/weft
 
-.PHONY: help up down status test test-upgrade check fmt bench build setup
+# Where `make install` puts everything; DESTDIR comes before it, for who makes packages.
+PREFIX ?= /usr/local
+
+.PHONY: help up down status test test-upgrade test-torch check fmt bench build setup install wheel
 
 help:
 	@echo 'make up      build what is missing, start a cluster in DIR, mount it at MNT'
@@ -19,6 +22,9 @@ help:
 	@echo 'make test    run all tests'
 	@echo 'make test-upgrade PREVIOUS=TAG   upgrade a cluster of that version under load'
 	@echo 'make check   formatting, lints (warnings are errors) and the rules of the house (tidy/)'
+	@echo 'make install PREFIX=/usr/local DESTDIR=   binary, C library and header, manual pages, completions, units'
+	@echo 'make wheel   the Python package, into $(target)/wheels'
+	@echo 'make test-torch   what of the Python package needs torch (gigabytes from PyPI)'
 	@echo 'make bench   start the cluster and measure it beside the machine'"'"'s floors'
 	@echo
 	@echo 'DIR=$(DIR)'
@@ -31,6 +37,17 @@ setup:
 
 build: setup
 	$(CARGO) build --release --locked -p weft
+
+install: build
+	$(CARGO) build --release --locked -p weft-c
+	@scripts/install '$(target)/release' '$(PREFIX)' '$(DESTDIR)'
+
+# Needs Python 3.11 or newer with venv, and PyPI.
+wheel: setup
+	@scripts/wheel '$(target)'
+
+test-torch: build wheel
+	@scripts/test-torch '$(target)'
 
 up: build
 	@$(WEFT) dev start --dir '$(DIR)' --mount '$(MNT)'
@@ -51,7 +68,9 @@ status:
 # One selection of packages for everything that is tested, so that nothing is compiled twice with
 # other features. The end-to-end tests find the binary beside themselves. Each test has a limit of its own
 # (tests/src/guard.sh, scripts/test-runner); this one is for what they do not see. Building takes its time.
+# Without Python (WEFT_NO_PYTHON=1) its package is not tested, which is said.
 test: setup
+	@test -n "$$WEFT_NO_PYTHON" || scripts/wheel '$(target)'
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) nextest run --release --locked --workspace --no-run && \
 		scripts/limit $(LIMIT) $(CARGO) nextest run --release --locked --workspace && \

@@ -1,16 +1,23 @@
 //! Many small reads together, as a loader of samples makes them.
+//!
+//! Invariants: each read is answered once; what has been read and is not taken yet, or is being
+//! read, is no more than [`MAX_BYTES`], or one read that is longer.
 
 use super::caller::Caller;
+use super::open_file::OpenFile;
 use crate::types::{OpenFlags, ReadData};
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use futures_util::stream::{self, StreamExt};
-use std::collections::{HashMap, HashSet};
-use std::pin::pin;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use weft_proto::{Error, ErrorKind, Result};
 
-/// Reads of one batch that are under way at a time.
-const DEPTH: usize = 64;
+/// Files of one batch that are open at a time.
+const MAX_OPEN: usize = 64;
+/// Bytes of one batch that are kept here.
+const MAX_BYTES: usize = 64 << 20;
 /// Files that are looked up together.
 const GROUP: usize = 128;
 
@@ -32,70 +39,141 @@ impl ReadItem {
     }
 }
 
+/// A read that is over. The room that it takes up is free when this is dropped.
+struct Done {
+    at: usize,
+    data: Result<ReadData>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// What the reads of one batch share.
+#[derive(Clone)]
+struct Batch {
+    caller: Caller,
+    open: Arc<Semaphore>,
+    room: Arc<Semaphore>,
+    done: mpsc::UnboundedSender<Done>,
+}
+
+/// Reads of one file, and their places in the batch.
+type OfFile = Vec<(usize, ReadItem)>;
+
 impl Caller {
     /// Opens, reads and closes many files, as [`Self::open`] and [`OpenFile::read`] do, many at a
-    /// time and with few requests. `take` is given each, by its place in `items`, as soon as it is
-    /// there: in any order, and each once. What of it fails fails alone.
-    ///
-    /// [`OpenFile::read`]: super::OpenFile::read
+    /// time and with few requests; a file that is named more than once is not opened for each.
+    /// `take` is given each read, by its place in `items`, as soon as it is there: in any order,
+    /// and each once. What of it fails fails alone.
     pub async fn read_many(
         &self,
         items: Vec<ReadItem>,
         mut take: impl FnMut(usize, Result<ReadData>),
     ) {
-        let items: Vec<_> = items.into_iter().enumerate().collect();
-        let groups = items.chunks(GROUP).map(|group| {
-            let (caller, group) = (self.clone(), group.to_vec());
-            async move {
-                caller.look_ahead(&group).await;
-                stream::iter(group)
+        let mut answered = vec![false; items.len()];
+        let (done, mut reads) = mpsc::unbounded_channel();
+        let batch = Batch {
+            caller: self.clone(),
+            open: Arc::new(Semaphore::new(MAX_OPEN)),
+            room: Arc::new(Semaphore::new(MAX_BYTES)),
+            done,
+        };
+        let taking = async {
+            while let Some(Done { at, data, _room }) = reads.recv().await {
+                answered[at] = true;
+                take(at, data);
             }
+        };
+        join(batch.begin(items), taking).await;
+        let stopped = || Error::new(ErrorKind::Internal, "a read ended without an answer");
+        let left = answered.iter().enumerate().filter(|(_, answered)| !**answered);
+        left.for_each(|(at, _)| take(at, Err(stopped())));
+    }
+}
+
+impl Batch {
+    /// Begins all reads, as soon as there is room for each.
+    async fn begin(self, items: Vec<ReadItem>) {
+        let items: Vec<_> = items.into_iter().enumerate().collect();
+        let batch = &self;
+        let groups = items.chunks(GROUP).map(|group| async move {
+            batch.look_ahead(group).await;
+            // In the order in which they were first named.
+            let mut files: Vec<OfFile> = Vec::new();
+            let mut known = HashMap::new();
+            for (at, item) in group {
+                let file = *known.entry(&item.path).or_insert_with(|| {
+                    files.push(Vec::new());
+                    files.len() - 1
+                });
+                files[file].push((*at, item.clone()));
+            }
+            files
         });
         // While one group is read, the next is looked up.
-        let known = stream::iter(groups).buffered(2).flatten();
-        let reads = known.map(|(at, item)| {
-            let caller = self.clone();
-            let read = tokio::spawn(async move { caller.read_one(&item).await });
-            async move { (at, read.await.unwrap_or_else(|e| Err(stopped(&e)))) }
-        });
-        let mut reads = pin!(reads.buffer_unordered(DEPTH));
-        while let Some((at, read)) = reads.next().await {
-            take(at, read);
+        let mut groups = std::pin::pin!(stream::iter(groups).buffered(2));
+        while let Some(files) = groups.next().await {
+            for file in files {
+                // It is never closed.
+                let open = self.open.clone().acquire_owned().await.ok();
+                let batch = self.clone();
+                tokio::spawn(async move {
+                    batch.read(file).await;
+                    drop(open);
+                });
+            }
         }
     }
 
     /// Has what is about to be read known here. What fails of it fails when it is read.
     async fn look_ahead(&self, group: &[(usize, ReadItem)]) {
+        let caller = &self.caller;
         let split = |path: &Bytes| match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (path.slice(..slash + 1), path.slice(slash + 1..)),
             None => (Bytes::from_static(b"."), path.clone()),
         };
-        let names: Vec<_> = group.iter().map(|(_, item)| split(&item.path)).collect();
-        let dirs: HashSet<&Bytes> = names.iter().map(|(dir, _)| dir).collect();
-        let dirs = dirs.into_iter().map(|dir| async move { (dir, self.lookup(dir).await.ok()) });
+        let names: BTreeMap<_, _> = group.iter().map(|(_, i)| (&i.path, split(&i.path))).collect();
+        let dirs: HashSet<&Bytes> = names.values().map(|(dir, _)| dir).collect();
+        let dirs = dirs.into_iter().map(|dir| async move { (dir, caller.lookup(dir).await.ok()) });
         let dirs: HashMap<_, _> = join_all(dirs).await.into_iter().collect();
         let found = |dir: &Bytes| dirs.get(dir).copied().flatten();
-        let names = names.iter().filter(|(_, name)| !name.is_empty());
+        let names = names.values().filter(|(_, name)| !name.is_empty());
         let names = names.filter_map(|(dir, name)| Some((found(dir)?, name.clone())));
-        self.fs.look_ahead(names).await;
+        caller.fs.look_ahead(names).await;
     }
 
-    async fn read_one(&self, item: &ReadItem) -> Result<ReadData> {
-        let file = self.open(&item.path, OpenFlags::default()).await?;
-        let len = match item.len {
-            Some(len) => len,
-            None => {
-                let left = file.stat().await?.size.saturating_sub(item.off);
-                usize::try_from(left).unwrap_or(usize::MAX)
+    /// All reads of one file.
+    async fn read(&self, file: OfFile) {
+        let Some((_, ReadItem { path, .. })) = file.first() else { return };
+        match self.caller.open(path, OpenFlags::default()).await {
+            Ok(open) => {
+                let reads = file.iter().map(|(at, item)| self.read_of(&open, *at, item));
+                join_all(reads).await;
+                // It was not written to.
+                let _ = open.close().await;
             }
-        };
-        let data = file.read(item.off, len).await;
-        // It was not written to.
-        let _ = file.close().await;
-        data
+            Err(error) => {
+                for (at, _) in file {
+                    self.tell(Done { at, data: Err(error.clone()), _room: None });
+                }
+            }
+        }
     }
-}
 
-fn stopped(error: &tokio::task::JoinError) -> Error {
-    Error::new(ErrorKind::Disconnected, format!("a read was ended: {error}"))
+    async fn read_of(&self, file: &OpenFile, at: usize, item: &ReadItem) {
+        let size = match file.stat().await {
+            Ok(attr) => attr.size,
+            Err(error) => return self.tell(Done { at, data: Err(error), _room: None }),
+        };
+        // What it grows by meanwhile was not asked for.
+        let left = usize::try_from(size.saturating_sub(item.off)).unwrap_or(usize::MAX);
+        let len = item.len.map_or(left, |len| len.min(left));
+        let wanted = u32::try_from(len.min(MAX_BYTES)).unwrap_or(u32::MAX);
+        let room = self.room.clone().acquire_many_owned(wanted).await.ok();
+        let data = file.read(item.off, len).await;
+        self.tell(Done { at, data, _room: room });
+    }
+
+    fn tell(&self, done: Done) {
+        // Nobody is there to take it if the batch was given up.
+        let _ = self.done.send(done);
+    }
 }

@@ -183,20 +183,18 @@ fn a_batch_of_small_files_is_few_requests() -> Result<()> {
     const FILES: usize = 600;
     let cluster = Cluster::start()?;
     let content = |i: usize| vec![i as u8; 20_000 + i];
-    for dir in 0..3 {
-        fs::create_dir(cluster.mnt().join(format!("d{dir}")))?;
-    }
     let name = |i: usize| format!("d{}/{i}", i % 3);
-    for i in 0..FILES {
-        fs::write(cluster.mnt().join(name(i)), content(i))?;
-    }
-    // The mount gives its leases back.
-    fs::File::open(cluster.mnt().join("d0"))?.sync_all()?;
-    let warm = connect(&cluster)?;
+    // Who has written them is gone, and holds nothing any more.
+    let writer = connect(&cluster)?;
+    let side = Library(writer.as_this_process());
     for dir in 0..3 {
-        Library(warm.as_this_process()).list(&format!("d{dir}"))?;
+        side.mkdir(&format!("d{dir}"))?;
     }
-    warm.disconnect()?;
+    for i in 0..FILES {
+        side.write(&name(i), &content(i))?;
+    }
+    drop(side);
+    writer.disconnect()?;
 
     let connection = connect(&cluster)?;
     let requests = || connection.filesystem().counters().metadata_requests;
