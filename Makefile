@@ -46,8 +46,9 @@ install: build
 wheel: setup
 	@scripts/wheel '$(target)'
 
-test-torch: build wheel
-	@scripts/test-torch '$(target)'
+test-torch: wheel
+	$(CARGO) test --release --locked --workspace --features weft-python/torch --no-run
+	$(CARGO) test --release --locked --workspace --features weft-python/torch --test torch
 
 up: build
 	@$(WEFT) dev start --dir '$(DIR)' --mount '$(MNT)'

@@ -93,20 +93,13 @@ impl Batch {
     /// Begins all reads, as soon as there is room for each.
     async fn begin(self, items: Vec<ReadItem>) {
         let items: Vec<_> = items.into_iter().enumerate().collect();
-        let batch = &self;
-        let groups = items.chunks(GROUP).map(|group| async move {
-            batch.look_ahead(group).await;
-            // In the order in which they were first named.
-            let mut files: Vec<OfFile> = Vec::new();
-            let mut known = HashMap::new();
-            for (at, item) in group {
-                let file = *known.entry(&item.path).or_insert_with(|| {
-                    files.push(Vec::new());
-                    files.len() - 1
-                });
-                files[file].push((*at, item.clone()));
+        let groups: Vec<OfFile> = items.chunks(GROUP).map(<[_]>::to_vec).collect();
+        let groups = groups.into_iter().map(|group| {
+            let batch = self.clone();
+            async move {
+                batch.look_ahead(&group).await;
+                by_file(group)
             }
-            files
         });
         // While one group is read, the next is looked up.
         let mut groups = std::pin::pin!(stream::iter(groups).buffered(2));
@@ -176,4 +169,18 @@ impl Batch {
         // Nobody is there to take it if the batch was given up.
         let _ = self.done.send(done);
     }
+}
+
+/// Each file's reads, in the order in which the files were first named.
+fn by_file(group: OfFile) -> Vec<OfFile> {
+    let mut files: Vec<OfFile> = Vec::new();
+    let mut known = HashMap::new();
+    for (at, item) in group {
+        let file = *known.entry(item.path.clone()).or_insert_with(|| {
+            files.push(Vec::new());
+            files.len() - 1
+        });
+        files[file].push((at, item));
+    }
+    files
 }

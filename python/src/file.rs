@@ -1,0 +1,162 @@
+//! An open file: the bare calls. The file objects of the package are built on it.
+
+use crate::buffers::{Source, Target};
+use crate::completions::{Later, call};
+use crate::value::{Value, to_bytes};
+use crate::wait::wait;
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::Arc;
+use weft_client::blocking::Connection;
+use weft_client::{OpenFile, Seek};
+use weft_proto::Result;
+
+/// An open file, without a position. Any number of threads may use it.
+#[pyclass(frozen, module = "weft._weft")]
+pub struct File {
+    file: Arc<OpenFile>,
+    // Dropped last.
+    connection: Connection,
+}
+
+/// The answer of a call that opened a file.
+pub fn opened(file: OpenFile) -> Value {
+    Value::Made(Box::new(|py, connection| {
+        let file = File { file: Arc::new(file), connection: connection.clone() };
+        Ok(file.into_pyobject(py)?.into_any())
+    }))
+}
+
+/// Writes all of it, and answers how many bytes that were.
+async fn write_all(file: &OpenFile, off: u64, data: &[u8]) -> Result<Value> {
+    let mut written = 0;
+    while written < data.len() {
+        written += file.write(off + written as u64, &data[written..]).await?;
+    }
+    Ok(Value::Number(written as u64))
+}
+
+#[pymethods]
+impl File {
+    /// The number of its inode.
+    #[getter]
+    fn ino(&self) -> u64 {
+        self.file.ino().0
+    }
+
+    /// Up to `n` bytes from offset `off`: fewer at the end of the file only.
+    fn pread<'py>(&self, py: Python<'py>, n: usize, off: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let read = wait(py, &self.connection, || self.file.read(off, n));
+        to_bytes(py, &read.map_err(|e| e.raise(None))?)
+    }
+
+    /// The same for an event loop, which is given a `Data`.
+    fn begin_pread<'py>(
+        &self,
+        py: Python<'py>,
+        n: usize,
+        off: u64,
+        later: Later<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let file = Arc::clone(&self.file);
+        let read = async move { file.read(off, n).await.map(Value::Data) };
+        call(py, &self.connection, None, Some(later), read)
+    }
+
+    /// Fills a writable buffer from offset `off`, and answers how many bytes there were.
+    fn pread_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, off: u64) -> PyResult<usize> {
+        let target = Target::of(buffer)?;
+        let read = async || self.file.read(off, target.len()).await.map(|data| target.fill(&data));
+        wait(py, &self.connection, read).map_err(|e| e.raise(None))
+    }
+
+    /// Writes a buffer at offset `off`, or at the end of a file that was opened to append. Answers
+    /// how many bytes that were: all of them.
+    fn pwrite<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        off: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let source = Source::of(buffer)?;
+        let write = || write_all(&self.file, off, source.bytes());
+        let written = wait(py, &self.connection, write).map_err(|e| e.raise(None))?;
+        written.object(py, &self.connection)
+    }
+
+    /// The same for an event loop. The bytes are copied: the buffer may be changed at once.
+    fn begin_pwrite<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        off: u64,
+        later: Later<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let data = Bytes::copy_from_slice(Source::of(buffer)?.bytes());
+        let file = Arc::clone(&self.file);
+        let write = async move { write_all(&file, off, &data).await };
+        call(py, &self.connection, None, Some(later), write)
+    }
+
+    /// Cuts it, or extends it by a hole, to so many bytes.
+    #[pyo3(signature = (size, later=None))]
+    fn truncate<'py>(
+        &self,
+        py: Python<'py>,
+        size: u64,
+        later: Option<Later<'py>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let file = Arc::clone(&self.file);
+        let cut = async move { file.truncate(size).await.map(Value::Attr) };
+        call(py, &self.connection, None, later, cut)
+    }
+
+    /// Its attributes, an `os.stat_result`.
+    #[pyo3(signature = (later=None))]
+    fn stat<'py>(&self, py: Python<'py>, later: Option<Later<'py>>) -> PyResult<Bound<'py, PyAny>> {
+        let file = Arc::clone(&self.file);
+        call(py, &self.connection, None, later, async move { file.stat().await.map(Value::Attr) })
+    }
+
+    /// What was written is durable and visible to all.
+    #[pyo3(signature = (later=None))]
+    fn sync<'py>(&self, py: Python<'py>, later: Option<Later<'py>>) -> PyResult<Bound<'py, PyAny>> {
+        let file = Arc::clone(&self.file);
+        let sync = async move { file.sync().await.map(|()| Value::Done) };
+        call(py, &self.connection, None, later, sync)
+    }
+
+    /// The next data at or behind an offset, or, `hole`, the next hole.
+    fn seek<'py>(&self, py: Python<'py>, off: u64, hole: bool) -> PyResult<Bound<'py, PyAny>> {
+        let what = if hole { Seek::Hole } else { Seek::Data };
+        let file = Arc::clone(&self.file);
+        let seek = async move { file.seek(off, what).await.map(Value::Number) };
+        call(py, &self.connection, None, None, seek)
+    }
+
+    /// Closes it. The first error of what was written and nobody was told of is raised; it is
+    /// closed all the same. A second time nothing happens, nor does in a process that was forked.
+    #[pyo3(signature = (later=None))]
+    fn close<'py>(
+        &self,
+        py: Python<'py>,
+        later: Option<Later<'py>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if later.is_none() && !self.connection.is_of_this_process() {
+            return Ok(py.None().into_bound(py));
+        }
+        let file = Arc::clone(&self.file);
+        let close = async move { file.finish().await.map(|()| Value::Done) };
+        call(py, &self.connection, None, later, close)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // In a process that was forked it is the parent's.
+        if !self.connection.is_of_this_process() {
+            std::mem::forget(Arc::clone(&self.file));
+        }
+    }
+}

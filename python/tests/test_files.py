@@ -1,0 +1,160 @@
+"""File objects: modes, positions, buffers, errors."""
+
+import array
+import errno
+import io
+import os
+import pickle
+
+import pytest
+
+import weft
+
+
+def test_whole_files_and_modes(fs, scratch):
+    path = f"{scratch}/a"
+    with fs.open(path, "wb") as file:
+        assert file.write(b"one\ntwo\n") == 8
+        assert (file.readable(), file.writable(), file.seekable()) == (False, True, True)
+        with pytest.raises(io.UnsupportedOperation):
+            file.read()
+    with fs.open(path, "ab") as file:
+        assert file.tell() == 8
+        file.write(b"three")
+    with fs.open(path) as file:
+        assert list(file) == [b"one\n", b"two\n", b"three"]
+        with pytest.raises(io.UnsupportedOperation):
+            file.write(b"x")
+    with fs.open(path, "rt", encoding="ascii") as file:
+        assert (file.read(), file.mode) == ("one\ntwo\nthree", "rt")
+    with pytest.raises(FileExistsError) as raised:
+        fs.open(path, "xb")
+    assert (raised.value.errno, raised.value.filename) == (errno.EEXIST, path)
+    fs.write_bytes(path, b"other", sync=True)
+    assert fs.read_bytes(path) == b"other"
+    for mode in ("", "rw", "q", "rbt", "rr"):
+        with pytest.raises(ValueError, match="invalid mode"):
+            fs.open(path, mode)
+
+
+@pytest.mark.parametrize("buffering", [0, -1, 16])
+def test_read_and_write_with_a_position(fs, scratch, buffering):
+    content = bytes(range(256)) * 300
+    with fs.open(f"{scratch}/a", "w+b", buffering) as file:
+        assert file.write(content) == len(content)
+        assert file.seek(-10, os.SEEK_END) == len(content) - 10
+        assert file.read() == content[-10:]
+        assert file.read(1) == b""
+        file.seek(3)
+        room = bytearray(7)
+        assert file.readinto(room) == 7
+        assert (bytes(room), file.tell()) == (content[3:10], 10)
+        file.write(b"NEW")
+        file.seek(8)
+        assert file.read(7) == content[8:10] + b"NEW" + content[13:15]
+        assert file.truncate(20) == 20
+        file.seek(0)
+        assert len(file.read()) == 20
+        with pytest.raises((OSError, ValueError)):
+            file.seek(-1)
+    with pytest.raises(ValueError, match="closed"):
+        file.read()
+
+
+def test_calls_with_an_offset_leave_the_position(fs, scratch):
+    with fs.open(f"{scratch}/a", "w+b") as file:
+        file.write(b"0123456789")
+        assert file.pread(3, 4) == b"456"
+        assert file.pwrite(memoryview(b"xy"), 0) == 2
+        assert file.tell() == 10
+        floats = array.array("d", [0.0])
+        assert file.pread_into(floats, 2) == 8
+        assert floats.tobytes() == b"23456789"
+        file.seek(0)
+        assert file.read(2) == b"xy"
+        file.fsync()
+        assert file.stat().st_size == 10
+        with pytest.raises(BufferError):
+            file.pread_into(b"read-only", 0)
+        with pytest.raises(io.UnsupportedOperation):
+            file.fileno()
+
+
+def test_what_buffers_wrap_is_a_raw_file(fs, scratch):
+    with fs.open(f"{scratch}/a", "wb", 0) as raw:
+        assert isinstance(raw, weft.File) and isinstance(raw, io.RawIOBase)
+        with io.TextIOWrapper(io.BufferedWriter(raw), "utf-8") as text:
+            text.write("ä" * 1000)
+    with fs.open(f"{scratch}/a", "rb", 0) as raw:
+        assert io.TextIOWrapper(io.BufferedReader(raw), "utf-8").read() == "ä" * 1000
+
+
+def test_holes_are_found(fs, scratch):
+    with fs.open(f"{scratch}/a", "wb", 0) as file:
+        file.pwrite(b"x" * 4096, 8 << 20)
+    with fs.open(f"{scratch}/a", "rb", 0) as file:
+        assert file.seek(0, os.SEEK_DATA) > 0
+        assert file.seek(0, os.SEEK_HOLE) == 0
+        assert file.pread(10, 100) == bytes(10)
+
+
+def test_files_to_read_pickle_and_others_do_not(fs, scratch):
+    fs.write_bytes(f"{scratch}/a", b"0123456789")
+    for buffering in (0, -1):
+        with fs.open(f"{scratch}/a", "rb", buffering) as file:
+            file.seek(4)
+            assert pickle.loads(pickle.dumps(file)).read() == b"456789"
+        with fs.open(f"{scratch}/a", "r+b", buffering) as file, pytest.raises(TypeError):
+            pickle.dumps(file)
+
+
+def test_errors_are_those_of_os(fs, scratch):
+    def error(kind, call, *args):
+        with pytest.raises(kind) as raised:
+            call(*args)
+        assert raised.value.filename == args[0]
+        assert os.strerror(raised.value.errno) in str(raised.value)
+
+    fs.mkdir(f"{scratch}/d")
+    fs.write_bytes(f"{scratch}/d/f", b"")
+    error(FileNotFoundError, fs.open, f"{scratch}/none")
+    error(FileNotFoundError, fs.stat, f"{scratch}/none/x")
+    error(NotADirectoryError, fs.stat, f"{scratch}/d/f/x")
+    error(IsADirectoryError, fs.open, f"{scratch}/d", "wb")
+    error(FileExistsError, fs.mkdir, f"{scratch}/d")
+    with pytest.raises(OSError) as raised:
+        fs.rmdir(f"{scratch}/d")
+    assert raised.value.errno == errno.ENOTEMPTY
+    with pytest.raises(OSError) as raised:
+        fs.stat("/" + "x" * 300)
+    assert raised.value.errno == errno.ENAMETOOLONG
+    with pytest.raises(ValueError, match="null"):
+        fs.stat("a\0b")
+    with pytest.raises(TypeError):
+        fs.stat(7)
+
+
+def test_what_is_buffered_is_written_when_the_filesystem_is_closed(cluster, fs, scratch):
+    with weft.connect(cluster) as other:
+        file = other.open(f"{scratch}/a", "w", encoding="utf-8")
+        file.write("kept")
+    assert fs.read_bytes(f"{scratch}/a") == b"kept"
+    assert file.closed and other.closed
+    with pytest.raises(ValueError, match="closed"):
+        other.stat("/")
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options"),
+    [
+        ("nowhere", {}),
+        ("host:0", {}),
+        ("", {}),
+        ("127.0.0.1:1", {"timeout": -1.0}),
+        ("127.0.0.1:1", {"uid": 1}),
+    ],
+)
+def test_what_cannot_be_connected_to_is_refused(cluster, options):
+    with pytest.raises((OSError, ValueError)):
+        weft.connect(cluster, **options)

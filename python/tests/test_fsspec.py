@@ -1,0 +1,126 @@
+"""fsspec's own abstract suite, and what it does not ask for."""
+
+import pickle
+
+import fsspec
+import pytest
+from fsspec.tests import abstract
+
+from weft.fsspec import WeftFileSystem
+
+
+class WeftFixtures(abstract.AbstractFixtures):
+    """The filesystem that the suite is run on."""
+
+    @pytest.fixture
+    def fs(self, cluster):
+        """The filesystem as programs get it."""
+        return fsspec.filesystem("weft", cluster=cluster)
+
+    @pytest.fixture
+    def fs_path(self, scratch):
+        """A directory of the test's own."""
+        return scratch
+
+
+class TestCopy(abstract.AbstractCopyTests, WeftFixtures):
+    """Copies within."""
+
+
+class TestGet(abstract.AbstractGetTests, WeftFixtures):
+    """Copies out."""
+
+
+class TestPut(abstract.AbstractPutTests, WeftFixtures):
+    """Copies in."""
+
+
+class TestOpen(abstract.AbstractOpenTests, WeftFixtures):
+    """Opens."""
+
+
+class TestPipe(abstract.AbstractPipeTests, WeftFixtures):
+    """Writes whole files."""
+
+
+@pytest.fixture
+def spec(cluster):
+    """The filesystem as programs get it."""
+    return fsspec.filesystem("weft", cluster=cluster)
+
+
+def test_a_url_names_cluster_and_path(cluster, spec, scratch):
+    url = f"weft://{cluster}{scratch}/a"
+    with fsspec.open(url, "wb") as file:
+        file.write(b"by url")
+    assert spec.cat_file(f"{scratch}/a") == b"by url"
+    fs, path = fsspec.core.url_to_fs(url)
+    assert (fs.fsid, path) == (spec.fsid, f"{scratch}/a")
+    assert spec.unstrip_protocol(path) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("weft://a:1/x/y", "/x/y"),
+        ("weft://a:1,b:2/x", "/x"),
+        ("weft://a:1", "/"),
+        ("weft:///x", "/x"),
+        ("weft://x/y", "/x/y"),
+        ("/x/", "/x"),
+        ("x", "/x"),
+        ("/", "/"),
+        ("", "/"),
+    ],
+)
+def test_paths_of_urls(url, path):
+    assert WeftFileSystem._strip_protocol(url) == path
+
+
+def test_a_transaction_is_seen_whole_or_not_at_all(spec, scratch):
+    with pytest.raises(RuntimeError), spec.transaction:
+        with spec.open(f"{scratch}/never", "wb") as file:
+            file.write(b"x")
+        raise RuntimeError
+    assert spec.ls(scratch) == []
+    with spec.transaction:
+        for name in "ab":
+            with spec.open(f"{scratch}/{name}", "wb") as file:
+                file.write(name.encode())
+        assert not spec.exists(f"{scratch}/a")
+    assert spec.cat([f"{scratch}/a", f"{scratch}/b"]) == {
+        f"{scratch}/a": b"a",
+        f"{scratch}/b": b"b",
+    }
+    assert spec.ls(scratch, detail=False) == [f"{scratch}/a", f"{scratch}/b"]
+
+
+def test_ranges_are_read_together(spec, scratch):
+    spec.pipe({f"{scratch}/a": b"0123456789", f"{scratch}/b": b"abcdef"})
+    paths = [f"{scratch}/{name}" for name in "abac"]
+    reads = spec.cat_ranges(paths, [2, 0, -3, 0], [5, None, None, 9])
+    assert reads[:3] == [b"234", b"abcdef", b"789"]
+    assert isinstance(reads[3], FileNotFoundError)
+    with pytest.raises(FileNotFoundError):
+        spec.cat_ranges(paths, 0, 1, on_error="raise")
+    assert spec.cat_file(f"{scratch}/a", -4, -1) == b"678"
+
+
+def test_moves_find_and_times(spec, scratch):
+    spec.makedirs(f"{scratch}/d/e")
+    spec.pipe_file(f"{scratch}/d/e/f", b"x" * 10)
+    spec.mv(f"{scratch}/d", f"{scratch}/moved")
+    assert spec.find(scratch) == [f"{scratch}/moved/e/f"]
+    assert spec.du(scratch) == 10
+    info = spec.info(f"{scratch}/moved/e/f")
+    assert (info["type"], info["size"]) == ("file", 10)
+    assert spec.modified(f"{scratch}/moved/e/f") <= spec.created(f"{scratch}/moved/e/f")
+    with pytest.raises(FileNotFoundError):
+        spec.mv(f"{scratch}/none", f"{scratch}/other")
+    with pytest.raises(FileNotFoundError):
+        spec.cat(f"{scratch}/none")
+
+
+def test_it_pickles(spec, scratch):
+    spec.pipe_file(f"{scratch}/a", b"1")
+    assert pickle.loads(pickle.dumps(spec)).cat_file(f"{scratch}/a") == b"1"

@@ -1,0 +1,196 @@
+"""Data sets without torch: listing, streams of files and of TAR archives."""
+
+import io
+import tarfile
+import time
+
+import pytest
+
+from weft._listing import list_samples
+from weft._loading import FileStream, TarStream, ahead
+from weft._sampling import Progress
+from weft._tar import members, samples
+
+
+def test_listings_are_sorted_and_filtered(fs, scratch):
+    for name in ("b/1.jpg", "b/2.txt", "a/3.jpg", ".hidden/4.jpg", "c.jpg", ".d.jpg"):
+        path = f"{scratch}/{name}"
+        fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        fs.write_bytes(path, b"x" * len(name))
+    fs.symlink(".", f"{scratch}/loop")
+
+    def below(**options):
+        return [path[len(scratch) + 1 :] for path in list_samples(fs, scratch, **options)]
+
+    assert below() == ["a/3.jpg", "b/1.jpg", "b/2.txt", "c.jpg"]
+    assert below(suffixes=".jpg") == ["a/3.jpg", "b/1.jpg", "c.jpg"]
+    assert below(suffixes=[".txt", "3.jpg"]) == ["a/3.jpg", "b/2.txt"]
+    assert below(pattern="b/*") == ["b/1.jpg", "b/2.txt"]
+    assert below(recursive=False) == ["c.jpg"]
+    assert below(accept=lambda path, stat: stat.st_size == 5) == ["c.jpg"]
+
+
+def test_reading_ahead_keeps_the_order_and_raises_errors():
+    def read(one):
+        if one == 7:
+            raise KeyError(one)
+        return one * one
+
+    for depth in (0, 1, 3, 100):
+        assert list(ahead(iter(range(7)), read, depth)) == [one * one for one in range(7)]
+        with pytest.raises(KeyError):
+            list(ahead(iter(range(9)), read, depth))
+        # Giving up early ends the thread.
+        stream = ahead(iter(range(7)), read, depth)
+        assert next(stream) == 0
+        stream.close()
+
+
+def stream(seed=1, rank=0, ranks=1, prefetch=2):
+    progress = Progress(101, 8, seed=seed, rank=rank, ranks=ranks)
+    return FileStream(lambda places: list(places), progress, prefetch)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_streams_go_on_exactly(workers):
+    for worker in range(workers):
+        whole = list(stream().iterate(worker, workers))
+        for stop in (0, 1, 9, len(whole)):
+            one, seen = stream(), []
+            samples = one.iterate(worker, workers)
+            seen = [next(samples) for _ in range(stop)]
+            state = one.state()
+            samples.close()
+            again = stream(seed=99)
+            again.load(state)
+            assert seen + list(again.iterate(worker, workers)) == whole
+
+
+def test_the_program_says_what_workers_gave_it():
+    whole = [one for one in stream().iterate(0, 1)]
+    first = stream()
+    state = first.state(24)
+    for workers in (1, 3):
+        again = stream()
+        again.load(state)
+        parts = [list(again.iterate(worker, workers)) for worker in range(workers)]
+        assert sorted(sum(parts, [])) == sorted(whole[24:])
+    again.set_epoch(1)
+    assert sorted(again.iterate(0, 1)) == sorted(whole)
+    assert list(again.iterate(0, 1)) != whole
+
+
+def test_a_state_of_another_worker_is_refused():
+    one = stream()
+    next(one.iterate(1, 2))
+    again = stream()
+    again.load(one.state())
+    with pytest.raises(ValueError, match="worker"):
+        next(again.iterate(0, 2))
+
+
+def archive(names, form=tarfile.PAX_FORMAT):
+    """An archive of files that hold their own names, a hundred times."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        folder = tarfile.TarInfo("folder")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(name.encode()) * 100, time.time() + 0.5
+            tar.addfile(info, io.BytesIO(name.encode() * 100))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_members_are_those_of_tarfile(fs, scratch, form):
+    names = [f"d/{n:04}.{kind}" for n in range(300) for kind in ("jpg", "seg.png")]
+    names += [] if form == tarfile.USTAR_FORMAT else ["long/" * 40 + "x.txt", "d/ä.txt"]
+    data = archive(names, form)
+    fs.write_bytes(f"{scratch}/a.tar", data)
+    with fs.open(f"{scratch}/a.tar", "rb", 0) as file:
+        found = list(members(file, len(data)))
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        known = [(m.name, m.offset_data, m.size) for m in tar if m.isreg()]
+    assert found == known
+    first = next(samples(fs, f"{scratch}/a.tar"))
+    contents = fs.read_batch(first.ranges())
+    assert first.filled(contents) == {
+        "__key__": "d/0000",
+        "__url__": f"{scratch}/a.tar",
+        "jpg": b"d/0000.jpg" * 100,
+        "seg.png": b"d/0000.seg.png" * 100,
+    }
+
+
+def test_damaged_archives_are_told(fs, scratch):
+    data = archive([f"{n}.x" for n in range(5)])
+    for name, damaged in {
+        "cut": data[: 512 * 6 + 100],
+        "header": data[:512] + b"\1" * 512 + data[1024:],
+        "noise": bytes(range(256)) * 8,
+    }.items():
+        fs.write_bytes(f"{scratch}/{name}", damaged)
+        with pytest.raises(tarfile.ReadError), fs.open(f"{scratch}/{name}", "rb", 0) as file:
+            list(members(file, len(damaged)))
+
+
+@pytest.fixture
+def archives(fs, scratch):
+    """Seven archives with 20 samples of two files each."""
+    paths = []
+    for shard in range(7):
+        names = [f"{shard}-{n}.{kind}" for n in range(20) for kind in ("a", "b")]
+        paths.append(f"{scratch}/{shard}.tar")
+        fs.write_bytes(paths[-1], archive(names))
+    return paths
+
+
+def tars(fs, archives, rank=0, ranks=1, buffer=30, shuffle=True):
+    options = {
+        "batch_size": 8,
+        "buffer": buffer,
+        "seed": 5,
+        "shuffle": shuffle,
+        "rank": rank,
+        "ranks": ranks,
+        "prefetch": 2,
+    }
+    return TarStream(fs, archives, options)
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (2, 1), (2, 3)])
+def test_archives_are_dealt_and_gone_on_with(fs, archives, ranks, workers):
+    everything = []
+    for rank in range(ranks):
+        for worker in range(workers):
+            whole = list(tars(fs, archives, rank, ranks).iterate(worker, workers))
+            stop = len(whole) // 3
+            one = tars(fs, archives, rank, ranks)
+            given = one.iterate(worker, workers)
+            seen = [next(given) for _ in range(stop)]
+            state = one.state()
+            given.close()
+            again = tars(fs, archives, rank, ranks)
+            again.load(state)
+            assert seen + list(again.iterate(worker, workers)) == whole
+            everything += whole
+    keys = [sample["__key__"] for sample in everything]
+    assert sorted(keys) == sorted(f"{shard}-{n}" for shard in range(7) for n in range(20))
+    assert all(one["b"] == f"{one['__key__']}.b".encode() * 100 for one in everything)
+
+
+def test_archives_are_shuffled_by_epoch(fs, archives):
+    def keys(stream):
+        return [sample["__key__"] for sample in stream.iterate(0, 1)]
+
+    one = tars(fs, archives)
+    first = keys(one)
+    assert keys(one) == first
+    one.set_epoch(1)
+    assert keys(one) != first and sorted(keys(one)) == sorted(first)
+    plain = keys(tars(fs, archives, shuffle=False))
+    assert plain[:3] == ["0-0", "0-1", "0-2"]
+    with pytest.raises(ValueError, match="rank"):
+        tars(fs, archives, 1, 2).load(one.state())

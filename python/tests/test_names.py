@@ -1,0 +1,140 @@
+"""Directories, names and attributes, here and through the mount."""
+
+import os
+import pathlib
+import stat
+
+import pytest
+
+import weft
+
+
+def test_directories_and_links(fs, scratch):
+    fs.makedirs(f"{scratch}/a/b/c")
+    fs.makedirs(f"{scratch}/a/b/c/", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        fs.makedirs(f"{scratch}/a/b/c")
+    fs.write_bytes(f"{scratch}/a/f", b"1234")
+    fs.symlink("f", f"{scratch}/a/s")
+    fs.symlink("b", f"{scratch}/a/sd")
+    fs.symlink("none", f"{scratch}/a/broken")
+    fs.link(f"{scratch}/a/f", f"{scratch}/a/b/hard")
+    assert sorted(fs.listdir(f"{scratch}/a")) == ["b", "broken", "f", "s", "sd"]
+    assert sorted(fs.listdir(os.fsencode(f"{scratch}/a")))[0] == b"b"
+    assert fs.readlink(f"{scratch}/a/s") == "f"
+    assert (fs.stat(f"{scratch}/a/s").st_size, fs.stat(f"{scratch}/a/f").st_nlink) == (4, 2)
+    assert stat.S_ISLNK(fs.lstat(f"{scratch}/a/s").st_mode)
+    assert not fs.exists(f"{scratch}/a/broken") and fs.lexists(f"{scratch}/a/broken")
+    assert fs.isdir(f"{scratch}/a/sd") and fs.isfile(f"{scratch}/a/s") and not fs.isfile("/none/x")
+    for stats in (False, True):
+        with fs.scandir(f"{scratch}/a", stats=stats) as entries:
+            seen = {e.name: (e.is_dir(), e.is_file(), e.is_symlink()) for e in entries}
+        assert seen == {
+            "b": (True, False, False),
+            "broken": (False, False, True),
+            "f": (False, True, False),
+            "s": (False, True, True),
+            "sd": (True, False, True),
+        }
+    with pytest.raises(FileNotFoundError):
+        fs.scandir(f"{scratch}/none")
+
+
+def test_walks_see_what_the_mount_sees(fs, scratch, mount):
+    for path in ("a/b/c", "a/d", "e"):
+        fs.makedirs(f"{scratch}/{path}")
+        fs.write_bytes(f"{scratch}/{path}/f", path.encode())
+    fs.symlink("a", f"{scratch}/link")
+    root = f"{mount}{scratch}"
+    for topdown in (True, False):
+        for follow in (True, False):
+            ours = fs.walk(scratch, topdown, followlinks=follow)
+            theirs = os.walk(root, topdown, followlinks=follow)
+            seen = {(top, *map(tuple, map(sorted, rest))) for top, *rest in ours}
+            expected = {(top, *map(tuple, map(sorted, rest))) for top, *rest in theirs}
+            assert {(f"{mount}{top}", *rest) for top, *rest in seen} == expected
+
+
+def test_many_names_come_by_pages(fs, scratch):
+    names = {f"{number:05}" for number in range(2500)}
+    for name in names:
+        fs.open(f"{scratch}/{name}", "xb", 0).close()
+    assert set(fs.listdir(scratch)) == names
+    assert {entry.name for entry in fs.scandir(scratch, stats=True)} == names
+
+
+def test_names_of_any_bytes(fs, scratch, mount):
+    name = b"\xff\xfe \xc3\xa4"
+    path = os.fsencode(scratch) + b"/" + name
+    fs.write_bytes(path, b"x")
+    assert fs.listdir(scratch) == [os.fsdecode(name)]
+    assert fs.stat(os.fsdecode(path)).st_size == 1
+    assert os.listdir(f"{mount}{scratch}".encode()) == [name]
+    assert fs.stat(pathlib.PurePosixPath(scratch)).st_mode == fs.stat(scratch).st_mode
+    fs.unlink(path)
+
+
+def test_renames_are_in_one_step(fs, scratch):
+    fs.write_bytes(f"{scratch}/a", b"a")
+    fs.write_bytes(f"{scratch}/b", b"b")
+    with pytest.raises(FileExistsError):
+        fs.rename(f"{scratch}/a", f"{scratch}/b", no_replace=True)
+    fs.replace(f"{scratch}/a", f"{scratch}/b")
+    assert fs.listdir(scratch) == ["b"] and fs.read_bytes(f"{scratch}/b") == b"a"
+    fs.remove(f"{scratch}/b")
+
+
+def test_attributes_are_those_of_the_mount(fs, scratch, mount):
+    path, there = f"{scratch}/a", f"{mount}{scratch}/a"
+    fs.write_bytes(path, b"x" * 5000)
+    fs.chmod(path, 0o640)
+    fs.chown(path, 12, -1)
+    fs.utime(path, ns=(1_000_000_001, 2_000_000_002))
+    ours, theirs = fs.stat(path), os.stat(there)
+    for field in ("mode", "ino", "nlink", "uid", "gid", "size", "mtime_ns", "ctime_ns", "blocks"):
+        assert getattr(ours, f"st_{field}") == getattr(theirs, f"st_{field}"), field
+    assert (ours.st_uid, ours.st_mtime_ns, int(ours.st_mtime)) == (12, 2_000_000_002, 2)
+    fs.utime(path, (3, 4.5))
+    assert os.stat(there).st_mtime_ns == 4_500_000_000
+    fs.utime(path)
+    assert fs.stat(path).st_mtime > 1e9
+    fs.truncate(path, 10)
+    assert os.path.getsize(there) == fs.getsize(path) == 10
+    fs.setxattr(path, "user.a", b"\0value")
+    with pytest.raises(FileExistsError):
+        fs.setxattr(path, "user.a", b"", os.XATTR_CREATE)
+    assert fs.getxattr(path, "user.a") == os.getxattr(there, "user.a") == b"\0value"
+    assert fs.listxattr(path) == ["user.a"]
+    fs.removexattr(path, "user.a")
+    with pytest.raises(OSError, match="No data available"):
+        fs.getxattr(path, "user.a")
+    assert 0 < fs.statvfs().f_bavail <= fs.statvfs().f_blocks
+
+
+def test_both_see_one_filesystem(fs, scratch, mount):
+    there = pathlib.Path(f"{mount}{scratch}/a")
+    for turn in range(50):
+        fs.write_bytes(f"{scratch}/a", b"native %d" % turn)
+        assert there.read_bytes() == b"native %d" % turn
+        there.write_bytes(b"mount %d" % turn)
+        assert fs.read_bytes(f"{scratch}/a") == b"mount %d" % turn
+
+
+def test_rights_are_those_of_who_is_named(cluster, fs, scratch):
+    fs.write_bytes(f"{scratch}/secret", b"x")
+    fs.chmod(f"{scratch}/secret", 0o600)
+    fs.mkdir(f"{scratch}/open")
+    fs.chmod(f"{scratch}/open", 0o777)
+    with weft.connect(cluster, uid=1234, gid=1234, umask=0o027) as user:
+        with pytest.raises(PermissionError):
+            user.open(f"{scratch}/secret")
+        with pytest.raises(PermissionError):
+            user.mkdir(f"{scratch}/x")
+        with pytest.raises(PermissionError):
+            user.chmod(f"{scratch}/secret", 0o666)
+        user.write_bytes(f"{scratch}/open/a", b"")
+        made = user.stat(f"{scratch}/open/a")
+        assert (made.st_uid, made.st_gid, stat.S_IMODE(made.st_mode)) == (1234, 1234, 0o640)
+    fs.chmod(f"{scratch}/secret", 0o640)
+    with weft.connect(cluster, uid=1234, gid=1234, groups=[0]) as user:
+        assert user.read_bytes(f"{scratch}/secret") == b"x"

@@ -1,0 +1,37 @@
+"""Files of an fsspec transaction: seen by nobody until it is complete."""
+
+import contextlib
+import os
+import secrets
+import shutil
+
+from ._file import BUFFER, BufferedWriter
+
+
+class Deferred(BufferedWriter):
+    """A file to write that gets its name when it is committed, in one step."""
+
+    def __init__(self, fs, path, mode):
+        self._fs = fs
+        self._target = path
+        self._exclusive = "x" in mode
+        directory, name = os.path.split(path)
+        self._temporary = os.path.join(directory, f".{name}.{secrets.token_hex(8)}.tmp")
+        if self._exclusive and fs.lexists(path):
+            raise FileExistsError(17, "File exists", path)
+        if "a" in mode:
+            with contextlib.suppress(FileNotFoundError), fs.open(path, "rb", 0) as old:
+                with fs.open(self._temporary, "xb") as copy:
+                    shutil.copyfileobj(old, copy, BUFFER)
+        super().__init__(fs.open(self._temporary, "ab" if "a" in mode else "xb", 0), BUFFER)
+
+    def commit(self):
+        """Gives it its name."""
+        self.close()
+        self._fs.rename(self._temporary, self._target, no_replace=self._exclusive)
+
+    def discard(self):
+        """Removes it."""
+        self.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.unlink(self._temporary)

@@ -1,0 +1,266 @@
+"""File objects: what ``Filesystem.open`` answers."""
+
+import errno
+import io
+import os
+from typing import Any
+
+#: Bytes that buffered files read and write at a time.
+BUFFER = 256 * 1024
+_SEEK_DATA = getattr(os, "SEEK_DATA", 3)
+_SEEK_HOLE = getattr(os, "SEEK_HOLE", 4)
+
+
+def flags_of(mode: str) -> tuple[int, bool]:
+    """The flags of ``os.open`` for a mode of ``open``, and whether it is of text."""
+    kinds, rest = [c for c in mode if c in "rwxa"], set(mode) - set("rwxa")
+    text, binary, plus = "t" in mode, "b" in mode, "+" in mode
+    if len(kinds) != 1 or rest - set("bt+") or len(set(mode)) != len(mode) or text and binary:
+        raise ValueError(f"invalid mode: {mode!r}")
+    flags = {
+        "r": 0,
+        "w": os.O_CREAT | os.O_TRUNC,
+        "x": os.O_CREAT | os.O_EXCL,
+        "a": os.O_CREAT | os.O_APPEND,
+    }[kinds[0]]
+    if plus:
+        return flags | os.O_RDWR, not binary
+    return flags | (os.O_RDONLY if kinds[0] == "r" else os.O_WRONLY), not binary
+
+
+class File(io.RawIOBase):
+    """An open file with a position, unbuffered. Calls with an offset (``pread``) leave that alone,
+    and any number of threads may make them.
+
+    There is no file descriptor behind it: ``fileno`` raises ``io.UnsupportedOperation``.
+    """
+
+    def __init__(self, fs, path, mode, native, flags):
+        super().__init__()
+        self._fs = fs
+        self._native = native
+        self._flags = flags
+        self._at = 0
+        #: The path that it was opened by.
+        self.name = path
+        #: The mode that it was opened in.
+        self.mode = mode
+        if flags & os.O_APPEND:
+            self._at = self._do(native.stat).st_size
+
+    def _do(self, call, *args):
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        try:
+            return call(*args)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = self.name
+            raise
+
+    def readable(self) -> bool:
+        """Whether it was opened to read."""
+        self._check_open()
+        return self._flags & os.O_ACCMODE != os.O_WRONLY
+
+    def writable(self) -> bool:
+        """Whether it was opened to write."""
+        self._check_open()
+        return self._flags & os.O_ACCMODE != os.O_RDONLY
+
+    def seekable(self) -> bool:
+        """Always."""
+        self._check_open()
+        return True
+
+    def _check_open(self):
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def _check(self, what):
+        if not getattr(self, what)():
+            raise io.UnsupportedOperation("read" if what == "readable" else "write")
+
+    def pread(self, n: int, offset: int) -> bytes:
+        """Up to ``n`` bytes from ``offset``: fewer at the end of the file only."""
+        self._check("readable")
+        return self._do(self._native.pread, n, offset)
+
+    def pread_into(self, buffer: Any, offset: int) -> int:
+        """Fills a writable buffer from ``offset``. Answers how many bytes there were."""
+        self._check("readable")
+        return self._do(self._native.pread_into, buffer, offset)
+
+    def pwrite(self, buffer: Any, offset: int) -> int:
+        """Writes all of a buffer at ``offset``, or, in append mode, at the end. Answers how many
+        bytes that were."""
+        self._check("writable")
+        return self._do(self._native.pwrite, buffer, offset)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to ``size`` bytes, all if negative; fewer at the end of the file only."""
+        if size is None or size < 0:
+            return self.readall()
+        data = self.pread(size, self._at)
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        """All that is left."""
+        self._check("readable")
+        parts = []
+        while left := max(self.stat().st_size - self._at, 0):
+            part = self.read(left)
+            parts.append(part)
+            if not part:
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills a writable buffer. Answers how many bytes there were: 0 at the end."""
+        filled = self.pread_into(buffer, self._at)
+        self._at += filled
+        return filled
+
+    def write(self, data: Any) -> int:
+        """Writes all of a buffer, at the position or, in append mode, at the end."""
+        written = self.pwrite(data, self._at)
+        if self._flags & os.O_APPEND:
+            self._at = self.stat().st_size
+        else:
+            self._at += written
+        return written
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Sets the position; ``os.SEEK_DATA`` and ``os.SEEK_HOLE`` work, too."""
+        self._check_open()
+        if whence in (_SEEK_DATA, _SEEK_HOLE):
+            self._at = self._do(self._native.seek, offset, whence == _SEEK_HOLE)
+            return self._at
+        if whence == os.SEEK_SET:
+            base = 0
+        elif whence == os.SEEK_CUR:
+            base = self._at
+        elif whence == os.SEEK_END:
+            base = self.stat().st_size
+        else:
+            raise ValueError(f"invalid whence: {whence}")
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.name)
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        """The position."""
+        self._check_open()
+        return self._at
+
+    def truncate(self, size: int | None = None) -> int:
+        """Cuts it, or extends it by a hole. Answers the new size."""
+        self._check("writable")
+        size = self._at if size is None else size
+        if size < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.name)
+        self._do(self._native.truncate, size)
+        return size
+
+    def stat(self) -> os.stat_result:
+        """Its attributes, what was written here and is not durable yet included."""
+        return self._do(self._native.stat)
+
+    def fsync(self) -> None:
+        """What was written is durable and visible to all when this returns."""
+        self._do(self._native.sync)
+
+    def close(self) -> None:
+        """Closes it. The first error of what was written and nobody was told of is raised."""
+        if self.closed:
+            return
+        try:
+            self._do(self._native.close)
+        finally:
+            super().close()
+
+    def __reduce__(self):
+        if self.closed or self.writable():
+            raise TypeError("only files that are open to read can be pickled")
+        return _reopen, (self._fs, self.name, self.mode, 0, self.tell())
+
+    def __reduce_ex__(self, _):
+        return self.__reduce__()
+
+    def __repr__(self):
+        state = " closed" if self.closed else ""
+        return f"<weft.File {self.name!r} mode={self.mode!r}{state}>"
+
+
+def _reopen(fs, path, mode, buffering, at):
+    file = fs.open(path, mode, buffering)
+    file.seek(at)
+    return file
+
+
+class _Direct:
+    """Calls that go past the buffer, to the file."""
+
+    def pread(self, n: int, offset: int) -> bytes:
+        """Up to ``n`` bytes from ``offset``; the position stays."""
+        self._flush_before()
+        return self.raw.pread(n, offset)
+
+    def pread_into(self, buffer: Any, offset: int) -> int:
+        """Fills a buffer from ``offset``; the position stays."""
+        self._flush_before()
+        return self.raw.pread_into(buffer, offset)
+
+    def pwrite(self, buffer: Any, offset: int) -> int:
+        """Writes all of a buffer at ``offset``; the position stays."""
+        self.flush()
+        return self.raw.pwrite(buffer, offset)
+
+    def stat(self) -> os.stat_result:
+        """Its attributes."""
+        self._flush_before()
+        return self.raw.stat()
+
+    def fsync(self) -> None:
+        """What was written is durable and visible to all when this returns."""
+        self.flush()
+        self.raw.fsync()
+
+    def _flush_before(self):
+        if self.writable():
+            self.flush()
+
+    def __reduce_ex__(self, _):
+        if self.closed or self.writable():
+            raise TypeError("only files that are open to read can be pickled")
+        return _reopen, (self.raw._fs, self.name, self.mode, -1, self.tell())
+
+
+class BufferedReader(_Direct, io.BufferedReader):
+    """A buffered file to read."""
+
+
+class BufferedWriter(_Direct, io.BufferedWriter):
+    """A buffered file to write."""
+
+
+class BufferedRandom(_Direct, io.BufferedRandom):
+    """A buffered file to read and write."""
+
+    def pwrite(self, buffer: Any, offset: int) -> int:
+        """Writes all of a buffer at ``offset``; the position stays."""
+        written = super().pwrite(buffer, offset)
+        # What was read ahead may be out of date now: this forgets it.
+        at = self.tell()
+        self.seek(0, os.SEEK_END)
+        self.seek(at)
+        return written
+
+
+def buffered(raw, size):
+    """The buffered file for a raw one."""
+    if raw.readable() and raw.writable():
+        return BufferedRandom(raw, size)
+    return BufferedReader(raw, size) if raw.readable() else BufferedWriter(raw, size)

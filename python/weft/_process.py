@@ -1,0 +1,49 @@
+"""What becomes of connections when processes fork and end."""
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+
+_open = weakref.WeakSet()
+#: Held while something connects. Made anew in a child, where it may have been held for ever.
+_connecting = threading.Lock()
+_children_end_with = None
+
+
+def _in_child():
+    global _connecting, _open, _children_end_with
+    _connecting = threading.Lock()
+    _open = weakref.WeakSet()
+    _children_end_with = None
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def connecting():
+    """The lock that is held while something connects."""
+    return _connecting
+
+
+def opened(fs):
+    """Has a filesystem closed when the process ends, so that what was written is durable."""
+    global _children_end_with
+    _open.add(fs)
+    # Children of multiprocessing, as the workers of a DataLoader, leave without atexit.
+    processes = sys.modules.get("multiprocessing.process")
+    if processes and processes.parent_process() is not None and _children_end_with is None:
+        from multiprocessing import util
+
+        _children_end_with = util.Finalize(None, close_all, exitpriority=-100)
+
+
+@atexit.register
+def close_all():
+    """Closes all that this process connected; tells what could not be made durable."""
+    for fs in list(_open):
+        try:
+            fs.close()
+        except OSError as error:
+            print(f"weft: what was written before the exit was lost: {error}", file=sys.stderr)
