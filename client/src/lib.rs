@@ -19,6 +19,7 @@ mod access;
 pub mod blocking;
 mod budget;
 mod cache;
+mod copies;
 mod file;
 mod filesystem;
 mod locks;
@@ -33,6 +34,7 @@ mod types;
 
 pub use access::{Access, Credentials};
 pub use cache::{ContentCache, Forgotten, NameCache};
+pub use copies::{copied_bytes, note_copied};
 pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport, Successor};
 pub use options::{KeepSession, Options};
 pub use paths::{Caller, OpenFile, ReadItem};

@@ -3,7 +3,7 @@
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
-use weft_client::ReadData;
+use weft_client::{ReadData, note_copied};
 
 /// Memory to read from: any contiguous object with the buffer protocol.
 pub struct Source(PyUntypedBuffer);
@@ -63,6 +63,7 @@ impl Target {
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), start.add(filled), len) };
             filled += len;
         }
+        note_copied(filled);
         filled
     }
 }

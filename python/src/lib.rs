@@ -36,4 +36,11 @@ mod _weft {
     use crate::file::File;
     #[pymodule_export]
     use crate::value::Data;
+    use pyo3::pyfunction;
+
+    /// Bytes of file content that this process has copied in memory on their way, so far.
+    #[pyfunction]
+    fn copied_bytes() -> u64 {
+        weft_client::copied_bytes()
+    }
 }

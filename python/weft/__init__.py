@@ -17,5 +17,6 @@ and distributed checkpoints), ``weft.safetensors``.
 from ._entries import DirEntry
 from ._file import File
 from ._filesystem import Filesystem, connect
+from ._weft import copied_bytes
 
-__all__ = ["DirEntry", "File", "Filesystem", "connect"]
+__all__ = ["DirEntry", "File", "Filesystem", "connect", "copied_bytes"]

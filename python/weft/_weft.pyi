@@ -11,6 +11,8 @@ _Item: TypeAlias = tuple[_Path, int, int | None]
 _Later: TypeAlias = tuple["Completions", int]
 _Entry: TypeAlias = tuple[str, int, int, os.stat_result | None]
 
+def copied_bytes() -> int: ...
+
 @final
 class Connection:
     def __new__(cls, cluster: str, settings: Mapping[str, Any]) -> Connection: ...

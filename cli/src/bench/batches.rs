@@ -5,7 +5,7 @@ use super::task::{Outcome, check_stamps, noise, stamp};
 use anyhow::{Context as _, Result, ensure};
 use std::time::Instant;
 use weft_client::blocking::{ConnectOptions, Connection, User};
-use weft_client::{OpenFlags, ReadItem};
+use weft_client::{OpenFlags, ReadItem, copied_bytes};
 
 /// Reads in one call.
 const BATCH: usize = 256;
@@ -84,22 +84,14 @@ fn read_all(
     let mut memory = vec![vec![0; SAMPLE]; BATCH];
     context.measure(name, || {
         let (start, mut bytes, mut operations) = (Instant::now(), 0, 0);
+        let before = copied_bytes();
         for batch in items.chunks(BATCH) {
             if start.elapsed() > context.limit || super::task::interrupted() {
                 break;
             }
             let mut lens = vec![Ok(0); batch.len()];
             user.read_many(batch.to_vec(), |at, read| {
-                lens[at] = read.map(|data| {
-                    let mut filled = 0;
-                    for part in data.parts() {
-                        let room = memory[at].len() - filled;
-                        let part = &part[..part.len().min(room)];
-                        memory[at][filled..filled + part.len()].copy_from_slice(part);
-                        filled += part.len();
-                    }
-                    filled
-                });
+                lens[at] = read.map(|data| data.copy_to(&mut memory[at]));
             })?;
             for ((item, len), memory) in batch.iter().zip(lens).zip(&memory) {
                 let len = len?;
@@ -109,7 +101,8 @@ fn read_all(
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Outcome { bytes, operations, seconds, ..Outcome::default() })
+        let copied = Some(copied_bytes() - before);
+        Ok(Outcome { bytes, operations, seconds, copied, ..Outcome::default() })
     })
 }
 

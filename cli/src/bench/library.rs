@@ -4,7 +4,7 @@ use super::context::{Context, Sample};
 use super::task::{Outcome, check_stamps, noise, stamp};
 use anyhow::{Context as _, Result, ensure};
 use std::time::{Duration, Instant};
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options};
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options, copied_bytes};
 use weft_proto::InodeId;
 
 /// Bytes of one call.
@@ -62,18 +62,19 @@ fn transfer(
 
 async fn write(fs: &Filesystem, handle: HandleId, bytes: u64) -> Result<Outcome> {
     let mut buffer = noise(REQUEST, bytes);
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), copied_bytes());
     for offset in (0..bytes).step_by(REQUEST) {
         stamp(&mut buffer, offset);
         let taken = fs.write(handle, offset, &buffer).await?;
         ensure!(taken == REQUEST, "a write of {REQUEST} bytes took {taken}");
     }
     fs.fsync(handle, true).await?;
-    Ok(Outcome { bytes, seconds: start.elapsed().as_secs_f64(), ..Outcome::default() })
+    let (seconds, copied) = (start.elapsed().as_secs_f64(), Some(copied_bytes() - before));
+    Ok(Outcome { bytes, seconds, copied, ..Outcome::default() })
 }
 
 async fn read(fs: &Filesystem, handle: HandleId, bytes: u64) -> Result<Outcome> {
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), copied_bytes());
     let mut lanes = tokio::task::JoinSet::new();
     for lane in 0..DEPTH {
         let fs = fs.clone();
@@ -98,5 +99,6 @@ async fn read(fs: &Filesystem, handle: HandleId, bytes: u64) -> Result<Outcome> 
     for lane in lanes.join_all().await {
         lane?;
     }
-    Ok(Outcome { bytes, seconds: start.elapsed().as_secs_f64(), ..Outcome::default() })
+    let (seconds, copied) = (start.elapsed().as_secs_f64(), Some(copied_bytes() - before));
+    Ok(Outcome { bytes, seconds, copied, ..Outcome::default() })
 }

@@ -66,6 +66,9 @@ pub struct Figure {
     /// CPU microseconds by group; where operations are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_us_per_operation: Option<Cpu>,
+    /// How often the client copied each byte in its memory; where it is part of the bench.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copies_per_byte: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub compared: Vec<Comparison>,
 }
@@ -114,9 +117,16 @@ fn figure(row: &Row, samples: &[Sample], floors: &[Figure]) -> Option<Figure> {
         latency_us: latency(&samples),
         cpu_seconds_per_gib: bytes.then(|| cpu.clone()),
         cpu_us_per_operation: (!bytes).then_some(cpu),
+        copies_per_byte: copies(&samples),
         compared: compared.collect(),
         runs,
     })
+}
+
+fn copies(samples: &[&Sample]) -> Option<f64> {
+    let copied = samples.iter().map(|s| s.outcome.copied).sum::<Option<u64>>()?;
+    let bytes: u64 = samples.iter().map(|s| s.outcome.bytes).sum();
+    Some(copied as f64 / bytes.max(1) as f64)
 }
 
 fn amount(unit: Unit, sample: &Sample) -> f64 {
@@ -175,6 +185,8 @@ impl Report {
 fn table(figures: &[Figure]) -> String {
     let compared = figures.iter().any(|f| !f.compared.is_empty());
     let mut heading = vec!["NAME", "MEDIAN", "MIN-MAX", "P50 us", "P99 us", "CPU"];
+    let copied = figures.iter().any(|f| f.copies_per_byte.is_some());
+    heading.extend(copied.then_some("COPIES"));
     heading.extend(compared.then_some("OF THE FLOOR"));
     let mut table = Table::new(&heading);
     for figure in figures {
@@ -183,15 +195,19 @@ fn table(figures: &[Figure]) -> String {
         };
         let ratios: Vec<String> =
             figure.compared.iter().map(|c| format!("{} {}", c.floor, ratio(c.ratio))).collect();
-        table.row([
+        let copies =
+            figure.copies_per_byte.map_or_else(String::new, |copies| format!("{copies:.2}"));
+        let mut row = vec![
             figure.name.to_owned(),
             speed(figure, figure.median),
             format!("{}-{}", number(figure, figure.min), number(figure, figure.max)),
             latency(|l| l.p50),
             latency(|l| l.p99),
             cpu(figure),
-            ratios.join(", "),
-        ]);
+        ];
+        row.extend(copied.then_some(copies));
+        row.push(ratios.join(", "));
+        table.row(row);
     }
     table.render("  ")
 }
@@ -235,7 +251,7 @@ mod tests {
 
     fn sample(name: &'static str, bytes: u64, operations: u64, seconds: f64) -> Sample {
         let latencies_us = (1..=100).map(|l| l as f32).collect();
-        let outcome = Outcome { bytes, operations, seconds, latencies_us };
+        let outcome = Outcome { bytes, operations, seconds, latencies_us, copied: None };
         let cpu = Cpu([("bench", 1.0), ("storage", 0.5)].into());
         Sample { name, outcome, cpu }
     }

@@ -1,8 +1,6 @@
 //! A connection, with the threads that serve it.
 
 use super::forks::Process;
-use super::user::User;
-use crate::access::Credentials;
 use crate::filesystem::Filesystem;
 use crate::options::Options;
 use parking_lot::RwLock;
@@ -87,6 +85,7 @@ impl Connection {
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("weft-client")
+            .on_thread_start(block_signals)
             .enable_all()
             .build()
             .map_err(|e| Error::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
@@ -94,19 +93,6 @@ impl Connection {
         let (handle, closing) = (runtime.handle().clone(), AtomicBool::new(false));
         let runtime = RwLock::new(Some(runtime));
         Ok(Self { shared: Arc::new(Shared { fs, handle, process, closing, runtime }) })
-    }
-
-    /// The filesystem with the rights of a user.
-    pub fn as_user(&self, who: Credentials) -> User {
-        User::new(self.clone(), self.shared.fs.as_user(who))
-    }
-
-    /// The filesystem with the rights of this process: its effective user and groups, as they are
-    /// now. Its umask is what [`User::with_umask`] says, and 0 at first.
-    pub fn as_this_process(&self) -> User {
-        // SAFETY: both only read the credentials of this process.
-        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        self.as_user(Credentials { uid, gid, groups: groups() })
     }
 
     /// The filesystem, for what only its asynchronous face has.
@@ -183,14 +169,13 @@ impl Drop for Shared {
     }
 }
 
-/// Supplementary groups of this process.
-fn groups() -> Vec<u32> {
-    // SAFETY: with 0 it only answers how many there are.
-    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
-    let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: there is room for as many as it is told.
-    let count = unsafe { libc::getgroups(count.max(0), groups.as_mut_ptr()) };
-    // Fewer, or none, if they have changed meanwhile.
-    groups.truncate(usize::try_from(count).unwrap_or(0));
-    groups
+/// Signals are for the threads of the program.
+fn block_signals() {
+    // SAFETY: a set of signals is plain data, which is filled before it is used, and only the mask
+    // of this thread is changed.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
 }

@@ -16,6 +16,33 @@ pub struct User {
     caller: Caller,
 }
 
+impl Connection {
+    /// The filesystem with the rights of a user.
+    pub fn as_user(&self, who: Credentials) -> User {
+        User::new(self.clone(), self.filesystem().as_user(who))
+    }
+
+    /// The filesystem with the rights of this process: its effective user and groups, as they are
+    /// now. Its umask is what [`User::with_umask`] says, and 0 at first.
+    pub fn as_this_process(&self) -> User {
+        // SAFETY: both only read the credentials of this process.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        self.as_user(Credentials { uid, gid, groups: groups() })
+    }
+}
+
+/// Supplementary groups of this process.
+fn groups() -> Vec<u32> {
+    // SAFETY: with 0 it only answers how many there are.
+    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
+    let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: there is room for as many as it is told.
+    let count = unsafe { libc::getgroups(count.max(0), groups.as_mut_ptr()) };
+    // Fewer, or none, if they have changed meanwhile.
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups
+}
+
 impl User {
     pub(super) fn new(connection: Connection, caller: Caller) -> Self {
         Self { connection, caller }

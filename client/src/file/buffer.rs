@@ -1,5 +1,6 @@
 //! A buffer of written data: what becomes a segment.
 
+use crate::copies::note_copied;
 use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -104,7 +105,10 @@ impl Buffer {
     pub fn bytes(&self, at: u64, len: u64) -> Bytes {
         let range = at as usize..(at + len) as usize;
         match &self.body {
-            Body::Open(bytes) => Bytes::copy_from_slice(&bytes.as_ref()[range]),
+            Body::Open(bytes) => {
+                note_copied(range.len());
+                Bytes::copy_from_slice(&bytes.as_ref()[range])
+            }
             Body::Closed(bytes) => bytes.slice(range),
         }
     }
@@ -158,6 +162,7 @@ pub(super) fn append(buffer: &mut AlignedBuf, data: &[u8]) -> u64 {
     if need > buffer.capacity() {
         enlarge(buffer, need);
     }
+    note_copied(data.len());
     buffer.set_len(need);
     buffer.as_mut_slice()[at..].copy_from_slice(data);
     at as u64

@@ -79,8 +79,8 @@ impl Filesystem {
         }
     }
 
-    /// Asks at once what many names lead to that are about to be looked up and opened, unless leases
-    /// say. What cannot be had without others waiting for it is left to who looks it up.
+    /// Asks at once what many names lead to that are about to be looked up and opened, unless a
+    /// lease says it. What cannot be had without others waiting for it is left to who looks it up.
     pub async fn look_ahead(&self, names: impl IntoIterator<Item = (InodeId, Bytes)>) {
         let leases = &self.inner.group.leases;
         let mut items = Vec::new();

@@ -85,7 +85,8 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// Waits, however long, until it is this one's turn.
+    /// Waits, however long, until it is this one's turn. Errors: `SessionExpired` when the mount is
+    /// gone.
     async fn turn(&self, ino: InodeId, lock: &Lock) -> Result<()> {
         let group = &self.locks.group;
         loop {
@@ -94,8 +95,12 @@ impl Place {
             let op = Op::WaitLock(v1::WaitLockOp { lock, ticket: self.ticket });
             let request =
                 v1::MetaRequest { session: session.id.0, op: Some(op), ..Default::default() };
-            let answer =
-                group.send(&request, TURN_TIMEOUT, Instant::now() + 2 * TURN_TIMEOUT).await;
+            let until = Instant::now() + 2 * TURN_TIMEOUT;
+            let answer = tokio::select! {
+                biased;
+                () = group.sessions.ended() => return Err(ErrorKind::SessionExpired.into()),
+                answer = group.send(&request, TURN_TIMEOUT, until) => answer,
+            };
             match answer.map(|answered| answered.reply.result) {
                 Ok(Some(Reply::Lock(v1::LockReply { turn: true, .. }))) => return Ok(()),
                 Ok(Some(Reply::Lock(_))) => {}

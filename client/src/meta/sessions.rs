@@ -58,6 +58,11 @@ impl Sessions {
         *self.ended.borrow()
     }
 
+    /// Returns when the mount is gone.
+    pub async fn ended(&self) {
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
     /// Waits for the session that replaces `dead`.
     pub async fn replacement(&self, dead: SessionId, deadline: Instant) -> Result<Arc<Session>> {
         self.dead.send_if_modified(|d| {

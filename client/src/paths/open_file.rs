@@ -9,6 +9,7 @@ use crate::types::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime;
+use weft_proto::locks::LAST;
 use weft_proto::mode::SET_IDS;
 use weft_proto::{Error, ErrorKind, InodeId, Result};
 
@@ -109,7 +110,7 @@ impl OpenFile {
     /// it has. Errors: `WouldBlock`, if it is not to wait; `Io` if its locks were lost.
     pub async fn lock(&self, kind: LockKind, wait: bool) -> Result<()> {
         let (owner, pid) = (self.handle.0, std::process::id());
-        let lock = Lock { flock: true, owner, kind, start: 0, end: u64::MAX, pid };
+        let lock = Lock { flock: true, owner, kind, start: 0, end: LAST, pid };
         match wait {
             true => self.fs.wait_lock(self.handle, lock, std::future::pending()).await,
             false => self.fs.set_lock(self.handle, lock).await,

@@ -1,5 +1,6 @@
 //! Bytes that were read.
 
+use crate::copies::note_copied;
 use bytes::Bytes;
 
 /// Bytes that a read answered: a few slices in file order, not copied on their way from the socket.
@@ -37,7 +38,23 @@ impl ReadData {
         match self.parts.len() {
             0 => Bytes::new(),
             1 => self.parts.swap_remove(0),
-            _ => self.parts.concat().into(),
+            _ => {
+                note_copied(self.len);
+                self.parts.concat().into()
+            }
         }
+    }
+
+    /// Copies it to the start of `into`, and answers how many bytes that were; what finds no room
+    /// is left out.
+    pub fn copy_to(&self, into: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for part in &self.parts {
+            let len = part.len().min(into.len() - filled);
+            into[filled..filled + len].copy_from_slice(&part[..len]);
+            filled += len;
+        }
+        note_copied(filled);
+        filled
     }
 }

@@ -1,5 +1,5 @@
-//! What the state says of itself, of what is to be deleted, of what has happened, and of what
-//! sessions may have done.
+//! What the state says of itself, of what is to be deleted, of what has happened, of what sessions
+//! may have done, and of one of many files that are opened.
 
 use super::StateMachine;
 use crate::check::{self, Mend};
@@ -9,6 +9,11 @@ use crate::tables::{events, numbers};
 use weft_proto::{InodeId, Result, SegmentId, SessionId, v1};
 
 impl StateMachine {
+    /// What an open answers, of one of many, with at most so much inline content.
+    pub fn short_open_reply(&self, ino: InodeId, inline: u64) -> Result<v1::OpenReply> {
+        self.read_by(self.store.view(|s| ops::short_open_reply(s, ino, inline)))
+    }
+
     /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.
     pub fn garbage(&self, after: Option<SegmentId>, limit: usize) -> Result<Vec<v1::SegmentInfo>> {
         let (mut from, to) = schema::all(schema::Tag::Garbage);

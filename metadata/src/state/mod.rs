@@ -249,11 +249,6 @@ impl StateMachine {
         self.read_by(self.store.view(|s| ops::open_reply(s, ino)))
     }
 
-    /// The same, of one of many, with at most so much inline content.
-    pub fn short_open_reply(&self, ino: InodeId, inline: u64) -> Result<v1::OpenReply> {
-        self.read_by(self.store.view(|s| ops::short_open_reply(s, ino, inline)))
-    }
-
     /// A lock of another owner that stands against `lock` of `session`.
     pub fn lock_conflict(&self, session: SessionId, lock: &v1::Lock) -> Result<Option<v1::Lock>> {
         self.read_by(self.store.view(|s| locks::conflict(s, session, lock)))

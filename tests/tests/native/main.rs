@@ -9,10 +9,11 @@ use anyhow::{Context, Result, bail, ensure};
 use side::{Library, Mount, Side};
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 use weft_client::blocking::{ConnectOptions, Connection, File, User};
 use weft_client::{LockKind, OpenFlags, ReadItem};
 use weft_proto::ErrorKind;
-use weft_tests::Cluster;
+use weft_tests::{Cluster, eventually};
 
 /// One row: `act` on one side after both have looked, then `sees` on the other must hold.
 struct Row {
@@ -288,13 +289,22 @@ fn disconnecting_ends_what_others_wait_for() -> Result<()> {
     held.lock(LockKind::Write, true)?;
     let waits = waiter.as_this_process().open("f", flags)?;
     ensure!(waits.write(0, b"written")? == 7);
+    let taken = waits.lock(LockKind::Write, false).err().map(|e| e.kind);
+    ensure!(taken == Some(ErrorKind::WouldBlock), "{taken:?}");
+    let requests = |of: &Connection| of.filesystem().counters().metadata_requests;
+    let before = requests(&waiter);
     let waiting = std::thread::spawn(move || waits.lock(LockKind::Write, true));
+    // It has asked, is told that another holds the lock, and waits.
+    eventually(Duration::from_secs(60), "it asks for the lock", || {
+        (requests(&waiter) > before).then_some(())
+    })?;
     waiter.disconnect()?;
     let ended = waiting.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
     ensure!(ended.is_err(), "it cannot have been locked");
     ensure!(fs::read(cluster.mnt().join("f"))? == b"written");
     let after = waiter.as_this_process().stat("/").err().map(|e| e.kind);
     ensure!(after == Some(ErrorKind::Disconnected), "{after:?}");
+    held.lock(LockKind::None, true)?;
     held.close()?;
     Ok(holder.disconnect()?)
 }

@@ -13,6 +13,8 @@ pub struct Outcome {
     pub seconds: f64,
     /// Of each operation, where operations are what counts.
     pub latencies_us: Vec<f32>,
+    /// Bytes that were copied in the memory of the client, where that is this process.
+    pub copied: Option<u64>,
 }
 
 /// Starts the clock, once everything is ready.

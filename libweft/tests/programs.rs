@@ -1,0 +1,240 @@
+//! C programs against a cluster: compiled with what `scripts/install` installs, by the way of
+//! `pkg-config`, with warnings as errors, under sanitizers, linked to either library.
+
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use weft_tests::{Cluster, weft_binary};
+
+/// Leaks and misuse of memory fail a program.
+const ASAN: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"];
+const TSAN: &[&str] = &["-fsanitize=thread"];
+/// The library is not instrumented: ThreadSanitizer does not see how its threads wait for one
+/// another, and looks at the program alone. It also takes what it does itself to `errno` around a
+/// handler of signals for the program's.
+const SUPPRESSIONS: &str = "called_from_lib:libweft.so.0\nsignal:count\n";
+/// Records that the program writes before it is killed.
+const RECORDS: usize = 50;
+
+/// A cluster, and the library installed beside it.
+struct Setup {
+    cluster: Cluster,
+    address: String,
+    prefix: PathBuf,
+    programs: PathBuf,
+}
+
+impl Setup {
+    fn new() -> Result<Self> {
+        let cluster = Cluster::start()?;
+        let destdir = cluster.scratch("a package")?;
+        let binary = weft_binary();
+        let target = binary.parent().context("the binary is in no folder")?;
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install");
+        // Twice: what is there already stays as good.
+        for _ in 0..2 {
+            let mut install = Command::new(&source);
+            let install = install.arg(target).arg("/opt/weft").arg(&destdir);
+            succeeded(install.output()?).context("install")?;
+        }
+        let (address, programs) = (cluster.address()?, cluster.scratch("programs")?);
+        // pkg-config does not quote the space.
+        let prefix = programs.join("prefix");
+        symlink(destdir.join("opt/weft"), &prefix)?;
+        Ok(Self { cluster, address, prefix, programs })
+    }
+
+    /// What `pkg-config` says, for the folder that it is installed in for now.
+    fn flags(&self, what: &[&str]) -> Result<Vec<String>> {
+        let out = Command::new("pkg-config")
+            .arg(format!("--define-variable=prefix={}", self.prefix.display()))
+            .args(what)
+            .arg("weft")
+            .env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig"))
+            .output()?;
+        Ok(succeeded(out)?.split_whitespace().map(str::to_owned).collect())
+    }
+
+    fn compile(&self, source: &str, name: &str, more: &[&str]) -> Result<PathBuf> {
+        let link = self.flags(&["--cflags", "--libs"])?;
+        let rpath = format!("-Wl,-rpath,{}", self.prefix.join("lib").display());
+        let link: Vec<_> = link.iter().map(String::as_str).chain([rpath.as_str()]).collect();
+        self.compile_with(source, name, more, &link)
+    }
+
+    fn compile_with(
+        &self,
+        source: &str,
+        name: &str,
+        more: &[&str],
+        link: &[&str],
+    ) -> Result<PathBuf> {
+        let program = self.programs.join(name);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-g", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror"]);
+        cc.args(more).arg("-o").arg(&program).arg(source).args(link);
+        succeeded(cc.output()?).with_context(|| format!("compile {name}"))?;
+        Ok(program)
+    }
+
+    /// A test program and a folder of its own.
+    fn command(&self, program: &Path, dir: &str) -> Result<Command> {
+        fs::create_dir_all(self.cluster.mnt().join(dir))?;
+        let mut command = Command::new(program);
+        command.arg(&self.address).arg(format!("/{dir}")).stdin(Stdio::null());
+        Ok(command)
+    }
+
+    fn run(&self, program: &Path, dir: &str) -> Result<()> {
+        succeeded(self.command(program, dir)?.output()?).map(drop).with_context(|| dir.to_owned())
+    }
+}
+
+fn succeeded(out: Output) -> Result<String> {
+    let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success(), "ended with {}: {stdout}{stderr}", out.status);
+    Ok(stdout)
+}
+
+#[test]
+fn c_programs_find_all_as_the_manual_says() -> Result<()> {
+    let setup = Setup::new()?;
+    installed(&setup)?;
+    for name in ["basics", "options", "ring", "threads"] {
+        let program = setup.compile(&format!("tests/{name}.c"), name, ASAN)?;
+        setup.run(&program, name)?;
+    }
+    forks(&setup)?;
+    races(&setup)?;
+    static_library(&setup)?;
+    exits(&setup)?;
+    killed(&setup)?;
+    examples(&setup)?;
+    header_in_cpp(&setup)
+}
+
+/// What belongs to an installation is there, and its program runs.
+fn installed(setup: &Setup) -> Result<()> {
+    let prefix = &setup.prefix;
+    let soname = fs::read_link(prefix.join("lib/libweft.so"))?;
+    ensure!(soname == Path::new("libweft.so.0"), "libweft.so leads to {}", soname.display());
+    for path in [
+        "share/man/man3/weft_pread.3",
+        "share/man/man1/weft.1",
+        "share/bash-completion/completions/weft",
+        "share/doc/weft/config/storaged.toml",
+    ] {
+        ensure!(prefix.join(path).is_file(), "there is no {path}");
+    }
+    let unit = fs::read_to_string(prefix.join("lib/systemd/system/weft-storaged.service"))?;
+    ensure!(unit.contains("ExecStart=/opt/weft/bin/weft storaged"), "it starts what: {unit}");
+    succeeded(Command::new(prefix.join("bin/weft")).arg("--version").output()?)?;
+    // Each call has a page.
+    let header = fs::read_to_string(prefix.join("include/weft.h"))?;
+    let calls = header
+        .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .filter(|word| word.starts_with("weft_") && header.contains(&format!("{word}(")));
+    for call in calls {
+        let page = prefix.join(format!("share/man/man3/{call}.3"));
+        ensure!(page.is_file(), "{call} has no page");
+    }
+    Ok(())
+}
+
+/// Processes that are forked while other threads are in the middle of calls. AddressSanitizer hangs
+/// there: locks of its own allocator stay locked in the child. Valgrind looks at memory instead,
+/// if it is installed, and not for leaks: what a child inherited is not its own to free.
+fn forks(setup: &Setup) -> Result<()> {
+    let program = setup.compile("tests/fork.c", "fork", &[])?;
+    setup.run(&program, "fork")?;
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("valgrind is not installed: memory is not looked at in processes that fork");
+        return Ok(());
+    }
+    let plain = setup.command(&program, "fork-valgrind")?;
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--quiet", "--error-exitcode=9", "--leak-check=no"]);
+    let out = valgrind.arg(&program).args(plain.get_args()).stdin(Stdio::null()).output()?;
+    succeeded(out).map(drop).context("fork under valgrind")
+}
+
+/// Programs whose threads share a connection and a ring.
+fn races(setup: &Setup) -> Result<()> {
+    let suppressions = setup.programs.join("suppressions");
+    fs::write(&suppressions, SUPPRESSIONS)?;
+    for name in ["threads", "ring"] {
+        let dir = format!("{name}-tsan");
+        let program = setup.compile(&format!("tests/{name}.c"), &dir, TSAN)?;
+        let options = format!("suppressions={}", suppressions.display());
+        let mut command = setup.command(&program, &dir)?;
+        succeeded(command.env("TSAN_OPTIONS", options).output()?).context(dir)?;
+    }
+    Ok(())
+}
+
+fn static_library(setup: &Setup) -> Result<()> {
+    let flags = setup.flags(&["--static", "--cflags", "--libs"])?;
+    let flags: Vec<_> = flags
+        .iter()
+        .map(|flag| if flag == "-lweft" { "-l:libweft.a" } else { flag.as_str() })
+        .collect();
+    let program = setup.compile_with("tests/basics.c", "basics-static", &[], &flags)?;
+    setup.run(&program, "basics-static")
+}
+
+/// `exit` leaves nothing behind that is not durable.
+fn exits(setup: &Setup) -> Result<()> {
+    let program = setup.compile("tests/exit.c", "exit", ASAN)?;
+    setup.run(&program, "exit")?;
+    succeeded(setup.command(&program, "exit")?.arg("verify").output()?).map(drop)
+}
+
+/// A program that is killed in the middle of a write loses nothing that was synced.
+fn killed(setup: &Setup) -> Result<()> {
+    let program = setup.compile("tests/killed.c", "killed", &[])?;
+    let mut writer = setup.command(&program, "killed")?.stdout(Stdio::piped()).spawn()?;
+    let told = BufReader::new(writer.stdout.take().context("it has no output")?);
+    let mut lines = told.lines();
+    let mut acknowledged = lines.by_ref().take(RECORDS).filter(Result::is_ok).count();
+    writer.kill()?;
+    writer.wait()?;
+    // What it told while it was being killed.
+    acknowledged += lines.map_while(Result::ok).filter(|line| !line.is_empty()).count();
+    ensure!(acknowledged >= RECORDS, "only {acknowledged} records were written");
+    let mut verify = setup.command(&program, "killed")?;
+    succeeded(verify.arg(acknowledged.to_string()).output()?).map(drop)
+}
+
+/// The examples, the one with what the other has written.
+fn examples(setup: &Setup) -> Result<()> {
+    let copy = setup.compile("examples/copy.c", "copy", ASAN)?;
+    let read = setup.compile("examples/read.c", "read", ASAN)?;
+    let source = setup.programs.join("libweft.a part");
+    let mut bytes = fs::read(setup.prefix.join("lib/libweft.a"))?;
+    // More than all of the buffers together.
+    bytes.truncate((40 << 20) + 1);
+    fs::write(&source, &bytes)?;
+    succeeded(Command::new(copy).arg(&setup.address).arg(&source).arg("/copied").output()?)?;
+    let out = Command::new(read).args([&setup.address, "/copied"]).output()?;
+    ensure!(out.status.success() && out.stdout == bytes, "what was copied reads otherwise");
+    let mounted = fs::read(setup.cluster.mnt().join("copied"))?;
+    ensure!(mounted == bytes, "the mount reads otherwise");
+    Ok(())
+}
+
+/// The header is one of C++, too.
+fn header_in_cpp(setup: &Setup) -> Result<()> {
+    let source = setup.programs.join("header.cpp");
+    let text = "#include <weft.h>\nint main() { weft_options o = WEFT_OPTIONS_INIT; weft_fs *fs; \
+                return weft_connect(\"\", &o, &fs) != -22; }\n";
+    fs::write(&source, text)?;
+    let include = format!("-I{}", setup.prefix.join("include").display());
+    let mut cpp = Command::new("c++");
+    cpp.args(["-std=c++11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", &include]);
+    succeeded(cpp.arg(source).output()?).map(drop)
+}
