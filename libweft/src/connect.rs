@@ -1,6 +1,6 @@
 //! Connects and disconnects.
 
-use crate::error::{call_unit, failed};
+use crate::error::{Failure, call_unit, failed};
 use crate::exit::{self, Ticket};
 use crate::options::{Settings, weft_options};
 use crate::pointers::{object, out, string};
@@ -32,8 +32,8 @@ pub unsafe extern "C" fn weft_connect(
             return failed(libc::EINVAL, "the address of the cluster is no text in UTF-8");
         };
         let connect = options.to_connect(cluster)?;
-        let connection = shielded(|| Connection::connect(connect).map_err(|e| e.into()))
-            .map_err(|e| e.at(cluster))?;
+        let connection = shielded(|| Connection::connect(connect)).map_err(Failure::no_thread)?;
+        let connection = connection.map_err(|e| Failure::from(e).at(cluster))?;
         let user = match &options.who {
             Some(who) => connection.as_user(who.clone()),
             None => connection.as_this_process(),
@@ -58,7 +58,8 @@ pub unsafe extern "C" fn weft_disconnect(fs: *mut weft_fs) -> c_int {
         let fs = unsafe { Box::from_raw(fs) };
         let connection = fs.user.connection();
         crate::error::of_this_process(connection)?;
+        let ended = connection.disconnect();
         exit::leave(fs.ticket);
-        Ok(connection.disconnect()?)
+        Ok(ended?)
     })
 }

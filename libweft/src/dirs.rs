@@ -9,7 +9,7 @@ use libc::{c_char, c_int, c_uchar};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use weft_client::blocking::User;
-use weft_client::{Access, DirEntry, HandleId};
+use weft_client::{DirEntry, HandleId};
 use weft_proto::InodeId;
 
 /// Names that are asked for at once.
@@ -66,11 +66,8 @@ pub unsafe extern "C" fn weft_opendir(
     call_unit("weft_opendir", || unsafe {
         let dir = out(dir)?;
         at(fs, path, |user, path| {
-            let attr = user.stat(path)?;
-            if type_bits(attr.kind) != libc::S_IFDIR {
-                return failed(libc::ENOTDIR, "it is no directory");
-            }
-            user.access(path, Access::READ)?;
+            // Looked at and opened as one inode: the path may lead elsewhere by then.
+            let attr = user.find_dir(path)?;
             let connection = user.connection();
             let handle = connection.run(connection.filesystem().open_dir(attr.ino))?;
             let place = Mutex::default();

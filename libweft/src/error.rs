@@ -1,10 +1,12 @@
 //! What a call answers when it fails, and the sentence that it leaves.
 
+use crate::shield::shielded;
 use libc::{c_char, c_int, ssize_t};
 use std::any::Any;
 use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tokio::runtime::Handle;
 use weft_client::blocking::Connection;
 use weft_proto::ErrorKind;
 
@@ -36,6 +38,11 @@ impl Failure {
         let text = text.unwrap_or("no text");
         let what = format!("a defect of the library, please report it: it panicked: {text}");
         Self::new(libc::EIO, what)
+    }
+
+    /// There can be no thread.
+    pub fn no_thread(error: io::Error) -> Self {
+        Self::new(libc::EAGAIN, format!("cannot start a thread: {error}"))
     }
 
     /// Makes it what [`weft_strerror_last`] answers in this thread.
@@ -101,7 +108,8 @@ pub fn of_this_process(connection: &Connection) -> Answer<()> {
 pub fn call<T: TryInto<ssize_t>>(name: &str, body: impl FnOnce() -> Answer<T>) -> ssize_t {
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let too_large = |_| Failure::new(libc::EOVERFLOW, "the answer is too large a number");
-        body().and_then(|count| count.try_into().map_err(too_large))
+        let body = || body().and_then(|count| count.try_into().map_err(too_large));
+        if is_ending() { in_another_thread(body) } else { body() }
     }));
     match answer.unwrap_or_else(|panic| Err(Failure::panicked(&*panic))) {
         Ok(count) => count,
@@ -110,6 +118,29 @@ pub fn call<T: TryInto<ssize_t>>(name: &str, body: impl FnOnce() -> Answer<T>) -
             -(failure.errno as ssize_t)
         }
     }
+}
+
+/// Whether this thread ends, and what it kept for itself is gone: a handler of `atexit(3)` runs
+/// then, and so do the destructors of objects in C++. It cannot wait for what is asynchronous.
+fn is_ending() -> bool {
+    Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
+}
+
+/// What a thread does for another that waits for it.
+struct Lent<F>(F);
+
+// SAFETY: what a call does holds nothing that belongs to its thread, and that waits for its end.
+unsafe impl<F> Send for Lent<F> {}
+
+impl<T, F: FnOnce() -> T> Lent<F> {
+    fn call(self) -> T {
+        (self.0)()
+    }
+}
+
+fn in_another_thread(body: impl FnOnce() -> Answer<ssize_t>) -> Answer<ssize_t> {
+    let body = Lent(body);
+    shielded(move || body.call()).map_err(Failure::no_thread)?
 }
 
 /// [`call`], for one that answers 0 or a small count.

@@ -83,7 +83,6 @@ extern "C" fn at_exit() {
             // Nobody is there to be told.
             let _ = connection.disconnect();
         }
-        Ok(())
     });
     // If there can be no thread, what is not synced is lost, as after a kill.
     let _ = ended;

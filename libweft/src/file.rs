@@ -190,7 +190,7 @@ pub unsafe extern "C" fn weft_copy_file_range(
     call("weft_copy_file_range", || {
         // SAFETY: the caller's pointers, see `crate`.
         let (from, to) = unsafe { (weft_file::of(from)?, weft_file::of(to)?) };
-        let (source, sink) = (from.to_read()?.handle(), to.to_write()?.handle());
+        let (source, sink) = (from.to_read()?, to.to_write()?);
         if to.append() {
             return failed(libc::EBADF, "the file was opened to append");
         }
@@ -198,7 +198,6 @@ pub unsafe extern "C" fn weft_copy_file_range(
             return failed(libc::EINVAL, "there are no flags yet");
         }
         let (from_off, to_off) = (offset(from_off)?, offset(to_off)?);
-        let fs = from.blocking().connection().filesystem();
-        from.run(fs.copy_range(source, from_off, sink, to_off, len as u64))
+        from.run(source.copy_to(from_off, sink, to_off, len as u64))
     })
 }

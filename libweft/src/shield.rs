@@ -1,21 +1,18 @@
 //! Threads that signals do not reach.
 
-use crate::error::{Answer, Failure};
+use std::io;
 use std::panic::resume_unwind;
 use std::ptr::null_mut;
 use std::thread;
 
 /// Does something in a thread of its own that has all signals blocked, as have the threads that it
-/// starts. The caller waits, and takes signals meanwhile as ever. Errors: `EAGAIN` if there can be
-/// no thread.
-pub fn shielded<T: Send>(task: impl FnOnce() -> Answer<T> + Send) -> Answer<T> {
+/// starts. The caller waits, and takes signals meanwhile as ever. Errors: there can be no thread.
+pub fn shielded<T: Send>(task: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let before = block();
         let started = thread::Builder::new().name("weft-connect".into()).spawn_scoped(scope, task);
         restore(&before);
-        let started = started
-            .map_err(|e| Failure::new(libc::EAGAIN, format!("cannot start a thread: {e}")))?;
-        started.join().unwrap_or_else(|panic| resume_unwind(panic))
+        Ok(started?.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 

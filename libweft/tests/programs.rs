@@ -190,8 +190,11 @@ fn static_library(setup: &Setup) -> Result<()> {
 /// `exit` leaves nothing behind that is not durable.
 fn exits(setup: &Setup) -> Result<()> {
     let program = setup.compile("tests/exit.c", "exit", ASAN)?;
-    setup.run(&program, "exit")?;
-    succeeded(setup.command(&program, "exit")?.arg("verify").output()?).map(drop)
+    for (dir, more) in [("exit", None), ("exit by a handler", Some("handler"))] {
+        succeeded(setup.command(&program, dir)?.args(more).output()?).context(dir)?;
+        succeeded(setup.command(&program, dir)?.arg("verify").output()?).context(dir)?;
+    }
+    Ok(())
 }
 
 /// A program that is killed in the middle of a write loses nothing that was synced.

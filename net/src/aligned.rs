@@ -32,6 +32,25 @@ static MAPPED: [OnceLock<Region>; REGIONS] = [const { OnceLock::new() }; REGIONS
 /// What is free in the regions, by page numbers in the address space.
 static FREE: Mutex<FrameAllocator> = Mutex::new(FrameAllocator::new());
 
+/// Called before a process forks: no other thread is in the middle of taking or giving back memory
+/// then, so that the child finds all of it whole and free to use.
+pub fn before_fork() {
+    POOL.iter().for_each(|class| std::mem::forget(class.lock()));
+    std::mem::forget(FREE.lock());
+}
+
+/// Called after a fork, by parent and child.
+///
+/// # Safety
+/// Only after [`before_fork`], in the thread that called it or in its copy in the child.
+pub unsafe fn after_fork() {
+    // SAFETY: that thread holds both, and forgot it.
+    unsafe {
+        FREE.force_unlock();
+        POOL.iter().for_each(|class| class.force_unlock());
+    }
+}
+
 /// Memory that buffers lie in. Huge pages are asked for.
 #[derive(Debug)]
 pub struct Region {

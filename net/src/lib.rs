@@ -32,7 +32,7 @@ mod transport;
 mod way;
 
 pub use address::Address;
-pub use aligned::{AlignedBuf, Region, regions};
+pub use aligned::{AlignedBuf, Region, after_fork, before_fork, regions};
 pub use buffer::Buffer;
 pub use client::{Answer, Body, Peer, Peers};
 #[cfg(feature = "sim")]

@@ -3,7 +3,7 @@
 use super::forks::Process;
 use crate::filesystem::Filesystem;
 use crate::options::Options;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,6 +72,8 @@ struct Shared {
     process: Process,
     /// No call begins any more.
     closing: AtomicBool,
+    /// Held by who disconnects, to the end.
+    ending: Mutex<()>,
     /// Gone when it is disconnected. Read by each call until it ends: none is left without threads.
     runtime: RwLock<Option<Runtime>>,
 }
@@ -92,7 +94,16 @@ impl Connection {
         let fs = runtime.block_on(Filesystem::connect(options.client))?;
         let (handle, closing) = (runtime.handle().clone(), AtomicBool::new(false));
         let runtime = RwLock::new(Some(runtime));
-        Ok(Self { shared: Arc::new(Shared { fs, handle, process, closing, runtime }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                fs,
+                handle,
+                process,
+                closing,
+                ending: Mutex::default(),
+                runtime,
+            }),
+        })
     }
 
     /// The filesystem, for what only its asynchronous face has.
@@ -117,6 +128,11 @@ impl Connection {
     /// all the same. A second time nothing happens, nor does in a process that was forked.
     pub fn disconnect(&self) -> Result<()> {
         self.shared.disconnect()
+    }
+
+    /// Whether both are one and the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Whether it was made by this process, and not by one that this one was forked from.
@@ -144,7 +160,12 @@ impl Shared {
     }
 
     fn disconnect(&self) -> Result<()> {
-        if !self.process.is_current() || self.closing.swap(true, Ordering::AcqRel) {
+        if !self.process.is_current() {
+            return Ok(());
+        }
+        // Another one that disconnects is waited for.
+        let _ending = self.ending.lock();
+        if self.closing.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         // With this none waits for the cluster any more, and all calls end.
@@ -156,11 +177,32 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// [`Self::disconnect`] of what is dropped, by a thread of its own.
+    fn disconnect_elsewhere(&mut self) {
+        let (fs, runtime) = (self.fs.clone(), self.runtime.get_mut().take());
+        let Some(runtime) = runtime else { return };
+        let end = move || {
+            let _ = runtime.block_on(fs.shutdown());
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        };
+        // Without a thread the cluster finds out by itself. The closure is dropped then, and the
+        // runtime with it, which asynchronous code must not do.
+        let end = std::mem::ManuallyDrop::new(end);
+        let run = move || std::mem::ManuallyDrop::into_inner(end)();
+        let _ = std::thread::Builder::new().name("weft-leave".into()).spawn(run);
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.process.is_current() {
             // Nobody is there to be told.
-            let _ = self.disconnect();
+            match Handle::try_current() {
+                Err(error) if !error.is_thread_local_destroyed() => drop(self.disconnect()),
+                // Asynchronous code does not wait for threads, nor can a thread that has ended.
+                _ => self.disconnect_elsewhere(),
+            }
             return;
         }
         // Its threads are not here to be waited for, and what it holds may be locked for ever.

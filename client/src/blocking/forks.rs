@@ -15,9 +15,10 @@ impl Process {
     pub fn current() -> Self {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {
-            // SAFETY: the handler is a function of this library, which stays loaded, and does no
-            // more than add to a number. If there is no memory for it, forks are not noticed.
-            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+            // SAFETY: the handlers are functions of this library, which stays loaded; they lock and
+            // unlock what no code holds that forks, and add to a number. If there is no memory for
+            // that, forks are not noticed.
+            unsafe { libc::pthread_atfork(Some(forks), Some(parent), Some(child)) };
         });
         Self(FORKS.load(Ordering::Relaxed))
     }
@@ -28,6 +29,17 @@ impl Process {
     }
 }
 
-extern "C" fn forked() {
+extern "C" fn forks() {
+    weft_net::before_fork();
+}
+
+extern "C" fn parent() {
+    // SAFETY: `forks` was called in this thread just before.
+    unsafe { weft_net::after_fork() };
+}
+
+extern "C" fn child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: `forks` was called by the thread that this one is a copy of.
+    unsafe { weft_net::after_fork() };
 }

@@ -184,6 +184,11 @@ impl User {
         self.run(self.caller.read_dir(path.as_ref(), cookie, limit, attrs))
     }
 
+    /// [`Caller::find_dir`].
+    pub fn find_dir(&self, path: impl AsRef<[u8]>) -> Result<Attr> {
+        self.run(self.caller.find_dir(path.as_ref()))
+    }
+
     /// [`Caller::mkdir`].
     pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attr> {
         self.run(self.caller.mkdir(path.as_ref(), mode))

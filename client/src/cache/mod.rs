@@ -24,7 +24,7 @@ pub use name_cache::{Forgotten, NameCache};
 pub use pages::ContentCache;
 pub(crate) use pages::{ALL, Coherence, Pages};
 pub(crate) use recall::Answering;
-pub(crate) use table::{Mode, Right};
+pub(crate) use table::{Mode, Right, Start};
 pub(crate) use xattrs::ACLS;
 
 #[cfg(test)]

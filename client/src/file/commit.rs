@@ -114,7 +114,9 @@ impl File {
             let expect = (unguarded && !append).then_some(under.version);
             (batch, append, waiting, expect, moved)
         };
-        for segment in &batch.dead {
+        // Those of a session that has ended may have been committed, whatever was answered; if they
+        // were not, they go with it.
+        for segment in batch.dead.iter().filter(|s| s.id.session == session.id) {
             self.context.segments.discard(segment.clone());
         }
         let first = match batch.pieces.first() {

@@ -6,6 +6,7 @@ use crate::locks::Locks;
 use crate::meta::Sessions;
 use crate::namespace::{ChangeLog, Opens, Requests};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Semaphore;
 use weft_segments::Segments;
 
@@ -27,9 +28,17 @@ pub(crate) struct Context {
     pub read_ahead_bytes: u64,
     /// The wall clock: nanoseconds since 1970.
     pub clock: fn() -> i64,
+    /// The mount is ending: nothing is taken in any more. Looked at under the lock of a file's
+    /// state, so that what was taken in before is seen by who flushes all files after it was set.
+    pub closing: AtomicBool,
 }
 
 impl Context {
+    /// Whether nothing is taken in any more.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
     /// Whether what is written may not find room: who writes has to wait, to hear of that.
     pub fn is_short_of_room(&self) -> bool {
         self.log.is_low_on_room() || self.segments.map().current().has_full_targets

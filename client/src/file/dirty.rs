@@ -246,6 +246,17 @@ impl Dirty {
         }
     }
 
+    /// A flight failed for good: what was on it is lost, unless it was sent again meanwhile and got
+    /// there, or was committed otherwise. Answers whether it is lost.
+    pub fn failed(&mut self, no: BufferNo) -> bool {
+        let flies = self.buffers.get(&no).is_some_and(|b| b.stage == Stage::Flying);
+        if flies {
+            // It has no segments yet.
+            drop(self.forget(&[no]));
+        }
+        flies
+    }
+
     /// A flight is over. Answers whether it was that of a buffer which is neither durable nor
     /// dropped: it must be sent again, by whoever flushes next.
     pub fn crashed(&mut self, no: BufferNo) -> bool {

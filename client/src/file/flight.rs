@@ -47,11 +47,13 @@ impl Flight {
             let unwanted = match sent {
                 Ok(segments) => state.dirty.landed(*no, segments),
                 Err(error) => {
-                    warn!(ino = %file.ino, %error, "written data is lost; the writer will be told");
-                    let unwanted = state.dirty.forget(&[*no]);
-                    state.fail(error);
-                    file.forget_behind(ALL);
-                    unwanted
+                    if state.dirty.failed(*no) {
+                        let what = "written data is lost; the writer will be told";
+                        warn!(ino = %file.ino, %error, "{what}");
+                        state.fail(error);
+                        file.forget_behind(ALL);
+                    }
+                    Vec::new()
                 }
             };
             (unwanted, state.dirty.durable())

@@ -164,7 +164,11 @@ impl File {
     /// Discards what the group was never told of: a buffer that was to be committed as inline data
     /// may have been sent to storage, too, while that was under way.
     fn discard_unsent(&self, dropped: Vec<Segment>, sent: &[Segment]) {
+        let session = self.context.sessions.current().id;
         let unsent = dropped.into_iter().filter(|s| sent.iter().all(|sent| sent.id != s.id));
-        unsent.for_each(|segment| self.context.segments.discard(segment));
+        // Those of a session that has ended go with it, but for what was committed.
+        unsent
+            .filter(|s| s.id.session == session)
+            .for_each(|segment| self.context.segments.discard(segment));
     }
 }

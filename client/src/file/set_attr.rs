@@ -79,7 +79,9 @@ impl File {
         // As in `put_in`: nothing that is kept is missed by a recall.
         let right = self.context.leases.right_to_write(self.ino);
         let alike = !state.is_dirty() || state.buffered_under.right == right;
-        if !simple || listed || nothing || state.dirty.append || right.is_none() || !alike {
+        let ending = self.context.is_closing();
+        if !simple || listed || nothing || state.dirty.append || right.is_none() || !alike || ending
+        {
             return None;
         }
         state.keeps_under(self.context.sessions.current().id, right);

@@ -216,6 +216,11 @@ impl Files {
         }
     }
 
+    /// The mount is ending: nothing is taken in any more.
+    pub fn close(&self) {
+        self.context.closing.store(true, Ordering::Release);
+    }
+
     /// [`Self::commit_all`]; answers the first failure, also of files that were made and closed.
     pub async fn flush_all(&self) -> Result<()> {
         let committed = self.commit_all().await;

@@ -112,6 +112,9 @@ impl File {
             if let Some(stays) = self.put_in(off, data, append, way, permit, false) {
                 return Ok(stays);
             }
+            if self.context.is_closing() {
+                return Err(Error::new(ErrorKind::Disconnected, "the filesystem is being left"));
+            }
             // Positioned and appended data are committed in different ways, and what was written
             // under the right to and without it: not together. A page that is written back would be
             // lost with what is given up then, and is none of that.
@@ -174,7 +177,7 @@ impl File {
             let other_way = state.dirty.append != append && !state.dirty.is_empty();
             let other_right = state.buffered_under.right != right && state.is_dirty();
             let unnumbered = matches!(way, Way::Past(None)) && self.is_cached();
-            let must_not = must_stay && (!stays || unnumbered);
+            let must_not = must_stay && (!stays || unnumbered) || self.context.is_closing();
             if other_way || (other_right && in_doubt.is_none()) || must_not {
                 return None;
             }

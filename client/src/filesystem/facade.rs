@@ -97,8 +97,11 @@ impl Filesystem {
 
     /// Commits everything that was written and closes the session. The first error of a file that
     /// could not be committed is answered; the session is closed all the same, and no call waits
-    /// for the cluster any more.
+    /// for the cluster any more. Writes fail from the moment on that this is called
+    /// (`Disconnected`): none is acknowledged that is not committed.
     pub async fn shutdown(&self) -> Result<()> {
+        self.inner.files.close();
+        self.inner.log.close();
         let flushed = self.inner.files.flush_all().await;
         self.publish_atimes().await;
         self.inner.supervisor.stop();
@@ -195,6 +198,11 @@ impl Filesystem {
             rewritten_segments: get(&counters.rewritten),
             metadata_requests: get(&self.inner.group.requests),
         }
+    }
+
+    /// Whether both are clones of one.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// The newest cluster map that this mount has.

@@ -11,6 +11,7 @@ use crate::tasks::atime::AtimePublisher;
 use crate::tasks::keep_alive::KeepAlive;
 use crate::tasks::{Releaser, Supervisor, lapse, publish, recalls, surplus, write_back};
 use parking_lot::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -77,6 +78,7 @@ impl Inner {
             ahead: Arc::new(Semaphore::new(options.cache_bytes.min(Semaphore::MAX_PERMITS))),
             read_ahead_bytes: options.read_ahead_bytes,
             clock: options.clock,
+            closing: AtomicBool::new(false),
         };
         let noted: Arc<AccessTimes> = Arc::default();
         let files = Files::new(Arc::new(context), noted.clone());

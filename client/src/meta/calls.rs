@@ -8,6 +8,7 @@
 
 use super::group::{ATTEMPT_TIMEOUT, Failed, Group};
 use super::session::Session;
+use crate::cache::Start;
 use crate::options::after;
 use crate::to_the_end::to_the_end;
 use std::sync::Arc;
@@ -22,8 +23,9 @@ use weft_proto::{Error, ErrorKind, Result, v1};
 const LONG_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Group {
-    /// A request that changes nothing that is replicated.
-    pub async fn ask(&self, op: Op, deadline: Instant) -> Result<Reply> {
+    /// A request that changes nothing that is replicated. What the answer says is believed of what
+    /// has not changed here since `start`.
+    pub async fn ask(&self, op: Op, start: Start, deadline: Instant) -> Result<Reply> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         loop {
             let session = self.sessions.current();
@@ -32,7 +34,6 @@ impl Group {
                 op: Some(op.clone()),
                 ..Default::default()
             };
-            let start = self.leases.start();
             match self.send(&request, ATTEMPT_TIMEOUT, deadline).await {
                 Err(f) if f.error.kind == ErrorKind::SessionExpired => {
                     self.sessions.replacement(session.id, deadline).await?;

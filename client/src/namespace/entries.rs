@@ -95,6 +95,8 @@ pub(super) struct Table {
     pub(super) reserving: bool,
     /// The group knows batches.
     pub(super) batches: bool,
+    /// The mount is ending: what is done waits for the group.
+    pub(super) closed: bool,
     pub(super) lost: Lost,
     /// Sessions that have ended.
     pub(super) ended: u64,

@@ -160,6 +160,11 @@ impl ChangeLog {
         self.table.lock().batches
     }
 
+    /// The mount is ending: from now on the group is asked, and nothing is done here.
+    pub fn close(&self) {
+        self.table.lock().closed = true;
+    }
+
     /// The mount is gone: what was not told never is.
     pub fn end(&self) {
         let gone = {

@@ -130,7 +130,7 @@ impl ChangeLog {
     /// whoever takes one away looks here next.
     fn begin(&self) -> Option<parking_lot::MutexGuard<'_, Table>> {
         let table = self.table.lock();
-        if table.len() >= MAX_PENDING || !table.batches {
+        if table.len() >= MAX_PENDING || !table.batches || table.closed {
             return None;
         }
         self.expect(&table);

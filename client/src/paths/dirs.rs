@@ -3,7 +3,7 @@
 use super::caller::Caller;
 use super::walk::not_directory;
 use crate::access::Access;
-use crate::types::DirPage;
+use crate::types::{Attr, DirPage};
 use weft_proto::Result;
 
 impl Caller {
@@ -25,16 +25,23 @@ impl Caller {
         self.fs.read_dir(dir.ino, cookie, limit, attrs).await
     }
 
-    /// What `fsync(2)` of a directory does: [`Filesystem::sync_dir`]. Errors: `AccessDenied` to who
-    /// may not read it, `NotDirectory`.
-    ///
-    /// [`Filesystem::sync_dir`]: crate::Filesystem::sync_dir
-    pub async fn sync_dir(&self, path: &[u8]) -> Result<()> {
+    /// A directory that the user may list, for the calls by inodes. Errors: `AccessDenied`,
+    /// `NotDirectory`.
+    pub async fn find_dir(&self, path: &[u8]) -> Result<Attr> {
         let dir = self.stat(path).await?;
         if !dir.is_dir() {
             return Err(not_directory(&dir));
         }
         self.check(&dir, Access::READ).await?;
+        Ok(dir)
+    }
+
+    /// What `fsync(2)` of a directory does: [`Filesystem::sync_dir`]. Errors: `AccessDenied` to who
+    /// may not read it, `NotDirectory`.
+    ///
+    /// [`Filesystem::sync_dir`]: crate::Filesystem::sync_dir
+    pub async fn sync_dir(&self, path: &[u8]) -> Result<()> {
+        let dir = self.find_dir(path).await?;
         self.fs.sync_dir(dir.ino).await
     }
 }

@@ -3,6 +3,7 @@
 use super::caller::Caller;
 use crate::access::{self, Credentials};
 use crate::filesystem::Filesystem;
+use crate::to_the_end::to_the_end;
 use crate::types::{
     Allocate, Attr, HandleId, Lock, LockKind, OpenFlags, Opened, ReadData, Seek, SetAttr,
 };
@@ -22,6 +23,7 @@ pub struct OpenFile {
     handle: HandleId,
     reads: bool,
     writes: bool,
+    appends: bool,
     closed: AtomicBool,
     /// Closes it if it is dropped.
     runtime: runtime::Handle,
@@ -36,6 +38,7 @@ impl OpenFile {
             handle: opened.handle,
             reads: !flags.write || flags.both,
             writes: flags.write,
+            appends: flags.append,
             closed: AtomicBool::new(false),
             runtime: runtime::Handle::current(),
         }
@@ -66,13 +69,19 @@ impl OpenFile {
     /// opened to write.
     pub async fn write(&self, off: u64, data: &[u8]) -> Result<usize> {
         self.opened_to(self.writes, "write")?;
+        self.drop_set_ids().await?;
+        self.fs.write(self.handle, off, data).await
+    }
+
+    /// A program that somebody else changes does not run with its owner's rights any more.
+    async fn drop_set_ids(&self) -> Result<()> {
         if !self.who.is_root()
             && self.fs.get_attr_now(self.ino).is_none_or(|attr| attr.mode & SET_IDS != 0)
             && let Some(mode) = access::kept_mode(&self.who, &self.stat().await?)
         {
             self.set(SetAttr { mode: Some(mode), ..Default::default() }).await?;
         }
-        self.fs.write(self.handle, off, data).await
+        Ok(())
     }
 
     /// Cuts it, or extends it by a hole. Errors: `Invalid` if it was not opened to write.
@@ -89,6 +98,20 @@ impl OpenFile {
         self.fs.fsync(self.handle, false).await
     }
 
+    /// [`Filesystem::copy_range`], from this file to another, or to itself. Errors: `NotPermitted`
+    /// if this was not opened to read, or that not to write, or to append; `CrossDevice` if the
+    /// other came through another connection.
+    pub async fn copy_to(&self, off: u64, to: &Self, to_off: u64, len: u64) -> Result<u64> {
+        self.opened_to(self.reads, "read")?;
+        to.opened_to(to.writes && !to.appends, "write anywhere")?;
+        if !self.fs.is_same(&to.fs) {
+            let what = "the files were opened through two connections";
+            return Err(Error::new(ErrorKind::CrossDevice, what));
+        }
+        to.drop_set_ids().await?;
+        self.fs.copy_range(self.handle, off, to.handle, to_off, len).await
+    }
+
     /// [`Filesystem::fallocate`]. Errors: `NotPermitted` if it was not opened to write.
     pub async fn allocate(
         &self,
@@ -98,6 +121,7 @@ impl OpenFile {
         keep_size: bool,
     ) -> Result<()> {
         self.opened_to(self.writes, "write")?;
+        self.drop_set_ids().await?;
         self.fs.fallocate(self.handle, off, len, what, keep_size).await
     }
 
@@ -133,9 +157,13 @@ impl OpenFile {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let told = self.fs.close(self.handle, self.handle.0).await;
-        let released = self.fs.release(self.handle).await;
-        told.and(released)
+        let (fs, handle) = (self.fs.clone(), self.handle);
+        to_the_end(async move {
+            let told = fs.close(handle, handle.0).await;
+            let released = fs.release(handle).await;
+            told.and(released)
+        })
+        .await
     }
 
     async fn set(&self, change: SetAttr) -> Result<Attr> {

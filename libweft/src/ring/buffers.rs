@@ -1,17 +1,16 @@
 //! Buffers that a ring knows by number.
 
 use super::life::weft_ring;
-use super::queue::{Queues, Ring};
+use super::queue::Queues;
 use crate::error::{Answer, Failure, call_unit, failed};
 use crate::memory::{Buffer, Buffers};
 use libc::{c_int, c_uint, iovec};
 
-impl Ring {
+impl Queues {
     /// A part of one. Errors: `EFAULT`.
     pub fn registered(&self, index: c_uint, off: usize, len: usize) -> Answer<Buffers> {
-        let queues = self.queues.lock();
-        let buffer = queues.buffers.get(index as usize).copied().ok_or_else(|| {
-            let what = format!("{} buffers are registered, none as {index}", queues.buffers.len());
+        let buffer = self.buffers.get(index as usize).copied().ok_or_else(|| {
+            let what = format!("{} buffers are registered, none as {index}", self.buffers.len());
             Failure::new(libc::EFAULT, what)
         })?;
         buffer.part(off, len).map(Buffers::One)

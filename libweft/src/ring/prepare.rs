@@ -2,7 +2,7 @@
 
 use super::entry::{Entry, What};
 use super::life::weft_ring;
-use super::queue::Ring;
+use super::queue::{Queues, Ring};
 use crate::error::{Answer, call_unit, failed};
 use crate::memory::{Buffer, Buffers, offset};
 use crate::open::weft_file;
@@ -17,13 +17,23 @@ enum Way {
 }
 
 impl Ring {
-    /// Errors: `EAGAIN` if all places are taken.
-    fn prepare(&self, entry: Entry) -> Answer<()> {
+    /// Errors: `EXDEV` of a file that was opened through another connection.
+    fn takes(&self, file: &weft_file) -> Answer<()> {
+        match self.connection.is_same(file.blocking().connection()) {
+            true => Ok(()),
+            false => failed(libc::EXDEV, "the file was opened through another connection"),
+        }
+    }
+
+    /// Prepares what `entry` makes, under the lock that keeps registered buffers from being
+    /// forgotten. Errors: `EAGAIN` if all places are taken.
+    fn prepare(&self, entry: impl FnOnce(&Queues) -> Answer<Entry>) -> Answer<()> {
         let mut queues = self.queues.lock();
         if queues.taken() >= self.places {
             let what = format!("all {} places are taken: submit and reap first", self.places);
             return failed(libc::EAGAIN, what);
         }
+        let entry = entry(&queues)?;
         queues.prepared.push(entry);
         Ok(())
     }
@@ -37,7 +47,7 @@ unsafe fn transfer(
     name: &str,
     (ring, file): (*mut weft_ring, *mut weft_file),
     way: Way,
-    buffers: impl FnOnce(&Ring) -> Answer<Buffers>,
+    buffers: impl FnOnce(&Queues) -> Answer<Buffers>,
     off: off_t,
     user_data: u64,
 ) -> c_int {
@@ -45,14 +55,19 @@ unsafe fn transfer(
         // SAFETY: those of the caller.
         let (ring, file) = unsafe { (weft_ring::of(ring)?, weft_file::of(file)?) };
         let off = offset(off)?;
-        let (open, what) = match way {
-            Way::Read => (file.to_read()?, What::Read { off, into: buffers(ring)? }),
-            Way::Write => {
-                let whole = file.append();
-                (file.to_write()?, What::Write { off, from: buffers(ring)?, whole })
-            }
+        ring.takes(file)?;
+        let open = match way {
+            Way::Read => file.to_read()?,
+            Way::Write => file.to_write()?,
         };
-        ring.prepare(Entry { user_data, file: Arc::clone(open), what })
+        ring.prepare(|queues| {
+            let buffers = buffers(queues)?;
+            let what = match way {
+                Way::Read => What::Read { off, into: buffers },
+                Way::Write => What::Write { off, from: buffers, whole: file.append() },
+            };
+            Ok(Entry { user_data, file: Arc::clone(open), what })
+        })
     })
 }
 
@@ -67,7 +82,7 @@ pub unsafe extern "C" fn weft_ring_prep_pread(
     off: off_t,
     user_data: u64,
 ) -> c_int {
-    let buffers = |_: &Ring| Buffer::new(buf, len).map(Buffers::One);
+    let buffers = |_: &Queues| Buffer::new(buf, len).map(Buffers::One);
     // SAFETY: the caller's pointers, see `crate`.
     unsafe { transfer("weft_ring_prep_pread", (ring, file), Way::Read, buffers, off, user_data) }
 }
@@ -82,7 +97,7 @@ pub unsafe extern "C" fn weft_ring_prep_pwrite(
     off: off_t,
     user_data: u64,
 ) -> c_int {
-    let buffers = |_: &Ring| Buffer::new(buf.cast_mut(), len).map(Buffers::One);
+    let buffers = |_: &Queues| Buffer::new(buf.cast_mut(), len).map(Buffers::One);
     // SAFETY: the caller's pointers, see `crate`.
     unsafe { transfer("weft_ring_prep_pwrite", (ring, file), Way::Write, buffers, off, user_data) }
 }
@@ -100,7 +115,7 @@ pub unsafe extern "C" fn weft_ring_prep_preadv(
 ) -> c_int {
     // SAFETY: the caller's pointers, see `crate`.
     unsafe {
-        let buffers = |_: &Ring| Buffers::read(iov, iovcnt);
+        let buffers = |_: &Queues| Buffers::read(iov, iovcnt);
         transfer("weft_ring_prep_preadv", (ring, file), Way::Read, buffers, off, user_data)
     }
 }
@@ -117,7 +132,7 @@ pub unsafe extern "C" fn weft_ring_prep_pwritev(
 ) -> c_int {
     // SAFETY: the caller's pointers, see `crate`.
     unsafe {
-        let buffers = |_: &Ring| Buffers::read(iov, iovcnt);
+        let buffers = |_: &Queues| Buffers::read(iov, iovcnt);
         transfer("weft_ring_prep_pwritev", (ring, file), Way::Write, buffers, off, user_data)
     }
 }
@@ -134,7 +149,7 @@ pub unsafe extern "C" fn weft_ring_prep_pread_fixed(
     off: off_t,
     user_data: u64,
 ) -> c_int {
-    let buffers = |ring: &Ring| ring.registered(buf_index, buf_off, len);
+    let buffers = |queues: &Queues| queues.registered(buf_index, buf_off, len);
     // SAFETY: the caller's pointers, see `crate`.
     unsafe {
         transfer("weft_ring_prep_pread_fixed", (ring, file), Way::Read, buffers, off, user_data)
@@ -152,7 +167,7 @@ pub unsafe extern "C" fn weft_ring_prep_pwrite_fixed(
     off: off_t,
     user_data: u64,
 ) -> c_int {
-    let buffers = |ring: &Ring| ring.registered(buf_index, buf_off, len);
+    let buffers = |queues: &Queues| queues.registered(buf_index, buf_off, len);
     // SAFETY: the caller's pointers, see `crate`.
     unsafe {
         transfer("weft_ring_prep_pwrite_fixed", (ring, file), Way::Write, buffers, off, user_data)
@@ -169,6 +184,8 @@ pub unsafe extern "C" fn weft_ring_prep_fsync(
     call_unit("weft_ring_prep_fsync", || {
         // SAFETY: the caller's pointers, see `crate`.
         let (ring, file) = unsafe { (weft_ring::of(ring)?, weft_file::of(file)?) };
-        ring.prepare(Entry { user_data, file: Arc::clone(file.open()), what: What::Sync })
+        ring.takes(file)?;
+        let file = Arc::clone(file.open());
+        ring.prepare(|_| Ok(Entry { user_data, file, what: What::Sync }))
     })
 }

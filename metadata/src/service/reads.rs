@@ -111,11 +111,18 @@ pub(super) async fn lookup_many(
     for (at, item) in (0..).zip(&op.items) {
         let parent = InodeId(item.parent);
         // What is in it is to be read under its lease.
-        let readable = *parents.entry(parent).or_insert_with(|| {
-            let grant = cx.grant(parent, Mode::Read, false);
-            grants.extend(grant.iter().cloned());
-            grant.is_some()
-        });
+        let readable = match parents.get(&parent) {
+            Some(readable) => *readable,
+            None => {
+                // Not on what its maker has not told of yet.
+                let is_there = state.attr(parent)?.is_some();
+                let grant = if is_there { cx.grant(parent, Mode::Read, false) } else { None };
+                let readable = grant.is_some();
+                grants.extend(grant);
+                parents.insert(parent, readable);
+                readable
+            }
+        };
         let child = if readable { state.child(parent, &item.name)? } else { None };
         let Some(child) = child else { continue };
         let Some(grant) = cx.grant(child, Mode::Read, false) else { continue };

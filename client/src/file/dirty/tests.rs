@@ -141,6 +141,22 @@ impl World {
     }
 }
 
+/// It was sent once more meanwhile, and what that stored may be in a commit.
+#[test]
+fn a_first_flight_that_fails_takes_nothing_from_the_second() {
+    let budget = Arc::new(Semaphore::new(1 << 20));
+    let permit = budget.clone().try_acquire_many_owned(1000).unwrap();
+    let mut dirty = Dirty::default();
+    dirty.write(0, &[1; 1000], SEGMENT, permit);
+    assert_eq!(dirty.close_all(|_| false, SEGMENT), [0]);
+    // A commit that was put together before is put off.
+    assert!(dirty.ground(&[0]).is_empty());
+    assert_eq!(dirty.close_all(|_| false, SEGMENT), [0]);
+    assert!(dirty.landed(0, vec![segment(7, 1000)]).is_empty());
+    assert!(!dirty.failed(0), "that of the first flight");
+    assert_eq!(dirty.batch(BufferNo::MAX, 64).segments, [segment(7, 1000)]);
+}
+
 /// As bytes that are written back while the leases are over may be.
 #[test]
 fn a_buffer_counts_for_two_parts_of_the_budget() {
