@@ -1,6 +1,7 @@
 //! What was begun for an event loop and is done.
 
 use crate::errors::{Failure, os_error};
+use crate::link::Link;
 use crate::value::Value;
 use crate::wait::wait;
 use parking_lot::Mutex;
@@ -11,14 +12,13 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Arc;
-use weft_client::blocking::Connection;
-use weft_proto::Result;
+use weft_proto::{Error, ErrorKind, Result};
 
 /// Calls that are done, with the numbers that they were begun with. The descriptor is readable when
 /// there are some; whoever is told takes them by `drain`. Its threads take no lock of Python.
 #[pyclass(frozen, module = "weft._weft")]
 pub struct Completions {
-    connection: Connection,
+    connection: Link,
     queue: Arc<Queue>,
 }
 
@@ -49,9 +49,33 @@ impl Queue {
     }
 }
 
+/// The answer that is owed for a call that was begun.
+struct Promise {
+    queue: Arc<Queue>,
+    number: u64,
+    kept: bool,
+}
+
+impl Promise {
+    fn keep(mut self, outcome: Result<Value>) {
+        self.kept = true;
+        self.queue.push(self.number, outcome);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        // The connection has ended, and dropped the call where it stood.
+        if !self.kept {
+            let what = "it was disconnected before the call was done";
+            self.queue.push(self.number, Err(Error::new(ErrorKind::Disconnected, what)));
+        }
+    }
+}
+
 impl Completions {
     /// For calls through a connection. Errors: `OSError` if there is no descriptor left.
-    pub fn of(connection: &Connection) -> PyResult<Self> {
+    pub fn of(connection: &Link) -> PyResult<Self> {
         // SAFETY: it takes no memory of ours, and answers a descriptor that is ours alone or -1.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
@@ -101,7 +125,7 @@ impl Drop for Completions {
 /// What was begun goes on, whoever stops waiting for it.
 pub fn call<'py>(
     py: Python<'py>,
-    connection: &Connection,
+    connection: &Link,
     path: Option<&Bound<'py, PyAny>>,
     later: Option<Later<'py>>,
     future: impl Future<Output = Result<Value>> + Send + 'static,
@@ -110,8 +134,8 @@ pub fn call<'py>(
         let value = wait(py, connection, || future).map_err(|e| e.raise(path))?;
         return value.object(py, connection);
     };
-    let queue = Arc::clone(&completions.queue);
-    let task = async move { queue.push(number, future.await) };
+    let promise = Promise { queue: Arc::clone(&completions.queue), number, kept: false };
+    let task = async move { promise.keep(future.await) };
     connection.spawn(task).map_err(|e| Failure::Weft(e).raise(path))?;
     Ok(py.None().into_bound(py))
 }

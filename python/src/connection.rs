@@ -4,15 +4,15 @@ use crate::args::{self, path as bytes_of};
 use crate::batch::{self, Item};
 use crate::buffers::Source;
 use crate::completions::{Completions, Later, call};
-use crate::errors::os_error;
 use crate::file::opened;
+use crate::link::Link;
 use crate::settings::Settings;
 use crate::value::Value;
 use crate::wait::connect;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use weft_client::blocking;
 use weft_client::{Caller, SetTime};
+use weft_proto::InodeId;
 
 type Object<'py> = PyResult<Bound<'py, PyAny>>;
 type Path<'a, 'py> = &'a Bound<'py, PyAny>;
@@ -23,7 +23,7 @@ type Path<'a, 'py> = &'a Bound<'py, PyAny>;
 pub struct Connection {
     caller: Caller,
     // Dropped last.
-    connection: blocking::Connection,
+    connection: Link,
 }
 
 fn time(ns: Option<i64>) -> SetTime {
@@ -37,13 +37,20 @@ impl Connection {
     fn new(py: Python<'_>, cluster: &str, settings: Settings) -> PyResult<Self> {
         let options = settings.options(cluster)?;
         let connection = connect(py, options).map_err(|e| e.raise(None))?;
-        Ok(Self { caller: settings.user(&connection), connection })
+        Ok(Self { caller: settings.user(&connection), connection: Link::new(connection) })
+    }
+
+    /// The same connection with paths that begin at a directory, which its inode names: whatever
+    /// becomes of the directory's name.
+    fn at(&self, ino: u64) -> Self {
+        Self { caller: self.caller.at(InodeId(ino)), connection: self.connection.clone() }
     }
 
     /// Makes all that was written durable, and ends the session. Files fail from now on. A second
-    /// time nothing happens, nor does in a process that was forked.
+    /// time nothing happens, nor does in a process that was forked. A signal handler that raises
+    /// something ends the wait, and not what is waited for.
     fn disconnect(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.connection.disconnect()).map_err(|e| os_error(&e, None))
+        self.connection.disconnect(py).map_err(|e| e.raise(None))
     }
 
     /// Whether it was made by this process, and not by one that this one was forked from.

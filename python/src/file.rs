@@ -2,13 +2,13 @@
 
 use crate::buffers::{Source, Target};
 use crate::completions::{Later, call};
+use crate::link::Link;
 use crate::value::{Value, to_bytes};
 use crate::wait::wait;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
-use weft_client::blocking::Connection;
 use weft_client::{OpenFile, Seek};
 use weft_proto::Result;
 
@@ -17,7 +17,7 @@ use weft_proto::Result;
 pub struct File {
     file: Arc<OpenFile>,
     // Dropped last.
-    connection: Connection,
+    connection: Link,
 }
 
 /// The answer of a call that opened a file.

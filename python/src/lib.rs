@@ -20,6 +20,7 @@ mod completions;
 mod connection;
 mod errors;
 mod file;
+mod link;
 mod settings;
 mod stats;
 mod value;

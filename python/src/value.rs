@@ -2,17 +2,16 @@
 
 use crate::buffers::Target;
 use crate::errors::os_error;
+use crate::link::Link;
 use crate::{args, stats};
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use weft_client::blocking::Connection;
 use weft_client::{Attr, DirPage, ReadData, StatFs};
 use weft_proto::Result;
 
 /// Makes an object of Python of something that came through a connection.
-pub type Make =
-    Box<dyn for<'py> FnOnce(Python<'py>, &Connection) -> PyResult<Bound<'py, PyAny>> + Send>;
+pub type Make = Box<dyn for<'py> FnOnce(Python<'py>, &Link) -> PyResult<Bound<'py, PyAny>> + Send>;
 
 /// What a call answers.
 pub enum Value {
@@ -33,11 +32,7 @@ pub enum Value {
 impl Value {
     /// As an object of Python. What was read is a [`Data`], which has yet to be copied to its
     /// place.
-    pub fn object<'py>(
-        self,
-        py: Python<'py>,
-        connection: &Connection,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    pub fn object<'py>(self, py: Python<'py>, connection: &Link) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self {
             Self::Done => py.None().into_bound(py),
             Self::Number(number) => number.into_pyobject(py)?.into_any(),

@@ -2,9 +2,11 @@
 
 use crate::errors::Failure;
 use pyo3::prelude::*;
-use std::pin::pin;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::pin::{Pin, pin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use weft_client::blocking::{ConnectOptions, Connection};
 use weft_proto::{Error, ErrorKind, Result};
 
@@ -13,46 +15,91 @@ const SIGNALS: Duration = Duration::from_millis(100);
 
 /// Waits for a call in this thread, without the interpreter's lock. If a signal handler raises
 /// something, the call is given up, as a system call that a signal interrupts.
-pub fn wait<T: Send, F: Future<Output = Result<T>>>(
+pub fn wait<T: Send, F: Future<Output = Result<T>> + Send>(
     py: Python<'_>,
     connection: &Connection,
     call: impl FnOnce() -> F + Send,
 ) -> Result<T, Failure> {
     py.detach(|| {
-        connection.run(async {
-            let mut call = pin!(call());
-            loop {
-                match tokio::time::timeout(SIGNALS, &mut call).await {
-                    Ok(done) => return Ok(done.map_err(Failure::Weft)),
-                    Err(_) => {
-                        if let Err(raised) = Python::attach(|py| py.check_signals()) {
-                            return Ok(Err(Failure::Python(raised)));
-                        }
-                    }
-                }
+        let mut call = pin!(call());
+        loop {
+            let turn = async { Ok(tokio::time::timeout(SIGNALS, &mut call).await) };
+            if let Ok(done) = connection.run(turn)? {
+                return done.map_err(Failure::Weft);
             }
-        })
-    })?
+            if let Some(done) = check_signals_beside(connection, call.as_mut())? {
+                return done.map_err(Failure::Weft);
+            }
+        }
+    })
+}
+
+/// Lets signal handlers run, and the collector of garbage, neither of them inside of the runtime:
+/// both may call the filesystem. Meanwhile another thread goes on with the call, or else one of
+/// theirs could wait for ever for what this one holds. The answer of the call, if it is done.
+fn check_signals_beside<T: Send, F: Future<Output = Result<T>> + Send>(
+    connection: &Connection,
+    call: Pin<&mut F>,
+) -> Result<Option<Result<T>>, Failure> {
+    thread::scope(|scope| {
+        let (checked, stop) = oneshot::channel::<()>();
+        let go_on = move || {
+            connection.run(async {
+                tokio::select! {
+                    biased;
+                    done = call => Ok(Some(done)),
+                    _ = stop => Ok(None),
+                }
+            })
+        };
+        // If there can be no thread, the call stands still.
+        let beside = thread::Builder::new().name("weft-wait".into()).spawn_scoped(scope, go_on);
+        let raised = Python::attach(|py| py.check_signals());
+        drop(checked);
+        let done = beside.ok().map(thread::ScopedJoinHandle::join);
+        raised?;
+        match done {
+            Some(Ok(done)) => Ok(done?),
+            Some(Err(_)) => Err(Error::new(ErrorKind::Internal, "a call has panicked").into()),
+            None => Ok(None),
+        }
+    })
 }
 
 /// Connects, without the interpreter's lock, in a thread that is given up if a signal handler
 /// raises something: what it connects is then disconnected again.
 pub fn connect(py: Python<'_>, options: ConnectOptions) -> Result<Connection, Failure> {
-    let (answer, connected) = channel();
-    let thread = std::thread::Builder::new().name("weft-connect".into());
-    let connect = move || drop(answer.send(Connection::connect(options)));
+    apart(py, "weft-connect", move || Connection::connect(options))
+}
+
+/// Disconnects, in the same way: what a signal handler gives up is the wait.
+pub fn disconnect(py: Python<'_>, connection: &Connection) -> Result<(), Failure> {
+    let connection = connection.clone();
+    apart(py, "weft-disconnect", move || connection.disconnect())
+}
+
+/// Waits for something that is done in a thread of its own.
+fn apart<T: Send + 'static>(
+    py: Python<'_>,
+    name: &str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    let (answer, done) = channel();
     let failed = |e| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
-    thread.spawn(connect).map_err(failed)?;
-    py.detach(move || {
-        loop {
-            match connected.recv_timeout(SIGNALS) {
-                Ok(done) => return done.map_err(Failure::Weft),
-                Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
-                Err(RecvTimeoutError::Disconnected) => {
-                    let what = "the thread that connects has ended";
-                    return Err(Error::new(ErrorKind::Internal, what).into());
-                }
+    let work = move || drop(answer.send(work()));
+    thread::Builder::new().name(name.into()).spawn(work).map_err(failed)?;
+    py.detach(move || received(&done))
+}
+
+fn received<T>(done: &Receiver<Result<T>>) -> Result<T, Failure> {
+    loop {
+        match done.recv_timeout(SIGNALS) {
+            Ok(done) => return done.map_err(Failure::Weft),
+            Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
+            Err(RecvTimeoutError::Disconnected) => {
+                let what = "the thread that was to do it has ended";
+                return Err(Error::new(ErrorKind::Internal, what).into());
             }
         }
-    })
+    }
 }

@@ -3,8 +3,11 @@
 ``WEFT_MOUNT`` is where the same filesystem is mounted.
 """
 
+import contextlib
 import os
 import pathlib
+import re
+import signal
 import uuid
 
 import pytest
@@ -44,3 +47,41 @@ def scratch(connected):
     connected.mkdir(path)
     yield path
     connected.rmtree(path)
+
+
+def _listeners(ports):
+    """The processes that listen on these TCP ports."""
+    sockets = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in pathlib.Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) in ports:
+                    sockets.add(f"socket:[{fields[9]}]")
+    found = set()
+    for link in pathlib.Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) in sockets:
+                found.add(int(re.search(r"\d+", str(link)).group()))
+    return found
+
+
+@pytest.fixture
+def away(cluster):
+    """A context in which the metadata servers stand still, and nothing that asks them is answered.
+    It must be short."""
+    servers = _listeners({int(server.rpartition(":")[2]) for server in cluster.split(",")})
+    assert servers
+
+    @contextlib.contextmanager
+    def stopped():
+        try:
+            for server in servers:
+                os.kill(server, signal.SIGSTOP)
+            yield
+        finally:
+            for server in servers:
+                os.kill(server, signal.SIGCONT)
+
+    stopped.servers = servers
+    return stopped

@@ -107,3 +107,23 @@ def test_closing_ends_what_waits(cluster):
             await fs.stat("/")
 
     asyncio.run(main())
+
+
+def test_batches_ask_for_no_more_than_finds_room(cluster, fs, scratch):
+    fs.write_bytes(f"{scratch}/big", b"x" * 3_000_000)
+    fs.write_bytes(f"{scratch}/small", b"y" * 10)
+
+    async def body(afs):
+        asked, begin = [], afs._begin
+        afs._begin = lambda name, items: asked.extend(items) or begin(name, items)
+        paths = [f"{scratch}/big", f"{scratch}/small"]
+        out = [bytearray(100), bytearray(10)]
+        reads = await afs.read_batch(paths, out, errors="return")
+        assert isinstance(reads[0], OSError) and reads[1:] == [10]
+        assert [length for _, _, length in asked] == [101, 11]
+        with pytest.raises(ValueError, match="buffers"):
+            await afs.read_batch(paths, out[:1])
+        with pytest.raises(ValueError, match="longer than its buffer"):
+            await afs.read_batch([(paths[0], 0, 11)], [bytearray(10)])
+
+    run(cluster, body)

@@ -1,6 +1,9 @@
 """fsspec's own abstract suite, and what it does not ask for."""
 
 import pickle
+import shutil
+import subprocess
+import sys
 
 import fsspec
 import pytest
@@ -124,3 +127,60 @@ def test_moves_find_and_times(spec, scratch):
 def test_it_pickles(spec, scratch):
     spec.pipe_file(f"{scratch}/a", b"1")
     assert pickle.loads(pickle.dumps(spec)).cat_file(f"{scratch}/a") == b"1"
+
+
+def test_a_file_is_not_copied_to_itself(spec, scratch, mount, tmp_path):
+    spec.pipe_file(f"{scratch}/a", b"kept")
+    spec.link(f"{scratch}/a", f"{scratch}/hard")
+    spec.weft.symlink("a", f"{scratch}/soft")
+    for source in "a", "soft":
+        for target in "a", "hard", "soft":
+            with pytest.raises(shutil.SameFileError):
+                spec.cp_file(f"{scratch}/{source}", f"{scratch}/{target}")
+    with pytest.raises(shutil.SameFileError):
+        spec.put_file(f"{mount}{scratch}/a", f"{scratch}/hard")
+    with pytest.raises(shutil.SameFileError):
+        spec.get_file(f"{scratch}/soft", f"{mount}{scratch}/a")
+    assert spec.cat_file(f"{scratch}/hard") == b"kept"
+    spec.cp_file(f"{scratch}/soft", f"{scratch}/b")
+    spec.get_file(f"{scratch}/b", f"{tmp_path}/b")
+    spec.put_file(f"{tmp_path}/b", f"{scratch}/b")
+    assert spec.cat_file(f"{scratch}/b") == b"kept"
+
+
+def test_ranges_of_many_are_those_of_one(spec, scratch):
+    spec.pipe({f"{scratch}/a": b"0123456789", f"{scratch}/b": b"abcdef"})
+    paths = [f"{scratch}/{name}" for name in "ab"]
+    assert list(spec.cat(paths, start=1, end=3).values()) == [b"12", b"bc"]
+    assert list(spec.cat(paths, start=-2).values()) == [b"89", b"ef"]
+
+
+def test_wildcards_remove_what_lies_below_and_follow_no_links(spec, scratch):
+    spec.pipe({f"{scratch}/d/a/b/c": b"x", f"{scratch}/d/e": b"x", f"{scratch}/kept/f": b"x"})
+    spec.weft.symlink("../kept", f"{scratch}/d/link")
+    spec.rm(f"{scratch}/d/**", recursive=True)
+    assert spec.find(scratch) == [f"{scratch}/kept/f"]
+    spec.pipe({f"{scratch}/d/a/b/c": b"x", f"{scratch}/d/e": b"x"})
+    spec.weft.symlink("../kept", f"{scratch}/d/link")
+    spec.rm([f"{scratch}/d/a/b", f"{scratch}/d/a", f"{scratch}/d/a/b/c"], recursive=True)
+    assert spec.ls(f"{scratch}/d", detail=False) == [f"{scratch}/d/e", f"{scratch}/d/link"]
+    spec.pipe({f"{scratch}/d/a/b/c": b"x", f"{scratch}/d/a/d": b"x"})
+    spec.rm(f"{scratch}/d", recursive=True, maxdepth=2)
+    assert spec.find(f"{scratch}") == [f"{scratch}/d/a/b/c", f"{scratch}/kept/f"]
+
+
+def test_text_that_was_not_closed_is_written_at_the_end(cluster, spec, scratch):
+    text = (
+        "import fsspec, io, sys\n"
+        "cluster, scratch = sys.argv[1:]\n"
+        "fs = fsspec.filesystem('weft', cluster=cluster)\n"
+        "a = fs.open(scratch + '/a', 'w')\n"
+        "b = fsspec.open(f'weft://{cluster}{scratch}/b', 'wt').open()\n"
+        "c = io.TextIOWrapper(fs.weft.open(scratch + '/c', 'wb'))\n"
+        "for file in a, b, c: file.write('t' * 1000)\n"
+    )
+    words = [sys.executable, "-c", text, cluster, scratch]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    paths = [f"{scratch}/{name}" for name in "abc"]
+    assert spec.cat(paths) == dict.fromkeys(paths, b"t" * 1000)

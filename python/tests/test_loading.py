@@ -1,6 +1,8 @@
 """Data sets without torch: listing, streams of files and of TAR archives."""
 
 import io
+import multiprocessing
+import pickle
 import tarfile
 import time
 
@@ -194,3 +196,189 @@ def test_archives_are_shuffled_by_epoch(fs, archives):
     assert plain[:3] == ["0-0", "0-1", "0-2"]
     with pytest.raises(ValueError, match="rank"):
         tars(fs, archives, 1, 2).load(one.state())
+
+
+def test_workers_that_stay_see_other_epochs():
+    """A child has a copy, and is told by what it shares with its parent."""
+    one = stream()
+    one.load(stream().state(24))
+    whole = [list(stream_at(epoch).iterate(0, 1)) for epoch in range(3)]
+    ask, answer = multiprocessing.Pipe()
+
+    def work():
+        while answer.recv():
+            answer.send(list(one.iterate(0, 1)))
+
+    worker = multiprocessing.get_context("fork").Process(target=work)
+    worker.start()
+
+    def epoch():
+        ask.send(True)
+        return ask.recv()
+
+    try:
+        assert sorted(epoch()) == sorted(whole[0][24:])
+        # What was gone on with is over: the same epoch has all samples, as the next ones.
+        assert epoch() == whole[0]
+        assert one.state(8)["taken"] == 8
+        for number in (1, 2):
+            one.set_epoch(number)
+            assert epoch() == whole[number]
+        one.set_epoch(0)
+        assert epoch() == whole[0]
+    finally:
+        ask.send(False)
+        worker.join()
+
+
+def stream_at(epoch):
+    one = stream()
+    one.set_epoch(epoch)
+    return one
+
+
+@pytest.mark.parametrize("kind", ["files", "archives"])
+def test_what_was_skipped_once_is_not_skipped_again(fs, archives, kind):
+    def make():
+        return stream() if kind == "files" else tars(fs, archives)
+
+    def given(one, worker=0, workers=1):
+        samples = one.iterate(worker, workers)
+        return [str(sample) for sample in samples]
+
+    for workers in (1, 2):
+        whole = given(make(), workers - 1, workers)
+        first = make()
+        samples = first.iterate(workers - 1, workers)
+        for _ in range(5):
+            next(samples)
+        state = first.state()
+        samples.close()
+        again = make()
+        again.load(state, own=True)
+        assert given(again, workers - 1, workers) == whole[5:]
+        assert given(again, workers - 1, workers) == whole
+
+
+def test_a_state_that_comes_too_late_is_told(fs):
+    one = stream()
+    copy = pickle.loads(pickle.dumps(one._shared))
+    late = FileStream(one.read, one.progress, 0, one._shared)
+    assert copy.news() is None
+    late._shared = shared_copy(one._shared)
+    one.load(stream().state(8))
+    with pytest.raises(RuntimeError, match="state was loaded"):
+        next(late.iterate(0, 1))
+
+
+def shared_copy(shared):
+    """What a fork makes: other marks of what was seen, and the same memory."""
+    copy = type(shared)(shared._cells)
+    vars(copy).update({**vars(shared)})
+    return copy
+
+
+def test_a_state_of_one_worker_is_for_the_same_ranks(fs):
+    one = stream(rank=1, ranks=2)
+    samples = one.iterate(0, 2)
+    for _ in range(8):
+        next(samples)
+    state = one.state()
+    stream(rank=1, ranks=2).load(state)
+    for other in (stream(), stream(rank=0, ranks=2), stream(rank=1, ranks=3)):
+        with pytest.raises(ValueError, match="one worker"):
+            other.load(state)
+    with pytest.raises(ValueError, match="one worker"):
+        stream(rank=1, ranks=2).progress.load(state)
+
+
+def test_an_epoch_that_was_set_and_set_back_has_all_samples():
+    one = stream()
+    one.load(stream().state(24))
+    late = FileStream(one.read, stream().progress, 0, shared_copy(one._shared))
+    late.progress.load(stream().state(24))
+    one.set_epoch(1)
+    one.set_epoch(0)
+    whole = list(stream().iterate(0, 1))
+    assert list(one.iterate(0, 1)) == whole == list(late.iterate(0, 1))
+
+
+def sparse(kind):
+    """An archive with a sparse file."""
+    out = io.BytesIO()
+    form = tarfile.GNU_FORMAT if kind == "S" else tarfile.PAX_FORMAT
+    with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        info = tarfile.TarInfo("a.x")
+        info.size = 512
+        if kind == "S":
+            info.type = tarfile.GNUTYPE_SPARSE
+        else:
+            info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+        tar.addfile(info, io.BytesIO(b"x" * 512))
+    return out.getvalue()
+
+
+def negative(size):
+    """An archive with a header that says a negative size."""
+    data = bytearray(archive(["a.x"]))
+    data[512 + 124 : 512 + 136] = tarfile.itn(size, 12, tarfile.GNU_FORMAT)
+    data[512 + 148 : 512 + 156] = b" " * 8
+    total = sum(data[512:1024])
+    data[512 + 148 : 512 + 156] = b"%06o\0 " % total
+    return bytes(data)
+
+
+def extended(size):
+    """The same, of an extended header."""
+    data = bytearray(negative(size))
+    data[512 + 156] = ord("x")
+    data[512 + 148 : 512 + 156] = b" " * 8
+    data[512 + 148 : 512 + 156] = b"%06o\0 " % sum(data[512:1024])
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        sparse("S"),
+        sparse("pax"),
+        negative(-512),
+        negative(-1024),
+        extended(-512),
+        extended(-1024),
+        b"",
+        *(archive(["a.x"], tarfile.GNU_FORMAT)[:end] for end in (512, 1024, 1536, 2048, 2500)),
+    ],
+)
+def test_what_would_be_read_wrong_is_refused(fs, scratch, data):
+    fs.write_bytes(f"{scratch}/a.tar", data)
+    with pytest.raises(tarfile.ReadError):
+        list(samples(fs, f"{scratch}/a.tar"))
+
+
+def test_two_blocks_of_zeros_are_an_end(fs, scratch):
+    data = archive(["a.x"], tarfile.GNU_FORMAT)
+    # The folder, the header, 300 bytes, the end.
+    fs.write_bytes(f"{scratch}/a.tar", data[: 5 * 512])
+    assert [one.key for one in samples(fs, f"{scratch}/a.tar")] == ["a"]
+
+
+def test_names_that_are_left_out(fs, scratch):
+    names = ["__0001.jpg", "__0001.cls", "__meta__/a.x", "__x__", "d/__meta__/b.x", "._0001.jpg"]
+    fs.write_bytes(f"{scratch}/a.tar", archive([*names, "d/._0002.jpg", "plain", "__a__.x"]))
+    found = [(one.key, [file[0] for file in one.files]) for one in samples(fs, f"{scratch}/a.tar")]
+    assert found == [
+        ("__0001", ["jpg", "cls"]),
+        ("d/__meta__/b", ["x"]),
+        ("__a__", ["x"]),
+    ]
+
+
+def test_an_archive_that_is_replaced_meanwhile_is_told(fs, archives):
+    one = tars(fs, archives[:1], shuffle=False)
+    one.options["prefetch"] = 0
+    given = one.iterate(0, 1)
+    assert next(given)["a"] == b"0-0.a" * 100
+    fs.rename(archives[1], archives[0])
+    with pytest.raises(ValueError, match="changed"):
+        list(given)

@@ -138,3 +138,48 @@ def test_rights_are_those_of_who_is_named(cluster, fs, scratch):
     fs.chmod(f"{scratch}/secret", 0o640)
     with weft.connect(cluster, uid=1234, gid=1234, groups=[0]) as user:
         assert user.read_bytes(f"{scratch}/secret") == b"x"
+
+
+def test_rmtree_does_not_follow_links(fs, scratch):
+    fs.makedirs(f"{scratch}/kept/below")
+    fs.write_bytes(f"{scratch}/kept/a", b"x")
+    fs.symlink("kept", f"{scratch}/link")
+    for path in (f"{scratch}/link", f"{scratch}/link/", f"{scratch}/link".encode()):
+        with pytest.raises(NotADirectoryError):
+            fs.rmtree(path)
+    fs.makedirs(f"{scratch}/gone/b")
+    fs.symlink("../../kept", f"{scratch}/gone/b/link")
+    fs.write_bytes(os.fsencode(f"{scratch}/gone/b/") + b"\xff", b"x")
+    fs.rmtree(f"{scratch}/gone/")
+    assert sorted(fs.listdir(scratch)) == ["kept", "link"]
+    assert sorted(fs.listdir(f"{scratch}/kept")) == ["a", "below"]
+    with pytest.raises(FileNotFoundError) as raised:
+        fs.rmtree(f"{scratch}/none")
+    assert raised.value.filename == f"{scratch}/none"
+
+
+def test_rmtree_is_not_led_away_by_a_link_that_comes_meanwhile(fs, scratch):
+    fs.makedirs(f"{scratch}/kept/below")
+    fs.makedirs(f"{scratch}/gone/b")
+    fs.write_bytes(f"{scratch}/gone/b/a", b"x")
+    fs.write_bytes(f"{scratch}/kept/a", b"x")
+
+    class Raced(type(fs)):
+        """Puts a link in the place of a directory when that has been listed."""
+
+        def _empty(self, path, directory):
+            if path.endswith("/b"):
+                fs.rename(f"{scratch}/gone/b", f"{scratch}/moved")
+                fs.symlink("../kept", f"{scratch}/gone/b")
+            super()._empty(path, directory)
+
+        def scandir(self, path="/", **options):
+            if path.endswith("/b"):
+                fs.rename(f"{scratch}/gone/b", f"{scratch}/moved")
+                fs.symlink("../kept", f"{scratch}/gone/b")
+            return super().scandir(path, **options)
+
+    raced = Raced(fs.cluster, fs._settings)
+    with raced, pytest.raises(NotADirectoryError):
+        raced.rmtree(f"{scratch}/gone")
+    assert sorted(fs.listdir(f"{scratch}/kept")) == ["a", "below"]

@@ -176,3 +176,23 @@ def test_threads_share_a_connection_and_run_beside_each_other(fs, scratch):
         thread.join()
     assert sorted(done) == list(range(8))
     assert isinstance(fs, weft.Filesystem)
+
+
+def test_all_are_closed_at_exit_whatever_one_raises(cluster, fs, scratch):
+    done = program(
+        "import sys, weft\n"
+        "one, other = weft.connect(sys.argv[1]), weft.connect(sys.argv[1])\n"
+        "files = [fs.open(f'{sys.argv[2]}/{at}', 'w') for at, fs in enumerate((one, other))]\n"
+        "for file in files: file.write('x')\n"
+        "class Broken(weft.Filesystem):\n"
+        "    def close(self): raise KeyError('broken')\n"
+        "class Stopped(weft.Filesystem):\n"
+        "    def close(self): raise KeyboardInterrupt\n"
+        "kinds = [Broken, Stopped] * 5\n"
+        "more = [kind(sys.argv[1], one._settings) for kind in kinds]\n"
+        "for fs in more: fs.connection()\n",
+        cluster,
+        scratch,
+    )
+    assert done.returncode == 0 and done.stderr.count("was lost") == 10, done.stderr
+    assert [fs.read_bytes(f"{scratch}/{at}") for at in range(2)] == [b"x", b"x"]

@@ -79,3 +79,37 @@ def test_what_is_damaged_is_told(fs, scratch, content):
 def test_an_empty_one_is_good(fs, scratch):
     fs.write_bytes(f"{scratch}/a", packed({}))
     assert safetensors.load_file(fs, f"{scratch}/a", framework="np") == {}
+
+
+def test_a_file_that_is_replaced_meanwhile_is_read_whole(fs, scratch, monkeypatch):
+    path = f"{scratch}/a"
+    versions = [{"a": numpy.full(1000, n, "u1"), "b": numpy.full(500, n, "u1")} for n in (1, 2)]
+    safetensors.save_file(fs, versions[0], path)
+    header, turns = safetensors._header, iter([1, 0, 1])
+
+    def replaced(*args):
+        found = header(*args)
+        for turn in turns:
+            safetensors.save_file(fs, versions[turn], path)
+            break
+        return found
+
+    monkeypatch.setattr(safetensors, "_header", replaced)
+    found = safetensors.load_file(fs, path, framework="np")
+    assert (found["a"] == 2).all() and (found["b"] == 2).all()
+    # One that has other places for the same names.
+    other = {"a": numpy.full(7, 3, "u1"), "b": numpy.full(5, 3, "u1")}
+    turns, versions[1] = iter([1]), other
+    found = safetensors.load_file(fs, path, framework="np")
+    assert {name: one.tobytes() for name, one in found.items()} == {"a": b"\3" * 7, "b": b"\3" * 5}
+
+
+def test_what_cannot_be_loaded_is_not_saved(fs, scratch):
+    arrays = {"a": numpy.zeros(3)}
+    for metadata in ({"step": 5}, {5: "step"}):
+        with pytest.raises(TypeError, match="metadata"):
+            safetensors.save_file(fs, arrays, f"{scratch}/a", metadata=metadata)
+    for name in ("__metadata__", 5):
+        with pytest.raises(ValueError, match="name"):
+            safetensors.save_file(fs, {name: numpy.zeros(3)}, f"{scratch}/a")
+    assert fs.listdir(scratch) == []

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from weft._sampling import Deal, Permutation, Progress
+from weft._sampling import Deal, Permutation, Progress, digest
 
 SEEDS = range(60)
 
@@ -133,6 +133,22 @@ def test_what_cannot_go_on_is_refused():
         Progress(99, 10, ranks=2).load(state)
     with pytest.raises(ValueError, match="version"):
         one.load({**state, "version": 2})
+    # What was refused has changed nothing.
+    kept = Progress(100, 10, ranks=3)
+    with pytest.raises(ValueError, match="middle of a block"):
+        kept.load({**state, "epoch": 7, "seed": 3})
+    assert kept.state() == Progress(100, 10, ranks=3).state()
+
+
+def test_a_state_knows_its_samples():
+    names = [f"/a/{n}" for n in range(9)]
+    moved = [f"/b/{n}" for n in range(9)]
+    assert digest(names, "/a") == digest(moved, "/b") != digest(names)
+    state = Progress(9, 2, data=digest(names)).state()
+    Progress(9, 2, data=digest(names)).load(state)
+    for others in (moved, names[::-1], ["/a/0/a/1", *names[2:], "/a"]):
+        with pytest.raises(ValueError, match="other samples"):
+            Progress(9, 2, data=digest(others)).load(state)
 
 
 def test_uneven_ends_may_be_dropped():

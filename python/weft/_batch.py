@@ -88,6 +88,19 @@ def slots(items, out):
     return found
 
 
+def within(items, buffers):
+    """The items, with no more asked for than tells whether all of it finds room: a byte more than
+    that. Errors: ``ValueError``, for what is known not to."""
+    if len(buffers) != len(items):
+        raise ValueError(f"{len(items)} reads, but {len(buffers)} buffers for them")
+    asked = []
+    for at, ((path, offset, length), buffer) in enumerate(zip(items, buffers, strict=True)):
+        if length is not None and length > len(buffer):
+            raise ValueError(f"read {at} of the batch is longer than its buffer")
+        asked.append((path, offset, len(buffer) + 1 if length is None else length))
+    return asked
+
+
 def settled(results, errors):
     """The results, or the first error among them, raised."""
     if errors == "raise":

@@ -1,6 +1,8 @@
 """A filesystem that a program is connected to."""
 
 import contextlib
+import errno
+import gc
 import io
 import os
 import stat as modes
@@ -108,7 +110,7 @@ class Filesystem:
         with contextlib.ExitStack() as last:
             # All of it is done, and the first error raised.
             last.callback(connection.disconnect)
-            for file in list(self._written):
+            for file in _outermost_last(self._written):
                 last.callback(file.close)
 
     @property
@@ -366,13 +368,32 @@ class Filesystem:
         self.connection().rmdir(path)
 
     def rmtree(self, path: _Path) -> None:
-        """Removes a directory with all that is in it; symbolic links are not followed."""
-        for entry in self.scandir(path):
-            if entry.is_dir(follow_symlinks=False):
-                self.rmtree(entry.path)
-            else:
-                self.unlink(entry.path)
+        """Removes a directory with all that is in it. Symbolic links are not followed, not even if
+        one takes the place of a directory meanwhile; ``path`` must not be one."""
+        path = os.fspath(path)
+        slash = b"/" if isinstance(path, bytes) else "/"
+        path = path.rstrip(slash) or slash
+        found = self.lstat(path)
+        if not modes.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        self._empty(path, self.connection().at(found.st_ino))
         self.rmdir(path)
+
+    def _empty(self, path, directory):
+        """Removes what is in a directory. Its path is for errors only: whatever stands there now,
+        all goes by the inode."""
+        here = b"." if isinstance(path, bytes) else "."
+        cookie, end = 0, False
+        while not end:
+            with _below(path):
+                entries, cookie, end = directory.read_dir(here, cookie, _PAGE, False)
+            for name, ino, kind, _ in entries:
+                name = os.fsencode(name) if isinstance(path, bytes) else name
+                at = os.path.join(path, name)
+                if modes.S_ISDIR(kind):
+                    self._empty(at, directory.at(ino))
+                with _below(at):
+                    (directory.rmdir if modes.S_ISDIR(kind) else directory.unlink)(name)
 
     def rename(self, source: _Path, target: _Path, *, no_replace: bool = False) -> None:
         """Moves a name, in place of what is there, in one step; ``no_replace`` refuses that."""
@@ -408,6 +429,32 @@ class Filesystem:
     def sync_dir(self, path: _Path) -> None:
         """The names in a directory are durable, as after ``os.fsync`` of it."""
         self.connection().sync_dir(path)
+
+
+@contextlib.contextmanager
+def _below(path):
+    """Names a path in errors."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+def _outermost_last(files):
+    """Files to be closed, and what wraps them to write text, be it of others: fsspec and programs
+    wrap buffered files, whose own buffers know nothing of the text that is still in the wrapper.
+    For an ``ExitStack``, which begins with the last."""
+    files = list(files)
+    binary = {id(file) for file in files if not isinstance(file, io.TextIOBase)}
+    if not binary:
+        return files
+    wrappers = [
+        one
+        for one in gc.get_referrers(*files)
+        if isinstance(one, io.TextIOWrapper) and not one.closed and id(one.buffer) in binary
+    ]
+    return files + wrappers
 
 
 def _chained(first, rest):

@@ -45,5 +45,6 @@ def close_all():
     for fs in list(_open):
         try:
             fs.close()
-        except OSError as error:
-            print(f"weft: what was written before the exit was lost: {error}", file=sys.stderr)
+        except BaseException as error:  # also an interrupt: the others are closed all the same
+            what = str(error) or type(error).__name__
+            print(f"weft: what was written before the exit was lost: {what}", file=sys.stderr)

@@ -7,6 +7,9 @@ how many workers it has. A place in an epoch is: where the dealing began, and ho
 the rank were taken since.
 """
 
+import hashlib
+import os
+
 _MASK = (1 << 64) - 1
 _ROUNDS = 4
 
@@ -17,6 +20,15 @@ def _mix(value):
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
+
+
+def digest(paths, root=""):
+    """Tells lists of samples apart. What lies below a directory is the same when all of it moved
+    to another one."""
+    found = hashlib.sha256()
+    for path in paths:
+        found.update(os.fsencode(path)[len(os.fsencode(root)) :] + b"\0")
+    return found.hexdigest()
 
 
 class Permutation:
@@ -107,10 +119,23 @@ class Progress:
     for all ranks of another number.
     """
 
-    def __init__(self, n, block, *, seed=0, shuffle=True, rank=0, ranks=1, drop_uneven=False):
+    def __init__(
+        self,
+        n,
+        block,
+        *,
+        seed=0,
+        shuffle=True,
+        rank=0,
+        ranks=1,
+        drop_uneven=False,
+        data="",
+    ):
         if not 0 <= rank < ranks:
             raise ValueError(f"rank {rank} of {ranks}")
         self.n, self.seed, self.shuffle, self.rank = n, seed, shuffle, rank
+        #: The digest of the samples, if they are known.
+        self.data = data
         self._drop_uneven = drop_uneven
         self.epoch = 0
         #: Samples that this rank has taken since the deal began.
@@ -120,8 +145,13 @@ class Progress:
     def set_epoch(self, epoch):
         """Begins another epoch; nothing happens if it is this one."""
         if epoch != self.epoch:
-            self.epoch, self.taken = epoch, 0
-            self._deal(0)
+            self.epoch = epoch
+            self.restart()
+
+    def restart(self):
+        """Begins this epoch anew."""
+        self.taken = 0
+        self._deal(0)
 
     def _deal(self, start):
         deal = self.deal
@@ -147,6 +177,7 @@ class Progress:
         return {
             "version": 1,
             "samples": self.n,
+            "data": self.data,
             "seed": self.seed,
             "shuffle": self.shuffle,
             "epoch": self.epoch,
@@ -158,23 +189,35 @@ class Progress:
         }
 
     def load(self, state):
-        """Goes on where a state was taken. Errors: ``ValueError`` if it cannot be."""
+        """Goes on where a state was taken. Errors: ``ValueError`` if it cannot be; then nothing is
+        changed."""
+        self.check(state)
+        if state.get("given"):
+            raise ValueError("a state of one worker: nobody knows what the others have given out")
+        start, taken = state["start"], state["taken"]
+        if not self.is_like(state):
+            before = Deal(
+                self.n,
+                state["block"],
+                state["ranks"],
+                start=start,
+                drop_uneven=self._drop_uneven,
+            )
+            start, taken = before.after(state["rank"], taken), 0
+        self._deal(start)
+        self.seed, self.shuffle, self.epoch = state["seed"], state["shuffle"], state["epoch"]
+        self.taken = taken
+
+    def check(self, state):
+        """Errors: ``ValueError`` if a state is of other samples."""
         if state["version"] != 1:
             raise ValueError(f"a state of version {state['version']}, unknown here")
         if state["samples"] != self.n:
             raise ValueError(f"a state of {state['samples']} samples, and there are {self.n}")
-        self.seed, self.shuffle, self.epoch = state["seed"], state["shuffle"], state["epoch"]
-        same = (self.deal.ranks, self.deal.block) == (state["ranks"], state["block"])
-        if same and state["rank"] == self.rank:
-            self._deal(state["start"])
-            self.taken = state["taken"]
-            return
-        before = Deal(
-            self.n,
-            state["block"],
-            state["ranks"],
-            start=state["start"],
-            drop_uneven=self._drop_uneven,
-        )
-        self._deal(before.after(state["rank"], state["taken"]))
-        self.taken = 0
+        if self.data and state["data"] and state["data"] != self.data:
+            raise ValueError("a state of other samples, or of the same ones in another order")
+
+    def is_like(self, state):
+        """Whether a state is of this rank, of as many, with the same batches."""
+        own = self.rank, self.deal.ranks, self.deal.block
+        return own == (state["rank"], state["ranks"], state["block"])

@@ -13,6 +13,14 @@ _BLOCK = tarfile.BLOCKSIZE
 _WINDOW = 64 * 1024
 #: Longest extended header that is believed.
 _MAX_HEADER = 1 << 20
+#: Headers that say more of what comes next, or of all.
+_EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 
 
 @dataclass(frozen=True)
@@ -20,6 +28,8 @@ class Sample:
     """A sample in an archive: its key, and extension, offset and length of each file."""
 
     archive: str
+    #: Which archive of that name; see ``version``.
+    version: tuple
     key: str
     files: tuple
 
@@ -33,6 +43,11 @@ class Sample:
         for (extension, _, _), content in zip(self.files, contents, strict=True):
             sample[extension] = content
         return sample
+
+
+def version(stat):
+    """What differs when another archive has taken the place of one, or it was written to."""
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 class _Window:
@@ -70,8 +85,18 @@ def _extended(content):
         key, equals, value = content[space + 1 : end - 1].partition(b"=")
         if not equals or not space < end <= len(content):
             raise tarfile.ReadError("a pax header that does not end")
-        records[key.decode()] = value.decode("utf-8", "surrogateescape")
+        records[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
         at = end
+    return records
+
+
+def _believed(records, at):
+    """The records, if what they say is known here."""
+    if any(key.startswith(("GNU.sparse.", "SCHILY.realsize")) for key in records):
+        raise tarfile.ReadError(f"what begins at offset {at} is sparse, unknown here")
+    size = records.get("size", "0")
+    if not (size.isascii() and size.isdigit()):
+        raise tarfile.ReadError(f"what begins at offset {at} has {size!r} bytes")
     return records
 
 
@@ -83,18 +108,27 @@ def members(file, size):
         try:
             info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         except tarfile.EOFHeaderError:
-            return
+            # Two blocks of zeros are the end: one may be where it was cut.
+            if at + 2 * _BLOCK <= size and not any(window.read(at + _BLOCK, _BLOCK)):
+                return
+            break
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"no header of TAR at offset {at}: {error}") from None
         at += _BLOCK
-        if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE):
+        if info.size < 0 or info.type == tarfile.GNUTYPE_SPARSE:
+            what = "is sparse, unknown here" if info.size >= 0 else f"has {info.size} bytes"
+            raise tarfile.ReadError(f"what begins at offset {at} {what}")
+        if info.type in _EXTENDED:
             if info.size > _MAX_HEADER:
                 raise tarfile.ReadError(f"a header of {info.size} bytes at offset {at}")
             content = window.read(at, info.size)
             if info.type == tarfile.GNUTYPE_LONGNAME:
                 name = content.rstrip(b"\0").decode("utf-8", "surrogateescape")
-            else:
-                records = _extended(content)
+            elif info.type == tarfile.XGLTYPE:
+                if {"path", "size"} & set(_believed(_extended(content), at)):
+                    raise tarfile.ReadError(f"one name or size for all files at offset {at}")
+            elif info.type != tarfile.GNUTYPE_LONGLINK:
+                records = _believed(_extended(content), at)
                 name = records.get("path", name)
                 length = int(records["size"]) if "size" in records else length
             at += -(-info.size // _BLOCK) * _BLOCK
@@ -107,26 +141,28 @@ def members(file, size):
         has_content = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
         at += -(-bytes_ // _BLOCK) * _BLOCK if has_content or bytes_ else 0
         name = length = None
-    if at != size:
-        raise tarfile.ReadError(f"the archive ends at {size}, within a header")
+    raise tarfile.ReadError(f"the archive ends at {size}, without its end")
 
 
 def samples(fs, archive):
-    """The samples of an archive, in its order. Files in directories named ``__...__`` and those
-    without an extension are left out."""
+    """The samples of an archive, in its order. Left out are files named ``__...__``, or below a
+    directory of such a name at the top, and those with no extension or nothing before it."""
     with fs.open(archive, "rb", 0) as file:
-        key, files = None, []
-        for name, offset, length in members(file, file.stat().st_size):
+        key, files, stat = None, [], file.stat()
+        for name, offset, length in members(file, stat.st_size):
             stem, extension = _split(name)
-            if not extension or stem.startswith("__"):
+            top = name.partition("/")[0]
+            if not extension or top.startswith("__") and top.endswith("__"):
+                continue
+            if not stem.rpartition("/")[2]:
                 continue
             if stem != key or any(extension == other for other, _, _ in files):
                 if files:
-                    yield Sample(archive, key, tuple(files))
+                    yield Sample(archive, version(stat), key, tuple(files))
                 key, files = stem, []
             files.append((extension, offset, length))
         if files:
-            yield Sample(archive, key, tuple(files))
+            yield Sample(archive, version(stat), key, tuple(files))
 
 
 def shuffled(stream, size, chance):

@@ -29,8 +29,9 @@ class _Loop:
         self.connection = connection
         self._completions = connection.completions()
         self._waiting = {}
+        self._idle = []
         self._next = 0
-        loop.add_reader(self._completions.fileno(), self._done)
+        loop.add_reader(self._completions.fileno(), self.settle)
 
     def begin(self, call, *args):
         """Begins a call; what it answers comes to the future."""
@@ -40,16 +41,29 @@ class _Loop:
         self._waiting[number] = future
         return future
 
-    def _done(self):
+    def settle(self):
+        """Gives what is done to who waits for it."""
         for number, answer, error in self._completions.drain():
-            future = self._waiting.pop(number)
-            if future.done():
+            future = self._waiting.pop(number, None)
+            if future is None or future.done():
                 # Nobody waits: a file that was opened for nobody is closed as it is dropped.
                 continue
             if error is None:
                 future.set_result(answer)
             else:
                 future.set_exception(error)
+        if not self._waiting:
+            for idle in self._idle:
+                if not idle.done():
+                    idle.set_result(None)
+            self._idle.clear()
+
+    async def idle(self):
+        """Waits until all that was begun has ended, also what nobody waits for."""
+        while self._waiting:
+            idle = self.loop.create_future()
+            self._idle.append(idle)
+            await idle
 
     def abandon(self):
         """Watches no more."""
@@ -78,22 +92,23 @@ class AsyncFilesystem:
         self.fs = fs
         self._loop = None
 
-    def _begin(self, name, *args):
+    def _here(self):
+        """What is under way for the loop that runs."""
         connection, loop = self.fs.connection(), asyncio.get_running_loop()
         mine = self._loop
         if mine is None or mine.loop is not loop or mine.connection is not connection:
             if mine is not None and mine.connection.is_of_this_process():
                 mine.abandon()
             self._loop = mine = _Loop(connection, loop)
-        return mine.begin(getattr(connection, name), *args)
+        return mine
+
+    def _begin(self, name, *args):
+        here = self._here()
+        return here.begin(getattr(here.connection, name), *args)
 
     def _begin_in(self, call, *args):
         # A file may be older than the loop.
-        self.fs.connection()
-        loop = asyncio.get_running_loop()
-        if self._loop is None or self._loop.loop is not loop:
-            self._loop = _Loop(self.fs.connection(), loop)
-        return self._loop.begin(call, *args)
+        return self._here().begin(call, *args)
 
     async def _call(self, path, name, *args):
         return await _named(self._begin(name, *args), path)
@@ -134,7 +149,8 @@ class AsyncFilesystem:
         _batch.check_errors(errors)
         items = _batch.normal_items(items)
         buffers = None if out is None else _batch.slots(items, out)
-        reads = await self._begin("begin_read_batch", items)
+        asked = items if buffers is None else _batch.within(items, buffers)
+        reads = await self._begin("begin_read_batch", asked)
         results = []
         for at, (read, item) in enumerate(zip(reads, items, strict=True)):
             if isinstance(read, OSError):
@@ -193,11 +209,16 @@ class AsyncFilesystem:
 
     async def close(self) -> None:
         """Disconnects, when what is under way here has ended."""
-        mine, self._loop = self._loop, None
-        loop = asyncio.get_running_loop()
+        mine, loop = self._loop, asyncio.get_running_loop()
+        if mine is not None and mine.loop is loop:
+            await mine.idle()
+        self._loop = None
         # It waits for the cluster, and is called once: a thread is in place.
         await loop.run_in_executor(None, self.fs.close)
         if mine is not None:
+            # What began meanwhile was told that it is disconnected.
+            if mine.loop is loop:
+                mine.settle()
             mine.abandon()
 
     async def __aenter__(self):

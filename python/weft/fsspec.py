@@ -7,6 +7,7 @@ The package registers it; nothing need be imported. Without a cluster in the URL
 the environment variable ``WEFT_CLUSTER`` names it.
 """
 
+import contextlib
 import datetime
 import errno
 import os
@@ -203,18 +204,37 @@ class WeftFileSystem(AbstractFileSystem):
 
     def rm(self, path, recursive=False, maxdepth=None):
         """Removes files, and directories if ``recursive``."""
-        if maxdepth is not None:
-            return super().rm(path, recursive=recursive, maxdepth=maxdepth)
-        paths = path if isinstance(path, (list, tuple)) else [path]
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        paths, gone = path if isinstance(path, (list, tuple)) else [path], set()
         for one in paths:
-            for at in self.expand_path(one) if has_magic(one) else [self._strip_protocol(one)]:
-                is_dir = modes.S_ISDIR(self.weft.lstat(at).st_mode)
-                if is_dir and not recursive:
+            found = self.expand_path(one) if has_magic(one) else [self._strip_protocol(one)]
+            # Above before below: what lies below goes with it, and not if the way is a link.
+            for at in sorted(found):
+                if any(above in gone for above in _above(at)):
+                    continue
+                gone.add(at)
+                if not modes.S_ISDIR(self.weft.lstat(at).st_mode):
+                    self.weft.unlink(at)
+                elif not recursive:
                     raise IsADirectoryError(errno.EISDIR, "rm without recursive=True", at)
-                if is_dir:
+                elif maxdepth is None:
                     self.weft.rmtree(at)
                 else:
-                    self.weft.unlink(at)
+                    self._rm_within(at, maxdepth)
+
+    def _rm_within(self, path, depth):
+        """Removes what lies so deep in a directory, and directories that are empty then."""
+        for entry in list(self.weft.scandir(path)):
+            if not entry.is_dir(follow_symlinks=False):
+                self.weft.unlink(entry.path)
+            elif depth > 1:
+                self._rm_within(entry.path, depth - 1)
+        try:
+            self.weft.rmdir(path)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
 
     def mv(self, path1, path2, recursive=True, maxdepth=None, **kwargs):
         """Moves a file or a directory, in one step."""
@@ -308,10 +328,14 @@ class WeftFileSystem(AbstractFileSystem):
         paths = self.expand_path(path, recursive=recursive)
         if not (len(paths) > 1 or isinstance(path, list) or paths[0] != self._strip_protocol(path)):
             return self.cat_file(paths[0], **kwargs)
-        found = {}
+        found, ends = {}, (kwargs.get("start"), kwargs.get("end"))
         for begin in range(0, len(paths), _BATCH):
             some = paths[begin : begin + _BATCH]
-            reads = self.weft.read_batch(some, errors="return")
+            reads = (
+                self.weft.read_batch(some, errors="return")
+                if ends == (None, None)
+                else self.cat_ranges(some, *ends)
+            )
             for at, read in zip(some, reads, strict=True):
                 # Directories are named by recursive expansion, too.
                 if not isinstance(read, Exception):
@@ -333,9 +357,17 @@ class WeftFileSystem(AbstractFileSystem):
         if self.weft.isdir(source):
             self.weft.makedirs(target, exist_ok=True)
             return
-        self._room_for(target)
-        with self.weft.open(source, "rb", 0) as read, self.open(target, "wb") as write:
-            shutil.copyfileobj(read, write, _COPY)
+        with self.weft.open(source, "rb", 0) as read:
+            self._not_the_same(read.stat(), target, path1)
+            self._room_for(target)
+            with self.open(target, "wb") as write:
+                shutil.copyfileobj(read, write, _COPY)
+
+    def _not_the_same(self, source, target, name):
+        """Refuses to copy a file to itself, which would empty it, be it by another name."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if self.weft.stat(target).st_ino == source.st_ino:
+                raise shutil.SameFileError(f"{name!r} and {target!r} are the same file")
 
     def put_file(self, lpath, rpath, callback=None, mode="overwrite", **kwargs):
         """Copies a local file into the filesystem."""
@@ -347,8 +379,12 @@ class WeftFileSystem(AbstractFileSystem):
         if parent != self.root_marker:
             self.weft.makedirs(parent, exist_ok=True)
         mode = "xb" if mode == "create" else "wb"
-        with open(lpath, "rb") as read, self.open(target, mode) as write:
-            _copy(read, write, os.fstat(read.fileno()).st_size, callback)
+        with open(lpath, "rb") as read:
+            found = os.fstat(read.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                _not_by_a_mount(found, self.weft.stat(target), lpath, target)
+            with self.open(target, mode) as write:
+                _copy(read, write, found.st_size, callback)
 
     def get_file(self, rpath, lpath, callback=None, outfile=None, **kwargs):
         """Copies a file out of the filesystem."""
@@ -363,6 +399,8 @@ class WeftFileSystem(AbstractFileSystem):
                 _copy(read, outfile, read.stat().st_size, callback)
                 return
             os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                _not_by_a_mount(os.stat(lpath), read.stat(), lpath, source)
             with open(lpath, "wb") as write:
                 _copy(read, write, read.stat().st_size, callback)
 
@@ -374,6 +412,23 @@ class WeftFileSystem(AbstractFileSystem):
 def has_magic(path):
     """Whether a path has wildcards."""
     return any(char in path for char in "*?[")
+
+
+def _above(path):
+    """The paths of the directories above."""
+    while path != "/":
+        path = os.path.dirname(path)
+        yield path
+
+
+def _not_by_a_mount(local, found, lpath, path):
+    """Refuses to copy a file to itself by way of a mount."""
+
+    def marks(stat):
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+    if marks(local) == marks(found):
+        raise shutil.SameFileError(f"{lpath!r} is {path!r}, as a mount shows it")
 
 
 def _copy(source, target, size, callback):

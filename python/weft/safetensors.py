@@ -20,6 +20,8 @@ __all__ = ["load_file", "load_metadata", "save_file"]
 _MAX_HEADER = 100 << 20
 #: Bytes that one read asks for.
 _PIECE = 16 << 20
+#: How often a file is read that is replaced meanwhile.
+_TRIES = 10
 #: Types by name: bytes of an element, numpy's name, torch's name.
 _TYPES = {
     "BOOL": (1, "bool", "bool"),
@@ -134,8 +136,33 @@ def load_file(
     """
     if framework not in ("pt", "np"):
         raise ValueError(f"framework must be 'pt' or 'np', not {framework!r}")
-    with fs.open(path, "rb", 0) as file:
-        tensors, _, base = _header(file, path)
+    names = None if names is None else list(names)
+    for _ in range(_TRIES):
+        # While it is open, no other file gets its inode.
+        with fs.open(path, "rb", 0) as file:
+            before = file.stat()
+            found = _loaded(fs, file, path, names, framework)
+            # Its bytes were read by its name.
+            if found is not None and _is_same(fs.stat(path), before):
+                break
+    else:
+        raise _invalid(path, f"it was changed {_TRIES} times while it was read")
+    if framework == "pt" and str(device) != "cpu":
+        return {name: tensor.to(device) for name, tensor in found.items()}
+    return found
+
+
+def _is_same(stat, other):
+    def marks(of):
+        return of.st_ino, of.st_size, of.st_mtime_ns
+
+    return marks(stat) == marks(other)
+
+
+def _loaded(fs, file, path, names, framework):
+    """The tensors, read by the file's name, behind which another file may be by then; ``None`` if
+    that had not as many bytes."""
+    tensors, _, base = _header(file, path)
     found, items, places = {}, [], []
     for name in tensors if names is None else names:
         kind, shape, begin, end = tensors[name]
@@ -144,12 +171,8 @@ def load_file(
             length = min(_PIECE, end - at)
             items.append((path, base + at, length))
             places.append(memory[at - begin : at - begin + length])
-    for (_, offset, length), filled in zip(items, fs.read_batch(items, out=places), strict=True):
-        if filled != length:
-            raise _invalid(path, f"it was cut at {offset + filled} while it was read")
-    if framework == "pt" and str(device) != "cpu":
-        return {name: tensor.to(device) for name, tensor in found.items()}
-    return found
+    filled = fs.read_batch(items, out=places)
+    return found if filled == [length for _, _, length in items] else None
 
 
 def load_metadata(fs: Filesystem, path: Any) -> dict[str, str]:
@@ -186,7 +209,14 @@ def save_file(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes tensors by name. Others see the whole file, durable, or what was there before."""
+    """Writes tensors by name. Others see the whole file, durable, or what was there before.
+    ``metadata``: text by name."""
+    for key, value in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"metadata are text by name, and not {key!r}: {value!r}")
+    for name in tensors:
+        if not isinstance(name, str) or name == "__metadata__":
+            raise ValueError(f"no tensor can have the name {name!r}")
     parts, header, at = [], {"__metadata__": dict(metadata)} if metadata else {}, 0
     for name in sorted(tensors):
         kind, shape, memory = _as_bytes(tensors[name])

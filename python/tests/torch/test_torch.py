@@ -10,16 +10,13 @@ import numpy
 import pytest
 import safetensors.torch
 import torch
-import torch.distributed.checkpoint as dcp
 
 from weft import safetensors as weft_safetensors
 from weft.torch import (
     WeftBatchSampler,
     WeftDataset,
     WeftIterableDataset,
-    WeftReader,
     WeftTarDataset,
-    WeftWriter,
 )
 
 TRAIN = pathlib.Path(__file__).parent / "train.py"
@@ -113,28 +110,6 @@ def state_of(seed):
     }
 
 
-def assert_same(state, expected):
-    assert torch.equal(state["weights"], expected["weights"])
-    assert torch.equal(state["view"], expected["view"])
-    assert torch.equal(state["half"], expected["half"])
-    assert state["nested"] == expected["nested"]
-
-
-def test_checkpoints_are_those_of_torch(cluster, fs, scratch, mount):
-    dcp.save(state_of(1), storage_writer=WeftWriter(f"{scratch}/a", fs))
-    state = state_of(9)
-    dcp.load(state, checkpoint_id=f"{mount}{scratch}/a")
-    assert_same(state, state_of(1))
-    dcp.save(state_of(2), checkpoint_id=f"{mount}{scratch}/b")
-    dcp.load(state, storage_reader=WeftReader(f"weft://{cluster}{scratch}/b"))
-    assert_same(state, state_of(2))
-    # A second one takes the place of the first, and leaves nothing of it behind.
-    dcp.save(state_of(3), storage_writer=WeftWriter(f"{scratch}/a", fs, threads=4))
-    dcp.load(state, storage_reader=WeftReader(f"{scratch}/a", fs))
-    assert_same(state, state_of(3))
-    assert len(fs.listdir(f"{scratch}/a")) <= 5
-
-
 def test_safetensors_are_those_of_its_library(fs, scratch, mount):
     tensors = {name: one for name, one in state_of(1).items() if name != "nested"}
     tensors["view"] = tensors["view"].clone()
@@ -145,6 +120,55 @@ def test_safetensors_are_those_of_its_library(fs, scratch, mount):
     for name, tensor in tensors.items():
         assert torch.equal(theirs[name], tensor) and torch.equal(ours[name], tensor)
         assert ours[name].dtype == tensor.dtype
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_that_stay_see_other_epochs(fs, samples, method):
+    def dataset():
+        return WeftIterableDataset(fs, samples, 8, tensor=(torch.float32, (17,)), seed=4)
+
+    def expected(epoch):
+        whole = dataset()
+        whole.set_epoch(epoch)
+        return numbers(loader(whole, 0, None, batch_size=8))
+
+    mine = dataset()
+    mine.load_state_dict(dataset().state_dict(taken=40))
+    # What others load and set is theirs.
+    dataset().set_epoch(7)
+    stay = loader(mine, 2, method, batch_size=8, persistent_workers=True)
+    assert numbers(stay) == expected(0)[40:]
+    assert numbers(stay) == expected(0)
+    for epoch in (1, 2, 0):
+        mine.set_epoch(epoch)
+        assert numbers(stay) == expected(epoch)
+    mine.load_state_dict(dataset().state_dict(taken=16))
+    with pytest.raises(RuntimeError, match="state was loaded"):
+        numbers(stay)
+    # Others are made anew, and have it.
+    again = loader(mine, 2, method, batch_size=8)
+    assert numbers(again) == expected(0)[16:]
+    assert numbers(again) == expected(0)
+    assert len(mine) == COUNT
+
+
+def test_states_know_their_samples(fs, samples):
+    shape = (torch.float32, (17,))
+    paths = WeftDataset(fs, samples).paths
+    one = WeftIterableDataset(fs, paths, 8, tensor=shape)
+    others = [
+        WeftIterableDataset(fs, paths[::-1], 8, tensor=shape),
+        WeftBatchSampler(WeftDataset(fs, paths[::-1]), 8),
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match="other samples"):
+            other.load_state_dict(one.state_dict(taken=8))
+    WeftBatchSampler(WeftDataset(fs, paths), 8).load_state_dict(one.state_dict(taken=8))
+    WeftBatchSampler(COUNT, 8).load_state_dict(one.state_dict(taken=8))
+    sampler = WeftBatchSampler(COUNT, 8, seed=4)
+    sampler.load_state_dict(WeftBatchSampler(COUNT, 8, seed=4).state_dict(taken=16))
+    whole = list(WeftBatchSampler(COUNT, 8, seed=4))
+    assert [list(sampler), list(sampler)] == [whole[2:], whole]
 
 
 def train(*args):

@@ -5,6 +5,7 @@
 first.
 
 Samples are listed by the client and shuffled by seed and epoch: call ``set_epoch`` before each.
+Workers that stay for several (``persistent_workers``) see it; load a state before there are any.
 They are dealt to ranks and workers so that each is given out once, and read by batches, many
 requests in one, ahead of who takes them. With ``state_dict`` and ``load_state_dict`` a program goes
 on at the exact sample: see ``WeftIterableDataset``.

@@ -6,7 +6,8 @@ from torch.utils import data
 
 from .._listing import list_samples
 from .._loading import FileStream, TarStream
-from .._sampling import Progress
+from .._sampling import Progress, digest
+from .._shared import Shared
 
 
 def _ranks(rank, ranks):
@@ -25,6 +26,11 @@ def _worker():
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
+def _shared():
+    """What copies in workers share, be they forked or spawned."""
+    return Shared(torch.zeros(Shared.LENGTH, dtype=torch.int64).share_memory_())
+
+
 class _Files:
     """Reads samples that are a file each."""
 
@@ -34,6 +40,8 @@ class _Files:
         if listing and not listed:
             raise ValueError(f"{', '.join(listing)}: only for a directory that is listed")
         self.paths = list_samples(fs, source, **listing) if listed else list(source)
+        #: Tells them from others, wherever the directory lies.
+        self.digest = digest(self.paths, source if listed else "")
         self._transform = transform
         self._tensor = tensor
 
@@ -73,6 +81,11 @@ class WeftDataset(data.Dataset):
     def paths(self):
         """The files."""
         return self._files.paths
+
+    @property
+    def digest(self):
+        """Tells the files from others: what states keep."""
+        return self._files.digest
 
     def __len__(self):
         return len(self._files.paths)
@@ -115,14 +128,20 @@ class WeftBatchSampler(data.Sampler):
             rank=rank,
             ranks=ranks,
             drop_uneven=drop_uneven,
+            data=getattr(samples, "digest", ""),
         )
         self._given = 0
+        self._ended = False
 
     def __len__(self):
         return -(-self._progress.left() // self._progress.deal.block)
 
     def __iter__(self):
         progress, self._given = self._progress, 0
+        if self._ended:
+            # What was left of the epoch has been given out.
+            progress.restart()
+            self._ended = False
         deal, order, batch = progress.deal, progress.order(), []
         for place in deal.of_rank(progress.rank, progress.taken):
             batch.append(order[place])
@@ -133,12 +152,13 @@ class WeftBatchSampler(data.Sampler):
         if batch:
             self._given += len(batch)
             yield batch
+        self._ended = True
 
     def set_epoch(self, epoch):
         """Begins another epoch."""
         if epoch != self._progress.epoch:
             self._progress.set_epoch(epoch)
-            self._given = 0
+            self._given, self._ended = 0, False
 
     def state_dict(self, taken=None):
         """Where the rank is, after ``taken`` samples; by default those that were given out."""
@@ -148,7 +168,7 @@ class WeftBatchSampler(data.Sampler):
     def load_state_dict(self, state):
         """Goes on there."""
         self._progress.load(state)
-        self._given = 0
+        self._given, self._ended = 0, False
 
 
 class WeftIterableDataset(data.IterableDataset):
@@ -159,8 +179,10 @@ class WeftIterableDataset(data.IterableDataset):
 
     ``state_dict`` is where a rank is. Where the ``DataLoader`` has workers, say how many samples
     the program has had (``taken``); a ``StatefulDataLoader`` asks its workers itself. The state is
-    good for any number of workers, and, at the end of a batch, for another number of ranks.
-    Samples are as in ``WeftDataset``. ``drop_uneven``: all ranks get as many full batches.
+    good for any number of workers, and, at the end of a batch, for another number of ranks; that of
+    one worker is for as many workers and ranks. What is left of an epoch is given out once: after
+    that the epoch has all samples, and ``taken`` counts from its beginning. Samples are as in
+    ``WeftDataset``. ``drop_uneven``: all ranks get as many full batches.
     """
 
     def __init__(
@@ -189,8 +211,9 @@ class WeftIterableDataset(data.IterableDataset):
             rank=rank,
             ranks=ranks,
             drop_uneven=drop_uneven,
+            data=self._files.digest,
         )
-        self._stream = FileStream(self._files.read, progress, prefetch)
+        self._stream = FileStream(self._files.read, progress, prefetch, _shared())
 
     @property
     def paths(self):
@@ -213,7 +236,7 @@ class WeftIterableDataset(data.IterableDataset):
 
     def load_state_dict(self, state):
         """Goes on there."""
-        self._stream.load(state)
+        self._stream.load(state, own=data.get_worker_info() is not None)
 
 
 class WeftTarDataset(data.IterableDataset):
@@ -243,8 +266,9 @@ class WeftTarDataset(data.IterableDataset):
         transform=None,
         **listing,
     ):
+        root = ""
         if not isinstance(source, (list, tuple)):
-            source = list_samples(fs, source, **{"suffixes": ".tar", **listing})
+            root, source = source, list_samples(fs, source, **{"suffixes": ".tar", **listing})
         rank, ranks = _ranks(rank, ranks)
         options = {
             "batch_size": batch_size,
@@ -254,8 +278,9 @@ class WeftTarDataset(data.IterableDataset):
             "rank": rank,
             "ranks": ranks,
             "prefetch": prefetch,
+            "root": root,
         }
-        self._stream = TarStream(fs, list(source), options)
+        self._stream = TarStream(fs, list(source), options, _shared())
         self._transform = transform
 
     def __iter__(self):
@@ -272,4 +297,4 @@ class WeftTarDataset(data.IterableDataset):
 
     def load_state_dict(self, state):
         """Goes on there."""
-        self._stream.load(state)
+        self._stream.load(state, own=data.get_worker_info() is not None)

@@ -5,12 +5,14 @@
 
 Each rank writes its shards to files of its own, several at a time, and syncs them. Then the
 coordinator puts the metadata in place, by one rename: until then the directory holds the checkpoint
-that was there before, or none. What a save that was killed has left is removed by the next one.
+that was there before, or none. What a save that was killed has left is removed by the next one. Of
+two saves into one directory at a time one may fail; what the other has saved stays whole.
 
 Files are as torch's own ``FileSystemWriter`` lays them out, so that a checkpoint written here is
 read through a mount by ``FileSystemReader``, and the other way round.
 """
 
+import errno
 import io
 import os
 import pickle
@@ -26,31 +28,33 @@ from torch.futures import Future
 
 from .. import connect
 from .._atomic import replaced
+from . import _remains
+from ._remains import METADATA, SUFFIX
 
 __all__ = ["WeftReader", "WeftWriter"]
 
-_METADATA = ".metadata"
-_SUFFIX = ".distcp"
 #: Bytes that a reader holds of what it has read together, unless one shard is larger.
 _TOGETHER = 256 << 20
 
 
-def _place(path, fs):
-    """The filesystem and the path of ``weft://HOST:PORT/path``, or of a path in ``fs``."""
+def _split(path):
+    """The cluster of ``weft://HOST:PORT/path``, or none, and the path."""
     path = os.fspath(path)
-    if path.startswith("weft://"):
-        cluster, slash, path = path.removeprefix("weft://").partition("/")
-        return fs or connect(cluster), slash + path
-    if fs is None:
-        raise ValueError(f"{path}: in which filesystem? fs=, or weft://HOST:PORT/path")
-    return fs, path
+    if not path.startswith("weft://"):
+        return "", path
+    cluster, slash, path = path.removeprefix("weft://").partition("/")
+    return cluster, slash + path
+
+
+def _servers(cluster):
+    return {server.strip() for server in cluster.split(",")}
 
 
 def _metadata_name(arguments):
     """Where the metadata are: of all ranks, or of one that does not speak with others."""
     if arguments.get("use_collectives", True):
-        return _METADATA
-    return f"__{arguments['rank']}{_METADATA}"
+        return METADATA
+    return f"__{arguments['rank']}{METADATA}"
 
 
 def _done(result):
@@ -64,13 +68,27 @@ class _Storage:
 
     def __init__(self, path, fs=None):
         super().__init__()
-        self.fs, self.path = _place(path, fs)
-        self._name = _METADATA
+        self.fs, self._is_given = fs, fs is not None
+        self.path = self._place(path)
+        self._name = METADATA
+
+    def _place(self, path):
+        """The path of a URL or a path, in the filesystem that is connected then."""
+        cluster, path = _split(path)
+        if self.fs is None and not cluster:
+            raise ValueError(f"{path}: in which filesystem? fs=, or weft://HOST:PORT/path")
+        # One of its servers may be enough to name a cluster.
+        elsewhere = self.fs is None or not _servers(cluster) & _servers(self.fs.cluster)
+        if cluster and elsewhere:
+            if self._is_given:
+                raise ValueError(f"the URL is of {cluster}, and fs of {self.fs.cluster}")
+            self.fs = connect(cluster)
+        return path
 
     def reset(self, checkpoint_id=None):
         """Begins anew, in another directory if one is named."""
         if checkpoint_id is not None:
-            self.fs, self.path = _place(checkpoint_id, self.fs)
+            self.path = self._place(checkpoint_id)
 
     @property
     def checkpoint_id(self):
@@ -90,18 +108,26 @@ class WeftWriter(_Storage, StorageWriter):
     def __init__(self, path, fs=None, *, threads=2):
         super().__init__(path, fs)
         self._threads = max(threads, 1)
+        self._rank, self._cleans, self._begun = 0, False, None
 
     def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
         """Called by torch first."""
         self._name = _metadata_name(kwargs)
+        self._rank = kwargs.get("rank", 0)
+        self._cleans = is_coordinator or self._alone()
 
     def prepare_local_plan(self, plan):
         """Makes the directory."""
         self.fs.makedirs(self.path, exist_ok=True)
-        return self._named(plan, f"__0_{secrets.token_hex(4)}_") if self._alone() else plan
+        if self._cleans:
+            self._begun = _remains.now(self.fs, self.path)
+        return self._named(plan, self._prefix()) if self._alone() else plan
+
+    def _prefix(self):
+        return f"__{self._rank}_{secrets.token_hex(4)}_"
 
     def _alone(self):
-        return self._name != _METADATA
+        return self._name != METADATA
 
     @staticmethod
     def _named(plan, prefix):
@@ -109,6 +135,8 @@ class WeftWriter(_Storage, StorageWriter):
 
     def prepare_global_plan(self, plans):
         """Gives each rank names that no save had before."""
+        if self._alone():
+            return [self._named(plan, self._prefix()) for plan in plans]
         save = secrets.token_hex(4)
         return [self._named(plan, f"__{rank}_{save}_") for rank, plan in enumerate(plans)]
 
@@ -118,7 +146,7 @@ class WeftWriter(_Storage, StorageWriter):
         # The planner is asked in one thread: it may copy from a GPU.
         loaded = [[(item, self._content(item, planner)) for item in share] for share in shares]
         with ThreadPoolExecutor(self._threads, "weft-checkpoint") as threads:
-            names = [f"{plan.storage_data}{at}{_SUFFIX}" for at in range(len(shares))]
+            names = [f"{plan.storage_data}{at}{SUFFIX}" for at in range(len(shares))]
             written = list(threads.map(self._write, names, loaded))
         return _done([result for results in written for result in results])
 
@@ -156,17 +184,28 @@ class WeftWriter(_Storage, StorageWriter):
         written = [result for of_rank in results for result in of_rank]
         metadata.storage_data = {result.index: result.storage_data for result in written}
         metadata.storage_meta = self.storage_meta()
+        before = _remains.metadata(self.fs, self.path, [self._name])
         with replaced(self.fs, os.path.join(self.path, self._name)) as file:
             file.write(pickle.dumps(metadata))
+            self._check(written)
         self.fs.sync_dir(os.path.dirname(self.path.rstrip("/")) or "/")
-        if not self._alone():
-            self._remove_all_but({result.storage_data.relative_path for result in written})
+        # Without collectives each rank cleans up after itself.
+        mine = f"__{self._rank}_" if self._alone() else ""
+        _remains.clean(self.fs, self.path, self._name, before, mine, self._begun)
 
-    def _remove_all_but(self, names):
-        for entry in self.fs.scandir(self.path):
-            old = entry.name.endswith(_SUFFIX) and entry.name not in names
-            if old or (entry.name.startswith(f".{_METADATA}.") and entry.name.endswith(".tmp")):
-                self.fs.unlink(entry.path)
+    def _check(self, written):
+        """Whether all is there that the metadata will name: another save into this directory may
+        have taken it for what was left of one that was killed."""
+        ends = {}
+        for result in written:
+            where = result.storage_data
+            end = where.offset + where.length
+            ends[where.relative_path] = max(ends.get(where.relative_path, 0), end)
+        for name, end in ends.items():
+            path = os.path.join(self.path, name)
+            size = self.fs.stat(path).st_size
+            if size != end:
+                raise OSError(errno.EIO, f"it has {size} bytes, and {end} were written", path)
 
     def storage_meta(self):
         """Which checkpoint it is."""
