@@ -164,6 +164,24 @@ fn a_caller_survives_nonsense() {
     });
 }
 
+/// What it begins is dropped where it is begun, in the middle of the call.
+#[test]
+fn a_call_on_a_runtime_that_is_going_away_ends() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (handle, peer) = (runtime.handle().clone(), peer("127.0.0.1:1"));
+    drop(runtime);
+    let (told, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _gone = handle.enter();
+        let mut call = std::pin::pin!(ask(&peer, ECHO, b""));
+        let polled =
+            call.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        told.send(polled.map(|answer| answer.map_err(|e| e.kind).map(drop)))
+    });
+    let polled = ended.recv_timeout(Duration::from_secs(60)).expect("it does not wait for itself");
+    assert_eq!(polled, std::task::Poll::Ready(Err(ErrorKind::Unavailable)));
+}
+
 #[tokio::test]
 async fn a_call_dropped_in_mid_payload_is_drained() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -195,19 +195,23 @@ impl Peer {
     async fn connect(&self, deadline: Instant) -> Result<Arc<Connection>> {
         let mut last = false;
         loop {
-            let mut attempt = {
+            let (mut attempt, begun) = {
                 let mut link = self.link.lock();
                 if let Some(live) = link.connection.as_ref().filter(|c| c.is_alive()) {
                     return Ok(live.clone());
                 }
                 match &link.attempt {
-                    Some(attempt) => attempt.clone(),
+                    Some(attempt) => (attempt.clone(), None),
                     None => {
                         last = true;
-                        self.start_attempt(&mut link)
+                        let (attempt, begun) = self.start_attempt(&mut link);
+                        (attempt, Some(begun))
                     }
                 }
             };
+            // Not under the lock, which it takes when it is dropped: a runtime that is going away
+            // drops it here.
+            begun.map(tokio::spawn);
             let outcome = match timeout_at(deadline, attempt.wait_for(Option::is_some)).await {
                 Ok(Ok(outcome)) => outcome.clone().expect("waited for it"),
                 // The runtime that ran the attempt is going away.
@@ -228,7 +232,11 @@ impl Peer {
         }
     }
 
-    fn start_attempt(&self, link: &mut Link) -> watch::Receiver<Outcome> {
+    /// An attempt, and the task that makes it.
+    fn start_attempt(
+        &self,
+        link: &mut Link,
+    ) -> (watch::Receiver<Outcome>, impl Future<Output = ()> + Send + use<>) {
         let (done, attempt) = watch::channel(None);
         link.connection = None;
         link.attempt = Some(attempt.clone());
@@ -237,7 +245,7 @@ impl Peer {
             (self.address.clone(), self.network.clone(), self.link.clone());
         let (way, home) = (self.way, Arc::downgrade(&self.link));
         let running = Running { link, finished: false };
-        tokio::spawn(async move {
+        let task = async move {
             if let Some(at) = not_before {
                 sleep_until(at).await;
             }
@@ -252,8 +260,8 @@ impl Peer {
             if let Some(connection) = connection {
                 close_idle(&home, &connection).await;
             }
-        });
-        attempt
+        };
+        (attempt, task)
     }
 
     fn unavailable(&self, why: &str) -> Error {
