@@ -7,7 +7,7 @@ use crate::{args, stats};
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use weft_client::{Attr, DirPage, ReadData, StatFs};
+use weft_client::{Attr, DirPage, ReadData, StatFs, note_copied};
 use weft_proto::Result;
 
 /// Makes an object of Python of something that came through a connection.
@@ -64,6 +64,7 @@ impl Value {
 /// Copies what was read into a `bytes` object of its own.
 pub fn to_bytes<'py>(py: Python<'py>, data: &ReadData) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, data.len(), |mut room| {
+        note_copied(data.len());
         for part in data.parts() {
             let (here, rest) = room.split_at_mut(part.len());
             here.copy_from_slice(part);
