@@ -1,24 +1,11 @@
 //! Attributes, times and locks between the client's form and the kernel's.
 
 use crate::abi;
-use weft_client::{Allocate, Attr, FileKind, Lock, LockKind, SetAttr, SetTime, Via};
+use weft_client::{Allocate, Attr, Lock, LockKind, SetAttr, SetTime, Via};
 
 /// Size that `stat` recommends for I/O, in bytes: one FUSE request.
 const IO_SIZE: u32 = abi::MAX_REQUEST;
 const NS: i64 = 1_000_000_000;
-
-/// The bits of a mode that tell what an inode is.
-pub fn type_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-    }
-}
 
 /// What a mode of `fallocate(2)` asks for, and whether the size stays; `None` if that is not known
 /// here.
@@ -45,7 +32,7 @@ pub fn to_kernel(a: &Attr) -> abi::Attr {
         mtime: time(a.mtime_ns),
         ctime: time(a.ctime_ns),
         btime: (a.btime_ns != 0).then(|| time(a.btime_ns)),
-        mode: type_bits(a.kind) | a.mode & 0o7777,
+        mode: a.kind.type_bits() | a.mode & 0o7777,
         nlink: a.nlink,
         uid: a.uid,
         gid: a.gid,

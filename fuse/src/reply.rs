@@ -1,7 +1,7 @@
 //! Turns what the client answered into replies. Every error becomes its errno here.
 
 use crate::abi::{Answer, Entry, Errno, Listing, Lock, Open, Reply, StatFs as Room, open_flag};
-use crate::attr::{lock_to_kernel, to_kernel, type_bits};
+use crate::attr::{lock_to_kernel, to_kernel};
 use bytes::Bytes;
 use std::time::Duration;
 use weft_client::{Attr, DirPage, HandleId, Opened, ReadData, StatFs};
@@ -136,6 +136,6 @@ pub fn directory(result: Result<DirPage>, ino: u64, after: u64, size: u32) -> An
     // `all` stops at the first entry that does not fit; the kernel asks for it again.
     let _ = dots(ino, page.parent.0, after)
         .all(|(ino, at, name)| list.add(ino, at, libc::S_IFDIR, name))
-        && page.entries.iter().all(|e| list.add(e.ino.0, e.cookie, type_bits(e.kind), &e.name));
+        && page.entries.iter().all(|e| list.add(e.ino.0, e.cookie, e.kind.type_bits(), &e.name));
     list.finish()
 }

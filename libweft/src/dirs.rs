@@ -4,7 +4,6 @@ use crate::at::at;
 use crate::connect::weft_fs;
 use crate::error::{Answer, Failure, call_int, call_unit, failed, of_this_process};
 use crate::pointers::{object, out};
-use crate::stat::type_bits;
 use libc::{c_char, c_int, c_uchar};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -146,7 +145,7 @@ impl weft_dir {
         }
         Ok(place.ready.pop_front().map(|entry| {
             place.off = entry.cookie;
-            (entry.ino, entry.cookie, type_bits(entry.kind), entry.name.to_vec())
+            (entry.ino, entry.cookie, entry.kind.type_bits(), entry.name.to_vec())
         }))
     }
 

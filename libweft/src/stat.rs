@@ -1,7 +1,7 @@
 //! Attributes as C has them.
 
-use libc::{c_long, mode_t, stat, statvfs};
-use weft_client::{Attr, FileKind, StatFs};
+use libc::{c_long, stat, statvfs};
+use weft_client::{Attr, StatFs};
 
 /// Bytes that are best read at once.
 const IO_SIZE: i64 = 1 << 20;
@@ -16,7 +16,7 @@ pub fn fill(attr: &Attr, stat: &mut stat) {
     // SAFETY: it is numbers, which may all be 0.
     *stat = unsafe { std::mem::zeroed() };
     stat.st_ino = attr.ino.0;
-    stat.st_mode = type_bits(attr.kind) | attr.mode & 0o7777;
+    stat.st_mode = attr.kind.type_bits() | attr.mode & 0o7777;
     stat.st_nlink = attr.nlink.into();
     stat.st_uid = attr.uid;
     stat.st_gid = attr.gid;
@@ -43,19 +43,6 @@ fn device(kernel: u64) -> libc::dev_t {
 pub fn kernel_device(device: libc::dev_t) -> u64 {
     let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
-}
-
-/// What an inode is, in a mode.
-pub fn type_bits(kind: FileKind) -> mode_t {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-    }
 }
 
 /// Fills a `struct statvfs`. Inodes have no limit of their own; they take room like all else.

@@ -4,25 +4,12 @@ use crate::args;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use weft_client::{Attr, DirPage, FileKind, StatFs};
+use weft_client::{Attr, DirPage, StatFs};
 
 /// Good size of one read or write, bytes.
 const BLOCK_SIZE: u64 = 1 << 20;
 /// Unit of `os.statvfs`.
 const FRAGMENT: u64 = 4096;
-
-/// The bits of a mode that say what an inode is.
-fn type_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-    }
-}
 
 fn class<'py>(
     py: Python<'py>,
@@ -41,7 +28,7 @@ fn seconds(ns: i64) -> f64 {
 pub fn stat<'py>(py: Python<'py>, attr: &Attr) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let whole = |ns: i64| ns.div_euclid(1_000_000_000);
-    let mode = type_bits(attr.kind) | attr.mode;
+    let mode = attr.kind.type_bits() | attr.mode;
     let (atime, mtime, ctime) = (attr.atime_ns, attr.mtime_ns, attr.ctime_ns);
     let first = (mode, attr.ino.0, 0, attr.nlink, attr.uid, attr.gid, attr.size);
     let times = (whole(atime), whole(mtime), whole(ctime));
@@ -64,7 +51,7 @@ pub fn page<'py>(py: Python<'py>, page: &DirPage) -> PyResult<Bound<'py, PyAny>>
     for entry in &page.entries {
         let attr = entry.attr.as_ref().map(|attr| stat(py, attr)).transpose()?;
         let name = args::name(py, &entry.name)?;
-        entries.append((name, entry.ino.0, type_bits(entry.kind), attr))?;
+        entries.append((name, entry.ino.0, entry.kind.type_bits(), attr))?;
     }
     let cookie = page.entries.last().map_or(0, |entry| entry.cookie);
     let end = page.end || page.entries.is_empty();

@@ -7,8 +7,9 @@
 //! - A process that was made by `fork(2)` has none of these threads: there, each call is refused
 //!   (`Disconnected`) before it waits for anything, and nothing that is dropped speaks to the
 //!   cluster. The child connects anew; what the parent has open and locked stays the parent's.
-//! - What was written is durable when [`File::sync`] or [`File::close`] has returned, and after
-//!   [`Connection::disconnect`]. A process that dies before loses no more than a mount that dies.
+//! - What was written is durable when [`File::sync`] or [`Connection::disconnect`] has returned, as
+//!   on a mount; [`File::close`] waits for it with `close_sync` only. A process that dies before
+//!   loses no more than a mount that dies.
 
 mod connection;
 mod file;

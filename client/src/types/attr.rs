@@ -48,6 +48,19 @@ impl FileKind {
         }
     }
 
+    /// What `st_mode` of `stat(2)` says of it: one of `S_IFREG`, `S_IFDIR`, ...
+    pub fn type_bits(self) -> u32 {
+        match self {
+            Self::Regular => libc::S_IFREG,
+            Self::Directory => libc::S_IFDIR,
+            Self::Symlink => libc::S_IFLNK,
+            Self::Fifo => libc::S_IFIFO,
+            Self::Socket => libc::S_IFSOCK,
+            Self::CharDevice => libc::S_IFCHR,
+            Self::BlockDevice => libc::S_IFBLK,
+        }
+    }
+
     pub(crate) fn from_wire(kind: v1::FileKind) -> Result<Self> {
         Ok(match kind {
             v1::FileKind::Regular => Self::Regular,

@@ -20,7 +20,7 @@ use crate::soft::targets::Targets;
 use bytes::Bytes;
 use context::{RequestContext, without};
 use prost::Message;
-use reads::{LOOKUP_INLINE, UNASKED};
+use reads::{ASKING, LOOKUP_INLINE, UNASKED};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -33,9 +33,6 @@ use weft_proto::{Error, ErrorKind, InodeId, Kind, NodeId, Result, SessionId, op,
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reads that look at very many records, at most at a time: each keeps a thread and a snapshot.
 const MAX_LONG_READS: usize = 2;
-
-/// What asks for a long answer is no longer, in bytes.
-const ASKING: usize = 4 << 10;
 
 /// Where Raft messages go, with who sent them.
 type Inbox = mpsc::Sender<(Speaker, Vec<raft::eraftpb::Message>)>;

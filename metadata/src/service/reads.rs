@@ -16,6 +16,8 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 /// Content that comes with a lookup: enough for a small file to be read without another request.
 pub(super) const LOOKUP_INLINE: u64 = 16 << 10;
 
+/// What asks for a long answer is no longer, in bytes.
+pub(super) const ASKING: usize = 4 << 10;
 /// Names that one request may look up.
 const MAX_NAMES: usize = 256;
 
@@ -101,8 +103,12 @@ pub(super) async fn lookup_many(
     cx: &RequestContext<'_>,
     op: &v1::LookupManyOp,
 ) -> Result<v1::MetaReply> {
-    if op.items.len() > MAX_NAMES {
-        let what = format!("{} names at once; at most {MAX_NAMES}", op.items.len());
+    // No longer than what is weighed by how long its answer may be.
+    if op.items.len() > MAX_NAMES || cx.request.encoded_len() > ASKING {
+        let what = format!(
+            "{} names at once; at most {MAX_NAMES}, and {ASKING} bytes of them",
+            op.items.len()
+        );
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     cx.may_read(None).await?;
