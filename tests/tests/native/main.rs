@@ -224,7 +224,7 @@ fn a_batch_of_small_files_is_few_requests() -> Result<()> {
 fn what_is_acknowledged_while_it_disconnects_is_kept() -> Result<()> {
     const LEN: usize = 3000;
     let cluster = Cluster::start()?;
-    for round in 0..5 {
+    for round in 0..15 {
         let connection = connect(&cluster)?;
         let user = connection.as_this_process();
         let dir = format!("d{round}");
