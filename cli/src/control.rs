@@ -1,7 +1,7 @@
 //! Where the cluster is, and what its metadata servers say.
 
+use crate::network::transport;
 use weft_control::Answers;
-use weft_net::tcp;
 use weft_proto::Result;
 use weft_proto::v1::StatusReply;
 
@@ -21,15 +21,15 @@ pub struct ClusterArgs {
 
 /// The status of every server, in the order given, asked at the same time.
 pub async fn statuses(addresses: &[String]) -> Answers {
-    weft_control::statuses(&tcp(), addresses).await
+    weft_control::statuses(&transport(), addresses).await
 }
 
 /// The leader's status: among `answers`, or found by following them.
 pub async fn leader_of(answers: &Answers) -> Result<StatusReply> {
-    weft_control::leader_of(&tcp(), answers).await
+    weft_control::leader_of(&transport(), answers).await
 }
 
 /// Asks the cluster's leader.
 pub async fn leader_status(cluster: &[String]) -> Result<StatusReply> {
-    weft_control::leader_status(&tcp(), cluster).await
+    weft_control::leader_status(&transport(), cluster).await
 }

@@ -51,7 +51,7 @@ struct Row {
 }
 
 pub async fn run(args: Args) -> Result<()> {
-    let mut group = Group::new(weft_net::tcp(), args.cluster.cluster.clone());
+    let mut group = Group::new(crate::network::transport(), args.cluster.cluster.clone());
     let wanted = |event: &v1::Event| event.warning || !args.warnings;
     // Of those that are wanted, the newest.
     let newest = if args.warnings { KEPT } else { args.newest };

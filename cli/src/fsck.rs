@@ -82,7 +82,7 @@ struct Row {
 
 pub async fn run(args: Args) -> Result<ExitCode> {
     let teller = RefCell::new(Teller::new(args.cluster.cluster.clone()));
-    let mut options = Options::new(args.cluster.cluster.clone(), weft_net::tcp());
+    let mut options = Options::new(args.cluster.cluster.clone(), crate::network::transport());
     options.client_name = "fsck".into();
     // Who checks is to hear what does not answer.
     options.op_deadline = Duration::from_secs(60);
@@ -165,7 +165,7 @@ async fn have_looked_at(report: &FsckReport, cluster: &[String]) -> Result<()> {
         Finding::Misplaced { target, .. } | Finding::Leaked { target, .. } => Some(*target),
         _ => None,
     });
-    let mut group = Group::new(weft_net::tcp(), cluster.to_vec());
+    let mut group = Group::new(crate::network::transport(), cluster.to_vec());
     for target in on.collect::<BTreeSet<_>>() {
         let look = Action::Look.into();
         group.call(v1::SetTargetRequest { target: target.0, action: look, weight: 0 }).await?;

@@ -114,9 +114,9 @@ fn seats(path: &Path) -> Option<usize> {
     let path = path.canonicalize().ok()?;
     let mounts = weft_fuse::mounts().ok()?.into_iter().rev();
     let mount = mounts.filter(|m| path.starts_with(&m.mount_point));
-    let source = mount.max_by_key(|m| m.mount_point.as_os_str().len())?.source;
-    let cluster: Vec<String> =
-        source.strip_prefix(weft_fuse::SOURCE_PREFIX)?.split(',').map(str::to_owned).collect();
+    let mount = mount.max_by_key(|m| m.mount_point.as_os_str().len())?;
+    let source = mount.is_weft().then_some(mount.source)?;
+    let cluster = crate::mount::Spec::parse(&source).ok()?.cluster;
     let runtime = crate::daemon::runtime(1).ok()?;
     let reply = runtime.block_on(crate::control::leader_status(&cluster)).ok()?;
     let pools = reply.map?.pools;

@@ -7,6 +7,7 @@
 )]
 
 mod bench;
+mod ca;
 mod control;
 mod daemon;
 mod dev;
@@ -20,6 +21,7 @@ mod manual;
 mod metadata;
 mod mount;
 mod mounts;
+mod network;
 mod node;
 mod nvme;
 mod output;
@@ -27,6 +29,7 @@ mod plan;
 mod pool;
 mod process;
 mod progress;
+mod quota;
 mod size;
 mod status;
 mod storaged;
@@ -36,6 +39,8 @@ mod umount;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
+use mount::helper::Refusal;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Weft, a distributed parallel filesystem
@@ -54,6 +59,8 @@ use std::process::ExitCode;
 struct Cli {
     #[command(flatten)]
     log: logging::LogArgs,
+    #[command(flatten)]
+    network: network::NetworkArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -70,11 +77,13 @@ enum Command {
     Node(node::Args),
     Pool(pool::Args),
     Layout(layout::Args),
+    Quota(quota::Args),
     Fsck(fsck::Args),
     Bench(bench::Args),
     Nvme(nvme::Args),
     Plan(plan::Args),
     Doctor(doctor::Args),
+    Ca(ca::Args),
     Metadata(metadata::Args),
     Storaged(storaged::Args),
     #[command(hide = true)]
@@ -84,6 +93,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(args) = mount::helper::called() {
+        return for_mount(args).map_or_else(
+            |refusal| {
+                eprintln!("{refusal}");
+                refusal.code()
+            },
+            |()| ExitCode::SUCCESS,
+        );
+    }
     match run(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
@@ -93,8 +111,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// What mount(8) calls this program for.
+fn for_mount(args: Vec<OsString>) -> Result<(), Refusal> {
+    let call = mount::helper::Call::read(args)?;
+    let cli = Cli::try_parse_from(&call.words).map_err(|e| Refusal::Usage(e.to_string()))?;
+    let done = match &cli.command {
+        Command::Mount(args) if call.fake => mount::check(args),
+        _ => run(cli).map(drop),
+    };
+    done.map_err(|error| Refusal::Mount(output::describe(&error)))
+}
+
 fn run(cli: Cli) -> Result<ExitCode> {
-    let Cli { log, command } = cli;
+    let Cli { log, network, command } = cli;
+    network.set()?;
     match &command {
         Command::Mount(_) => {} // decides by itself: its background process logs, it does not
         Command::Metadata(args) if !args.serves() => log.start("error")?,
@@ -114,10 +144,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Node(args) => done(on_runtime()?.block_on(node::run(args))),
         Command::Pool(args) => on_runtime()?.block_on(pool::run(args)),
         Command::Layout(args) => done(layout::run(args)),
+        Command::Quota(args) => done(quota::run(args)),
         Command::Fsck(args) => on_runtime()?.block_on(fsck::run(args)),
         Command::Bench(args) => on_runtime()?.block_on(bench::run(args)),
         Command::Nvme(args) => done(nvme::run(args)),
         Command::Doctor(args) => doctor::run(args),
+        Command::Ca(args) => done(ca::run(args)),
         Command::Plan(args) => done(plan::run(args)),
         Command::Metadata(args) => done(metadata::run(args)),
         Command::Storaged(args) => done(storaged::run(args)),

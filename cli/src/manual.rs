@@ -7,6 +7,9 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
+/// The page that is not about a command of `weft`.
+const MOUNT_HELPER: &str = include_str!("../man/mount.weft.8");
+
 /// Write the manual pages of all commands into a folder
 #[derive(clap::Args, Debug)]
 pub struct ManArgs {
@@ -20,11 +23,12 @@ pub struct CompletionsArgs {
     shell: clap_complete::Shell,
 }
 
-/// Writes a page for `weft` and for each command, as `weft-target-add.1`.
+/// Writes a page for `weft` and for each command, as `weft-target-add.1`, and `mount.weft.8`.
 pub fn man(args: &ManArgs, command: Command) -> Result<()> {
     let folder = &args.folder;
-    let written =
-        fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
+    let written = fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(command, folder))
+        .and_then(|()| fs::write(folder.join("mount.weft.8"), MOUNT_HELPER));
     written.with_context(|| format!("cannot write manual pages to {}", folder.display()))
 }
 

@@ -5,6 +5,7 @@
 use crate::output::describe;
 use crate::process::Process;
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -20,6 +21,9 @@ pub struct MountRecord {
     /// mount over.
     #[serde(default)]
     pub settings: Vec<String>,
+    /// The process that mounts it anew when this one has died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervisor: Option<Process>,
     /// What the process said at its end, if not all that was written could be made durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
@@ -33,13 +37,21 @@ impl MountRecord {
         settings: Vec<String>,
     ) -> Result<Self> {
         let process = Process::this().context("cannot find this process in /proc")?;
-        Ok(Self { path, cluster, process, settings, failed: None })
+        Ok(Self { path, cluster, process, settings, supervisor: None, failed: None })
     }
 
     /// The socket at which the process hands the mount over. Only this user may use its folder.
     pub fn socket(&self) -> Result<PathBuf> {
         let (pid, started) = (self.process.pid, self.process.started());
         Ok(folder()?.join("mounts").join(format!("{pid}-{started}.sock")))
+    }
+
+    /// Nobody mounts it anew any more; if its process lives, that is told to end.
+    pub fn end_supervision(&self) {
+        let told = self.supervisor.as_ref().map(|supervisor| supervisor.signal(Signal::SIGTERM));
+        if let Some(Err(error)) = told {
+            eprintln!("weft: {} may be mounted anew: {error}", self.path.display());
+        }
     }
 
     /// The last word of the process: the record goes, unless something is to be told to who

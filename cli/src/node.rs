@@ -1,6 +1,7 @@
 //! `weft node`: storage nodes, each with all its targets at once.
 
 use crate::control::{ClusterArgs, leader_status};
+use crate::network::transport;
 use crate::output::{OutputArgs, Table, say};
 use crate::size::Size;
 use crate::target::{Action, TargetRow, decide, known, rows, said};
@@ -8,7 +9,6 @@ use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use weft_control::Group;
-use weft_net::tcp;
 use weft_proto::v1::TargetState;
 
 /// Show, drain and give up storage nodes, each with all its drives
@@ -133,7 +133,7 @@ async fn decide_all(args: NodeArgs, action: Action) -> Result<()> {
         "the cluster has no targets of a storage daemon named {:?}: weft node list shows them",
         args.name
     );
-    let mut group = Group::new(tcp(), args.cluster.cluster);
+    let mut group = Group::new(transport(), args.cluster.cluster);
     let mut refused = Vec::new();
     for target in of_it {
         let id = target.id;

@@ -1,12 +1,12 @@
 //! `weft pool`: pools, their redundancy and placement groups.
 
 use crate::control::{ClusterArgs, leader_status};
+use crate::network::transport;
 use crate::output::{OutputArgs, Table};
 use anyhow::Result;
 use serde::Serialize;
 use std::process::ExitCode;
 use weft_control::Group;
-use weft_net::tcp;
 use weft_proto::Profile;
 use weft_proto::v1::{CheckDomainsRequest, DomainStat, StatusReply};
 
@@ -83,7 +83,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
 }
 
 async fn domains(cluster: ClusterArgs, output: OutputArgs) -> Result<ExitCode> {
-    let mut group = Group::new(tcp(), cluster.cluster);
+    let mut group = Group::new(transport(), cluster.cluster);
     let reply = group.call(CheckDomainsRequest {}).await?;
     let row = |domain: DomainStat| DomainRow {
         name: match (domain.target, domain.targets.first()) {

@@ -143,6 +143,16 @@ impl Interrupt {
         Ok(())
     }
 
+    /// Waits until a process has ended (true), or a signal has come.
+    pub fn outlasts(&self, process: &Process) -> Result<bool> {
+        while let Some(handle) = process.handle() {
+            if self.wait(Some(handle.as_fd()), Duration::MAX)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Reads until the end; `None` if a signal comes first.
     pub fn read_to_end(&self, from: &mut (impl Read + AsFd)) -> Result<Option<Vec<u8>>> {
         let mut all = Vec::new();
@@ -249,6 +259,17 @@ fn boot_id() -> String {
     id.trim().to_owned()
 }
 
+/// This program: what is installed in its place by now, if it was replaced, or else itself.
+fn program() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
+    let name = own.to_str().and_then(|name| name.strip_suffix(" (deleted)"));
+    Ok(match name.map(PathBuf::from) {
+        _ if own.exists() => own,
+        Some(replaced) if replaced.exists() => replaced,
+        _ => PathBuf::from("/proc/self/exe"),
+    })
+}
+
 /// Starts this very binary with `args`, in a session of its own so that it outlives the caller's
 /// terminal; standard error goes to the end of `log`, standard output where `stdout` says.
 pub fn spawn_detached<S: AsRef<std::ffi::OsStr>>(
@@ -256,9 +277,16 @@ pub fn spawn_detached<S: AsRef<std::ffi::OsStr>>(
     log: &Path,
     stdout: Stdio,
 ) -> Result<Child> {
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let program = program()?;
     let mut command = Command::new(&program);
-    command.args(args).current_dir("/").stdin(Stdio::null()).stdout(stdout).stderr(open_log(log)?);
+    // Under its own name, whatever it was called by.
+    command
+        .arg0("weft")
+        .args(args)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(open_log(log)?);
     // SAFETY: both are async-signal-safe and touch nothing of the parent.
     unsafe {
         command.pre_exec(|| {

@@ -1,13 +1,14 @@
 //! `weft storaged`: one storage daemon with its targets.
 
-use crate::daemon;
 use crate::output::describe;
+use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use weft_proto::Role;
 use weft_storaged::{Config, Target};
 
 /// Longest wait at the end for what blocks.
@@ -105,7 +106,9 @@ async fn serve(mut config: Config, file: Option<PathBuf>) -> Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     loop {
         let (stop, stopped) = watch::channel(false);
-        let mut serving = pin!(weft_storaged::run(config.clone(), weft_net::tcp(), stopped));
+        let (files, insecure) = (config.tls.as_ref(), config.insecure);
+        let transport = network::serving(files, insecure, Role::Storage, &config.name)?;
+        let mut serving = pin!(weft_storaged::run(config.clone(), transport, stopped));
         let next = loop {
             tokio::select! {
                 result = &mut serving => return Ok(result?),

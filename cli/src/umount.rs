@@ -42,6 +42,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let record = mounts::find(&path)?;
     let died = record.as_ref().is_some_and(|r| !r.process.alive());
+    if let Some(record) = record.as_ref().filter(|_| died) {
+        record.end_supervision();
+    }
     let progress = Progress::new(format!("unmounting {}", path.display()));
     weft_fuse::unmount(&path, args.lazy).or_else(|e| match e.kind() {
         ErrorKind::ResourceBusy => {
@@ -105,6 +108,7 @@ pub fn held_by(path: &Path) -> String {
 /// what was written is not durable; the mount is gone all the same.
 pub fn stop(record: &MountRecord, limit: Duration) -> Result<()> {
     let MountRecord { path, process, .. } = record;
+    record.end_supervision();
     let stopped = process.stop(limit)?;
     // It may have handed the mount over just before.
     if let Some(next) = mounts::find(path)?.filter(|r| r.process != *process && r.process.alive()) {

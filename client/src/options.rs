@@ -17,6 +17,11 @@ pub(crate) const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub struct Options {
     /// `host:port` of metadata servers; one that answers is enough to find the others.
     pub metadata: Vec<String>,
+    /// The directory that is the root, below that of the filesystem or of the client's certificate:
+    /// a path with slashes; empty for that itself. It has to be there.
+    pub subdir: Vec<u8>,
+    /// Nothing is changed, whatever the client's certificate allows.
+    pub read_only: bool,
     /// What people see in the list of sessions.
     pub client_name: String,
     /// How servers are reached.
@@ -63,6 +68,8 @@ impl Options {
     pub fn new(metadata: Vec<String>, transport: Arc<dyn Transport>) -> Self {
         Self {
             metadata,
+            subdir: Vec::new(),
+            read_only: false,
             client_name: String::from("client"),
             transport,
             cache_bytes: 256 << 20,

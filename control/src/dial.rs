@@ -1,13 +1,14 @@
 //! A connection to one metadata server.
 
 use hyper_util::rt::TokioIo;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint, Uri};
-use weft_net::{Address, Transport};
+use weft_net::{Address, BoxStream, Transport};
 use weft_proto::v1::control_client::ControlClient;
-use weft_proto::{Error, ErrorKind, Result, map};
+use weft_proto::{Error, ErrorKind, Result, Role, map};
 
 /// Longest wait for a connection, and for one answer. A server waits itself for an election to end.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -52,12 +53,33 @@ async fn connect(
     let transport = transport.clone();
     let connector = tower::service_fn(move |_: Uri| {
         let (transport, to) = (transport.clone(), to.clone());
-        async move { transport.stream(&to).await.map(TokioIo::new) }
+        async move { proved(transport.stream(&to).await?).map(TokioIo::new) }
     });
     match timeout(ANSWER_TIMEOUT, endpoint.connect_with_connector(connector)).await {
         Ok(Ok(channel)) => Ok(ControlClient::new(channel).max_decoding_message_size(LONGEST)),
-        Ok(Err(e)) => Err(fail(with_causes(&e))),
+        Ok(Err(e)) => Err(fail(with_hint(with_causes(&e)))),
         Err(_) => Err(fail(format!("no connection within {ANSWER_TIMEOUT:?}"))),
+    }
+}
+
+/// What a server that wants certificates looks like to who shows none.
+fn with_hint(text: String) -> String {
+    match text.contains("http2 error") {
+        true => format!(
+            "{text}; if the cluster has certificates, give --tls-ca, --tls-cert and --tls-key"
+        ),
+        false => text,
+    }
+}
+
+/// Where who serves has to prove who it is, a metadata server.
+fn proved(stream: BoxStream) -> io::Result<BoxStream> {
+    match stream.subject() {
+        Some(subject) if subject.role != Role::Metadata => {
+            let what = format!("its certificate is that of {subject}, and no metadata server's");
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+        }
+        _ => Ok(stream),
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::abi::{Errno, Header, Op, Reply, Request};
 use crate::dcache::Dcache;
 use crate::handler::{Handler, Outcome};
+use crate::root::Root;
 use crate::set_ids::{self, Caller};
 use crate::{attr, reply, unwanted};
 use bytes::Bytes;
@@ -26,6 +27,7 @@ const COPY_32: u64 = 0xffff_f000;
 pub struct Adapter {
     fs: Filesystem,
     dcache: Dcache,
+    root: Root,
     /// Shared with whoever closes what nobody wanted.
     closing: Arc<()>,
 }
@@ -33,12 +35,22 @@ pub struct Adapter {
 impl Adapter {
     /// One that gives the kernel no time to live.
     pub fn new(fs: Filesystem) -> Self {
-        Self::giving(fs, Dcache::default())
+        let dcache = Dcache::new(Root::new(fs.root()));
+        Self::giving(fs, dcache)
     }
 
     /// `dcache`: what the kernel is given of the mount.
     pub(crate) fn giving(fs: Filesystem, dcache: Dcache) -> Self {
-        Self { fs, dcache, closing: Arc::default() }
+        let root = Root::new(fs.root());
+        Self { fs, dcache, root, closing: Arc::default() }
+    }
+
+    /// What the client knows an inode by, and whoever asks.
+    fn ours(&self, header: &Header) -> Header {
+        let mut ours = *header;
+        ours.node = self.root.swap(header.node);
+        (ours.uid, ours.gid) = (self.fs.squashed(header.uid), self.fs.squashed(header.gid));
+        ours
     }
 }
 
@@ -61,11 +73,12 @@ fn permissions(mode: u32) -> u32 {
 
 impl Handler for Adapter {
     fn handle(&self, request: &Request<'_>) -> Outcome {
-        let (fs, dcache, thread) = (self.fs.clone(), self.dcache.clone(), request.header.pid);
-        dcache.heard(&request.header);
-        let node = request.header.node;
+        let header = self.ours(&request.header);
+        let (fs, dcache, thread) = (self.fs.clone(), self.dcache.clone(), header.pid);
+        dcache.heard(&header);
+        let node = header.node;
         let ino = InodeId(node);
-        let by = |umask| Creator { uid: request.header.uid, gid: request.header.gid, umask };
+        let by = |umask| Creator { uid: header.uid, gid: header.gid, umask };
         match request.op {
             Op::Lookup { name } => {
                 let name = own(name);
@@ -81,7 +94,7 @@ impl Handler for Adapter {
                 Outcome::working(async move { reply::statx(dcache.attr(&fs, ino, thread).await) })
             }
             Op::SetAttr(change) => {
-                let caller = Caller::of(&request.header);
+                let caller = Caller::of(&header);
                 Outcome::working(async move {
                     let changed = set_ids::set_attr(&fs, ino, change, caller).await;
                     reply::attr(changed.map(reply::asked_again))
@@ -120,7 +133,8 @@ impl Handler for Adapter {
                 Outcome::working(async move { reply::empty(fs.rm_dir(ino, &name).await) })
             }
             Op::Rename { name, new_parent, new_name, flags } => {
-                let (name, new_name, to) = (own(name), own(new_name), InodeId(new_parent));
+                let to = InodeId(self.root.swap(new_parent));
+                let (name, new_name) = (own(name), own(new_name));
                 Outcome::working(async move {
                     let moving = dcache.moves();
                     let moved = fs.rename(ino, &name, to, &new_name, flags).await;
@@ -132,7 +146,7 @@ impl Handler for Adapter {
                 })
             }
             Op::Link { node, name } => {
-                let (name, node) = (own(name), InodeId(node));
+                let (name, node) = (own(name), InodeId(self.root.swap(node)));
                 Outcome::working(async move {
                     let made = fs.link(node, ino, &name).await;
                     dcache.made(&fs, ino, name, made)
@@ -180,7 +194,7 @@ impl Handler for Adapter {
                 if !drop_first && let Some(written) = fs.write_now(fh, offset, data, via) {
                     return Outcome::Done(reply::written(written));
                 }
-                let (data, caller) = (own(data), Caller::of(&request.header));
+                let (data, caller) = (own(data), Caller::of(&header));
                 Outcome::working(async move {
                     if drop_first && let Err(error) = set_ids::drop(&fs, ino, caller).await {
                         return reply::written(Err(error));
@@ -254,7 +268,7 @@ impl Handler for Adapter {
                 let page = fs.read_open_dir(HandleId(fh), after, DIR_PAGE).await;
                 reply::directory(page, node, after, size)
             }),
-            Op::StatFs => Outcome::working(async move { reply::statfs(fs.stat_fs().await) }),
+            Op::StatFs => Outcome::working(async move { reply::statfs(fs.stat_fs_at(ino).await) }),
             Op::SetXattr { name, .. } if REFUSED.contains(&name) => refuse(libc::EOPNOTSUPP),
             Op::SetXattr { name, value, flags, clear_setgid } => {
                 let (name, value) = (own(name), own(value));
@@ -285,11 +299,16 @@ impl Handler for Adapter {
     }
 
     fn unwanted(&self, header: &Header, reply: &Reply) {
-        unwanted::undo(&self.fs, &self.dcache, &self.closing, header, reply);
+        let header = self.ours(header);
+        unwanted::undo(&self.fs, &self.dcache, &self.closing, &header, reply);
+    }
+
+    fn root(&self) -> Root {
+        self.root
     }
 
     fn forgotten(&self, ino: u64, answers: u64) {
-        self.dcache.forgotten(ino, answers);
+        self.dcache.forgotten(self.root.swap(ino), answers);
     }
 
     fn rests(&self) -> bool {

@@ -1,6 +1,7 @@
 //! What answers requests, whichever channel they came by.
 
 use crate::abi::{Answer, Header, Reply, Request};
+use crate::root::Root;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -46,6 +47,11 @@ pub trait Handler: Send + Sync + 'static {
     /// will never close what was opened, and has not done to its caches what it does when such a
     /// request succeeds.
     fn unwanted(&self, header: &Header, reply: &Reply);
+
+    /// Which inode is the root, in the numbers that notices are to be given in.
+    fn root(&self) -> Root {
+        Root::default()
+    }
 
     /// The kernel has dropped an inode that it was told of in so many answers.
     fn forgotten(&self, _ino: u64, _answers: u64) {}

@@ -30,6 +30,7 @@ mod mount_table;
 mod notifier;
 mod proc;
 mod reply;
+mod root;
 mod session;
 mod set_ids;
 mod take_over;
@@ -44,4 +45,5 @@ pub use mount::{IoUring, Mounted, Options, check_mount_point, mount, mount_handl
 pub use mount_error::MountError;
 pub use mount_table::{MountEntry, SOURCE_PREFIX, mount_at, mounts, resolve_mount_point, unmount};
 pub use notifier::Notifier;
+pub use root::Root;
 pub use take_over::{Inherited, Prepared};

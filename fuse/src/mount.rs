@@ -11,6 +11,7 @@ use crate::handler::Handler;
 use crate::mount_error::MountError;
 use crate::mount_table::{Connection, SOURCE_PREFIX, mount_at, resolve_mount_point, unmount};
 use crate::notifier::{Notifier, page_size};
+use crate::root::Root;
 use crate::session::Session;
 use std::fmt;
 use std::fs;
@@ -37,8 +38,8 @@ pub enum IoUring {
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Addresses of the cluster, for what `mount` and `df` show as the device.
-    pub cluster: String,
+    /// What `mount` and `df` show as the device.
+    pub source: String,
     /// Threads that take requests from the kernel, unless they come over io_uring.
     pub threads: usize,
     pub io_uring: IoUring,
@@ -58,7 +59,7 @@ impl Default for Options {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
-            cluster: String::new(),
+            source: String::from(SOURCE_PREFIX),
             threads: cores.clamp(2, 4),
             io_uring: IoUring::Auto,
             locks: false,
@@ -159,7 +160,7 @@ pub fn check_mount_point(path: &Path, allow_nonempty: bool) -> Result<PathBuf, M
 /// called inside a runtime, from a thread that may block; requests run on that runtime.
 pub fn mount(fs: Filesystem, path: &Path, options: &Options) -> Result<Mounted, MountError> {
     let options = Options { locks: true, ..options.clone() };
-    let dcache = Dcache::default();
+    let dcache = Dcache::new(Root::new(fs.root()));
     let handler = Arc::new(Adapter::giving(fs.clone(), dcache.clone()));
     let mounted = Mounted { dcache, ..mount_handler(handler, path, &options)? };
     fs.set_content_cache(Arc::new(mounted.notifier.clone()));
@@ -176,8 +177,7 @@ pub fn mount_handler(
 ) -> Result<Mounted, MountError> {
     let path = check_mount_point(path, options.allow_nonempty)?;
     let rings = prepare_rings(options.io_uring)?;
-    let source = format!("{SOURCE_PREFIX}{}", options.cluster);
-    let device = Device::new(attach(&path, &source, options.allow_other, options.flags)?);
+    let device = Device::new(attach(&path, &options.source, options.allow_other, options.flags)?);
     let mounted = serve(handler, &device, rings, &path, options);
     match &mounted {
         Ok(_) => raise_read_ahead(&path, options.read_ahead_kib),
@@ -203,10 +203,11 @@ fn serve(
         return Err(MountError::NoIoUring(io::Error::other("the kernel does not offer it")));
     }
     let rings = rings.filter(|_| over_io_uring);
+    let root = handler.root();
     let session = Session::new(handler, Handle::current(), Connection::at(path));
     let threads = Threads::start(&session, device, options.threads, rings, Gate::default())
         .map_err(failed)?;
-    let notifier = Notifier::new(device.clone(), Handle::current());
+    let notifier = Notifier::new(device.clone(), Handle::current(), root);
     let channel = if over_io_uring { "io_uring" } else { "/dev/fuse" };
     tracing::info!("FUSE 7.{} over {channel}, flags {:#x}", agreed.minor, agreed.flags);
     let (path, device) = (path.to_owned(), device.clone());

@@ -6,9 +6,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What the source of each of our mounts starts with in the kernel's table. Its type is no sign:
-/// `fuse` when root mounts, `fuse.weft` through fusermount3.
+/// What the source of our mounts starts with in the kernel's table, but for those that mount(8)
+/// made: their source is what that was given.
 pub const SOURCE_PREFIX: &str = "weft:";
+
+/// The type of our mounts there.
+const FS_TYPE: &str = "fuse.weft";
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,7 +28,8 @@ pub struct MountEntry {
 impl MountEntry {
     /// Is this a mount of Weft, alive or dead?
     pub fn is_weft(&self) -> bool {
-        self.source.starts_with(SOURCE_PREFIX) && self.fs_type.starts_with("fuse")
+        // Some kernels show no more of the type than that it is FUSE.
+        self.fs_type == FS_TYPE || self.fs_type == "fuse" && self.source.starts_with(SOURCE_PREFIX)
     }
 }
 

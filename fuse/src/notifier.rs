@@ -3,6 +3,7 @@
 use crate::abi::Notice;
 use crate::channel::Device;
 use crate::lanes::Lanes;
+use crate::root::Root;
 use bytes::Bytes;
 use std::io;
 use std::ops::Range;
@@ -31,12 +32,13 @@ const SENT_INTERVAL: Duration = Duration::from_millis(10);
 pub struct Notifier {
     device: Arc<Device>,
     lanes: Arc<Lanes>,
+    root: Root,
 }
 
 impl Notifier {
     /// Its effect ends with the connection.
-    pub(crate) fn new(device: Arc<Device>, runtime: Handle) -> Self {
-        Self { device, lanes: Lanes::new(runtime) }
+    pub(crate) fn new(device: Arc<Device>, runtime: Handle, root: Root) -> Self {
+        Self { device, lanes: Lanes::new(runtime), root }
     }
 
     /// Attributes of an inode; and, unless `offset` is negative, its cached content from there,
@@ -47,7 +49,7 @@ impl Notifier {
         offset: i64,
         len: i64,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        self.send(Notice::Inode { ino, offset, len })
+        self.send(Notice::Inode { ino: self.root.swap(ino), offset, len })
     }
 
     /// A name in a directory, also one that is known not to be there.
@@ -56,7 +58,7 @@ impl Notifier {
         parent: u64,
         name: &[u8],
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        self.send(Notice::Entry { parent, name: name.to_vec() })
+        self.send(Notice::Entry { parent: self.root.swap(parent), name: name.to_vec() })
     }
 
     /// Ends the time to live of names in a directory, one after the other. What they lead to, and
@@ -66,7 +68,7 @@ impl Notifier {
         parent: u64,
         names: Vec<Bytes>,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let device = self.device.clone();
+        let (device, parent) = (self.device.clone(), self.root.swap(parent));
         let expired = self.run(move || {
             for name in names {
                 // What the kernel does not take is a mount that is no more.
@@ -84,6 +86,7 @@ impl Notifier {
         child: u64,
         name: &[u8],
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
+        let (parent, child) = (self.root.swap(parent), self.root.swap(child));
         self.send(Notice::Delete { parent, child, name: name.to_vec() })
     }
 

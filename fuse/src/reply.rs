@@ -118,8 +118,9 @@ pub fn statfs(result: Result<StatFs>) -> Answer {
     let in_blocks = |bytes: u64| bytes / u64::from(BLOCK);
     let (blocks, free) = (in_blocks(s.capacity_bytes), in_blocks(s.free_bytes));
     let available = in_blocks(s.available_bytes);
-    // Inodes have no limit of their own; they take room like everything else.
-    let (files, files_free) = (s.inodes + available, available);
+    // Inodes have no limit but that of a quota; they take room like everything else.
+    let files_free = s.free_inodes.unwrap_or(available);
+    let files = s.inodes.saturating_add(files_free);
     let (block_size, name_max) = (BLOCK, NAME_MAX);
     Ok(Reply::StatFs(Room { blocks, free, available, files, files_free, block_size, name_max }))
 }

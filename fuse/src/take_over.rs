@@ -9,6 +9,7 @@ use crate::mount::Mounted;
 use crate::mount_error::MountError;
 use crate::mount_table::Connection;
 use crate::notifier::Notifier;
+use crate::root::Root;
 use crate::session::Session;
 use std::fmt;
 use std::io;
@@ -17,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use weft_client::{ContentCache, Filesystem, NameCache};
-use weft_proto::v1;
+use weft_proto::{InodeId, v1};
 
 /// A mount that another process has served until now.
 pub struct Inherited {
@@ -33,12 +34,13 @@ impl fmt::Debug for Inherited {
 }
 
 impl Inherited {
-    /// The connection to the kernel, and what that may use of names and attributes; `None` from a
-    /// process that gave it none. Must be called inside a runtime.
-    pub fn new(device: OwnedFd, known: Option<v1::KernelCache>) -> Self {
+    /// The connection to the kernel, the root that it has, and what it may use of names and
+    /// attributes; `None` from a process that gave it none. Must be called inside a runtime.
+    pub fn new(device: OwnedFd, root: InodeId, known: Option<v1::KernelCache>) -> Self {
+        let root = Root::new(root);
         let device = Device::new(device);
-        let notifier = Notifier::new(device.clone(), Handle::current());
-        let dcache = Dcache::default();
+        let notifier = Notifier::new(device.clone(), Handle::current(), root);
+        let dcache = Dcache::new(root);
         dcache.adopt(known);
         Self { device, notifier, dcache }
     }

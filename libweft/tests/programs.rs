@@ -126,6 +126,8 @@ fn installed(setup: &Setup) -> Result<()> {
     for path in [
         "share/man/man3/weft_pread.3",
         "share/man/man1/weft.1",
+        "share/man/man8/mount.weft.8",
+        "sbin/mount.weft",
         "share/bash-completion/completions/weft",
         "share/doc/weft/config/storaged.toml",
     ] {

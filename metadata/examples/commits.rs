@@ -118,6 +118,7 @@ async fn run(leader: &str, client: u64, end: Instant, create: bool) -> Result<u6
     let open = v1::OpenSessionOp {
         client: "bench".into(),
         nonce: [[7; 8], client.to_be_bytes()].concat().into(),
+        ..Default::default()
     };
     let request = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
     let Some(Reply::OpenSession(opened)) = ask(&peers, leader, &request).await?.result else {

@@ -96,7 +96,11 @@ fn setup(profile: Option<v1::ProfileInfo>) -> Vec<Body> {
         vec![v1::PgInfo { id: 1, targets: vec![1, 2, 3], retired: false, ..Default::default() }];
     let groups = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch: 4, ..Default::default() };
     setup.push(Body::SetPgs(groups));
-    let open = v1::OpenSessionOp { client: "speed".into(), nonce: vec![1; 16].into() };
+    let open = v1::OpenSessionOp {
+        client: "speed".into(),
+        nonce: vec![1; 16].into(),
+        ..Default::default()
+    };
     let op = Some(Op::OpenSession(open));
     setup.push(Body::Client(v1::MetaRequest { op, ..Default::default() }));
     setup

@@ -87,6 +87,12 @@ pub struct Config {
     /// Most connections at once, of clients (a mount has up to four), daemons and other servers.
     #[serde(default = "default_max_connections")]
     pub max_connections: u64,
+    /// Certificates of this daemon; without, those that its command line or its environment names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<weft_net::TlsFiles>,
+    /// Serve other machines without certificates: only where the network keeps strangers out.
+    #[serde(default)]
+    pub insecure: bool,
 }
 
 fn default_profile() -> String {
@@ -165,6 +171,8 @@ impl Config {
             sample_interval_ms: default_sample_interval_ms(),
             full_percent: default_full_percent(),
             max_connections: default_max_connections(),
+            tls: None,
+            insecure: false,
             compact_after_ms: default_compact_after_ms(),
             reserve_percent: default_reserve_percent(),
             reserve_bytes: default_reserve_bytes(),

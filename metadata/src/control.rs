@@ -2,6 +2,7 @@
 //!
 //! Errors cross as [`weft_control::to_status`] says.
 
+use crate::callers;
 use crate::duties::repair;
 use crate::events;
 use crate::node::{Effect, Known, Node};
@@ -101,7 +102,49 @@ impl ControlService {
         Ok(v1::RegisterTargetReply { id, cluster: self.node.map().cluster.clone() })
     }
 
-    async fn beat(&self, request: v1::HeartbeatRequest) -> Result<v1::HeartbeatReply> {
+    /// A daemon tells of its own targets. Error: `NotPermitted`.
+    fn only_own(&self, beat: &v1::HeartbeatRequest) -> Result<()> {
+        let told = beat.targets.iter().map(|stat| stat.target).chain(beat.failed.iter().copied());
+        let told: BTreeSet<u32> = told.chain(beat.damaged.iter().map(|d| d.target)).collect();
+        let map = self.node.map();
+        let anothers = |t: &&v1::TargetInfo| told.contains(&t.id) && t.daemon != beat.daemon;
+        match map.targets.iter().find(anothers) {
+            None => Ok(()),
+            Some(t) => {
+                let what =
+                    format!("target {} is that of {}, not of {}", t.id, t.daemon, beat.daemon);
+                tracing::warn!("refused: {what}");
+                Err(Error::new(ErrorKind::NotPermitted, what))
+            }
+        }
+    }
+
+    /// A target that another daemon serves stays there. Error: `NotPermitted`.
+    fn not_anothers(&self, target: Option<&v1::TargetInfo>) -> Result<()> {
+        let Some(target) = target else { return Ok(()) };
+        let map = self.node.map();
+        let served = |t: &&v1::TargetInfo| {
+            let up = t.state() == v1::TargetState::Up;
+            t.uuid == target.uuid && t.daemon != target.daemon && up
+        };
+        match map.targets.iter().find(served) {
+            None => Ok(()),
+            Some(t) => {
+                let what = format!(
+                    "target {} is served by {}: it can move to {} when that has stopped",
+                    t.id, t.daemon, target.daemon
+                );
+                tracing::warn!("refused: {what}");
+                Err(Error::new(ErrorKind::NotPermitted, what))
+            }
+        }
+    }
+
+    async fn beat(
+        &self,
+        request: v1::HeartbeatRequest,
+        proved: bool,
+    ) -> Result<v1::HeartbeatReply> {
         self.check_cluster(&request.cluster)?;
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
         let map = self.node.map();
@@ -120,7 +163,10 @@ impl ControlService {
         let members = self.node.membership();
         let metadata = members.members.iter().map(|m| m.address.clone()).collect();
         let full_percent = self.node.config.full_percent as u32;
-        Ok(v1::HeartbeatReply { epoch: self.node.epoch().0, metadata, full_percent })
+        // Of no use where nobody proves who he is, and then anybody might hear it.
+        let ticket_key = proved.then(|| self.node.ticket_key.to_wire());
+        let epoch = self.node.epoch().0;
+        Ok(v1::HeartbeatReply { epoch, metadata, full_percent, ticket_key })
     }
 
     /// Which of these chunks have no business at the target, at one moment after the question.
@@ -266,6 +312,7 @@ impl ControlService {
                 .map(|s| v1::SessionStat {
                     session: s.id.0,
                     client: s.client,
+                    owner: s.owner,
                     idle_ms: s.idle.as_millis() as u64,
                     opens: s.opens as u64,
                     open_files: s.open_files,
@@ -308,9 +355,13 @@ type MapStream = Pin<Box<dyn Stream<Item = Result<v1::ClusterMap, Status>> + Sen
 impl Control for ControlService {
     async fn status(
         &self,
-        _: Request<v1::StatusRequest>,
+        request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusReply>, Status> {
-        Ok(Response::new(self.status_now()))
+        let mut status = self.status_now();
+        if callers::is_confined(&request) {
+            status.sessions.clear();
+        }
+        Ok(Response::new(status))
     }
 
     type WatchMapStream = MapStream;
@@ -337,6 +388,11 @@ impl Control for ControlService {
         &self,
         request: Request<v1::RegisterTargetRequest>,
     ) -> Result<Response<v1::RegisterTargetReply>, Status> {
+        let daemon = request.get_ref().target.as_ref().map_or("", |target| &target.daemon);
+        callers::speaks_for(&request, daemon).map_err(to_status)?;
+        if callers::is_proved(&request) {
+            self.not_anothers(request.get_ref().target.as_ref()).map_err(to_status)?;
+        }
         self.register(request.into_inner()).await.map(Response::new).map_err(to_status)
     }
 
@@ -344,7 +400,12 @@ impl Control for ControlService {
         &self,
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
-        self.beat(request.into_inner()).await.map(Response::new).map_err(to_status)
+        callers::speaks_for(&request, &request.get_ref().daemon).map_err(to_status)?;
+        let proved = callers::is_proved(&request);
+        if proved {
+            self.only_own(request.get_ref()).map_err(to_status)?;
+        }
+        self.beat(request.into_inner(), proved).await.map(Response::new).map_err(to_status)
     }
 
     async fn check_chunks(
@@ -411,10 +472,18 @@ async fn serve_connection(
     stream: weft_net::BoxStream,
     service: v1::control_server::ControlServer<ControlService>,
 ) {
+    let subject = stream.subject().cloned();
     let service =
-        hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             use tonic::codegen::Service as _;
-            service.clone().call(request.map(tonic::body::Body::new))
+            let refusal = callers::admit(subject.as_ref(), &mut request);
+            let answer = service.clone().call(request.map(tonic::body::Body::new));
+            async move {
+                match refusal {
+                    Some(refusal) => Ok(to_status(refusal).into_http()),
+                    None => answer.await,
+                }
+            }
         });
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

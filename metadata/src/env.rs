@@ -48,6 +48,16 @@ impl Env {
         StdRng::seed_from_u64(self.seed ^ purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
+    /// What nobody outside can guess.
+    pub fn secret(&self) -> [u8; 32] {
+        let mut secret = [0; 32];
+        match self.threads {
+            true => rand::rng().fill_bytes(&mut secret),
+            false => self.rng(0x7177).fill_bytes(&mut secret),
+        }
+        secret
+    }
+
     /// Runs blocking work without holding up the runtime.
     pub async fn blocking<T: Send + 'static>(
         &self,

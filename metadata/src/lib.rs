@@ -18,6 +18,7 @@
 //!
 //! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
 
+mod callers;
 mod check;
 mod compaction;
 pub mod config;

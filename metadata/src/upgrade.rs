@@ -110,7 +110,11 @@ mod tests {
             members: vec![],
             shard: 0,
         };
-        let open = v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() };
+        let open = v1::OpenSessionOp {
+            client: "c".into(),
+            nonce: vec![1; 16].into(),
+            ..Default::default()
+        };
         let create = v1::CreateOp { parent: 1, name: "f".into(), ..Default::default() };
         let bodies = [
             Body::InitCluster(init),

@@ -269,6 +269,7 @@ fn link(wire: &Arc<Mutex<Wire>>, side: usize) -> Link {
         pump: Box::new(Post(end())),
         heard: moved(1 - side),
         sent: moved(side),
+        subject: None,
     }
 }
 

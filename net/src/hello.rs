@@ -1,7 +1,11 @@
 //! The first exchange on a connection: who speaks, which versions, which cluster.
 
+use crate::tls::{Confinement, Subject};
 use crate::way::Way;
-use weft_proto::{Error, ErrorKind, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, Result, Uuid, v1};
+use std::sync::Arc;
+use weft_proto::{
+    Error, ErrorKind, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, Result, Role, Uuid, v1,
+};
 
 /// How this process presents itself.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +46,21 @@ pub struct PeerInfo {
     pub cluster: Option<Uuid>,
     /// What both sides can do.
     pub features: Features,
+    /// Who it is, if that was proved.
+    pub subject: Option<Arc<Subject>>,
+}
+
+impl PeerInfo {
+    /// Whether it plays this part, as far as anybody here has to prove what he is.
+    pub fn may_be(&self, role: Role) -> bool {
+        self.subject.as_ref().is_none_or(|subject| subject.role == role)
+    }
+
+    /// What it is confined to.
+    pub fn confinement(&self) -> &Confinement {
+        static NONE: Confinement = Confinement::NONE;
+        self.subject.as_ref().map_or(&NONE, |subject| &subject.confinement)
+    }
 }
 
 /// Longest name that is kept of a peer's hello, in characters: it goes to logs.
@@ -94,7 +113,7 @@ impl Identity {
             )),
             _ => {
                 let features = Features::of(hello.features);
-                Ok(PeerInfo { name, address: address.into(), cluster, features })
+                Ok(PeerInfo { name, address: address.into(), cluster, features, subject: None })
             }
         }
     }

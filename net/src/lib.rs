@@ -8,9 +8,11 @@
 //!   every call in flight at once when the peer dies.
 //! - [`serve`] and [`Service`]: the answering side. Reads no more than its window allows; a panic
 //!   of a handler answers `Internal` to that one request.
-//! - [`Transport`]: what frames and payloads cross. [`tcp()`] is one, and with feature `sim` there
-//!   are [`sim`], the same on a simulated network, and [`Fabric`], which moves payloads as RDMA
-//!   does.
+//! - [`Transport`]: what frames and payloads cross. [`tls()`] and [`tcp()`] are some, and with
+//!   feature `sim` there are [`sim`], the same on a simulated network, and [`Fabric`], which moves
+//!   payloads as RDMA does.
+//! - [`Credentials`]: what is trusted and shown, [`Subject`]: who is at the other end. Who it is
+//!   decides which operations are served (`weft_proto::op`).
 //! - [`Buffer`] and [`AlignedBuf`]: memory for payloads, which a transport can register.
 //!
 //! Invariants: nothing here knows what a request means, but for `HELLO` and `PING`; bytes from the
@@ -28,6 +30,7 @@ mod frame;
 mod hello;
 mod server;
 mod stream;
+mod tls;
 mod transport;
 mod way;
 
@@ -42,8 +45,9 @@ pub use hello::{Features, Identity, PeerInfo};
 pub use server::{Incoming, Outgoing, ServerOptions, Service, serve};
 #[cfg(feature = "sim")]
 pub use stream::sim;
-pub use stream::tcp::tcp;
+pub use stream::tcp::{from_env, tcp, tcp_on_loopback, tls};
 pub use stream::{BoxStream, ReadHalf, Stream, WriteHalf};
+pub use tls::{Confinement, Credentials, Subject, TlsFiles};
 pub use transport::{
     Fetch, Link, Listener, Opening, Progress, Pump, Receiver, Sender, Speaks, Transport, User,
 };

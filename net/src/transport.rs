@@ -14,6 +14,7 @@ use crate::aligned::AlignedBuf;
 use crate::buffer::Buffer;
 use crate::frame::{Broken, Frame, Header};
 use crate::stream::BoxStream;
+use crate::tls::Subject;
 use bytes::Bytes;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -21,13 +22,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// A host that answers at all answers a connect within this.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A kind of network.
 #[async_trait::async_trait]
 pub trait Transport: Send + Sync + 'static {
     /// Connects to a server of frames. The caller bounds the time.
     async fn connect(&self, address: &Address) -> io::Result<Link>;
+    /// How long a server that can be reached takes to be connected, at most.
+    fn connect_timeout(&self) -> Duration {
+        CONNECT_TIMEOUT
+    }
     /// A stream to the gRPC of a server. Error: `Unsupported`, this network has none.
     async fn stream(&self, address: &Address) -> io::Result<BoxStream>;
     /// Listens; port 0 picks a free one.
@@ -73,6 +82,8 @@ pub struct Link {
     pub heard: Progress,
     /// Counts how often something of what was to be sent has left.
     pub sent: Progress,
+    /// Who is on the other end, if that was proved.
+    pub subject: Option<Arc<Subject>>,
 }
 
 /// Counts movements; standing still is silence.

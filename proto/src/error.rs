@@ -61,7 +61,8 @@ kinds! {
     TooLarge = 27 => 27,
     /// There is no room for it.
     NoSpace = 28 => 28,
-    // 30 was for filesystems that may only be read.
+    /// The client may only read.
+    ReadOnly = 30 => 30,
     /// The inode has as many names as it may have.
     TooManyLinks = 31 => 31,
     /// A number or a length is beyond its bounds.
@@ -112,6 +113,9 @@ kinds! {
     /// A new segment lies in a placement group that is no more: nobody would find it. Write the
     /// data again, to another.
     Misplaced = 1011 => 5,
+    /// What is asked of a storage daemon needs a ticket of the metadata group that this one is not,
+    /// or not any more, or not yet known to the daemon. Ask the group anew.
+    NoTicket = 1013 => 13,
     /// The connection was closed, or belongs to the process that this one was forked from. Never
     /// crosses the wire.
     Disconnected = 1012 => 107,

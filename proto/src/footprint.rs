@@ -5,10 +5,10 @@
 //! An operation without its line here does not compile.
 
 use crate::InodeId;
-use crate::v1::Lock;
 use crate::v1::batch_op::{Step, step::Op as Do};
 use crate::v1::make_files_op::File;
 use crate::v1::meta_request::Op;
+use crate::v1::{Lock, QuotaKey, quota_key};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
@@ -113,6 +113,8 @@ operations! {
     ListSegments(_) = Read {}
     Check(_) = Read {}
     GetUsage(op) = Read { reads: one(op.ino), below: true }
+    GetQuota(op) = Read { reads: some(op.ino) }
+    ListQuotas(_) = Read {}
 
     Open(op) = Soft { reads: one(op.ino) }
     Close(_) = Soft {}
@@ -163,10 +165,20 @@ operations! {
         changes: step_changes(&op.steps)
     }
     SetLock(op) = Change { reads: locked(&op.lock) }
+    SetQuota(op) = Change { changes: tree(&op.key) }
 }
 
 fn one(ino: u64) -> Vec<InodeId> {
     vec![InodeId(ino)]
+}
+
+fn some(ino: u64) -> Vec<InodeId> {
+    Some(InodeId(ino)).filter(|ino| ino.0 != 0).into_iter().collect()
+}
+
+fn tree(key: &Option<QuotaKey>) -> Vec<InodeId> {
+    let tree = key.filter(|key| key.kind() == quota_key::Kind::Tree);
+    tree.into_iter().map(|key| InodeId(key.id)).collect()
 }
 
 fn name(dir: u64, name: &Bytes) -> Vec<(InodeId, Bytes)> {

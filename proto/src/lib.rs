@@ -15,6 +15,7 @@ pub mod map;
 pub mod mode;
 pub mod op;
 pub mod rename;
+mod role;
 
 /// Generated messages and gRPC stubs.
 #[allow(missing_docs, clippy::all)]
@@ -27,6 +28,7 @@ pub use footprint::{Footprint, Kind, Makes};
 pub use ids::*;
 pub use layout::{Geometry, Layout, Profile, exact_size};
 pub use op::Call;
+pub use role::{Role, Roles};
 
 /// Version of the framed protocol that this build speaks.
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -1,7 +1,9 @@
-//! The operations of the framed protocol: code, request and answer of each, here and nowhere else.
+//! The operations of the framed protocol: code, request and answer of each, who serves it and who
+//! may ask for it, here and nowhere else.
 //!
 //! Invariant: a code is wire format and never used for anything else again.
 
+use crate::role::{Role, Roles};
 use crate::v1;
 use prost::Message;
 
@@ -18,9 +20,16 @@ pub const HELLO: u16 = 1;
 /// Empty; answers empty. Proves that the peer lives.
 pub const PING: u16 = 2;
 
+macro_rules! roles {
+    ([$($role:ident),*]) => { Roles::of(&[$(Role::$role),*]) };
+}
+
 macro_rules! operations {
-    ($($name:ident = $code:literal: $request:ident => $answer:ident $(, $payload:literal)?;)*) => {
-        $(
+    ($($server:ident {$(
+        $name:ident = $code:literal by $asked:tt: $request:ident => $answer:ident
+        $(, $payload:literal)?;
+    )*})*) => {
+        $($(
             #[doc = concat!("[`v1::", stringify!($request), "`] → \
                 [`v1::", stringify!($answer), "`]" $(, $payload)?)]
             pub const $name: u16 = $code;
@@ -29,27 +38,45 @@ macro_rules! operations {
                 const OP: u16 = $name;
                 type Answer = v1::$answer;
             }
-        )*
+        )*)*
+
+        /// Who serves an operation; `None` if it is not known.
+        pub const fn served_by(op: u16) -> Option<Role> {
+            match op {
+                $($($name => Some(Role::$server),)*)*
+                _ => None,
+            }
+        }
+
+        /// Who may ask for an operation, where it is known who asks. `None` if it is not known.
+        pub const fn asked_by(op: u16) -> Option<Roles> {
+            match op {
+                $($($name => Some(roles!($asked)),)*)*
+                _ => None,
+            }
+        }
     };
 }
 
 operations! {
-    // Between metadata servers and their clients.
-    META = 16: MetaRequest => MetaReply;
-    RAFT = 17: RaftBatch => RaftAck;
-    SNAPSHOT_PIECE = 18: SnapshotPieceRequest => SnapshotPiece, " and payload";
-    JOIN = 19: JoinRequest => JoinReply;
-
-    // Of storage daemons.
-    PUT = 32: PutRequest => PutReply, "; the request has a payload";
-    GET = 33: GetRequest => GetReply, " and payload";
-    DELETE = 34: DeleteRequest => DeleteReply;
-    LIST = 35: ListRequest => ListReply;
-    TARGET_STAT = 36: TargetStatRequest => TargetStat;
-    REPORT_CORRUPT = 37: ReportCorruptRequest => ReportCorruptReply;
-    VERIFY = 38: VerifyRequest => VerifyReply;
-    FENCE = 39: FenceRequest => FenceReply;
-    REBUILD = 40: RebuildRequest => RebuildReply;
-    DISOWN = 41: DisownRequest => DisownReply;
-    COMPACT = 42: CompactRequest => CompactReply;
+    Metadata {
+        META = 16 by [Client, Admin]: MetaRequest => MetaReply;
+        RAFT = 17 by [Metadata]: RaftBatch => RaftAck;
+        SNAPSHOT_PIECE = 18 by [Metadata]: SnapshotPieceRequest => SnapshotPiece, " and payload";
+        JOIN = 19 by [Metadata]: JoinRequest => JoinReply;
+    }
+    Storage {
+        PUT = 32 by [Client, Admin, Storage]: PutRequest => PutReply, "; the request has a payload";
+        GET = 33 by [Client, Admin, Storage]: GetRequest => GetReply, " and payload";
+        DELETE = 34 by [Client, Admin, Storage, Metadata]: DeleteRequest => DeleteReply;
+        LIST = 35 by [Client, Admin, Storage, Metadata]: ListRequest => ListReply;
+        TARGET_STAT = 36 by [Client, Admin, Storage, Metadata]: TargetStatRequest => TargetStat;
+        REPORT_CORRUPT = 37 by [Client, Admin, Storage, Metadata]:
+            ReportCorruptRequest => ReportCorruptReply;
+        VERIFY = 38 by [Admin, Storage, Metadata]: VerifyRequest => VerifyReply;
+        FENCE = 39 by [Metadata]: FenceRequest => FenceReply;
+        REBUILD = 40 by [Metadata]: RebuildRequest => RebuildReply;
+        DISOWN = 41 by [Metadata]: DisownRequest => DisownReply;
+        COMPACT = 42 by [Metadata]: CompactRequest => CompactReply;
+    }
 }

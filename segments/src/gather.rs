@@ -28,6 +28,8 @@ pub(super) struct Lost {
     pub may_come_back: bool,
     /// A target answered that it has no such chunk.
     pub any_missing: bool,
+    /// A target wants to be shown a ticket that is not at hand.
+    pub wants_ticket: bool,
 }
 
 /// Bytes of one chunk from `off` on, in pieces of which none crosses a stripe unit.
@@ -387,6 +389,10 @@ impl<'a> Gather<'a> {
         Buffer::join(pieces.into_iter().map(|(_, piece)| piece))
     }
 
+    fn has(&self, kind: ErrorKind) -> bool {
+        self.errors.iter().any(|(_, error)| error.kind == kind)
+    }
+
     fn lost(&self, defect: Option<Error>) -> Lost {
         let profile = self.segment.geometry.profile;
         let mut gone: Vec<u8> =
@@ -398,7 +404,8 @@ impl<'a> Gather<'a> {
         Lost {
             why: why.join("; "),
             may_come_back: defect.is_none() && gone.len() <= usize::from(profile.m()),
-            any_missing: self.errors.iter().any(|(_, e)| e.kind == ErrorKind::NotFound),
+            any_missing: self.has(ErrorKind::NotFound),
+            wants_ticket: self.has(ErrorKind::NoTicket),
         }
     }
 }

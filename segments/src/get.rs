@@ -19,7 +19,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Segments {
     /// Bytes `[off, off+len)` of a segment, every one checked. `len` must lie in the segment.
-    /// Errors: `NotFound` if chunks are gone, so that the segment was probably deleted, else `Io`.
+    /// Errors: `NotFound` if chunks are gone, so that the segment was probably deleted; `NoTicket`
+    /// if the metadata group is to be asked anew where the segment is; else `Io`.
     /// Targets that are away are waited for, but not where others have lost their chunks already,
     /// unless it `is_there`: the caller has looked, and it was not deleted.
     pub async fn get(
@@ -58,7 +59,12 @@ impl Segments {
             };
             let next = Instant::now() + RETRY_INTERVAL;
             let is_deleted = lost.any_missing && !is_there;
-            if is_deleted || !lost.may_come_back || next >= deadline || self.writer.has_ended() {
+            if is_deleted
+                || lost.wants_ticket
+                || !lost.may_come_back
+                || next >= deadline
+                || self.writer.has_ended()
+            {
                 return Err(self.give_up(segment, lost));
             }
             debug!(segment = %segment.id, why = lost.why, "too few shards answer; trying on");
@@ -71,7 +77,11 @@ impl Segments {
     }
 
     fn give_up(&self, segment: &Segment, lost: Lost) -> Error {
-        let kind = if lost.any_missing { ErrorKind::NotFound } else { ErrorKind::Io };
+        let kind = match lost {
+            Lost { any_missing: true, .. } => ErrorKind::NotFound,
+            Lost { wants_ticket: true, .. } => ErrorKind::NoTicket,
+            _ => ErrorKind::Io,
+        };
         let profile = segment.geometry.profile;
         let message = format!(
             "segment {} ({profile}) cannot be read: fewer than {} shards are good: {}",

@@ -7,6 +7,7 @@
 
 use crate::segment::Writer;
 use crate::target::TargetClient;
+use crate::tickets::TicketBook;
 use crate::watch::MapWatch;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,6 +39,7 @@ pub(crate) struct Leftovers {
     writer: Arc<dyn Writer>,
     /// How long a target may take for one request.
     timeout: Duration,
+    tickets: Arc<TicketBook>,
     queue: Mutex<Queue>,
 }
 
@@ -55,8 +57,9 @@ impl Leftovers {
         map: Arc<MapWatch>,
         writer: Arc<dyn Writer>,
         timeout: Duration,
+        tickets: Arc<TicketBook>,
     ) -> Arc<Self> {
-        Arc::new(Self { peers, map, writer, timeout, queue: Mutex::default() })
+        Arc::new(Self { peers, map, writer, timeout, tickets, queue: Mutex::default() })
     }
 
     /// Deletes chunks behind the caller's back.
@@ -91,6 +94,7 @@ impl Leftovers {
         // What is not in the map is gone for good, with all that it holds.
         let Some(target) = map.target(target) else { return Ok(()) };
         let client = TargetClient::new(&self.peers, target.id, &target.address);
+        let client = client.showing(&self.tickets);
         client.delete(chunks, Instant::now() + self.timeout).await
     }
 

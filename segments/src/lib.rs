@@ -4,7 +4,8 @@
 //!
 //! Top first: [`Segments`] with `put` and `get` (which asks as many shards as it needs by `gather`,
 //! and rebuilds); `place` chooses targets by the [`Map`] and what is known of their `health`;
-//! `leftovers` are chunks to be deleted; [`TargetClient`] asks one target.
+//! `leftovers` are chunks to be deleted; [`TargetClient`] asks one target, and shows it
+//! `tickets`.
 //!
 //! What holds here:
 //! - A segment is answered only when every shard was acknowledged durable, m parity shards always
@@ -27,6 +28,7 @@ mod rng;
 mod segment;
 mod segments;
 mod target;
+mod tickets;
 mod watch;
 
 pub use map::{Map, Pg, Target};
@@ -35,4 +37,5 @@ pub use rng::Rng;
 pub use segment::{Segment, Writer};
 pub use segments::{Counters, Segments, Timeouts};
 pub use target::{ListPage, TargetClient};
+pub use tickets::{Allowed, TicketBook, TicketKey};
 pub use watch::MapWatch;

@@ -8,6 +8,7 @@ use crate::outage::Outage;
 use crate::rng::Rng;
 use crate::segment::{Segment, Writer};
 use crate::target::TargetClient;
+use crate::tickets::TicketBook;
 use crate::watch::MapWatch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,6 +50,7 @@ pub struct Segments {
     pub(crate) rng: Arc<Rng>,
     pub(crate) writer: Arc<dyn Writer>,
     pub(crate) leftovers: Arc<Leftovers>,
+    tickets: Arc<TicketBook>,
     /// Data waits for targets that take it.
     pub(crate) outage: Outage,
     /// Reads wait for shards.
@@ -66,7 +68,14 @@ impl Segments {
         rng: Arc<Rng>,
         writer: Arc<dyn Writer>,
     ) -> Arc<Self> {
-        let leftovers = Leftovers::new(peers.clone(), map.clone(), writer.clone(), timeouts.target);
+        let tickets: Arc<TicketBook> = Arc::default();
+        let leftovers = Leftovers::new(
+            peers.clone(),
+            map.clone(),
+            writer.clone(),
+            timeouts.target,
+            tickets.clone(),
+        );
         Arc::new(Self {
             peers,
             map,
@@ -74,6 +83,7 @@ impl Segments {
             rng,
             writer,
             leftovers,
+            tickets,
             outage: Outage::default(),
             missing: Outage::default(),
             timeouts,
@@ -91,10 +101,15 @@ impl Segments {
         &self.counters
     }
 
+    /// What targets are shown.
+    pub fn tickets(&self) -> &Arc<TicketBook> {
+        &self.tickets
+    }
+
     /// The way to one target.
     pub fn target(&self, target: &Target) -> TargetClient {
         let client = TargetClient::new(&self.peers, target.id, &target.address);
-        client.in_background(self.timeouts.background)
+        client.in_background(self.timeouts.background).showing(&self.tickets)
     }
 
     /// Deletes chunks that nothing refers to, as soon as that can be (I7). Where their placement
@@ -149,7 +164,10 @@ impl Segments {
             Err(e)
                 if matches!(
                     e.kind,
-                    ErrorKind::NotFound | ErrorKind::NoSpace | ErrorKind::SessionExpired
+                    ErrorKind::NotFound
+                        | ErrorKind::NoSpace
+                        | ErrorKind::SessionExpired
+                        | ErrorKind::NoTicket
                 ) => {}
             Err(_) => self.health.failed(target),
         }

@@ -3,6 +3,7 @@
 //! Invariant: bytes that a read answers match their checksums (I3).
 
 use crate::segment::Segment;
+use crate::tickets::TicketBook;
 use bytes::Bytes;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -10,7 +11,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weft_net::{Body, Buffer, Peer, Peers};
 use weft_proto::layout::BLOCK;
-use weft_proto::{Call, ChunkId, Error, ErrorKind, MapEpoch, Result, SessionId, TargetId, v1};
+use weft_proto::{
+    Call, ChunkId, Error, ErrorKind, MapEpoch, Result, SegmentId, SessionId, TargetId, v1,
+};
 
 /// Chunks in one request to delete.
 const MAX_DELETE: usize = 2048;
@@ -25,6 +28,8 @@ pub struct TargetClient {
     peer: Arc<Peer>,
     /// Reads are not those of somebody who waits.
     background: bool,
+    /// What it is shown, where it has to be.
+    tickets: Option<Arc<TicketBook>>,
 }
 
 /// A part of the list of chunks.
@@ -39,12 +44,21 @@ pub struct ListPage {
 impl TargetClient {
     /// The target at the storage daemon at `address`. Nothing is connected yet.
     pub fn new(peers: &Peers, id: TargetId, address: &str) -> Self {
-        Self { id, peer: peers.peer(address), background: false }
+        Self { id, peer: peers.peer(address), background: false, tickets: None }
     }
 
     /// The same, for reads that nobody waits for.
     pub(crate) fn in_background(self, background: bool) -> Self {
         Self { background, ..self }
+    }
+
+    /// The same, shown these tickets.
+    pub(crate) fn showing(self, tickets: &Arc<TicketBook>) -> Self {
+        Self { tickets: Some(tickets.clone()), ..self }
+    }
+
+    fn ticket(&self, segment: SegmentId) -> Bytes {
+        self.tickets.as_ref().map(|tickets| tickets.of(segment)).unwrap_or_default()
     }
 
     /// Its id.
@@ -54,7 +68,7 @@ impl TargetClient {
 
     /// Stores a chunk durably: whole blocks, with the CRC-32 of each. Errors: `NoSpace` (with the
     /// longest chunk that there is room for as hint), `Exists` (with other content),
-    /// `SessionExpired` (its session is fenced off).
+    /// `SessionExpired` (its session is fenced off), `NoTicket`.
     pub async fn put(
         &self,
         chunk: ChunkId,
@@ -62,7 +76,8 @@ impl TargetClient {
         data: Vec<Bytes>,
         deadline: Instant,
     ) -> Result<()> {
-        let request = v1::PutRequest { target: self.id.0, chunk: Some(chunk.into()), checksums };
+        let (target, ticket) = (self.id.0, self.ticket(chunk.segment));
+        let request = v1::PutRequest { target, chunk: Some(chunk.into()), checksums, ticket };
         let body = Body { send: data, into: Vec::new() };
         let sent = self.peer.exchange(&request, body, deadline).await;
         sent.map(drop).map_err(|e| self.said(e))
@@ -79,7 +94,8 @@ impl TargetClient {
     ) -> Result<Vec<Buffer>> {
         let len = into.iter().map(|piece| piece.len() as u64).sum();
         let (target, background) = (self.id.0, self.background);
-        let request = v1::GetRequest { target, chunk: Some(chunk.into()), off, len, background };
+        let (key, ticket) = (Some(chunk.into()), self.ticket(chunk.segment));
+        let request = v1::GetRequest { target, chunk: key, off, len, background, ticket };
         let body = Body { send: Vec::new(), into };
         let answer =
             self.peer.exchange(&request, body, deadline).await.map_err(|e| self.said(e))?;
@@ -93,8 +109,12 @@ impl TargetClient {
     /// Deletes chunks durably; those that are not there count as deleted.
     pub async fn delete(&self, chunks: &[ChunkId], deadline: Instant) -> Result<()> {
         for chunks in chunks.chunks(MAX_DELETE) {
+            // All of them are of one session, if a ticket is needed at all.
+            let ticket = chunks.first().map(|chunk| self.ticket(chunk.segment));
+            let ticket = ticket.unwrap_or_default();
             let chunks = chunks.iter().copied().map(Into::into).collect();
-            self.call(&v1::DeleteRequest { target: self.id.0, chunks }, deadline).await?;
+            let request = v1::DeleteRequest { target: self.id.0, chunks, ticket };
+            self.call(&request, deadline).await?;
         }
         Ok(())
     }
@@ -244,6 +264,6 @@ fn verified(pieces: &[Buffer], checksums: &[u32]) -> bool {
 
 /// Whether the target may answer better a little later.
 pub(crate) fn passes_with_time(error: &Error) -> bool {
-    use ErrorKind::{Busy, StaleMap, TimedOut, Unavailable};
-    matches!(error.kind, Unavailable | TimedOut | StaleMap | Busy)
+    use ErrorKind::{Busy, NoTicket, StaleMap, TimedOut, Unavailable};
+    matches!(error.kind, Unavailable | TimedOut | StaleMap | Busy | NoTicket)
 }

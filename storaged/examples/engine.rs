@@ -2,11 +2,12 @@
 //! and with registered buffers in both:
 //!
 //! ```text
-//! cargo run --release -p weft-storaged --example engine -- PATH [GiB [INDEX]]
+//! cargo run --release -p weft-storaged --example engine -- PATH [GiB [INDEX [KEY]]]
 //! ```
 //!
 //! PATH is a file that does not exist yet, or a blank device (with a folder for its INDEX); what is
-//! on it is lost. Prints each round, then medians, ratios and CPU time.
+//! on it is lost. With the file of a KEY the target is encrypted. Prints each round, then medians,
+//! ratios and CPU time.
 
 use bytes::Bytes;
 use rand::Rng;
@@ -19,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, SegmentId, SessionId};
-use weft_storaged::engine::{Content, Engine, TargetOptions};
+use weft_storaged::engine::{Content, Engine, KeySource, TargetOptions};
 
 const ROUNDS: usize = 3;
 const CHUNK: usize = 4 << 20;
@@ -279,10 +280,13 @@ async fn rounds(bench: &Bench) {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let path = PathBuf::from(args.next().expect("usage: engine PATH [GiB [INDEX]]"));
+    let path = PathBuf::from(args.next().expect("usage: engine PATH [GiB [INDEX [KEY]]]"));
     let gib: u64 = args.next().map_or(4, |g| g.parse().expect("GiB is a number"));
     let options = TargetOptions {
         index: args.next().map(PathBuf::from),
+        encryption: args
+            .next()
+            .map(|key| KeySource { key_file: Some(key.into()), key_command: None }),
         ..TargetOptions::new(&path, Some(gib << 30))
     };
     Engine::format(&options, &Content::Blank).expect("format");

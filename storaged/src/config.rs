@@ -1,6 +1,6 @@
 //! Configuration of a storage daemon, one TOML file.
 
-use crate::engine::{TargetOptions, Tuning};
+use crate::engine::{KeySource, TargetOptions, Tuning};
 use crate::location::Location;
 use crate::nvmeof::{Options, Roots};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -50,6 +50,12 @@ pub struct Config {
     /// 100.
     #[serde(default = "default_background_share", skip_serializing_if = "is_default_share")]
     pub background_share: u32,
+    /// Certificates of this daemon; without, those that its command line or its environment names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<weft_net::TlsFiles>,
+    /// Serve other machines without certificates: only where the network keeps strangers out.
+    #[serde(default)]
+    pub insecure: bool,
     /// How drives behind a fabric are connected.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nvmeof: Options,
@@ -122,6 +128,9 @@ pub struct Target {
     /// that takes discards and on a sparse file, 0 on another file.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_bytes")]
     pub discard_rate: Option<u64>,
+    /// The key with which `weft target add` encrypts it, and without which it is not opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<KeySource>,
 }
 
 impl Config {
@@ -138,6 +147,8 @@ impl Config {
             max_connections: default_connections(),
             scrub_period: default_scrub_period(),
             background_share: default_background_share(),
+            tls: None,
+            insecure: false,
             nvmeof: Options::default(),
             targets: Vec::new(),
             roots: Roots::default(),
@@ -186,6 +197,9 @@ impl Config {
             if self.targets[..i].iter().any(|t| t.path == target.path) {
                 return bad(format!("target {} is listed twice", target.path.display()));
             }
+            target.encryption.as_ref().map_or(Ok(()), KeySource::validate).map_err(|e| {
+                Error::new(e.kind, format!("target {}: {}", target.path.display(), e.message))
+            })?;
             let Location::Fabric(remote) = target.location()? else { continue };
             if target.index.is_none() {
                 return bad(format!("target {remote}: name a directory for its index"));
@@ -205,8 +219,15 @@ impl Target {
     ///
     /// [`Engine::format`]: crate::engine::Engine::format
     pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
-        let path = path.into();
-        Self { path, size, sparse: false, index: None, flush: None, discard_rate: None }
+        Self {
+            path: path.into(),
+            size,
+            sparse: false,
+            index: None,
+            flush: None,
+            discard_rate: None,
+            encryption: None,
+        }
     }
 
     /// Where its drive is. Errors: `Invalid`.
@@ -217,8 +238,8 @@ impl Target {
     /// How its engine is opened, or made.
     pub fn options(&self) -> TargetOptions {
         let tuning = Tuning { flush: self.flush, discard: self.discard_rate };
-        let Self { path, size, sparse, index, .. } = self.clone();
-        TargetOptions { path, size, sparse, index, tuning }
+        let Self { path, size, sparse, index, encryption, .. } = self.clone();
+        TargetOptions { path, size, sparse, index, encryption, tuning }
     }
 }
 
@@ -330,6 +351,8 @@ mod tests {
             index = "/var/lib/weft/x"
             flush = false
             discard_rate = "1GiB"
+            [targets.encryption]
+            key_file = "/etc/weft/x.key"
         "#;
         let config: Config = toml::from_str(text).unwrap();
         config.validate().unwrap();
@@ -339,6 +362,13 @@ mod tests {
         assert_eq!(config.domain(), "s1");
         let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(again, config);
+
+        let command = "key_command = [\"/usr/bin/kms\", \"get\", \"x\"]";
+        let both = text.replace("key_file", &format!("{command}\n            key_file"));
+        let both = toml::from_str::<Config>(&both).unwrap().validate().unwrap_err();
+        assert!(both.message.contains("one of key_file"), "{both}");
+        let other = text.replace("key_file = \"/etc/weft/x.key\"", command);
+        toml::from_str::<Config>(&other).unwrap().validate().unwrap();
 
         let nameless = text.replace("/dev/disk/by-id/x", "nvme-tcp://h/nqn.a");
         let nameless = toml::from_str::<Config>(&nameless).unwrap().validate().unwrap_err();

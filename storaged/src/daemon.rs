@@ -10,6 +10,7 @@ use crate::keeper::{Keeper, Open};
 use crate::rebuild::Rebuilder;
 use crate::scrub;
 use crate::service::{STALL, Targets};
+use crate::tickets::Tickets;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -127,6 +128,7 @@ impl Daemon {
         let rebuilder = Rebuilder::new(name, &self.transport, metadata, *background_share);
         // There is none before.
         let _ = targets.rebuilder.set(rebuilder);
+        let _ = targets.tickets.set(Tickets::new(self.config.clock));
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(weft_net::serve(self.listener, service, options, stopped));
         let period = Duration::from_secs(self.config.scrub_period);
@@ -306,6 +308,9 @@ impl Membership {
         };
         let reply = self.group.call(request).await?;
         self.group.learn(reply.metadata);
+        if let (Some(key), Some(tickets)) = (&reply.ticket_key, self.targets.tickets.get()) {
+            tickets.learn(key);
+        }
         let spaces = engines.iter().map(Engine::space);
         self.targets.backpressure.learn(reply.full_percent, spaces);
         Ok(())

@@ -19,6 +19,7 @@ mod pace;
 mod rebuild;
 mod scrub;
 mod service;
+mod tickets;
 
 pub use config::{Clock, Config, Target};
 pub use daemon::{Daemon, run};

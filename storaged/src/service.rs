@@ -4,6 +4,7 @@ use crate::backpressure::Backpressure;
 use crate::engine::Engine;
 use crate::pace::Pace;
 use crate::rebuild::Rebuilder;
+use crate::tickets::{Tickets, Use};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
@@ -44,6 +45,8 @@ pub(crate) struct Targets {
     damaged: Mutex<Damaged>,
     /// Of who stores chunks here.
     pub backpressure: Backpressure,
+    /// Told by the daemon; without, nobody has to show anything.
+    pub tickets: OnceLock<Tickets>,
 }
 
 /// Chunks that were found damaged, or were looked for and are not here, until they are made anew,
@@ -288,6 +291,10 @@ impl Targets {
         q: v1::ReportCorruptRequest,
         peer: &PeerInfo,
     ) -> Result<v1::ReportCorruptReply> {
+        if peer.confinement().is_any() {
+            let what = "reports are not taken from clients that are confined to a part";
+            return Err(Error::new(ErrorKind::NotPermitted, what));
+        }
         let chunk = chunk(q.chunk)?;
         let (target_id, name) = (q.target, &peer.name);
         let v1::ReportCorruptRequest { off, len, length, .. } = q;
@@ -317,12 +324,15 @@ impl Targets {
         payload: Bytes,
         peer: &PeerInfo,
     ) -> Result<v1::PutReply> {
-        self.find(q.target, peer)?.put(chunk(q.chunk)?, payload, q.checksums).await?;
+        let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
+        self.check_ticket(peer, &q.ticket, Use::Write, [chunk])?;
+        engine.put(chunk, payload, q.checksums).await?;
         Ok(v1::PutReply {})
     }
 
     async fn get(&self, q: v1::GetRequest, peer: &PeerInfo) -> Result<(v1::GetReply, Vec<Bytes>)> {
         let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
+        self.check_ticket(peer, &q.ticket, Use::Read, [chunk])?;
         let range = engine.get(chunk, q.off, q.len).await.inspect_err(|e| {
             // Some blocks of a drive that is there otherwise.
             if e.kind == ErrorKind::Io && engine.failure().is_none() {
@@ -334,9 +344,21 @@ impl Targets {
 
     async fn delete(&self, q: v1::DeleteRequest, peer: &PeerInfo) -> Result<v1::DeleteReply> {
         let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<Vec<_>>>()?;
-        let deleted = self.find(q.target, peer)?.delete(ids.clone()).await?;
+        let engine = self.find(q.target, peer)?;
+        self.check_ticket(peer, &q.ticket, Use::Write, ids.iter().copied())?;
+        let deleted = engine.delete(ids.clone()).await?;
         self.forget_damaged(q.target, ids);
         Ok(v1::DeleteReply { deleted })
+    }
+
+    fn check_ticket(
+        &self,
+        peer: &PeerInfo,
+        ticket: &[u8],
+        use_: Use,
+        chunks: impl IntoIterator<Item = ChunkId>,
+    ) -> Result<()> {
+        self.tickets.get().map_or(Ok(()), |tickets| tickets.check(peer, ticket, use_, chunks))
     }
 
     async fn fence(&self, q: v1::FenceRequest, peer: &PeerInfo) -> Result<v1::FenceReply> {
@@ -385,6 +407,10 @@ impl Targets {
     }
 
     async fn list(&self, q: v1::ListRequest, peer: &PeerInfo) -> Result<v1::ListReply> {
+        if peer.confinement().is_any() {
+            let what = "a list of chunks is not for clients that are confined to a part";
+            return Err(Error::new(ErrorKind::NotPermitted, what));
+        }
         let after = q.after.map(ChunkId::try_from).transpose()?;
         let session = Some(SessionId(q.session)).filter(|s| s.0 != 0);
         let limit = if q.limit == 0 { LIST_DEFAULT } else { q.limit.min(LIST_MAX) };

@@ -9,9 +9,11 @@
 // Real processes live in real time: conditions are looked at again after a pause.
 #![allow(clippy::disallowed_methods)]
 
+pub mod certificates;
 pub mod data;
 pub mod drive;
 pub mod fsx;
+mod health;
 pub mod load;
 pub mod model;
 mod paused;
@@ -20,6 +22,7 @@ mod process;
 pub mod server;
 pub mod sim;
 
+pub use health::{await_health, serving, status_of};
 pub use paused::Paused;
 pub use process::eventually;
 
@@ -34,8 +37,10 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
+use weft_net::Transport;
 
 /// The `weft` binary that was built with this test: `WEFT_BIN`, or in one of the folders above this
 /// program.
@@ -50,10 +55,12 @@ pub fn weft_binary() -> PathBuf {
     })
 }
 
-/// Runs `weft` with `args` and returns what it answered, whatever its exit code.
+/// Runs `weft` with `args` and returns what it answered, whatever its exit code. To a cluster of a
+/// test that has certificates it shows itself as a client, or an admin, as the command needs it.
 pub fn weft(args: &[&str]) -> Result<Output> {
     Command::new(weft_binary())
         .args(args)
+        .envs(certificates::shown_by(args))
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("run weft {args:?}"))
@@ -82,11 +89,14 @@ pub struct Shape {
     pub storage: u32,
     pub profile: &'static str,
     pub target_size: &'static str,
+    /// Everybody proves who he is, by certificates. By default if `WEFT_TEST_TLS` is set.
+    pub tls: bool,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { metadata: 3, storage: 6, profile: "4+2", target_size: "512MiB" }
+        let tls = std::env::var_os("WEFT_TEST_TLS").is_some();
+        Self { metadata: 3, storage: 6, profile: "4+2", target_size: "512MiB", tls }
     }
 }
 
@@ -142,7 +152,7 @@ impl Cluster {
 
     fn start_with(&self, binary: &Path) -> Result<()> {
         let (metadata, storage) = (self.shape.metadata.to_string(), self.shape.storage.to_string());
-        let args = [
+        let mut args = vec![
             "dev",
             "start",
             "--dir",
@@ -158,7 +168,12 @@ impl Cluster {
             "--target-size",
             self.shape.target_size,
         ];
-        succeeded(&args, Command::new(binary).args(args).stdin(Stdio::null()).output()?).map(drop)
+        args.extend(self.shape.tls.then_some("--tls"));
+        succeeded(&args, Command::new(binary).args(&args).stdin(Stdio::null()).output()?)?;
+        if self.shape.tls {
+            certificates::know(&self.address()?, &self.tls_dir());
+        }
+        Ok(())
     }
 
     /// `weft dev stop`.
@@ -174,6 +189,24 @@ impl Cluster {
     /// The cluster's own directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Where the certificates are, if it has any.
+    pub fn tls_dir(&self) -> PathBuf {
+        self.dir.join("tls")
+    }
+
+    /// The way to its daemons, as this client or admin.
+    pub fn transport_as(&self, name: &str) -> Result<Arc<dyn Transport>> {
+        match self.shape.tls {
+            true => certificates::transport(&self.tls_dir(), name),
+            false => Ok(weft_net::tcp()),
+        }
+    }
+
+    /// The way to its daemons, as a client.
+    pub fn transport(&self) -> Result<Arc<dyn Transport>> {
+        self.transport_as("client")
     }
 
     /// A folder beside the cluster, on the local filesystem, removed with it.
@@ -195,23 +228,29 @@ impl Cluster {
 
     /// Mounts the filesystem a second time.
     pub fn mount_again(&self, name: &str) -> Result<PathBuf> {
+        self.mount_with(name, &[])
+    }
+
+    /// As [`Self::mount_again`], with more options.
+    pub fn mount_with(&self, name: &str, options: &[&str]) -> Result<PathBuf> {
         let mnt = self.scratch(name)?;
-        self.mount_at(&mnt)?;
+        self.mount_at(&mnt, options)?;
         Ok(mnt)
     }
 
     /// Mounts the filesystem, with a log beside those of the daemons.
-    fn mount_at(&self, at: &Path) -> Result<()> {
+    fn mount_at(&self, at: &Path, options: &[&str]) -> Result<()> {
         let name = at.file_name().and_then(|name| name.to_str()).context("a mount has a name")?;
         let log = self.dir.join("log").join(format!("mount-{name}.log"));
         let cluster = self.address()?;
-        weft_ok(&["mount", "--cluster", &cluster, "--log-file", path(&log), path(at)]).map(drop)
+        let own = ["mount", "--cluster", &cluster, "--log-file", path(&log)];
+        weft_ok(&[&own, options, &[path(at)]].concat()).map(drop)
     }
 
     /// Takes a mount away and puts it back: the client starts with nothing cached.
     pub fn remount(&self) -> Result<()> {
         weft_ok(&["umount", path(&self.mount)])?;
-        self.mount_at(&self.mount)
+        self.mount_at(&self.mount, &[])
     }
 
     /// Stops a daemon as an admin does, and waits until it has ended.
@@ -493,31 +532,6 @@ fn guard(dir: &Path, temp: &Path) -> Result<Child> {
         .stdout(Stdio::null())
         .spawn()
         .context("start the guard process")
-}
-
-/// What `weft status` says of the cluster with these servers.
-pub fn status_of(cluster: &str) -> Result<Value> {
-    let status = weft_ok(&["status", "--cluster", cluster, "--output", "json"])?;
-    serde_json::from_str(&status).with_context(|| format!("status printed {status:?}"))
-}
-
-/// The numbers of the targets that serve, by this status.
-pub fn serving(status: &Value) -> Result<Vec<u64>> {
-    let targets = status["targets"].as_array().context("no targets")?;
-    let up = targets.iter().filter(|t| t["state"] == "up");
-    up.map(|t| t["id"].as_u64().context("a target without a number")).collect()
-}
-
-/// Waits until all is well at these servers, and so many targets serve.
-pub fn await_health(cluster: &str, targets: usize) -> Result<()> {
-    let mut last = Value::Null;
-    let well = || {
-        last = status_of(cluster).ok()?;
-        let up = serving(&last).ok()?.len();
-        (last["health"] == "ok" && up == targets).then_some(())
-    };
-    let waited = eventually(Duration::from_secs(120), "all is well", well);
-    waited.with_context(|| format!("the last was {last}"))
 }
 
 /// The value of an extended attribute.

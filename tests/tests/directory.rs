@@ -90,7 +90,7 @@ impl Drop for Listing {
 /// Makes all names, of which every tenth will be removed.
 async fn make(cluster: &Cluster, count: u64) -> Result<()> {
     let servers = cluster.address()?.split(',').map(str::to_owned).collect();
-    let fs = Filesystem::connect(Options::new(servers, weft_net::tcp())).await?;
+    let fs = Filesystem::connect(Options::new(servers, cluster.transport()?)).await?;
     let dir = fs.lookup(InodeId::ROOT, b"d").await?.ino;
     let mut makers = JoinSet::new();
     for first in 0..AT_ONCE {

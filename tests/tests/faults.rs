@@ -216,7 +216,7 @@ fn a_directory_that_a_killed_process_was_opening_is_not_left_open() -> Result<()
     let head = [48u32, OPENDIR].map(u32::to_ne_bytes).concat();
     let request = [head, [7u64, 1].map(u64::to_ne_bytes).concat(), vec![0; 24]].concat();
     tokio::runtime::Runtime::new()?.block_on(async {
-        let fs = Filesystem::connect(Options::new(servers, weft_net::tcp())).await?;
+        let fs = Filesystem::connect(Options::new(servers, cluster.transport()?)).await?;
         let adapter = Adapter::new(fs.clone());
         let opened = match adapter.handle(&abi::decode(&request)?) {
             Outcome::Working(work) => work.await,

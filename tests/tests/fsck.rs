@@ -23,7 +23,7 @@ impl Drives {
         let list = ["target", "list", "--cluster", &cluster.address()?, "--output", "json"];
         let list: Value = serde_json::from_str(&weft_ok(&list)?)?;
         let identity = Identity { name: "test".into(), cluster: None };
-        let peers = Peers::new(weft_net::tcp(), identity);
+        let peers = Peers::new(cluster.transport()?, identity);
         let peer = |target: &Value| {
             let (id, at) = (target["id"].as_u64()?, target["address"].as_str()?);
             Some((u32::try_from(id).ok()?, peers.peer(at)))
@@ -43,7 +43,8 @@ impl Drives {
     }
 
     async fn delete(&self, target: u32, chunk: ChunkId) -> Result<()> {
-        let request = v1::DeleteRequest { target, chunks: vec![chunk.into()] };
+        let request =
+            v1::DeleteRequest { target, chunks: vec![chunk.into()], ..Default::default() };
         let deleted = self.0[&target].call(&request, soon()).await?.deleted;
         ensure!(deleted == 1, "{chunk} was not on target {target}");
         Ok(())
@@ -52,7 +53,8 @@ impl Drives {
     async fn put(&self, target: u32, chunk: ChunkId, length: usize) -> Result<()> {
         let bytes = Bytes::from(data::bytes(length as u64, length));
         let checksums = bytes.chunks(4096).map(crc).collect();
-        let head = v1::PutRequest { target, chunk: Some(chunk.into()), checksums };
+        let head =
+            v1::PutRequest { target, chunk: Some(chunk.into()), checksums, ..Default::default() };
         let body = Body { send: vec![bytes], into: Vec::new() };
         Ok(self.0[&target].exchange(&head, body, soon()).await.map(drop)?)
     }

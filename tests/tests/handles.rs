@@ -104,3 +104,22 @@ fn handles_lead_to_what_they_were_made_of_on_every_mount() -> Result<()> {
     ensure!(gone == Err(libc::ESTALE), "of a directory that was removed: {gone:?}");
     cluster.await_clean()
 }
+
+/// The root of a mount may be any directory: handles lead to it, and up to it and no further.
+#[test]
+fn handles_lead_to_the_root_of_a_subdirectory() -> Result<()> {
+    let cluster = Cluster::start()?;
+    fs::create_dir_all(cluster.mnt().join("team/a/deep"))?;
+    let part = |name| cluster.mount_with(name, &["--subdir", "/team/a"]);
+    let (one, other) = (part("one")?, part("other")?);
+    let handles = [&one, &one.join("deep")].map(|path| handle_of(path));
+    for (handle, below) in handles.into_iter().zip(["", "deep"]) {
+        let handle = handle.map_err(io::Error::from_raw_os_error)?;
+        let opened = open(&File::open(&other)?, &handle, libc::O_RDONLY | libc::O_DIRECTORY);
+        let opened = opened.map_err(io::Error::from_raw_os_error)?;
+        ensure!(place(&opened)? == other.join(below).to_string_lossy().trim_end_matches('/'));
+        let inode = fs::metadata(cluster.mnt().join("team/a").join(below))?.ino();
+        ensure!(opened.metadata()?.ino() == inode, "{below:?}");
+    }
+    Ok(())
+}

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn small() -> Result<Cluster> {
     let (profile, target_size) = ("1+1", "64MiB");
-    Cluster::start_as(Shape { metadata: 1, storage: 3, profile, target_size })
+    Cluster::start_as(Shape { metadata: 1, storage: 3, profile, target_size, ..Shape::default() })
 }
 
 fn said(output: &Output) -> String {

@@ -182,7 +182,7 @@ fn what_another_mount_made_meanwhile_is_opened_by_whom_it_allows_only() -> Resul
     let runtime = Runtime::new()?;
     for (name, mode, allowed) in [("private", 0o600, false), ("public", 0o666, true)] {
         let connect = || -> Result<Filesystem> {
-            let options = weft_client::Options::new(servers()?, weft_net::tcp());
+            let options = weft_client::Options::new(servers()?, cluster.transport()?);
             Ok(runtime.block_on(Filesystem::connect(options))?)
         };
         let (fs, other) = (connect()?, connect()?);

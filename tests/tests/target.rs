@@ -17,6 +17,7 @@ fn drives_come_and_are_checked_and_go() -> Result<()> {
         storage: 3,
         profile: "2+1",
         target_size: "128MiB",
+        ..Shape::default()
     })?;
     let address = cluster.address()?;
     for target in cluster.target_paths()? {

@@ -5,7 +5,6 @@ use super::task::{Outcome, check_stamps, noise, stamp};
 use anyhow::{Context as _, Result, ensure};
 use std::time::{Duration, Instant};
 use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options, copied_bytes};
-use weft_proto::InodeId;
 
 /// Bytes of one call.
 const REQUEST: usize = 1 << 20;
@@ -19,7 +18,7 @@ pub fn run(context: &Context) -> Result<Vec<Sample>> {
     );
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let mut options = Options::new(context.cluster.addresses.clone(), weft_net::tcp());
+    let mut options = Options::new(context.cluster.addresses.clone(), crate::network::transport());
     options.client_name = "weft bench".into();
     options.op_deadline = Duration::from_secs(60);
     let fs = runtime.block_on(Filesystem::connect(options)).context("cannot connect")?;
@@ -36,7 +35,7 @@ fn transfer(
     fs: &Filesystem,
 ) -> Result<Vec<Sample>> {
     let name = format!(".weft-bench-{}.library", std::process::id());
-    let (root, flags) = (InodeId::ROOT, OpenFlags { exclusive: true, ..OpenFlags::default() });
+    let (root, flags) = (fs.root(), OpenFlags { exclusive: true, ..OpenFlags::default() });
     // SAFETY: both only read the credentials of this process.
     let by = unsafe { Creator { uid: libc::geteuid(), gid: libc::getegid(), umask: 0 } };
     let opened = runtime

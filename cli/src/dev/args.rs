@@ -36,6 +36,10 @@ pub struct StartArgs {
     /// without, they take what is written
     #[arg(long)]
     pub preallocate: bool,
+    /// Encrypt every connection and have both of its ends prove who they are: an authority and
+    /// certificates are made in DIR/tls (ca.pem, client.pem and client.key, ...)
+    #[arg(long)]
+    pub tls: bool,
     /// Seconds to wait for the cluster before giving up
     #[arg(long, default_value_t = 90, value_name = "SECONDS")]
     pub timeout: u64,

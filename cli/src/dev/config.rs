@@ -1,6 +1,8 @@
 //! Configuration files and data folders of the daemons of a `weft dev` cluster.
 
+use super::role::{METADATA, Role, STORAGE};
 use super::state::{Daemon, State};
+use super::tls;
 use crate::durable;
 use anyhow::{Context, Result};
 use std::fs;
@@ -9,25 +11,6 @@ use std::path::{Path, PathBuf};
 use weft_metadata::Member;
 use weft_proto::{ErrorKind, NodeId};
 use weft_storaged::engine::{Content, Engine, inspect};
-
-/// A kind of daemon.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Role {
-    /// Prefix of folders, logs and configuration files.
-    prefix: &'static str,
-    /// Subcommand that runs it.
-    pub command: &'static str,
-}
-
-pub const METADATA: Role = Role { prefix: "metadata", command: "metadata" };
-pub const STORAGE: Role = Role { prefix: "storage", command: "storaged" };
-
-impl Role {
-    /// `metadata-1`, `storage-3`.
-    pub fn name(self, id: u64) -> String {
-        format!("{}-{id}", self.prefix)
-    }
-}
 
 pub fn config_path(dir: &Path, role: Role, id: u64) -> PathBuf {
     dir.join("config").join(format!("{}.toml", role.name(id)))
@@ -40,6 +23,9 @@ pub fn target_path(dir: &Path, id: u64) -> PathBuf {
 
 /// Makes the data and writes the file of every daemon that has no file: edits made by hand stay.
 pub fn write_all(dir: &Path, state: &State) -> Result<()> {
+    if state.tls {
+        tls::make(dir, state)?;
+    }
     let folder = dir.join("config");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for daemon in &state.metadata {
@@ -108,7 +94,7 @@ pub fn remove_all(dir: &Path, state: &State) -> Result<()> {
     let data = |role: Role, daemons: &[Daemon]| {
         daemons.iter().map(|d| dir.join(role.name(d.id))).collect::<Vec<_>>()
     };
-    let mut folders = vec![dir.join("config")];
+    let mut folders = vec![dir.join("config"), dir.join("tls")];
     folders.extend(data(METADATA, &state.metadata));
     folders.extend(data(STORAGE, &state.storage));
     for folder in folders {
@@ -142,12 +128,14 @@ fn metadata(dir: &Path, state: &State, daemon: &Daemon) -> weft_metadata::Config
     let mut config =
         weft_metadata::Config::new(NodeId(daemon.id), daemon.address.clone(), peers, data);
     config.profile = state.profile.clone();
+    config.tls = state.tls.then(|| tls::files(dir, &METADATA.name(daemon.id)));
     config
 }
 
 fn storage(dir: &Path, state: &State, daemon: &Daemon) -> weft_storaged::Config {
     let mut config =
         weft_storaged::Config::new(STORAGE.name(daemon.id), &daemon.address, state.cluster());
+    config.tls = state.tls.then(|| tls::files(dir, &STORAGE.name(daemon.id)));
     let path = target_path(dir, daemon.id);
     let target = weft_storaged::Target::new(path, Some(state.target_size));
     config.targets = vec![weft_storaged::Target { sparse: state.sparse, ..target }];

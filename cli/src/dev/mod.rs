@@ -3,10 +3,12 @@
 
 mod args;
 mod config;
+mod role;
 mod start;
 mod state;
 mod status;
 mod stop;
+mod tls;
 
 use crate::output::OutputArgs;
 use anyhow::Result;

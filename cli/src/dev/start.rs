@@ -2,14 +2,16 @@
 
 use super::args::{StartArgs, absolute};
 use super::config;
+use super::role;
 use super::state::{Daemon, Shape, State, look_and_lock, port_taken};
 use super::stop::stop_all;
+use super::tls;
 use crate::control::{leader_of, statuses};
 use crate::process::{self, Interrupt, Process};
 use crate::progress::Progress;
 use crate::size::Size;
 use crate::{mount, umount};
-use crate::{mounts, output};
+use crate::{mounts, network, output};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::io::ErrorKind;
@@ -18,6 +20,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use weft_client::{Filesystem, SetAttr};
 use weft_fuse::mount_at;
+use weft_net::TlsFiles;
 use weft_proto::v1::{StatusReply, TargetState};
 use weft_proto::{InodeId, Profile};
 use weft_storaged::engine::Superblock;
@@ -89,6 +92,7 @@ impl Start {
         let state = self.state.insert(state);
         let mut progress = Progress::new(format!("starting the cluster in {}", self.dir.display()));
         start_daemons(&self.dir, state, self.first, &self.interrupt, &mut self.started)?;
+        tls::speak(&self.dir, state)?;
         let limit = Duration::from_secs(self.args.timeout);
         let (state, deadline) = (&*state, Instant::now() + limit);
         let failed = wait_until_ready(
@@ -176,6 +180,7 @@ fn shape(args: &StartArgs, dir: &Path) -> Result<Shape> {
         profile: profile.to_string(),
         target_size: target_size(args.target_size, storage, free_space(dir)?, dir)?.0,
         sparse: !args.preallocate,
+        tls: args.tls,
         metadata: args.metadata.unwrap_or(3),
         storage,
     })
@@ -231,6 +236,11 @@ fn adopt(mut state: State, args: &StartArgs, mount: Option<PathBuf>) -> Result<S
         target_size(size, more, free_space(&args.dir)?, &args.dir)?;
         state.add_storage(more)?;
     }
+    ensure!(
+        state.tls || !args.tls,
+        "the cluster in {} was made without certificates; leave --tls out, or use another --dir",
+        args.dir.display()
+    );
     differs("--profile", state.profile.clone(), args.profile.map(|p| p.to_string()))?;
     let size = args.target_size.map(Size::exact);
     differs("--target-size", Size(state.target_size).exact(), size)?;
@@ -286,9 +296,8 @@ fn start_daemons(
     // Before anything else is made in DIR, so that it is known as ours whatever happens next.
     state.save(dir)?;
     config::write_all(dir, state)?;
-    for role in [config::METADATA, config::STORAGE] {
-        let daemons =
-            if role == config::METADATA { &mut state.metadata } else { &mut state.storage };
+    for role in [role::METADATA, role::STORAGE] {
+        let daemons = if role == role::METADATA { &mut state.metadata } else { &mut state.storage };
         for daemon in daemons.iter_mut().filter(|d| !d.alive()) {
             let new = spawn(dir, role, daemon)?;
             daemon.process = Process::of(new.child.id() as i32);
@@ -325,6 +334,7 @@ fn check_ports(state: &mut State, first_start: bool, interrupt: &Interrupt) -> R
         mount: state.mount.clone(),
         profile: state.profile.clone(),
         target_size: state.target_size,
+        tls: state.tls,
         sparse: state.sparse,
         metadata: state.metadata.len() as u64,
         storage: state.storage.len() as u64,
@@ -333,7 +343,7 @@ fn check_ports(state: &mut State, first_start: bool, interrupt: &Interrupt) -> R
     Ok(())
 }
 
-fn spawn(dir: &Path, role: config::Role, daemon: &Daemon) -> Result<Started> {
+fn spawn(dir: &Path, role: role::Role, daemon: &Daemon) -> Result<Started> {
     let name = role.name(daemon.id);
     let log = dir.join("log").join(format!("{name}.log"));
     let config = config::config_path(dir, role, daemon.id);
@@ -433,7 +443,7 @@ fn what_is_missing(reply: &StatusReply, targets: usize) -> Option<String> {
 fn give_root_to_user(cluster: &[String], limit: Duration) -> Result<()> {
     let options = weft_client::Options {
         op_deadline: Duration::from_secs(60),
-        ..weft_client::Options::new(cluster.to_vec(), weft_net::tcp())
+        ..weft_client::Options::new(cluster.to_vec(), crate::network::transport())
     };
     let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
@@ -476,7 +486,9 @@ fn ensure_mounted(dir: &Path, state: &State, interrupt: &Interrupt) -> Result<()
         (None, None) => {}
     }
     let log = dir.join("log").join("mount.log");
-    mount::mount_defaults(&state.cluster(), path, &log, 60, interrupt)
+    let as_client = state.tls.then(|| network::options_of(&tls::files(dir, tls::CLIENT)));
+    let network = as_client.unwrap_or_else(network::options);
+    mount::mount_defaults(&state.cluster(), path, &log, 60, network, interrupt)
 }
 
 /// Other mounts of this cluster are not brought back: who made them is told of those that died.
@@ -496,7 +508,21 @@ fn tell_dead_mounts(state: &State) -> Result<()> {
 }
 
 fn summary(dir: &Path, state: &State, no_mount: bool) -> String {
-    let (cluster, dir) = (state.cluster().join(","), dir.display());
+    let cluster = state.cluster().join(",");
+    let shown = match state.tls {
+        true => {
+            let TlsFiles { ca, cert, key, .. } = tls::files(dir, tls::CLIENT);
+            format!(
+                "certificates: other commands need them, so for now\n\
+                 export WEFT_TLS_CA={} WEFT_TLS_CERT={} WEFT_TLS_KEY={}\n",
+                ca.display(),
+                cert.display(),
+                key.display()
+            )
+        }
+        false => String::new(),
+    };
+    let dir = dir.display();
     let place = if no_mount {
         format!("not mounted; mount it with: weft mount --cluster {cluster} MNT")
     } else {
@@ -504,7 +530,7 @@ fn summary(dir: &Path, state: &State, no_mount: bool) -> String {
     };
     format!(
         "running: {} metadata servers, {} storage daemons, redundancy {}\n{place}\n\
-         cluster: {cluster}\ndata and logs: {dir}\n\n\
+         cluster: {cluster}\ndata and logs: {dir}\n{shown}\n\
          weft dev status --dir {dir}\nweft status --cluster {cluster}\nweft dev stop --dir {dir}",
         state.metadata.len(),
         state.storage.len(),

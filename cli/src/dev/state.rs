@@ -1,7 +1,7 @@
 //! What `weft dev` remembers of its cluster: `DIR/dev.json`, replaced atomically.
 //!
-//! Layout of DIR: `dev.json`, `lock`, `config/ROLE-N.toml`, `log/ROLE-N.log`, and one folder
-//! `ROLE-N/` with the data of each daemon.
+//! Layout of DIR: `dev.json`, `lock`, `config/ROLE-N.toml`, `log/ROLE-N.log`, `tls/`, and one
+//! folder `ROLE-N/` with the data of each daemon.
 
 use crate::durable;
 use crate::process::Process;
@@ -26,6 +26,9 @@ pub struct State {
     /// Whether targets take only the space of what is written to them.
     #[serde(default)]
     pub sparse: bool,
+    /// Whether everybody has to prove who he is, by certificates in `DIR/tls`.
+    #[serde(default)]
+    pub tls: bool,
     pub metadata: Vec<Daemon>,
     pub storage: Vec<Daemon>,
 }
@@ -55,6 +58,7 @@ pub struct Shape {
     pub profile: String,
     pub target_size: u64,
     pub sparse: bool,
+    pub tls: bool,
     pub metadata: u64,
     pub storage: u64,
 }
@@ -76,6 +80,7 @@ impl State {
             profile: shape.profile,
             target_size: shape.target_size,
             sparse: shape.sparse,
+            tls: shape.tls,
         })
     }
 
@@ -217,7 +222,8 @@ mod tests {
 
     fn shape() -> Shape {
         let (mount, profile) = ("/m".into(), "4+2".into());
-        Shape { mount, profile, target_size: 1 << 30, sparse: true, metadata: 3, storage: 6 }
+        let (target_size, sparse, tls) = (1 << 30, true, false);
+        Shape { mount, profile, target_size, sparse, tls, metadata: 3, storage: 6 }
     }
 
     #[test]

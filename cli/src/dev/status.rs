@@ -55,6 +55,7 @@ struct MountRow {
 
 pub async fn run(dir: &Path, output: OutputArgs) -> Result<()> {
     let state = State::load_existing(dir)?;
+    super::tls::speak(dir, &state)?;
     let answers = statuses(&state.cluster()).await;
     let leader = leader_of(&answers).await.ok();
     let report = report(dir, &state, leader.as_ref())?;

@@ -2,12 +2,12 @@
 
 use super::list;
 use crate::control::{ClusterArgs, leader_status};
+use crate::network::transport;
 use crate::output::say;
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
 use std::time::{Duration, Instant};
 use weft_control::Group;
-use weft_net::tcp;
 use weft_proto::v1::set_member_request::Action;
 use weft_proto::v1::set_server_entry::{Add, Change, Move};
 use weft_proto::v1::{MemberRole, NodeInfo, SetMemberRequest, SetServerEntry, StatusReply};
@@ -127,7 +127,7 @@ async fn set(
     done: impl Fn(&StatusReply) -> bool,
 ) -> Result<()> {
     let cluster = args.cluster.cluster;
-    let mut group = Group::new(tcp(), cluster.clone());
+    let mut group = Group::new(transport(), cluster.clone());
     let request = SetServerEntry { change: Some(change) };
     let request = SetMemberRequest { action: Some(Action::Set(request)) };
     let reply = group.call(request).await.context("the metadata servers refused")?;
@@ -145,7 +145,7 @@ async fn transfer(args: TransferArgs) -> Result<()> {
     if args.id == Some(before.leader) {
         return say(&format!("server {} leads already", before.leader));
     }
-    let mut group = Group::new(tcp(), cluster.clone());
+    let mut group = Group::new(transport(), cluster.clone());
     let request =
         SetMemberRequest { action: Some(Action::TransferTo(args.id.unwrap_or_default())) };
     let reply = group.call(request).await.context("the metadata servers refused")?;

@@ -1,10 +1,10 @@
 //! One metadata server.
 
-use crate::daemon;
+use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use weft_metadata::{Config, Member};
-use weft_proto::NodeId;
+use weft_proto::{NodeId, Role};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -75,11 +75,17 @@ pub fn run(args: Args) -> Result<()> {
     }
     daemon::raise_descriptor_limit();
     let (id, listen) = (config.id, config.listen.clone());
+    let transport = network::serving(
+        config.tls.as_ref(),
+        config.insecure,
+        Role::Metadata,
+        &config.id.to_string(),
+    )?;
     let runtime = if workers == 1 { daemon::single() } else { daemon::runtime(workers) };
     runtime?
         .block_on(async {
             let shutdown = daemon::shutdown_on_signal()?;
-            anyhow::Ok(weft_metadata::run(config, weft_net::tcp(), shutdown).await?)
+            anyhow::Ok(weft_metadata::run(config, transport, shutdown).await?)
         })
         .with_context(|| format!("metadata server {id} at {listen}"))
 }

@@ -1,6 +1,7 @@
 //! What `weft mount` is asked for.
 
 use super::options::{MountOptions, io_uring, mount_options, yes_or_no};
+use super::spec::subdir;
 use crate::control::ClusterArgs;
 use crate::size::Size;
 use std::path::PathBuf;
@@ -14,6 +15,8 @@ use weft_fuse::IoUring;
 #[command(after_help = "Examples:
   weft mount --cluster 10.0.0.1:7100,10.0.0.2:7100,10.0.0.3:7100 /datasets
   weft umount /datasets
+  weft mount --supervise --cluster 10.0.0.1:7100 /datasets  # comes back when its process dies
+  weft mount --cluster 10.0.0.1:7100 --subdir /team-a /team-a  # a folder of it
   weft mount -o suid,dev --cluster 10.0.0.1:7100 /srv/root  # set-user-id programs, device nodes
   weft mount --foreground --cluster 127.0.0.1:7100 /mnt     # for a service manager
   weft mount --takeover /datasets  # this version goes on with the mount; programs notice nothing")]
@@ -23,6 +26,12 @@ pub struct Args {
     /// Where to mount: an empty folder
     #[arg(value_name = "MNT")]
     pub mount_point: PathBuf,
+    /// Mount this folder of the filesystem, which has to be there, and not all of it
+    #[arg(long, value_name = "PATH", value_parser = subdir)]
+    pub subdir: Option<String>,
+    /// What the table of mounts shows as its source
+    #[arg(long, hide = true)]
+    pub source: Option<String>,
     /// Serve the mount in this process instead of a background one; ends on SIGTERM or unmount
     #[arg(long)]
     pub foreground: bool,
@@ -76,6 +85,20 @@ pub struct Args {
     /// Seconds that SIGTERM leaves it to make durable what was written; what is not then is lost
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub stop_timeout: u64,
+    /// Have it mounted anew, with the same settings, when the process that serves it has died: by a
+    /// small one beside it, which ends with the mount. What programs have open there is lost
+    /// (ENOTCONN), as is what was not synced. Not with --foreground: a service manager does that
+    #[arg(long)]
+    pub supervise: bool,
+    /// This process is the one that starts the one that serves, and mounts anew when that has died
+    #[arg(long, hide = true)]
+    pub supervisor: bool,
+    /// The process that mounts it anew when this one has died, which has started it
+    #[arg(long, hide = true, value_name = "PID")]
+    pub supervised: Option<i32>,
+    /// In place of a mount whose process has died
+    #[arg(long, hide = true)]
+    pub again: bool,
     /// Report the outcome on standard output, for the process that started this one
     #[arg(long, hide = true)]
     pub notify: bool,

@@ -5,10 +5,11 @@ use super::args::Args;
 use crate::logging::LogArgs;
 use crate::output::describe;
 use crate::process::{self, Interrupt, Process};
-use crate::umount;
+use crate::{network, umount};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
@@ -20,7 +21,20 @@ use weft_fuse::IoUring;
 enum Outcome {
     Mounted,
     Failed(String),
+    TakenAway,
 }
+
+/// Why a mount is not brought back.
+#[derive(Debug)]
+pub struct TakenAway;
+
+impl fmt::Display for TakenAway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "somebody has taken the mount away")
+    }
+}
+
+impl std::error::Error for TakenAway {}
 
 /// What `args` ask for, as options of a command line, with all that has a default.
 pub fn settings(args: &Args, log: &LogArgs, log_file: Option<&Path>) -> Vec<String> {
@@ -39,6 +53,12 @@ pub fn settings(args: &Args, log: &LogArgs, log_file: Option<&Path>) -> Vec<Stri
         IoUring::Off => "off",
     };
     option("--io-uring", io_uring.into());
+    if let Some(subdir) = &args.subdir {
+        option("--subdir", subdir.clone());
+    }
+    if let Some(source) = &args.source {
+        option("--source", source.clone());
+    }
     if let Some(allow) = args.allow_other {
         option("--allow-other", if allow { "yes" } else { "no" }.into());
     }
@@ -57,6 +77,8 @@ pub fn settings(args: &Args, log: &LogArgs, log_file: Option<&Path>) -> Vec<Stri
     if let Some(file) = log_file.and_then(Path::to_str) {
         option("--log-file", file.into());
     }
+    out.extend(network::options());
+    out.extend(args.supervise.then(|| "--supervise".into()));
     out.extend(args.allow_nonempty.then(|| "--allow-nonempty".into()));
     out
 }
@@ -68,17 +90,26 @@ pub fn arguments(settings: &[String], path: &Path) -> Vec<OsString> {
     begin.into_iter().chain(settings).chain(["--".into(), path.into()]).collect()
 }
 
+/// The command line of the process that looks after the one that serves a mount so.
+pub fn supervisor_arguments(settings: &[String], path: &Path) -> Vec<OsString> {
+    let begin = ["mount", "--supervisor", "--notify"].map(OsString::from);
+    let settings = settings.iter().map(OsString::from);
+    begin.into_iter().chain(settings).chain(["--".into(), path.into()]).collect()
+}
+
 /// Mounts with every default, in the background: what `weft dev` does.
 pub fn mount_defaults(
     cluster: &[String],
     path: &Path,
     log: &Path,
     timeout: u64,
+    network: Vec<String>,
     interrupt: &Interrupt,
 ) -> Result<()> {
     let cluster = format!("--cluster={}", cluster.join(","));
     let mut settings = vec![cluster, format!("--timeout={timeout}")];
     settings.extend(log.to_str().map(|log| format!("--log-file={log}")));
+    settings.extend(network);
     start(&arguments(&settings, path), path, log, interrupt)
 }
 
@@ -123,6 +154,10 @@ fn outcome(said: &[u8], mut child: Child, path: &Path, log: &Path, log_start: u6
             child.wait()?;
             bail!(why)
         }
+        Ok(Outcome::TakenAway) => {
+            child.wait()?;
+            Err(TakenAway.into())
+        }
         Err(_) => {
             let status = child.wait()?;
             let tail = process::log_tail(log, log_start);
@@ -139,6 +174,7 @@ fn outcome(said: &[u8], mut child: Child, path: &Path, log: &Path, log_start: u6
 pub fn notify<T>(started: &Result<T>) -> Result<()> {
     let outcome = match started {
         Ok(_) => Outcome::Mounted,
+        Err(e) if e.is::<TakenAway>() => Outcome::TakenAway,
         Err(e) => Outcome::Failed(describe(e)),
     };
     let mut out = io::stdout();

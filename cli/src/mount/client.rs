@@ -30,13 +30,15 @@ pub fn client_options(
     session: &Arc<SessionFile>,
 ) -> Result<weft_client::Options> {
     let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
-    let mut options = weft_client::Options::new(metadata, weft_net::tcp());
+    let mut options = weft_client::Options::new(metadata, crate::network::transport());
     options.client_name = args.name.clone().unwrap_or_else(|| format!("{host}:{}", path.display()));
+    options.subdir = args.subdir.clone().unwrap_or_default().into();
     options.cache_bytes = usize::try_from(args.cache.0)?;
     options.write_buffer_bytes = usize::try_from(args.write_buffer.0)?;
     let MountOptions { flags, soft, closesync } = args.options.unwrap_or_default();
     options.op_deadline = soft.map_or(Duration::MAX, Duration::from_secs);
-    options.access_times = !flags.noatime && !flags.read_only;
+    options.read_only = flags.read_only;
+    options.access_times = !flags.noatime;
     options.dir_sync = flags.dirsync;
     options.close_sync = closesync;
     options.dead_sessions = session.dead();

@@ -1,16 +1,19 @@
 //! Serves a mount until it is taken away, or another process takes over.
 
 use super::args::Args;
+use super::background::TakenAway;
 use super::client::{Started, client_options};
 use super::session_file::SessionFile;
+use super::spec::source;
 use super::{background, hand_over, take_over};
-use crate::daemon;
 use crate::logging::LogArgs;
 use crate::mounts::{self, MountRecord};
 use crate::output::describe;
+use crate::process::Process;
+use crate::{daemon, umount};
 use anyhow::{Context, Result, bail};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::watch;
 use weft_client::Filesystem;
@@ -67,7 +70,10 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
 }
 
 async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
-    let path = weft_fuse::check_mount_point(&args.mount_point, args.allow_nonempty)?;
+    let path = match args.again {
+        true => weft_fuse::resolve_mount_point(&args.mount_point)?,
+        false => weft_fuse::check_mount_point(&args.mount_point, args.allow_nonempty)?,
+    };
     let session = SessionFile::take(mounts::session_file(&path)?);
     let options = client_options(args, &path, args.cluster.cluster.clone(), &session)?;
     let limit = Duration::from_secs(args.timeout);
@@ -79,23 +85,34 @@ async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
                 "no metadata leader answered at {cluster} for {limit:?}; is the cluster running?"
             )
         })?
-        .with_context(|| format!("cannot open a session with {cluster}"))?;
+        .with_context(|| format!("cannot mount what {cluster} serves"))?;
     session.forget_dead();
     let mut fuse = weft_fuse::Options {
-        cluster: args.cluster.cluster.join(","),
+        source: source(&args.cluster.cluster, args.subdir.as_deref()),
         allow_nonempty: args.allow_nonempty,
         read_ahead_kib: u32::try_from(args.read_ahead.0 >> 10)?,
         io_uring: args.io_uring,
         flags: args.options.unwrap_or_default().flags,
         ..Default::default()
     };
+    if let Some(source) = &args.source {
+        fuse.source = source.clone();
+    }
+    // The kernel says so then, and asks nobody.
+    fuse.flags.read_only |= fs.is_read_only();
     fuse.allow_other = args.allow_other.unwrap_or(fuse.allow_other);
     fuse.threads = args.fuse_threads.unwrap_or(fuse.threads);
-    match mount(fs.clone(), path, fuse, limit).await {
+    let made_room = if args.again { make_room(&path) } else { Ok(()) };
+    let mounted = match made_room {
+        Ok(()) => mount(fs.clone(), path, fuse, limit).await,
+        Err(error) => Err(error),
+    };
+    match mounted {
         Ok(mounted) => {
             let (path, cluster) = (mounted.path().to_owned(), args.cluster.cluster.clone());
             let record = MountRecord::of_this_process(path, cluster, settings);
-            let saved = record.and_then(|record| {
+            let saved = record.and_then(|mut record| {
+                record.supervisor = args.supervised.and_then(supervisor);
                 let told = daemon::shutdown_on_signal()?;
                 record.save().map(|()| (record, told))
             });
@@ -117,6 +134,20 @@ async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
             Err(e)
         }
     }
+}
+
+/// What was left there by a process that has died goes only now: until here programs got an error
+/// for what they looked for, and not the folder below. Errors: [`TakenAway`], it is not there.
+fn make_room(path: &Path) -> Result<()> {
+    if !weft_fuse::mount_at(path)?.is_some_and(|mount| mount.is_weft()) {
+        return Err(TakenAway.into());
+    }
+    umount::detach_dead(path)
+}
+
+/// The process that looks after this one, which has started it.
+fn supervisor(pid: i32) -> Option<Process> {
+    Process::of(pid).filter(|_| nix::unistd::getppid().as_raw() == pid)
 }
 
 /// Mounts and makes sure that the mount answers.

@@ -8,6 +8,7 @@ use super::session_file::SessionFile;
 use super::words::{VERSION, hear, say, take, told};
 use crate::daemon;
 use crate::mounts::{self, MountRecord};
+use crate::process::Process;
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use weft_client::Filesystem;
 use weft_fuse::{Inherited, mount_at};
-use weft_proto::{Uuid, v1};
+use weft_proto::{InodeId, Uuid, v1};
 
 /// The other process gets so long for each of its words.
 const WORD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -70,7 +71,9 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
         .await?;
     let offer: v1::TakeoverOffer = hear(&mut socket, WORD_TIMEOUT).await?;
     told(offer.error)?;
-    let record = MountRecord::of_this_process(old.path.clone(), offer.metadata.clone(), settings)?;
+    let mut record =
+        MountRecord::of_this_process(old.path.clone(), offer.metadata.clone(), settings)?;
+    record.supervisor = old.supervisor.clone().filter(Process::alive);
     let (path, cluster) = (record.path.clone(), Uuid::from_slice(&offer.cluster));
     let session = SessionFile::take_over(mounts::session_file(&path)?);
     let options = client_options(args, &path, offer.metadata, &session)?;
@@ -84,8 +87,10 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
     let given = Instant::now();
     told(state.error)?;
     let agreed = state.agreed.context("the mount came without what the kernel has agreed to")?;
-    let inherited = Inherited::new(take(&socket, WORD_TIMEOUT).await?, state.known);
     let client = state.client.context("the mount came without its state")?;
+    // 0: of a version that knows of no other.
+    let root = InodeId(client.root.max(InodeId::ROOT.0));
+    let inherited = Inherited::new(take(&socket, WORD_TIMEOUT).await?, root, state.known);
     if let Err(error) =
         successor.adopt(client, inherited.content_cache(), inherited.name_cache()).await
     {

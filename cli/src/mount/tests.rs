@@ -46,7 +46,7 @@ fn options_are_read_as_they_are_shown() {
 fn a_process_that_takes_over_understands_the_settings_of_the_other() {
     let given = ["weft", "mount", "--cluster", "a:1", "-o", "ro,soft=9", "--name", "n", "mnt"];
     let parse = |args: Vec<OsString>| match Cli::try_parse_from(args) {
-        Ok(Cli { command: Command::Mount(args), log }) => (args, log),
+        Ok(Cli { command: Command::Mount(args), log, .. }) => (args, log),
         other => panic!("{other:?}"),
     };
     let (args, log) = parse(given.iter().map(OsString::from).collect());

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 use tokio::task::block_in_place;
-use weft_storaged::engine::{Content, Engine, TargetOptions, inspect};
+use weft_storaged::engine::{Content, Engine, KeySource, TargetOptions, inspect};
 use weft_storaged::nvmeof::{self, Options, Roots};
 use weft_storaged::{Location, Target};
 
@@ -20,6 +20,8 @@ use weft_storaged::{Location, Target};
 #[command(after_help = "Examples:
   weft target add /dev/disk/by-id/nvme-a --index /var/lib/weft/nvme-a.index
   weft target add /srv/weft/target --size 64GiB
+  weft target add /dev/disk/by-id/nvme-b --index /var/lib/weft/nvme-b.index --encrypt \
+--key-file /etc/weft/nvme-b.key
   weft target add 'nvme-tcp://10.0.0.5:4420/nqn.2025-01.com.example:box1?uuid=..' --index \
 /var/lib/weft/b1")]
 pub struct Args {
@@ -47,6 +49,12 @@ pub struct NewArgs {
     /// Directory of the index, on a fast local drive [default for a file: its path with .index]
     #[arg(long, value_name = "DIR")]
     pub index: Option<PathBuf>,
+    /// Encrypt all that the drive will hold; without its key nobody can read it, you included
+    #[arg(long, requires = "key_file")]
+    pub encrypt: bool,
+    /// File with the key: 64 random bytes, or as many in hexadecimal digits, with mode 600
+    #[arg(long, requires = "encrypt", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Destroy what the drive holds without asking
     #[arg(long, visible_alias = "yes")]
     pub force: bool,
@@ -60,8 +68,9 @@ pub async fn run(args: Args) -> Result<()> {
     let (file, config) = (File::read(&args.new.config)?, args.new.config.display());
     if let Ok(listed) = file.find(&target.path) {
         ensure!(
-            args.new.size.is_none() && args.new.index.is_none(),
-            "{config} lists {} already and says there how to make it; leave --size and --index out",
+            args.new.size.is_none() && args.new.index.is_none() && !args.new.encrypt,
+            "{config} lists {} already and says there how to make it; leave --size, --index and \
+             --encrypt out",
             listed.path.display()
         );
         let options = drive(listed, &file.config.nvmeof).await?;
@@ -88,7 +97,10 @@ pub fn target(location: &Path, args: &NewArgs) -> Result<Target> {
             .with_context(|| format!("{} is not a path", location.display()))?
     };
     let index = args.index.as_deref().map(std::path::absolute).transpose()?;
-    Ok(Target { index, sparse: args.sparse, ..Target::new(path, args.size.map(|s| s.0)) })
+    let key_file = args.key_file.as_deref().map(std::path::absolute).transpose()?;
+    let encryption = key_file.map(|path| KeySource { key_file: Some(path), key_command: None });
+    let size = args.size.map(|s| s.0);
+    Ok(Target { index, sparse: args.sparse, encryption, ..Target::new(path, size) })
 }
 
 /// Formats the drive, after a question where it holds something. Answers what was done.
@@ -112,7 +124,8 @@ fn format(target: &Target, options: &TargetOptions, force: bool) -> Result<Strin
         confirm(&format!("{name} holds {found}"))?;
     }
     let superblock = Engine::format(options, &found)?;
-    Ok(format!("{name} is target {} now, {}", superblock.uuid, Size(superblock.size)))
+    let encrypted = if superblock.key_check.is_some() { ", encrypted" } else { "" };
+    Ok(format!("{name} is target {} now, {}{encrypted}", superblock.uuid, Size(superblock.size)))
 }
 
 /// What is on a drive or in a file; one that is not there holds nothing.

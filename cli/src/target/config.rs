@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use weft_storaged::{Config, Target};
 
 const HEADER: &str = "[[targets]]";
+/// Tables in such a section.
+const WITHIN: &str = "[targets.";
 
 /// What to tell an admin after a change.
 pub const RELOAD: &str =
@@ -43,7 +45,8 @@ impl File {
         config.targets.push(target.clone());
         config.validate().with_context(|| format!("{} stays as it is", self.path.display()))?;
         let mut text = self.text.trim_end().to_string();
-        text.push_str(&format!("\n\n{HEADER}\n{}", toml::to_string(target)?));
+        let section = Sections { targets: vec![target.clone()] };
+        text.push_str(&format!("\n\n{}", toml::to_string(&section)?));
         Self { path: self.path, text, config }.checked()
     }
 
@@ -79,17 +82,18 @@ impl File {
     }
 }
 
-#[derive(serde::Deserialize)]
+#[derive(serde::Deserialize, serde::Serialize)]
 struct Sections {
     targets: Vec<Target>,
 }
 
-/// The text in pieces, each but the first from one section header to the next.
+/// The text in pieces, each but the first from one section header to the next; what is in a section
+/// belongs to it.
 fn sections(text: &str) -> Vec<&str> {
     let mut starts = vec![0];
     let mut at = 0;
     for line in text.split_inclusive('\n') {
-        if line.starts_with('[') {
+        if line.starts_with('[') && !line.starts_with(WITHIN) {
             starts.push(at);
         }
         at += line.len();
@@ -112,6 +116,7 @@ fn trailing_comments(section: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_storaged::engine::KeySource;
 
     const TEXT: &str = r#"# a comment
 name = "s1"
@@ -127,6 +132,8 @@ size = "64GiB"
 [[targets]]
 path = "/dev/x"   # by hand
 index = "/var/x"
+[targets.encryption]
+key_file = "/etc/x.key"
 "#;
 
     fn file(dir: &Path) -> File {
@@ -138,7 +145,9 @@ index = "/var/x"
     #[test]
     fn targets_come_and_go_and_comments_stay() {
         let dir = tempfile::tempdir().unwrap();
-        let third = Target { index: Some("/i".into()), ..Target::new("/dev/z", Some(1 << 30)) };
+        let encryption = Some(KeySource { key_file: Some("/k".into()), key_command: None });
+        let index = Some("/i".into());
+        let third = Target { index, encryption, ..Target::new("/dev/z", Some(1 << 30)) };
         file(dir.path()).with(&third).unwrap().write().unwrap();
         let again = File::read(&dir.path().join("storaged.toml")).unwrap();
         assert!(again.text.starts_with(TEXT));
@@ -149,6 +158,7 @@ index = "/var/x"
         assert!(less.text.contains("# the second") && !less.text.contains("/data/t1"));
         let less = file(dir.path()).without(Path::new("/dev/x")).unwrap();
         assert_eq!(less.config.targets.len(), 1);
+        assert!(!less.text.contains("key_file"), "its key goes with it: {}", less.text);
         assert!(file(dir.path()).find(Path::new("/dev/y")).is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! What an admin decides about a target: `weft target out`, `in`, `drain` and `weight`.
 
 use crate::control::ClusterArgs;
+use crate::network::transport;
 use crate::output::say;
 use anyhow::{Context, Result, ensure};
 use weft_control::Group;
-use weft_net::tcp;
 use weft_proto::map::{MAX_WEIGHT, WEIGHT_OF_ONE};
 pub use weft_proto::v1::set_target_request::Action;
 use weft_proto::v1::{SetTargetRequest, TargetInfo};
@@ -32,7 +32,7 @@ pub struct WeightArgs {
 }
 
 pub async fn run(args: Args, action: Action) -> Result<()> {
-    let mut group = Group::new(tcp(), args.cluster.cluster);
+    let mut group = Group::new(transport(), args.cluster.cluster);
     let target = decide(&mut group, args.id, action).await?;
     say(&said(&target, action))
 }
@@ -44,7 +44,7 @@ pub async fn decide(group: &mut Group, target: u32, action: Action) -> Result<Ta
 
 pub async fn weigh(args: WeightArgs) -> Result<()> {
     let WeightArgs { id: target, weight, cluster } = args;
-    let mut group = Group::new(tcp(), cluster.cluster);
+    let mut group = Group::new(transport(), cluster.cluster);
     let action = Action::Weigh.into();
     let TargetInfo { id, path, .. } =
         ask(&mut group, SetTargetRequest { target, action, weight }).await?;

@@ -91,7 +91,8 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
 /// last heartbeat, and a chunk may have come since.
 async fn holds_chunks(reply: &StatusReply, row: &TargetRow) -> Result<bool> {
     let cluster = reply.map.as_ref().and_then(|m| Uuid::from_slice(&m.cluster));
-    let peers = Peers::new(weft_net::tcp(), Identity { name: "weft target".into(), cluster });
+    let peers =
+        Peers::new(crate::network::transport(), Identity { name: "weft target".into(), cluster });
     let target = TargetClient::new(&peers, TargetId(row.id), &row.address);
     let page = target
         .list(None, None, 1, Instant::now() + ANSWER_TIMEOUT)

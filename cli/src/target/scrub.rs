@@ -64,7 +64,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         false => args.ids.clone(),
     };
     let cluster = reply.map.as_ref().and_then(|m| Uuid::from_slice(&m.cluster));
-    let peers = Peers::new(weft_net::tcp(), Identity { name: "weft scrub".into(), cluster });
+    let peers =
+        Peers::new(crate::network::transport(), Identity { name: "weft scrub".into(), cluster });
     let mut scrubs = tokio::task::JoinSet::new();
     for id in wanted {
         let row = all.iter().find(|t| t.id == id);

@@ -53,6 +53,7 @@ enum Copy {
         sequence: u64,
         journal_blocks: u64,
         data_blocks: u64,
+        encrypted: bool,
     },
     Damaged {
         problem: String,
@@ -111,6 +112,7 @@ fn copy(found: Result<Superblock, String>) -> Copy {
                 sequence: s.sequence,
                 journal_blocks: s.journal_blocks,
                 data_blocks: s.data_end - s.data_block,
+                encrypted: s.key_check.is_some(),
             }
         }
     }
@@ -130,11 +132,14 @@ fn describe(drive: &Drive) -> String {
     for (name, copy) in ["first", "last"].iter().zip(&drive.superblocks) {
         let _ = match copy {
             Copy::Damaged { problem } => writeln!(out, "  {name} superblock: none ({problem})"),
-            Copy::Sound { uuid, sequence, journal_blocks, data_blocks, .. } => writeln!(
-                out,
-                "  {name} superblock: {uuid}, sequence {sequence}, {journal_blocks} blocks of \
-                 journal, {data_blocks} for chunks"
-            ),
+            Copy::Sound { uuid, sequence, journal_blocks, data_blocks, encrypted, .. } => {
+                let encrypted = if *encrypted { ", encrypted" } else { "" };
+                writeln!(
+                    out,
+                    "  {name} superblock: {uuid}, sequence {sequence}, {journal_blocks} blocks of \
+                     journal, {data_blocks} for chunks{encrypted}"
+                )
+            }
         };
     }
     out

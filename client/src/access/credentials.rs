@@ -22,6 +22,12 @@ impl Credentials {
         Self { uid, gid, groups: Vec::new() }
     }
 
+    /// The same of other users and groups.
+    pub(crate) fn map(self, id: impl Fn(u32) -> u32) -> Self {
+        let groups = self.groups.into_iter().map(&id).collect();
+        Self { uid: id(self.uid), gid: id(self.gid), groups }
+    }
+
     /// Whether the rules that root's capabilities override hold for somebody else only.
     pub fn is_root(&self) -> bool {
         self.uid == 0

@@ -26,7 +26,8 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// For the cluster with these metadata servers: `HOST:PORT[,HOST:PORT...]`. Errors: `Invalid`.
+    /// For the cluster with these metadata servers: `HOST:PORT[,HOST:PORT...]`. Certificates are
+    /// those that the environment names ([`weft_net::from_env`]). Errors: `Invalid`.
     pub fn new(cluster: &str) -> Result<Self> {
         let servers: Vec<_> = cluster.split(',').map(str::trim).map(str::to_owned).collect();
         if let Some(bad) = servers.iter().find(|server| !is_address(server)) {
@@ -36,7 +37,7 @@ impl ConnectOptions {
             );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        let mut client = Options::new(servers, weft_net::tcp());
+        let mut client = Options::new(servers, weft_net::from_env()?);
         client.client_name = program_name();
         // A program without a mount is told when the cluster is away, and need not be killed.
         client.op_deadline = Duration::from_secs(300);

@@ -2,6 +2,7 @@
 //! again; but all of them go along, or the leader would keep for ever what nobody gives back.
 
 use super::leases::Leases;
+use super::quotas::UNKNOWN;
 use super::table::{Held, Mode};
 use weft_proto::{InodeId, v1};
 
@@ -24,7 +25,8 @@ impl Leases {
         let table = &mut *self.table.lock();
         for lease in leases {
             let mode = if lease.write { Mode::Write } else { Mode::Read };
-            let held = Held { since: table.epoch, seq: lease.seq, ..Held::new(mode) };
+            let (since, seq, quota) = (table.epoch, lease.seq, UNKNOWN);
+            let held = Held { since, seq, quota, ..Held::new(mode) };
             table.inodes.insert(InodeId(lease.ino), held);
         }
         surplus.iter().for_each(|lease| self.release_later(InodeId(lease.ino), lease.seq));

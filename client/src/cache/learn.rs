@@ -25,6 +25,7 @@ impl Leases {
             _ => Vec::new(),
         };
         reply.grants.iter().for_each(|grant| table.hold(start, grant));
+        table.learn_zones(start, reply);
         match (op, &reply.result) {
             (Op::Lookup(op), Some(Reply::Attr(attr))) => {
                 table.learn_named(start, Named::Attr(attr));
@@ -70,6 +71,8 @@ impl Leases {
             return self.published(start, op, reply);
         }
         let table = &mut *self.table.lock();
+        table.learn_zones(start, reply);
+        table.moves_quota(op);
         let made = made(reply);
         let values = values(table, op, made);
         let Footprint { names, changes, .. } = op.footprint();
@@ -139,12 +142,14 @@ impl Leases {
     fn published(&self, start: Start, op: &v1::BatchOp, reply: &v1::MetaReply) {
         let Some(Reply::Batch(told)) = &reply.result else { return };
         let table = &mut *self.table.lock();
+        table.learn_zones(start, reply);
         for grant in &reply.grants {
             // The lease was held all along, whatever was done under it since.
             if let Some(held) = table.inodes.get_mut(&InodeId(grant.ino))
                 && held.mode == Mode::Write
             {
                 held.seq = held.seq.max(grant.seq);
+                held.quota = grant.quota;
             }
         }
         if op.session != 0 || !reply.touched.is_empty() || told.other_times {

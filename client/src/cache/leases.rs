@@ -6,6 +6,7 @@
 //! is forgotten.
 
 use super::name_cache::NameCache;
+use super::quotas::{Quotas, Spent, UNKNOWN};
 use super::table::{Mode, Right, Start, Table};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -22,6 +23,8 @@ pub(crate) struct Leases {
     until: AtomicU64,
     renewals: Notify,
     pub(super) table: Mutex<Table>,
+    /// What they leave to this mount.
+    pub quotas: Quotas,
     /// What is given up without having been recalled, and the leader was not told yet.
     pub(super) surplus: Mutex<Vec<(InodeId, u64)>>,
     pub surplus_grew: Notify,
@@ -41,6 +44,7 @@ impl Default for Leases {
             until: AtomicU64::new(0),
             renewals: Notify::new(),
             table: Mutex::new(Table::new(origin)),
+            quotas: Quotas::default(),
             surplus: Mutex::default(),
             surplus_grew: Notify::new(),
             giving: Mutex::default(),
@@ -119,6 +123,26 @@ impl Leases {
         let table = self.table.lock();
         let right = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write);
         right.map(|held| Right(held.since)).filter(|_| self.live())
+    }
+
+    /// The directory whose quota counts what is done to an inode under its lease.
+    fn zone(&self, ino: InodeId) -> u64 {
+        self.table.lock().inodes.get(&ino).map_or(UNKNOWN, |held| held.quota)
+    }
+
+    /// Whether so many bytes more of a file, which belongs to this user and group, may stay in a
+    /// buffer.
+    pub fn spend(&self, ino: InodeId, owner: (u32, u32), len: usize) -> Spent {
+        match self.quotas.are_on() {
+            true => self.quotas.spend(self.zone(ino), owner, len),
+            false => Spent::Nothing,
+        }
+    }
+
+    /// Whether what is written to a file is to be committed at once, so that who writes hears of a
+    /// limit.
+    pub fn has_no_credit(&self, ino: InodeId, owner: (u32, u32)) -> bool {
+        self.quotas.are_on() && self.quotas.credit(self.zone(ino), owner)[0] == 0
     }
 
     /// While the lease may be over: the right under which bytes are kept that were stored under it.

@@ -79,13 +79,14 @@ impl Leases {
     }
 
     /// Makes an inode in a directory, if its name is free and all is known that it inherits.
-    /// Answers what an open would, and when it was made.
-    pub fn make(&self, op: &v1::MakeOp, now: i64) -> Option<(v1::OpenReply, i64)> {
+    /// Answers what an open would, and when it was made. `pending` changes wait to be told.
+    pub fn make(&self, op: &v1::MakeOp, now: i64, pending: usize) -> Option<(v1::OpenReply, i64)> {
         let table = &mut *self.table.lock();
         let (parent, ino) = (InodeId(op.parent), InodeId(op.ino));
         let above = table.writable_dir(parent)?;
         let free = table.name(parent, &op.name)?.is_none();
-        let layout = table.inodes.get(&parent)?.layout.filter(|_| free && self.live())?;
+        let held = table.inodes.get(&parent)?;
+        let (layout, quota) = (held.layout.filter(|_| free && self.live())?, held.quota);
         // A list that is inherited is the group's to make something of.
         let is_dir = op.kind() == FileKind::Directory;
         if above.acls || above.nlink == u32::MAX || !is_name(&op.name) {
@@ -93,6 +94,10 @@ impl Leases {
         }
         let now = now.max(above.ctime_ns.saturating_add(1));
         let inherits = above.mode & SETGID != 0;
+        let gid = if inherits { above.gid } else { op.gid };
+        if !self.quotas.may_make(quota, (op.uid, gid), pending) {
+            return None;
+        }
         let mode = match op.kind() {
             FileKind::Symlink => 0o777,
             FileKind::Directory if inherits => mode_of_new(op.mode, op.umask) | SETGID,
@@ -104,7 +109,7 @@ impl Leases {
             mode: mode & MODE_MASK,
             nlink: if is_dir { 2 } else { 1 },
             uid: op.uid,
-            gid: if inherits { above.gid } else { op.gid },
+            gid,
             rdev: op.rdev,
             size: if is_dir { DIR_SIZE } else { op.target.len() as u64 },
             atime_ns: now,
@@ -125,7 +130,7 @@ impl Leases {
         let (since, layout) = (table.epoch, is_dir.then_some(layout));
         let held = Held::new(Mode::Write);
         let (locks, maps, complete) = (is_file, is_file, is_dir);
-        let held = Held { locks, maps, since, complete, layout, ..held };
+        let held = Held { locks, maps, since, complete, layout, quota, ..held };
         table.inodes.insert(ino, held);
         match is_file {
             true => table.learn_content(Start(table.epoch), &reply),
@@ -181,6 +186,12 @@ impl Leases {
         let ino = table.name(from, &op.name)??;
         let target = table.name(to, &op.new_name)?;
         let attr = table.writable(ino).filter(|attr| !attr.is_dir() && self.live())?;
+        // What moves to another quota may be refused.
+        let quota = |ino: &InodeId| table.inodes.get(ino).map(|held| held.quota);
+        let moves = quota(&from) != quota(&to) || quota(&ino) != quota(&to);
+        if self.quotas.are_on() && moves {
+            return None;
+        }
         // Two names of one inode both stay.
         let simple = op.flags & !NOREPLACE == 0 && target != Some(ino) && is_name(&op.new_name);
         if !simple || (target.is_some() && op.flags != 0) {
@@ -212,7 +223,8 @@ impl Leases {
         let ino = InodeId(op.ino);
         let before = table.writable(ino).filter(|attr| !attr.acls && self.live())?;
         let owner = [op.uid, op.gid];
-        if op.size.is_some() || owner.contains(&Some(NOBODY)) {
+        let chowned = owner != [None, None] && self.quotas.have_owners();
+        if op.size.is_some() || owner.contains(&Some(NOBODY)) || chowned {
             return None;
         }
         let now = later(now, &[before]);

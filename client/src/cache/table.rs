@@ -57,6 +57,8 @@ pub(super) struct Held {
     pub(super) xattrs: Xattrs,
     /// What an open would answer.
     pub(super) content: Option<Arc<v1::OpenReply>>,
+    /// With the right to write: the directory whose quota counts what is done under it; 0: none.
+    pub(super) quota: u64,
     /// Of files that are made in a directory, with the right to write it.
     pub(super) layout: Option<v1::LayoutInfo>,
     /// Names in a directory; `None`: there is no such name.
@@ -80,6 +82,7 @@ impl Held {
             attr: None,
             xattrs: Xattrs::default(),
             content: None,
+            quota: 0,
             layout: None,
             names: HashMap::new(),
             complete: false,
@@ -166,6 +169,9 @@ impl Table {
             }
             held.locks |= grant.locks;
             held.maps |= grant.maps;
+        }
+        if grant.write {
+            held.quota = grant.quota;
         }
         held.layout = grant.layout.or(held.layout);
         held.seq = held.seq.max(grant.seq);

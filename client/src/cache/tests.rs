@@ -111,7 +111,7 @@ fn file(ino: u64, name: &'static str) -> v1::MakeOp {
 
 /// Makes a file; answers it, and when it was made.
 fn make(l: &Leases, ino: u64, name: &'static str) -> Option<(v1::Attr, i64)> {
-    l.make(&file(ino, name), 5).map(|(reply, at)| (reply.attr.unwrap(), at))
+    l.make(&file(ino, name), 5, 0).map(|(reply, at)| (reply.attr.unwrap(), at))
 }
 
 /// A directory that this mount may write and whose attributes it knows.

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
@@ -18,6 +18,9 @@ use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
 /// How long another server may take to tell a newer map before chunks that are nowhere are lost: by
 /// an old one all of them can be looked for where they were.
 const MISSING_MAP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A storage daemon hears within a second of the key that a new leader signs tickets with.
+const TICKET_INTERVAL: Duration = Duration::from_millis(100);
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
@@ -38,7 +41,7 @@ impl File {
             let parts = join_all(plan.into_iter().map(fetch));
             let (mut bytes, mut gone) = (Vec::new(), Vec::new());
             // Once, for all parts together.
-            let (may_ask, mut waits) = (!asked_anew, false);
+            let (may_ask, mut waits, mut refused) = (!asked_anew, false, false);
             for (part, segment) in parts.await.into_iter().zip(segments) {
                 match (part, segment) {
                     (Ok(part), _) => bytes.extend(part),
@@ -53,6 +56,12 @@ impl File {
                         (asked_anew, waits) = (true, true);
                         gone.push(id);
                     }
+                    // The answer that says where it is brings one.
+                    (Err(error), Some(_))
+                        if error.kind == ErrorKind::NoTicket && Instant::now() < deadline =>
+                    {
+                        refused = true;
+                    }
                     (Err(error), _) => {
                         let message = format!("inode {} bytes {range:?}: {error}", self.ino);
                         return Err(Error::new(ErrorKind::Io, message));
@@ -66,7 +75,9 @@ impl File {
                 let until = now + patience.min(MISSING_MAP_TIMEOUT);
                 map.newer(map.current().epoch, until).await;
             }
-            if gone.is_empty() {
+            if refused {
+                sleep(TICKET_INTERVAL).await;
+            } else if gone.is_empty() {
                 return Ok(bytes);
             }
             // They may be gone because the file was changed elsewhere.

@@ -68,7 +68,8 @@ impl File {
 
     /// Puts what was written so far into the log: it is sent to storage now, and committed when it
     /// is its turn there. Answers whether nothing is left to wait for. Not without the right to
-    /// buffer writes, nor while there may be no room for it: then who writes has to hear of that.
+    /// buffer writes, nor while there may be no room for it, or a quota leaves none: then who
+    /// writes has to hear of that.
     pub fn defer(self: &Arc<Self>) -> bool {
         let (launched, deferred) = {
             let state = &mut *self.state.lock();
@@ -81,7 +82,8 @@ impl File {
             if under.session != session || !under.right.is_some_and(kept) {
                 return false;
             }
-            if self.context.is_short_of_room() || !self.context.log.is_known() {
+            let no_credit = self.context.leases.has_no_credit(self.ino, state.owner());
+            if no_credit || self.context.is_short_of_room() || !self.context.log.is_known() {
                 return false;
             }
             let launched = self.close_all(state);

@@ -45,6 +45,8 @@ pub(crate) struct Dirty {
     next: BufferNo,
     /// Writes go to the end of file, and so do commits.
     pub append: bool,
+    /// For bytes that count for quotas: no more than there are.
+    credit: Option<OwnedSemaphorePermit>,
     /// Counts flights that ended.
     landings: watch::Sender<u64>,
 }
@@ -268,6 +270,25 @@ impl Dirty {
         flies
     }
 
+    /// Bytes that were put in are within the credit of a quota.
+    pub fn spend(&mut self, credit: OwnedSemaphorePermit) {
+        match &mut self.credit {
+            Some(spent) => spent.merge(credit),
+            None => self.credit = Some(credit),
+        }
+    }
+
+    /// There may be less now that counts.
+    fn unspend(&mut self) {
+        let Some(spent) = &mut self.credit else { return };
+        let live = self.buffers.values().map(|b| b.live).sum::<u64>() as usize;
+        match spent.num_permits().checked_sub(live) {
+            Some(_) if live == 0 => self.credit = None,
+            Some(over) => drop(spent.split(over)),
+            None => {}
+        }
+    }
+
     /// What lies in `range` is not wanted any more.
     pub fn cut(&mut self, range: Range<u64>) {
         let gone = self.places.remove(range);
@@ -280,6 +301,7 @@ impl Dirty {
         let stays = |b: &Buffer| b.live > 0 || matches!(b.stage, Stage::Durable(_));
         let flew = self.buffers.values().any(|b| b.stage == Stage::Flying && !stays(b));
         self.buffers.retain(|_, b| stays(b));
+        self.unspend();
         if flew {
             self.count_landing();
         }
@@ -291,6 +313,7 @@ impl Dirty {
         self.places.retain(|place| !buffers.contains(&place.buffer));
         let gone = buffers.iter().filter_map(|no| self.buffers.remove(no));
         let dropped = gone.flat_map(|mut buffer| buffer.take_segments()).collect();
+        self.unspend();
         self.count_landing();
         dropped
     }

@@ -76,12 +76,13 @@ impl File {
         // A mode changes the list, and an owner nothing of it; who has a list is rare.
         let listed = state.attr.acls && (change.mode.is_some() || owner != [None, None]);
         let nothing = *change == SetAttr::default();
+        let counted = owner != [None, None] && self.context.leases.quotas.have_owners();
         // As in `put_in`: nothing that is kept is missed by a recall.
         let right = self.context.leases.right_to_write(self.ino);
         let alike = !state.is_dirty() || state.buffered_under.right == right;
         let ending = self.context.is_closing();
-        if !simple || listed || nothing || state.dirty.append || right.is_none() || !alike || ending
-        {
+        let asks = listed || counted || nothing;
+        if !simple || asks || state.dirty.append || right.is_none() || !alike || ending {
             return None;
         }
         state.keeps_under(self.context.sessions.current().id, right);

@@ -71,6 +71,11 @@ impl State {
         !self.dirty.is_empty() || self.waiting.is_more()
     }
 
+    /// The user and the group that what is written counts for.
+    pub fn owner(&self) -> (u32, u32) {
+        (self.attr.uid, self.attr.gid)
+    }
+
     pub fn size(&self) -> u64 {
         self.attr.size.max(self.dirty.end())
     }

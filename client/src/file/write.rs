@@ -3,6 +3,7 @@
 use super::dirty::Dirty;
 use super::inode::File;
 use super::past::Number;
+use crate::cache::Spent;
 use std::future::pending;
 use std::ops::Range;
 use std::sync::Arc;
@@ -177,13 +178,24 @@ impl File {
             let other_way = state.dirty.append != append && !state.dirty.is_empty();
             let other_right = state.buffered_under.right != right && state.is_dirty();
             let unnumbered = matches!(way, Way::Past(None)) && self.is_cached();
+            // Where a quota leaves too little, each write is committed by itself.
+            let spent = match stays && in_doubt.is_none() {
+                true => leases.spend(self.ino, state.owner(), data.len()),
+                false => Spent::Nothing,
+            };
+            let alone = matches!(spent, Spent::TooMuch);
+            let stays = stays && !alone;
             let must_not = must_stay && (!stays || unnumbered) || self.context.is_closing();
+            let must_not = must_not || alone && state.is_dirty();
             if other_way || (other_right && in_doubt.is_none()) || must_not {
                 return None;
             }
             match in_doubt {
                 Some(right) => state.keeps_in_doubt(session, right),
                 None => state.keeps_under(session, right),
+            }
+            if let Spent::Credit(credit) = spent {
+                state.dirty.spend(credit);
             }
             state.dirty.append = append;
             state.waiting.written((self.context.clock)());

@@ -46,6 +46,7 @@ impl Filesystem {
         handle: Option<HandleId>,
         change: SetAttr,
     ) -> Result<Attr> {
+        self.may_set(&change)?;
         if let Some(handle) = handle.filter(|_| change.size.is_some()) {
             self.inner.locks.hold(ino, handle)?;
         }
@@ -87,6 +88,7 @@ impl Filesystem {
                 free_bytes: s.free_bytes,
                 available_bytes: s.available_bytes.unwrap_or(s.free_bytes),
                 inodes: s.inodes,
+                free_inodes: None,
             }),
             _ => Err(unexpected("a request for room")),
         }
@@ -102,6 +104,7 @@ impl Filesystem {
 
     /// Sets how new data will be laid out; what is written already stays where it is.
     pub async fn set_layout(&self, ino: InodeId, layout: Layout) -> Result<()> {
+        self.may_change()?;
         layout.validate()?;
         let (requests, file) = (self.inner.requests.clone(), self.inner.files.get(ino));
         to_the_end(async move {

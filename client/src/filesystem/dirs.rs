@@ -9,7 +9,7 @@ use weft_proto::{InodeId, Result, v1};
 
 impl Filesystem {
     /// Up to `limit` entries with cookies greater than `cookie` (0: from the start); if `attrs`,
-    /// with the attributes of those that no other mount is changing.
+    /// with the attributes of those that no other mount is changing. The root is in itself.
     pub async fn read_dir(
         &self,
         ino: InodeId,
@@ -20,8 +20,9 @@ impl Filesystem {
         if cookie == 0 {
             self.note_access(|| self.inner.group.leases.attr(ino));
         }
+        let parent = |found: InodeId| if ino == self.root() { ino } else { found };
         if !attrs && let Some(known) = self.inner.group.leases.page(ino, cookie, limit as usize) {
-            return Ok(known);
+            return Ok(DirPage { parent: parent(known.parent), ..known });
         }
         let op = v1::ReadDirOp { ino: ino.0, cookie, limit, attrs };
         let Reply::ReadDir(page) = self.inner.requests.ask(Op::ReadDir(op)).await? else {
@@ -42,7 +43,7 @@ impl Filesystem {
         Ok(DirPage {
             entries: entries.collect::<Result<_>>()?,
             end: page.end,
-            parent: InodeId(page.parent),
+            parent: parent(InodeId(page.parent)),
             next_cookie: page.next_cookie,
         })
     }

@@ -45,7 +45,8 @@ pub struct Filesystem {
 
 impl Filesystem {
     /// Opens a session with the metadata group and begins to watch the cluster map. Errors:
-    /// `Invalid` without metadata servers, `TimedOut` if none of them answers, `WrongCluster`.
+    /// `Invalid` without metadata servers, `TimedOut` if none of them answers, `WrongCluster`;
+    /// `NotFound` and others of a subdirectory that is not there.
     pub async fn connect(options: Options) -> Result<Self> {
         let deadline = after(options.op_deadline.min(CONNECT_TIMEOUT));
         let fs = Self::new(options, None)?;
@@ -63,6 +64,11 @@ impl Filesystem {
         inner.watch_map();
         inner.start();
         fs.await_map(deadline).await?;
+        if let Err(error) = fs.enter(&inner.options.subdir).await {
+            // Nobody is to wait for the end of a session that nobody has.
+            let _ = fs.shutdown().await;
+            return Err(error);
+        }
         info!(session = %fs.session(), "connected");
         Ok(fs)
     }
@@ -84,6 +90,8 @@ impl Filesystem {
         };
         let writer = group.sessions.clone();
         let segments = Segments::new(timeouts, peers.clone(), map, rng.clone(), writer);
+        // There are none before.
+        let _ = group.tickets.set(segments.tickets().clone());
         Ok(Self { inner: Arc::new(Inner::new(options, peers, group, segments, rng)) })
     }
 
@@ -182,6 +190,7 @@ impl Filesystem {
     pub(super) fn note_access(&self, attr: impl FnOnce() -> Option<Attr>) {
         let options = &self.inner.options;
         if options.access_times
+            && !self.is_read_only()
             && let Some(attr) = attr()
         {
             self.inner.atimes.atimes.note(&attr, (options.clock)());

@@ -103,7 +103,7 @@ impl Filesystem {
             format!("inode {ino} is in use")
         })?;
         let (leases, surplus) = leases.at_rest();
-        Ok(v1::ClientState {
+        let mut state = v1::ClientState {
             session: session.id.0,
             last_request,
             last_segment,
@@ -116,7 +116,10 @@ impl Filesystem {
             locks,
             lost,
             last_lost,
-        })
+            ..Default::default()
+        };
+        inner.group.confinement.hand_over(&mut state);
+        Ok(state)
     }
 
     /// Goes on: no other process took over.

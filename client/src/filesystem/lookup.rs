@@ -25,7 +25,8 @@ const AHEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Filesystem {
     /// The name `.` leads to any inode, whatever it is, that has a name; `..` to the directory that
-    /// a directory is in. Errors: `NotFound`, `NotDirectory`; `Stale` of what has no name any more.
+    /// a directory is in, and at the root to itself. Errors: `NotFound`, `NotDirectory`; `Stale` of
+    /// what has no name any more.
     pub async fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
         match name {
             b"." => return self.named(parent).await,
@@ -68,6 +69,9 @@ impl Filesystem {
 
     /// The directory that a directory is in; the root is in itself.
     async fn parent_of(&self, dir: InodeId) -> Result<InodeId> {
+        if dir == self.root() {
+            return Ok(dir);
+        }
         // What follows the last name is known or asked for, and tells it too.
         if let Some(page) = self.inner.group.leases.page(dir, u64::MAX, 1) {
             return Ok(page.parent);

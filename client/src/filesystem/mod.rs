@@ -1,6 +1,7 @@
 //! The facade: what a mounted filesystem does, by inodes and handles.
 
 mod attrs;
+mod bounds;
 mod data;
 mod dirs;
 mod facade;
@@ -13,6 +14,8 @@ mod lookup;
 mod mend;
 mod names;
 mod open;
+mod quota_xattr;
+mod quotas;
 mod report;
 mod take_over;
 mod write;

@@ -36,6 +36,7 @@ impl Filesystem {
         rdev: u64,
         by: Creator,
     ) -> Result<Attr> {
+        let by = self.may_make(by)?;
         let (parent, name) = (parent.0, name_of(name));
         let Creator { uid, gid, umask } = by;
         let of_kind = kind;
@@ -59,6 +60,7 @@ impl Filesystem {
         mode: u32,
         by: Creator,
     ) -> Result<Attr> {
+        let by = self.may_make(by)?;
         let Creator { uid, gid, umask } = by;
         let (parent, name) = (parent.0, name_of(name));
         let kind = v1::FileKind::Directory.into();
@@ -78,6 +80,7 @@ impl Filesystem {
         target: &[u8],
         by: Creator,
     ) -> Result<Attr> {
+        let by = self.may_make(by)?;
         let Creator { uid, gid, .. } = by;
         let (parent, name, target) = (parent.0, name_of(name), name_of(target));
         if !target.is_empty() && target.len() <= MAX_TARGET && !target.contains(&0) {
@@ -102,12 +105,14 @@ impl Filesystem {
 
     /// Gives an inode one more name. Errors: `Exists`, and what the kinds of inodes forbid.
     pub async fn link(&self, ino: InodeId, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        self.may_change()?;
         let op = v1::LinkOp { ino: ino.0, parent: parent.0, name: name_of(name) };
         self.change_attr(Op::Link(op)).await
     }
 
     /// Takes away a name of what is no directory.
     pub async fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
+        self.may_change()?;
         let op = v1::UnlinkOp { parent: parent.0, name: name_of(name) };
         let here = || self.inner.log.unlink(op.clone(), self.now_here()?, self.is_open());
         if let Some((ino, never_was)) = self.try_here(parent, name, here).await {
@@ -121,6 +126,7 @@ impl Filesystem {
 
     /// Removes an empty directory.
     pub async fn rm_dir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
+        self.may_change()?;
         let op = v1::RmDirOp { parent: parent.0, name: name_of(name) };
         let here = || self.inner.log.rm_dir(op.clone(), self.now_here()?, self.is_open());
         match self.try_here(parent, name, here).await {
@@ -139,6 +145,7 @@ impl Filesystem {
         new_name: &[u8],
         flags: u32,
     ) -> Result<()> {
+        self.may_change()?;
         let op = v1::RenameOp {
             parent: parent.0,
             name: name_of(name),

@@ -32,8 +32,11 @@ impl Filesystem {
         handing_over(open, unwanted).await
     }
 
-    /// Opens a file. Errors: `NotFound`.
+    /// Opens a file. Errors: `NotFound`, `ReadOnly`.
     pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<Opened> {
+        if flags.write || flags.truncate {
+            self.may_change()?;
+        }
         let files = self.inner.files.clone();
         self.opened(flags, async move { files.open(ino, flags).await }).await
     }
@@ -47,7 +50,7 @@ impl Filesystem {
         by: Creator,
         flags: OpenFlags,
     ) -> Result<Opened> {
-        let Creator { uid, gid, umask } = by;
+        let Creator { uid, gid, umask } = self.may_make(by)?;
         let name = Bytes::copy_from_slice(name);
         let (parent, exclusive) = (parent.0, flags.exclusive);
         let (of, kind) = (name.clone(), v1::FileKind::Regular.into());
@@ -73,7 +76,7 @@ impl Filesystem {
         by: Creator,
         flags: OpenFlags,
     ) -> Result<Opened> {
-        let Creator { uid, gid, umask } = by;
+        let Creator { uid, gid, umask } = self.may_make(by)?;
         let parent = parent.0;
         let op =
             move |open_seq| Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq, umask });

@@ -1,8 +1,8 @@
 //! Extended attributes, stored and virtual.
 
 use super::facade::Filesystem;
-use super::layout_xattr;
 use super::names::name_of;
+use super::{layout_xattr, quota_xattr};
 use crate::cache::ACLS;
 use crate::meta::unexpected;
 use bytes::Bytes;
@@ -29,6 +29,13 @@ impl Filesystem {
         if name == layout_xattr::NAME {
             return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());
         }
+        if let Some(key) = quota_xattr::asks(name, quota_xattr::NAME) {
+            return Ok(quota_xattr::print(&self.quotas(ino, key?).await?, false));
+        }
+        if let Some(after) = quota_xattr::asks(name, quota_xattr::ALL) {
+            let (quotas, more) = self.all_quotas(after?).await?;
+            return Ok(quota_xattr::print(&quotas, more));
+        }
         if let Some(known) = self.inner.group.leases.xattr(ino, name) {
             return known;
         }
@@ -40,8 +47,9 @@ impl Filesystem {
     }
 
     /// Sets an extended attribute; `flags` are those of `setxattr(2)`. Setting `user.weft.layout`
-    /// sets the layout; setting an access control list sets the mode, and takes the set-group-id
-    /// bit if `clear_setgid`, as is due if the caller is not of the group.
+    /// sets the layout, and `trusted.weft.quota` a quota; setting an access control list sets the
+    /// mode, and takes the set-group-id bit if `clear_setgid`, as is due if the caller is not of
+    /// the group.
     pub async fn set_xattr(
         &self,
         ino: InodeId,
@@ -50,10 +58,14 @@ impl Filesystem {
         flags: u32,
         clear_setgid: bool,
     ) -> Result<()> {
+        self.may_change()?;
         check_xattr(name)?;
         if name == layout_xattr::NAME {
             let layout = layout_xattr::parse(value, &self.get_layout(ino).await?)?;
             return self.set_layout(ino, layout).await;
+        }
+        if name == quota_xattr::SET {
+            return self.set_quota(quota_xattr::parse(value, ino.0)?).await;
         }
         self.settle_mode(ino, name).await?;
         let (ino, name, value) = (ino.0, name_of(name), name_of(value));
@@ -75,6 +87,7 @@ impl Filesystem {
 
     /// Removes an extended attribute. Errors: `NoAttribute`.
     pub async fn remove_xattr(&self, ino: InodeId, name: &[u8]) -> Result<()> {
+        self.may_change()?;
         check_xattr(name)?;
         if name == layout_xattr::NAME {
             let what = "a layout can be changed and not removed";

@@ -1,20 +1,21 @@
 //! The metadata group: its requests go to the leader, with retries inside the deadline.
 
+use super::confinement::Confinement;
 use super::servers::Servers;
 use super::sessions::Sessions;
 use crate::Options;
 use crate::cache::Leases;
 use crate::options::{KeepSession, after};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 use weft_net::{Peers, Way};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
-use weft_segments::{MapWatch, Outage, Rng};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+use weft_segments::{MapWatch, Outage, Rng, TicketBook};
 
 /// One server gets this long to answer before another is asked.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,12 +56,16 @@ pub(crate) struct Group {
     pub(super) op_deadline: Duration,
     outage: Outage,
     pub sessions: Arc<Sessions>,
+    /// What the mount sees and may do.
+    pub confinement: Confinement,
     /// What its answers taught.
     pub leases: Arc<Leases>,
     /// Requests that operations had to make; what keeps the session alive is not counted.
     pub requests: AtomicU64,
     /// The leader said last that the namespace may not grow.
     pub low_on_room: AtomicBool,
+    /// Where tickets for chunks go.
+    pub tickets: OnceLock<Arc<TicketBook>>,
     /// Told the key of each session.
     pub(super) keep_session: Option<KeepSession>,
 }
@@ -74,9 +79,11 @@ impl Group {
             op_deadline: options.op_deadline,
             outage: Outage::default(),
             sessions: Arc::default(),
+            confinement: Confinement::new(options.read_only),
             leases: Arc::default(),
             requests: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),
+            tickets: OnceLock::new(),
             keep_session: options.keep_session.clone(),
         }
     }
@@ -106,6 +113,8 @@ impl Group {
                 Ok(reply) => {
                     self.outage.over("the metadata leader answers again");
                     self.servers.leads(server);
+                    self.keep_tickets(request, &reply);
+                    self.leases.quotas.learn(request.op.as_ref(), &reply);
                     if matches!(request.op, Some(Op::Batch(_) | Op::Renew(_))) {
                         self.low_on_room.store(reply.low_on_room, Ordering::Relaxed);
                     }
@@ -139,6 +148,20 @@ impl Group {
             sleep_until(next).await;
         }
         unreachable!("turns do not end")
+    }
+
+    fn keep_tickets(&self, request: &v1::MetaRequest, reply: &v1::MetaReply) {
+        let Some(book) = self.tickets.get() else { return };
+        match &reply.result {
+            Some(Reply::OpenSession(opened)) if !opened.ticket.is_empty() => {
+                book.learn_session(SessionId(opened.session), &opened.ticket);
+            }
+            Some(Reply::Renew(renewed)) if !renewed.ticket.is_empty() => {
+                book.learn_session(SessionId(request.session), &renewed.ticket);
+            }
+            _ => {}
+        }
+        book.learn(&reply.tickets);
     }
 
     /// What a request goes with. Those that may wait for other mounts must hold up neither what

@@ -3,6 +3,7 @@
 //! All inodes are of one group today. Nothing above asks which.
 
 mod calls;
+mod confinement;
 mod group;
 mod open_session;
 mod renew;

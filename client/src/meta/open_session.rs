@@ -23,7 +23,8 @@ pub(crate) async fn open_session(
         keep(key);
     }
     let nonce = key.0.to_vec().into();
-    let op = Op::OpenSession(v1::OpenSessionOp { client: client.into(), nonce });
+    let op =
+        Op::OpenSession(v1::OpenSessionOp { client: client.into(), nonce, ..Default::default() });
     let request = v1::MetaRequest { op: Some(op), ..Default::default() };
     let sent = Instant::now();
     match group.send(&request, ATTEMPT_TIMEOUT, deadline).await?.result()? {
@@ -34,6 +35,7 @@ pub(crate) async fn open_session(
                     "another cluster was made in place of the one that was mounted: mount it anew";
                 return Err(Error::new(ErrorKind::WrongCluster, what));
             }
+            group.confinement.opened(&reply);
             // What an answer in the last session has granted since that was lost; not what others
             // are granted in this one, as soon as they know of it.
             group.leases.lost();

@@ -37,7 +37,7 @@ impl ChangeLog {
             return None;
         };
         op.ino = ino.0;
-        let Some((reply, at_ns)) = self.group.leases.make(&op, now) else {
+        let Some((reply, at_ns)) = self.group.leases.make(&op, now, table.len()) else {
             self.counted(&table);
             return None;
         };

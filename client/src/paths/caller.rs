@@ -31,9 +31,11 @@ pub struct Caller {
 }
 
 impl Filesystem {
-    /// The filesystem by paths, with the rights of a user.
+    /// The filesystem by paths, with the rights of a user; of nobody in particular if that is who
+    /// root is here ([`Self::squashed`]).
     pub fn as_user(&self, who: Credentials) -> Caller {
-        Caller { fs: self.clone(), who: Arc::new(who), start: InodeId::ROOT, umask: 0 }
+        let who = who.map(|id| self.squashed(id));
+        Caller { fs: self.clone(), who: Arc::new(who), start: self.root(), umask: 0 }
     }
 }
 

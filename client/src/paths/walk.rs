@@ -4,7 +4,7 @@ use super::caller::Caller;
 use crate::access::Access;
 use crate::types::{Attr, FileKind};
 use bytes::Bytes;
-use weft_proto::{Error, ErrorKind, InodeId, Result};
+use weft_proto::{Error, ErrorKind, Result};
 
 /// Longest path, in bytes: Linux's `PATH_MAX` less the closing NUL.
 const MAX_PATH: usize = 4095;
@@ -75,7 +75,7 @@ impl<'a> Walk<'a> {
         if path.contains(&0) {
             return Err(Error::new(ErrorKind::Invalid, "a path cannot hold a NUL"));
         }
-        let start = if path.starts_with(b"/") { InodeId::ROOT } else { caller.start };
+        let start = if path.starts_with(b"/") { caller.fs.root() } else { caller.start };
         let at = caller.fs.get_attr(start).await?;
         Ok(Self { caller, at, rest: Bytes::copy_from_slice(path), links: 0 })
     }
@@ -140,7 +140,7 @@ impl<'a> Walk<'a> {
             return Err(Error::new(ErrorKind::NotFound, "a symbolic link leads nowhere"));
         }
         if target.starts_with(b"/") {
-            self.at = self.caller.fs.get_attr(InodeId::ROOT).await?;
+            self.at = self.caller.fs.get_attr(self.caller.fs.root()).await?;
         }
         self.rest = [&target, after].concat().into();
         Ok(())

@@ -11,6 +11,8 @@ pub struct StatFs {
     pub available_bytes: u64,
     /// Inodes that there are.
     pub inodes: u64,
+    /// That can be made yet, if a quota limits them.
+    pub free_inodes: Option<u64>,
 }
 
 /// What a mount did since it was connected.

@@ -43,6 +43,8 @@ pub struct Attr {
 /// A name that was found or made. Generations are not used: inode numbers are never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
+    /// The number by which the kernel will ask for it; attributes of the root have another.
+    pub node: u64,
     pub attr: Attr,
     /// How long the name and the attributes may be used without asking again.
     pub name_ttl: Duration,
@@ -186,7 +188,7 @@ fn body<'a>(reply: &'a Reply, out: &mut Record) -> &'a [Bytes] {
 }
 
 pub(super) fn entry(out: &mut Record, e: &Entry) {
-    out.u64(e.attr.ino).u64(0).u64(e.name_ttl.as_secs()).u64(e.attr_ttl.as_secs());
+    out.u64(e.node).u64(0).u64(e.name_ttl.as_secs()).u64(e.attr_ttl.as_secs());
     out.u32(e.name_ttl.subsec_nanos()).u32(e.attr_ttl.subsec_nanos());
     attr(out, &e.attr);
 }

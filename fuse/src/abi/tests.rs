@@ -180,7 +180,7 @@ fn handshakes_agree_on_what_both_want() {
 fn replies_have_the_lengths_of_the_kernels_records() {
     let attr = Attr { ino: 5, size: 9, mode: 0o100644, ..Default::default() };
     let ttl = Duration::new(3, 4);
-    let entry = Entry { attr, name_ttl: ttl, attr_ttl: Duration::ZERO };
+    let entry = Entry { node: attr.ino, attr, name_ttl: ttl, attr_ttl: Duration::ZERO };
     let opened = Open { fh: 1, flags: 0 };
     let (files, files_free, block_size, name_max) = (4, 5, 6, 7);
     let room = StatFs { blocks: 1, free: 2, available: 3, files, files_free, block_size, name_max };

@@ -38,6 +38,7 @@ use crate::attr::to_kernel;
 use crate::notifier::Notifier;
 use crate::proc::sees_walks;
 use crate::reply;
+use crate::root::Root;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,6 +67,7 @@ struct Inner {
     table: Mutex<Table>,
     closed: Closed,
     kernel: OnceLock<Kernel>,
+    root: Root,
 }
 
 /// The way to the kernel, once it is known what that can do.
@@ -77,6 +79,11 @@ struct Kernel {
 }
 
 impl Dcache {
+    /// Of a mount with this root.
+    pub fn new(root: Root) -> Self {
+        Self(Arc::new(Inner { root, ..Inner::default() }))
+    }
+
     /// From now on things may be given to the kernel, which has agreed on this.
     pub fn begin(&self, notifier: Notifier, agreed: &InitReply) {
         let names = AtomicBool::new(agreed.minor >= EXPIRES && sees_walks());
@@ -112,7 +119,7 @@ impl Dcache {
                     (true, thread) => self.give_name(fs, dir, name, Some(attr.ino), Some(thread)),
                     (false, _) => self.give_name(fs, dir, name, Some(attr.ino), None),
                 };
-                Ok(Reply::Entry(entry(&attr, name_ttl)))
+                Ok(Reply::Entry(self.entry(&attr, name_ttl)))
             }
             Err(error) if error.kind == ErrorKind::NotFound => {
                 match self.give_name(fs, dir, name, None, None) {
@@ -132,13 +139,13 @@ impl Dcache {
     /// The entry of what was made just now.
     pub fn new_entry(&self, fs: &Filesystem, dir: InodeId, name: Bytes, attr: &Attr) -> Entry {
         self.0.table.lock().tell(attr.ino.0);
-        entry(attr, self.give_name(fs, dir, name, Some(attr.ino), None))
+        self.entry(attr, self.give_name(fs, dir, name, Some(attr.ino), None))
     }
 
     /// The entry of what has no name.
     pub fn unnamed(&self, attr: &Attr) -> Entry {
         self.0.table.lock().tell(attr.ino.0);
-        entry(attr, Duration::ZERO)
+        self.entry(attr, Duration::ZERO)
     }
 
     /// Attributes, and for how long the kernel may use them without asking.
@@ -239,6 +246,11 @@ impl Dcache {
         kernel.is_some_and(|kernel| kernel.gives.load(Ordering::SeqCst) && what(kernel))
     }
 
+    fn entry(&self, attr: &Attr, name_ttl: Duration) -> Entry {
+        let node = self.0.root.swap(attr.ino.0);
+        Entry { node, attr: to_kernel(attr), name_ttl, attr_ttl: Duration::ZERO }
+    }
+
     fn may_give(&self, fs: &Filesystem, dir: InodeId, name: &[u8], ino: Option<InodeId>) -> bool {
         let gives = self.gives(|kernel| kernel.names.load(Ordering::SeqCst))
             && !matches!(name, b"." | b"..");
@@ -269,8 +281,4 @@ impl Dcache {
             false => Duration::ZERO,
         }
     }
-}
-
-fn entry(attr: &Attr, name_ttl: Duration) -> Entry {
-    Entry { attr: to_kernel(attr), name_ttl, attr_ttl: Duration::ZERO }
 }

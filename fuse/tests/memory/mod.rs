@@ -214,7 +214,7 @@ impl Tree {
     }
 
     fn entry(&mut self, ino: u64, ttl: Duration) -> Result<Entry, Errno> {
-        Ok(Entry { attr: self.attr(ino)?, name_ttl: ttl, attr_ttl: ttl })
+        Ok(Entry { node: ino, attr: self.attr(ino)?, name_ttl: ttl, attr_ttl: ttl })
     }
 
     /// In two parts, as data from several buffers comes.

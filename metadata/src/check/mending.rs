@@ -19,7 +19,7 @@ fn mend(tx: &mut Txn<'_>) -> Vec<String> {
         let (_, mends) = look(tx.state()).unwrap();
         let fixes = mends.iter().map(|mend| mend.fix.clone()).collect();
         let body = Some(Body::Mend(v1::MendEntry { fixes }));
-        let entry = v1::LogEntry { time_ns: 7, body, ..Default::default() };
+        let entry = v1::LogEntry { time_ns: 7, body, complete: true, ..Default::default() };
         let reply = crate::state::apply_entry(tx, &entry).unwrap();
         let Some(Reply::Mended(v1::MendedReply { done })) = reply.reply.and_then(|r| r.result)
         else {

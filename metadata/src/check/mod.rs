@@ -13,6 +13,7 @@
 //!   the next look.
 
 mod accounts;
+mod counted;
 mod extents;
 mod inodes;
 mod locks;
@@ -21,6 +22,7 @@ mod names;
 mod plan;
 mod segments;
 mod tree;
+mod usage;
 
 pub(crate) use plan::{Mend, Stage};
 
@@ -62,6 +64,7 @@ pub(crate) fn look(state: &dyn Read) -> StoreResult<(v1::CheckReply, Vec<Mend>)>
         malformed: 0,
         stage: None,
         mends: Vec::new(),
+        counted: counted::Counted::new(state)?,
     };
     let names = check.names()?;
     let extents = check.extents()?;
@@ -73,6 +76,7 @@ pub(crate) fn look(state: &dyn Read) -> StoreResult<(v1::CheckReply, Vec<Mend>)>
     check.owned(Tag::Orphan)?;
     check.owned(Tag::Trim)?;
     check.locks()?;
+    check.usage()?;
     if check.untold > 0 {
         check.report.problems.push(format!("and {} more problems", check.untold));
     }
@@ -92,6 +96,8 @@ struct Check<'a> {
     /// Of the mends.
     stage: Option<Stage>,
     mends: Vec<Mend>,
+    /// What inodes come to, if that is counted.
+    counted: Option<counted::Counted>,
 }
 
 impl Check<'_> {

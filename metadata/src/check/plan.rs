@@ -29,6 +29,8 @@ pub(crate) enum Stage {
     Groups,
     /// What belongs to something that is not.
     Others,
+    /// What counts for quotas.
+    Usage,
 }
 
 /// A fix, and what it mends.

@@ -60,7 +60,8 @@ pub(super) fn with(more: Vec<Op>) -> Memory {
         Op::Link(v1::LinkOp { ino: 4, parent: 1, name: "link".into() }),
         Op::SetLock(v1::SetLockOp { lock, ..Default::default() }),
     ];
-    let open = Op::OpenSession(v1::OpenSessionOp { client: String::new(), nonce });
+    let open =
+        Op::OpenSession(v1::OpenSessionOp { client: String::new(), nonce, ..Default::default() });
     let mut bodies = vec![
         Body::InitCluster(v1::InitClusterEntry { cluster, profile, members: vec![], shard: 0 }),
         target(1),

@@ -8,6 +8,7 @@ mod change_members;
 mod clear_sessions;
 mod collect_garbage;
 mod compact_files;
+mod count_usage;
 mod expire_sessions;
 mod give_turns;
 mod heal;
@@ -60,6 +61,8 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     duties.spawn(async move { purge_orphans::purge_orphans(&n, term).await });
     let (n, ..) = all();
     duties.spawn(async move { trim_files::trim_files(&n).await });
+    let (n, ..) = all();
+    duties.spawn(async move { count_usage::count_usage(&n, term).await });
     let (n, ..) = all();
     duties.spawn(async move { clear_sessions::clear_sessions(&n).await });
     let (n, t, _) = all();

@@ -433,9 +433,10 @@ impl Driver {
         let now = self.node.env.clock.now_ns();
         let mut message = Message { from: self.raw.raft.id, ..Default::default() };
         message.set_msg_type(MessageType::MsgPropose);
+        let complete = self.node.all_know(crate::node::Known::Quotas);
         for proposal in proposals.iter_mut() {
             self.last_time_ns = now.max(self.last_time_ns.saturating_add(1));
-            proposal.stamp(self.last_time_ns);
+            proposal.stamp(self.last_time_ns, complete);
             message.entries.push(proposal.entry());
         }
         let mut index = self.raw.raft.raft_log.last_index();

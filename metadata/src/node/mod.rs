@@ -40,12 +40,14 @@ use bytes::Bytes;
 use lease::Lease;
 use parking_lot::Mutex;
 use proposal::Proposal;
+use rand::RngCore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use weft_proto::{Error, ErrorKind, MapEpoch, NodeId, Result, Uuid, v1};
+use weft_segments::TicketKey;
 
 /// Who leads, as this server knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -104,6 +106,8 @@ pub struct Node {
     pub mending: Arc<tokio::sync::Mutex<()>>,
     /// Which entries of the log other servers know, as [`Known`] numbers them.
     known_entries: Mutex<BTreeMap<NodeId, u32>>,
+    /// Signs what clients show storage daemons while this server leads.
+    pub ticket_key: TicketKey,
 }
 
 /// Entries of the log that older versions do not know, each with all before it.
@@ -116,17 +120,22 @@ pub enum Known {
     Mends = 3,
     /// And batches of what sessions did on their own.
     Batches = 4,
+    /// And quotas.
+    Quotas = 5,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Batches as u32;
+    pub const NEWEST: u32 = Self::Quotas as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.
 type Abdication = (Option<NodeId>, oneshot::Sender<Result<NodeId>>);
 
 type Admission = Arc<tokio::sync::Mutex<Option<(Bytes, v1::JoinReply)>>>;
+
+/// What a generator is for.
+const TICKETS: u64 = 0x7163;
 
 /// Longest log entry, in bytes: a commit with all that may travel inline stays well below.
 const MAX_ENTRY: usize = 2 << 20;
@@ -167,6 +176,7 @@ impl Node {
             tells: AtomicBool::new(false),
             mending: Arc::default(),
             known_entries: Mutex::default(),
+            ticket_key: TicketKey::new(env.rng(TICKETS).next_u64(), env.secret()),
             state,
             env,
             config,

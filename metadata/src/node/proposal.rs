@@ -1,7 +1,7 @@
 //! Proposals on their way through the log, and what they change in the leader's soft state.
 
 use crate::raftlog::Position;
-use crate::soft::sessions::Sessions;
+use crate::soft::sessions::{Client, Sessions};
 use crate::tables::members::conf_change;
 use prost::Message;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
@@ -22,7 +22,7 @@ pub enum Effect {
     },
     /// The session in the reply lives from now on.
     SessionOpens {
-        client: String,
+        client: Client,
     },
     SessionEnds(SessionId),
     /// Locks on the inode are others, or somebody's turn to set one is over.
@@ -41,7 +41,9 @@ impl Effect {
         match &request.op {
             Some(Op::Create(create)) => Self::Opens { session, open_seq: create.open_seq },
             Some(Op::TmpFile(made)) => Self::Opens { session, open_seq: made.open_seq },
-            Some(Op::OpenSession(open)) => Self::SessionOpens { client: open.client.clone() },
+            Some(Op::OpenSession(open)) => Self::SessionOpens {
+                client: Client { name: open.client.clone(), owner: open.owner.clone() },
+            },
             Some(Op::CloseSession(_)) => Self::SessionEnds(session),
             Some(Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket, .. })) => {
                 Self::Locks { session, ino: InodeId(lock.ino), ticket: *ticket }
@@ -94,14 +96,19 @@ impl Proposal {
             Body::ChangeMembers(entry) => Some(conf_change(entry)),
             _ => None,
         };
-        let data = v1::LogEntry { time_ns: 0, body: Some(body), events }.encode_to_vec();
+        let data = v1::LogEntry { body: Some(body), events, ..Default::default() }.encode_to_vec();
         Self { data, members, effect, reply }
     }
 
-    /// Sets the entry's time: field 1 of [`v1::LogEntry`], appended, as protobuf allows.
-    pub fn stamp(&mut self, time_ns: i64) {
+    /// Sets the entry's time, and whether it is complete: fields 1 and 40 of [`v1::LogEntry`],
+    /// appended, as protobuf allows.
+    pub fn stamp(&mut self, time_ns: i64, complete: bool) {
         self.data.push(1 << 3);
         prost::encoding::encode_varint(time_ns as u64, &mut self.data);
+        if complete {
+            prost::encoding::encode_varint(40 << 3, &mut self.data);
+            self.data.push(1);
+        }
     }
 
     /// The entry that is put into the log.
@@ -178,9 +185,10 @@ mod tests {
         for time in [1, -5, i64::MAX] {
             let (reply, _) = oneshot::channel();
             let mut proposal = Proposal::new(body.clone(), Vec::new(), Effect::Nothing, reply);
-            proposal.stamp(time);
+            proposal.stamp(time, true);
             let entry = v1::LogEntry::decode(&proposal.data[..]).unwrap();
             assert_eq!((entry.time_ns, entry.body.as_ref()), (time, Some(&body)));
+            assert!(entry.complete);
         }
     }
 

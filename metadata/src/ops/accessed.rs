@@ -35,7 +35,9 @@ impl Operation for v1::AccessedOp {
     }
 
     fn apply(&self, changed: Vec<Inode>, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
-        changed.iter().for_each(|inode| tx.put_inode(inode));
+        for inode in &changed {
+            tx.put_inode(inode)?;
+        }
         Ok(EMPTY)
     }
 }

@@ -49,8 +49,8 @@ impl Operation for v1::CreateOp {
             rdev: 0,
         };
         let file = inodes::make(tx, &place.dir, &wanted, cx.now)?;
-        tx.put_inode(&file);
-        names::add(tx, place.dir, &place.name, file.ino(), FileKind::Regular, cx.now);
+        tx.put_inode(&file)?;
+        names::add(tx, place.dir, &place.name, file.ino(), FileKind::Regular, cx.now)?;
         Ok(Reply::Open(v1::OpenReply {
             attr: Some(file.attr),
             layout: file.layout,

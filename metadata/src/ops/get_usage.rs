@@ -55,7 +55,7 @@ mod tests {
         let mut tx = Txn::new(&*base);
         let profile = "2+1".parse().unwrap();
         let root = inodes::root(InodeId::ROOT, Layout::for_profile(profile).into(), 1);
-        tx.put_inode(&root);
+        tx.put_inode(&root).unwrap();
         let kind = FileKind::Directory.into();
         let entry = IndexEntry { name: "loop".into(), ino: root.attr.ino, kind };
         tx.put(schema::index(InodeId::ROOT, 3), &entry);

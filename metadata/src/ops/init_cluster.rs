@@ -44,7 +44,7 @@ impl Operation for v1::InitClusterEntry {
         let (id, name) = DEFAULT_POOL;
         tx.put(schema::pool(id), &Pool { name: name.into(), profile: profile.into() });
         let root = InodeId::root_of(tx.state().shard()?);
-        tx.put_inode(&inodes::root(root, Layout::for_profile(profile).into(), cx.now));
+        tx.put_inode(&inodes::root(root, Layout::for_profile(profile).into(), cx.now))?;
         let next_inode = root.number() + 1;
         tx.edit_counters(|c| {
             *c = Counters { next_inode, next_session: 1, next_target: 1, inodes: 1, next_pg: 1 };

@@ -28,6 +28,9 @@ impl Operation for v1::LinkOp {
         if file.attr.nlink >= MAX_LINKS {
             return refuse(ErrorKind::TooManyLinks, format!("inode {ino} has {MAX_LINKS} names"));
         }
+        if file.attr.nlink > 0 && file.quota != place.dir.zone() {
+            return refuse(ErrorKind::CrossDevice, format!("inode {ino} counts for another quota"));
+        }
         Ok(Plan { file, place })
     }
 
@@ -35,12 +38,16 @@ impl Operation for v1::LinkOp {
         let Plan { mut file, place } = plan;
         if file.nameless {
             file.nameless = false;
+            file.quota = place.dir.zone();
             tx.delete(schema::orphan(file.ino()));
         }
         file.attr.nlink += 1;
+        if file.parent == 0 {
+            file.parent = place.dir.attr.ino;
+        }
         file.attr.ctime_ns = cx.now;
-        tx.put_inode(&file);
-        names::add(tx, place.dir, &place.name, file.ino(), file.kind(), cx.now);
+        tx.put_inode(&file)?;
+        names::add(tx, place.dir, &place.name, file.ino(), file.kind(), cx.now)?;
         Ok(Reply::Attr(file.attr))
     }
 }

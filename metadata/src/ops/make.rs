@@ -93,7 +93,7 @@ fn apply(op: &v1::MakeOp, place: Place, tx: &mut Txn<'_>, cx: &Context) -> Store
         inode.target = op.target.clone();
     }
     tx.edit_counters(|c| c.inodes += 1)?;
-    names::add(tx, place.dir, &place.name, inode.ino(), kind, cx.now);
-    tx.put_inode(&inode);
+    names::add(tx, place.dir, &place.name, inode.ino(), kind, cx.now)?;
+    tx.put_inode(&inode)?;
     Ok(())
 }

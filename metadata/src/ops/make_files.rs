@@ -59,8 +59,8 @@ fn make(op: &File, tx: &mut Txn<'_>, cx: &Context, known: &mut Known) -> Result<
         tx.edit_counters(|c| c.inodes += 1)?;
         // Files may be told in another order than they were made in.
         let changed = made.max(dir.attr.ctime_ns);
-        names::add(tx, dir, &name, file.ino(), FileKind::Regular, changed);
-        tx.put_inode(&file);
+        names::add(tx, dir, &name, file.ino(), FileKind::Regular, changed)?;
+        tx.put_inode(&file)?;
     }
     if let Some(content) = &op.content {
         file = commit_extents::apply_on(content, tx, cx, file, base)?;

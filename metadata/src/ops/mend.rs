@@ -116,9 +116,9 @@ fn name_again(tx: &mut Txn<'_>, ino: InodeId, cx: &Context) -> StoreResult<bool>
     if inode.is_dir() {
         inode.parent = dir.ino().0;
     }
-    tx.put_inode(&inode);
+    tx.put_inode(&inode)?;
     tx.delete(schema::orphan(ino));
-    names::add(tx, dir, &name, ino, inode.kind(), cx.now);
+    names::add(tx, dir, &name, ino, inode.kind(), cx.now)?;
     Ok(true)
 }
 
@@ -156,9 +156,10 @@ fn make_lost_found(
     let wanted = Wanted { kind, mode: 0o700, umask: 0, uid: 0, gid: 0, rdev: 0 };
     // Nothing is inherited but the layout.
     let attr = v1::Attr { ino: root.attr.ino, ..Default::default() };
-    let plain = Inode { attr, layout: root.layout, ..Default::default() };
+    let (layout, quota) = (root.layout, root.zone());
+    let plain = Inode { attr, layout, quota, ..Default::default() };
     let dir = inodes::make(tx, &plain, &wanted, cx.now)?;
-    tx.put_inode(&dir);
-    names::add(tx, root, &Bytes::from_static(name.as_bytes()), dir.ino(), kind, cx.now);
+    tx.put_inode(&dir)?;
+    names::add(tx, root, &Bytes::from_static(name.as_bytes()), dir.ino(), kind, cx.now)?;
     Ok(dir.ino())
 }

@@ -26,8 +26,8 @@ impl Operation for v1::MkDirOp {
             rdev: 0,
         };
         let child = inodes::make(tx, &place.dir, &wanted, cx.now)?;
-        tx.put_inode(&child);
-        names::add(tx, place.dir, &place.name, child.ino(), FileKind::Directory, cx.now);
+        tx.put_inode(&child)?;
+        names::add(tx, place.dir, &place.name, child.ino(), FileKind::Directory, cx.now)?;
         Ok(Reply::Attr(child.attr))
     }
 }

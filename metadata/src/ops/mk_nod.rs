@@ -35,8 +35,8 @@ impl Operation for v1::MkNodOp {
             rdev: if is_device { self.rdev } else { 0 },
         };
         let node = inodes::make(tx, &place.dir, &wanted, cx.now)?;
-        tx.put_inode(&node);
-        names::add(tx, place.dir, &place.name, node.ino(), kind, cx.now);
+        tx.put_inode(&node)?;
+        names::add(tx, place.dir, &place.name, node.ino(), kind, cx.now)?;
         Ok(Reply::Attr(node.attr))
     }
 }

@@ -10,12 +10,14 @@ mod close_session;
 mod commit_extents;
 mod compacted;
 mod copy_range;
+mod count_owners;
 mod create;
 mod expire_session;
 mod fallocate;
 mod get_attr;
 mod get_extents;
 mod get_layout;
+mod get_quota;
 mod get_usage;
 mod get_xattr;
 mod init_cluster;
@@ -45,10 +47,12 @@ mod set_attr;
 mod set_layout;
 mod set_lock;
 mod set_pgs;
+mod set_quota;
 mod set_server;
 mod set_target_state;
 mod set_xattr;
 mod stat_fs;
+mod step_quota;
 mod sym_link;
 mod tmp_file;
 mod trim_files;
@@ -61,6 +65,7 @@ pub(crate) use move_seats::MAX_MOVES;
 pub(crate) use open::{BYTES_OF_MANY, open_reply, short_open_reply};
 pub use open_session::SESSION_TTL_MS;
 pub(crate) use reserve_inodes::knows_batches;
+pub(crate) use step_quota::STEP as QUOTA_STEP;
 
 use crate::check;
 use crate::operation::{ATTR, BRIEF, Change, Fault, GRANT, Query, Reply, refuse};
@@ -97,6 +102,8 @@ fn handler(op: &Op) -> Handler<'_> {
         Op::ListSegments(op) => Read(op),
         Op::Check(op) => Read(op),
         Op::GetUsage(op) => Read(op),
+        Op::GetQuota(op) => Read(op),
+        Op::ListQuotas(op) => Read(op),
         Op::Open(_) | Op::Lease(_) => Soft { longest: open::LONGEST },
         Op::LeaseMany(op) => Soft { longest: BRIEF + op.inos.len() * (ATTR + GRANT) },
         Op::LookupMany(_) => Soft { longest: open::LONGEST_OF_MANY },
@@ -133,6 +140,7 @@ fn handler(op: &Op) -> Handler<'_> {
         Op::ReserveInodes(op) => Change(op),
         Op::MakeFiles(op) => Change(op),
         Op::Batch(op) => Change(op),
+        Op::SetQuota(op) => Change(op),
     }
 }
 
@@ -184,6 +192,8 @@ pub(crate) fn of_leader(body: &Body) -> Option<&dyn Change> {
         Body::MoveExtents(op) => Some(op),
         Body::Compacted(op) => Some(op),
         Body::Mend(op) => Some(op),
+        Body::StepQuota(op) => Some(op),
+        Body::CountOwners(op) => Some(op),
         Body::Client(_) | Body::AdmitServer(_) | Body::Note(_) => None,
     }
 }

@@ -30,8 +30,16 @@ impl Operation for v1::OpenSessionOp {
                 format!("a session needs a nonce of {NONCE_LEN} bytes and a short client name"),
             );
         }
-        let owner: Option<NonceOwner> = state.load(&schema::nonce(&self.nonce))?;
-        Ok(Plan { cluster, existing: owner.map(|o| o.session) })
+        let known: Option<NonceOwner> = state.load(&schema::nonce(&self.nonce))?;
+        let existing = known.map(|known| known.session);
+        if let Some(number) = existing
+            && let Some(session) = state.session(SessionId(number))?
+            && session.owner != self.owner
+        {
+            let what = format!("session {number} is that of {:?}", session.owner);
+            return refuse(ErrorKind::NotPermitted, what);
+        }
+        Ok(Plan { cluster, existing })
     }
 
     fn apply(&self, plan: Plan, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
@@ -43,13 +51,15 @@ impl Operation for v1::OpenSessionOp {
             session,
             ttl_ms: SESSION_TTL_MS,
             cluster: plan.cluster.id,
+            ..Default::default()
         }))
     }
 }
 
 fn open(op: &v1::OpenSessionOp, tx: &mut Txn<'_>) -> StoreResult<u64> {
-    let (client, nonce) = (op.client.clone(), op.nonce.clone());
-    let number = begin(tx, Session { client, nonce, acked_below: 1, ..Default::default() })?;
+    let (client, nonce, owner) = (op.client.clone(), op.nonce.clone(), op.owner.clone());
+    let session = Session { client, nonce, owner, acked_below: 1, ..Default::default() };
+    let number = begin(tx, session)?;
     tx.put(schema::nonce(&op.nonce), &NonceOwner { session: number });
     Ok(number)
 }

@@ -6,6 +6,7 @@ use crate::schema::{self, Inode, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::content;
 use crate::tables::content::STEP;
+use crate::tables::quotas;
 use weft_proto::{InodeId, v1};
 
 /// Most inodes that one entry looks at.
@@ -70,7 +71,10 @@ fn delete(tx: &mut Txn<'_>, inode: &Inode) -> StoreResult<usize> {
         attributes = keys.len();
         keys.into_iter().for_each(|key| tx.delete(key));
     }
-    tx.delete(schema::inode(ino));
+    if inode.has_quota {
+        quotas::gone(tx, ino)?;
+    }
+    tx.delete_inode(inode)?;
     tx.delete(schema::orphan(ino));
     tx.delete(schema::trim(ino));
     tx.edit_counters(|c| c.inodes = c.inodes.saturating_sub(1))?;

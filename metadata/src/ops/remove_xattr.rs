@@ -28,7 +28,7 @@ impl Operation for v1::RemoveXattrOp {
 
     fn apply(&self, inode: Inode, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
         tx.delete(schema::xattr(inode.ino(), &self.name));
-        tx.put_inode(&inode);
+        tx.put_inode(&inode)?;
         Ok(EMPTY)
     }
 }

@@ -2,7 +2,7 @@
 //! makes them.
 
 use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
-use crate::schema::Dentry;
+use crate::schema::{Dentry, Inode};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::inodes::{self, Wanted};
 use crate::tables::names::{self, Place};
@@ -53,11 +53,13 @@ impl Operation for v1::RenameOp {
             return refuse(ErrorKind::NotFound, format!("{to} does not exist"));
         }
         check_ancestry(state, &from, &source, &to, target.as_ref(), exchange)?;
+        check_quota(state, &source, &from, &to)?;
         let Some(target) = target else { return Ok(Plan::Move { from, source, to, target: None }) };
         if source.ino == target.ino {
             return Ok(Plan::Nothing);
         }
         if exchange {
+            check_quota(state, &target, &to, &from)?;
             return Ok(Plan::Exchange { from, source, to, target });
         }
         check_replaceable(state, &source, &to, &target)?;
@@ -77,8 +79,8 @@ impl Operation for v1::RenameOp {
                     None => {
                         let dir = tx.state().inode_that_exists(to.dir.ino())?;
                         let ino = InodeId(source.ino);
-                        names::add(tx, dir, &to.name, ino, source.kind(), cx.now);
-                        arrive(tx, &source, to.dir.ino(), cx.now)?;
+                        names::add(tx, dir, &to.name, ino, source.kind(), cx.now)?;
+                        arrive(tx, &source, &to.dir, cx.now)?;
                     }
                 }
             }
@@ -107,7 +109,7 @@ fn vacate(
     let kind = FileKind::CharDevice;
     let wanted = Wanted { kind, mode: 0, umask: 0, uid: 0, gid: 0, rdev: 0 };
     let node = inodes::make(tx, &from.dir, &wanted, now)?;
-    tx.put_inode(&node);
+    tx.put_inode(&node)?;
     names::replace(tx, dir, &from.name, source, node.attr.ino, kind, now)
 }
 
@@ -120,18 +122,30 @@ fn settle(
     now: i64,
 ) -> StoreResult<()> {
     names::replace(tx, place.dir.ino(), &place.name, old, moved.ino, moved.kind(), now)?;
-    arrive(tx, moved, place.dir.ino(), now)
+    arrive(tx, moved, &place.dir, now)
 }
 
-/// What moves learns so: a directory has a new parent, anything a new change time.
-fn arrive(tx: &mut Txn<'_>, moved: &Dentry, parent: InodeId, now: i64) -> StoreResult<()> {
+/// What moves learns so: it has a new parent, a new change time, and the quota of where it is.
+fn arrive(tx: &mut Txn<'_>, moved: &Dentry, dir: &Inode, now: i64) -> StoreResult<()> {
     tx.edit_inode(InodeId(moved.ino), |inode| {
         inode.attr.ctime_ns = now;
-        if inode.is_dir() {
-            inode.parent = parent.0;
+        inode.parent = dir.attr.ino;
+        if inode.is_dir() || inode.attr.nlink < 2 {
+            inode.quota = dir.zone();
         }
     })?;
     Ok(())
+}
+
+/// Refuses to move a directory, or one of several names of a file, to where it would count for
+/// another quota: what has more to it than one inode is copied.
+fn check_quota(state: &dyn Read, moved: &Dentry, from: &Place, to: &Place) -> Result<(), Fault> {
+    let inode = state.inode_that_exists(InodeId(moved.ino))?;
+    let alone = inode.attr.nlink < 2 || from.dir.zone() == to.dir.zone();
+    if inode.quota == to.dir.zone() || !inode.is_dir() && alone {
+        return Ok(());
+    }
+    refuse(ErrorKind::CrossDevice, format!("{to} counts for another quota: copy it"))
 }
 
 /// Refuses to make a directory its own descendant, or to put something in place of its ancestor.

@@ -41,8 +41,11 @@ impl Operation for v1::ReserveInodesOp {
             if range.end() + range.room == first {
                 range.room += block;
             } else {
-                range = Numbers { first, count: 0, room: block };
+                range = Numbers { first, room: block, ..Numbers::default() };
             }
+        }
+        if let Some(session) = tx.state().session(cx.session)? {
+            range.owner = session.owner;
         }
         let first = range.end();
         if range.count > 0 {

@@ -68,7 +68,7 @@ impl Operation for v1::SetAttrOp {
         set_times(self, &mut inode, cx.now);
         if *self != (v1::SetAttrOp { ino: self.ino, ..Default::default() }) {
             inode.attr.ctime_ns = cx.now;
-            tx.put_inode(&inode);
+            tx.put_inode(&inode)?;
         }
         Ok(Reply::Attr(inode.attr))
     }
@@ -127,9 +127,10 @@ fn truncate_by_orphan(tx: &mut Txn<'_>, mut inode: Inode, cx: &Context) -> Store
     let mut heir = inodes::make(tx, &inode, &wanted, cx.now)?;
     heir.attr.nlink = 0;
     content::hand_over(tx, &mut inode, &mut heir);
+    heir.uncounted = heir.allocated;
     inode.attr.size = 0;
     inode.attr.data_version += 1;
     tx.put_bytes(schema::orphan(InodeId(heir.attr.ino)), Default::default());
-    tx.put_inode(&heir);
+    tx.put_inode(&heir)?;
     Ok(inode)
 }

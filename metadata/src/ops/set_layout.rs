@@ -40,7 +40,7 @@ impl Operation for v1::SetLayoutOp {
     }
 
     fn apply(&self, inode: Inode, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
-        tx.put_inode(&inode);
+        tx.put_inode(&inode)?;
         Ok(EMPTY)
     }
 }

@@ -62,7 +62,7 @@ impl Operation for v1::SetXattrOp {
     }
 
     fn apply(&self, inode: Inode, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
-        tx.put_inode(&inode);
+        tx.put_inode(&inode)?;
         if Which::named(&self.name).is_none() {
             tx.put_bytes(schema::xattr(inode.ino(), &self.name), self.value.clone());
         }

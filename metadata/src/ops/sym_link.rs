@@ -47,8 +47,8 @@ impl Operation for v1::SymLinkOp {
         let mut link = inodes::make(tx, &place.dir, &wanted, cx.now)?;
         link.attr.size = self.target.len() as u64;
         link.target = self.target.clone();
-        tx.put_inode(&link);
-        names::add(tx, place.dir, &place.name, link.ino(), FileKind::Symlink, cx.now);
+        tx.put_inode(&link)?;
+        names::add(tx, place.dir, &place.name, link.ino(), FileKind::Symlink, cx.now)?;
         Ok(Reply::Attr(link.attr))
     }
 }

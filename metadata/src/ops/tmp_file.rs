@@ -27,7 +27,7 @@ impl Operation for v1::TmpFileOp {
         let mut file = inodes::make(tx, &dir, &wanted, cx.now)?;
         file.attr.nlink = 0;
         file.nameless = true;
-        tx.put_inode(&file);
+        tx.put_inode(&file)?;
         tx.put_bytes(schema::orphan(file.ino()), Default::default());
         Ok(Reply::Open(v1::OpenReply {
             attr: Some(file.attr),

@@ -24,6 +24,9 @@
 //! | dead | time of death, session | empty: what is reserved for it is kept |
 //! | member | group, session, seq | empty: the segment names the placement group |
 //! | event | number | [`v1::Event`], the newest [`crate::tables::events::KEPT`] |
+//! | quota | kind, id | [`Quota`]: limits, and what is used |
+//! | quota_walk | root, directory | [`Number`]: the cookie from which on it is to be marked |
+//! | accounting | | [`Accounting`]; absent: usage is not counted |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
 //!
 //! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
@@ -81,6 +84,9 @@ pub(crate) enum Tag {
     Group = 0x42,
     Member = 0x43,
     Event = 0x50,
+    Quota = 0x60,
+    QuotaWalk = 0x61,
+    Accounting = 0x62,
 }
 
 /// Length of shard and tag.
@@ -238,6 +244,35 @@ pub(crate) fn group(id: u32) -> Vec<u8> {
 
 pub(crate) fn event(number: u64) -> Vec<u8> {
     key(GROUP, Tag::Event, &[&number.to_be_bytes()])
+}
+
+/// Limits and usage.
+pub(crate) fn quota(of: v1::QuotaKey) -> Vec<u8> {
+    key(GROUP, Tag::Quota, &[&(of.kind as u32).to_be_bytes(), &of.id.to_be_bytes()])
+}
+
+/// What a key of [`quota`] names.
+pub(crate) fn quota_of(key: &[u8]) -> StoreResult<v1::QuotaKey> {
+    let kind = key.get(HEAD..HEAD + 4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
+    let what = || StoreError::corrupt(format!("key {key:02x?} is too short"));
+    Ok(v1::QuotaKey { kind: kind.ok_or_else(what)? as i32, id: number_at(key, HEAD + 4)? })
+}
+
+/// A directory that is to be marked with the quota of another above it; 0 and 0: inodes are to be
+/// counted for their owners.
+pub(crate) fn quota_walk(root: InodeId, dir: InodeId) -> Vec<u8> {
+    key(GROUP, Tag::QuotaWalk, &[&root.0.to_be_bytes(), &dir.0.to_be_bytes()])
+}
+
+/// All directories that are to be marked with the quota of one: `[from, to)`.
+pub(crate) fn quota_walks(root: InodeId) -> (Vec<u8>, Vec<u8>) {
+    let from = key(GROUP, Tag::QuotaWalk, &[&root.0.to_be_bytes()]);
+    let to = after(&from).unwrap_or_default();
+    (from, to)
+}
+
+pub(crate) fn accounting() -> Vec<u8> {
+    key(GROUP, Tag::Accounting, &[])
 }
 
 /// A segment, committed or garbage, that names this placement group.
@@ -407,22 +442,6 @@ impl dyn Read + '_ {
 }
 
 impl Txn<'_> {
-    pub(crate) fn put_inode(&mut self, record: &Inode) {
-        self.put(inode(record.ino()), record);
-    }
-
-    /// Changes an inode that exists, whatever earlier changes of this transaction made of it.
-    pub(crate) fn edit_inode(
-        &mut self,
-        ino: InodeId,
-        change: impl FnOnce(&mut Inode),
-    ) -> StoreResult<Inode> {
-        let mut record = self.state().inode_that_exists(ino)?;
-        change(&mut record);
-        self.put_inode(&record);
-        Ok(record)
-    }
-
     pub(crate) fn edit_counters<T>(
         &mut self,
         change: impl FnOnce(&mut Counters) -> T,

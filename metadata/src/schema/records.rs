@@ -13,7 +13,8 @@ pub(crate) struct Inode {
     /// Of a file: how its data is laid out. Of a directory: what its new children inherit.
     #[prost(message, optional, tag = "2")]
     pub layout: Option<v1::LayoutInfo>,
-    /// Of a directory: the one that names it. The root names itself.
+    /// The directory that it was last named in; 0: that is not known, of what is no directory. The
+    /// root names itself.
     #[prost(uint64, tag = "3")]
     pub parent: u64,
     /// Of a directory: the cookie of the next new name.
@@ -52,6 +53,16 @@ pub(crate) struct Inode {
     /// of the log should delete. In order and apart; each extent lies within one or outside of all.
     #[prost(message, repeated, tag = "20")]
     pub cut: Vec<Span>,
+    /// The directory whose quota it counts for; 0: none. Things that are made in a directory count
+    /// for its own quota, if it has one ([`Self::zone`]), and for that of this directory if not.
+    #[prost(uint64, tag = "21")]
+    pub quota: u64,
+    /// Of a directory: it has a quota.
+    #[prost(bool, tag = "22")]
+    pub has_quota: bool,
+    /// Of what has no name any more: so many bytes of `allocated` count for no quota.
+    #[prost(uint64, tag = "23")]
+    pub uncounted: u64,
 }
 
 /// The bytes `[from, to)` of a file.
@@ -77,6 +88,11 @@ impl Inode {
 
     pub(crate) fn is_dir(&self) -> bool {
         self.kind() == v1::FileKind::Directory
+    }
+
+    /// The directory whose quota that counts for which is made in this one; 0: none.
+    pub(crate) fn zone(&self) -> u64 {
+        if self.has_quota { self.attr.ino } else { self.quota }
     }
 
     /// The number that its extents are stored under.
@@ -147,6 +163,9 @@ pub(crate) struct Session {
     /// It is a leader's, in which storage daemons write for it: it has no client and holds nothing.
     #[prost(bool, tag = "5")]
     pub leaders: bool,
+    /// Who was proved to have opened it; only he uses it. Empty: nobody had to.
+    #[prost(string, tag = "6")]
+    pub owner: String,
 }
 
 /// Numbers of inodes that were set aside for a session.
@@ -159,6 +178,9 @@ pub(crate) struct Numbers {
     /// As many behind them are kept for the session, which has not asked for them yet.
     #[prost(uint64, tag = "3")]
     pub room: u64,
+    /// Who was proved to have opened the session; empty: nobody had to.
+    #[prost(string, tag = "4")]
+    pub owner: String,
 }
 
 impl Numbers {
@@ -232,6 +254,62 @@ pub(crate) struct Group {
     #[prost(bool, tag = "4")]
     pub sealed: bool,
 }
+
+/// Limits of one directory, user, group or project, and what is used. No limit is 0.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Quota {
+    #[prost(message, required, tag = "1")]
+    pub limits: v1::QuotaLimits,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub inodes: u64,
+    /// Since when soft limits are exceeded; 0: they are not.
+    #[prost(int64, tag = "4")]
+    pub bytes_since: i64,
+    #[prost(int64, tag = "5")]
+    pub inodes_since: i64,
+    /// Of a directory: the one above whose quota it counts for as well; 0: none.
+    #[prost(uint64, tag = "6")]
+    pub above: u64,
+    /// Of a directory: what lies below waits to be marked, or is being marked.
+    #[prost(enumeration = "Walk", tag = "7")]
+    pub walk: i32,
+    /// Of a directory: it is to be one like others again. Goes once nothing counts for it.
+    #[prost(bool, tag = "8")]
+    pub ends: bool,
+    /// Of a directory: where it was.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub path: Bytes,
+    /// Of a directory: the project that it belongs to; 0: none.
+    #[prost(uint64, tag = "10")]
+    pub project: u64,
+}
+
+/// What is to be done to what lies below a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum Walk {
+    None = 0,
+    /// It is marked with the quota of the directory.
+    Mark = 1,
+    /// It is marked with that of the one above again.
+    Unmark = 2,
+}
+
+/// What usage is counted of.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct Accounting {
+    /// The directory below which things are being marked; 0: none.
+    #[prost(uint64, tag = "1")]
+    pub walking: u64,
+    /// Inodes with numbers below this one are counted for their users and groups.
+    #[prost(uint64, tag = "2")]
+    pub owners_below: u64,
+}
+
+/// All inodes are counted for their users and groups.
+pub(crate) const ALL_OWNERS: u64 = u64::MAX;
 
 /// A number stored under a name.
 #[derive(Clone, PartialEq, Message)]

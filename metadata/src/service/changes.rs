@@ -2,7 +2,7 @@
 //! proposed.
 
 use super::context::{RequestContext, without};
-use super::locks;
+use super::{locks, quotas};
 use crate::conflicts;
 use crate::node::{Effect, Known, Node};
 use crate::soft::leases::Mode;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Kind, Makes, Result, v1};
+use weft_proto::{Error, ErrorKind, Footprint, InodeId, Kind, Makes, Result, v1};
 
 /// Changes the replicated state.
 pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> {
@@ -32,17 +32,7 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     };
     let term = cx.lead().await?;
     let mut footprint = op.footprint();
-    let mut made = BTreeSet::new();
-    if let Op::Batch(op) = op {
-        may_batch(node)?;
-        // What is there already it does not make.
-        for ino in op.steps.iter().filter_map(made_by).map(InodeId) {
-            match node.state.attr(ino)?.is_some() {
-                true => footprint.changes.push(ino),
-                false => drop(made.insert(ino)),
-            }
-        }
-    }
+    let made = made_unasked(node, op, &mut footprint)?;
     if footprint.grows {
         node.has_room()?;
     }
@@ -60,6 +50,7 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         _ => Vec::new(),
     };
     let is_batch = matches!(op, Op::Batch(_));
+    let limits = matches!(op, Op::SetQuota(_));
     let removes = matches!(op, Op::Unlink(_) | Op::RmDir(_) | Op::Rename(_));
     let knows = node.all_know(Known::Batches);
     if let Some(Op::ReserveInodes(op)) = &mut cx.request.op {
@@ -72,8 +63,9 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     reply.grants = entered;
     reply.low_on_room = is_batch && node.has_room().is_err();
     without(grant_made(&cx, makes, dir, &mut reply), "leases on what was made");
-    // Who takes one name away takes more.
-    for dir in claim.dirs().into_iter().filter(|_| removes) {
+    // Who takes one name away takes more, and who sets a quota is to know of it.
+    let limited = claim.inos.iter().copied().filter(|_| limits);
+    for dir in claim.dirs().into_iter().filter(|_| removes).chain(limited) {
         let granted = cx.grant_to_make(dir).map(|grant| reply.grants.extend(grant));
         without(granted, "a lease on a directory");
     }
@@ -85,6 +77,25 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         opened.ttl_ms = node.config.session_ttl_ms;
     }
     Ok(reply)
+}
+
+/// What a batch makes that is not there yet. What is there already it changes only.
+fn made_unasked(node: &Node, op: &Op, footprint: &mut Footprint) -> Result<BTreeSet<InodeId>> {
+    let mut made = BTreeSet::new();
+    match op {
+        Op::SetQuota(_) => quotas::may_set(node)?,
+        Op::Batch(op) => {
+            may_batch(node)?;
+            for ino in op.steps.iter().filter_map(made_by).map(InodeId) {
+                match node.state.attr(ino)?.is_some() {
+                    true => footprint.changes.push(ino),
+                    false => drop(made.insert(ino)),
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(made)
 }
 
 /// Grants leases on what was just made: it is nobody else's yet. And on the directory, if nobody

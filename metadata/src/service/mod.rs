@@ -1,6 +1,7 @@
 //! The framed service: decodes a request, brings it to the state, the soft state or the log, and
 //! encodes the answer. One file for each kind of request.
 
+mod access;
 mod changes;
 mod context;
 mod end_session;
@@ -8,6 +9,7 @@ mod leases;
 mod locks;
 mod mend;
 mod opens;
+mod quotas;
 mod reads;
 
 use crate::config::Member;
@@ -17,6 +19,7 @@ use crate::ops;
 use crate::replication::{self, Speaker};
 use crate::snapshot::{self, Snapshots};
 use crate::soft::targets::Targets;
+use access::Access;
 use bytes::Bytes;
 use context::{RequestContext, without};
 use prost::Message;
@@ -26,7 +29,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use v1::meta_request::Op;
-use weft_net::{Incoming, Outgoing, Service};
+use weft_net::{Incoming, Outgoing, PeerInfo, Service};
 use weft_proto::{Error, ErrorKind, InodeId, Kind, NodeId, Result, SessionId, op, v1};
 
 /// How long a request without a deadline may take.
@@ -59,7 +62,9 @@ impl MetadataService {
         Self { node, targets, snapshots, inbox, shutdown, long_reads }
     }
 
-    async fn raft(&self, batch: v1::RaftBatch, address: &str) -> Result<v1::RaftAck> {
+    async fn raft(&self, batch: v1::RaftBatch, peer: &PeerInfo) -> Result<v1::RaftAck> {
+        speaks_for(peer, batch.from)?;
+        let address = &peer.address;
         let ours = self.node.map().cluster.clone();
         if !batch.cluster.is_empty() && !ours.is_empty() && batch.cluster != ours {
             return Err(Error::new(
@@ -97,10 +102,16 @@ impl MetadataService {
         Ok(v1::RaftAck { changes_members, known_entries, low_on_room, ..Default::default() })
     }
 
-    async fn meta(&self, message: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
+    async fn meta(
+        &self,
+        message: v1::MetaRequest,
+        peer: &PeerInfo,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
         let session = SessionId(message.session);
+        let quotas = quotas::About::of(&self.node, message.op.as_ref());
         let answer = async {
-            match self.dispatch(message, deadline).await {
+            match self.admit(message, peer, deadline).await {
                 Err(e) if e.kind == ErrorKind::SessionExpired => {
                     Err(self.if_over(session, e).await)
                 }
@@ -117,6 +128,10 @@ impl MetadataService {
             reads::add_xattrs(&self.node, &mut reply),
             "extended attributes that were not asked for",
         );
+        if self.node.state.has_quotas() {
+            let about = quotas.unwrap_or_default();
+            without(about.tell(&self.node, &mut reply), "what quotas leave");
+        }
         Ok(reply)
     }
 
@@ -134,6 +149,23 @@ impl MetadataService {
             }
             Err(unreadable) => unreadable,
         }
+    }
+
+    /// Answers what the asker may ask for.
+    async fn admit(
+        &self,
+        mut request: v1::MetaRequest,
+        peer: &PeerInfo,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        if Access::wants_newest(peer, &request) {
+            self.node.lead(deadline).await?;
+            self.node.read_barrier().await?;
+        }
+        let access = Access::check(&self.node, peer, &mut request)?;
+        let mut reply = self.dispatch(request, deadline).await?;
+        access.note(&mut reply);
+        Ok(reply)
     }
 
     async fn dispatch(&self, request: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {
@@ -185,10 +217,16 @@ impl Service for MetadataService {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_TIMEOUT);
         match request.op {
-            op::META => request.answer(|q| self.meta(q, deadline)).await,
-            op::RAFT => request.answer(|q| self.raft(q, &request.peer.address)).await,
+            op::META => request.answer(|q| self.meta(q, &request.peer, deadline)).await,
+            op::RAFT => request.answer(|q| self.raft(q, &request.peer)).await,
             op::SNAPSHOT_PIECE => request.answer_with_payload(|q| self.snapshots.piece(q)).await,
-            op::JOIN => request.answer(|q| self.join(q, deadline)).await,
+            op::JOIN => {
+                let join = async |q: v1::JoinRequest| {
+                    speaks_for(&request.peer, q.node)?;
+                    self.join(q, deadline).await
+                };
+                request.answer(join).await
+            }
             other => Err(Error::new(
                 ErrorKind::Protocol,
                 format!(
@@ -208,6 +246,18 @@ impl Service for MetadataService {
             op::SNAPSHOT_PIECE => snapshot::PIECE as usize,
             _ => 0,
         }
+    }
+}
+
+/// Who has a certificate is the server that it names, and no other.
+fn speaks_for(peer: &PeerInfo, member: u64) -> Result<()> {
+    match &peer.subject {
+        Some(subject) if subject.name != member.to_string() => {
+            let what = format!("the certificate is that of {subject}, and not of server {member}");
+            tracing::warn!(address = %peer.address, "refused: {what}");
+            Err(Error::new(ErrorKind::NotPermitted, what))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -65,6 +65,7 @@ pub(super) async fn renew(cx: &RequestContext<'_>, renew: &v1::RenewOp) -> Resul
     })?;
     let (ttl_ms, epoch) = (cx.node.config.session_ttl_ms, cx.node.epoch().0);
     let low_on_room = cx.node.has_room().is_err();
-    let renewed = reply(Reply::Renew(v1::RenewReply { need_declare, ttl_ms, epoch }));
+    let renewed =
+        reply(Reply::Renew(v1::RenewReply { need_declare, ttl_ms, epoch, ..Default::default() }));
     Ok(v1::MetaReply { low_on_room, ..renewed })
 }

@@ -18,6 +18,8 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// Closes of a session that are remembered.
 const CLOSES: usize = 4096;
+/// Files that a confined session was shown and that are remembered.
+const SEEN: usize = 1 << 16;
 
 /// The table of one term.
 #[derive(Default)]
@@ -47,8 +49,17 @@ pub struct Declaration {
     pub maps: Vec<InodeId>,
 }
 
+/// Whose a session is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Client {
+    /// In its own words, for people.
+    pub name: String,
+    /// Who was proved to have opened it; empty: nobody had to.
+    pub owner: String,
+}
+
 struct Session {
-    client: String,
+    client: Client,
     renewed: Instant,
     declared: bool,
     /// The piece of its declaration that is to come next.
@@ -61,6 +72,15 @@ struct Session {
     closed: Closed,
     /// How many inodes it has open, as it last said: those under its leases, too.
     open_files: Option<u64>,
+    seen: Seen,
+}
+
+/// Of a confined session: files that it was shown, although their records say that they are
+/// elsewhere. The oldest is forgotten first.
+#[derive(Default)]
+struct Seen {
+    files: BTreeSet<InodeId>,
+    order: VecDeque<InodeId>,
 }
 
 /// The last closes of a session. A request that says that something is open, the declaration among
@@ -93,6 +113,8 @@ impl Closed {
 pub struct Shown {
     pub id: SessionId,
     pub client: String,
+    /// Who was proved to have opened it.
+    pub owner: String,
     pub idle: Duration,
     pub opens: usize,
     pub open_files: Option<u64>,
@@ -100,7 +122,7 @@ pub struct Shown {
 
 impl Sessions {
     /// Starts a term with the sessions of the replicated state.
-    pub fn start(&mut self, now: Instant, term: u64, sessions: Vec<(SessionId, String)>) {
+    pub fn start(&mut self, now: Instant, term: u64, sessions: Vec<(SessionId, Client)>) {
         *self = Self { term, leases: Leases::of_term(term), ..Self::default() };
         for (id, client) in sessions {
             self.add(now, id, client, false);
@@ -112,7 +134,7 @@ impl Sessions {
         self.term
     }
 
-    fn add(&mut self, renewed: Instant, id: SessionId, client: String, declared: bool) {
+    fn add(&mut self, renewed: Instant, id: SessionId, client: Client, declared: bool) {
         if self.sessions.contains_key(&id) {
             return;
         }
@@ -126,6 +148,7 @@ impl Sessions {
             opens: HashMap::new(),
             closed: Closed::default(),
             open_files: None,
+            seen: Seen::default(),
         };
         self.sessions.insert(id, session);
         self.undeclared += usize::from(!declared);
@@ -148,7 +171,7 @@ impl Sessions {
     }
 
     /// A session was opened in this term: it has nothing to declare.
-    pub fn opened(&mut self, now: Instant, id: SessionId, client: String) {
+    pub fn opened(&mut self, now: Instant, id: SessionId, client: Client) {
         self.add(now, id, client, true);
     }
 
@@ -353,18 +376,47 @@ impl Sessions {
         }
     }
 
-    /// All sessions, for people.
-    /// Whose session it is.
-    pub fn client_of(&self, id: SessionId) -> Option<String> {
-        Some(self.sessions.get(&id)?.client.clone())
+    /// How many sessions there are.
+    pub fn count(&self) -> usize {
+        self.sessions.len()
     }
 
+    /// Whose session it is, in its own words.
+    pub fn client_of(&self, id: SessionId) -> Option<String> {
+        Some(self.sessions.get(&id)?.client.name.clone())
+    }
+
+    /// A confined session was shown this file by a name that it may use.
+    pub fn see(&mut self, id: SessionId, ino: InodeId) {
+        let Some(Session { seen, .. }) = self.sessions.get_mut(&id) else { return };
+        if seen.files.insert(ino) {
+            seen.order.push_back(ino);
+        }
+        if seen.order.len() > SEEN
+            && let Some(oldest) = seen.order.pop_front()
+        {
+            seen.files.remove(&oldest);
+        }
+    }
+
+    /// Whether a confined session was shown this file.
+    pub fn has_seen(&self, id: SessionId, ino: InodeId) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.seen.files.contains(&ino))
+    }
+
+    /// Who was proved to have opened a session, if it is known here.
+    pub fn owner_of(&self, id: SessionId) -> Option<&str> {
+        Some(&self.sessions.get(&id)?.client.owner)
+    }
+
+    /// All sessions, for people.
     pub fn show(&self, now: Instant) -> Vec<Shown> {
         self.sessions
             .iter()
             .map(|(&id, s)| Shown {
                 id,
-                client: s.client.clone(),
+                client: s.client.name.clone(),
+                owner: s.client.owner.clone(),
                 idle: now.duration_since(s.renewed),
                 opens: s.opens.len(),
                 open_files: s.open_files,

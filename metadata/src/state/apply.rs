@@ -4,12 +4,13 @@ use super::requests;
 use crate::operation::{Context, EMPTY, attempt, refuse, stored};
 use crate::ops;
 use crate::store::{StoreResult, Txn};
-use crate::tables::events;
+use crate::tables::{events, quotas};
 use v1::log_entry::Body;
 use weft_proto::{ErrorKind, SessionId, v1};
 
 /// Applies an entry. Fails only if the store does.
 pub(crate) fn apply(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredReply> {
+    tx.complete = entry.complete;
     // The records of the session itself may make no sense, too.
     attempt(tx, |tx| {
         let outcome = apply_body(tx, entry)?;
@@ -30,7 +31,7 @@ fn apply_body(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredR
         // What it carries is kept beside.
         Some(Body::Note(_)) => Ok(EMPTY),
         Some(body) => match ops::of_leader(body) {
-            Some(change) => change.run(tx, &cx),
+            Some(change) => quotas::carried_out(tx, cx.now, true, |tx| change.run(tx, &cx)),
             None => refuse(ErrorKind::Internal, "a log entry that nobody carries out"),
         },
         None => refuse(ErrorKind::Protocol, "log entry of an unknown kind"),

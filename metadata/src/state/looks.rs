@@ -2,11 +2,12 @@
 //! may have done, and of one of many files that are opened.
 
 use super::StateMachine;
+use super::requests;
 use crate::check::{self, Mend};
 use crate::ops;
 use crate::schema;
 use crate::tables::{events, numbers};
-use weft_proto::{InodeId, Result, SegmentId, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
 
 impl StateMachine {
     /// What an open answers, of one of many, with at most so much inline content.
@@ -50,6 +51,41 @@ impl StateMachine {
     /// Whether every server of the group has known batches once.
     pub fn knows_batches(&self) -> Result<bool> {
         self.read_by(self.store.newest(|s| ops::knows_batches(s)))
+    }
+
+    /// Whether an inode is a directory, and the directory that it was last named in, as far as that
+    /// is known; 0: it is not.
+    pub fn placed(&self, ino: InodeId) -> Result<Option<(bool, InodeId)>> {
+        let inode = self.read_by(self.store.newest(|s| s.inode(ino)))?;
+        Ok(inode.map(|inode| (inode.is_dir(), InodeId(inode.parent))))
+    }
+
+    /// Whether a file has, or may have, names in other directories than its record says.
+    pub fn has_names_elsewhere(&self, ino: InodeId) -> Result<bool> {
+        let inode = self.read_by(self.store.newest(|s| s.inode(ino)))?;
+        Ok(inode.is_some_and(|i| !i.is_dir() && (i.parent == 0 || i.attr.nlink > 1)))
+    }
+
+    /// The range of numbers that are set aside that an inode's lies in: its first and last, whose
+    /// it is, and who was proved to have opened that session.
+    pub fn range_of(&self, ino: InodeId) -> Result<Option<(u64, u64, SessionId, String)>> {
+        let found = self.read_by(self.store.view(|s| numbers::range_of(s, ino.0)))?;
+        Ok(found.map(|(session, range)| {
+            let last = range.first + range.count.saturating_sub(1);
+            (range.first, last, session, range.owner)
+        }))
+    }
+
+    /// Whether a request was carried out already, and what it answered is kept.
+    pub fn is_done(&self, request: &v1::MetaRequest) -> Result<bool> {
+        self.read_by(self.store.view(|s| requests::is_done(s, request)))
+    }
+
+    /// Who was proved to have opened a session. Error: `SessionExpired`, it has ended.
+    pub fn owner_of(&self, id: SessionId) -> Result<String> {
+        let session = self.read_by(self.store.newest(|s| s.session(id)))?;
+        let gone = || Error::new(ErrorKind::SessionExpired, format!("session {id} has ended"));
+        session.map(|session| session.owner).ok_or_else(gone)
     }
 
     /// The session that an inode is of which is not there, if its number is set aside for one: that

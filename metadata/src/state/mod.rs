@@ -11,16 +11,20 @@
 
 mod apply;
 mod looks;
+mod quotas;
 mod requests;
+mod unwanted;
 
 #[cfg(test)]
 pub(crate) use apply::apply as apply_entry;
+pub use unwanted::Unwanted;
 
 use crate::compaction::{self, Page, Seats};
 use crate::operation::Fault;
 use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
 use crate::schema::{self, Tag};
+use crate::soft::sessions::Client;
 use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn};
 use crate::tables::members::Membership;
 use crate::tables::{cluster, locks};
@@ -28,10 +32,8 @@ use crate::upgrade;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use weft_proto::{
-    ChunkId, Error, ErrorKind, InodeId, PgId, Result, SegmentId, SessionId, TargetId, v1,
-};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weft_proto::{Error, ErrorKind, InodeId, PgId, Result, SegmentId, SessionId, v1};
 
 /// Default size of RocksDB's block cache, in bytes.
 pub const DEFAULT_CACHE: usize = 128 << 20;
@@ -50,6 +52,10 @@ pub struct StateMachine {
     cut: AtomicU64,
     ended: AtomicU64,
     scattered: AtomicU64,
+    /// The same of what is to be counted for quotas.
+    to_count: AtomicU64,
+    /// Whether a quota was ever set.
+    quotas: AtomicBool,
     /// Why a reader could not read what is here.
     failure: Mutex<Option<Error>>,
 }
@@ -67,16 +73,17 @@ impl StateMachine {
 
     /// A state that lives in memory only, for tests and simulation.
     pub fn open_in_memory() -> Self {
-        Self::at(Store::Memory(Memory::default()), 0)
+        Self::at(Store::Memory(Memory::default()), 0, false)
     }
 
     fn over(store: Store) -> Result<Self> {
         let applied = store.newest(accept)?;
         upgrade::run(&store)?;
-        Ok(Self::at(store, applied))
+        let quotas = store.newest(has_quotas)?;
+        Ok(Self::at(store, applied, quotas))
     }
 
-    fn at(store: Store, applied: u64) -> Self {
+    fn at(store: Store, applied: u64, quotas: bool) -> Self {
         Self {
             store,
             applied: AtomicU64::new(applied),
@@ -86,6 +93,8 @@ impl StateMachine {
             cut: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             scattered: AtomicU64::new(0),
+            to_count: AtomicU64::new(0),
+            quotas: AtomicBool::new(quotas),
             failure: Mutex::new(None),
         }
     }
@@ -103,6 +112,7 @@ impl StateMachine {
         let mut last = self.applied();
         let (changes, replies) = self.store.newest(|base| {
             let mut tx = Txn::new(base);
+            tx.counts = self.has_quotas();
             let mut replies = Vec::with_capacity(entries.len());
             for (index, entry) in entries {
                 if *index <= last {
@@ -124,9 +134,12 @@ impl StateMachine {
             (Tag::Trim, &self.cut),
             (Tag::Ended, &self.ended),
             (Tag::Scattered, &self.scattered),
+            (Tag::QuotaWalk, &self.to_count),
         ];
+        let counts = puts(&changes, Tag::Accounting);
         let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
         self.store.write(changes)?;
+        self.quotas.fetch_or(counts, Ordering::Release);
         self.applied.store(last, Ordering::Release);
         for count in grown.into_iter().flatten() {
             count.fetch_add(1, Ordering::Release);
@@ -271,9 +284,10 @@ impl StateMachine {
 
     /// Every live session of a client with the name that this gave. One whose record does not read
     /// is there, too: it must be heard of to be ended.
-    pub fn clients(&self) -> Result<Vec<(SessionId, String)>> {
+    pub fn clients(&self) -> Result<Vec<(SessionId, Client)>> {
         let clients = self.sessions()?.into_iter().filter(|(_, session)| !session.leaders);
-        Ok(clients.map(|(id, session)| (id, session.client)).collect())
+        let client = |s: schema::Session| Client { name: s.client, owner: s.owner };
+        Ok(clients.map(|(id, session)| (id, client(session))).collect())
     }
 
     /// The live sessions of leaders, this one and those before it.
@@ -412,36 +426,6 @@ impl StateMachine {
         Ok(self.read_by(found)?.map(|segment| segment.info))
     }
 
-    /// Which of these chunks, in order of their ids, have no business at a target.
-    pub fn unwanted(&self, target: TargetId, chunks: Vec<ChunkId>) -> Result<Unwanted> {
-        let mut unwanted = Unwanted::default();
-        // Neighbours share their segment.
-        let mut last: Option<(SegmentId, Business)> = None;
-        let judged = self.store.view(|s| -> StoreResult<()> {
-            for chunk in chunks {
-                let id = chunk.segment;
-                let business = match last.take() {
-                    Some((same, business)) if same == id => business,
-                    _ => business(s, id)?,
-                };
-                match &business {
-                    Business::Dead => unwanted.dead.push(chunk),
-                    Business::Seats(holders) => {
-                        let holders = holders.get(usize::from(chunk.shard));
-                        if !holders.is_some_and(|holders| holders.contains(&target.0)) {
-                            unwanted.misplaced.push(chunk);
-                        }
-                    }
-                    Business::Unknown => {}
-                }
-                last = Some((id, business));
-            }
-            Ok(())
-        });
-        self.read_by(judged)?;
-        Ok(unwanted)
-    }
-
     /// The first committed segment whose id is this one or a later one.
     pub fn segment_from(&self, id: SegmentId) -> Result<Option<v1::SegmentInfo>> {
         let range = (schema::segment(id), schema::all(Tag::Segment).1);
@@ -484,6 +468,7 @@ impl StateMachine {
         self.store.replace(dir, &|new| accept(new).map(|_| ()))?;
         upgrade::run(&self.store)?;
         let applied = self.store.newest(accept)?;
+        self.quotas.store(self.store.newest(has_quotas)?, Ordering::Release);
         self.applied.store(applied, Ordering::Release);
         *self.failure.lock() = None;
         Ok(())
@@ -527,42 +512,9 @@ impl StateMachine {
     }
 }
 
-/// Chunks that have no business at a target.
-#[derive(Default, Debug)]
-pub struct Unwanted {
-    /// Their session is dead, and no segment needs them: that stays so.
-    pub dead: Vec<ChunkId>,
-    /// Their seats are those of other targets now.
-    pub misplaced: Vec<ChunkId>,
-}
-
-/// Whose the chunks of a segment are.
-enum Business {
-    /// Nobody's, for ever.
-    Dead,
-    /// Of each shard, the targets that hold it or are to hold it.
-    Seats(Vec<Vec<u32>>),
-    /// A live session may yet commit it; or its record makes no sense.
-    Unknown,
-}
-
-fn business(s: &dyn Read, id: SegmentId) -> StoreResult<Business> {
-    let info = match s.load::<schema::Segment>(&schema::segment(id))? {
-        Some(segment) => Some(segment.info),
-        None => s.load::<v1::SegmentInfo>(&schema::garbage(id))?,
-    };
-    let Some(info) = info else {
-        return Ok(if s.has_session(id.session)? { Business::Unknown } else { Business::Dead });
-    };
-    // Of the record of another nothing follows.
-    if !schema::is_named(&info, id) {
-        return Ok(Business::Unknown);
-    }
-    let Some(group) = s.load::<schema::Group>(&schema::group(info.pg))? else {
-        return Ok(Business::Unknown);
-    };
-    let holders = info.seats.iter().map(|&seat| group.info.holders(seat).collect());
-    Ok(Business::Seats(holders.collect()))
+/// Whether a quota was ever set.
+fn has_quotas(store: &dyn Read) -> StoreResult<bool> {
+    Ok(store.get(&schema::accounting())?.is_some())
 }
 
 /// Refuses a store of a format that this version does not read; answers its applied index.

@@ -7,7 +7,9 @@ use crate::operation::{Context, Fault, refuse, stored};
 use crate::ops;
 use crate::schema::{self, Session};
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::quotas;
 use crate::tables::sessions::expired;
+use v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Kind, REQUEST_WINDOW, SessionId, v1};
 
 /// Applies the request of a session, or answers what it answered the first time.
@@ -22,7 +24,11 @@ pub(super) fn apply(
         return stored(refuse(ErrorKind::Protocol, "request without an operation"));
     };
     let run = |tx: &mut Txn<'_>| match ops::change(op) {
-        Some(change) => change.run(tx, &cx),
+        // What was done already is told only.
+        Some(change) => {
+            let tells = matches!(op, Op::Batch(_) | Op::MakeFiles(_));
+            quotas::carried_out(tx, now, tells, |tx| change.run(tx, &cx))
+        }
         None => refuse(ErrorKind::Protocol, "this request is not a replicated operation"),
     };
     if op.kind() == Kind::Session {
@@ -74,6 +80,17 @@ fn number_state(
     }
     let reply = state.load(&schema::reply(id, number))?;
     Ok(reply.map_or(Number::New, |reply| Number::Done(Box::new(reply))))
+}
+
+/// Whether a request of a session that lives was carried out, and what it answered is kept.
+pub(super) fn is_done(state: &dyn Read, request: &v1::MetaRequest) -> StoreResult<bool> {
+    let id = SessionId(request.session);
+    if request.number == 0 {
+        return Ok(false);
+    }
+    let Some(session) = state.session(id)? else { return Ok(false) };
+    let number = number_state(state, id, &session, request.number, session.acked_below)?;
+    Ok(matches!(number, Number::Done(_)))
 }
 
 /// Forgets the replies that the client has seen. None was stored outside of the window.

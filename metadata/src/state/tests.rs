@@ -15,7 +15,8 @@ fn log() -> Vec<(u64, v1::LogEntry)> {
         members: vec![],
         shard: 0,
     };
-    let open = v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() };
+    let open =
+        v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into(), ..Default::default() };
     let open = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
     let mut log = vec![entry(1, Body::InitCluster(init)), entry(2, Body::Client(open))];
     for (at, name) in (3..).zip(["f", "g", "h"]) {

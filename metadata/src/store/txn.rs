@@ -3,6 +3,7 @@
 use super::read::{Changes, Read, StoreResult, Visit};
 use bytes::Bytes;
 use prost::Message;
+use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
 
 /// A store with changes laid over it. Nothing reaches the store until the changes are taken out
@@ -14,11 +15,19 @@ pub(crate) struct Txn<'a> {
     undo: Vec<(Vec<u8>, Option<Option<Bytes>>)>,
     /// Attempts under way, one within the other.
     attempts: usize,
+    /// Whether somebody may be counting in here: else nobody looks.
+    pub(crate) counts: bool,
+    /// Whether all servers of the group keep what this version does of inodes.
+    pub(crate) complete: bool,
+    /// What was added to counters, by their keys, since this was emptied: bytes and inodes. Also by
+    /// attempts that failed.
+    pub(crate) tally: BTreeMap<Vec<u8>, [i128; 2]>,
 }
 
 impl<'a> Txn<'a> {
     pub(crate) fn new(base: &'a dyn Read) -> Self {
-        Self { base, changes: Changes::new(), undo: Vec::new(), attempts: 0 }
+        let (changes, undo, tally) = (Changes::new(), Vec::new(), BTreeMap::new());
+        Self { base, changes, undo, attempts: 0, counts: true, complete: true, tally }
     }
 
     /// Makes changes that are undone if `change` fails.
@@ -122,7 +131,6 @@ mod tests {
     use super::*;
     use crate::store::Memory;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     #[test]
     fn what_fails_leaves_nothing() {

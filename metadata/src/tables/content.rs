@@ -366,7 +366,7 @@ impl Edit {
         if is_scattered {
             tx.put_bytes(schema::scattered(self.file.ino()), Default::default());
         }
-        tx.put_inode(&self.file);
+        tx.put_inode(&self.file)?;
         Ok(self.file)
     }
 }

@@ -114,8 +114,9 @@ pub(crate) fn describe(dir: &Inode, wanted: &Wanted, ino: InodeId, now: i64) -> 
             FileKind::Directory | FileKind::Regular => dir.layout,
             _ => None,
         },
-        parent: if is_dir { dir.attr.ino } else { 0 },
+        parent: dir.attr.ino,
         next_cookie: if is_dir { FIRST_COOKIE } else { 0 },
+        quota: dir.zone(),
         ..Default::default()
     };
     acl::inherit(dir, &mut inode, wanted.umask)?;
@@ -151,6 +152,9 @@ pub(crate) fn drop_name(tx: &mut Txn<'_>, ino: InodeId, now: i64) -> StoreResult
         let left = if inode.is_dir() { 0 } else { inode.attr.nlink.saturating_sub(1) };
         inode.attr.nlink = left;
         inode.attr.ctime_ns = now;
+        if left == 0 {
+            inode.uncounted = inode.allocated;
+        }
     })?;
     if inode.attr.nlink == 0 {
         tx.put_bytes(schema::orphan(ino), Default::default());

@@ -11,6 +11,8 @@ pub(crate) mod locks;
 pub mod members;
 pub(crate) mod names;
 pub(crate) mod numbers;
+pub(crate) mod quotas;
 pub(crate) mod scattered;
 pub(crate) mod sessions;
+pub(crate) mod usage;
 pub(crate) mod xattrs;

@@ -110,15 +110,16 @@ pub(crate) fn add(
     ino: InodeId,
     kind: FileKind,
     now: i64,
-) {
+) -> StoreResult<()> {
     let cookie = dir.next_cookie;
     dir.next_cookie += 1;
     dir.entries += 1;
     let come = u32::from(kind == FileKind::Directory);
     dir.attr.nlink = dir.attr.nlink.saturating_add(come);
     touch(&mut dir, now);
-    tx.put_inode(&dir);
+    tx.put_inode(&dir)?;
     write(tx, dir.ino(), name, &Dentry { ino: ino.0, kind: kind.into(), cookie });
+    Ok(())
 }
 
 /// Lets a taken name stand for another inode. The name keeps its cookie.

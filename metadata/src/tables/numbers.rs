@@ -44,6 +44,11 @@ impl Known {
 
 /// The session that an inode's number is set aside for.
 pub(crate) fn reserved_for(state: &dyn Read, ino: u64) -> StoreResult<Option<SessionId>> {
+    Ok(range_of(state, ino)?.map(|(session, _)| session))
+}
+
+/// The range that an inode's number lies in, and the session that it is set aside for.
+pub(crate) fn range_of(state: &dyn Read, ino: u64) -> StoreResult<Option<(SessionId, Numbers)>> {
     let mut of = None;
     let (from, to) = schema::all(Tag::Reserved);
     state.scan(&from, &to, &mut |key, value| {
@@ -51,7 +56,10 @@ pub(crate) fn reserved_for(state: &dyn Read, ino: u64) -> StoreResult<Option<Ses
         if schema::number_at(key, schema::HEAD + 8)? != 0 {
             let range: Numbers = schema::decode(key, value)?;
             let holds = ino >= range.first && ino - range.first < range.count;
-            of = holds.then_some(SessionId(schema::number_at(key, schema::HEAD)?));
+            of = match holds {
+                true => Some((SessionId(schema::number_at(key, schema::HEAD)?), range)),
+                false => None,
+            };
         }
         Ok(of.is_none())
     })?;

@@ -292,7 +292,11 @@ impl Client {
         static NONCE: AtomicU64 = AtomicU64::new(1);
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-        let open = v1::OpenSessionOp { client: "test".into(), nonce: nonce.to_vec().into() };
+        let open = v1::OpenSessionOp {
+            client: "test".into(),
+            nonce: nonce.to_vec().into(),
+            ..Default::default()
+        };
         let request = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
         match self.retry(&request).await.unwrap() {
             Reply::OpenSession(opened) => self.session = opened.session,

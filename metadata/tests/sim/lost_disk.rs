@@ -44,7 +44,11 @@ impl Witness {
         let peers = Peers::new(weft_net::sim::transport(), identity);
         let mut client =
             Client { peers, servers: servers(), leader: members()[0].address.clone(), next: 0 };
-        let open = v1::OpenSessionOp { client: "sim".into(), nonce: vec![7; 16].into() };
+        let open = v1::OpenSessionOp {
+            client: "sim".into(),
+            nonce: vec![7; 16].into(),
+            ..Default::default()
+        };
         let request = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
         let Reply::OpenSession(opened) = client.retry(&request).await.unwrap() else {
             panic!("no session")

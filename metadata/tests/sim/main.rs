@@ -151,7 +151,8 @@ async fn workload(
     let identity = weft_net::Identity { name: "client".into(), cluster: None };
     let peers = Peers::new(weft_net::sim::transport(), identity);
     let mut client = Client { peers, servers, leader: members()[0].address.clone(), next: 0 };
-    let open = v1::OpenSessionOp { client: "sim".into(), nonce: vec![7; 16].into() };
+    let open =
+        v1::OpenSessionOp { client: "sim".into(), nonce: vec![7; 16].into(), ..Default::default() };
     let request = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
     let Reply::OpenSession(opened) = client.retry(&request).await? else { panic!("no session") };
     let mut files = BTreeMap::new();
@@ -301,7 +302,11 @@ async fn a_change_outlives_its_asker() -> turmoil::Result {
     let mut client = Client { peers: peers.clone(), servers: servers(), leader, next: 0 };
     let mut sessions = [0, 0];
     for (at, session) in sessions.iter_mut().enumerate() {
-        let open = v1::OpenSessionOp { client: "sim".into(), nonce: vec![at as u8; 16].into() };
+        let open = v1::OpenSessionOp {
+            client: "sim".into(),
+            nonce: vec![at as u8; 16].into(),
+            ..Default::default()
+        };
         let request = v1::MetaRequest { op: Some(Op::OpenSession(open)), ..Default::default() };
         let Reply::OpenSession(opened) = client.retry(&request).await? else { panic!() };
         *session = opened.session;

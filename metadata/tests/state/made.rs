@@ -179,7 +179,11 @@ fn die(rig: &mut Rig, many: u32) {
     let (session, number) = (rig.session, rig.number);
     for _ in 0..many {
         let nonce = [&rig.time.to_be_bytes()[..], &[9; 8]].concat().into();
-        let open = Op::OpenSession(v1::OpenSessionOp { client: "dies".into(), nonce });
+        let open = Op::OpenSession(v1::OpenSessionOp {
+            client: "dies".into(),
+            nonce,
+            ..Default::default()
+        });
         let opened = rig.request(v1::MetaRequest { op: Some(open), ..Default::default() });
         let Ok(Reply::OpenSession(opened)) = opened else { panic!("{opened:?}") };
         (rig.session, rig.number) = (opened.session, 0);

@@ -13,6 +13,7 @@ mod made;
 mod model;
 mod moves;
 mod namespace;
+mod quotas;
 mod ranges;
 mod requests;
 mod rig;

@@ -108,7 +108,7 @@ impl Model {
         all.filter(|&&child| child == ino).count() as u32
     }
 
-    fn is_dir(&self, ino: u64) -> bool {
+    pub fn is_dir(&self, ino: u64) -> bool {
         self.nodes.get(&ino).is_some_and(|n| n.kind == FileKind::Directory)
     }
 

@@ -85,6 +85,7 @@ impl Rig {
         let op = Op::OpenSession(v1::OpenSessionOp {
             client: format!("client-{nonce}"),
             nonce: vec![nonce; 16].into(),
+            ..Default::default()
         });
         match self.request(v1::MetaRequest { op: Some(op), ..Default::default() }) {
             Ok(Reply::OpenSession(reply)) => reply.session,
@@ -94,7 +95,12 @@ impl Rig {
 
     pub fn entry(&mut self, body: Body) -> Answer {
         self.time += 1;
-        let entry = v1::LogEntry { time_ns: self.time, body: Some(body), ..Default::default() };
+        let entry = v1::LogEntry {
+            time_ns: self.time,
+            body: Some(body),
+            complete: true,
+            ..Default::default()
+        };
         let item = (self.machine.applied() + 1, entry);
         let mut replies = self.machine.apply(std::slice::from_ref(&item)).expect("apply");
         self.log.push(item);

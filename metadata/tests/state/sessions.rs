@@ -71,10 +71,12 @@ fn opening_is_idempotent_by_nonce() {
     assert_eq!(a, rig.session);
     let b = rig.open_session(2);
     assert_ne!(a, b);
-    let mut names = rig.machine.clients().unwrap();
+    let clients = rig.machine.clients().unwrap();
+    let mut names: Vec<_> = clients.into_iter().map(|(id, client)| (id, client.name)).collect();
     names.sort();
     assert_eq!(names, [(SessionId(a), "client-1".into()), (SessionId(b), "client-2".into())]);
-    let short = v1::OpenSessionOp { client: "x".into(), nonce: vec![1; 15].into() };
+    let short =
+        v1::OpenSessionOp { client: "x".into(), nonce: vec![1; 15].into(), ..Default::default() };
     let request = v1::MetaRequest { op: Some(Op::OpenSession(short)), ..Default::default() };
     assert_eq!(rig.request(request), Err(ErrorKind::Invalid));
 }

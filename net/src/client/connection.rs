@@ -8,6 +8,7 @@ use super::calls::{Call, Calls, Raw};
 use crate::buffer::Buffer;
 use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::{Features, Identity};
+use crate::tls::Subject;
 use crate::transport::{Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
@@ -49,6 +50,8 @@ pub(super) struct Connection {
     shared: Arc<Shared>,
     next_id: AtomicU64,
     features: Features,
+    /// Who is on the other end, if that was proved.
+    subject: Option<Arc<Subject>>,
 }
 
 impl Connection {
@@ -60,16 +63,25 @@ impl Connection {
         way: Way,
         deadline: Instant,
     ) -> Result<Self> {
+        let plain = link.subject.is_none();
         let mut connection = Self::open(link, address);
         let hello = v1::Hello { way: way.code(), ..identity.hello() };
-        let raw = connection.call(op::HELLO, &hello, Body::default(), deadline).await?;
+        let said = connection.call(op::HELLO, &hello, Body::default(), deadline).await;
+        let raw = said.map_err(|e| match e.kind {
+            // So a server that wants certificates looks to who shows none.
+            ErrorKind::Unavailable if plain && e.message.contains("connection lost") => {
+                let message = format!("{e} before it said hello: does it want certificates?");
+                Error { message, ..e }
+            }
+            _ => e,
+        })?;
         let hello = decode::<v1::Hello>(raw.head, address)?;
         connection.features = identity.check(&hello, address)?.features;
         Ok(connection)
     }
 
     fn open(link: Link, address: &str) -> Self {
-        let Link { sender, mut receiver, pump, heard, sent } = link;
+        let Link { sender, mut receiver, pump, heard, sent, subject } = link;
         let shared = Arc::new(Shared {
             address: address.into(),
             sender,
@@ -103,7 +115,7 @@ impl Connection {
         });
         *tasks = vec![reader.abort_handle(), writer.abort_handle(), watch.abort_handle()];
         drop(tasks);
-        Self { shared, next_id: AtomicU64::new(1), features: Features::default() }
+        Self { shared, next_id: AtomicU64::new(1), features: Features::default(), subject }
     }
 
     /// False once calls cannot succeed any more.
@@ -138,8 +150,23 @@ impl Connection {
     pub fn tell<Q: Message>(&self, op: u16, head: &Q) -> bool {
         let header = Header::new(Kind::Request, op, 0);
         let frame = Frame::new(header, Head::Message(head), Vec::new());
-        self.shared.check_size(op, frame.header.head_len as usize, 0).is_ok()
+        self.check_server(op).is_ok()
+            && self.shared.check_size(op, frame.header.head_len as usize, 0).is_ok()
             && self.shared.sender.send(frame, None)
+    }
+
+    /// Error: `NotPermitted`, the other side is not one of those that serve this.
+    fn check_server(&self, op: u16) -> Result<()> {
+        match (&self.subject, op::served_by(op)) {
+            (Some(subject), Some(role)) if subject.role != role => Err(Error::new(
+                ErrorKind::NotPermitted,
+                format!(
+                    "{}: its certificate is that of {subject}, and no {role} server's",
+                    self.shared.address
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// One call. Dropping the future leaves the connection usable.
@@ -152,6 +179,7 @@ impl Connection {
     ) -> Result<Raw> {
         let shared = &*self.shared;
         shared.check_size(op, head.encoded_len(), body.send.iter().map(Bytes::len).sum())?;
+        self.check_server(op)?;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(shared.timed_out(op));

@@ -19,8 +19,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use weft_proto::{Call, Error, ErrorKind, Result, Uuid};
 
-/// A host that answers at all answers a connect within this.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The hello needs the peer's process to run, which may be busy.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -335,10 +333,11 @@ impl Network {
         let unavailable = |why: String| {
             Error::new(ErrorKind::Unavailable, format!("{address}: cannot connect: {why}"))
         };
-        let link = match timeout(CONNECT_TIMEOUT, self.transport.connect(address)).await {
+        let limit = self.transport.connect_timeout();
+        let link = match timeout(limit, self.transport.connect(address)).await {
             Ok(Ok(link)) => link,
             Ok(Err(e)) => return Err(unavailable(e.to_string())),
-            Err(_) => return Err(unavailable(format!("no answer in {CONNECT_TIMEOUT:?}"))),
+            Err(_) => return Err(unavailable(format!("no answer in {limit:?}"))),
         };
         let identity = self.identity.lock().clone();
         let deadline = Instant::now() + HELLO_TIMEOUT;

@@ -2,8 +2,10 @@
 
 use super::door::Seat;
 use crate::stream::{BoxStream, Stream};
+use crate::tls::Subject;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -21,7 +23,11 @@ impl Seated {
     }
 }
 
-impl Stream for Seated {}
+impl Stream for Seated {
+    fn subject(&self) -> Option<&Arc<Subject>> {
+        self.inner.subject()
+    }
+}
 
 impl AsyncRead for Seated {
     fn poll_read(

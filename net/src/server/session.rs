@@ -11,6 +11,7 @@ use crate::address::Address;
 use crate::aligned::AlignedBuf;
 use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::PeerInfo;
+use crate::tls::Subject;
 use crate::transport::{Fetch, Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
@@ -62,7 +63,7 @@ struct Session {
 /// Serves a connection to its end.
 pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, seat: Seat) {
     let mut shutdown = context.shutdown.clone();
-    let Link { sender, mut receiver, pump, heard, sent } = link;
+    let Link { sender, mut receiver, pump, heard, sent, subject } = link;
     let session = Arc::new(Session {
         sender,
         window: Arc::new(Window::new(context.options.max_in_flight)),
@@ -79,7 +80,7 @@ pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, sea
     });
     let reader = tasks.spawn({
         let (session, address) = (session.clone(), address.clone());
-        async move { session.receive_all(&mut *receiver, &address).await }
+        async move { session.receive_all(&mut *receiver, &address, subject).await }
     });
 
     tokio::select! {
@@ -101,6 +102,15 @@ pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, sea
     let _ = timeout(ALIVE_INTERVAL, async { while tasks.join_next().await.is_some() {} }).await;
 }
 
+/// Why this peer may not ask for this operation, if it may not.
+fn refusal(op: u16, peer: &PeerInfo) -> Option<Error> {
+    let subject = peer.subject.as_ref()?;
+    let roles = op::asked_by(op).filter(|roles| !roles.has(subject.role))?;
+    let what = format!("operation {op} is for {roles}, and {subject} is none of them");
+    tracing::warn!(peer = %subject, address = %peer.address, op, "refused: {what}");
+    Some(Error::new(ErrorKind::NotPermitted, what))
+}
+
 fn log_end(
     ended: std::result::Result<Result<(), Broken>, tokio::task::JoinError>,
     address: &Address,
@@ -118,8 +128,9 @@ impl Session {
         self: &Arc<Self>,
         frames: &mut dyn Receiver,
         address: &Address,
+        subject: Option<Arc<Subject>>,
     ) -> Result<(), Broken> {
-        let peer = match timeout(HELLO_TIMEOUT, self.hello(frames, address)).await {
+        let peer = match timeout(HELLO_TIMEOUT, self.hello(frames, address, subject)).await {
             Ok(peer) => Arc::new(peer?),
             Err(_) => return Err(Broken::Garbage(format!("no hello in {HELLO_TIMEOUT:?}"))),
         };
@@ -134,6 +145,7 @@ impl Session {
         &self,
         frames: &mut dyn Receiver,
         address: &Address,
+        subject: Option<Arc<Subject>>,
     ) -> Result<PeerInfo, Broken> {
         let header = frames.header().await?;
         check_hello(&header)?;
@@ -143,7 +155,8 @@ impl Session {
         let checked = v1::Hello::decode(head)
             .map_err(|e| Error::new(ErrorKind::Protocol, format!("malformed hello: {e}")))
             .and_then(|hello| {
-                Ok((identity.check(&hello, &address.to_string())?, Way::from_code(hello.way)))
+                let peer = identity.check(&hello, &address.to_string())?;
+                Ok((PeerInfo { subject, ..peer }, Way::from_code(hello.way)))
             });
         match checked {
             Ok((peer, way)) => {
@@ -177,6 +190,10 @@ impl Session {
         let len = header.payload_len as usize;
         if len > MAX_PAYLOAD {
             return Err(Broken::Garbage(format!("a request with a payload of {len} bytes")));
+        }
+        if let Some(refusal) = refusal(header.op, peer) {
+            self.enter(header.head_len as usize).await;
+            return self.turn_away(frames, header, refusal).await;
         }
         let max = self.context.options.max_payload;
         let room = if len > 0 && len <= max { AlignedBuf::footprint(len) } else { 0 };
@@ -224,6 +241,21 @@ impl Session {
                 };
             }
         }
+        Ok(())
+    }
+
+    /// Answers a request without looking at it.
+    async fn turn_away(
+        &self,
+        frames: &mut dyn Receiver,
+        header: &Header,
+        refusal: Error,
+    ) -> Result<(), Broken> {
+        self.receiving.store(true, Ordering::Relaxed);
+        frames.head().await?;
+        frames.skip().await?;
+        self.receiving.store(false, Ordering::Relaxed);
+        self.answer(header, Err(refusal), header.head_len as usize);
         Ok(())
     }
 

@@ -27,6 +27,7 @@ pub(super) fn socket(address: &Address) -> io::Result<(&str, u16)> {
 /// A connection over `stream`, of which the bytes `first` have been read.
 pub(super) fn link(stream: BoxStream, first: &[u8]) -> Link {
     let (heard, sent) = (Progress::default(), Progress::default());
+    let subject = stream.subject().cloned();
     let (read, write) = stream.split();
     let queue = Arc::new(SendQueue::default());
     Link {
@@ -35,6 +36,7 @@ pub(super) fn link(stream: BoxStream, first: &[u8]) -> Link {
         pump: Box::new(Writer { queue, write, sent: sent.clone() }),
         heard,
         sent,
+        subject,
     }
 }
 

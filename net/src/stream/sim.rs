@@ -43,7 +43,7 @@ impl Transport for Sim {
 impl Listener for SimPort {
     async fn accept(&mut self) -> io::Result<(Box<dyn Opening>, Address)> {
         let (stream, address) = self.0.accept().await?;
-        Ok((Box::new(Accepted(Box::new(stream))), address.into()))
+        Ok((Box::new(Accepted { stream: Box::new(stream), tls: None }), address.into()))
     }
 
     fn local_address(&self) -> io::Result<Address> {

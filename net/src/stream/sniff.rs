@@ -3,9 +3,11 @@
 use super::link::link;
 use super::{BoxStream, ReadHalf, Stream, WriteHalf};
 use crate::frame::MAGIC;
+use crate::tls::{Credentials, Subject};
 use crate::transport::{Opening, Speaks};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
@@ -13,12 +15,19 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream that was accepted.
-pub(super) struct Accepted(pub BoxStream);
+pub(super) struct Accepted {
+    pub stream: BoxStream,
+    /// Who connects is to prove who it is, first.
+    pub tls: Option<Arc<Credentials>>,
+}
 
 #[async_trait::async_trait]
 impl Opening for Accepted {
     async fn speaks(self: Box<Self>) -> io::Result<Speaks> {
-        sniff(self.0).await
+        match self.tls {
+            Some(tls) => sniff(tls.accept(self.stream).await?).await,
+            None => sniff(self.stream).await,
+        }
     }
 }
 
@@ -53,6 +62,10 @@ struct ReplayedRead {
 }
 
 impl Stream for Replayed {
+    fn subject(&self) -> Option<&Arc<Subject>> {
+        self.inner.subject()
+    }
+
     fn split(self: Box<Self>) -> (ReadHalf, WriteHalf) {
         let (inner, write) = self.inner.split();
         (Box::new(ReplayedRead { first: self.first, inner }), write)

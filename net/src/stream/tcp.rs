@@ -1,15 +1,18 @@
-//! TCP through the kernel.
+//! TCP through the kernel, as it is or encrypted.
 
 use super::link::{link, socket};
 use super::sniff::Accepted;
 use super::{BoxStream, ReadHalf, Stream, WriteHalf};
 use crate::address::Address;
-use crate::transport::{Link, Listener, Opening, Transport};
+use crate::tls::{Credentials, TlsFiles};
+use crate::transport::{CONNECT_TIMEOUT, Link, Listener, Opening, Transport};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 /// An idle connection is probed after this long, so that a vanished host does not hold memory.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
@@ -18,12 +21,74 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// Unacknowledged bytes for this long break the connection.
 const USER_TIMEOUT: Duration = Duration::from_secs(25);
 
-struct Tcp;
-struct TcpPort(TcpListener);
+/// A handshake needs the peer's process to run, which may be busy.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The kernel's TCP: no delay, keepalive.
+/// Who may be at the other end.
+#[derive(Clone)]
+enum Trusted {
+    /// Whoever is there: the network keeps strangers out.
+    All,
+    /// Processes of this machine.
+    Loopback,
+    /// Who proves who it is.
+    Proved(Arc<Credentials>),
+}
+
+struct Tcp(Trusted);
+struct TcpPort(TcpListener, Trusted);
+
+/// The kernel's TCP, no delay, keepalive, neither encrypted nor authenticated: whoever reaches a
+/// port may ask for anything.
 pub fn tcp() -> Arc<dyn Transport> {
-    Arc::new(Tcp)
+    Arc::new(Tcp(Trusted::All))
+}
+
+/// As [`tcp`], and refuses addresses of other machines, and those at which other machines reach
+/// this one.
+pub fn tcp_on_loopback() -> Arc<dyn Transport> {
+    Arc::new(Tcp(Trusted::Loopback))
+}
+
+/// The kernel's TCP, encrypted; both sides prove who they are.
+pub fn tls(credentials: Arc<Credentials>) -> Arc<dyn Transport> {
+    Arc::new(Tcp(Trusted::Proved(credentials)))
+}
+
+/// What the environment asks for: TLS with the files that [`TlsFiles::from_env`] finds; without
+/// any, this machine alone, unless `WEFT_INSECURE` is `1` or `true`. Errors: `Invalid`.
+pub fn from_env() -> weft_proto::Result<Arc<dyn Transport>> {
+    if let Some(files) = TlsFiles::from_env()? {
+        return Ok(tls(Credentials::load(files)?));
+    }
+    let insecure = std::env::var("WEFT_INSECURE").is_ok_and(|v| matches!(&*v, "1" | "true"));
+    Ok(if insecure { tcp() } else { tcp_on_loopback() })
+}
+
+impl Trusted {
+    /// Error: `PermissionDenied`, this may be another machine.
+    fn check(&self, address: SocketAddr, what: &str) -> io::Result<()> {
+        if matches!(self, Self::Loopback) && !address.ip().to_canonical().is_loopback() {
+            let what = format!(
+                "{address} is {what}, where anybody may listen or pretend: give certificates with \
+                 --tls-ca, --tls-cert and --tls-key, or say --insecure where the network keeps \
+                 strangers out"
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        }
+        Ok(())
+    }
+
+    async fn connect(&self, address: &Address) -> io::Result<BoxStream> {
+        let (host, port) = socket(address)?;
+        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await??;
+        self.check(stream.peer_addr()?, "on another machine")?;
+        tune(&stream)?;
+        match self {
+            Self::Proved(credentials) => credentials.connect(host, Box::new(stream)).await,
+            Self::All | Self::Loopback => Ok(Box::new(stream)),
+        }
+    }
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
@@ -48,17 +113,24 @@ impl Stream for TcpStream {
 #[async_trait::async_trait]
 impl Transport for Tcp {
     async fn connect(&self, address: &Address) -> io::Result<Link> {
-        Ok(link(self.stream(address).await?, &[]))
+        Ok(link(self.0.connect(address).await?, &[]))
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        match self.0 {
+            Trusted::Proved(_) => CONNECT_TIMEOUT + HANDSHAKE_TIMEOUT,
+            Trusted::All | Trusted::Loopback => CONNECT_TIMEOUT,
+        }
     }
 
     async fn stream(&self, address: &Address) -> io::Result<BoxStream> {
-        let stream = TcpStream::connect(socket(address)?).await?;
-        tune(&stream)?;
-        Ok(Box::new(stream))
+        self.0.connect(address).await
     }
 
     async fn bind(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
-        Ok(Box::new(TcpPort(TcpListener::bind(socket(address)?).await?)))
+        let listener = TcpListener::bind(socket(address)?).await?;
+        self.0.check(listener.local_addr()?, "reached from other machines")?;
+        Ok(Box::new(TcpPort(listener, self.0.clone())))
     }
 }
 
@@ -70,7 +142,11 @@ impl Listener for TcpPort {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%address, %error, "cannot tune an accepted connection");
         }
-        Ok((Box::new(Accepted(Box::new(stream))), address.into()))
+        let tls = match &self.1 {
+            Trusted::Proved(credentials) => Some(credentials.clone()),
+            Trusted::All | Trusted::Loopback => None,
+        };
+        Ok((Box::new(Accepted { stream: Box::new(stream), tls }), address.into()))
     }
 
     fn local_address(&self) -> io::Result<Address> {

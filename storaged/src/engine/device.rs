@@ -4,6 +4,7 @@ use bytes::Bytes;
 use std::io;
 use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::task::spawn_blocking;
 use weft_net::AlignedBuf;
 use weft_proto::layout;
 
@@ -11,7 +12,17 @@ use weft_proto::layout;
 pub const BLOCK: u64 = layout::BLOCK as u64;
 
 /// The outcome of a request to a drive, from async code ([`Done::wait`]) or a plain thread.
-pub struct Done<T>(oneshot::Receiver<io::Result<T>>);
+pub struct Done<T> {
+    result: oneshot::Receiver<io::Result<T>>,
+    then: Option<Then<T>>,
+}
+
+/// What who waits for an outcome does with it first.
+struct Then<T> {
+    work: Box<dyn FnOnce(T) -> T + Send>,
+    /// Longer than others may wait for the thread of an async runtime.
+    long: bool,
+}
 
 /// A drive. Requests are queued in the call and complete in any order. Offsets and lengths are
 /// multiples of 4096 bytes and lie in the drive, memory is 4096-aligned.
@@ -40,6 +51,11 @@ pub trait Device: Send + Sync + 'static {
     fn is_simulated(&self) -> bool {
         false
     }
+    /// Whether the call of a write of so many bytes takes long itself: it should not be made on a
+    /// thread that others wait for.
+    fn takes_long(&self, _len: usize) -> bool {
+        false
+    }
     /// How long the oldest unanswered request has waited.
     fn stalled(&self) -> Duration {
         Duration::ZERO
@@ -50,20 +66,39 @@ impl<T> Done<T> {
     /// The two ends of one outcome.
     pub fn channel() -> (oneshot::Sender<io::Result<T>>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (sender, Self(receiver))
+        (sender, Self { result: receiver, then: None })
+    }
+}
+
+impl<T: Send + 'static> Done<T> {
+    /// The outcome, after this work. One piece of work at most.
+    pub(super) fn then(self, work: impl FnOnce(T) -> T + Send + 'static, long: bool) -> Self {
+        debug_assert!(self.then.is_none());
+        Self { then: Some(Then { work: Box::new(work), long }), ..self }
     }
 
     pub async fn wait(self) -> io::Result<T> {
-        self.0.await.unwrap_or_else(|_| Err(gone()))
+        let result = self.result.await.unwrap_or_else(|_| Err(gone()))?;
+        match self.then {
+            None => Ok(result),
+            Some(Then { work, long: false }) => Ok(work(result)),
+            Some(Then { work, long: true }) => {
+                spawn_blocking(move || work(result)).await.map_err(io::Error::other)
+            }
+        }
     }
 
     /// For plain threads; must not be called in async code, unless the drive is simulated.
     pub fn block(mut self) -> io::Result<T> {
-        match self.0.try_recv() {
+        let result = match self.result.try_recv() {
             Ok(done) => done,
-            Err(TryRecvError::Empty) => self.0.blocking_recv().unwrap_or_else(|_| Err(gone())),
+            Err(TryRecvError::Empty) => self.result.blocking_recv().unwrap_or_else(|_| Err(gone())),
             Err(TryRecvError::Closed) => Err(gone()),
-        }
+        }?;
+        Ok(match self.then {
+            None => result,
+            Some(Then { work, .. }) => work(result),
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! space is lost.
 
 use super::commit::Commit;
+use super::device::Done;
 use super::entry::{Extent, JournalEntry, Place, header_blocks};
 use super::shared::Core;
 use super::{BLOCK, Engine, header, superblock};
@@ -268,7 +269,7 @@ impl Core {
                     run.push(part);
                 }
             }
-            writes.push(self.device.write(extent.block * BLOCK, run));
+            writes.push(self.start_write(extent.block * BLOCK, run).await);
         }
         // All must have ended before the space may be given back.
         let mut result = Ok(());
@@ -276,6 +277,17 @@ impl Core {
             result = result.and(write.wait().await);
         }
         result
+    }
+
+    /// Queues a write.
+    async fn start_write(&self, off: u64, run: Vec<Bytes>) -> Done<()> {
+        if !self.device.takes_long(run.iter().map(Bytes::len).sum()) {
+            return self.device.write(off, run);
+        }
+        let device = self.device.clone();
+        let queued = tokio::task::spawn_blocking(move || device.write(off, run)).await;
+        // A runtime that ends takes nothing any more.
+        queued.unwrap_or_else(|_| Done::channel().1)
     }
 
     pub(super) fn missing(&self, id: ChunkId) -> Error {

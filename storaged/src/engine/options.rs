@@ -1,5 +1,6 @@
 //! Which drive a target is, and what an admin says of it.
 
+use super::key::KeySource;
 use std::path::PathBuf;
 
 /// Which drive a target is.
@@ -14,13 +15,16 @@ pub struct TargetOptions {
     pub sparse: bool,
     /// Directory of the index; `None`: `<path>.index` (for files only).
     pub index: Option<PathBuf>,
+    /// Where the key of an encrypted target is; `None`: it is not encrypted.
+    pub encryption: Option<KeySource>,
     pub tuning: Tuning,
 }
 
 impl TargetOptions {
     /// With defaults; `size` is for a file that [`Engine::format`] is to make.
     pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
-        Self { path: path.into(), size, sparse: false, index: None, tuning: Tuning::default() }
+        let (path, tuning) = (path.into(), Tuning::default());
+        Self { path, size, sparse: false, index: None, encryption: None, tuning }
     }
 }
 

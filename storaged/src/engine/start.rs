@@ -7,6 +7,7 @@
 
 use super::commit::Committer;
 use super::device::{Device, Done};
+use super::encrypted::Encrypted;
 use super::entry::{JournalEntry, Place};
 use super::file::{self, TargetFile};
 use super::index::{self, Applied, Index, Opened};
@@ -61,7 +62,9 @@ impl Engine {
             .map_err(|e| Error::new(ErrorKind::Io, format!("{}: io_uring: {e}", path.display())))?;
         let superblock = Superblock::find(&device, &path.display().to_string())?
             .map_err(|what| no_target(path, &what))?;
-        Self::on_device(Arc::new(device), superblock, path, &index, unread)
+        let key = options.encryption.as_ref();
+        let device = Encrypted::unlock(Arc::new(device), &superblock, key, path)?;
+        Self::on_device(device, superblock, path, &index, unread)
     }
 
     /// Makes a fresh target of a drive that nobody uses, or of a file; one that does not exist is
@@ -80,6 +83,10 @@ impl Engine {
         };
         let index = index_path(options, &target)?;
         check_size(&target, path)?;
+        let mut superblock = Superblock::new(target.size);
+        if let Some(source) = &options.encryption {
+            Encrypted::prepare(&mut superblock, source)?;
+        }
         if made.is_none() {
             let found = signature::find(&target).map_err(io)?;
             if found != Content::Blank && found != *over {
@@ -89,7 +96,7 @@ impl Engine {
             signature::wipe(&target).map_err(io)?;
         }
         Index::remove(&index)?;
-        let superblock = format(&target, path, options.sparse)?;
+        format(&target, &superblock, path, options.sparse)?;
         if let Some(made) = made {
             made.keep();
         }
@@ -242,18 +249,18 @@ fn check_size(target: &TargetFile, path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, what))
 }
 
-fn format(target: &TargetFile, path: &Path, sparse: bool) -> Result<Superblock> {
-    let superblock = Superblock::new(target.size);
+fn format(target: &TargetFile, superblock: &Superblock, path: &Path, sparse: bool) -> Result<()> {
     file::fill(target, superblock.data_block * BLOCK, sparse)
-        .and_then(|()| store(target, &superblock))
+        .and_then(|()| store(target, superblock))
         .map_err(|e| Error::new(ErrorKind::Io, format!("formatting {}: {e}", path.display())))?;
     tracing::info!(
-        "{} formatted as target {}, {} MiB",
+        "{} formatted as target {}, {} MiB{}",
         path.display(),
         superblock.uuid,
-        superblock.size >> 20
+        superblock.size >> 20,
+        if superblock.key_check.is_some() { ", encrypted" } else { "" }
     );
-    Ok(superblock)
+    Ok(())
 }
 
 fn store(target: &TargetFile, superblock: &Superblock) -> std::io::Result<()> {

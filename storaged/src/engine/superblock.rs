@@ -8,19 +8,25 @@
 use super::BLOCK;
 use super::device::Device;
 use super::entry::{take, take_u64};
+use super::key::KeyCheck;
 use std::io;
 use weft_net::AlignedBuf;
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid};
 
 const MAGIC: [u8; 8] = *b"WEFTTGT\n";
+/// Format versions: with more in it, builds that do not know that would take a target for what it
+/// is not.
 const VERSION: u32 = 1;
+const ENCRYPTED: u32 = 2;
+/// AES-256-XTS over blocks, of keys that `key` makes.
+const AES_256_XTS: u32 = 1;
 const CRC_AT: usize = BLOCK as usize - 4;
 
 /// Little-endian, one block, zeros between the last field and the checksum:
 ///
 /// ```text
 ///    0  8  magic "WEFTTGT\n"
-///    8  4  format version, 1
+///    8  4  format version: 1, or 2 if the target is encrypted
 ///   12  4  target id (0 until joined)
 ///   16 16  uuid of the target
 ///   32 16  uuid of the cluster (zeros until joined)
@@ -31,6 +37,8 @@ const CRC_AT: usize = BLOCK as usize - 4;
 ///   80  8  blocks of the journal
 ///   88  8  first block for chunks
 ///   96  8  end of the blocks for chunks
+///  104  4  if it is encrypted: how (1: all blocks but these two by AES-256-XTS)
+///  108 32  if it is encrypted: by which a wrong key is told
 /// 4092  4  CRC-32 of bytes 0..4092
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +53,8 @@ pub struct Superblock {
     pub journal_blocks: u64,
     pub data_block: u64,
     pub data_end: u64,
+    /// It is encrypted, and by this a wrong key is told.
+    pub key_check: Option<KeyCheck>,
 }
 
 impl Superblock {
@@ -66,14 +76,16 @@ impl Superblock {
             journal_blocks,
             data_block: 1 + journal_blocks,
             data_end: size / BLOCK - 1,
+            key_check: None,
         }
     }
 
     /// The block's bytes.
     pub fn encode(&self) -> AlignedBuf {
-        let mut bytes = Vec::with_capacity(104);
+        let version = if self.key_check.is_some() { ENCRYPTED } else { VERSION };
+        let mut bytes = Vec::with_capacity(140);
         bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(version.to_le_bytes());
         bytes.extend(self.target.0.to_le_bytes());
         bytes.extend(self.uuid.0);
         bytes.extend(self.cluster.0);
@@ -87,6 +99,10 @@ impl Superblock {
             self.data_end,
         ] {
             bytes.extend(field.to_le_bytes());
+        }
+        if let Some(check) = &self.key_check {
+            bytes.extend(AES_256_XTS.to_le_bytes());
+            bytes.extend(check);
         }
         let mut buffer = AlignedBuf::take(BLOCK as usize);
         let out = buffer.as_mut_slice();
@@ -109,14 +125,16 @@ impl Superblock {
             return Err("the superblock's checksum does not match".into());
         }
         let version = u32::from_le_bytes(take(&mut input).ok_or_else(short)?);
-        if version != VERSION {
-            return Err(format!("it has format version {version}, this build knows {VERSION}"));
+        if version != VERSION && version != ENCRYPTED {
+            return Err(format!(
+                "it has format version {version}, this build knows {VERSION} and {ENCRYPTED}"
+            ));
         }
         let target = TargetId(u32::from_le_bytes(take(&mut input).ok_or_else(short)?));
         let uuid = Uuid(take(&mut input).ok_or_else(short)?);
         let cluster = Uuid(take(&mut input).ok_or_else(short)?);
         let mut field = || take_u64(&mut input).ok_or_else(short);
-        let it = Self {
+        let mut it = Self {
             target,
             uuid,
             cluster,
@@ -127,7 +145,17 @@ impl Superblock {
             journal_blocks: field()?,
             data_block: field()?,
             data_end: field()?,
+            key_check: None,
         };
+        if version == ENCRYPTED {
+            let how = u32::from_le_bytes(take(&mut input).ok_or_else(short)?);
+            if how != AES_256_XTS {
+                return Err(format!(
+                    "it is encrypted in a way ({how}) that this build does not know"
+                ));
+            }
+            it.key_check = Some(take(&mut input).ok_or_else(short)?);
+        }
         let blocks = it.size / BLOCK;
         let sound = it.size.is_multiple_of(BLOCK)
             && it.journal_block >= 1
@@ -283,12 +311,34 @@ mod tests {
         assert_eq!(Superblock::decode(bytes).unwrap(), it);
     }
 
+    #[test]
+    fn that_it_is_encrypted_makes_it_another_format() {
+        let plain = sample();
+        let it = Superblock { key_check: Some([0x33; 32]), ..plain.clone() };
+        let (bytes, plain) = (it.encode(), plain.encode());
+        let (bytes, plain) = (bytes.as_ref(), plain.as_ref());
+        assert_eq!(&bytes[..12], b"WEFTTGT\n\x02\0\0\0", "older builds refuse it");
+        assert_eq!(bytes[12..104], plain[12..104]);
+        assert_eq!(bytes[104..108], [1, 0, 0, 0]);
+        assert_eq!(bytes[108..140], [0x33; 32]);
+        assert!(bytes[140..CRC_AT].iter().all(|&b| b == 0));
+        assert_eq!(Superblock::decode(bytes).unwrap(), it);
+        // In another way than we know.
+        let mut other = bytes.to_vec();
+        other[104] = 2;
+        let crc = crc32fast::hash(&other[..CRC_AT]);
+        other[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        assert!(Superblock::decode(&other).unwrap_err().contains("does not know"));
+    }
+
     proptest! {
         #[test]
         fn torn_and_garbage_copies_are_refused(
-            at in 0usize..4096, flip in 1u8..=255, cut in 0usize..4096,
+            at in 0usize..4096, flip in 1u8..=255, cut in 0usize..4096, encrypted: bool,
         ) {
-            let mut bytes = sample().encode().as_ref().to_vec();
+            let key_check = Some([0x33; 32]).filter(|_| encrypted);
+            let it = Superblock { key_check, ..sample() };
+            let mut bytes = it.encode().as_ref().to_vec();
             prop_assert!(Superblock::decode(&bytes[..cut]).is_err());
             bytes[at] ^= flip;
             prop_assert!(Superblock::decode(&bytes).is_err());

@@ -187,7 +187,8 @@ fn soon() -> Instant {
 async fn put(peer: &Peer, target: u32, seq: u64, blocks: usize) -> Result<()> {
     let chunk = id(1, seq, 0);
     let (bytes, checksums) = data(chunk, blocks, 0);
-    let head = v1::PutRequest { target, chunk: Some(chunk.into()), checksums };
+    let head =
+        v1::PutRequest { target, chunk: Some(chunk.into()), checksums, ..Default::default() };
     let body = Body { send: vec![bytes], into: Vec::new() };
     peer.exchange(&head, body, soon()).await.map(drop)
 }
@@ -199,8 +200,13 @@ async fn get(
     off: u64,
     len: u64,
 ) -> Result<(Vec<u32>, Vec<u8>)> {
-    let head =
-        v1::GetRequest { target, chunk: Some(id(1, seq, 0).into()), off, len, background: false };
+    let head = v1::GetRequest {
+        target,
+        chunk: Some(id(1, seq, 0).into()),
+        off,
+        len,
+        ..Default::default()
+    };
     let answer = peer.exchange(&head, Body::default(), soon()).await?;
     Ok((answer.head.checksums, answer.payload.concat()))
 }
@@ -260,7 +266,12 @@ async fn serves_registers_and_comes_back() {
     }
     assert_eq!(get(&peer, 2, 5, 0, 4096).await.unwrap_err().kind, ErrorKind::NotFound);
 
-    let wrong = v1::PutRequest { target: 1, chunk: Some(id(1, 6, 0).into()), checksums: vec![1] };
+    let wrong = v1::PutRequest {
+        target: 1,
+        chunk: Some(id(1, 6, 0).into()),
+        checksums: vec![1],
+        ..Default::default()
+    };
     let body = Body { send: vec![bytes.slice(..4096)], into: Vec::new() };
     let refused = peer.exchange(&wrong, body, soon()).await;
     assert_eq!(refused.unwrap_err().kind, ErrorKind::Corrupt);
@@ -292,8 +303,11 @@ async fn serves_without_metadata(dir: &Path, bytes: &[u8]) {
     };
     peer.call(&report, soon()).await.unwrap();
     assert_eq!(stat(&peer, 1).await.checksum_errors, 0);
-    let delete =
-        v1::DeleteRequest { target: 1, chunks: vec![id(1, 5, 0).into(), id(1, 6, 0).into()] };
+    let delete = v1::DeleteRequest {
+        target: 1,
+        chunks: vec![id(1, 5, 0).into(), id(1, 6, 0).into()],
+        ..Default::default()
+    };
     let deleted = peer.call(&delete, soon()).await.unwrap();
     assert_eq!(deleted.deleted, 1);
     let fence = |first, last| {

@@ -2,7 +2,7 @@
 
 mod formats;
 
-use crate::support::{data, id, make, open, open_with, options};
+use crate::support::{data, encrypted, id, make, open, open_made, open_with, options};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -169,11 +169,12 @@ async fn reopen(engine: &mut Engine, options: &TargetOptions, clean: bool, lose:
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
     #[test]
-    fn behaves_as_a_map(steps in steps()) {
+    fn behaves_as_a_map(steps in steps(), is_encrypted: bool) {
         let dir = tempdir().unwrap();
-        let options = options(dir.path(), SIZE);
+        let kind = if is_encrypted { encrypted } else { options };
+        let options = kind(dir.path(), SIZE);
         runtime().block_on(async {
-            let mut engine = open(dir.path(), SIZE);
+            let mut engine = open_made(&options);
             let mut model = Model::new();
             for s in steps {
                 step(&mut engine, &mut model, &options, s).await;
@@ -446,54 +447,60 @@ fn reads_during_deletes_and_reuse_never_mix_chunks() {
 
 #[test]
 fn a_flipped_bit_is_reported_and_counted() {
-    run(async {
-        let dir = tempdir().unwrap();
-        let options = options(dir.path(), SIZE);
-        let engine = open(dir.path(), SIZE);
-        put(&engine, id(1, 1, 0), 8).await;
-        // The data lies after the header, in the first blocks for chunks.
-        let (bytes, _) = data(id(1, 1, 0), 8, 0);
-        let file = fs::read(&options.path).unwrap();
-        let at =
-            file.windows(4096).step_by(4096).position(|b| b == &bytes[3 * 4096..4 * 4096]).unwrap()
-                * 4096;
-        assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
-        poke(&options.path, at as u64 + 17, &[file[at + 17] ^ 4]);
-        assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), Some(3 * 4096));
-        assert_eq!(engine.verify(id(1, 1, 0), 0, 3 * 4096).await.unwrap(), None);
-        assert_eq!(engine.stat().checksum_errors, 1);
-        let range = engine.get(id(1, 1, 0), 0, 8 * 4096).await.unwrap();
-        assert_eq!(
-            weft_erasure::verify_blocks(&range.data.concat(), &range.checksums),
-            Err(3),
-            "the reader notices"
-        );
-        // It is put in the place of itself, elsewhere; the damaged block is not used again.
-        let used = engine.stat().used_bytes;
-        let (other, sums) = data(id(1, 2, 0), 8, 0);
-        let refused = engine.heal(id(1, 1, 0), other, sums).await.unwrap_err().kind;
-        assert_eq!(refused, ErrorKind::Exists, "that is another chunk");
-        let absent = id(1, 2, 0);
-        let (bytes, sums) = data(absent, 8, 0);
-        let refused = engine.heal(absent, bytes, sums).await.unwrap_err().kind;
-        assert_eq!(refused, ErrorKind::NotFound);
-        let (bytes, sums) = data(id(1, 1, 0), 8, 0);
-        assert!(engine.heal(id(1, 1, 0), bytes, sums).await.unwrap());
-        assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
-        assert_eq!((engine.stat().used_bytes, engine.stat().chunks), (used + 4096, 1));
-        engine.close().await.unwrap();
-        drop(engine);
-        // Also if the index is made anew by a scan, which meets the damaged one, too.
-        for lost in [false, true] {
-            if lost {
-                fs::remove_dir_all(options.path.with_extension("index")).unwrap();
-            }
-            let engine = open(dir.path(), SIZE);
-            check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
-            assert_eq!(engine.stat().chunks, 1);
-            engine.close().await.unwrap();
+    for kind in [options, encrypted] {
+        run(a_bit_flips(kind));
+    }
+}
+
+/// On a target of that kind.
+async fn a_bit_flips(kind: fn(&Path, u64) -> TargetOptions) {
+    let dir = tempdir().unwrap();
+    let options = kind(dir.path(), SIZE);
+    let engine = open_made(&options);
+    let before = fs::read(&options.path).unwrap();
+    put(&engine, id(1, 1, 0), 8).await;
+    // The data lies after the header, in the first blocks for chunks.
+    let file = fs::read(&options.path).unwrap();
+    let blocks = before.chunks(4096).zip(file.chunks(4096));
+    let changed: Vec<_> =
+        blocks.enumerate().filter(|(_, (old, new))| old != new).map(|(at, _)| at).collect();
+    let at = changed[changed.len() - 5] * 4096;
+    assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
+    poke(&options.path, at as u64 + 17, &[file[at + 17] ^ 4]);
+    assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), Some(3 * 4096));
+    assert_eq!(engine.verify(id(1, 1, 0), 0, 3 * 4096).await.unwrap(), None);
+    assert_eq!(engine.stat().checksum_errors, 1);
+    let range = engine.get(id(1, 1, 0), 0, 8 * 4096).await.unwrap();
+    assert_eq!(
+        weft_erasure::verify_blocks(&range.data.concat(), &range.checksums),
+        Err(3),
+        "the reader notices"
+    );
+    // It is put in the place of itself, elsewhere; the damaged block is not used again.
+    let used = engine.stat().used_bytes;
+    let (other, sums) = data(id(1, 2, 0), 8, 0);
+    let refused = engine.heal(id(1, 1, 0), other, sums).await.unwrap_err().kind;
+    assert_eq!(refused, ErrorKind::Exists, "that is another chunk");
+    let absent = id(1, 2, 0);
+    let (bytes, sums) = data(absent, 8, 0);
+    let refused = engine.heal(absent, bytes, sums).await.unwrap_err().kind;
+    assert_eq!(refused, ErrorKind::NotFound);
+    let (bytes, sums) = data(id(1, 1, 0), 8, 0);
+    assert!(engine.heal(id(1, 1, 0), bytes, sums).await.unwrap());
+    assert_eq!(engine.verify(id(1, 1, 0), 0, 0).await.unwrap(), None);
+    assert_eq!((engine.stat().used_bytes, engine.stat().chunks), (used + 4096, 1));
+    engine.close().await.unwrap();
+    drop(engine);
+    // Also if the index is made anew by a scan, which meets the damaged one, too.
+    for lost in [false, true] {
+        if lost {
+            fs::remove_dir_all(options.path.with_extension("index")).unwrap();
         }
-    });
+        let engine = open_with(&options).unwrap();
+        check(&engine, id(1, 1, 0), 8, 0, 0, 8).await;
+        assert_eq!(engine.stat().chunks, 1);
+        engine.close().await.unwrap();
+    }
 }
 
 /// What is made of the other shards is stored, whoever wrote it.

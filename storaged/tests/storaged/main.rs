@@ -1,6 +1,7 @@
 //! Tests of the storage daemon through its public API.
 
 mod daemon;
+mod encryption;
 mod engine;
 mod failing;
 mod kill;

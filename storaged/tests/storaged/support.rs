@@ -1,22 +1,44 @@
 //! Makes targets in temporary folders and chunks with contents that follow from their id.
 
 use bytes::Bytes;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, Result, SegmentId, SessionId};
-use weft_storaged::engine::{Content, Engine, TargetOptions};
+use weft_storaged::engine::{Content, Engine, KeySource, TargetOptions};
 
 pub fn options(dir: &Path, size: u64) -> TargetOptions {
     TargetOptions::new(dir.join("target"), Some(size))
 }
 
+/// With a key in that folder, which is made if there is none.
+pub fn encrypted(dir: &Path, size: u64) -> TargetOptions {
+    TargetOptions { encryption: Some(key(&dir.join("key"), 7)), ..options(dir, size) }
+}
+
+/// A key in a file, made if there is none; another for each `number`.
+pub fn key(path: &Path, number: u8) -> KeySource {
+    if !path.exists() {
+        let bytes: Vec<u8> = (0..64).map(|n| n ^ number).collect();
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        file.as_mut().unwrap().write_all(&bytes).unwrap();
+    }
+    KeySource { key_file: Some(path.into()), key_command: None }
+}
+
 /// Opens the target of a folder, made first if there is none.
 pub fn open(dir: &Path, size: u64) -> Engine {
-    let options = options(dir, size);
+    open_made(&options(dir, size))
+}
+
+/// Opens a target, made first if there is none.
+pub fn open_made(options: &TargetOptions) -> Engine {
     if !options.path.exists() {
-        make(&options);
+        make(options);
     }
-    open_with(&options).unwrap()
+    open_with(options).unwrap()
 }
 
 /// Makes a target of a blank drive or of nothing.

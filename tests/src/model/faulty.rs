@@ -82,9 +82,10 @@ pub fn serve(cluster: &str, at: &Path, fault: &str) -> Result<()> {
     };
     let runtime = Runtime::new().context("start a runtime")?;
     let addresses = cluster.split(',').map(str::to_owned).collect();
-    let options = weft_client::Options::new(addresses, weft_net::tcp());
+    let options = weft_client::Options::new(addresses, weft_net::from_env()?);
     let fs = runtime.block_on(Filesystem::connect(options)).context("connect")?;
-    let options = weft_fuse::Options { cluster: cluster.into(), locks: true, ..Default::default() };
+    let options =
+        weft_fuse::Options { source: format!("weft:{cluster}"), locks: true, ..Default::default() };
     let inner = Adapter::new(fs.clone());
     let faulty = Faulty { inner, fs: fs.clone(), fault, told: Arc::default() };
     let _inside = runtime.enter();

@@ -119,7 +119,7 @@ impl Trees {
         }
         let runtime = Runtime::new()?;
         let servers = cluster.address()?.split(',').map(str::to_owned).collect();
-        let options = Options::new(servers, weft_net::tcp());
+        let options = Options::new(servers, cluster.transport()?);
         let fs = runtime.block_on(Filesystem::connect(options))?;
         let [root, ..] = users();
         let start = runtime.block_on(fs.as_user(root).lookup(b"/library"))?;

@@ -27,7 +27,7 @@ pub fn run(context: &Context) -> Result<Vec<Sample>> {
     let mount_point = context.scratch().join("fuse");
     std::fs::create_dir_all(&mount_point)?;
     let options = weft_fuse::Options {
-        cluster: "bench".into(),
+        source: "weft:bench".into(),
         threads: THREADS,
         allow_other: false,
         read_ahead_kib: READ_AHEAD_KIB,
@@ -110,7 +110,12 @@ impl Empty {
     }
 
     fn entry(&self, ino: u64) -> Entry {
-        Entry { attr: self.attr(ino), name_ttl: Duration::ZERO, attr_ttl: Duration::ZERO }
+        Entry {
+            node: ino,
+            attr: self.attr(ino),
+            name_ttl: Duration::ZERO,
+            attr_ttl: Duration::ZERO,
+        }
     }
 
     fn create(&self, name: &[u8]) -> Reply {

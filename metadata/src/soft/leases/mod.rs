@@ -248,7 +248,7 @@ impl Leases {
         let (seq, mode) = self.insert(to, ino, mode)?;
         let write = mode == Mode::Write;
         let maps = write && self.mappers.get(&ino).is_none_or(|mapper| mapper.session == to);
-        Some(v1::Grant { ino: ino.0, seq, write, locks: false, layout: None, maps })
+        Some(v1::Grant { ino: ino.0, seq, write, locks: false, layout: None, maps, quota: 0 })
     }
 
     /// Takes a place in line, until [`Leases::wait_no_more`] with the number that this answers.
@@ -308,7 +308,15 @@ impl Leases {
             return None;
         }
         let (seq, _) = self.insert(to, ino, Mode::Write)?;
-        Some(v1::Grant { ino: ino.0, seq, write: true, locks: true, layout: None, maps: true })
+        Some(v1::Grant {
+            ino: ino.0,
+            seq,
+            write: true,
+            locks: true,
+            layout: None,
+            maps: true,
+            quota: 0,
+        })
     }
 
     /// Whether a session has to answer a recall of this inode, or is not known.

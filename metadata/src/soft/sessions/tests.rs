@@ -11,7 +11,7 @@ const TTL: Duration = Duration::from_secs(10);
 fn table() -> (Sessions, Instant) {
     let mut table = Sessions::default();
     let now = Instant::now();
-    table.start(now, 1, vec![(A, "a".into()), (B, "b".into())]);
+    table.start(now, 1, vec![(A, Client::default()), (B, Client::default())]);
     (table, now)
 }
 

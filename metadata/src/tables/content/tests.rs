@@ -97,7 +97,7 @@ proptest! {
         let base = memory.snapshot();
         let mut tx = Txn::new(&*base);
         let attr = v1::Attr { ino: INO.0, ..Default::default() };
-        tx.put_inode(&Inode { attr, ..Default::default() });
+        tx.put_inode(&Inode { attr, ..Default::default() }).unwrap();
         memory.write(tx.into_changes());
         let mut model = vec![None; SIZE + 8];
         for (seq, step) in (1..).zip(&steps) {

@@ -5,7 +5,7 @@
 //!
 //! What was acknowledged must be there, what was deleted must be gone, anything else absent or
 //! whole; the space in use must be that of the chunks; the target must go on working; and a rebuild
-//! by scan must find what was acknowledged, too.
+//! by scan must find what was acknowledged, too. Every other target is encrypted.
 //!
 //! `WEFT_CRASH_POINTS=100000` runs so many of them, `WEFT_SEED=n` others than usual. The seed
 //! decides the workload, the drive's order and the samples; how the engine's threads meet, it does
@@ -21,6 +21,7 @@ mod workload;
 pub use drive::{Drive, Faults, Recorder};
 pub use index::copy as copy_index;
 
+use crate::support;
 use drive::Plain;
 use index::{Snapshots, folder};
 use model::{Model, check, grow};
@@ -36,7 +37,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 use trace::{Fate, Moment, Trace};
 use weft_proto::Result;
-use weft_storaged::engine::{Device, Engine, Superblock, Unread};
+use weft_storaged::engine::{Device, Encrypted, Engine, KeySource, Superblock, Unread};
 
 /// Small, so that the target fills up, its space is reused and its journal wraps.
 const SIZE: u64 = 2 << 20;
@@ -84,6 +85,8 @@ struct Lab {
     superblock: Superblock,
     folder: TempDir,
     mistake: Option<Mistake>,
+    /// Of an encrypted target.
+    key: Option<KeySource>,
     /// Crash points that may still be taken, by all labs together.
     budget: Arc<AtomicUsize>,
 }
@@ -91,7 +94,19 @@ struct Lab {
 impl Lab {
     fn new(seed: u64, mistake: Option<Mistake>, budget: Arc<AtomicUsize>) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        Self { seed, random, superblock: superblock(), folder: folder(), mistake, budget }
+        let (mut superblock, folder) = (superblock(), folder());
+        // Every other one.
+        let key = seed.is_multiple_of(2).then(|| support::key(&folder.path().join("key"), 1));
+        if let Some(key) = &key {
+            Encrypted::prepare(&mut superblock, key).unwrap();
+        }
+        Self { seed, random, superblock, folder, mistake, key, budget }
+    }
+
+    /// The drive as the engine sees it.
+    fn unlock(&self, drive: Arc<dyn Device>) -> Arc<dyn Device> {
+        let key = self.key.as_ref();
+        Encrypted::unlock(drive, &self.superblock, key, Path::new("drive")).unwrap()
     }
 
     /// Runs all generations. Errors: a violation, and where its drive was kept.
@@ -128,7 +143,7 @@ impl Lab {
             None => drive,
             Some(mistake) => Planted::new(drive, mistake),
         };
-        let engine = start(device, &self.superblock, &live).unwrap();
+        let engine = start(self.unlock(device), &self.superblock, &live).unwrap();
         let seed = self.random.random();
         runtime().block_on(workload::run(&engine, &recorder, model, TURNS, seed));
         recorder.finish()
@@ -193,7 +208,7 @@ impl Lab {
     }
 
     fn start(&self, cut: &Cut, index: &Path) -> Result<Engine, String> {
-        start(Plain::new(cut.image.clone()), &self.superblock, index)
+        start(self.unlock(Plain::new(cut.image.clone())), &self.superblock, index)
             .map_err(|e| format!("the target does not start: {e}"))
     }
 }

@@ -30,6 +30,7 @@ fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
         address: "c".into(),
         cluster: None,
         features: weft_net::Features::default(),
+        subject: None,
     };
     weft_net::Incoming {
         op: op::META,
@@ -46,7 +47,11 @@ fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
 async fn a_session_is_over_only_if_the_state_says_so() {
     use v1::meta_request::Op;
     let (mut rig, service) = serving().await;
-    let open = Op::OpenSession(v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() });
+    let open = Op::OpenSession(v1::OpenSessionOp {
+        client: "c".into(),
+        nonce: vec![1; 16].into(),
+        ..Default::default()
+    });
     let request = v1::MetaRequest { op: Some(open), ..Default::default() };
     let mut call = service.call(incoming(&request));
     assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
@@ -74,7 +79,11 @@ async fn what_was_done_is_told_without_what_comes_along() {
     use v1::meta_reply::Result as Reply;
     use v1::meta_request::Op;
     let (mut rig, service) = serving().await;
-    let open = Op::OpenSession(v1::OpenSessionOp { client: "c".into(), nonce: vec![1; 16].into() });
+    let open = Op::OpenSession(v1::OpenSessionOp {
+        client: "c".into(),
+        nonce: vec![1; 16].into(),
+        ..Default::default()
+    });
     let create = |name: &'static str| {
         Op::Create(v1::CreateOp { parent: 1, name: name.into(), ..Default::default() })
     };

@@ -1,0 +1,142 @@
+//! How this process reaches others: with certificates, or without where that is safe or was asked
+//! for by name.
+
+use anyhow::{Context, Result, ensure};
+use clap::builder::BoolishValueParser;
+use parking_lot::RwLock;
+use std::path::PathBuf;
+use std::sync::Arc;
+use weft_net::{Credentials, TlsFiles, Transport, tcp, tcp_on_loopback, tls};
+use weft_proto::Role;
+
+/// Who this process is to others, and who they are to it.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Security")]
+pub struct NetworkArgs {
+    /// Certificates of the authorities that are trusted; with --tls-cert and --tls-key, every
+    /// connection is encrypted, and both of its ends prove who they are
+    #[arg(long, global = true, env = "WEFT_TLS_CA", value_name = "FILE")]
+    #[arg(requires_all = ["tls_cert", "tls_key"])]
+    tls_ca: Option<PathBuf>,
+    /// Certificate of this process
+    #[arg(long, global = true, env = "WEFT_TLS_CERT", value_name = "FILE")]
+    #[arg(requires_all = ["tls_ca", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// Key of the certificate, which nobody else may read
+    #[arg(long, global = true, env = "WEFT_TLS_KEY", value_name = "FILE")]
+    #[arg(requires_all = ["tls_ca", "tls_cert"])]
+    tls_key: Option<PathBuf>,
+    /// What the authorities have revoked [default: crl.pem beside --tls-ca, if there is one]
+    #[arg(long, global = true, env = "WEFT_TLS_CRL", value_name = "FILE")]
+    tls_crl: Option<PathBuf>,
+    /// Go without certificates to and from other machines, too: only where the network keeps
+    /// strangers out
+    #[arg(long, global = true, env = "WEFT_INSECURE", value_parser = BoolishValueParser::new())]
+    insecure: bool,
+}
+
+/// How others are reached.
+#[derive(Clone)]
+struct Network {
+    transport: Arc<dyn Transport>,
+    files: Option<TlsFiles>,
+    insecure: bool,
+}
+
+static NETWORK: RwLock<Option<Network>> = RwLock::new(None);
+
+impl NetworkArgs {
+    fn files(self) -> Result<Option<TlsFiles>> {
+        match (self.tls_ca, self.tls_cert, self.tls_key) {
+            (None, None, None) => Ok(None),
+            (Some(ca), Some(cert), Some(key)) => {
+                let absolute = |path: PathBuf| {
+                    std::path::absolute(&path).with_context(|| format!("{}", path.display()))
+                };
+                let crl = self.tls_crl.map(absolute).transpose()?;
+                let (ca, cert, key) = (absolute(ca)?, absolute(cert)?, absolute(key)?);
+                Ok(Some(TlsFiles { ca, cert, key, crl }))
+            }
+            _ => anyhow::bail!("--tls-ca, --tls-cert and --tls-key go together: give all three"),
+        }
+    }
+
+    /// Has this process speak so from now on. Files that do not read are told of when somebody is
+    /// to be reached.
+    pub fn set(self) -> Result<()> {
+        let insecure = self.insecure;
+        let files = self.files()?;
+        *NETWORK.write() = Some(Network::new(files, insecure)?);
+        Ok(())
+    }
+}
+
+impl Network {
+    fn new(files: Option<TlsFiles>, insecure: bool) -> Result<Self> {
+        let transport = match &files {
+            Some(files) => tls(Credentials::load(files.clone())?),
+            None if insecure => tcp(),
+            None => tcp_on_loopback(),
+        };
+        Ok(Self { transport, files, insecure })
+    }
+}
+
+/// The way to others.
+pub fn transport() -> Arc<dyn Transport> {
+    let network = NETWORK.read();
+    network.as_ref().map_or_else(tcp_on_loopback, |network| network.transport.clone())
+}
+
+/// Whether certificates were named, on the command line or in the environment.
+pub fn has_certificates() -> bool {
+    NETWORK.read().as_ref().is_some_and(|network| network.files.is_some())
+}
+
+/// Has this process show these from now on.
+pub fn show(files: TlsFiles) -> Result<()> {
+    let insecure = NETWORK.read().as_ref().is_some_and(|network| network.insecure);
+    *NETWORK.write() = Some(Network::new(Some(files), insecure)?);
+    Ok(())
+}
+
+/// The options that have another process of this program speak as this one does.
+pub fn options() -> Vec<String> {
+    let network = NETWORK.read();
+    let Some(network) = network.as_ref() else { return Vec::new() };
+    let mut options = network.files.as_ref().map(options_of).unwrap_or_default();
+    options.extend(network.insecure.then(|| "--insecure".into()));
+    options
+}
+
+/// The options that have a process show these.
+pub fn options_of(files: &TlsFiles) -> Vec<String> {
+    let option = |name: &str, path: &PathBuf| format!("--tls-{name}={}", path.display());
+    let mut options =
+        vec![option("ca", &files.ca), option("cert", &files.cert), option("key", &files.key)];
+    options.extend(files.crl.as_ref().map(|crl| option("crl", crl)));
+    options
+}
+
+/// The way of a daemon: by what its configuration names, else as for any process. Refuses the
+/// certificate of somebody else.
+pub fn serving(
+    files: Option<&TlsFiles>,
+    insecure: bool,
+    role: Role,
+    name: &str,
+) -> Result<Arc<dyn Transport>> {
+    let shared = NETWORK.read().clone();
+    let files = files.cloned().or_else(|| shared.as_ref()?.files.clone());
+    let insecure = insecure || shared.is_some_and(|network| network.insecure);
+    let Some(files) = files else { return Ok(Network::new(None, insecure)?.transport) };
+    let credentials = Credentials::load(files.clone())?;
+    let subject = credentials.subject();
+    ensure!(
+        subject.role == role && subject.name == name,
+        "{} is the certificate of {subject}, and this is {role} {name}: issue one with \
+         weft ca issue --role {role} --name {name}",
+        files.cert.display()
+    );
+    Ok(tls(credentials))
+}

@@ -1,0 +1,51 @@
+//! Which directory's quota counts what is done under a lease to write: grants say it, answers say
+//! it anew, and changes of this mount move it.
+
+use super::quotas::UNKNOWN;
+use super::table::{Mode, Start, Table};
+use bytes::Bytes;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{InodeId, v1};
+
+impl Table {
+    /// Takes in what an answer says of inodes that it was about.
+    pub(super) fn learn_zones(&mut self, start: Start, reply: &v1::MetaReply) {
+        let zones = reply.quota.iter().flat_map(|news| &news.zones);
+        for v1::quota_news::Zone { ino, quota } in zones.copied() {
+            let ino = InodeId(ino);
+            if self.holds_since(start, ino)
+                && let Some(held) = self.inodes.get_mut(&ino)
+                && held.mode == Mode::Write
+            {
+                held.quota = quota;
+            }
+        }
+    }
+
+    /// A change of this mount may have others count what is done to these inodes.
+    pub(super) fn moves_quota(&mut self, op: &Op) {
+        let known = |dir: u64, name: &Bytes| {
+            self.inodes.get(&InodeId(dir))?.names.get(name).copied().flatten()
+        };
+        let (inos, quota) = match op {
+            Op::Rename(op) => {
+                let zone = |dir: u64| self.inodes.get(&InodeId(dir)).map(|held| held.quota);
+                let quota = zone(op.new_parent).filter(|_| op.flags == 0);
+                if quota.is_some() && zone(op.parent) == quota {
+                    return;
+                }
+                let moved = known(op.parent, &op.name).into_iter();
+                let exchanged = known(op.new_parent, &op.new_name).into_iter();
+                (moved.chain(exchanged).collect::<Vec<_>>(), quota.unwrap_or(UNKNOWN))
+            }
+            // The answer says what it is.
+            Op::SetQuota(_) => (op.footprint().changes, UNKNOWN),
+            _ => return,
+        };
+        for ino in inos {
+            if let Some(held) = self.inodes.get_mut(&ino) {
+                held.quota = quota;
+            }
+        }
+    }
+}

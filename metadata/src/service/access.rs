@@ -1,0 +1,134 @@
+//! Who may ask for what, where certificates prove who asks.
+//!
+//! Invariants: a session is used by nobody but who opened it (I5); nothing is looked at for a
+//! confined client before it is known to lie where that may be.
+
+mod confine;
+
+use crate::node::Node;
+use confine::Confined;
+use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
+use weft_net::PeerInfo;
+use weft_proto::{Error, ErrorKind, Result, SessionId, v1};
+
+/// How long a ticket is good for, in seconds: clocks may differ by minutes.
+const TICKET_SECONDS: u64 = 600;
+
+/// A peer and what it may.
+pub(super) struct Access<'a> {
+    node: &'a Node,
+    peer: &'a PeerInfo,
+    session: SessionId,
+    confined: Option<Confined<'a>>,
+    /// The directory that was listed, of a confined client.
+    listed: Option<u64>,
+}
+
+impl<'a> Access<'a> {
+    /// Whether all that was acknowledged must be known here to check a request.
+    pub fn wants_newest(peer: &PeerInfo, request: &v1::MetaRequest) -> bool {
+        let ends = matches!(request.op, Some(Op::EndSession(_)));
+        peer.confinement().is_any() || (ends && peer.subject.is_some())
+    }
+
+    /// Checks a request, and takes out of it what is not the asker's to say. Errors:
+    /// `NotPermitted`, `ReadOnly`; `Stale`, an inode is not where the client may be; `NotFound`,
+    /// the directory that it is confined to is not there.
+    pub fn check(
+        node: &'a Node,
+        peer: &'a PeerInfo,
+        request: &mut v1::MetaRequest,
+    ) -> Result<Self> {
+        let session = SessionId(request.session);
+        let mut this = Self { node, peer, session, confined: None, listed: None };
+        let owner = this.owner();
+        match &mut request.op {
+            Some(Op::OpenSession(op)) => op.owner = owner.clone(),
+            Some(Op::EndSession(op)) if !owner.is_empty() => {
+                if let Some(session) = node.state.session_of(&op.nonce)? {
+                    this.owns(session, &owner)?;
+                }
+            }
+            _ => {}
+        }
+        if owner.is_empty() {
+            return Ok(this);
+        }
+        if session.0 != 0 {
+            this.owns(session, &owner)?;
+        }
+        let confinement = peer.confinement();
+        if confinement.is_any() {
+            let confined = Confined::new(node, session, &owner, confinement)?;
+            confined.check(request)?;
+            if let Some(Op::ReadDir(op)) = &request.op {
+                this.listed = Some(op.ino);
+            }
+            this.confined = Some(confined);
+        }
+        Ok(this)
+    }
+
+    /// Who was proved to ask; empty: nobody has to.
+    fn owner(&self) -> String {
+        self.peer.subject.as_ref().map(|subject| subject.to_string()).unwrap_or_default()
+    }
+
+    fn owns(&self, session: SessionId, who: &str) -> Result<()> {
+        let known = self.node.soft.with(|s| s.owner_of(session).map(|owner| owner == who));
+        let owns = match known {
+            Some(owns) => owns,
+            // Not of this term: the state knows.
+            None => self.node.state.owner_of(session)? == who,
+        };
+        if owns {
+            return Ok(());
+        }
+        let address = &self.peer.address;
+        tracing::warn!(peer = who, %address, %session, "refused: somebody else's session");
+        let what = format!("session {session} was not opened by {who}");
+        Err(Error::new(ErrorKind::NotPermitted, what))
+    }
+
+    /// Looks at an answer on its way out.
+    pub fn note(&self, reply: &mut v1::MetaReply) {
+        let owner = self.owner();
+        if owner.is_empty() {
+            return;
+        }
+        let key = &self.node.ticket_key;
+        let writes = !self.peer.confinement().read_only;
+        let until = self.node.env.clock.now_ns() as u64 / 1_000_000_000 + TICKET_SECONDS;
+        match &mut reply.result {
+            Some(Reply::OpenSession(opened)) if writes => {
+                opened.ticket = key.of_session(&owner, SessionId(opened.session), until);
+            }
+            Some(Reply::Renew(renewed)) if writes => {
+                renewed.ticket = key.of_session(&owner, self.session, until);
+            }
+            _ => {}
+        }
+        let Some(confined) = &self.confined else { return };
+        let segments = confine::segments(reply);
+        if !segments.is_empty() && !confined.limits().subtree.is_empty() {
+            reply.tickets = key.of_segments(&owner, &segments, until);
+        }
+        match &mut reply.result {
+            Some(Reply::OpenSession(opened)) => {
+                opened.root = confined.root().0;
+                opened.read_only = confined.limits().read_only;
+                opened.squash_root = confined.limits().squash_root;
+            }
+            // What is above its root is nobody's business.
+            Some(Reply::ReadDir(page)) if self.listed == Some(confined.root().0) => {
+                page.parent = confined.root().0;
+            }
+            _ => {}
+        }
+        if let Some(Reply::GetQuota(quotas)) = &mut reply.result {
+            confined.hide_quotas(quotas);
+        }
+        confined.note(self.session, reply);
+    }
+}
