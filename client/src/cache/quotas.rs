@@ -88,6 +88,9 @@ impl Quotas {
 
     /// The credit for what counts for the quota of a directory, and belongs to a user and a group.
     pub(super) fn credit(&self, zone: u64, (uid, gid): (u32, u32)) -> [u64; 2] {
+        if !self.are_on() {
+            return NO_LIMIT;
+        }
         let tree = (zone != 0).then_some((Kind::Tree, zone));
         let owners = [(Kind::User, uid.into()), (Kind::Group, gid.into())];
         let owners = owners.into_iter().filter(|_| self.have_owners());
