@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
     match mount_at(&path)? {
         Some(mount) if mount.is_weft() => may_unmount(&mount, Uid::effective())?,
         Some(mount) => bail!("{} is a mount of {}, not of weft", path.display(), mount.fs_type),
-        None => bail!("nothing is mounted at {}", path.display()),
+        None => return give_up(&path),
     }
     let record = mounts::find(&path)?;
     let died = record.as_ref().is_some_and(|r| !r.process.alive());
@@ -78,6 +78,20 @@ pub fn run(args: &Args) -> Result<()> {
     }
     drop(progress);
     record.verdict()
+}
+
+/// Nothing is mounted there, but a mount whose process has died may be about to come back.
+fn give_up(path: &Path) -> Result<()> {
+    let looked_after = |record: &MountRecord| {
+        !record.process.alive() && record.supervisor.as_ref().is_some_and(|s| s.alive())
+    };
+    let Some(record) = mounts::find(path)?.filter(looked_after) else {
+        bail!("nothing is mounted at {}", path.display())
+    };
+    record.end_supervision();
+    record.remove()?;
+    eprintln!("weft: the mount of {} had died, and is not brought back now", path.display());
+    Ok(())
 }
 
 /// Who may not unmount is told so, in our words and not in those of the helper that would refuse.
@@ -127,16 +141,21 @@ pub fn stop(record: &MountRecord, limit: Duration) -> Result<()> {
 
 /// Takes away the mount of a process that has died: such a mount answers only `ENOTCONN`.
 pub fn detach_dead(path: &Path) -> Result<()> {
+    detach(path)?.map_or(Ok(()), |record| record.remove())
+}
+
+/// The same, for another process to take its place. Answers what is known of it.
+pub fn detach(path: &Path) -> Result<Option<MountRecord>> {
     if mount_at(path)?.is_none_or(|m| !m.is_weft()) {
-        return Ok(());
+        return Ok(None);
     }
     let record = mounts::find(path)?;
     if record.as_ref().is_some_and(|r| r.process.alive()) || !is_dead(path) {
-        return Ok(());
+        return Ok(None);
     }
     weft_fuse::unmount(path, true)
         .with_context(|| format!("cannot detach the dead mount at {}", path.display()))?;
-    record.map_or(Ok(()), |r| r.remove())
+    Ok(record)
 }
 
 /// The kernel asks for the room each time, where it may know attributes for some seconds more.

@@ -68,7 +68,7 @@ fn the_environment_file_is_assignments() {
     let text = read("config/mount.env");
     let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
     let keys: Vec<_> = lines.map(|l| l.split_once('=').expect("KEY=value").0).collect();
-    assert_eq!(keys, ["WEFT_CLUSTER", "WEFT_LOG"]);
+    assert_eq!(keys, ["WEFT_CLUSTER", "WEFT_TLS_CA", "WEFT_TLS_CERT", "WEFT_TLS_KEY", "WEFT_LOG"]);
 }
 
 /// Sections of a unit, each with its `key=value` lines.

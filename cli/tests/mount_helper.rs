@@ -46,7 +46,7 @@ fn errors_have_the_exit_codes_of_mount_and_say_what_is_wrong() {
         (checked(spec, "cache=much"), 1, "much"),
         (checked(spec, "io_uring=maybe"), 1, "maybe"),
         (checked(spec, "soft=never"), 1, "soft"),
-        (checked(spec, "tls_ca=/x"), 32, "tls-key"),
+        (checked(spec, "tls_ca=/x"), 1, "tls-key"),
         (checked(spec, "remount,ro"), 32, "umount"),
         (helper(&[spec, "/nonexistent/weft", "-f"]), 32, "/nonexistent/weft"),
         (helper(&[spec, "/", "-N", "/nonexistent"]), 2, "namespace"),
@@ -56,8 +56,12 @@ fn errors_have_the_exit_codes_of_mount_and_say_what_is_wrong() {
         assert!(said.contains(word), "{word}: {said}");
     }
     let sloppy = tempfile::tempdir().unwrap();
-    let output = helper(&[spec, sloppy.path().to_str().unwrap(), "-sf", "-o", "sfot=60"]);
+    let sloppy = sloppy.path().to_str().unwrap();
+    let output = helper(&[spec, sloppy, "-sf", "-o", "sfot=60"]);
     assert!(output.status.success(), "{}", said(&output));
+    // What is known, and wrong, is not passed over.
+    let output = helper(&[spec, sloppy, "-sf", "-o", "sfot=60,cache"]);
+    assert!(!output.status.success() && said(&output).contains("cache"), "{}", said(&output));
 }
 
 /// Each line of the sample is one that is understood.

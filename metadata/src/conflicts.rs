@@ -53,6 +53,17 @@ impl Claim {
         })
         .await
     }
+
+    /// Those that others still hold leases on, as a claim of their own.
+    fn split_held(&mut self) -> Self {
+        let (now, term, by) = (Instant::now(), self.term, self.by);
+        let held: Vec<_> = self.node.soft.with(|s| {
+            let mut is_held = |ino| s.term() != term || !s.leases.recall(now, by, ino, Use::Change);
+            self.inos.iter().copied().filter(|ino| is_held(*ino)).collect()
+        });
+        self.inos.retain(|ino| !held.contains(ino));
+        Self { node: self.node.clone(), term, by, names: Vec::new(), inos: held }
+    }
 }
 
 impl Drop for Claim {
@@ -197,17 +208,39 @@ pub async fn may_map(node: &Node, by: SessionId, ino: InodeId, deadline: Instant
     .await
 }
 
-/// Takes inodes for a change of the leader's own.
+/// Takes inodes for a change of the leader's own. Leases of an earlier leader's term may be held
+/// that this one is yet to be told of.
 pub async fn claim_own(
     node: &Arc<Node>,
     term: u64,
     inos: Vec<InodeId>,
     deadline: Instant,
 ) -> Result<Claim> {
+    all_declared(node, SessionId(0), deadline).await?;
     let mut claim =
         Claim { node: node.clone(), term, by: SessionId(0), names: Vec::new(), inos: Vec::new() };
     claim.take(inos, deadline).await?;
     Ok(claim)
+}
+
+/// The same; those that others hold leases on, and do not give back in time, are in the second.
+/// While it is kept nobody is granted leases on them, either.
+pub async fn claim_free(
+    node: &Arc<Node>,
+    term: u64,
+    inos: Vec<InodeId>,
+    patience: Instant,
+) -> Result<(Claim, Claim)> {
+    all_declared(node, SessionId(0), patience).await?;
+    let mut claim =
+        Claim { node: node.clone(), term, by: SessionId(0), names: Vec::new(), inos: Vec::new() };
+    match claim.take(inos, patience).await {
+        Err(error) if error.kind != ErrorKind::TimedOut => Err(error),
+        _ => {
+            let held = claim.split_held();
+            Ok((claim, held))
+        }
+    }
 }
 
 /// Takes what a client's change touches. `unasked`: it was made under leases to write, if the

@@ -1,6 +1,9 @@
 //! What a call and a byte cost on this machine: `cargo run --release -p weft-net --example
 //! loopback`.
 //!
+//! With `WEFT_TLS_CA`, `WEFT_TLS_CERT` and `WEFT_TLS_KEY` (a server's, for 127.0.0.1) all is
+//! encrypted.
+//!
 //! Client and server share the process and its threads, so CPU figures are both sides together.
 
 use bytes::Bytes;
@@ -9,7 +12,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weft_net::{
-    Body, Buffer, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, serve, tcp,
+    Body, Buffer, Identity, Incoming, Outgoing, Peer, Peers, ServerOptions, Service, from_env,
+    serve,
 };
 use weft_proto::{Result, op};
 
@@ -100,7 +104,7 @@ async fn measure(name: &str, peer: &Arc<Peer>, kind: Kind, in_flight: usize) -> 
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let transport = tcp();
+    let transport = from_env()?;
     let listener =
         transport.bind(&"127.0.0.1:0".parse().expect("an address")).await.expect("a free port");
     let address = listener.local_address().expect("bound").to_string();

@@ -103,6 +103,17 @@ fn limits_of_a_folder_hold_and_are_shown() -> Result<()> {
     fs::remove_file(dir.join("big"))?;
     fs::write(dir.join("small"), vec![1u8; 2 << 20])?;
     ensure!(used(&dir)? == (2 * MIB, 2), "{:?}", used(&dir)?);
+    // But not while somebody has it open.
+    let mut held = File::create(dir.join("held"))?;
+    held.write_all(&vec![2u8; 60 << 20])?;
+    held.sync_all()?;
+    fs::remove_file(dir.join("held"))?;
+    ensure!(used(&dir)?.0 == 62 * MIB, "{:?}", used(&dir)?);
+    let other = dir.join("other");
+    let write = || File::create(&other).and_then(|mut f| f.write_all(&[3u8; 8 << 20]));
+    ensure!(is_refused(&write()));
+    drop(held);
+    eventually(Duration::from_secs(20), "room for another", || write().ok())?;
     cluster.await_clean()
 }
 

@@ -142,7 +142,8 @@ fn make_room(path: &Path) -> Result<()> {
     if !weft_fuse::mount_at(path)?.is_some_and(|mount| mount.is_weft()) {
         return Err(TakenAway.into());
     }
-    umount::detach_dead(path)
+    // Until another is there it says who brings it back.
+    umount::detach(path).map(drop)
 }
 
 /// The process that looks after this one, which has started it.

@@ -15,7 +15,12 @@ pub struct Spec {
 impl Spec {
     /// Reads one. Errors: what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let text = text.strip_prefix(SOURCE_PREFIX).unwrap_or(text);
+        // A host may be called as the prefix is.
+        let shown = text.strip_prefix(SOURCE_PREFIX).map(Self::of);
+        Self::of(text).or_else(|why| shown.unwrap_or(Err(why)))
+    }
+
+    fn of(text: &str) -> Result<Self, String> {
         let (addresses, folder) = split(text);
         let cluster: Vec<String> = addresses.split(',').map(|a| a.trim().to_owned()).collect();
         for address in &cluster {
@@ -66,6 +71,8 @@ mod tests {
             ("a:1:/", vec!["a:1"], "/"),
             ("a:1,b:2:/x//y/.", vec!["a:1", "b:2"], "/x/y"),
             ("weft:a:1:/x", vec!["a:1"], "/x"),
+            ("weft:7100:/x", vec!["weft:7100"], "/x"),
+            ("weft:weft:7100", vec!["weft:7100"], "/"),
             ("[::1]:7100,[fe80::1]:7:/x", vec!["[::1]:7100", "[fe80::1]:7"], "/x"),
             ("10.0.0.1:7100:/x:/y z", vec!["10.0.0.1:7100"], "/x:/y z"),
             ("rdma://a:1,rdma://b:1:/x", vec!["rdma://a:1", "rdma://b:1"], "/x"),

@@ -106,9 +106,14 @@ impl Supervisor {
     fn bring_back(&self, last: &MountRecord, pause: &mut Duration) -> Result<bool> {
         let mut settings = last.settings.clone();
         settings.push(supervised(&self.own));
+        let again = [&settings[..], &["--again".to_owned()]].concat();
+        let again = background::arguments(&again, &self.path);
+        // Somebody may have put something into the folder while nothing was mounted there.
+        let nonempty = "--allow-nonempty".to_owned();
+        if !settings.contains(&nonempty) {
+            settings.push(nonempty);
+        }
         let fresh = background::arguments(&settings, &self.path);
-        settings.push("--again".into());
-        let again = background::arguments(&settings, &self.path);
         // A try may have taken away what was left, and then not been able to mount.
         let mut in_place = true;
         loop {

@@ -71,8 +71,7 @@ impl Leases {
             return self.published(start, op, reply);
         }
         let table = &mut *self.table.lock();
-        table.learn_zones(start, reply);
-        table.moves_quota(op);
+        table.changes_zones(start, op, reply);
         let made = made(reply);
         let values = values(table, op, made);
         let Footprint { names, changes, .. } = op.footprint();

@@ -25,7 +25,7 @@ pub(crate) struct Quotas {
     on: AtomicBool,
     /// Of users and groups, too.
     owners: AtomicBool,
-    credits: Mutex<HashMap<v1::QuotaKey, [u64; 2]>>,
+    credits: Mutex<Credits>,
     /// Those that are taken are for bytes that are buffered under limits.
     spent: Arc<Semaphore>,
 }
@@ -39,6 +39,13 @@ impl Default for Quotas {
             spent: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
         }
     }
+}
+
+/// Those that were told, under this version of all limits.
+#[derive(Default)]
+struct Credits {
+    version: u64,
+    of: HashMap<v1::QuotaKey, [u64; 2]>,
 }
 
 /// Whether bytes may stay in a buffer.
@@ -68,22 +75,33 @@ impl Quotas {
             let tells = matches!(op, Some(Op::Batch(_) | Op::Renew(_) | Op::CommitExtents(_)));
             if tells && self.are_on() {
                 self.on.store(false, Ordering::Relaxed);
-                self.credits.lock().clear();
+                *self.credits.lock() = Credits::default();
             }
             return;
         };
         let mut credits = self.credits.lock();
-        if matches!(op, Some(Op::SetQuota(_))) {
-            // What was told stood under other limits: all is asked for until it is told anew.
-            credits.clear();
+        if news.more {
+            credits.of.clear();
+        }
+        if news.version < credits.version {
+            // It was overtaken.
+            return;
+        }
+        if news.version > credits.version {
+            *credits = Credits { version: news.version, ..Credits::default() };
         }
         for credit in &news.credits {
             if let Some(key) = credit.key {
-                credits.insert(key, [credit.bytes, credit.inodes]);
+                credits.of.insert(key, [credit.bytes, credit.inodes]);
             }
         }
         self.owners.store(news.owners, Ordering::Relaxed);
         self.on.store(true, Ordering::Relaxed);
+    }
+
+    /// Something was refused: what was told before is used up.
+    pub fn refused(&self) {
+        self.credits.lock().of.clear();
     }
 
     /// The credit for what counts for the quota of a directory, and belongs to a user and a group.
@@ -97,7 +115,7 @@ impl Quotas {
         let credits = self.credits.lock();
         let of = |(kind, id): (Kind, u64)| {
             let key = v1::QuotaKey { kind: kind.into(), id };
-            credits.get(&key).copied().unwrap_or_default()
+            credits.of.get(&key).copied().unwrap_or_default()
         };
         let all = tree.into_iter().chain(owners).map(of);
         all.fold(NO_LIMIT, |a, b| [a[0].min(b[0]), a[1].min(b[1])])
@@ -133,7 +151,8 @@ mod tests {
             let key = Some(v1::QuotaKey { kind: kind.into(), id });
             v1::quota_news::Credit { key, bytes, inodes }
         });
-        let quota = Some(v1::QuotaNews { credits: credits.collect(), owners, zones: vec![] });
+        let quota =
+            Some(v1::QuotaNews { credits: credits.collect(), owners, ..Default::default() });
         v1::MetaReply { quota, ..Default::default() }
     }
 
@@ -149,7 +168,12 @@ mod tests {
         drop(first);
         assert!(matches!(quotas.spend(7, (1, 1), 200), Spent::Credit(_)));
         assert!(quotas.may_make(7, (1, 1), 4) && !quotas.may_make(7, (1, 1), 5));
-        // Of others nothing is known yet.
+        // Under other limits, and of others, nothing is known yet.
+        let mut other = news(&[(Kind::Tree, 9, 5, 5)], true);
+        other.quota.as_mut().unwrap().version = 1;
+        quotas.learn(None, &other);
+        quotas.learn(None, &news(&told, true));
+        assert!(!quotas.may_make(7, (1, 1), 0));
         assert!(matches!(quotas.spend(7, (2, 1), 1), Spent::TooMuch));
         assert!(!quotas.may_make(8, (1, 1), 0));
         quotas.learn(Some(&Op::Batch(Default::default())), &v1::MetaReply::default());

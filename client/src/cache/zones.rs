@@ -22,8 +22,9 @@ impl Table {
         }
     }
 
-    /// A change of this mount may have others count what is done to these inodes.
-    pub(super) fn moves_quota(&mut self, op: &Op) {
+    /// The same, and that a change of this mount may have others count what is done to its inodes.
+    pub(super) fn changes_zones(&mut self, start: Start, op: &Op, reply: &v1::MetaReply) {
+        self.learn_zones(start, reply);
         let known = |dir: u64, name: &Bytes| {
             self.inodes.get(&InodeId(dir))?.names.get(name).copied().flatten()
         };
@@ -31,9 +32,6 @@ impl Table {
             Op::Rename(op) => {
                 let zone = |dir: u64| self.inodes.get(&InodeId(dir)).map(|held| held.quota);
                 let quota = zone(op.new_parent).filter(|_| op.flags == 0);
-                if quota.is_some() && zone(op.parent) == quota {
-                    return;
-                }
                 let moved = known(op.parent, &op.name).into_iter();
                 let exchanged = known(op.new_parent, &op.new_name).into_iter();
                 (moved.chain(exchanged).collect::<Vec<_>>(), quota.unwrap_or(UNKNOWN))
@@ -43,7 +41,8 @@ impl Table {
             _ => return,
         };
         for ino in inos {
-            if let Some(held) = self.inodes.get_mut(&ino) {
+            // A directory with a quota of its own keeps that.
+            if let Some(held) = self.inodes.get_mut(&ino).filter(|held| held.quota != ino.0) {
                 held.quota = quota;
             }
         }

@@ -1,8 +1,10 @@
 //! Takes written bytes in: one copy, into the buffer that becomes a segment.
 
+use super::buffer::BufferNo;
 use super::dirty::Dirty;
 use super::inode::File;
 use super::past::Number;
+use super::state::State;
 use crate::cache::Spent;
 use std::future::pending;
 use std::ops::Range;
@@ -165,7 +167,7 @@ impl File {
         data: &[u8],
         append: bool,
         way: Way<'_>,
-        mut permit: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         must_stay: bool,
     ) -> Option<bool> {
         let (full, scattered, stays) = {
@@ -199,36 +201,7 @@ impl File {
             }
             state.dirty.append = append;
             state.waiting.written((self.context.clock)());
-            let segment_len = state.layout.segment_len;
-            let off = if append { state.size() } else { off };
-            let range = off..off + data.len() as u64;
-            let mut full = Vec::new();
-            let mut take = |dirty: &mut Dirty, part: Range<u64>| {
-                let (mut at, mut rest) =
-                    (part.start, &data[(part.start - off) as usize..(part.end - off) as usize]);
-                while !rest.is_empty() {
-                    let room = if append { segment_len } else { segment_len - at % segment_len };
-                    let (head, tail) = rest.split_at(rest.len().min(room as usize));
-                    if let Some(part) = permit.split(head.len()) {
-                        full.extend(dirty.write(at, head, segment_len, part));
-                    }
-                    at += head.len() as u64;
-                    rest = tail;
-                }
-            };
-            match way {
-                Way::Back => state.past.rest(range).for_each(|part| take(&mut state.dirty, part)),
-                Way::Along => {
-                    state.past.filled(range.clone());
-                    take(&mut state.dirty, range);
-                }
-                Way::Past(past) => {
-                    if let Some(past) = past.filter(|_| self.is_cached()) {
-                        state.past.wrote(range.clone(), past.number);
-                    }
-                    take(&mut state.dirty, range);
-                }
-            }
+            let full = self.buffer(state, off, data, way, permit);
             (full, state.dirty.is_scattered(), stays)
         };
         self.launch(full);
@@ -236,5 +209,47 @@ impl File {
             self.flush_behind();
         }
         Some(stays)
+    }
+
+    /// Copies `data` into the buffers. Answers those that are full.
+    fn buffer(
+        &self,
+        state: &mut State,
+        off: u64,
+        data: &[u8],
+        way: Way<'_>,
+        mut permit: OwnedSemaphorePermit,
+    ) -> Vec<BufferNo> {
+        let (append, segment_len) = (state.dirty.append, state.layout.segment_len);
+        let off = if append { state.size() } else { off };
+        let range = off..off + data.len() as u64;
+        let mut full = Vec::new();
+        let mut take = |dirty: &mut Dirty, part: Range<u64>| {
+            let (mut at, mut rest) =
+                (part.start, &data[(part.start - off) as usize..(part.end - off) as usize]);
+            while !rest.is_empty() {
+                let room = if append { segment_len } else { segment_len - at % segment_len };
+                let (head, tail) = rest.split_at(rest.len().min(room as usize));
+                if let Some(part) = permit.split(head.len()) {
+                    full.extend(dirty.write(at, head, segment_len, part));
+                }
+                at += head.len() as u64;
+                rest = tail;
+            }
+        };
+        match way {
+            Way::Back => state.past.rest(range).for_each(|part| take(&mut state.dirty, part)),
+            Way::Along => {
+                state.past.filled(range.clone());
+                take(&mut state.dirty, range);
+            }
+            Way::Past(past) => {
+                if let Some(past) = past.filter(|_| self.is_cached()) {
+                    state.past.wrote(range.clone(), past.number);
+                }
+                take(&mut state.dirty, range);
+            }
+        }
+        full
     }
 }

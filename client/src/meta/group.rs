@@ -130,6 +130,9 @@ impl Group {
                     self.servers.redirect(&server, &error.hint)
                 }
                 _ => {
+                    if error.kind == ErrorKind::Quota {
+                        self.leases.quotas.refused();
+                    }
                     self.servers.leads(server);
                     return Err(Failed { error, ambiguous });
                 }

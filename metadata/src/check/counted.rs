@@ -1,11 +1,12 @@
-//! What the inodes that a check has seen come to, by whose quotas they count for.
+//! What the inodes come to that a look has seen, for those that they count for.
 
-use crate::schema::Accounting;
+use crate::schema::{Accounting, Inode};
 use crate::store::{Read, StoreResult};
 use crate::tables::usage;
 use std::collections::HashMap;
 
 /// What the inodes come to that were seen.
+#[derive(Default)]
 pub(super) struct Counted {
     pub on: Accounting,
     /// By the directory whose quota they count for.
@@ -17,7 +18,22 @@ pub(super) struct Counted {
 impl Counted {
     /// Nothing if usage is not counted.
     pub fn new(state: &dyn Read) -> StoreResult<Option<Self>> {
-        let (zones, users, groups) = Default::default();
-        Ok(usage::accounting(state)?.map(|on| Self { on, zones, users, groups }))
+        Ok(usage::accounting(state)?.map(|on| Self { on, ..Self::default() }))
     }
+
+    /// An inode that is there.
+    pub fn count(&mut self, inode: &Inode) {
+        let charge = usage::charge(inode);
+        if inode.quota != 0 {
+            add(self.zones.entry(inode.quota).or_default(), charge);
+        }
+        if inode.attr.ino < self.on.owners_below {
+            add(self.users.entry(inode.attr.uid).or_default(), charge);
+            add(self.groups.entry(inode.attr.gid).or_default(), charge);
+        }
+    }
+}
+
+fn add(sum: &mut [i128; 2], change: [i128; 2]) {
+    *sum = [sum[0] + change[0], sum[1] + change[1]];
 }

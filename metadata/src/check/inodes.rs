@@ -36,7 +36,7 @@ impl Check<'_> {
             seen.known.insert(ino.0);
             seen.last = seen.last.max(ino.number());
             self.report.inodes += 1;
-            self.count(&inode);
+            self.counted.iter_mut().for_each(|counted| counted.count(&inode));
             let named = names.of.get(&ino.0).copied().unwrap_or_default();
             if inode.kind() == FileKind::Regular && !seen.contents.insert(inode.content_id().0) {
                 self.problem(format!("inode {ino}: shares its content with another"));

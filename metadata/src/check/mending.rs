@@ -13,7 +13,7 @@ use v1::meta_request::Op;
 use weft_proto::{InodeId, SegmentId};
 
 /// Has mended what can be, as the leader does; answers what that was.
-fn mend(tx: &mut Txn<'_>) -> Vec<String> {
+pub(super) fn mend(tx: &mut Txn<'_>) -> Vec<String> {
     let mut told = Vec::new();
     for _ in 0..64 {
         let (_, mends) = look(tx.state()).unwrap();

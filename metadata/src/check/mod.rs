@@ -30,6 +30,7 @@ use crate::operation::{BRIEF, Fault, Query, Reply};
 use crate::schema::{self, Tag};
 use crate::store::{Read, StoreResult};
 use crate::tables::xattrs::Room;
+use counted::Counted;
 use plan::Draft;
 use std::collections::HashMap;
 use weft_proto::v1;
@@ -64,7 +65,7 @@ pub(crate) fn look(state: &dyn Read) -> StoreResult<(v1::CheckReply, Vec<Mend>)>
         malformed: 0,
         stage: None,
         mends: Vec::new(),
-        counted: counted::Counted::new(state)?,
+        counted: Counted::new(state)?,
     };
     let names = check.names()?;
     let extents = check.extents()?;
@@ -97,7 +98,7 @@ struct Check<'a> {
     stage: Option<Stage>,
     mends: Vec<Mend>,
     /// What inodes come to, if that is counted.
-    counted: Option<counted::Counted>,
+    counted: Option<Counted>,
 }
 
 impl Check<'_> {

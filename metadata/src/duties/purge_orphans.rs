@@ -1,77 +1,100 @@
 //! Removes inodes without names.
 
 use super::propose::{LOOK_INTERVAL, propose};
-use crate::conflicts;
+use crate::conflicts::{self, Claim};
 use crate::node::Node;
 use std::sync::Arc;
-use tokio::time::{Instant, sleep};
+use std::time::Duration;
+use tokio::time::Instant;
 use v1::log_entry::Body;
-use weft_proto::{InodeId, v1};
+use weft_proto::{ErrorKind, InodeId, Result, v1};
 
 /// Inodes removed by one log entry.
 const PURGE_BATCH: usize = 256;
+/// Who holds a lease on one of them gives it back within this, or that one waits for another look.
+const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Removes inodes that have no name and that nobody has open.
+/// What passes by itself: another leads, or somebody has not said yet what he holds.
+const PASSING: [ErrorKind; 3] = [ErrorKind::NotLeader, ErrorKind::Unavailable, ErrorKind::TimedOut];
+
+/// Removes inodes that have no name and that nobody has open: goes through the list of them, again
+/// and again. Those whose numbers are given out after a look has begun are left to the next, so
+/// that each comes to its end.
 pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
-    let mut after = InodeId(0);
     // What was put on the list before this is gone.
     let mut done = None;
-    // What is left of the first that was purged last.
-    let mut last = None;
+    // Those on which leases have not come back yet.
+    let mut held = Vec::new();
     loop {
         let put = node.state.orphaned();
         if done == Some(put) {
-            sleep(LOOK_INTERVAL).await;
+            node.purged.sleep(LOOK_INTERVAL).await;
             continue;
         }
-        let orphans = match node.state.orphans(after, PURGE_BATCH) {
-            Ok(orphans) => orphans,
-            Err(error) => {
-                tracing::error!("cannot read the list of inodes without names: {error}");
-                sleep(LOOK_INTERVAL).await;
-                continue;
+        match look(node, term, &mut held).await {
+            Ok(left) => {
+                node.purged.tell(put);
+                done = (left == 0).then_some(put);
             }
-        };
-        if orphans.is_empty() && after == InodeId(0) {
-            done = Some(put);
-            continue;
+            Err(error) if PASSING.contains(&error.kind) => done = None,
+            Err(error) => {
+                tracing::error!("cannot remove inodes without names: {error}");
+                done = None;
+            }
         }
+        if done.is_none() {
+            node.purged.sleep(LOOK_INTERVAL).await;
+        }
+    }
+}
+
+/// Goes through the list once. Answers how many are left, which somebody has open or holds.
+async fn look(node: &Arc<Node>, term: u64, held: &mut Vec<Claim>) -> Result<usize> {
+    // They are claimed once more before this ends: none is granted a lease between.
+    let _before = std::mem::take(held);
+    let end = node.state.next_inode()?;
+    let (mut after, mut left) = (InodeId(0), 0);
+    // What is left of those that were purged last.
+    let mut last = Vec::new();
+    loop {
+        let orphans = node.state.orphans(after, PURGE_BATCH)?;
+        let whole = orphans.len() == PURGE_BATCH;
+        let orphans: Vec<_> = orphans.into_iter().filter(|ino| ino.number() < end).collect();
+        let Some(&to) = orphans.last() else { return Ok(left) };
         // Creates and opens that the scan may have seen the end of are in the table only when the
         // event loop has dealt with their entries.
-        if node.settled(node.state.applied()).await.is_err() {
-            return;
-        }
+        node.settled(node.state.applied()).await?;
         // A session that opened one under a lease, without asking, says so when that is recalled.
         let closed = node.soft.with(|s| s.not_open(&orphans));
         // None is granted a lease until they are gone: under it, one could be opened without
         // asking.
-        let patience = Instant::now() + node.config.session_ttl();
-        let Ok(claim) = conflicts::claim_own(node, term, closed, patience).await else {
-            sleep(LOOK_INTERVAL).await;
-            continue;
-        };
+        let patience = Instant::now() + PATIENCE;
+        let (claim, late) = conflicts::claim_free(node, term, closed, patience).await?;
+        held.push(late);
         let free = node.soft.with(|s| s.begin_purge(&claim.inos));
         if !free.is_empty() {
             let entry = v1::PurgeInodesEntry { inos: free.iter().map(|i| i.0).collect() };
             let purged = propose(node, "remove orphans", Body::PurgeInodes(entry)).await;
             node.soft.with(|s| s.end_purge(&free));
-            let rest = node.state.attr(free[0]).ok().flatten().map(|attr| (attr.ino, attr.blocks));
-            // One that does not get smaller waits for a check.
-            let stuck = rest.is_some() && std::mem::replace(&mut last, rest) == rest;
-            if purged.is_ok() && !stuck {
-                // A large one is removed in bounded steps: look again at the same place, and not
-                // from the start, where there is much that was removed.
-                after = orphans.first().map_or(after, |first| InodeId(first.0.saturating_sub(1)));
+            purged?;
+            let mut rest = Vec::new();
+            for ino in free {
+                rest.extend(node.state.attr(ino)?.map(|attr| (attr.ino, attr.blocks)));
+            }
+            // A large one is removed in bounded steps: look again at the same place. Those that do
+            // not get smaller wait for a check.
+            if !rest.is_empty() && rest != last {
+                last = rest;
                 continue;
             }
         }
         drop(claim);
-        after = match orphans.last() {
-            Some(&last) if orphans.len() == PURGE_BATCH => last,
-            _ => {
-                sleep(LOOK_INTERVAL).await;
-                InodeId(0)
-            }
-        };
+        for ino in orphans {
+            left += usize::from(node.state.attr(ino)?.is_some());
+        }
+        after = to;
+        if !whole {
+            return Ok(left);
+        }
     }
 }

@@ -17,6 +17,7 @@ mod lease;
 mod members;
 mod outbox;
 mod proposal;
+mod purged;
 pub mod room;
 mod setup;
 mod snapshots;
@@ -40,6 +41,7 @@ use bytes::Bytes;
 use lease::Lease;
 use parking_lot::Mutex;
 use proposal::Proposal;
+use purged::Purged;
 use rand::RngCore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -104,6 +106,8 @@ pub struct Node {
     tells: AtomicBool,
     /// Held by who mends the namespace.
     pub mending: Arc<tokio::sync::Mutex<()>>,
+    /// How far orphans have been purged.
+    pub purged: Purged,
     /// Which entries of the log other servers know, as [`Known`] numbers them.
     known_entries: Mutex<BTreeMap<NodeId, u32>>,
     /// Signs what clients show storage daemons while this server leads.
@@ -175,6 +179,7 @@ impl Node {
             compaction: Compaction::default(),
             tells: AtomicBool::new(false),
             mending: Arc::default(),
+            purged: Purged::default(),
             known_entries: Mutex::default(),
             ticket_key: TicketKey::new(env.rng(TICKETS).next_u64(), env.secret()),
             state,

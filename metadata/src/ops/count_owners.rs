@@ -34,7 +34,9 @@ impl Change for v1::CountOwnersEntry {
                 Ok(true)
             })?;
             usage::keep(tx, sums)?;
-            tx.put(schema::accounting(), &Accounting { owners_below: below, ..on });
+            let version = on.version + u64::from(below == ALL_OWNERS);
+            let now = Accounting { owners_below: below, version, ..on };
+            tx.put(schema::accounting(), &now);
             if below == ALL_OWNERS {
                 tx.delete(schema::quota_walk(InodeId(0), InodeId(0)));
             }

@@ -5,11 +5,21 @@ use crate::schema::{self, Inode};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::inodes::{self, MAX_LINKS};
 use crate::tables::names::{self, Place};
-use weft_proto::{ErrorKind, v1};
+use crate::tables::quotas::Marking;
+use weft_proto::{ErrorKind, InodeId, v1};
 
 pub(crate) struct Plan {
     file: Inode,
     place: Place,
+}
+
+/// Whether the only name of a file that is yet to be marked lies in a directory of the same quota.
+fn is_beside(state: &dyn Read, file: &Inode, place: &Place) -> StoreResult<bool> {
+    let (zone, walk) = (place.dir.zone(), Marking::now(state)?);
+    if file.attr.nlink != 1 || !walk.is_some_and(|walk| walk.marks(file.quota, zone)) {
+        return Ok(false);
+    }
+    Ok(state.inode(InodeId(file.parent))?.is_some_and(|dir| dir.zone() == zone))
 }
 
 impl Operation for v1::LinkOp {
@@ -28,7 +38,7 @@ impl Operation for v1::LinkOp {
         if file.attr.nlink >= MAX_LINKS {
             return refuse(ErrorKind::TooManyLinks, format!("inode {ino} has {MAX_LINKS} names"));
         }
-        if file.attr.nlink > 0 && file.quota != place.dir.zone() {
+        if !file.nameless && file.quota != place.dir.zone() && !is_beside(state, &file, &place)? {
             return refuse(ErrorKind::CrossDevice, format!("inode {ino} counts for another quota"));
         }
         Ok(Plan { file, place })
@@ -38,9 +48,11 @@ impl Operation for v1::LinkOp {
         let Plan { mut file, place } = plan;
         if file.nameless {
             file.nameless = false;
-            file.quota = place.dir.zone();
+            file.parent = place.dir.attr.ino;
             tx.delete(schema::orphan(file.ino()));
         }
+        // It is this already, or is yet to be marked.
+        file.quota = place.dir.zone();
         file.attr.nlink += 1;
         if file.parent == 0 {
             file.parent = place.dir.attr.ino;

@@ -19,7 +19,7 @@ pub(crate) const LOST_FOUND: [&str; 4] =
 const MAX_NAMES: u32 = 16;
 
 /// What a fix may change beside the records of inodes.
-const OTHERS: [Tag; 4] = [Tag::Segment, Tag::Garbage, Tag::Member, Tag::LockOf];
+const OTHERS: [Tag; 5] = [Tag::Segment, Tag::Garbage, Tag::Member, Tag::LockOf, Tag::Quota];
 
 /// What a fix may stand on only.
 const KEPT: [Tag; 2] = [Tag::Session, Tag::Ended];
@@ -76,6 +76,11 @@ fn carry_out(tx: &mut Txn<'_>, fix: &Fix, cx: &Context) -> StoreResult<bool> {
     for Record { key, was, is } in &fix.records {
         match is {
             _ if was == is => {}
+            _ if schema::has_tag(key, Tag::Inode) => {
+                // One that makes no sense counts for nobody.
+                let before = was.clone().and_then(|was| schema::decode(key, was).ok());
+                tx.replace_inode(key.to_vec(), before, is.clone())?;
+            }
             Some(is) => tx.put_bytes(key.to_vec(), is.clone()),
             None => tx.delete(key.to_vec()),
         }

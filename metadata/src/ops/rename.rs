@@ -6,6 +6,7 @@ use crate::schema::{Dentry, Inode};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::inodes::{self, Wanted};
 use crate::tables::names::{self, Place};
+use crate::tables::quotas::{self, Marking};
 use v1::FileKind;
 use weft_proto::rename::{EXCHANGE, NOREPLACE, WHITEOUT};
 use weft_proto::{ErrorKind, InodeId, v1};
@@ -127,22 +128,28 @@ fn settle(
 
 /// What moves learns so: it has a new parent, a new change time, and the quota of where it is.
 fn arrive(tx: &mut Txn<'_>, moved: &Dentry, dir: &Inode, now: i64) -> StoreResult<()> {
-    tx.edit_inode(InodeId(moved.ino), |inode| {
+    let (ino, zone) = (InodeId(moved.ino), dir.zone());
+    let inode = tx.edit_inode(ino, |inode| {
         inode.attr.ctime_ns = now;
         inode.parent = dir.attr.ino;
-        if inode.is_dir() || inode.attr.nlink < 2 {
-            inode.quota = dir.zone();
+        if !inode.is_dir() {
+            inode.quota = zone;
         }
     })?;
-    Ok(())
+    // The walk that is under way may have passed its new place already.
+    match Marking::now(tx.state())?.filter(|walk| walk.marks(inode.quota, zone)) {
+        Some(walk) => quotas::mark(tx, walk, ino),
+        None => Ok(()),
+    }
 }
 
 /// Refuses to move a directory, or one of several names of a file, to where it would count for
-/// another quota: what has more to it than one inode is copied.
+/// another quota: what has more to it than one inode is copied. Between two directories of one
+/// quota all is moved, also what is yet to be marked.
 fn check_quota(state: &dyn Read, moved: &Dentry, from: &Place, to: &Place) -> Result<(), Fault> {
     let inode = state.inode_that_exists(InodeId(moved.ino))?;
-    let alone = inode.attr.nlink < 2 || from.dir.zone() == to.dir.zone();
-    if inode.quota == to.dir.zone() || !inode.is_dir() && alone {
+    let same = from.dir.zone() == to.dir.zone();
+    if inode.quota == to.dir.zone() || same || !inode.is_dir() && inode.attr.nlink < 2 {
         return Ok(());
     }
     refuse(ErrorKind::CrossDevice, format!("{to} counts for another quota: copy it"))

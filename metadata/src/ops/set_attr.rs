@@ -127,7 +127,6 @@ fn truncate_by_orphan(tx: &mut Txn<'_>, mut inode: Inode, cx: &Context) -> Store
     let mut heir = inodes::make(tx, &inode, &wanted, cx.now)?;
     heir.attr.nlink = 0;
     content::hand_over(tx, &mut inode, &mut heir);
-    heir.uncounted = heir.allocated;
     inode.attr.size = 0;
     inode.attr.data_version += 1;
     tx.put_bytes(schema::orphan(InodeId(heir.attr.ino)), Default::default());

@@ -29,7 +29,8 @@ impl Change for v1::SetQuotaOp {
             set_limits(self, &mut quota)?;
             quotas::watch_soft(&mut quota, cx.now);
             tx.counts = true;
-            let on = usage::accounting(tx.state())?.unwrap_or_default();
+            let mut on = usage::accounting(tx.state())?.unwrap_or_default();
+            on.version += 1;
             tx.put(schema::accounting(), &on);
             match key.kind() {
                 Kind::Tree => set_tree(self, tx, key, before, quota)?,

@@ -4,7 +4,8 @@
 use crate::operation::{Change, Context, EMPTY, Fault, Reply};
 use crate::schema::{self, Accounting, IndexEntry, Number, Quota, Walk};
 use crate::store::{Read, StoreResult, Txn};
-use crate::tables::{quotas, usage};
+use crate::tables::quotas::{self, Marking};
+use crate::tables::usage;
 use v1::quota_key::Kind;
 use v1::step_quota_entry::Page;
 use weft_proto::{InodeId, v1};
@@ -17,7 +18,9 @@ impl Change for v1::StepQuotaEntry {
         tx.attempt(|tx| {
             let Some(on) = usage::accounting(tx.state())? else { return Ok(EMPTY) };
             if on.walking == 0 {
-                if let Some(root) = quotas::next_walk(tx.state())? {
+                // Of another directory the leases have not been taken back.
+                let next = quotas::next_walk(tx.state())?;
+                if let Some(root) = next.filter(|root| root.0 == self.root) {
                     begin(tx, on, root)?;
                 }
                 return Ok(EMPTY);
@@ -26,14 +29,10 @@ impl Change for v1::StepQuotaEntry {
                 return Ok(EMPTY);
             }
             let root = InodeId(self.root);
-            let quota = record(tx.state(), root)?;
-            let (from, to) = match quota.walk() {
-                Walk::Mark => (quota.above, root.0),
-                _ => (root.0, quota.above),
-            };
+            let Some(marking) = Marking::now(tx.state())? else { return Ok(EMPTY) };
             let mut left = STEP;
             for page in &self.pages {
-                left = walk(tx, (root, from, to), page, left)?;
+                left = walk(tx, marking, page, left)?;
             }
             if is_over(tx.state(), root)? {
                 end(tx, on, root)?;
@@ -80,7 +79,7 @@ fn begin(tx: &mut Txn<'_>, on: Accounting, root: InodeId) -> StoreResult<()> {
 
 /// All is marked. What was asked for meanwhile comes next.
 fn end(tx: &mut Txn<'_>, on: Accounting, root: InodeId) -> StoreResult<()> {
-    tx.put(schema::accounting(), &Accounting { walking: 0, ..on });
+    tx.put(schema::accounting(), &Accounting { walking: 0, version: on.version + 1, ..on });
     let Some(mut quota) = tx.state().load::<Quota>(&key(root))? else { return Ok(()) };
     let is_there = tx.state().inode(root)?.is_some();
     quota.walk = match (quota.walk(), quota.ends) {
@@ -96,13 +95,9 @@ fn end(tx: &mut Txn<'_>, on: Accounting, root: InodeId) -> StoreResult<()> {
 }
 
 /// Marks the names of a page, as far as there is something `left` to do. Answers what is left then.
-fn walk(
-    tx: &mut Txn<'_>,
-    (root, from, to): (InodeId, u64, u64),
-    page: &Page,
-    left: usize,
-) -> StoreResult<usize> {
-    let (dir, place) = (InodeId(page.dir), schema::quota_walk(root, InodeId(page.dir)));
+fn walk(tx: &mut Txn<'_>, marking: Marking, page: &Page, left: usize) -> StoreResult<usize> {
+    let dir = InodeId(page.dir);
+    let place = schema::quota_walk(marking.root, dir);
     let at = tx.state().load::<Number>(&place)?.map(|at| at.value);
     if at != Some(page.from) || left == 0 {
         return Ok(left);
@@ -119,7 +114,7 @@ fn walk(
         Ok(true)
     })?;
     for ino in &found {
-        quotas::mark(tx, root, *ino, from, to)?;
+        quotas::mark(tx, marking, *ino)?;
     }
     match next {
         Some(value) => tx.put(place, &Number { value }),

@@ -32,8 +32,10 @@
 //! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
 //! beyond `off`.
 
+mod quotas;
 mod records;
 
+pub(crate) use quotas::*;
 pub(crate) use records::*;
 
 use crate::store::{Read, StoreError, StoreResult, Txn, after};

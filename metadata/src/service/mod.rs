@@ -111,6 +111,12 @@ impl MetadataService {
         let session = SessionId(message.session);
         let quotas = quotas::About::of(&self.node, message.op.as_ref());
         let answer = async {
+            if let (Some(about), Some(op)) = (&quotas, &message.op)
+                && self.node.view().ready
+                && about.is_decided_by_a_purge(&self.node, op)
+            {
+                self.node.purged.wait(self.node.state.orphaned(), deadline).await;
+            }
             match self.admit(message, peer, deadline).await {
                 Err(e) if e.kind == ErrorKind::SessionExpired => {
                     Err(self.if_over(session, e).await)

@@ -7,6 +7,7 @@
 //! spent no more than one credit between two answers.
 
 use crate::node::{Known, Node};
+use crate::state::Counting;
 use std::collections::BTreeSet;
 use v1::batch_op::step::Op as Do;
 use v1::meta_request::Op;
@@ -28,6 +29,20 @@ const MAX_TOLD: usize = 64;
 pub(super) struct About {
     inos: BTreeSet<u64>,
     owners: BTreeSet<(u32, u32)>,
+    /// And about others, too many to be looked at.
+    more: bool,
+}
+
+impl Counting {
+    /// All that it counts for.
+    fn keys(&self) -> impl Iterator<Item = (Kind, u64)> {
+        let tree = (self.zone != 0).then_some((Kind::Tree, self.zone));
+        tree.into_iter().chain(owners((self.uid, self.gid)))
+    }
+}
+
+fn owners((uid, gid): (u32, u32)) -> [(Kind, u64); 2] {
+    [(Kind::User, uid.into()), (Kind::Group, gid.into())]
 }
 
 impl About {
@@ -43,7 +58,20 @@ impl About {
             Some(Op::MkNod(op)) => about.makes(op.parent, op.uid, op.gid),
             Some(Op::MkDir(op)) => about.makes(op.parent, op.uid, op.gid),
             Some(Op::SymLink(op)) => about.makes(op.parent, op.uid, op.gid),
+            Some(Op::Link(op)) => {
+                about.writes(op.parent);
+                about.writes(op.ino);
+            }
+            Some(Op::Rename(op)) => {
+                about.writes(op.new_parent);
+                about.writes(op.parent);
+            }
             Some(Op::CommitExtents(op)) => about.writes(op.ino),
+            Some(Op::Fallocate(op)) => about.writes(op.ino),
+            Some(Op::CopyRange(op)) => about.writes(op.to),
+            Some(Op::SetAttr(op)) if (op.uid, op.gid) != (None, None) => {
+                about.makes(op.ino, op.uid.unwrap_or_default(), op.gid.unwrap_or_default());
+            }
             Some(Op::Open(op)) => about.writes(op.ino),
             Some(Op::Lease(op)) => about.writes(op.ino),
             Some(Op::Batch(op)) => {
@@ -64,46 +92,79 @@ impl About {
         self.writes(parent);
         if self.owners.len() < MAX_TOLD {
             self.owners.insert((uid, gid));
+        } else {
+            self.more |= !self.owners.contains(&(uid, gid));
         }
     }
 
     fn writes(&mut self, ino: u64) {
         if self.inos.len() < MAX_TOLD {
             self.inos.insert(ino);
+        } else {
+            self.more |= !self.inos.contains(&ino);
         }
     }
 
-    /// Adds to an answer what its session may do.
+    /// Whether it matters for the answer that what has lost its last name is purged: who adds to
+    /// what little is left would be refused for what was removed just before.
+    pub fn is_decided_by_a_purge(&self, node: &Node, op: &Op) -> bool {
+        match op {
+            Op::GetQuota(_) | Op::ListQuotas(_) => true,
+            // They add nothing, or what was done already, which is not refused.
+            Op::Open(_) | Op::Lease(_) | Op::Batch(_) | Op::MakeFiles(_) => false,
+            // Who cannot tell does not wait.
+            _ => self.is_near_a_limit(node).unwrap_or(false),
+        }
+    }
+
+    fn is_near_a_limit(&self, node: &Node) -> Result<bool> {
+        let mut keys = BTreeSet::new();
+        for &ino in &self.inos {
+            let Some(of) = node.state.zone(InodeId(ino))? else { continue };
+            if of.is_orphan {
+                // The purge may wait for this.
+                return Ok(false);
+            }
+            keys.extend(of.keys());
+        }
+        keys.extend(self.owners.iter().flat_map(|owner| owners(*owner)));
+        let now = node.env.clock.now_ns();
+        for (kind, id) in keys {
+            let left = node.state.left(v1::QuotaKey { kind: kind.into(), id }, now)?;
+            if left.is_some_and(|left| left[0] < MOST[0] || left[1] < LEAST[1]) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Adds to an answer what its session may do. Who fails leaves it with nothing.
     pub fn tell(self, node: &Node, reply: &mut v1::MetaReply) -> Result<()> {
-        let owners = node.state.counts_owners();
+        let limits = node.state.limits();
         // Without more, all is asked for.
-        let owned = *owners.as_ref().unwrap_or(&true);
-        let news = v1::QuotaNews { owners: owned, ..Default::default() };
+        let (owners, version) = *limits.as_ref().unwrap_or(&(true, 0));
+        let news = v1::QuotaNews { owners, version, more: true, ..Default::default() };
         let news = reply.quota.insert(news);
-        let Self { inos, owners: mut of } = self;
-        let mut zones = BTreeSet::new();
+        let mut keys = BTreeSet::new();
         for grant in reply.grants.iter_mut().filter(|grant| grant.write) {
-            if let Some((zone, uid, gid)) = node.state.zone(InodeId(grant.ino))? {
-                grant.quota = zone;
-                zones.insert(zone);
-                of.insert((uid, gid));
+            if let Some(of) = node.state.zone(InodeId(grant.ino))? {
+                grant.quota = of.zone;
+                keys.extend(of.keys());
             }
         }
-        for ino in inos {
-            if let Some((zone, uid, gid)) = node.state.zone(InodeId(ino))? {
-                news.zones.push(Zone { ino, quota: zone });
-                zones.insert(zone);
-                of.insert((uid, gid));
+        for ino in self.inos {
+            if let Some(of) = node.state.zone(InodeId(ino))? {
+                news.zones.push(Zone { ino, quota: of.zone });
+                keys.extend(of.keys());
             }
         }
-        let mut keys = Vec::new();
-        let trees = zones.into_iter().filter(|zone| *zone != 0);
-        keys.extend(trees.map(|id| (Kind::Tree, id)));
-        if owners? {
-            let (uids, gids): (BTreeSet<_>, BTreeSet<_>) = of.into_iter().unzip();
-            keys.extend(uids.into_iter().map(|uid| (Kind::User, uid.into())));
-            keys.extend(gids.into_iter().map(|gid| (Kind::Group, gid.into())));
+        keys.extend(self.owners.into_iter().flat_map(self::owners));
+        limits?;
+        if !owners {
+            keys.retain(|(kind, _)| *kind == Kind::Tree);
         }
+        // Of those that are left out a session may have spent what it was told before.
+        let more = self.more || keys.len() > MAX_TOLD;
         let sessions = node.soft.with(|s| s.count()).max(1) as u64;
         let now = node.env.clock.now_ns();
         for (kind, id) in keys.into_iter().take(MAX_TOLD) {
@@ -114,6 +175,7 @@ impl About {
             };
             news.credits.push(Credit { key: Some(key), bytes, inodes });
         }
+        news.more = more;
         Ok(())
     }
 }

@@ -17,6 +17,7 @@ mod unwanted;
 
 #[cfg(test)]
 pub(crate) use apply::apply as apply_entry;
+pub(crate) use quotas::Counting;
 pub use unwanted::Unwanted;
 
 use crate::compaction::{self, Page, Seats};
@@ -350,6 +351,12 @@ impl StateMachine {
         self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
     }
 
+    /// Inodes that are made from now on have no number below this one, but for those that sessions
+    /// have reserved.
+    pub fn next_inode(&self) -> Result<u64> {
+        Ok(self.read_by(self.store.newest(|s| s.counters()))?.next_inode)
+    }
+
     /// Files with extents that they do not show any more: to be trimmed.
     pub fn to_trim(&self, limit: usize) -> Result<Vec<InodeId>> {
         self.list(schema::all_in(self.shard()?, Tag::Trim), limit, |key, _: v1::Empty| {
@@ -469,6 +476,7 @@ impl StateMachine {
         upgrade::run(&self.store)?;
         let applied = self.store.newest(accept)?;
         self.quotas.store(self.store.newest(has_quotas)?, Ordering::Release);
+        self.orphaned.fetch_add(1, Ordering::Release);
         self.applied.store(applied, Ordering::Release);
         *self.failure.lock() = None;
         Ok(())

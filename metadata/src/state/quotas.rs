@@ -10,6 +10,15 @@ use v1::log_entry::Body;
 use v1::step_quota_entry::Page;
 use weft_proto::{InodeId, Result, v1};
 
+/// What something counts for, as to quotas.
+pub(crate) struct Counting {
+    /// The directory whose quota it is; 0: none.
+    pub zone: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub is_orphan: bool,
+}
+
 impl StateMachine {
     /// Whether a quota was ever set.
     pub fn has_quotas(&self) -> bool {
@@ -27,11 +36,15 @@ impl StateMachine {
         self.read_by(self.store.view(next))
     }
 
-    /// Which directory's quota what is made in a directory, or written to a file, counts for; and
-    /// to whom it belongs.
-    pub(crate) fn zone(&self, ino: InodeId) -> Result<Option<(u64, u32, u32)>> {
+    /// What is made in a directory, or written to a file, counts for.
+    pub(crate) fn zone(&self, ino: InodeId) -> Result<Option<Counting>> {
         let inode = self.read_by(self.store.newest(|s| s.inode(ino)))?;
-        Ok(inode.map(|inode| (inode.zone(), inode.attr.uid, inode.attr.gid)))
+        Ok(inode.map(|inode| Counting {
+            zone: inode.zone(),
+            uid: inode.attr.uid,
+            gid: inode.attr.gid,
+            is_orphan: inode.attr.nlink == 0,
+        }))
     }
 
     /// Bytes and inodes that are left under a quota, and all that it counts for. `None`: no limit
@@ -50,10 +63,10 @@ impl StateMachine {
         Ok(least.filter(|left| *left != [u64::MAX; 2]))
     }
 
-    /// Whether users or groups are counted.
-    pub(crate) fn counts_owners(&self) -> Result<bool> {
-        let on = self.read_by(self.store.newest(|s| usage::accounting(s)))?;
-        Ok(on.is_some_and(|on| on.owners_below != 0))
+    /// Whether users and groups are counted, and the version of all limits.
+    pub(crate) fn limits(&self) -> Result<(bool, u64)> {
+        let on = self.read_by(self.store.newest(|s| usage::accounting(s)))?.unwrap_or_default();
+        Ok((on.owners_below != 0, on.version))
     }
 }
 

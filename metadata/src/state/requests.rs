@@ -24,9 +24,14 @@ pub(super) fn apply(
         return stored(refuse(ErrorKind::Protocol, "request without an operation"));
     };
     let run = |tx: &mut Txn<'_>| match ops::change(op) {
-        // What was done already is told only.
         Some(change) => {
-            let tells = matches!(op, Op::Batch(_) | Op::MakeFiles(_));
+            // What was done already is told only. And a change of the size adds nothing but what is
+            // yet to be purged of what it cuts off.
+            let tells = match op {
+                Op::Batch(_) | Op::MakeFiles(_) => true,
+                Op::SetAttr(op) => (op.uid, op.gid) == (None, None),
+                _ => false,
+            };
             quotas::carried_out(tx, now, tells, |tx| change.run(tx, &cx))
         }
         None => refuse(ErrorKind::Protocol, "this request is not a replicated operation"),

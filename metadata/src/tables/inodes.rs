@@ -152,9 +152,6 @@ pub(crate) fn drop_name(tx: &mut Txn<'_>, ino: InodeId, now: i64) -> StoreResult
         let left = if inode.is_dir() { 0 } else { inode.attr.nlink.saturating_sub(1) };
         inode.attr.nlink = left;
         inode.attr.ctime_ns = now;
-        if left == 0 {
-            inode.uncounted = inode.allocated;
-        }
     })?;
     if inode.attr.nlink == 0 {
         tx.put_bytes(schema::orphan(ino), Default::default());

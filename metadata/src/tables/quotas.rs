@@ -160,6 +160,37 @@ pub(crate) fn next_walk(state: &dyn Read) -> StoreResult<Option<InodeId>> {
     Ok(next)
 }
 
+/// The walk that is under way: the directory, and the quotas that what lies below it counts for
+/// before it is marked and after.
+#[derive(Clone, Copy)]
+pub(crate) struct Marking {
+    pub root: InodeId,
+    pub from: u64,
+    pub to: u64,
+}
+
+impl Marking {
+    pub fn now(state: &dyn Read) -> StoreResult<Option<Self>> {
+        let root = usage::accounting(state)?.unwrap_or_default().walking;
+        if root == 0 {
+            return Ok(None);
+        }
+        let quota: Quota =
+            state.load(&schema::quota(usage::key(Kind::Tree, root)))?.unwrap_or_default();
+        let (from, to) = match quota.walk() {
+            Walk::Mark => (quota.above, root),
+            _ => (root, quota.above),
+        };
+        Ok(Some(Self { root: InodeId(root), from, to }))
+    }
+
+    /// Whether something that counts for one quota, and lies in a directory with another, is yet to
+    /// be marked.
+    pub fn marks(&self, quota: u64, zone: u64) -> bool {
+        (quota, zone) == (self.from, self.to)
+    }
+}
+
 /// What lies below the directory is to be marked.
 pub(crate) fn wait_for_walk(tx: &mut Txn<'_>, root: InodeId) {
     tx.put(schema::quota_walk(root, root), &Number { value: 0 });
@@ -197,14 +228,9 @@ fn reach_under(tx: &mut Txn<'_>, root: InodeId, quota: &mut Quota, above: u64) -
     usage::keep(tx, sums)
 }
 
-/// Marks an inode that counts for `from`, and lies in a directory that is marked already.
-pub(crate) fn mark(
-    tx: &mut Txn<'_>,
-    root: InodeId,
-    ino: InodeId,
-    from: u64,
-    to: u64,
-) -> StoreResult<()> {
+/// Marks an inode that lies in a directory that is marked already.
+pub(crate) fn mark(tx: &mut Txn<'_>, walk: Marking, ino: InodeId) -> StoreResult<()> {
+    let Marking { root, from, to } = walk;
     let Some(mut inode) = tx.state().inode(ino)?.filter(|inode| inode.quota == from) else {
         return Ok(());
     };

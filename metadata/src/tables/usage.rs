@@ -7,6 +7,7 @@
 
 use crate::schema::{self, Accounting, Inode, Quota};
 use crate::store::{Read, StoreResult, Txn};
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use v1::quota_key::Kind;
 use weft_proto::{InodeId, v1};
@@ -17,13 +18,10 @@ pub(crate) type Sums = BTreeMap<Vec<u8>, [i128; 2]>;
 /// Directories with quotas above each other, at most: a defect must not go round for ever.
 const MAX_ABOVE: usize = 4096;
 
-/// The bytes and inodes that an inode comes to. What has lost its last name counts no more, but for
-/// what is written to it since: else who keeps it open could write without end.
+/// The bytes and inodes that an inode comes to, until it is purged: who keeps open what has no name
+/// any more could write without end otherwise.
 pub(crate) fn charge(inode: &Inode) -> [i128; 2] {
-    match inode.attr.nlink > 0 || inode.nameless {
-        true => [inode.allocated.into(), 1],
-        false => [inode.allocated.saturating_sub(inode.uncounted).into(), 0],
-    }
+    [inode.allocated.into(), 1]
 }
 
 pub(crate) fn key(kind: Kind, id: u64) -> v1::QuotaKey {
@@ -134,7 +132,7 @@ impl Txn<'_> {
         } else {
             // As a server of the version before has it.
             let parent = if record.is_dir() { record.parent } else { 0 };
-            older = Inode { parent, uncounted: 0, ..record.clone() };
+            older = Inode { parent, ..record.clone() };
             &older
         };
         let key = schema::inode(record.ino());
@@ -169,6 +167,26 @@ impl Txn<'_> {
         change(&mut record);
         self.put_inode(&record)?;
         Ok(record)
+    }
+
+    /// The record of an inode is changed as it is told, by who mends.
+    pub(crate) fn replace_inode(
+        &mut self,
+        key: Vec<u8>,
+        before: Option<Inode>,
+        after: Option<Bytes>,
+    ) -> StoreResult<()> {
+        if self.counts
+            && let Some(on) = accounting(self.state())?
+        {
+            let inode = after.clone().map(|after| schema::decode(&key, after)).transpose()?;
+            self.count(&on, before.as_ref(), inode.as_ref())?;
+        }
+        match after {
+            Some(after) => self.put_bytes(key, after),
+            None => self.delete(key),
+        }
+        Ok(())
     }
 
     /// An inode becomes another.

@@ -19,6 +19,7 @@ mod requests;
 mod rig;
 mod sessions;
 mod tmp_files;
+mod usage;
 
 /// The shard of the namespace that the state machine owns.
 const SHARD: u16 = 0;

@@ -7,17 +7,28 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio_rustls::TlsStream;
+
+/// Bytes that are taken from the network at a time, where rustls asks for 4 KiB. More do not stay
+/// in the cache until they are decrypted.
+const READ_AHEAD: usize = 64 << 10;
+
+/// What is not decrypted yet. The memory is taken page by page, as it is needed.
+pub(super) type Ahead = BufReader<BoxStream>;
+
+pub(super) fn ahead(stream: BoxStream) -> Ahead {
+    BufReader::with_capacity(READ_AHEAD, stream)
+}
 
 /// Encrypted both ways. Reading and writing end when the other side is not trusted any more.
 pub(crate) struct Secured {
-    inner: TlsStream<BoxStream>,
+    inner: TlsStream<Ahead>,
     standing: Arc<Standing>,
 }
 
 impl Secured {
-    pub(super) fn new(inner: TlsStream<BoxStream>, standing: Arc<Standing>) -> Self {
+    pub(super) fn new(inner: TlsStream<Ahead>, standing: Arc<Standing>) -> Self {
         Self { inner, standing }
     }
 }
