@@ -29,6 +29,7 @@ mod plan;
 mod pool;
 mod process;
 mod progress;
+mod qos;
 mod quota;
 mod size;
 mod status;
@@ -78,6 +79,7 @@ enum Command {
     Pool(pool::Args),
     Layout(layout::Args),
     Quota(quota::Args),
+    Qos(qos::Args),
     Fsck(fsck::Args),
     Bench(bench::Args),
     Nvme(nvme::Args),
@@ -145,6 +147,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Pool(args) => on_runtime()?.block_on(pool::run(args)),
         Command::Layout(args) => done(layout::run(args)),
         Command::Quota(args) => done(quota::run(args)),
+        Command::Qos(args) => done(on_runtime()?.block_on(qos::run(args))),
         Command::Fsck(args) => on_runtime()?.block_on(fsck::run(args)),
         Command::Bench(args) => on_runtime()?.block_on(bench::run(args)),
         Command::Nvme(args) => done(nvme::run(args)),

@@ -68,6 +68,22 @@ impl Question for v1::ListEventsRequest {
     }
 }
 
+impl Question for v1::SetQosRequest {
+    type Answer = v1::SetQosReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.set_qos(self).await
+    }
+}
+
+impl Question for v1::ListQosRequest {
+    type Answer = v1::ListQosReply;
+
+    async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
+        client.list_qos(self).await
+    }
+}
+
 impl Question for v1::SetMemberRequest {
     type Answer = v1::SetMemberReply;
 

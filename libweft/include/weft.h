@@ -139,7 +139,8 @@ typedef struct weft_options {
      */
     uint32_t reserved;
     /**
-     * What the list of sessions shows. Default: the name of the program and its number.
+     * What the list of sessions shows. Default: the host, the name of the program and its
+     * number. Servers share what they have among those that differ before the first colon.
      */
     const char *client_name;
 } weft_options;

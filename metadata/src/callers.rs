@@ -88,6 +88,8 @@ mod tests {
             ("CheckDomains", "admin client"),
             ("SetTarget", "admin"),
             ("SetMember", "admin"),
+            ("SetQos", "admin"),
+            ("ListQos", "admin"),
             ("WhatComesNext", "admin"),
         ] {
             for role in Role::ALL {

@@ -7,6 +7,7 @@
 //! have had to recall; reads claim nothing. See [`crate::soft::leases`].
 
 use crate::node::Node;
+use crate::sharing;
 use crate::soft::leases::{Leases, Mode, Name, Use};
 use crate::soft::sessions::Sessions;
 use std::collections::BTreeSet;
@@ -112,6 +113,7 @@ async fn when<T>(
             Some(Err(changes)) => changes,
             None => return Err(node.not_leader()),
         };
+        sharing::give_place_back();
         match timeout_at(deadline, changes.changed()).await {
             Ok(Ok(())) => {}
             // The term is over.
@@ -125,6 +127,23 @@ async fn when<T>(
 pub async fn all_declared(node: &Node, me: SessionId, deadline: Instant) -> Result<()> {
     let what = "another session has not told the new metadata leader yet what it holds";
     when(node, None, deadline, what, |s| s.others_declared(me).then_some(())).await
+}
+
+/// Returns as soon as others wait for what a session holds; never if it is not known here.
+pub async fn awaited(node: &Node, session: SessionId) {
+    loop {
+        let Some((is, [mut recalls, mut locks])) = node.soft.with(|s| s.awaited(session)) else {
+            return std::future::pending().await;
+        };
+        if is {
+            return;
+        }
+        // Whether there is news, or that term is over, it has to be looked again.
+        tokio::select! {
+            _ = recalls.changed() => {}
+            _ = locks.changed() => {}
+        }
+    }
 }
 
 /// [`when`], in line for a lease of this mode from the first attempt on that does not answer.

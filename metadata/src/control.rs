@@ -159,14 +159,20 @@ impl ControlService {
             let id = TargetId(id);
             return Err(Error::new(ErrorKind::NotFound, format!("target {id} is not registered")));
         }
+        let qos = self.node.sharing.policy(&self.node.state)?;
+        let qos = (qos.version != request.qos_version).then(|| (*qos).clone());
+        let mut request = request;
+        self.node.sharing.hear(Instant::now(), std::mem::take(&mut request.tenants));
         self.targets.hear(Instant::now(), request);
         let members = self.node.membership();
         let metadata = members.members.iter().map(|m| m.address.clone()).collect();
         let full_percent = self.node.config.full_percent as u32;
         // Of no use where nobody proves who he is, and then anybody might hear it.
         let ticket_key = proved.then(|| self.node.ticket_key.to_wire());
+        let is_up = |t: &&v1::TargetInfo| t.state() == v1::TargetState::Up;
+        let targets_up = map.targets.iter().filter(is_up).count() as u32;
         let epoch = self.node.epoch().0;
-        Ok(v1::HeartbeatReply { epoch, metadata, full_percent, ticket_key })
+        Ok(v1::HeartbeatReply { epoch, metadata, full_percent, ticket_key, qos, targets_up })
     }
 
     /// Which of these chunks have no business at the target, at one moment after the question.
@@ -278,6 +284,33 @@ impl ControlService {
             None => return Err(Error::new(ErrorKind::Invalid, "an action of an unknown kind")),
         }
         Ok(v1::SetMemberReply { members: self.node.membership().members.clone() })
+    }
+
+    /// An admin decides what a tenant may have.
+    async fn set_qos(&self, request: v1::SetQosRequest) -> Result<v1::SetQosReply> {
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        let none = || Error::new(ErrorKind::Invalid, "a change of the rules without a rule");
+        let rule = request.rule.ok_or_else(none)?;
+        rule.check()?;
+        if !self.node.all_know(Known::Qos) {
+            let what = "there are metadata servers of a version that knows no rules of tenants, or \
+                        that have not answered yet: upgrade them, or try again";
+            return Err(Error::new(ErrorKind::NotSupported, what));
+        }
+        let events = vec![events::of_qos(&rule)];
+        let body = v1::log_entry::Body::SetQos(v1::SetQosEntry { rule: Some(rule) });
+        self.node.propose_telling(body, Effect::Nothing, events).await?;
+        let policy = self.node.sharing.policy(&self.node.state)?;
+        Ok(v1::SetQosReply { policy: Some((*policy).clone()) })
+    }
+
+    /// What tenants may have, and what they were given of late.
+    async fn list_qos(&self) -> Result<v1::ListQosReply> {
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        self.node.read_barrier().await?;
+        let policy = self.node.sharing.policy(&self.node.state)?;
+        let (served, metadata) = self.node.sharing.served(Instant::now());
+        Ok(v1::ListQosReply { policy: Some((*policy).clone()), served, metadata })
     }
 
     /// What has happened.
@@ -435,6 +468,21 @@ impl Control for ControlService {
     ) -> Result<Response<v1::SetMemberReply>, Status> {
         let decided = ControlService::set_member(self, request.into_inner()).await;
         decided.map(Response::new).map_err(to_status)
+    }
+
+    async fn set_qos(
+        &self,
+        request: Request<v1::SetQosRequest>,
+    ) -> Result<Response<v1::SetQosReply>, Status> {
+        let decided = ControlService::set_qos(self, request.into_inner()).await;
+        decided.map(Response::new).map_err(to_status)
+    }
+
+    async fn list_qos(
+        &self,
+        _: Request<v1::ListQosRequest>,
+    ) -> Result<Response<v1::ListQosReply>, Status> {
+        ControlService::list_qos(self).await.map(Response::new).map_err(to_status)
     }
 
     async fn list_events(

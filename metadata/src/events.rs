@@ -131,6 +131,22 @@ pub fn of_member(entry: &v1::SetServerEntry) -> v1::Event {
     event("metadata-decision", format!("an admin has decided about the metadata group: {what}"))
 }
 
+/// An admin has decided what a tenant may have.
+pub fn of_qos(rule: &v1::QosRule) -> v1::Event {
+    let whose = match &rule.tenant[..] {
+        "" => "all tenants without a rule of their own".to_owned(),
+        tenant => format!("tenant {tenant:?}"),
+    };
+    let Some(v1::QosLimits { bandwidth, iops, metadata, weight }) = rule.limits else {
+        return event("qos-decision", format!("an admin has cleared the rule of {whose}"));
+    };
+    let rates = [(bandwidth, "bytes/s"), (iops, "IOPS"), (metadata, "metadata operations/s")];
+    let rates = rates.iter().filter_map(|(rate, of)| Some(format!("{} {of}", (*rate)?)));
+    let weight = weight.map(|weight| format!("weight {weight}"));
+    let said: Vec<String> = rates.chain(weight).collect();
+    event("qos-decision", format!("an admin has set the rule of {whose}: {}", said.join(", ")))
+}
+
 /// The metadata group takes a step.
 pub fn of_group(entry: &v1::ChangeMembersEntry) -> v1::Event {
     let what = match (entry.learn, entry.promote, entry.remove) {

@@ -12,6 +12,7 @@
 //! | `conflicts` | what a request waits for before it may be answered or proposed |
 //! | `map_changes` | what led to the newest cluster map, for those who have one of the last |
 //! | `compaction` | which parts of files are worth being put together in new segments |
+//! | `sharing` | what tenants may have of the leader, and what they were given |
 //! | `duties`, `placement` | what the leader does besides, one duty a file |
 //! | [`config`], [`env`], `folder`, `identity` | settings, seams to the world, the data folder |
 //! | `serving`, `run`, `join` | start and stop; how a server that lost its disk comes back |
@@ -41,6 +42,7 @@ mod run;
 mod schema;
 mod service;
 mod serving;
+mod sharing;
 mod snapshot;
 #[doc(hidden)] // For the example that measures it.
 pub mod soft;

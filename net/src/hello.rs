@@ -3,6 +3,7 @@
 use crate::tls::{Confinement, Subject};
 use crate::way::Way;
 use std::sync::Arc;
+use weft_proto::qos::OWN;
 use weft_proto::{
     Error, ErrorKind, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, Result, Role, Uuid, v1,
 };
@@ -51,6 +52,41 @@ pub struct PeerInfo {
 }
 
 impl PeerInfo {
+    /// Who the connection belongs to, for fair sharing: the name in a client's certificate; without
+    /// one what stands before the first colon of the name that it gave, which is the host of a
+    /// mount's. What daemons do on their own is `weft:` and what it is: nobody else is believed to
+    /// be that, as far as anybody here has to prove what he is.
+    pub fn tenant(&self) -> &str {
+        if let Some(subject) = self.subject.as_deref()
+            && matches!(subject.role, Role::Client | Role::Admin)
+        {
+            return &subject.name;
+        }
+        match self.name.strip_prefix(OWN).filter(|_| self.may_be(Role::Storage)) {
+            Some(rest) => {
+                let what = rest.split(':').next().unwrap_or_default();
+                &self.name[..OWN.len() + what.len()]
+            }
+            None => self.claimed_tenant(),
+        }
+    }
+
+    /// As [`Self::tenant`], where no daemon has anything to do on its own.
+    pub fn client_tenant(&self) -> &str {
+        match self.tenant() {
+            own if own.starts_with(OWN) => self.claimed_tenant(),
+            tenant => tenant,
+        }
+    }
+
+    /// What stands before the first colon of the name that it gave.
+    fn claimed_tenant(&self) -> &str {
+        match self.name.split(':').next() {
+            Some(name) if !name.is_empty() => name,
+            _ => "(unnamed)",
+        }
+    }
+
     /// Whether it plays this part, as far as anybody here has to prove what he is.
     pub fn may_be(&self, role: Role) -> bool {
         self.subject.as_ref().is_none_or(|subject| subject.role == role)
@@ -176,6 +212,44 @@ mod tests {
         let older = v1::Hello::decode(&*older).unwrap();
         assert_eq!(older, v1::Hello { software: "s".into(), features: 0, ..ours.clone() });
         assert_eq!(identity(None).check(&older, "x").unwrap().features, Features::default());
+    }
+
+    fn peer(name: &str, subject: Option<(Role, &str)>) -> PeerInfo {
+        let hello = v1::Hello { name: name.into(), ..identity(None).hello() };
+        let subject = subject.map(|(role, name)| {
+            Arc::new(Subject { role, name: name.into(), confinement: Confinement::NONE })
+        });
+        PeerInfo { subject, ..identity(None).check(&hello, "x").unwrap() }
+    }
+
+    #[test]
+    fn a_tenant_is_a_host_or_what_a_daemon_does() {
+        for (name, tenant, of_client) in [
+            ("node-1:/mnt/weft", "node-1", "node-1"),
+            ("team a", "team a", "team a"),
+            ("weft:rebuild:storage-1", "weft:rebuild", "weft"),
+            ("weft", "weft", "weft"),
+            ("weft:", "weft:", "weft"),
+            (":/mnt", "(unnamed)", "(unnamed)"),
+            ("", "(unnamed)", "(unnamed)"),
+        ] {
+            let peer = peer(name, None);
+            assert_eq!((peer.tenant(), peer.client_tenant()), (tenant, of_client), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_proved_name_counts_and_only_a_storage_daemon_is_at_work_on_its_own() {
+        for role in [Role::Client, Role::Admin] {
+            for claimed in ["other:/mnt", "weft:rebuild:storage-1", ""] {
+                let peer = peer(claimed, Some((role, "team-a")));
+                assert_eq!((peer.tenant(), peer.client_tenant()), ("team-a", "team-a"));
+            }
+        }
+        let daemon = peer("weft:rebuild:storage-1", Some((Role::Storage, "storage-1")));
+        assert_eq!(daemon.tenant(), "weft:rebuild");
+        let metadata = peer("weft:rebuild:x", Some((Role::Metadata, "1")));
+        assert_eq!(metadata.tenant(), "weft");
     }
 
     #[test]

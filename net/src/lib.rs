@@ -13,6 +13,7 @@
 //!   payloads as RDMA does.
 //! - [`Credentials`]: what is trusted and shown, [`Subject`]: who is at the other end. Who it is
 //!   decides which operations are served (`weft_proto::op`).
+//! - [`Tenants`] and [`Gate`]: what a server does is shared fairly among who asks for it.
 //! - [`Buffer`] and [`AlignedBuf`]: memory for payloads, which a transport can register.
 //!
 //! Invariants: nothing here knows what a request means, but for `HELLO` and `PING`; bytes from the
@@ -28,6 +29,7 @@ mod client;
 mod fabric;
 mod frame;
 mod hello;
+mod qos;
 mod server;
 mod stream;
 mod tls;
@@ -42,6 +44,7 @@ pub use client::{Answer, Body, Peer, Peers};
 pub use fabric::Fabric;
 pub use frame::{Broken, Encode, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 pub use hello::{Features, Identity, PeerInfo};
+pub use qos::{Class, Gate, Limits, Pass, Policy, Served, Tenant, Tenants, Window};
 pub use server::{Incoming, Outgoing, ServerOptions, Service, serve};
 #[cfg(feature = "sim")]
 pub use stream::sim;

@@ -297,6 +297,7 @@ impl Membership {
         self.cluster = self.cluster.or_else(|| engines.iter().find_map(Engine::cluster));
         let Some(cluster) = self.cluster else { return Ok(()) };
         let failing = |e: &&Engine| e.failure().is_some() || e.stalled() >= STALL;
+        let sharing = &self.targets.sharing;
         let failed = engines.iter().filter(failing).map(|e| e.stat().target);
         let request = v1::HeartbeatRequest {
             cluster: cluster.0.to_vec().into(),
@@ -305,12 +306,16 @@ impl Membership {
             failed: failed.chain(self.targets.away()).collect(),
             stopping,
             damaged: self.targets.damaged(),
+            qos_version: sharing.version(),
+            tenants: sharing.report(),
         };
         let reply = self.group.call(request).await?;
         self.group.learn(reply.metadata);
         if let (Some(key), Some(tickets)) = (&reply.ticket_key, self.targets.tickets.get()) {
             tickets.learn(key);
         }
+        let up = engines.len() as u64;
+        self.targets.sharing.learn(reply.qos, up, reply.targets_up.into());
         let spaces = engines.iter().map(Engine::space);
         self.targets.backpressure.learn(reply.full_percent, spaces);
         Ok(())

@@ -19,6 +19,7 @@ mod pace;
 mod rebuild;
 mod scrub;
 mod service;
+mod sharing;
 mod tickets;
 
 pub use config::{Clock, Config, Target};

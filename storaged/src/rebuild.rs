@@ -80,7 +80,7 @@ impl Rebuilder {
         metadata: &[String],
         share: u32,
     ) -> Arc<Self> {
-        let identity = Identity { name: name.to_owned(), cluster: None };
+        let identity = Identity { name: format!("weft:rebuild:{name}"), cluster: None };
         let peers = Peers::new(transport.clone(), identity);
         let map = MapWatch::new();
         // Spreads attempts only; the same each time, so that a simulation can be run again.

@@ -4,6 +4,7 @@ use crate::backpressure::Backpressure;
 use crate::engine::Engine;
 use crate::pace::Pace;
 use crate::rebuild::Rebuilder;
+use crate::sharing::{self, Sharing};
 use crate::tickets::{Tickets, Use};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -14,8 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use weft_net::{Incoming, Outgoing, PeerInfo, Service};
-use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
+use weft_net::{Class, Gate, Incoming, Outgoing, Pass, PeerInfo, Service, Tenant};
+use weft_proto::layout::MAX_CHUNK;
+use weft_proto::{ChunkId, Error, ErrorKind, Result, Role, SessionId, TargetId, op, v1};
 
 /// A drive that has not answered its oldest request for this long counts as failed until it does,
 /// and is given no more.
@@ -47,6 +49,7 @@ pub(crate) struct Targets {
     pub backpressure: Backpressure,
     /// Told by the daemon; without, nobody has to show anything.
     pub tickets: OnceLock<Tickets>,
+    pub sharing: Sharing,
 }
 
 /// Chunks that were found damaged, or were looked for and are not here, until they are made anew,
@@ -63,12 +66,16 @@ struct Slot {
     engine: Option<Engine>,
     /// Why it cannot be used now.
     away: Option<String>,
+    /// Before the drive.
+    gate: Gate,
 }
 
 impl Targets {
     /// Serves a target from now on, under the id it has.
     pub fn insert(&self, id: TargetId, engine: Engine) {
-        self.by_id.write().insert(id, Slot { engine: Some(engine), away: None });
+        self.by_id
+            .write()
+            .insert(id, Slot { engine: Some(engine), away: None, gate: sharing::gate() });
     }
 
     /// Refuses requests to a target that stays open, for this reason, or takes them again.
@@ -80,7 +87,9 @@ impl Targets {
 
     /// Refuses requests to a target that is being closed.
     pub fn remove(&self, id: TargetId, why: String) {
-        self.by_id.write().insert(id, Slot { engine: None, away: Some(why) });
+        self.by_id
+            .write()
+            .insert(id, Slot { engine: None, away: Some(why), gate: sharing::gate() });
     }
 
     /// Targets that cannot be used now.
@@ -198,6 +207,9 @@ impl Service for Targets {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let Some(deadline) = request.deadline else { return self.answer(request).await };
         let op = request.op;
+        if matches!(op, op::PUT | op::GET) && self.sharing.paces() {
+            self.keep_pace(&request, deadline).await;
+        }
         if op == op::PUT && self.backpressure.slows() {
             // Half of the time is for storing it. None of this wait is the drive's.
             let left = deadline.saturating_duration_since(Instant::now());
@@ -239,6 +251,11 @@ impl Service for Targets {
     }
 }
 
+/// Whether somebody reads to make chunks, who may: he gives way to others, and is none of them.
+fn is_background(q: &v1::GetRequest, peer: &PeerInfo) -> bool {
+    q.background && peer.may_be(Role::Storage)
+}
+
 impl Targets {
     async fn answer(&self, request: Incoming) -> Result<Outgoing> {
         let peer = &*request.peer;
@@ -267,10 +284,31 @@ impl Targets {
         }
     }
 
+    /// Has who asks keep its rates.
+    async fn keep_pace(&self, request: &Incoming, deadline: Instant) {
+        let (bytes, background) = match request.op {
+            op::GET => match v1::GetRequest::decode(request.head.clone()) {
+                Ok(q) if q.len <= MAX_CHUNK => (q.len, is_background(&q, &request.peer)),
+                // It is going to be refused.
+                _ => return,
+            },
+            _ => (request.payload.len() as u64, false),
+        };
+        let tenant = self.sharing.tenant(request.peer.tenant(), background);
+        self.sharing.keep_pace(&tenant, bytes, deadline).await;
+    }
+
+    /// Waits for a tenant's turn at a target.
+    async fn enter(&self, target: u32, tenant: &Tenant, class: Class, bytes: u64) -> Option<Pass> {
+        let gate = self.by_id.read().get(&TargetId(target)).map(|slot| slot.gate.clone())?;
+        Some(sharing::enter(&gate, tenant, class, bytes).await)
+    }
+
     /// The target here that is read from by somebody who makes chunks.
     fn background_of(&self, request: &Incoming) -> Option<TargetId> {
-        let q = v1::GetRequest::decode(request.head.clone()).ok().filter(|q| q.background)?;
-        Some(TargetId(q.target)).filter(|id| self.by_id.read().contains_key(id))
+        let q = v1::GetRequest::decode(request.head.clone()).ok()?;
+        let of = is_background(&q, &request.peer).then_some(TargetId(q.target));
+        of.filter(|id| self.by_id.read().contains_key(id))
     }
 
     async fn stat(&self, q: v1::TargetStatRequest, peer: &PeerInfo) -> Result<v1::TargetStat> {
@@ -326,19 +364,29 @@ impl Targets {
     ) -> Result<v1::PutReply> {
         let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
         self.check_ticket(peer, &q.ticket, Use::Write, [chunk])?;
-        engine.put(chunk, payload, q.checksums).await?;
+        let (tenant, bytes) = (self.sharing.tenant(peer.tenant(), false), payload.len() as u64);
+        let turn = self.enter(q.target, &tenant, Class::Write, bytes).await;
+        engine.put_in_turn(chunk, payload, q.checksums, turn).await?;
+        tenant.note_served(1, 0, bytes);
         Ok(v1::PutReply {})
     }
 
     async fn get(&self, q: v1::GetRequest, peer: &PeerInfo) -> Result<(v1::GetReply, Vec<Bytes>)> {
         let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
         self.check_ticket(peer, &q.ticket, Use::Read, [chunk])?;
+        if q.len > MAX_CHUNK {
+            let what = format!("chunk {chunk}: {} bytes are over {MAX_CHUNK}", q.len);
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        let tenant = self.sharing.tenant(peer.tenant(), is_background(&q, peer));
+        let _turn = self.enter(q.target, &tenant, Class::Read, q.len).await;
         let range = engine.get(chunk, q.off, q.len).await.inspect_err(|e| {
             // Some blocks of a drive that is there otherwise.
             if e.kind == ErrorKind::Io && engine.failure().is_none() {
                 self.note_damaged((q.target, chunk));
             }
         })?;
+        tenant.note_served(1, q.len, 0);
         Ok((v1::GetReply { checksums: range.checksums }, range.data))
     }
 

@@ -50,12 +50,14 @@ fn is_address(server: &str) -> bool {
     parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0))
 }
 
-/// What people see in the list of sessions.
+/// What people see in the list of sessions. Its host first, as in the names of mounts: servers
+/// share what they have among hosts.
 fn program_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let program = std::env::current_exe().ok();
     let name = program.as_deref().and_then(std::path::Path::file_name);
     let name = name.map_or("program".into(), |name| name.to_string_lossy());
-    format!("{name}[{}]", std::process::id())
+    format!("{}:{name}[{}]", host.trim(), std::process::id())
 }
 
 /// A filesystem that this process is connected to; clones share it.

@@ -32,6 +32,7 @@ use crate::env::Env;
 use crate::events;
 use crate::map_changes::MapChanges;
 use crate::raftlog::Position;
+use crate::sharing::Sharing;
 use crate::soft::SoftState;
 use crate::soft::compaction::Compaction;
 use crate::soft::repair::Progress;
@@ -102,6 +103,7 @@ pub struct Node {
     /// The other servers that are.
     others_low: Mutex<BTreeSet<NodeId>>,
     pub compaction: Compaction,
+    pub sharing: Sharing,
     /// Entries may carry events.
     tells: AtomicBool,
     /// Held by who mends the namespace.
@@ -126,11 +128,13 @@ pub enum Known {
     Batches = 4,
     /// And quotas.
     Quotas = 5,
+    /// And what tenants may have.
+    Qos = 6,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Quotas as u32;
+    pub const NEWEST: u32 = Self::Qos as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.
@@ -177,6 +181,7 @@ impl Node {
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
             compaction: Compaction::default(),
+            sharing: Sharing::default(),
             tells: AtomicBool::new(false),
             mending: Arc::default(),
             purged: Purged::default(),

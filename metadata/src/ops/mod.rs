@@ -47,6 +47,7 @@ mod set_attr;
 mod set_layout;
 mod set_lock;
 mod set_pgs;
+mod set_qos;
 mod set_quota;
 mod set_server;
 mod set_target_state;
@@ -194,6 +195,7 @@ pub(crate) fn of_leader(body: &Body) -> Option<&dyn Change> {
         Body::Mend(op) => Some(op),
         Body::StepQuota(op) => Some(op),
         Body::CountOwners(op) => Some(op),
+        Body::SetQos(op) => Some(op),
         Body::Client(_) | Body::AdmitServer(_) | Body::Note(_) => None,
     }
 }

@@ -27,6 +27,7 @@
 //! | quota | kind, id | [`Quota`]: limits, and what is used |
 //! | quota_walk | root, directory | [`Number`]: the cookie from which on it is to be marked |
 //! | accounting | | [`Accounting`]; absent: usage is not counted |
+//! | qos | tenant | [`v1::QosRule`] |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
 //!
 //! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
@@ -89,6 +90,7 @@ pub(crate) enum Tag {
     Quota = 0x60,
     QuotaWalk = 0x61,
     Accounting = 0x62,
+    Qos = 0x64,
 }
 
 /// Length of shard and tag.
@@ -275,6 +277,11 @@ pub(crate) fn quota_walks(root: InodeId) -> (Vec<u8>, Vec<u8>) {
 
 pub(crate) fn accounting() -> Vec<u8> {
     key(GROUP, Tag::Accounting, &[])
+}
+
+/// What a tenant may have.
+pub(crate) fn qos(tenant: &str) -> Vec<u8> {
+    key(GROUP, Tag::Qos, &[tenant.as_bytes()])
 }
 
 /// A segment, committed or garbage, that names this placement group.

@@ -3,6 +3,7 @@
 use super::context::{RequestContext, empty, reply};
 use crate::conflicts;
 use crate::node::Node;
+use crate::sharing;
 use crate::soft::lock_waits::Turn;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -34,6 +35,7 @@ pub(super) async fn wait_lock(
     conflicts::readable(cx.node, cx.session, InodeId(lock.ino), cx.deadline).await?;
     let mut turn = cx.node.soft.with(|s| s.wait_for_lock(cx.session, op.ticket, lock))?;
     let (mut views, mut shutdown) = (cx.node.watch_view(), cx.shutdown.clone());
+    sharing::give_place_back();
     let told = tokio::select! {
         biased;
         _ = shutdown.wait_for(|&stop| stop) => return Err(cx.node.not_leader()),
@@ -77,6 +79,7 @@ pub(super) async fn may_lock(
     let lock = op.lock.as_ref().ok_or_else(no_lock)?;
     while let Some(mut changed) = turn_of_another(cx, op, lock) {
         let what = "another client does not take the lock that it waited for";
+        sharing::give_place_back();
         tokio::time::timeout_at(cx.deadline, changed.changed())
             .await
             .map_err(|_| Error::new(ErrorKind::TimedOut, what))?

@@ -13,10 +13,12 @@ mod quotas;
 mod reads;
 
 use crate::config::Member;
+use crate::conflicts;
 use crate::node::{Known, Node};
 use crate::operation::GRANT;
 use crate::ops;
 use crate::replication::{self, Speaker};
+use crate::sharing::{Turn, Urgency};
 use crate::snapshot::{self, Snapshots};
 use crate::soft::targets::Targets;
 use access::Access;
@@ -100,6 +102,22 @@ impl MetadataService {
         let low_on_room = self.node.low_on_room();
         let (changes_members, known_entries) = (true, Known::NEWEST);
         Ok(v1::RaftAck { changes_members, known_entries, low_on_room, ..Default::default() })
+    }
+
+    /// As [`Self::meta`], when it is the turn of whoever asks.
+    async fn in_turn(
+        &self,
+        message: v1::MetaRequest,
+        peer: &PeerInfo,
+        deadline: Instant,
+    ) -> Result<v1::MetaReply> {
+        let (node, session) = (&*self.node, SessionId(message.session));
+        let has_turn = |op: &v1::SetLockOp| node.soft.with(|s| s.locks.has_turn(session, op));
+        let urgency = Urgency::of(message.op.as_ref(), has_turn);
+        let turn = Turn::of(peer.client_tenant(), message.op.as_ref(), urgency);
+        let awaited = || conflicts::awaited(node, session);
+        let answer = self.meta(message, peer, deadline);
+        node.sharing.in_turn(&node.state, turn, deadline, awaited, answer).await
     }
 
     async fn meta(
@@ -223,7 +241,7 @@ impl Service for MetadataService {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_TIMEOUT);
         match request.op {
-            op::META => request.answer(|q| self.meta(q, &request.peer, deadline)).await,
+            op::META => request.answer(|q| self.in_turn(q, &request.peer, deadline)).await,
             op::RAFT => request.answer(|q| self.raft(q, &request.peer)).await,
             op::SNAPSHOT_PIECE => request.answer_with_payload(|q| self.snapshots.piece(q)).await,
             op::JOIN => {

@@ -77,6 +77,8 @@ pub type Held<'a> = dyn FnMut(InodeId, bool) -> Result<Vec<v1::Lock>> + 'a;
 /// All waiters of one term.
 pub struct Waits {
     queues: HashMap<InodeId, Vec<Waiter>>,
+    /// Sessions that hold a lock, or have the turn to, for which another waits here.
+    wanted: HashMap<InodeId, BTreeSet<SessionId>>,
     /// Where it may be somebody's turn, or something is not as it was.
     unsettled: BTreeSet<InodeId>,
     /// There is something in `unsettled`.
@@ -89,6 +91,7 @@ impl Default for Waits {
     fn default() -> Self {
         Self {
             queues: HashMap::new(),
+            wanted: HashMap::new(),
             unsettled: BTreeSet::new(),
             news: Arc::default(),
             changed: watch::Sender::new(0),
@@ -136,6 +139,20 @@ impl Waits {
         self.queues.get(&ino).into_iter().flatten().any(|w| w.session != session)
     }
 
+    /// Whether a lock is set by who has waited for it, and whose turn it is.
+    pub fn has_turn(&self, session: SessionId, op: &v1::SetLockOp) -> bool {
+        let queue = op.lock.and_then(|lock| self.queues.get(&InodeId(lock.ino)));
+        let mut waiters = queue.into_iter().flatten();
+        waiters.any(|w| (w.session, w.ticket) == (session, op.ticket) && w.has_turn())
+    }
+
+    /// Whether others wait for a lock that this session holds or has the turn to set, and what
+    /// grows when that may have changed.
+    pub fn wanted_of(&self, session: SessionId) -> (bool, watch::Receiver<u64>) {
+        let wanted = self.wanted.values().any(|of| of.contains(&session));
+        (wanted, self.changed.subscribe())
+    }
+
     /// A waiter wants nothing any more.
     pub fn cancel(&mut self, session: SessionId, ticket: u64) {
         let of = |w: &Waiter| (w.session, w.ticket) == (session, ticket);
@@ -175,8 +192,13 @@ impl Waits {
                 self.unsettled.insert(ino);
             }
         }
-        self.queues.retain(|_, queue| !queue.is_empty());
+        self.forget_empty();
         self.note();
+    }
+
+    fn forget_empty(&mut self) {
+        self.queues.retain(|_, queue| !queue.is_empty());
+        self.wanted.retain(|ino, _| self.queues.contains_key(ino));
     }
 
     fn unsettle(&mut self, ino: InodeId) {
@@ -224,11 +246,14 @@ impl Waits {
         while let Some(ino) = self.unsettled.pop_first() {
             self.give_turns(now, ino, held)?;
             self.break_circles(ino, held)?;
+            // Whoever holds what another has begun to wait for looks again.
+            self.changed.send_modify(|n| *n += 1);
         }
         Ok(())
     }
 
     fn give_turns(&mut self, now: Instant, ino: InodeId, held: &mut Held<'_>) -> Result<()> {
+        let mut wanted = BTreeSet::new();
         for flock in [false, true] {
             let Some(queue) = self.queues.get_mut(&ino) else { return Ok(()) };
             if !queue.iter().any(|w| w.lock.flock == flock) {
@@ -237,13 +262,20 @@ impl Waits {
             let mut taken = held(ino, flock)?;
             taken.extend(queue.iter().filter(|w| w.has_turn()).map(|w| w.lock));
             for waiter in queue.iter_mut().filter(|w| w.lock.flock == flock && !w.has_turn()) {
-                if !taken.iter().any(|lock| conflict(lock, &waiter.lock)) {
+                let against = taken.iter().filter(|lock| conflict(lock, &waiter.lock));
+                let holders: Vec<_> = against.map(|lock| SessionId(lock.session)).collect();
+                if holders.is_empty() {
                     taken.push(waiter.lock);
                     waiter.since = Some(now);
                     waiter.turn.send_replace(Turn::Now);
                 }
+                wanted.extend(holders.into_iter().filter(|holder| *holder != waiter.session));
             }
         }
+        match wanted.is_empty() {
+            true => self.wanted.remove(&ino),
+            false => self.wanted.insert(ino, wanted),
+        };
         Ok(())
     }
 
@@ -263,7 +295,7 @@ impl Waits {
                 queue.remove(at).turn.send_replace(Turn::Deadlock);
             }
         }
-        self.queues.retain(|_, queue| !queue.is_empty());
+        self.forget_empty();
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::requests;
 use crate::check::{self, Mend};
 use crate::ops;
 use crate::schema;
-use crate::tables::{events, numbers};
+use crate::tables::{events, numbers, qos};
 use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
 
 impl StateMachine {
@@ -46,6 +46,11 @@ impl StateMachine {
     /// What has happened in the cluster: [`events::list`].
     pub fn events(&self, after: u64, limit: usize, newest: u64) -> Result<(Vec<v1::Event>, bool)> {
         self.read_by(self.store.view(|s| events::list(s, after, limit, newest)))
+    }
+
+    /// What tenants may have.
+    pub fn qos(&self) -> Result<v1::QosPolicy> {
+        self.read_by(self.store.view(qos::policy))
     }
 
     /// Whether every server of the group has known batches once.

@@ -57,6 +57,8 @@ pub struct StateMachine {
     to_count: AtomicU64,
     /// Whether a quota was ever set.
     quotas: AtomicBool,
+    /// Counts batches after which tenants may have something else.
+    qos: AtomicU64,
     /// Why a reader could not read what is here.
     failure: Mutex<Option<Error>>,
 }
@@ -96,6 +98,7 @@ impl StateMachine {
             scattered: AtomicU64::new(0),
             to_count: AtomicU64::new(0),
             quotas: AtomicBool::new(quotas),
+            qos: AtomicU64::new(1),
             failure: Mutex::new(None),
         }
     }
@@ -138,6 +141,7 @@ impl StateMachine {
             (Tag::QuotaWalk, &self.to_count),
         ];
         let counts = puts(&changes, Tag::Accounting);
+        let qos = changes.keys().any(|key| schema::has_tag(key, Tag::Qos));
         let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
         self.store.write(changes)?;
         self.quotas.fetch_or(counts, Ordering::Release);
@@ -145,6 +149,7 @@ impl StateMachine {
         for count in grown.into_iter().flatten() {
             count.fetch_add(1, Ordering::Release);
         }
+        self.qos.fetch_add(qos.into(), Ordering::Release);
         Ok(replies)
     }
 
@@ -172,6 +177,11 @@ impl StateMachine {
     /// As [`Self::orphaned`], of the list of files to be compacted.
     pub fn scattered(&self) -> u64 {
         self.scattered.load(Ordering::Acquire)
+    }
+
+    /// Grows, from 1 on, with each change of what tenants may have.
+    pub fn qos_changes(&self) -> u64 {
+        self.qos.load(Ordering::Acquire)
     }
 
     /// Records that entries up to `index` that change no state (empty ones) are applied.
@@ -478,6 +488,7 @@ impl StateMachine {
         self.quotas.store(self.store.newest(has_quotas)?, Ordering::Release);
         self.orphaned.fetch_add(1, Ordering::Release);
         self.applied.store(applied, Ordering::Release);
+        self.qos.fetch_add(1, Ordering::Release);
         *self.failure.lock() = None;
         Ok(())
     }

@@ -11,6 +11,7 @@ pub(crate) mod locks;
 pub mod members;
 pub(crate) mod names;
 pub(crate) mod numbers;
+pub(crate) mod qos;
 pub(crate) mod quotas;
 pub(crate) mod scattered;
 pub(crate) mod sessions;

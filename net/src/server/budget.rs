@@ -1,7 +1,7 @@
 //! Memory for requests and answers that all connections of a server share.
 //!
 //! Who holds something already is given more only while it leaves at least as much free as it holds
-//! then: so one host cannot take more than half, two no more than a third each, and somebody new
+//! then: so one tenant cannot take more than half, two no more than a third each, and somebody new
 //! always finds something. Who waits is served in the order of what it holds, then of its arrival;
 //! nobody overtakes, so a large request is not starved by small ones. What waits holds nothing of
 //! the budget for itself, so those that do hold something end without it.
@@ -20,21 +20,21 @@ pub(super) struct Budget {
 #[derive(Default)]
 struct State {
     used: usize,
-    /// Of hosts that hold something or have connections.
-    hosts: HashMap<Arc<str>, Host>,
+    /// Of tenants that hold something or have connections.
+    tenants: HashMap<Arc<str>, Tenant>,
     waiting: Vec<Waiting>,
     tickets: u64,
 }
 
 #[derive(Default)]
-struct Host {
+struct Tenant {
     accounts: usize,
     held: usize,
 }
 
 struct Waiting {
     ticket: u64,
-    host: Arc<str>,
+    tenant: Arc<str>,
     bytes: usize,
     granted: bool,
     waker: Waker,
@@ -46,11 +46,11 @@ impl Budget {
         Arc::new(Self { max, state: Mutex::default() })
     }
 
-    /// What a connection from `host` draws on.
-    pub fn account(self: &Arc<Self>, host: &str) -> Account {
-        let host: Arc<str> = host.into();
-        self.state.lock().hosts.entry(host.clone()).or_default().accounts += 1;
-        Account { budget: self.clone(), host }
+    /// What a connection from `tenant` draws on.
+    pub fn account(self: &Arc<Self>, tenant: &str) -> Account {
+        let tenant: Arc<str> = tenant.into();
+        self.state.lock().tenants.entry(tenant.clone()).or_default().accounts += 1;
+        Account { budget: self.clone(), tenant }
     }
 
     #[cfg(test)]
@@ -60,13 +60,13 @@ impl Budget {
 }
 
 impl State {
-    fn held(&self, host: &str) -> usize {
-        self.hosts.get(host).map_or(0, |host| host.held)
+    fn held(&self, tenant: &str) -> usize {
+        self.tenants.get(tenant).map_or(0, |tenant| tenant.held)
     }
 
     /// Whether `bytes`, which are not 0, may be taken.
-    fn fits(&self, max: usize, host: &str, bytes: usize) -> bool {
-        let (free, held) = (max.saturating_sub(self.used), self.held(host));
+    fn fits(&self, max: usize, tenant: &str, bytes: usize) -> bool {
+        let (free, held) = (max.saturating_sub(self.used), self.held(tenant));
         match held {
             // What is larger than all there is gets it alone.
             0 => bytes <= free || self.used == 0,
@@ -74,15 +74,15 @@ impl State {
         }
     }
 
-    fn take(&mut self, host: &Arc<str>, bytes: usize) {
+    fn take(&mut self, tenant: &Arc<str>, bytes: usize) {
         self.used += bytes;
-        self.hosts.entry(host.clone()).or_default().held += bytes;
+        self.tenants.entry(tenant.clone()).or_default().held += bytes;
     }
 
-    fn give(&mut self, host: &Arc<str>, bytes: usize) {
+    fn give(&mut self, tenant: &Arc<str>, bytes: usize) {
         self.used -= bytes;
-        if let Some(host) = self.hosts.get_mut(host) {
-            host.held -= bytes;
+        if let Some(tenant) = self.tenants.get_mut(tenant) {
+            tenant.held -= bytes;
         }
     }
 
@@ -91,12 +91,13 @@ impl State {
         let mut woken = Vec::new();
         loop {
             let waits = self.waiting.iter().enumerate().filter(|(_, waiting)| !waiting.granted);
-            let first = waits.min_by_key(|(_, w)| (self.held(&w.host), w.ticket));
-            let Some((at, first)) = first.filter(|(_, w)| self.fits(max, &w.host, w.bytes)) else {
+            let first = waits.min_by_key(|(_, w)| (self.held(&w.tenant), w.ticket));
+            let Some((at, first)) = first.filter(|(_, w)| self.fits(max, &w.tenant, w.bytes))
+            else {
                 return woken;
             };
-            let (host, bytes) = (first.host.clone(), first.bytes);
-            self.take(&host, bytes);
+            let (tenant, bytes) = (first.tenant.clone(), first.bytes);
+            self.take(&tenant, bytes);
             let first = &mut self.waiting[at];
             first.granted = true;
             woken.push(first.waker.clone());
@@ -107,7 +108,7 @@ impl State {
 /// What one connection draws on; it gives back itself whatever it took.
 pub(super) struct Account {
     budget: Arc<Budget>,
-    host: Arc<str>,
+    tenant: Arc<str>,
 }
 
 impl Account {
@@ -115,9 +116,9 @@ impl Account {
     pub fn try_take(&self, bytes: usize) -> bool {
         let mut state = self.budget.state.lock();
         let idle = state.waiting.iter().all(|waiting| waiting.granted);
-        let taken = idle && state.fits(self.budget.max, &self.host, bytes);
+        let taken = idle && state.fits(self.budget.max, &self.tenant, bytes);
         if taken {
-            state.take(&self.host, bytes);
+            state.take(&self.tenant, bytes);
         }
         taken
     }
@@ -133,11 +134,11 @@ impl Account {
 
     /// Takes memory that is in use already, whether there is any or not.
     pub fn overdraw(&self, bytes: usize) {
-        self.budget.state.lock().take(&self.host, bytes);
+        self.budget.state.lock().take(&self.tenant, bytes);
     }
 
     pub fn give(&self, bytes: usize) {
-        self.change(|state| state.give(&self.host, bytes));
+        self.change(|state| state.give(&self.tenant, bytes));
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -152,10 +153,10 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let mut state = self.budget.state.lock();
-        if let Some(host) = state.hosts.get_mut(&self.host) {
-            host.accounts -= 1;
-            if host.accounts == 0 && host.held == 0 {
-                state.hosts.remove(&self.host);
+        if let Some(tenant) = state.tenants.get_mut(&self.tenant) {
+            tenant.accounts -= 1;
+            if tenant.accounts == 0 && tenant.held == 0 {
+                state.tenants.remove(&self.tenant);
             }
         }
     }
@@ -176,9 +177,9 @@ impl Place<'_> {
             state.tickets += 1;
             let ticket = state.tickets;
             self.ticket = Some(ticket);
-            let host = self.account.host.clone();
+            let tenant = self.account.tenant.clone();
             let (bytes, waker) = (self.bytes, waker.clone());
-            state.waiting.push(Waiting { ticket, host, bytes, granted: false, waker });
+            state.waiting.push(Waiting { ticket, tenant, bytes, granted: false, waker });
             // It may be next, and there may be room since it was looked for.
             let woken = state.grant(budget.max);
             drop(state);
@@ -208,7 +209,7 @@ impl Drop for Place<'_> {
             let Some(at) = state.waiting.iter().position(|w| w.ticket == ticket) else { return };
             let gone = state.waiting.swap_remove(at);
             if gone.granted {
-                state.give(&gone.host, gone.bytes);
+                state.give(&gone.tenant, gone.bytes);
             }
         });
     }

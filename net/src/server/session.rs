@@ -164,7 +164,7 @@ impl Session {
                     Way::Common => &self.context.common,
                     Way::Freeing | Way::Prompt => &self.context.kept_back,
                 };
-                self.window.draw_on(budget.account(address.host()));
+                self.window.draw_on(budget.account(peer.tenant()));
                 self.answer(&header, Ok(Outgoing::message(&identity.hello())), 0);
                 Ok(peer)
             }

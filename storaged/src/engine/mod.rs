@@ -26,6 +26,7 @@
 //!   holds is then unknown); reads go on.
 
 mod alloc;
+mod bulk;
 mod busy;
 mod commit;
 mod device;

@@ -44,10 +44,22 @@ impl Engine {
     /// (with what there is room for, where that is known), `SessionExpired` (its session is fenced
     /// off), `Invalid`, `Io`.
     pub async fn put(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        self.put_in_turn(id, data, checksums, ()).await
+    }
+
+    /// As [`Self::put`]. `turn` is dropped when the data is written: what is left then, one commit
+    /// does for all that wait.
+    pub async fn put_in_turn(
+        &self,
+        id: ChunkId,
+        data: Bytes,
+        checksums: Vec<u32>,
+        turn: impl Send + 'static,
+    ) -> Result<()> {
         check_payload(id, &data, &checksums)?;
         self.core.check_writable()?;
         let engine = self.clone();
-        run_to_end(async move { engine.put_checked(id, data, checksums).await }).await
+        run_to_end(async move { engine.put_checked(id, data, checksums, turn).await }).await
     }
 
     /// As [`Self::put`], of a chunk that was made of the others of its segment: its session may
@@ -56,7 +68,8 @@ impl Engine {
         check_payload(id, &data, &checksums)?;
         self.core.check_writable()?;
         let engine = self.clone();
-        run_to_end(async move { engine.store(id, data, checksums, Commit::Restore).await }).await
+        let store = async move { engine.store(id, data, checksums, (), Commit::Restore).await };
+        run_to_end(store).await
     }
 
     /// Whether the chunk is here.
@@ -69,12 +82,18 @@ impl Engine {
         Ok(self.core.lookup(id).await?.map(|entry| entry.place.length))
     }
 
-    async fn put_checked(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+    async fn put_checked(
+        &self,
+        id: ChunkId,
+        data: Bytes,
+        checksums: Vec<u32>,
+        turn: impl Send,
+    ) -> Result<()> {
         // Also looked at by the committer; who is told so here has written nothing for that.
         if !self.has(id).await? {
             self.core.check_fence(id)?;
         }
-        self.store(id, data, checksums, Commit::Put).await
+        self.store(id, data, checksums, turn, Commit::Put).await
     }
 
     async fn store(
@@ -82,6 +101,7 @@ impl Engine {
         id: ChunkId,
         data: Bytes,
         checksums: Vec<u32>,
+        turn: impl Send,
         commit: fn(ChunkId, Arc<JournalEntry>) -> Commit,
     ) -> Result<()> {
         let core = &self.core;
@@ -94,6 +114,7 @@ impl Engine {
             };
         }
         let entry = self.write_new(id, data, checksums, false).await?;
+        drop(turn);
         self.committer.commit(vec![commit(id, entry)]).await
     }
 

@@ -7,6 +7,7 @@
 //! registered with the ring, so that the kernel need not look up the pages of every entry.
 
 use super::BLOCK;
+use super::bulk::{BulkWindow, PART};
 use super::device::{Device, Done};
 use super::file::TargetFile;
 use super::worker::Worker;
@@ -29,12 +30,6 @@ use weft_net::{AlignedBuf, Region};
 const DEPTH: usize = 128;
 /// Most of them of one class, so that neither starves the other.
 const SHARE: usize = DEPTH / 4 * 3;
-/// Most bytes of one entry. A large request is cut, so that others get between its parts.
-const PART: usize = 1 << 20;
-/// Most bytes of data on their way to the drive: enough to keep it busy, and few enough that a
-/// journal record, a flush or a read does not wait behind much. Requests end one after the other,
-/// not all at once, which lets a commit of some run beside the data of the next.
-const WINDOW: usize = 8 << 20;
 /// Room for regions in the table of registered buffers.
 const REGIONS: u32 = 64;
 const WAKE: u64 = u64::MAX;
@@ -104,6 +99,8 @@ struct Part {
     range: Range<usize>,
     /// When it was submitted; `None`: the slot is free.
     since: Option<Instant>,
+    /// Data was on its way then.
+    beside: bool,
 }
 
 impl Uring {
@@ -239,6 +236,7 @@ struct Ring {
     /// Entries of each class at the drive, and bytes of data among them.
     out: [usize; 2],
     window: usize,
+    bulk: BulkWindow,
     /// Kept between turns, so that no turn allocates.
     answers: Vec<(u64, i32)>,
     woken: Box<[u8; 8]>,
@@ -269,6 +267,7 @@ impl Ring {
             ready: Vec::with_capacity(DEPTH),
             out: [0; 2],
             window: 0,
+            bulk: BulkWindow::default(),
             answers: Vec::with_capacity(DEPTH * 2),
             woken: Box::new([0; 8]),
             wake_armed: false,
@@ -327,12 +326,16 @@ impl Ring {
     /// Makes parts of the requests of a class, the first first, as far as there is room.
     fn make_parts(&mut self, class: Class) {
         let at = class as usize;
-        while self.out[at] < SHARE && (class == Class::Urgent || self.window < WINDOW) {
+        let (window, most) = match class {
+            Class::Urgent => (usize::MAX, PART),
+            Class::Bulk => (self.bulk.limit(Instant::now()), self.bulk.part()),
+        };
+        while self.out[at] < SHARE && self.window < window {
             let Some(job) = self.current[at].or_else(|| self.next_job(class)) else { break };
             // The other class may have them all.
             let Some(part) = self.free_parts.pop() else { break };
             let state = self.jobs[job].as_mut().expect("a current job is there");
-            let end = state.request.run_end(state.issued).min(state.issued + PART);
+            let end = state.request.run_end(state.issued).min(state.issued + most);
             self.parts[part].range = state.issued..end;
             if class == Class::Bulk {
                 self.window += end - state.issued;
@@ -362,6 +365,7 @@ impl Ring {
         self.out[state.class as usize] += 1;
         self.parts[part].job = job;
         self.parts[part].since = Some(Instant::now());
+        self.parts[part].beside = self.window > 0;
         self.ready.push(part);
     }
 
@@ -446,6 +450,10 @@ impl Ring {
         }
         if !part.range.is_empty() {
             return self.ready.push(at);
+        }
+        if matches!(job.request, Request::Read { .. }) && job.error.is_none() {
+            let (now, since) = (Instant::now(), part.since.unwrap_or_else(Instant::now));
+            self.bulk.note_read(job.len, now - since, part.beside, now);
         }
         self.out[job.class as usize] -= 1;
         job.out -= 1;

@@ -20,19 +20,21 @@ use weft_storaged::engine::TargetOptions;
 use weft_storaged::nvmeof::Roots;
 use weft_storaged::{Clock, Config, Daemon, Target};
 
-const CLUSTER: Uuid = Uuid([7; 16]);
+pub const CLUSTER: Uuid = Uuid([7; 16]);
 const SIZE: u64 = 32 << 20;
 
 /// What a leader would remember.
 #[derive(Default)]
-struct Heard {
-    beats: watch::Sender<Vec<v1::HeartbeatRequest>>,
+pub struct Heard {
+    pub beats: watch::Sender<Vec<v1::HeartbeatRequest>>,
     /// Where the leader is, when this is another server.
     leader: Mutex<Option<String>>,
+    /// What tenants may have.
+    pub qos: Mutex<v1::QosPolicy>,
 }
 
 #[derive(Clone, Default)]
-struct Metadata(Arc<Mutex<Vec<v1::TargetInfo>>>, Arc<Heard>);
+pub struct Metadata(pub Arc<Mutex<Vec<v1::TargetInfo>>>, pub Arc<Heard>);
 
 impl Metadata {
     fn lead(&self) -> Result<(), Status> {
@@ -43,7 +45,7 @@ impl Metadata {
         Err(status)
     }
 
-    async fn serve(&self) -> String {
+    pub async fn serve(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let server = tonic::transport::Server::builder()
@@ -53,7 +55,7 @@ impl Metadata {
         address
     }
 
-    async fn wait_for_beat(
+    pub async fn wait_for_beat(
         &self,
         what: impl Fn(&v1::HeartbeatRequest) -> bool,
     ) -> v1::HeartbeatRequest {
@@ -105,8 +107,11 @@ impl Control for Metadata {
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         self.lead()?;
-        self.1.beats.send_modify(|all| all.push(request.into_inner()));
-        Ok(Response::new(v1::HeartbeatReply { epoch: 1, ..Default::default() }))
+        let request = request.into_inner();
+        let qos = self.1.qos.lock().clone();
+        let qos = (qos.version != request.qos_version).then_some(qos);
+        self.1.beats.send_modify(|all| all.push(request));
+        Ok(Response::new(v1::HeartbeatReply { epoch: 1, qos, targets_up: 2, ..Default::default() }))
     }
 
     async fn check_chunks(
@@ -137,6 +142,20 @@ impl Control for Metadata {
         Err(Status::unimplemented("not in the fixture"))
     }
 
+    async fn set_qos(
+        &self,
+        _: Request<v1::SetQosRequest>,
+    ) -> Result<Response<v1::SetQosReply>, Status> {
+        Err(Status::unimplemented("not in the fixture"))
+    }
+
+    async fn list_qos(
+        &self,
+        _: Request<v1::ListQosRequest>,
+    ) -> Result<Response<v1::ListQosReply>, Status> {
+        Err(Status::unimplemented("not in the fixture"))
+    }
+
     async fn set_member(
         &self,
         _: Request<v1::SetMemberRequest>,
@@ -145,8 +164,8 @@ impl Control for Metadata {
     }
 }
 
-struct Running {
-    address: String,
+pub struct Running {
+    pub address: String,
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<()>>,
 }
@@ -161,7 +180,7 @@ async fn start(dir: &Path, metadata: Vec<String>, targets: &[&str]) -> Running {
     run(config).await
 }
 
-async fn run(config: Config) -> Running {
+pub async fn run(config: Config) -> Running {
     let daemon = Daemon::bind(config, weft_net::tcp()).await.unwrap();
     let address = daemon.address().to_string();
     let (stop, stopped) = watch::channel(false);
@@ -169,7 +188,7 @@ async fn run(config: Config) -> Running {
 }
 
 impl Running {
-    async fn stop(self) -> Result<()> {
+    pub async fn stop(self) -> Result<()> {
         self.stop.send_replace(true);
         self.task.await.unwrap()
     }
@@ -180,7 +199,7 @@ impl Running {
     }
 }
 
-fn soon() -> Instant {
+pub fn soon() -> Instant {
     Instant::now() + Duration::from_secs(10)
 }
 
@@ -212,7 +231,7 @@ async fn get(
 }
 
 /// Asks until the target is served.
-async fn stat(peer: &Peer, target: u32) -> v1::TargetStat {
+pub async fn stat(peer: &Peer, target: u32) -> v1::TargetStat {
     let until = soon();
     loop {
         match peer.call(&v1::TargetStatRequest { target }, soon()).await {

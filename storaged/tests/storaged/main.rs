@@ -7,3 +7,4 @@ mod failing;
 mod kill;
 mod power;
 mod support;
+mod tenants;

@@ -173,3 +173,28 @@ fn locks_of_flock_close_no_circle() {
     // Nor do they stand in the way of the other sort.
     assert_eq!(now(&rig.wait(write(3, X))), Turn::Now);
 }
+
+#[test]
+fn it_is_known_whose_locks_others_wait_for() {
+    let mut rig = Rig::holding(&[write(X, 1)]);
+    let wanted = |rig: &Rig| [X, Y, Z].map(|s| rig.waits.wanted_of(SessionId(s)).0);
+    let (_, news) = rig.waits.wanted_of(SessionId(X));
+    assert_eq!(wanted(&rig), [false; 3]);
+    let _y = rig.wait(write(Y, 1));
+    assert_eq!(wanted(&rig), [true, false, false]);
+    assert!(news.has_changed().unwrap());
+    let _z = rig.wait(write(Z, 1));
+    rig.free(X, 1);
+    assert_eq!(wanted(&rig), [false, true, false], "it has its turn, and is to take it");
+    rig.take(write(Y, 1));
+    assert_eq!(wanted(&rig), [false, true, false]);
+    rig.waits.cancel(SessionId(Z), Z);
+    assert_eq!(wanted(&rig), [false; 3]);
+    // A process that waits for another of the same session is not waited for by others.
+    let mut own = write(Y, 1);
+    own.owner = 8;
+    let _own = rig.wait(own);
+    assert_eq!(wanted(&rig), [false; 3]);
+    rig.waits.ended(SessionId(Y));
+    assert!(rig.waits.wanted.is_empty());
+}

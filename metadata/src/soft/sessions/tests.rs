@@ -165,3 +165,20 @@ fn nobody_is_silent_while_nobody_listens() {
     t.renew(later + TTL, B, None).unwrap();
     assert_eq!(t.begin_expiry(later + TTL + Duration::from_millis(1), TTL, TTL), [A]);
 }
+
+#[test]
+fn a_session_is_awaited_until_it_has_given_back_what_was_recalled() {
+    let (now, ino) = (Instant::now(), InodeId(9));
+    let mut table = Sessions::default();
+    let sessions = [1, 2].map(|id| (SessionId(id), Client::default()));
+    table.start(now, 1, sessions.to_vec());
+    let awaited = |table: &Sessions| table.awaited(SessionId(1)).unwrap().0;
+    let grant = table.leases.grant(now, SessionId(1), ino, Mode::Write, true).unwrap();
+    let (_, [recalls, _]) = table.awaited(SessionId(1)).unwrap();
+    assert!(!awaited(&table));
+    assert!(!table.leases.recall(now, SessionId(2), ino, Use::Read));
+    assert!(awaited(&table) && recalls.has_changed().unwrap());
+    assert!(!table.awaited(SessionId(2)).unwrap().0 && table.awaited(SessionId(3)).is_none());
+    table.leases.returned(SessionId(1), ino, grant.seq + 1, false);
+    assert!(!awaited(&table));
+}

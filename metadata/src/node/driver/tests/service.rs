@@ -1,6 +1,7 @@
 //! What the service answers on a leader that tests drive by hand.
 
 use super::*;
+use weft_proto::SessionId;
 
 /// The leader of a cluster, and what answers there.
 async fn serving() -> (Rig, MetadataService) {
@@ -179,4 +180,107 @@ async fn a_question_tells_how_long_its_answer_may_get() {
     assert_eq!(weigh(Op::MkDir(v1::MkDirOp::default())), 0);
     assert_eq!(service.weigh(op::META, &vec![0xff; 100].into()), 0);
     assert_eq!(service.weigh(op::SNAPSHOT_PIECE, &Default::default()), 1 << 20);
+}
+
+/// All places of the leader are of those that wait for a lock: who holds it still gives it back,
+/// and neither that nor what it does before is kept back for its rate.
+#[tokio::test(start_paused = true)]
+async fn those_that_wait_for_a_lock_do_not_keep_who_holds_it_from_giving_it_back() {
+    use v1::lock::Kind;
+    use v1::meta_request::Op;
+    let (mut rig, service) = serving().await;
+    let (node, service) = (rig.driver.node.clone(), Arc::new(service));
+    let ask = |session, number, op| {
+        let request = v1::MetaRequest { session, number, acked_below: 0, op: Some(op) };
+        let service = service.clone();
+        async move { service.call(incoming(&request)).await }
+    };
+    let lock = |kind: Kind, owner| {
+        Some(v1::Lock { ino: 1, kind: kind.into(), owner, end: 9, ..Default::default() })
+    };
+    let set = |kind| Op::SetLock(v1::SetLockOp { lock: lock(kind, 1), ..Default::default() });
+    let open = |nonce| {
+        let nonce = vec![nonce; 16].into();
+        Op::OpenSession(v1::OpenSessionOp { nonce, ..Default::default() })
+    };
+    let make = |name: u64| {
+        let name = name.to_string().into();
+        Op::MkDir(v1::MkDirOp { parent: 1, name, ..Default::default() })
+    };
+    // What is asked for is in the log at once.
+    let change = async |rig: &mut Rig, session, number, op| {
+        let mut call = Box::pin(ask(session, number, op));
+        assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
+        assert_eq!(rig.pump().await, 1);
+        call.await.unwrap();
+    };
+    change(&mut rig, 0, 0, open(1)).await;
+    change(&mut rig, 0, 0, open(2)).await;
+    node.lease.extend(Instant::now());
+    change(&mut rig, 1, 1, set(Kind::Write)).await;
+
+    // More than there are places.
+    let mut waiting = tokio::task::JoinSet::new();
+    for ticket in 1..1000 {
+        let lock = lock(Kind::Write, 100 + ticket);
+        waiting.spawn(ask(2, 0, Op::WaitLock(v1::WaitLockOp { lock, ticket })));
+    }
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(waiting.len(), 999);
+    let mut held = |ino, flock| node.state.locks_of(ino, flock);
+    node.soft.with(|s| s.locks.settle(Instant::now(), &mut held)).unwrap();
+    assert!(node.soft.with(|s| s.awaited(SessionId(1)).unwrap().0));
+    let limits = Some(v1::QosLimits { metadata: Some(1), ..Default::default() });
+    let rule = Some(v1::QosRule { tenant: String::new(), limits });
+    rig.propose(v1::log_entry::Body::SetQos(v1::SetQosEntry { rule }));
+    rig.settle().await;
+    rig.acknowledge(&[2]).await;
+    for number in 2..9 {
+        change(&mut rig, 1, number, make(number)).await;
+    }
+    change(&mut rig, 1, 9, set(Kind::None)).await;
+    node.soft.with(|s| s.locks.settle(Instant::now(), &mut held)).unwrap();
+    let told = waiting.join_next().await.unwrap().unwrap();
+    let reply = v1::MetaReply::decode(told.unwrap().head).unwrap();
+    let turn = v1::LockReply { conflict: None, turn: true };
+    assert_eq!(reply.result, Some(v1::meta_reply::Result::Lock(turn)));
+    // Nobody waits for this one.
+    let mut call = Box::pin(ask(1, 10, make(10)));
+    assert!(timeout(Duration::ZERO, &mut call).await.is_err());
+    assert_eq!(rig.pump().await, 0, "its rate is kept");
+}
+
+/// A server of a version that knows no rules of tenants would pass over them. What else is kept in
+/// full does not wait for it.
+#[tokio::test]
+async fn rules_of_tenants_are_set_once_all_servers_know_them() {
+    use crate::node::Known;
+    use v1::control_server::Control;
+    let (mut rig, _service) = serving().await;
+    let node = rig.driver.node.clone();
+    let control = crate::control::ControlService::new(node.clone(), Arc::default());
+    let limits = Some(v1::QosLimits { weight: Some(50), ..Default::default() });
+    let rule = v1::QosRule { tenant: "a".into(), limits };
+    let rules = vec![rule.clone()];
+    let request = move || tonic::Request::new(v1::SetQosRequest { rule: Some(rule.clone()) });
+    for known in [0, Known::Quotas as u32] {
+        for server in [2, 3] {
+            let ack = v1::RaftAck { known_entries: known, ..Default::default() };
+            rig.driver.on_ack(NodeId(server), ack);
+        }
+        let refused = Control::set_qos(&control, request()).await.unwrap_err();
+        assert_eq!(weft_control::from_status(&refused).kind, ErrorKind::NotSupported);
+    }
+    assert_eq!(rig.pump().await, 0);
+    assert!(node.all_know(Known::Quotas) && !node.all_know(Known::Qos));
+    for server in [2, 3] {
+        let ack = v1::RaftAck { known_entries: Known::NEWEST, ..Default::default() };
+        rig.driver.on_ack(NodeId(server), ack);
+    }
+    let asked = tokio::spawn(async move { Control::set_qos(&control, request()).await });
+    assert_eq!(rig.pump().await, 1);
+    let policy = asked.await.unwrap().unwrap().into_inner().policy;
+    assert_eq!(policy, Some(v1::QosPolicy { version: 1, rules }));
 }
