@@ -13,7 +13,7 @@ WEFT   = $(target)/release/weft
 # Where `make install` puts everything; DESTDIR comes before it, for who makes packages.
 PREFIX ?= /usr/local
 
-.PHONY: help up down status test test-upgrade test-torch check fmt bench build setup install wheel
+.PHONY: help up down status test test-upgrade test-torch check fmt bench build setup install wheel deb
 
 help:
 	@echo 'make up      build what is missing, start a cluster in DIR, mount it at MNT'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-upgrade PREVIOUS=TAG   upgrade a cluster of that version under load'
 	@echo 'make check   formatting, lints (warnings are errors) and the rules of the house (tidy/)'
 	@echo 'make install PREFIX=/usr/local DESTDIR=   binary, C library and header, manual pages, completions, units'
+	@echo 'make deb     the Debian packages, into $(target)/deb (docs/packages.md)'
 	@echo 'make wheel   the Python package, into $(target)/wheels'
 	@echo 'make test-torch   what of the Python package needs torch (gigabytes from PyPI)'
 	@echo 'make bench   start the cluster and measure it beside the machine'"'"'s floors'
@@ -41,6 +42,10 @@ build: setup
 install: build
 	$(CARGO) build --release --locked -p weft-c
 	@scripts/install '$(target)/release' '$(PREFIX)' '$(DESTDIR)'
+
+deb: build
+	$(CARGO) build --release --locked -p weft-c
+	@scripts/deb '$(target)/release' '$(target)/deb'
 
 # Needs Python 3.11 or newer with venv, and PyPI.
 wheel: setup

@@ -88,6 +88,7 @@ pub struct Shape {
     pub metadata: u32,
     pub storage: u32,
     pub profile: &'static str,
+    /// Empty: as `weft dev start` takes it when it is told nothing.
     pub target_size: &'static str,
     /// Everybody proves who he is, by certificates. By default if `WEFT_TEST_TLS` is set.
     pub tls: bool,
@@ -165,9 +166,10 @@ impl Cluster {
             &storage,
             "--profile",
             self.shape.profile,
-            "--target-size",
-            self.shape.target_size,
         ];
+        if !self.shape.target_size.is_empty() {
+            args.extend(["--target-size", self.shape.target_size]);
+        }
         args.extend(self.shape.tls.then_some("--tls"));
         succeeded(&args, Command::new(binary).args(&args).stdin(Stdio::null()).output()?)?;
         if self.shape.tls {

@@ -3,6 +3,7 @@
 
 mod args;
 mod config;
+mod disk;
 mod role;
 mod start;
 mod state;

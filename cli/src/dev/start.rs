@@ -2,6 +2,7 @@
 
 use super::args::{StartArgs, absolute};
 use super::config;
+use super::disk;
 use super::role;
 use super::state::{Daemon, Shape, State, look_and_lock, port_taken};
 use super::stop::stop_all;
@@ -522,6 +523,7 @@ fn summary(dir: &Path, state: &State, no_mount: bool) -> String {
         }
         false => String::new(),
     };
+    let disk = disk::told(dir, state);
     let dir = dir.display();
     let place = if no_mount {
         format!("not mounted; mount it with: weft mount --cluster {cluster} MNT")
@@ -530,7 +532,7 @@ fn summary(dir: &Path, state: &State, no_mount: bool) -> String {
     };
     format!(
         "running: {} metadata servers, {} storage daemons, redundancy {}\n{place}\n\
-         cluster: {cluster}\ndata and logs: {dir}\n{shown}\n\
+         cluster: {cluster}\ndata and logs: {dir}\n{disk}\n{shown}\n\
          weft dev status --dir {dir}\nweft status --cluster {cluster}\nweft dev stop --dir {dir}",
         state.metadata.len(),
         state.storage.len(),
