@@ -82,6 +82,15 @@ impl Network {
     }
 }
 
+/// For who has nothing to prove to those who come: this machine alone, unless it was said that
+/// strangers are kept out.
+pub fn without_certificates() -> Arc<dyn Transport> {
+    match NETWORK.read().as_ref().is_some_and(|network| network.insecure) {
+        true => tcp(),
+        false => tcp_on_loopback(),
+    }
+}
+
 /// The way to others.
 pub fn transport() -> Arc<dyn Transport> {
     let network = NETWORK.read();

@@ -13,11 +13,13 @@
 mod dial;
 mod group;
 mod map;
+mod pages;
 mod status;
 mod wire;
 
 pub use dial::{Client, dial};
 pub use group::{Group, Question, members_first};
 pub use map::{News, watch_map};
+pub use pages::{Page, Pages, Values, metrics, serve as serve_pages};
 pub use status::{Answers, leader_of, leader_status, status_of, statuses};
 pub use wire::{from_status, to_status};

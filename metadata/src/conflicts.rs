@@ -12,8 +12,12 @@ use crate::soft::leases::{Leases, Mode, Name, Use};
 use crate::soft::sessions::Sessions;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tokio::time::{Instant, timeout_at};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
 use weft_proto::{Error, ErrorKind, Footprint, InodeId, Result, SessionId, v1};
+
+/// Who waits for his turn sees so soon that others wait for him.
+const AWAITED_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Names and inodes that a change takes, until this is dropped.
 pub struct Claim {
@@ -129,19 +133,14 @@ pub async fn all_declared(node: &Node, me: SessionId, deadline: Instant) -> Resu
     when(node, None, deadline, what, |s| s.others_declared(me).then_some(())).await
 }
 
-/// Returns as soon as others wait for what a session holds; never if it is not known here.
+/// Returns soon after others have come to wait for what a session holds; never if it is not known
+/// here. All that wait for their turn look for this: not at every change, of which there are many.
 pub async fn awaited(node: &Node, session: SessionId) {
     loop {
-        let Some((is, [mut recalls, mut locks])) = node.soft.with(|s| s.awaited(session)) else {
-            return std::future::pending().await;
-        };
-        if is {
-            return;
-        }
-        // Whether there is news, or that term is over, it has to be looked again.
-        tokio::select! {
-            _ = recalls.changed() => {}
-            _ = locks.changed() => {}
+        match node.soft.with(|s| s.awaited(session)) {
+            None => return std::future::pending().await,
+            Some(true) => return,
+            Some(false) => sleep(AWAITED_INTERVAL).await,
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::callers;
 use crate::duties::repair;
+use crate::env::Env;
 use crate::events;
 use crate::node::{Effect, Known, Node};
 use crate::placement::survival;
@@ -42,7 +43,8 @@ const MAX_EVENTS: usize = 1000;
 /// Most chunks in one question.
 const MAX_CHUNKS: usize = 16_384;
 
-/// One server's gRPC answers.
+/// One server's gRPC answers, and its pages.
+#[derive(Clone)]
 pub struct ControlService {
     node: Arc<Node>,
     targets: Arc<Targets>,
@@ -327,7 +329,11 @@ impl ControlService {
         Ok(v1::ListEventsReply { events, more })
     }
 
-    fn status_now(&self) -> v1::StatusReply {
+    pub(crate) fn env(&self) -> &Env {
+        &self.node.env
+    }
+
+    pub(crate) fn status_now(&self) -> v1::StatusReply {
         let (node, view) = (&self.node, self.node.view());
         let sessions = node.soft.with(|s| s.show(Instant::now()));
         let compacted = node.compaction.stat(Instant::now());
@@ -351,7 +357,7 @@ impl ControlService {
                     open_files: s.open_files,
                 })
                 .collect(),
-            garbage_segments: garbage_count(node),
+            garbage_segments: if view.ready { garbage_count(node) } else { 0 },
             version: env!("CARGO_PKG_VERSION").into(),
             repair: view.ready.then(|| {
                 let map = node.map();

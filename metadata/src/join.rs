@@ -63,7 +63,7 @@ pub async fn admitted(
         biased;
         _ = shutdown.wait_for(|&stop| stop) => return Ok(false),
         () = weft_net::serve(listener, waiting, options(me, config.max_connections as usize,
-            None), end) => {
+            None, None), end) => {
             return Err(Error::new(ErrorKind::Internal, "the listener ended"));
         }
         reply = ask(config, env, &peers) => reply?,

@@ -32,6 +32,7 @@ mod folder;
 mod identity;
 mod join;
 mod map_changes;
+mod metrics;
 mod node;
 mod operation;
 mod ops;

@@ -131,7 +131,8 @@ impl Server {
         let (node, driver) = Driver::open(config, env, state, wiring)?;
         let targets = Arc::new(Targets::default());
         let (http2_tx, http2) = mpsc::channel(16);
-        let options = serving::options(me, max_connections, Some(http2_tx));
+        let (http1_tx, http1) = mpsc::channel(16);
+        let options = serving::options(me, max_connections, Some(http2_tx), Some(http1_tx));
         let service = Arc::new(MetadataService::new(
             node.clone(),
             targets.clone(),
@@ -147,6 +148,11 @@ impl Server {
         tasks.spawn(async move {
             weft_net::serve(listener, service, options, stop).await;
             ("listener", Ok(()))
+        });
+        let (stop, pages) = (shutdown.clone(), Arc::new(grpc.clone()));
+        tasks.spawn(async move {
+            weft_control::serve_pages(pages, http1, stop).await;
+            ("pages", Ok(()))
         });
         let stop = shutdown.clone();
         tasks.spawn(async move { ("control", control::serve(grpc, http2, stop).await) });

@@ -16,6 +16,7 @@ pub fn options(
     identity: weft_net::Identity,
     max_connections: usize,
     http2: Option<mpsc::Sender<weft_net::BoxStream>>,
+    http1: Option<mpsc::Sender<weft_net::BoxStream>>,
 ) -> ServerOptions {
     ServerOptions {
         identity,
@@ -24,5 +25,6 @@ pub fn options(
         max_memory: MAX_MEMORY,
         max_connections,
         http2,
+        http1,
     }
 }

@@ -29,6 +29,7 @@ mod client;
 mod fabric;
 mod frame;
 mod hello;
+pub mod metrics;
 mod qos;
 mod server;
 mod stream;

@@ -122,6 +122,8 @@ pub struct ServerOptions {
     /// Takes connections that start with the HTTP/2 preface, with the preface still to be read.
     /// Without it they are closed.
     pub http2: Option<mpsc::Sender<BoxStream>>,
+    /// The same, of HTTP/1: people and monitors look at this process so.
+    pub http1: Option<mpsc::Sender<BoxStream>>,
 }
 
 impl ServerOptions {
@@ -134,6 +136,7 @@ impl ServerOptions {
             max_memory: 256 << 20,
             max_connections: 1024,
             http2: None,
+            http1: None,
         }
     }
 }

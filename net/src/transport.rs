@@ -65,6 +65,8 @@ pub enum Speaks {
     Frames(Link),
     /// HTTP/2, with the preface still to be read.
     Http2(BoxStream),
+    /// HTTP/1 that asks for something, all of it still to be read.
+    Http1(BoxStream),
     /// Anything else, with its first bytes.
     Unknown([u8; 4]),
 }

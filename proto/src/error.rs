@@ -21,6 +21,11 @@ macro_rules! kinds {
             /// The wire code.
             pub fn code(self) -> u32 { self as u32 }
 
+            /// What it is called, for people and for what is counted.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),* }
+            }
+
             /// The errno (Linux) that an application sees.
             pub fn errno(self) -> i32 { match self { $(Self::$name => $errno),* } }
         }

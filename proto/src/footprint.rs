@@ -81,6 +81,13 @@ macro_rules! operations {
                 }
             }
 
+            /// What it is called, for what is counted.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$op(_) => stringify!($op),)*
+                }
+            }
+
             /// What this touches.
             pub fn footprint(&self) -> Footprint {
                 match self {

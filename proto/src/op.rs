@@ -48,6 +48,14 @@ macro_rules! operations {
             }
         }
 
+        /// What an operation is called; `None` if it is not known.
+        pub const fn name_of(op: u16) -> Option<&'static str> {
+            match op {
+                $($($name => Some(stringify!($name)),)*)*
+                _ => None,
+            }
+        }
+
         /// Who may ask for an operation, where it is known who asks. `None` if it is not known.
         pub const fn asked_by(op: u16) -> Option<Roles> {
             match op {

@@ -7,6 +7,7 @@
 use crate::config::{Config, Target};
 use crate::engine::Engine;
 use crate::keeper::{Keeper, Open};
+use crate::metrics::Metrics;
 use crate::rebuild::Rebuilder;
 use crate::scrub;
 use crate::service::{STALL, Targets};
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use weft_control::Group;
@@ -117,7 +118,9 @@ impl Daemon {
         mut shutdown: watch::Receiver<bool>,
     ) -> Result<()> {
         tracing::info!(name = %self.config.name, address = %self.address, "storage daemon listens");
+        let (http1, pages) = mpsc::channel(16);
         let options = ServerOptions {
+            http1: Some(http1),
             max_payload: layout::MAX_CHUNK as usize,
             max_in_flight: self.config.max_in_flight as usize,
             max_memory: self.config.max_memory as usize,
@@ -130,6 +133,8 @@ impl Daemon {
         let _ = targets.rebuilder.set(rebuilder);
         let _ = targets.tickets.set(Tickets::new(self.config.clock));
         let (stop, stopped) = watch::channel(false);
+        let metrics = Arc::new(Metrics(targets.clone()));
+        tokio::spawn(weft_control::serve_pages(metrics, pages, stopped.clone()));
         let server = tokio::spawn(weft_net::serve(self.listener, service, options, stopped));
         let period = Duration::from_secs(self.config.scrub_period);
         // What blocks there for a moment delays no heartbeat.

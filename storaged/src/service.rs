@@ -2,6 +2,7 @@
 
 use crate::backpressure::Backpressure;
 use crate::engine::Engine;
+use crate::latency::SERVED;
 use crate::pace::Pace;
 use crate::rebuild::Rebuilder;
 use crate::sharing::{self, Sharing};
@@ -205,10 +206,14 @@ impl Service for Targets {
     /// Answers no later than the caller waits: what a drive that hangs has not done by then must
     /// not hold up the connection. A put or delete that began goes on all the same.
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
-        let Some(deadline) = request.deadline else { return self.answer(request).await };
         let op = request.op;
         if matches!(op, op::PUT | op::GET) && self.sharing.paces() {
-            self.keep_pace(&request, deadline).await;
+            self.keep_pace(&request).await;
+        }
+        let Some(deadline) = request.deadline else { return self.answer(request).await };
+        if deadline <= Instant::now() {
+            let what = format!("operation {op}: who asked has given up before its turn came");
+            return Err(Error::new(ErrorKind::TimedOut, what));
         }
         if op == op::PUT && self.backpressure.slows() {
             // Half of the time is for storing it. None of this wait is the drive's.
@@ -228,6 +233,12 @@ impl Service for Targets {
             Err(Error::new(ErrorKind::TimedOut, format!("operation {op}: the drive was too slow")))
         });
         drop(making);
+        if let Some(name) = (read_for.is_none() && matches!(op, op::PUT | op::GET))
+            .then(|| op::name_of(op))
+            .flatten()
+        {
+            SERVED.with_label_values(&[name]).observe(begun.elapsed().as_secs_f64());
+        }
         match pace {
             // Who makes chunks asks for the next when this is answered.
             Some(pace) if read_for.is_some() => {
@@ -285,7 +296,7 @@ impl Targets {
     }
 
     /// Has who asks keep its rates.
-    async fn keep_pace(&self, request: &Incoming, deadline: Instant) {
+    async fn keep_pace(&self, request: &Incoming) {
         let (bytes, background) = match request.op {
             op::GET => match v1::GetRequest::decode(request.head.clone()) {
                 Ok(q) if q.len <= MAX_CHUNK => (q.len, is_background(&q, &request.peer)),
@@ -295,7 +306,7 @@ impl Targets {
             _ => (request.payload.len() as u64, false),
         };
         let tenant = self.sharing.tenant(request.peer.tenant(), background);
-        self.sharing.keep_pace(&tenant, bytes, deadline).await;
+        self.sharing.keep_pace(&tenant, bytes).await;
     }
 
     /// Waits for a tenant's turn at a target.
@@ -342,6 +353,8 @@ impl Targets {
             self.note_damaged((q.target, chunk));
             return Ok(v1::ReportCorruptReply {});
         }
+        let tenant = self.sharing.tenant(peer.tenant(), false);
+        let _turn = self.enter(q.target, &tenant, Class::Read, MAX_CHUNK).await;
         match self.look_at(&engine, (q.target, chunk), q.off, q.len).await {
             // Whether it is to be here, the metadata servers know.
             Err(e) if e.kind == ErrorKind::NotFound => self.note_damaged((q.target, chunk)),

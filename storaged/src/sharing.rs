@@ -9,7 +9,7 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::{Class, Gate, Limits, Pass, Policy, Served, Tenant, Tenants, Window};
@@ -27,8 +27,10 @@ const WRITE: Window =
 const REBUILD: &str = "weft:rebuild";
 /// Most tenants that one heartbeat tells of.
 const TOLD: usize = 64;
-/// Of the time that who asks waits, at most this part goes to keep a rate.
-const PART: (u32, u32) = (3, 4);
+/// A request waits no longer for a rate: half of what clients wait for it.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Most bytes, of payloads and answers, that wait for rates.
+const MAX_WAITING: u64 = 128 << 20;
 
 /// Of one daemon.
 #[derive(Default)]
@@ -36,8 +38,31 @@ pub(crate) struct Sharing {
     tenants: Tenants,
     /// Some tenants have rates.
     paced: AtomicBool,
+    /// Bytes that wait for rates.
+    waiting: AtomicU64,
     /// As the metadata group told it, and the part of it that is this daemon's.
     policy: Mutex<(v1::QosPolicy, (u64, u64))>,
+}
+
+/// Bytes that wait, until this is dropped.
+struct Waiting<'a> {
+    of: &'a AtomicU64,
+    bytes: u64,
+    /// With all others.
+    all: u64,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(of: &'a AtomicU64, bytes: u64) -> Self {
+        let all = of.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        Self { of, bytes, all }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// The place before a target.
@@ -56,11 +81,15 @@ impl Sharing {
         self.paced.load(Ordering::Relaxed)
     }
 
-    /// Has a tenant keep its rates.
-    pub async fn keep_pace(&self, tenant: &Tenant, bytes: u64, deadline: Instant) {
-        let now = Instant::now();
-        let left = deadline.saturating_duration_since(now);
-        tenant.keep_pace(1, bytes, now + left * PART.0 / PART.1).await;
+    /// Has a tenant keep its rates, however long who asks says that he waits. What would hold too
+    /// much memory meanwhile is served, and owed: its requests would all be given up before their
+    /// turn comes.
+    pub async fn keep_pace(&self, tenant: &Tenant, bytes: u64) {
+        let waits = Waiting::new(&self.waiting, bytes);
+        if waits.all > MAX_WAITING {
+            return tenant.owe(1, bytes);
+        }
+        tenant.keep_pace(1, bytes, Instant::now() + LONGEST).await;
     }
 
     /// The version of the policy that is kept.
@@ -138,6 +167,27 @@ mod tests {
         assert_eq!(policy.named["a"], limits(200, 200));
         assert_eq!(policy.named["b"], limits(50, u64::MAX / 3));
         assert_eq!(of_daemon(&v1::QosPolicy::default(), (0, 0)), Policy::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_for_a_rate_is_bounded_in_time_and_memory() {
+        let sharing = Sharing::default();
+        let told = v1::QosPolicy { version: 1, rules: vec![rule("a", Some(1 << 20), None)] };
+        sharing.learn(Some(told), 1, 1);
+        let tenant = sharing.tenant("a", false);
+        let took = async |bytes| {
+            let begun = Instant::now();
+            sharing.keep_pace(&tenant, bytes).await;
+            begun.elapsed()
+        };
+        // What it has saved up.
+        took(64 << 20).await;
+        assert_eq!(took(64 << 20).await, LONGEST);
+        let waits = Waiting::new(&sharing.waiting, MAX_WAITING);
+        assert_eq!(took(1 << 20).await, Duration::ZERO);
+        drop(waits);
+        assert_eq!(took(1 << 20).await, LONGEST);
+        assert_eq!(sharing.waiting.load(Ordering::Relaxed), 0);
     }
 
     #[test]

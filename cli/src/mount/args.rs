@@ -4,6 +4,7 @@ use super::options::{MountOptions, io_uring, mount_options, yes_or_no};
 use super::spec::subdir;
 use crate::control::ClusterArgs;
 use crate::size::Size;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use weft_fuse::IoUring;
 
@@ -79,6 +80,9 @@ pub struct Args {
     /// Where the background process logs [default for root: /var/log/weft/mount-MNT.log]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+    /// Answer Prometheus at this address of this machine, at /metrics
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<SocketAddr>,
     /// Seconds to wait for the cluster
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     pub timeout: u64,

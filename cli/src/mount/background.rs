@@ -65,6 +65,9 @@ pub fn settings(args: &Args, log: &LogArgs, log_file: Option<&Path>) -> Vec<Stri
     if let Some(options) = args.options {
         option("--options", options.to_string());
     }
+    if let Some(at) = args.metrics {
+        option("--metrics", at.to_string());
+    }
     if let Some(name) = &args.name {
         option("--name", name.clone());
     }

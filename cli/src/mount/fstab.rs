@@ -40,6 +40,7 @@ const VALUES: &[&str] = &[
     "stop_timeout",
     "log",
     "log_file",
+    "metrics",
     "allow_other",
     "tls_ca",
     "tls_cert",

@@ -3,6 +3,7 @@
 use super::args::Args;
 use super::background::TakenAway;
 use super::client::{Started, client_options};
+use super::metrics;
 use super::session_file::SessionFile;
 use super::spec::source;
 use super::{background, hand_over, take_over};
@@ -34,10 +35,15 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
     daemon::raise_descriptor_limit();
     let runtime = daemon::runtime(args.workers)?;
     let settings = background::settings(args, log, args.log_file.as_deref());
-    let started = match args.takeover {
-        true => runtime.block_on(take_over::take_over(args, settings)),
-        false => runtime.block_on(start(args, settings)),
-    };
+    let started = runtime.block_on(async {
+        if let Some(at) = args.metrics {
+            metrics::start(at).await?;
+        }
+        match args.takeover {
+            true => take_over::take_over(args, settings).await,
+            false => start(args, settings).await,
+        }
+    });
     if args.notify
         && let Err(error) = background::notify(&started)
     {

@@ -14,11 +14,12 @@ mod reads;
 
 use crate::config::Member;
 use crate::conflicts;
+use crate::metrics::OPERATIONS;
 use crate::node::{Known, Node};
 use crate::operation::GRANT;
 use crate::ops;
 use crate::replication::{self, Speaker};
-use crate::sharing::{Turn, Urgency};
+use crate::sharing::{self, Turn, Urgency};
 use crate::snapshot::{self, Snapshots};
 use crate::soft::targets::Targets;
 use access::Access;
@@ -112,12 +113,19 @@ impl MetadataService {
         deadline: Instant,
     ) -> Result<v1::MetaReply> {
         let (node, session) = (&*self.node, SessionId(message.session));
+        let (name, begun) = (message.op.as_ref().map_or("None", Op::name), Instant::now());
+        if !node.view().serving {
+            // It is sent on at once.
+            return self.meta(message, peer, deadline).await;
+        }
         let has_turn = |op: &v1::SetLockOp| node.soft.with(|s| s.locks.has_turn(session, op));
         let urgency = Urgency::of(message.op.as_ref(), has_turn);
         let turn = Turn::of(peer.client_tenant(), message.op.as_ref(), urgency);
         let awaited = || conflicts::awaited(node, session);
         let answer = self.meta(message, peer, deadline);
-        node.sharing.in_turn(&node.state, turn, deadline, awaited, answer).await
+        let answer = node.sharing.in_turn(&node.state, turn, deadline, awaited, answer).await;
+        OPERATIONS.with_label_values(&[name]).observe(begun.elapsed().as_secs_f64());
+        answer
     }
 
     async fn meta(
@@ -133,6 +141,7 @@ impl MetadataService {
                 && self.node.view().ready
                 && about.is_decided_by_a_purge(&self.node, op)
             {
+                sharing::give_place_back();
                 self.node.purged.wait(self.node.state.orphaned(), deadline).await;
             }
             match self.admit(message, peer, deadline).await {

@@ -146,11 +146,9 @@ impl Waits {
         waiters.any(|w| (w.session, w.ticket) == (session, op.ticket) && w.has_turn())
     }
 
-    /// Whether others wait for a lock that this session holds or has the turn to set, and what
-    /// grows when that may have changed.
-    pub fn wanted_of(&self, session: SessionId) -> (bool, watch::Receiver<u64>) {
-        let wanted = self.wanted.values().any(|of| of.contains(&session));
-        (wanted, self.changed.subscribe())
+    /// Whether others wait for a lock that this session holds or has the turn to set.
+    pub fn is_wanted_of(&self, session: SessionId) -> bool {
+        self.wanted.values().any(|of| of.contains(&session))
     }
 
     /// A waiter wants nothing any more.
@@ -246,8 +244,6 @@ impl Waits {
         while let Some(ino) = self.unsettled.pop_first() {
             self.give_turns(now, ino, held)?;
             self.break_circles(ino, held)?;
-            // Whoever holds what another has begun to wait for looks again.
-            self.changed.send_modify(|n| *n += 1);
         }
         Ok(())
     }

@@ -221,12 +221,9 @@ impl Sessions {
         Ok(!self.live(id)?.declared)
     }
 
-    /// Whether others wait for what this session holds; until that may have changed, both of what
-    /// is answered stand still. `None`: it is not known here.
-    pub fn awaited(&self, id: SessionId) -> Option<(bool, [watch::Receiver<u64>; 2])> {
-        let (recalled, recalls) = self.leases.awaited(id)?;
-        let (wanted, locks) = self.locks.wanted_of(id);
-        Some((recalled || wanted, [recalls, locks]))
+    /// Whether others wait for what this session holds. `None`: it is not known here.
+    pub fn awaited(&self, id: SessionId) -> Option<bool> {
+        Some(self.leases.awaited(id)? || self.locks.is_wanted_of(id))
     }
 
     /// Notes how many inodes a session has open, for people.

@@ -7,9 +7,12 @@ use super::calls::Raw;
 use super::connection::{Connection, decode};
 use super::{Answer, Body};
 use crate::address::Address;
+use crate::buffer::Buffer;
 use crate::hello::{Features, Identity};
+use crate::metrics::ASKED;
 use crate::transport::Transport;
 use crate::way::Way;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message;
 use std::collections::HashMap;
@@ -171,6 +174,24 @@ impl Peer {
     }
 
     async fn send<Q: Message>(
+        &self,
+        op: u16,
+        head: &Q,
+        body: Body,
+        deadline: Instant,
+    ) -> Result<Raw> {
+        let Some(operation) = ASKED.of(op) else { return self.ask(op, head, body, deadline).await };
+        let running = operation.begin();
+        running.sent(body.send.iter().map(Bytes::len).sum());
+        let answer = self.ask(op, head, body, deadline).await;
+        if let Ok(answer) = &answer {
+            running.received(answer.payload.iter().map(Buffer::len).sum());
+        }
+        running.end(&answer);
+        answer
+    }
+
+    async fn ask<Q: Message>(
         &self,
         op: u16,
         head: &Q,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use weft_proto::qos::{OWN, USUAL_WEIGHT};
 
-const MAX_TENANTS: usize = 1024;
+const MAX_TENANTS: usize = 65_536;
 const OTHERS: &str = "(others)";
 /// Who was idle for so long is forgotten: longer than anybody may owe what it had.
 const IDLE: Duration = Duration::from_secs(120);

@@ -6,6 +6,7 @@ use super::seated::Seated;
 use super::session::{self, Context, stopped};
 use super::{ServerOptions, Service};
 use crate::address::Address;
+use crate::metrics::CONNECTIONS;
 use crate::stream::BoxStream;
 use crate::transport::{Listener, Opening, Speaks};
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub async fn serve(
     options: ServerOptions,
     mut shutdown: watch::Receiver<bool>,
 ) {
+    // It is told from the beginning on.
+    CONNECTIONS.get();
     let kept_back = KEPT_BACK.min(options.max_memory / 4);
     let context = Arc::new(Context {
         service,
@@ -102,6 +105,10 @@ async fn admit(context: Arc<Context>, opening: Box<dyn Opening>, address: Addres
             let stream = Box::new(Seated::new(stream, seat));
             hand_over(context.options.http2.as_ref(), stream, &address)
         }
+        Ok(Ok(Speaks::Http1(stream))) => {
+            let stream = Box::new(Seated::new(stream, seat));
+            hand_over(context.options.http1.as_ref(), stream, &address)
+        }
         Ok(Ok(Speaks::Unknown(first))) => {
             tracing::warn!(%address, first = format!("{first:02x?}"), "unknown protocol, closing");
         }
@@ -110,11 +117,11 @@ async fn admit(context: Arc<Context>, opening: Box<dyn Opening>, address: Addres
     }
 }
 
-fn hand_over(http2: Option<&mpsc::Sender<BoxStream>>, stream: BoxStream, address: &Address) {
-    match http2.map(|to| to.try_send(stream)) {
+fn hand_over(http: Option<&mpsc::Sender<BoxStream>>, stream: BoxStream, address: &Address) {
+    match http.map(|to| to.try_send(stream)) {
         Some(Ok(())) => {}
-        Some(Err(error)) => tracing::warn!(%address, %error, "cannot take an HTTP/2 connection"),
-        None => tracing::warn!(%address, "HTTP/2 is not served on this port, closing"),
+        Some(Err(error)) => tracing::warn!(%address, %error, "cannot take an HTTP connection"),
+        None => tracing::warn!(%address, "this HTTP is not served on this port, closing"),
     }
 }
 

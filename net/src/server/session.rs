@@ -11,6 +11,7 @@ use crate::address::Address;
 use crate::aligned::AlignedBuf;
 use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::PeerInfo;
+use crate::metrics::{CONNECTIONS, Operation, SERVED};
 use crate::tls::Subject;
 use crate::transport::{Fetch, Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
@@ -73,6 +74,7 @@ pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, sea
         context,
     });
     seat.works_through(&session.window);
+    let _connected = Connected::count();
     let mut tasks = JoinSet::new();
     tasks.spawn({
         let session = session.clone();
@@ -100,6 +102,22 @@ pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, sea
     // What is queued, such as the reason for the end, still goes out.
     session.sender.close();
     let _ = timeout(ALIVE_INTERVAL, async { while tasks.join_next().await.is_some() {} }).await;
+}
+
+/// A connection that is counted.
+struct Connected;
+
+impl Connected {
+    fn count() -> Self {
+        CONNECTIONS.inc();
+        Self
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        CONNECTIONS.dec();
+    }
 }
 
 /// Why this peer may not ask for this operation, if it may not.
@@ -164,7 +182,12 @@ impl Session {
                     Way::Common => &self.context.common,
                     Way::Freeing | Way::Prompt => &self.context.kept_back,
                 };
-                self.window.draw_on(budget.account(peer.tenant()));
+                // A name that nobody has proved is no reason for memory of its own.
+                let account = match peer.subject {
+                    Some(_) => peer.tenant(),
+                    None => address.host(),
+                };
+                self.window.draw_on(budget.account(account));
                 self.answer(&header, Ok(Outgoing::message(&identity.hello())), 0);
                 Ok(peer)
             }
@@ -318,9 +341,18 @@ impl Session {
     }
 
     async fn serve(self: Arc<Self>, header: Header, request: Incoming, held: usize) {
+        let counted = SERVED.of(header.op).map(Operation::begin);
+        if let Some(running) = &counted {
+            running.received(request.payload.len());
+        }
         let Some(answer) = caught(self.context.service.call(request)).await else {
             return self.answer_defect(&header, "its handler", held);
         };
+        if let Some(running) = counted {
+            let payload = answer.as_ref().map_or(0, |a| a.payload.iter().map(Bytes::len).sum());
+            running.sent(payload);
+            running.end(&answer);
+        }
         self.end(&header, answer, held);
     }
 

@@ -14,6 +14,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 /// What every HTTP/2 client sends first (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// What HTTP/1 clients begin with that only read (RFC 9110, 9.3).
+const READS: [&[u8; 4]; 2] = [b"GET ", b"HEAD"];
+
 /// A stream that was accepted.
 pub(super) struct Accepted {
     pub stream: BoxStream,
@@ -37,6 +40,9 @@ async fn sniff(mut stream: BoxStream) -> io::Result<Speaks> {
     stream.read_exact(&mut first).await?;
     if first == MAGIC {
         return Ok(Speaks::Frames(link(stream, &MAGIC)));
+    }
+    if let Some(first) = READS.into_iter().find(|read| **read == first) {
+        return Ok(Speaks::Http1(Box::new(Replayed { first, inner: stream })));
     }
     if first != PREFACE[..4] {
         return Ok(Speaks::Unknown(first));

@@ -467,10 +467,9 @@ impl Leases {
         Some((party.recalls.range(seen + 1..).map(|(_, sent)| sent.recall).collect(), news))
     }
 
-    /// Whether others wait for this session to give something back, and news of that.
-    pub fn awaited(&self, of: SessionId) -> Option<(bool, watch::Receiver<u64>)> {
-        let party = self.parties.get(&of)?;
-        Some((!party.recalls.is_empty(), party.news.subscribe()))
+    /// Whether others wait for this session to give something back.
+    pub fn awaited(&self, of: SessionId) -> Option<bool> {
+        self.parties.get(&of).map(|party| !party.recalls.is_empty())
     }
 
     /// Sessions with a recall that is unanswered for longer than `limit`.

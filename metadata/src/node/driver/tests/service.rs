@@ -231,7 +231,7 @@ async fn those_that_wait_for_a_lock_do_not_keep_who_holds_it_from_giving_it_back
     assert_eq!(waiting.len(), 999);
     let mut held = |ino, flock| node.state.locks_of(ino, flock);
     node.soft.with(|s| s.locks.settle(Instant::now(), &mut held)).unwrap();
-    assert!(node.soft.with(|s| s.awaited(SessionId(1)).unwrap().0));
+    assert!(node.soft.with(|s| s.awaited(SessionId(1)).unwrap()));
     let limits = Some(v1::QosLimits { metadata: Some(1), ..Default::default() });
     let rule = Some(v1::QosRule { tenant: String::new(), limits });
     rig.propose(v1::log_entry::Body::SetQos(v1::SetQosEntry { rule }));

@@ -1,0 +1,166 @@
+//! What is counted of requests, for Prometheus: of those that are served here, and of those that
+//! others are asked.
+//!
+//! Counts are of the process. Labels have few values: operations and kinds of errors.
+
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+};
+use std::sync::{LazyLock, OnceLock};
+use tokio::time::Instant;
+use weft_proto::{Result, op};
+
+/// Upper bounds of the classes that latencies are counted in, in seconds.
+pub const LATENCIES: &[f64] = &[
+    50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0,
+    2.5, 5.0, 10.0,
+];
+/// Codes of operations are below.
+const CODES: usize = 64;
+
+/// All that is counted of one sort of requests.
+pub(crate) struct Family {
+    seconds: HistogramVec,
+    errors: IntCounterVec,
+    received: IntCounterVec,
+    sent: IntCounterVec,
+    running: IntGaugeVec,
+    operations: [OnceLock<Operation>; CODES],
+}
+
+/// What is counted of one operation.
+pub(crate) struct Operation {
+    name: &'static str,
+    errors: &'static IntCounterVec,
+    seconds: Histogram,
+    received: IntCounter,
+    sent: IntCounter,
+    running: IntGauge,
+}
+
+/// Requests that are served here.
+pub(crate) static SERVED: LazyLock<Family> = LazyLock::new(|| Family::new("server", "served here"));
+/// Requests that others are asked.
+pub(crate) static ASKED: LazyLock<Family> =
+    LazyLock::new(|| Family::new("client", "others are asked"));
+
+/// Connections that are open to this process.
+pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
+    registered(IntGauge::new("weft_server_connections", "Connections that others have opened."))
+});
+
+/// Makes something that is counted known. There is one of each name: what it is called is in the
+/// code.
+pub fn registered<M: prometheus::core::Collector + Clone + 'static>(
+    made: prometheus::Result<M>,
+) -> M {
+    let made = made.expect("a name and labels as Prometheus has them");
+    if let Err(error) = prometheus::register(Box::new(made.clone())) {
+        tracing::error!(%error, "something is counted twice");
+    }
+    made
+}
+
+/// Latencies by one label.
+pub fn latencies(name: &str, help: &str, label: &str) -> HistogramVec {
+    let opts = HistogramOpts::new(name, help).buckets(LATENCIES.to_vec());
+    registered(HistogramVec::new(opts, &[label]))
+}
+
+impl Family {
+    fn new(side: &str, what: &str) -> Self {
+        let name = |name: &str| format!("weft_{side}_{name}");
+        let counter = |short: &str, help: &str, labels: &[&str]| {
+            registered(IntCounterVec::new(Opts::new(name(short), help), labels))
+        };
+        let op = &["op"][..];
+        Self {
+            seconds: latencies(
+                &name("request_seconds"),
+                &format!("How long requests take that are {what}."),
+                "op",
+            ),
+            errors: counter(
+                "errors_total",
+                &format!("Requests {what} that were answered with an error."),
+                &["op", "error"],
+            ),
+            received: counter(
+                "received_bytes_total",
+                &format!("Payload that came with requests {what}."),
+                op,
+            ),
+            sent: counter(
+                "sent_bytes_total",
+                &format!("Payload that left, of requests {what}."),
+                op,
+            ),
+            running: registered(IntGaugeVec::new(
+                Opts::new(name("requests"), format!("Requests {what} that have no answer yet.")),
+                op,
+            )),
+            operations: [const { OnceLock::new() }; CODES],
+        }
+    }
+
+    /// `None`: nothing has this code, and a stranger does not fill memory with such.
+    pub fn of(&'static self, code: u16) -> Option<&'static Operation> {
+        let place = self.operations.get(usize::from(code))?;
+        let name = op::name_of(code)?;
+        Some(place.get_or_init(|| Operation {
+            name,
+            errors: &self.errors,
+            seconds: self.seconds.with_label_values(&[name]),
+            received: self.received.with_label_values(&[name]),
+            sent: self.sent.with_label_values(&[name]),
+            running: self.running.with_label_values(&[name]),
+        }))
+    }
+}
+
+impl Operation {
+    /// A request begins.
+    pub fn begin(&self) -> Running<'_> {
+        self.running.inc();
+        Running { of: self, begun: Instant::now(), ended: false }
+    }
+}
+
+/// A request that has no answer yet. One that is given up counts with the time until then.
+pub(crate) struct Running<'a> {
+    of: &'a Operation,
+    begun: Instant,
+    ended: bool,
+}
+
+impl Running<'_> {
+    /// It was answered.
+    pub fn end<T>(mut self, answer: &Result<T>) {
+        self.ended = true;
+        if let Err(error) = answer {
+            self.count_error(error.kind.name());
+        }
+    }
+
+    fn count_error(&self, kind: &str) {
+        self.of.errors.with_label_values(&[self.of.name, kind]).inc();
+    }
+
+    pub fn received(&self, bytes: usize) {
+        self.of.received.inc_by(bytes as u64);
+    }
+
+    pub fn sent(&self, bytes: usize) {
+        self.of.sent.inc_by(bytes as u64);
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.of.running.dec();
+        self.of.seconds.observe(self.begun.elapsed().as_secs_f64());
+        if !self.ended {
+            self.count_error("Abandoned");
+        }
+    }
+}
