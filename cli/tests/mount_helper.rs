@@ -109,6 +109,7 @@ fn each_option_of_the_manual_page_is_one() {
             "soft=" | "timeout=" | "stop_timeout=" | "workers=" | "fuse_threads=" => "1",
             "cache=" | "write_buffer=" | "read_ahead=" => "1MiB",
             "io_uring=" => "auto",
+            "metrics=" => "127.0.0.1:9464",
             name if name.starts_with("tls_") => continue,
             name if name.ends_with('=') => "x",
             _ => "",

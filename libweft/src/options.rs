@@ -52,7 +52,8 @@ pub struct weft_options {
     pub op_timeout_s: u32,
     /// 0.
     pub reserved: u32,
-    /// What the list of sessions shows. Default: the name of the program and its number.
+    /// What the list of sessions shows. Default: the host, the name of the program and its
+    /// number. Servers share what they have among those that differ before the first colon.
     pub client_name: *const c_char,
 }
 
