@@ -21,17 +21,18 @@ pub mod power;
 mod process;
 pub mod server;
 pub mod sim;
+mod xattrs;
 
 pub use health::{await_health, serving, status_of};
 pub use paused::Paused;
 pub use process::eventually;
+pub use xattrs::{set_xattr, xattr};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use process::{await_end, kill_hard, kill_to_the_end};
 use serde_json::Value;
-use std::ffi::CString;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -534,19 +535,6 @@ fn guard(dir: &Path, temp: &Path) -> Result<Child> {
         .stdout(Stdio::null())
         .spawn()
         .context("start the guard process")
-}
-
-/// The value of an extended attribute.
-pub fn xattr(of: &Path, name: &str) -> Result<Vec<u8>> {
-    let (file, attribute) = (CString::new(path(of))?, CString::new(name)?);
-    let mut value = vec![0u8; 4096];
-    // SAFETY: the names end with a zero byte and the length is that of the buffer.
-    let len = unsafe {
-        libc::getxattr(file.as_ptr(), attribute.as_ptr(), value.as_mut_ptr().cast(), value.len())
-    };
-    let len = usize::try_from(len).map_err(|_| std::io::Error::last_os_error())?;
-    value.truncate(len);
-    Ok(value)
 }
 
 /// What was read through a mount is told now, and not while requests are counted.

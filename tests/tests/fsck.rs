@@ -23,7 +23,7 @@ impl Drives {
         let list = ["target", "list", "--cluster", &cluster.address()?, "--output", "json"];
         let list: Value = serde_json::from_str(&weft_ok(&list)?)?;
         let identity = Identity { name: "test".into(), cluster: None };
-        let peers = Peers::new(cluster.transport()?, identity);
+        let peers = Peers::new(cluster.transport_as("admin")?, identity);
         let peer = |target: &Value| {
             let (id, at) = (target["id"].as_u64()?, target["address"].as_str()?);
             Some((u32::try_from(id).ok()?, peers.peer(at)))
