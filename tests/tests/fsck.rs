@@ -19,11 +19,12 @@ use weft_tests::{Cluster, data, path, weft_ok};
 struct Drives(BTreeMap<u32, Arc<Peer>>);
 
 impl Drives {
+    /// As another daemon, which needs no tickets.
     fn connect(cluster: &Cluster) -> Result<Self> {
         let list = ["target", "list", "--cluster", &cluster.address()?, "--output", "json"];
         let list: Value = serde_json::from_str(&weft_ok(&list)?)?;
         let identity = Identity { name: "test".into(), cluster: None };
-        let peers = Peers::new(cluster.transport_as("admin")?, identity);
+        let peers = Peers::new(cluster.transport_as("storage-1")?, identity);
         let peer = |target: &Value| {
             let (id, at) = (target["id"].as_u64()?, target["address"].as_str()?);
             Some((u32::try_from(id).ok()?, peers.peer(at)))

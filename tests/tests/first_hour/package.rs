@@ -184,11 +184,10 @@ fn a_bare_machine_serves(packages: &Packages) -> Result<()> {
 
 #[test]
 fn the_packages_are_whole_and_serve_a_bare_machine() -> Result<()> {
-    for tool in ["dpkg-deb", "dpkg-shlibdeps"] {
-        if Command::new(tool).arg("--version").output().is_err() {
-            eprintln!("there is no {tool}: packages are not made here");
-            return Ok(());
-        }
+    // Where Debian's packages are used at all, `make setup` has brought what makes them.
+    if Command::new("dpkg").arg("--version").output().is_err() {
+        eprintln!("this is no Debian: packages are not made here");
+        return Ok(());
     }
     let packages = Packages::make()?;
     content_is_whole(&packages)?;
