@@ -85,7 +85,8 @@ impl Setup {
     fn command(&self, program: &Path, dir: &str) -> Result<Command> {
         fs::create_dir_all(self.cluster.mnt().join(dir))?;
         let mut command = Command::new(program);
-        command.arg(&self.address).arg(format!("/{dir}")).stdin(Stdio::null());
+        command.arg(&self.address).arg(format!("/{dir}")).envs(self.cluster.environment());
+        command.stdin(Stdio::null());
         Ok(command)
     }
 

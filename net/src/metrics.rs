@@ -8,7 +8,7 @@ use prometheus::{
 };
 use std::sync::{LazyLock, OnceLock};
 use tokio::time::Instant;
-use weft_proto::{Result, op};
+use weft_proto::{ErrorKind, Result, op};
 
 /// Upper bounds of the classes that latencies are counted in, in seconds.
 pub const LATENCIES: &[f64] = &[
@@ -17,6 +17,8 @@ pub const LATENCIES: &[f64] = &[
 ];
 /// Codes of operations are below.
 const CODES: usize = 64;
+/// Kinds of errors, and that a request was given up.
+const KINDS: usize = ErrorKind::ALL.len() + 1;
 
 /// All that is counted of one sort of requests.
 pub(crate) struct Family {
@@ -31,7 +33,10 @@ pub(crate) struct Family {
 /// What is counted of one operation.
 pub(crate) struct Operation {
     name: &'static str,
-    errors: &'static IntCounterVec,
+    family: &'static IntCounterVec,
+    /// By the place of their kind. Looked up without a lock: another thread may hold it for ever
+    /// where this process was forked.
+    errors: [OnceLock<IntCounter>; KINDS],
     seconds: Histogram,
     received: IntCounter,
     sent: IntCounter,
@@ -109,7 +114,8 @@ impl Family {
         let name = op::name_of(code)?;
         Some(place.get_or_init(|| Operation {
             name,
-            errors: &self.errors,
+            family: &self.errors,
+            errors: [const { OnceLock::new() }; KINDS],
             seconds: self.seconds.with_label_values(&[name]),
             received: self.received.with_label_values(&[name]),
             sent: self.sent.with_label_values(&[name]),
@@ -138,12 +144,14 @@ impl Running<'_> {
     pub fn end<T>(mut self, answer: &Result<T>) {
         self.ended = true;
         if let Err(error) = answer {
-            self.count_error(error.kind.name());
+            let place = ErrorKind::ALL.iter().position(|kind| *kind == error.kind);
+            self.count_error(place.unwrap_or(0), error.kind.name());
         }
     }
 
-    fn count_error(&self, kind: &str) {
-        self.of.errors.with_label_values(&[self.of.name, kind]).inc();
+    fn count_error(&self, place: usize, kind: &str) {
+        let Operation { name, family, errors, .. } = self.of;
+        errors[place].get_or_init(|| family.with_label_values(&[name, kind])).inc();
     }
 
     pub fn received(&self, bytes: usize) {
@@ -160,7 +168,7 @@ impl Drop for Running<'_> {
         self.of.running.dec();
         self.of.seconds.observe(self.begun.elapsed().as_secs_f64());
         if !self.ended {
-            self.count_error("Abandoned");
+            self.count_error(KINDS - 1, "Abandoned");
         }
     }
 }

@@ -28,10 +28,10 @@ macro_rules! kinds {
 
             /// The errno (Linux) that an application sees.
             pub fn errno(self) -> i32 { match self { $(Self::$name => $errno),* } }
-        }
 
-        #[cfg(test)]
-        const ALL: &[ErrorKind] = &[$(ErrorKind::$name),*];
+            /// All kinds.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
     };
 }
 
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn codes_round_trip_and_unknown_codes_are_internal() {
-        for &kind in ALL {
+        for &kind in ErrorKind::ALL {
             assert_eq!(ErrorKind::from_code(kind.code()), kind);
             assert!(kind.errno() > 0);
         }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use weft_client::{OpenFile, Seek};
 use weft_proto::Result;
 
@@ -16,6 +17,9 @@ use weft_proto::Result;
 #[pyclass(frozen, module = "weft._weft")]
 pub struct File {
     file: Arc<OpenFile>,
+    /// Read-locked by each call that was begun for an event loop: closing waits for them, also for
+    /// those whose turn has not come yet.
+    begun: Arc<RwLock<()>>,
     // Dropped last.
     connection: Link,
 }
@@ -23,9 +27,17 @@ pub struct File {
 /// The answer of a call that opened a file.
 pub fn opened(file: OpenFile) -> Value {
     Value::Made(Box::new(|py, connection| {
-        let file = File { file: Arc::new(file), connection: connection.clone() };
+        let (file, connection) = (Arc::new(file), connection.clone());
+        let file = File { file, begun: Arc::default(), connection };
         Ok(file.into_pyobject(py)?.into_any())
     }))
+}
+
+impl File {
+    /// The file for a call that is begun now. One that is begun after closing finds it closed.
+    fn begin(&self) -> (Arc<OpenFile>, Option<OwnedRwLockReadGuard<()>>) {
+        (Arc::clone(&self.file), Arc::clone(&self.begun).try_read_owned().ok())
+    }
 }
 
 /// Writes all of it, and answers how many bytes that were.
@@ -59,8 +71,11 @@ impl File {
         off: u64,
         later: Later<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let file = Arc::clone(&self.file);
-        let read = async move { file.read(off, n).await.map(Value::Data) };
+        let (file, begun) = self.begin();
+        let read = async move {
+            let _begun = begun;
+            file.read(off, n).await.map(Value::Data)
+        };
         call(py, &self.connection, None, Some(later), read)
     }
 
@@ -94,8 +109,11 @@ impl File {
         later: Later<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let data = Bytes::copy_from_slice(Source::of(buffer)?.bytes());
-        let file = Arc::clone(&self.file);
-        let write = async move { write_all(&file, off, &data).await };
+        let (file, begun) = self.begin();
+        let write = async move {
+            let _begun = begun;
+            write_all(&file, off, &data).await
+        };
         call(py, &self.connection, None, Some(later), write)
     }
 
@@ -107,23 +125,33 @@ impl File {
         size: u64,
         later: Option<Later<'py>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let file = Arc::clone(&self.file);
-        let cut = async move { file.truncate(size).await.map(Value::Attr) };
+        let (file, begun) = self.begin();
+        let cut = async move {
+            let _begun = begun;
+            file.truncate(size).await.map(Value::Attr)
+        };
         call(py, &self.connection, None, later, cut)
     }
 
     /// Its attributes, an `os.stat_result`.
     #[pyo3(signature = (later=None))]
     fn stat<'py>(&self, py: Python<'py>, later: Option<Later<'py>>) -> PyResult<Bound<'py, PyAny>> {
-        let file = Arc::clone(&self.file);
-        call(py, &self.connection, None, later, async move { file.stat().await.map(Value::Attr) })
+        let (file, begun) = self.begin();
+        let stat = async move {
+            let _begun = begun;
+            file.stat().await.map(Value::Attr)
+        };
+        call(py, &self.connection, None, later, stat)
     }
 
     /// What was written is durable and visible to all.
     #[pyo3(signature = (later=None))]
     fn sync<'py>(&self, py: Python<'py>, later: Option<Later<'py>>) -> PyResult<Bound<'py, PyAny>> {
-        let file = Arc::clone(&self.file);
-        let sync = async move { file.sync().await.map(|()| Value::Done) };
+        let (file, begun) = self.begin();
+        let sync = async move {
+            let _begun = begun;
+            file.sync().await.map(|()| Value::Done)
+        };
         call(py, &self.connection, None, later, sync)
     }
 
@@ -146,8 +174,11 @@ impl File {
         if later.is_none() && !self.connection.is_of_this_process() {
             return Ok(py.None().into_bound(py));
         }
-        let file = Arc::clone(&self.file);
-        let close = async move { file.finish().await.map(|()| Value::Done) };
+        let (file, begun) = (Arc::clone(&self.file), Arc::clone(&self.begun));
+        let close = async move {
+            let _all_have_ended = begun.write().await;
+            file.finish().await.map(|()| Value::Done)
+        };
         call(py, &self.connection, None, later, close)
     }
 }

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import signal
+import time
 import uuid
 
 import pytest
@@ -66,6 +67,15 @@ def _listeners(ports):
     return found
 
 
+def _stands_still(process):
+    """Whether all its threads have stopped, which they do when they are next scheduled."""
+    states = []
+    for status in pathlib.Path(f"/proc/{process}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError):
+            states.append(status.read_text().rpartition(")")[2].split()[0])
+    return all(state == "T" for state in states)
+
+
 @pytest.fixture
 def away(cluster):
     """A context in which the metadata servers stand still, and nothing that asks them is answered.
@@ -78,6 +88,9 @@ def away(cluster):
         try:
             for server in servers:
                 os.kill(server, signal.SIGSTOP)
+            for server in servers:
+                while not _stands_still(server):
+                    time.sleep(0.001)
             yield
         finally:
             for server in servers:

@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -26,6 +27,14 @@ def in_child(fs, body):
             code = 0
         finally:
             os._exit(code)
+    # It was forked beside threads that held whatever they held: it may wait for ever.
+    child = os.pidfd_open(pid)
+    try:
+        ended, _, _ = select.select([child], [], [], 60)
+    finally:
+        os.close(child)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -49,8 +58,9 @@ def test_a_forked_child_connects_anew(fs, scratch):
     assert fs.read_bytes(f"{scratch}/w") == b"buffered by the parent"
 
 
-def test_forks_while_other_threads_are_at_work(fs, scratch):
-    fs.write_bytes(f"{scratch}/a", b"x")
+@pytest.mark.parametrize("length", [1, 300_000])
+def test_forks_while_other_threads_are_at_work(fs, scratch, length):
+    fs.write_bytes(f"{scratch}/a", b"x" * length)
     stop = threading.Event()
 
     def work():
@@ -62,7 +72,7 @@ def test_forks_while_other_threads_are_at_work(fs, scratch):
     for thread in threads:
         thread.start()
     try:
-        for _ in range(10):
+        for _ in range(20):
             assert in_child(fs, lambda: fs.read_bytes(f"{scratch}/a"))
     finally:
         stop.set()

@@ -99,7 +99,9 @@ def test_a_handler_that_raises_ends_the_wait_to_disconnect(cluster, scratch, awa
 
 def test_an_interrupt_ends_the_wait_at_exit(cluster, away):
     text = (
-        "import sys, weft\n"
+        "import signal, sys, weft\n"
+        # It may have been started where interrupts are ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "fs = weft.connect(sys.argv[1])\n"
         "print('connected', flush=True)\n"
         "sys.stdin.readline()\n"

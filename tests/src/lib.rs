@@ -194,9 +194,22 @@ impl Cluster {
         &self.dir
     }
 
+    /// Whether everybody proves who he is.
+    pub fn has_certificates(&self) -> bool {
+        self.shape.tls
+    }
+
     /// Where the certificates are, if it has any.
     pub fn tls_dir(&self) -> PathBuf {
         self.dir.join("tls")
+    }
+
+    /// What has a program show itself to its daemons, as a client.
+    pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
+        match self.shape.tls {
+            true => certificates::environment(&self.tls_dir(), "client"),
+            false => Vec::new(),
+        }
     }
 
     /// The way to its daemons, as this client or admin.

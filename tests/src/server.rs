@@ -1,38 +1,47 @@
 //! Daemons that `weft dev` knows nothing of.
 
-use crate::{Cluster, eventually, path, weft_binary, weft_ok};
+use crate::{Cluster, certificates, eventually, path, weft_binary, weft_ok};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What has a daemon show its certificate, where there are any.
+pub type Environment = Vec<(&'static str, PathBuf)>;
+
 /// A daemon; ends with the test.
 pub struct Daemon {
     arguments: Vec<String>,
+    environment: Environment,
     log: PathBuf,
     process: Child,
 }
 
 impl Daemon {
     /// Starts `weft` with these arguments, with a log beside those of the cluster.
-    pub fn start(cluster: &Cluster, name: &str, arguments: Vec<String>) -> Result<Self> {
+    pub fn start(
+        cluster: &Cluster,
+        name: &str,
+        arguments: Vec<String>,
+        environment: Environment,
+    ) -> Result<Self> {
         let log = cluster.dir().join("log").join(format!("{name}.log"));
-        let process = spawn(&arguments, &log)?;
-        Ok(Self { arguments, log, process })
+        let process = spawn(&arguments, &environment, &log)?;
+        Ok(Self { arguments, environment, log, process })
     }
 
     /// Stops it as an admin does, and starts it again.
     pub fn restart(&mut self) -> Result<()> {
         kill(Pid::from_raw(self.process.id() as i32), Signal::SIGTERM)?;
         self.process.wait()?;
-        self.process = spawn(&self.arguments, &self.log)?;
+        self.process = spawn(&self.arguments, &self.environment, &self.log)?;
         Ok(())
     }
 }
@@ -44,10 +53,11 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(arguments: &[String], log: &std::path::Path) -> Result<Child> {
+fn spawn(arguments: &[String], environment: &Environment, log: &Path) -> Result<Child> {
     let log = File::options().create(true).append(true).open(log)?;
     let mut command = Command::new(weft_binary());
-    command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     // SAFETY: one system call, which takes no memory.
     unsafe {
         command.pre_exec(|| {
@@ -79,9 +89,22 @@ impl Server {
         let arguments = ["metadata", "--id", &id, "--data-dir", path(&folder)];
         let arguments = arguments.into_iter().chain(["--peer", &peer, "--peer", &first]);
         let arguments = arguments.map(str::to_owned).collect();
-        let daemon = Daemon::start(cluster, &format!("metadata-{id}"), arguments)?;
+        let name = format!("metadata-{id}");
+        let environment = cluster.has_certificates().then(|| issue(cluster, &name, &id, &address));
+        let environment = environment.transpose()?.unwrap_or_default();
+        let daemon = Daemon::start(cluster, &name, arguments, environment)?;
         Ok(Self { address, daemon })
     }
+}
+
+/// Has the cluster's authority issue a certificate for a metadata server.
+fn issue(cluster: &Cluster, name: &str, id: &str, address: &str) -> Result<Environment> {
+    let dir = cluster.tls_dir();
+    let (out, host) = (dir.join(name), address.rsplit_once(':').context("no port")?.0);
+    let args = ["--role", "metadata", "--name", id, "--host", host, "--out", path(&out)];
+    weft_ok(&[&["ca", "issue", "--dir", path(&dir)], &args[..]].concat())?;
+    certificates::know(address, &dir);
+    Ok(certificates::environment(&dir, name))
 }
 
 /// Puts new servers in the places of all three of the cluster, one after the other.

@@ -68,6 +68,7 @@ fn a_mount_that_cannot_be_recorded_does_not_stay() -> Result<()> {
     let mount = Command::new(weft_binary())
         .args(["mount", "--cluster", &cluster.address()?, "--log-file", path(&log), path(&at)])
         .env("WEFT_RUN_DIR", &file)
+        .envs(cluster.environment())
         .stdin(Stdio::null())
         .output()?;
     ensure!(mount.status.code() == Some(1), "it succeeded");
@@ -154,6 +155,7 @@ fn a_service_manager_knows_when_a_mount_is_usable_and_cleans_up_after_it() -> Re
     let service = Command::new(weft_binary())
         .args(["mount", "--foreground", "--cluster", &cluster.address()?, path(&at)])
         .env("NOTIFY_SOCKET", &socket)
+        .envs(cluster.environment())
         .stdin(Stdio::null())
         .stderr(log)
         .spawn()?;

@@ -78,7 +78,7 @@ fn everything_is_replaced_under_load() -> Result<()> {
         let before = commits(&status_of(&known)?).context("the target does not serve")?;
         cluster.stop_daemon("storage", index)?;
         let arguments = ["storaged", "--config", path(&config)].map(str::to_owned);
-        daemons.push(Daemon::start(&cluster, &name, arguments.into())?);
+        daemons.push(Daemon::start(&cluster, &name, arguments.into(), Vec::new())?);
         // What is counted since its start is what it has begun to count again.
         eventually(PATIENCE, "the target serves again", || {
             (commits(&status_of(&known).ok()?)? < before).then_some(())

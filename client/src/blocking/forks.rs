@@ -34,12 +34,10 @@ extern "C" fn forks() {
 }
 
 extern "C" fn parent() {
-    // SAFETY: `forks` was called in this thread just before.
-    unsafe { weft_net::after_fork() };
+    weft_net::after_fork();
 }
 
 extern "C" fn child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: `forks` was called by the thread that this one is a copy of.
-    unsafe { weft_net::after_fork() };
+    weft_net::after_fork();
 }

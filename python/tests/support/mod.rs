@@ -30,15 +30,21 @@ pub fn pytest(python: &Path, limit: Duration, tests: &[&str]) -> Result<()> {
     let cluster = Cluster::start()?;
     cluster.allow(limit)?;
     let folder = tempfile::tempdir()?;
-    let said = run(Command::new(python)
+    let mut pytest = Command::new(python);
+    pytest
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        // What hangs says where, in each of its threads, before the guard ends it.
+        .args(["-o", "faulthandler_timeout=120"])
         .args(tests)
         // Not from python/, where the package lies without its native part.
         .current_dir(folder.path())
         .env("TMPDIR", folder.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .envs(cluster.environment())
         .env("WEFT_CLUSTER", cluster.address()?)
-        .env("WEFT_MOUNT", cluster.mnt()))?;
-    println!("{said}");
+        .env("WEFT_MOUNT", cluster.mnt());
+    // Shown as it is said: who hangs is not asked at the end.
+    let status = pytest.stdin(Stdio::null()).status().context("run pytest")?;
+    ensure!(status.success(), "pytest ended with {status}");
     Ok(())
 }

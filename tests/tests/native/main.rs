@@ -136,7 +136,9 @@ fn tries() -> u64 {
 }
 
 fn connect(cluster: &Cluster) -> Result<Connection> {
-    Ok(Connection::connect(ConnectOptions::new(&cluster.address()?)?)?)
+    let mut options = ConnectOptions::new(&cluster.address()?)?;
+    options.client.transport = cluster.transport()?;
+    Ok(Connection::connect(options)?)
 }
 
 #[test]
@@ -299,6 +301,7 @@ fn a_forked_process_connects_anew() -> Result<()> {
     let test = ["--exact", "a_forked_process_connects_anew", "--test-threads=1", "--nocapture"];
     let run = Command::new(std::env::current_exe()?)
         .args(test)
+        .envs(cluster.environment())
         .env(CHILD, cluster.address()?)
         .output()?;
     let said = String::from_utf8_lossy(&run.stdout);
