@@ -2,21 +2,26 @@
 //! one target, nothing else.
 //!
 //! ```text
-//! cargo run --release --workspace --example neighbours -- DIR [SECONDS [ROUNDS]]
+//! cargo run --release --workspace --example neighbours -- DIR|DEVICE [SECONDS [ROUNDS]]
 //! ```
 //!
-//! Makes a target of 24 GiB, sparse, in DIR and removes it again. Client and daemon have threads of
-//! their own. Each round measures the victim alone, then beside the writers, in turns for each sort
-//! of request; medians of the rounds are printed, and CPU time, to tell a busy drive from busy
-//! cores.
+//! On a block device, what is on it is lost. In a directory it makes a target of 6 GiB, and removes
+//! it again: a file all of which was written once, so that it behaves as a drive does, and not as
+//! the filesystem that finds blocks for it and takes them back, with reads waiting meanwhile.
+//!
+//! The daemon, the victim and the writers have threads of their own. Each round measures the victim
+//! alone, then beside the writers, in turns for each sort of request; medians of the rounds are
+//! printed, and CPU time, to tell a busy drive from busy cores. They are to be had for it alone:
+//! `chrt -r 20` before the program keeps others from them.
 #![allow(clippy::disallowed_methods, reason = "it measures in real time")]
 
 use bytes::Bytes;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use weft_net::{AlignedBuf, Body, Identity, Peer, Peers};
 use weft_proto::{ChunkId, SegmentId, SessionId, TargetId, Uuid, v1};
@@ -30,7 +35,7 @@ const KEPT: u64 = 64;
 const WRITERS: u64 = 4;
 /// Puts in flight of each writer.
 const DEPTH: u64 = 16;
-const SIZE: u64 = 24 << 30;
+const SIZE: u64 = 6 << 30;
 
 /// What the victim does, one after the other.
 #[derive(Clone, Copy)]
@@ -61,11 +66,18 @@ fn main() {
     let dir = args.first().expect("DIR");
     let number = |at: usize, or: u64| args.get(at).map_or(or, |n| n.parse().expect("a number"));
     let (seconds, rounds) = (number(1, 4), number(2, 3));
-    let path = Path::new(dir).join("neighbours");
-    let options = TargetOptions { sparse: true, ..TargetOptions::new(&path, Some(SIZE)) };
+    let given = Path::new(dir);
+    let device = !given.is_dir();
+    let path = if device { given.to_owned() } else { given.join("neighbours") };
+    if !device {
+        written(&path).expect("a file that is written");
+    }
+    let index = given.is_dir().then(|| path.with_extension("index"));
+    let index = index.unwrap_or_else(|| std::env::temp_dir().join("neighbours.index"));
+    let options = TargetOptions { index: Some(index.clone()), ..TargetOptions::new(&path, None) };
     Engine::format(&options, &Content::Blank).expect("a target");
     let engine = Engine::open(&options).expect("it opens");
-    let (server, clients) = (runtime(), runtime());
+    let (server, clients, victim) = (runtime(2), runtime(2), runtime(1));
     let (stop, stopped) = watch::channel(false);
     let (address, daemon) = server.block_on(serve(engine, stopped));
     let bench = Arc::new(Bench::new(address));
@@ -75,7 +87,9 @@ fn main() {
         for (at, (_, case)) in CASES.iter().enumerate() {
             for (storm, took) in all[at].iter_mut().enumerate() {
                 let time = Duration::from_secs(seconds);
-                took.push(clients.block_on(bench.clone().measure(*case, storm > 0, time)));
+                let writers = (storm > 0).then(|| clients.handle().clone());
+                let measured = victim.spawn(bench.clone().measure(*case, writers, time));
+                took.push(victim.block_on(measured).expect("it is measured"));
             }
         }
     }
@@ -107,12 +121,23 @@ fn main() {
     }
     stop.send_replace(true);
     server.block_on(daemon).expect("the daemon ends").expect("it ended well");
-    std::fs::remove_file(&path).expect("the target goes");
-    std::fs::remove_dir_all(path.with_extension("index")).expect("its index, too");
+    if !device {
+        std::fs::remove_file(&path).expect("the target goes");
+    }
+    std::fs::remove_dir_all(index).expect("its index, too");
 }
 
-fn runtime() -> Runtime {
-    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
+/// A file all of whose blocks are written.
+fn written(path: &Path) -> std::io::Result<()> {
+    let (mut file, zeros) = (std::fs::File::create(path)?, vec![0; 8 << 20]);
+    for _ in 0..SIZE / zeros.len() as u64 {
+        file.write_all(&zeros)?;
+    }
+    file.sync_all()
+}
+
+fn runtime(threads: usize) -> Runtime {
+    Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("threads")
 }
 
 async fn serve(
@@ -191,13 +216,13 @@ impl Bench {
         }
     }
 
-    async fn measure(self: Arc<Self>, case: Case, storm: bool, time: Duration) -> Took {
+    async fn measure(self: Arc<Self>, case: Case, storm: Option<Handle>, time: Duration) -> Took {
         let (stop, mut writers) = (Arc::new(AtomicBool::new(false)), Vec::new());
-        for writer in (0..WRITERS).filter(|_| storm) {
+        for (writer, storm) in (0..WRITERS).flat_map(|n| storm.iter().map(move |s| (n, s))) {
             let peer = self.peer(&format!("writer-{writer}:/mnt"));
             for _ in 0..DEPTH {
                 let (bench, peer, stop) = (self.clone(), peer.clone(), stop.clone());
-                writers.push(tokio::spawn(bench.write_on(peer, stop)));
+                writers.push(storm.spawn(bench.write_on(peer, stop)));
             }
         }
         let victim = self.peer("victim:/mnt");

@@ -13,6 +13,8 @@
 //! Whatever changes the queue may let others begin, of either class: whoever changes it asks
 //! [`FairQueue::next`] until that answers nothing, under the same lock.
 //!
+//! Room is used up by large requests; a short one of whoever is next finds a reserve.
+//!
 //! Invariants, after that: of one tenant and class, requests begin in the order in which they came;
 //! while there is room in a class, nobody waits in it but who has much in service and is far ahead
 //! of another who waits; so while anybody waits, something is in service, and its end is heard of
@@ -26,6 +28,11 @@ pub(super) const LEAD: u64 = 16 << 20;
 /// Who has less than this in service is not kept back for being ahead, as cost: it asks for one
 /// thing after the other, and waits for each.
 const LITTLE: u64 = 1 << 20;
+/// A request that costs no more is short: whoever is next with one, and has less in service, need
+/// not wait until what is in service has made room for it.
+const SHORT: u64 = 128 << 10;
+/// Room of each class for such requests beyond all others, as cost.
+const RESERVE: u64 = 2 << 20;
 /// What one request costs at most: what it says of itself may be anything.
 pub(super) const MAX_COST: u64 = 1 << 30;
 /// The weight by which cost counts once.
@@ -73,6 +80,12 @@ impl<T> Flow<T> {
     /// Whether it may begin something while `first` is the lowest tag of those that wait.
     fn may_lead(&self, first: Tag) -> bool {
         self.both <= first + Tag::from(LEAD) || self.inside < LITTLE
+    }
+
+    /// Whether it has next to nothing in service, and asks for no more in a class.
+    fn asks_little(&self, class: usize) -> bool {
+        let next = self.waiting[class].front();
+        self.inside < SHORT && next.is_some_and(|next| next.cost <= SHORT)
     }
 
     /// It begins a request. Answers the tags that it had.
@@ -229,12 +242,14 @@ impl<T> FairQueue<T> {
     /// Who is next, and with a request of which class, while `first` is the lowest tag of those
     /// that wait.
     fn pick(&self, first: Tag) -> Option<(u64, usize)> {
-        let may = |tenant: &u64| self.flows.get(tenant).is_some_and(|flow| flow.may_lead(first));
         let of = |class: usize| {
-            let (_, tenant) = self.order[class].iter().find(|(_, tenant)| may(tenant))?;
-            Some((*tenant, class))
+            let flows =
+                self.order[class].iter().filter_map(|(_, id)| Some((id, self.flows.get(id)?)));
+            let (tenant, flow) = flows.into_iter().find(|(_, flow)| flow.may_lead(first))?;
+            let fits = self.has_room(class) || flow.asks_little(class) && self.has_reserve(class);
+            fits.then_some((*tenant, class))
         };
-        (0..CLASSES).filter(|class| self.has_room(*class)).find_map(of)
+        (0..CLASSES).find_map(of)
     }
 
     /// A request begins that had these tags.
@@ -278,6 +293,10 @@ impl<T> FairQueue<T> {
 
     fn has_room(&self, class: usize) -> bool {
         self.used[class] == 0 || self.used[class] < self.room[class]
+    }
+
+    fn has_reserve(&self, class: usize) -> bool {
+        self.used[class] < self.room[class].saturating_add(RESERVE)
     }
 
     fn flow(&mut self, tenant: u64) -> &mut Flow<T> {

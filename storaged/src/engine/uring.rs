@@ -32,6 +32,10 @@ const DEPTH: usize = 128;
 const SHARE: usize = DEPTH / 4 * 3;
 /// Room for regions in the table of registered buffers.
 const REGIONS: u32 = 64;
+/// Most bytes of one entry of a read.
+const URGENT_PART: usize = 1 << 20;
+/// Data of no more bytes is done as soon as it has begun.
+const SMALL: usize = 64 << 10;
 const WAKE: u64 = u64::MAX;
 /// The only registered file.
 const DRIVE: types::Fixed = types::Fixed(0);
@@ -69,8 +73,8 @@ enum Request {
     Flush { done: oneshot::Sender<io::Result<()>> },
 }
 
-/// What goes first: reads, journal records and flushes, for which somebody waits; or data, of which
-/// there may be much.
+/// What goes first: reads, journal records, flushes and small data, for which somebody waits; or
+/// data of which there may be much.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Urgent,
@@ -99,8 +103,6 @@ struct Part {
     range: Range<usize>,
     /// When it was submitted; `None`: the slot is free.
     since: Option<Instant>,
-    /// Data was on its way then.
-    beside: bool,
 }
 
 impl Uring {
@@ -327,8 +329,8 @@ impl Ring {
     fn make_parts(&mut self, class: Class) {
         let at = class as usize;
         let (window, most) = match class {
-            Class::Urgent => (usize::MAX, PART),
-            Class::Bulk => (self.bulk.limit(Instant::now()), self.bulk.part()),
+            Class::Urgent => (usize::MAX, URGENT_PART),
+            Class::Bulk => (self.bulk.limit(), PART),
         };
         while self.out[at] < SHARE && self.window < window {
             let Some(job) = self.current[at].or_else(|| self.next_job(class)) else { break };
@@ -365,7 +367,6 @@ impl Ring {
         self.out[state.class as usize] += 1;
         self.parts[part].job = job;
         self.parts[part].since = Some(Instant::now());
-        self.parts[part].beside = self.window > 0;
         self.ready.push(part);
     }
 
@@ -451,9 +452,13 @@ impl Ring {
         if !part.range.is_empty() {
             return self.ready.push(at);
         }
-        if matches!(job.request, Request::Read { .. }) && job.error.is_none() {
-            let (now, since) = (Instant::now(), part.since.unwrap_or_else(Instant::now));
-            self.bulk.note_read(job.len, now - since, part.beside, now);
+        if let (Some(since), None) = (part.since, &job.error) {
+            let (now, full) = (Instant::now(), self.window + left >= self.bulk.limit());
+            match (job.class, &job.request) {
+                (Class::Bulk, _) => self.bulk.note_write(left, now - since, full, now),
+                (_, Request::Read { .. }) => self.bulk.note_read(now),
+                _ => {}
+            }
         }
         self.out[job.class as usize] -= 1;
         job.out -= 1;
@@ -496,7 +501,7 @@ impl Drop for Ring {
 impl Request {
     fn class(&self) -> Class {
         match self {
-            Self::Write { flush: false, .. } => Class::Bulk,
+            Self::Write { flush: false, .. } if self.len() > SMALL => Class::Bulk,
             _ => Class::Urgent,
         }
     }
