@@ -2,12 +2,14 @@
 //! one target, nothing else.
 //!
 //! ```text
-//! cargo run --release --workspace --example neighbours -- DIR|DEVICE [SECONDS [ROUNDS]]
+//! cargo run --release --workspace --example neighbours -- DIR|DEVICE [SECONDS [ROUNDS [unshared]]]
 //! ```
 //!
 //! On a block device, what is on it is lost. In a directory it makes a target of 6 GiB, and removes
 //! it again: a file all of which was written once, so that it behaves as a drive does, and not as
 //! the filesystem that finds blocks for it and takes them back, with reads waiting meanwhile.
+//!
+//! `unshared`: victim and writers are one tenant, and wait in one line.
 //!
 //! The daemon, the victim and the writers have threads of their own. Each round measures the victim
 //! alone, then beside the writers, in turns for each sort of request; medians of the rounds are
@@ -80,7 +82,8 @@ fn main() {
     let (server, clients, victim) = (runtime(2), runtime(2), runtime(1));
     let (stop, stopped) = watch::channel(false);
     let (address, daemon) = server.block_on(serve(engine, stopped));
-    let bench = Arc::new(Bench::new(address));
+    let unshared = args.get(3).is_some_and(|word| word == "unshared");
+    let bench = Arc::new(Bench::new(address, unshared));
     clients.block_on(bench.fill());
     let mut all = vec![[Vec::new(), Vec::new()]; CASES.len()];
     for _ in 0..rounds {
@@ -159,12 +162,13 @@ struct Bench {
     data: Bytes,
     sums: Vec<u32>,
     next: AtomicU64,
+    unshared: bool,
     /// What the writers have stored.
     stored: AtomicU64,
 }
 
 impl Bench {
-    fn new(address: String) -> Self {
+    fn new(address: String, unshared: bool) -> Self {
         let mut buffer = AlignedBuf::take(CHUNK);
         let mut state = 1u64;
         for word in buffer.as_mut_slice().as_chunks_mut::<8>().0 {
@@ -173,7 +177,7 @@ impl Bench {
         }
         let sums = weft_erasure::block_checksums(buffer.as_ref());
         let (next, stored) = (AtomicU64::new(KEPT), AtomicU64::new(0));
-        Self { address, data: buffer.into(), sums, next, stored }
+        Self { address, data: buffer.into(), sums, next, unshared, stored }
     }
 
     fn peer(&self, name: &str) -> Arc<Peer> {
@@ -219,13 +223,14 @@ impl Bench {
     async fn measure(self: Arc<Self>, case: Case, storm: Option<Handle>, time: Duration) -> Took {
         let (stop, mut writers) = (Arc::new(AtomicBool::new(false)), Vec::new());
         for (writer, storm) in (0..WRITERS).flat_map(|n| storm.iter().map(move |s| (n, s))) {
-            let peer = self.peer(&format!("writer-{writer}:/mnt"));
+            let name = if self.unshared { "writer".into() } else { format!("writer-{writer}") };
+            let peer = self.peer(&format!("{name}:/mnt"));
             for _ in 0..DEPTH {
                 let (bench, peer, stop) = (self.clone(), peer.clone(), stop.clone());
                 writers.push(storm.spawn(bench.write_on(peer, stop)));
             }
         }
-        let victim = self.peer("victim:/mnt");
+        let victim = self.peer(if self.unshared { "writer:/mnt" } else { "victim:/mnt" });
         self.act(&victim, case).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         let (begun, before, cpu) = (Instant::now(), self.stored.load(Ordering::Relaxed), cpu());
