@@ -42,3 +42,5 @@ pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,
     OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs, Via,
 };
+/// Locks that a forked process finds as it needs them.
+pub use weft_net::sync;

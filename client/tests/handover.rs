@@ -4,7 +4,6 @@ mod fixture;
 
 use fixture::alone::{client, create};
 use fixture::{CLUSTER, Cluster, pattern, small_layout};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use weft_client::{
     ContentCache, Creator, Filesystem, Forgotten, HandleId, NameCache, OpenFlags, Options,
     Successor,
 };
+use weft_net::sync::Mutex;
 use weft_proto::{ErrorKind, InodeId, v1};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,9 +5,9 @@ use crate::connect::weft_fs;
 use crate::error::{Answer, Failure, call_int, call_unit, failed, of_this_process};
 use crate::pointers::{object, out};
 use libc::{c_char, c_int, c_uchar};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use weft_client::blocking::User;
+use weft_client::sync::Mutex;
 use weft_client::{DirEntry, HandleId};
 use weft_proto::InodeId;
 

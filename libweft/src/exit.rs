@@ -2,11 +2,11 @@
 //! unloaded.
 
 use crate::shield::shielded;
-use parking_lot::Mutex;
 use std::ptr::null_mut;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use weft_client::blocking::Connection;
+use weft_client::sync::Mutex;
 
 /// Names a connection that is to be ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

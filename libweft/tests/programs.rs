@@ -162,6 +162,7 @@ fn forks(setup: &Setup) -> Result<()> {
     let plain = setup.command(&program, "fork-valgrind")?;
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--quiet", "--error-exitcode=9", "--leak-check=no"]);
+    valgrind.envs(setup.cluster.environment());
     let out = valgrind.arg(&program).args(plain.get_args()).stdin(Stdio::null()).output()?;
     succeeded(out).map(drop).context("fork under valgrind")
 }
@@ -225,8 +226,11 @@ fn examples(setup: &Setup) -> Result<()> {
     // More than all of the buffers together.
     bytes.truncate((40 << 20) + 1);
     fs::write(&source, &bytes)?;
-    succeeded(Command::new(copy).arg(&setup.address).arg(&source).arg("/copied").output()?)?;
-    let out = Command::new(read).args([&setup.address, "/copied"]).output()?;
+    let shown = setup.cluster.environment();
+    let mut copy = Command::new(copy);
+    copy.arg(&setup.address).arg(&source).arg("/copied").envs(shown.clone());
+    succeeded(copy.output()?)?;
+    let out = Command::new(read).args([&setup.address, "/copied"]).envs(shown).output()?;
     ensure!(out.status.success() && out.stdout == bytes, "what was copied reads otherwise");
     let mounted = fs::read(setup.cluster.mnt().join("copied"))?;
     ensure!(mounted == bytes, "the mount reads otherwise");

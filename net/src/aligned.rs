@@ -6,13 +6,15 @@
 //! is initialised; at most [`MAX_CACHED`] bytes are kept in the size classes for reuse; a region
 //! stays where it is to the end of the process, and a buffer lies in one region or in none.
 
+use crate::metrics;
+use crate::sync::{Mutex, MutexGuard};
 use buddy_system_allocator::FrameAllocator;
 use bytes::Bytes;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Alignment in bytes: a page, and the largest logical block of the drives we know.
 const ALIGN: usize = 4096;
@@ -32,10 +34,11 @@ static MAPPED: [OnceLock<Region>; REGIONS] = [const { OnceLock::new() }; REGIONS
 /// What is free in the regions, by page numbers in the address space.
 static FREE: Mutex<FrameAllocator> = Mutex::new(FrameAllocator::new());
 
-/// All locks of this file, held.
+/// All locks of this file, and that of what is counted, held.
 struct Held {
     _classes: [MutexGuard<'static, Vec<Block>>; CLASSES],
     _free: MutexGuard<'static, FrameAllocator>,
+    _metrics: MutexGuard<'static, ()>,
 }
 
 thread_local! {
@@ -45,12 +48,11 @@ thread_local! {
 
 /// Called before a process forks: no other thread is in the middle of taking or giving back memory
 /// then, so that the child finds all of it whole and free to use.
-///
-/// The locks are those of the standard library, whose waiting threads are known to the kernel only.
-/// A lock that keeps a list of them would be handed, in the child, to a thread that is not there.
 pub fn before_fork() {
-    let classes = std::array::from_fn(|class| lock(&POOL[class]));
-    let held = Held { _classes: classes, _free: lock(&FREE) };
+    // First: it may wait for who makes them.
+    let metrics = metrics::hold();
+    let classes = std::array::from_fn(|class| POOL[class].lock());
+    let held = Held { _classes: classes, _free: FREE.lock(), _metrics: metrics };
     // A thread that ends can keep nothing.
     let _ = HELD.try_with(|place| place.set(Some(held)));
 }
@@ -58,11 +60,6 @@ pub fn before_fork() {
 /// Called after a fork, by parent and child, in the thread that forked.
 pub fn after_fork() {
     let _ = HELD.try_with(Cell::take);
-}
-
-/// What is locked is whole after each step: a panic leaves nothing half done.
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Memory that buffers lie in. Huge pages are asked for.
@@ -144,7 +141,7 @@ impl Block {
         if capacity > MAX_IN_REGION {
             return None;
         }
-        let mut free = lock(&FREE);
+        let mut free = FREE.lock();
         let page = match free.alloc(capacity / ALIGN) {
             Some(page) => page,
             None => {
@@ -164,7 +161,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         if self.in_region {
             let page = self.start.as_ptr().addr() / ALIGN;
-            return lock(&FREE).dealloc(page, self.layout.size() / ALIGN);
+            return FREE.lock().dealloc(page, self.layout.size() / ALIGN);
         }
         // SAFETY: allocated in `new` with this layout, and owned.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
@@ -189,7 +186,7 @@ impl AlignedBuf {
     /// A buffer of `len` bytes with unspecified (initialised) contents.
     pub fn take(len: usize) -> Self {
         let capacity = Self::footprint(len);
-        let recycled = class(capacity).and_then(|c| lock(&POOL[c]).pop());
+        let recycled = class(capacity).and_then(|c| POOL[c].lock().pop());
         let block = match recycled {
             Some(block) => {
                 CACHED.fetch_sub(capacity, Ordering::Relaxed);
@@ -253,7 +250,7 @@ impl Drop for AlignedBuf {
         let capacity = block.layout.size();
         let Some(class) = class(capacity) else { return };
         if CACHED.fetch_add(capacity, Ordering::Relaxed) + capacity <= MAX_CACHED {
-            lock(&POOL[class]).push(block);
+            POOL[class].lock().push(block);
         } else {
             CACHED.fetch_sub(capacity, Ordering::Relaxed);
         }

@@ -14,11 +14,11 @@ use crate::aligned::AlignedBuf;
 use crate::buffer::Buffer;
 use crate::frame::{Broken, Frame, Head, Header, Kind};
 use crate::stream::{BoxStream, Stream};
+use crate::sync::Mutex;
 use crate::transport::{
     Fetch, Link, Listener, Opening, Progress, Pump, Receiver, Sender, Speaks, Transport, User,
 };
 use bytes::{Buf, Bytes};
-use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;

@@ -33,6 +33,7 @@ pub mod metrics;
 mod qos;
 mod server;
 mod stream;
+pub mod sync;
 mod tls;
 mod transport;
 mod way;

@@ -3,6 +3,7 @@
 //!
 //! Counts are of the process. Labels have few values: operations and kinds of errors.
 
+use crate::sync::{Mutex, MutexGuard};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
 };
@@ -48,6 +49,18 @@ pub(crate) static SERVED: LazyLock<Family> = LazyLock::new(|| Family::new("serve
 /// Requests that others are asked.
 pub(crate) static ASKED: LazyLock<Family> =
     LazyLock::new(|| Family::new("client", "others are asked"));
+
+/// Held while errors of a kind are counted for the first time: Prometheus' own lock is taken then.
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// Keeps everything that is counted of requests to others as it is, made as a whole: a process that
+/// is forked meanwhile finds nothing half made, which it would wait for.
+pub(crate) fn hold() -> MutexGuard<'static, ()> {
+    for code in 0..CODES as u16 {
+        let _ = ASKED.of(code);
+    }
+    MAKING.lock()
+}
 
 /// Connections that are open to this process.
 pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
@@ -151,7 +164,11 @@ impl Running<'_> {
 
     fn count_error(&self, place: usize, kind: &str) {
         let Operation { name, family, errors, .. } = self.of;
-        errors[place].get_or_init(|| family.with_label_values(&[name, kind])).inc();
+        let counter = errors[place].get().cloned().unwrap_or_else(|| {
+            let _making = MAKING.lock();
+            errors[place].get_or_init(|| family.with_label_values(&[name, kind])).clone()
+        });
+        counter.inc();
     }
 
     pub fn received(&self, bytes: usize) {

@@ -4,7 +4,6 @@ use crate::errors::{Failure, os_error};
 use crate::link::Link;
 use crate::value::Value;
 use crate::wait::wait;
-use parking_lot::Mutex;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -12,6 +11,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Arc;
+use weft_client::sync::Mutex;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Calls that are done, with the numbers that they were begun with. The descriptor is readable when

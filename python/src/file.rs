@@ -17,7 +17,7 @@ use weft_proto::Result;
 #[pyclass(frozen, module = "weft._weft")]
 pub struct File {
     file: Arc<OpenFile>,
-    /// Read-locked by each call that was begun for an event loop: closing waits for them, also for
+    /// Read-locked by each change that was begun for an event loop: closing waits for them, also for
     /// those whose turn has not come yet.
     begun: Arc<RwLock<()>>,
     // Dropped last.
@@ -34,9 +34,12 @@ pub fn opened(file: OpenFile) -> Value {
 }
 
 impl File {
-    /// The file for a call that is begun now. One that is begun after closing finds it closed.
+    /// The file for a change that is begun now. One that is begun after closing finds it closed; in
+    /// a process that was forked, where locks may be held for ever, it is refused anyway.
     fn begin(&self) -> (Arc<OpenFile>, Option<OwnedRwLockReadGuard<()>>) {
-        (Arc::clone(&self.file), Arc::clone(&self.begun).try_read_owned().ok())
+        let here = self.connection.is_of_this_process();
+        let begun = here.then(|| Arc::clone(&self.begun).try_read_owned().ok());
+        (Arc::clone(&self.file), begun.flatten())
     }
 }
 
@@ -71,11 +74,8 @@ impl File {
         off: u64,
         later: Later<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (file, begun) = self.begin();
-        let read = async move {
-            let _begun = begun;
-            file.read(off, n).await.map(Value::Data)
-        };
+        let file = Arc::clone(&self.file);
+        let read = async move { file.read(off, n).await.map(Value::Data) };
         call(py, &self.connection, None, Some(later), read)
     }
 
@@ -136,12 +136,8 @@ impl File {
     /// Its attributes, an `os.stat_result`.
     #[pyo3(signature = (later=None))]
     fn stat<'py>(&self, py: Python<'py>, later: Option<Later<'py>>) -> PyResult<Bound<'py, PyAny>> {
-        let (file, begun) = self.begin();
-        let stat = async move {
-            let _begun = begun;
-            file.stat().await.map(Value::Attr)
-        };
-        call(py, &self.connection, None, later, stat)
+        let file = Arc::clone(&self.file);
+        call(py, &self.connection, None, later, async move { file.stat().await.map(Value::Attr) })
     }
 
     /// What was written is durable and visible to all.

@@ -6,10 +6,10 @@
 //! that let another wait and has not answered since, so that a drive that hangs costs one hedge
 //! deadline, and not one for every read.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
+use weft_net::sync::Mutex;
 use weft_proto::TargetId;
 
 const FIRST: Duration = Duration::from_secs(1);

@@ -9,13 +9,13 @@ use crate::segment::Writer;
 use crate::target::TargetClient;
 use crate::tickets::TicketBook;
 use crate::watch::MapWatch;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 use weft_net::Peers;
+use weft_net::sync::Mutex;
 use weft_proto::{ChunkId, Result, TargetId};
 
 /// Most chunks that are remembered.

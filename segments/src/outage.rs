@@ -1,11 +1,11 @@
 //! Says what is waited for, where it takes long: operations of a mount wait for the cluster as long
 //! as it takes.
 
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
+use weft_net::sync::Mutex;
 
 /// What takes no longer is not worth a word.
 const LONG: Duration = Duration::from_secs(5);

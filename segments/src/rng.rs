@@ -1,9 +1,9 @@
 //! All random choices of a mount, from one seed.
 
-use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore, SeedableRng};
 use std::time::Duration;
+use weft_net::sync::Mutex;
 
 /// A generator that a whole process shares.
 pub struct Rng(Mutex<StdRng>);

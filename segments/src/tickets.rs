@@ -8,10 +8,10 @@
 //! Invariant: a ticket is of use to nobody but whose certificate has the name in it.
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use ring::hmac;
 use std::collections::{HashMap, VecDeque};
+use weft_net::sync::{Mutex, RwLock};
 use weft_proto::{Error, ErrorKind, Result, SegmentId, SessionId, v1};
 
 /// Segments that one ticket is for: it travels with each request.

@@ -31,14 +31,29 @@ pub fn environment(dir: &Path, name: &str) -> Vec<(&'static str, PathBuf)> {
     vec![("WEFT_TLS_CA", ca), ("WEFT_TLS_CERT", cert), ("WEFT_TLS_KEY", key)]
 }
 
+/// The folder of a cluster that is named by some of its servers.
+fn folder_of(cluster: &str) -> Option<PathBuf> {
+    let known = KNOWN.lock().expect("no test panics in here");
+    let shares = |all: &str| cluster.split(',').any(|one| all.split(',').any(|other| one == other));
+    known.iter().find(|(all, _)| shares(all)).map(|(_, dir)| dir.clone())
+}
+
+/// The environment of a program that goes to a cluster as a client.
+pub fn shown_to(cluster: &str) -> Vec<(&'static str, PathBuf)> {
+    folder_of(cluster).map(|dir| environment(&dir, "client")).unwrap_or_default()
+}
+
 /// The environment of a command with these arguments.
 pub fn shown_by(args: &[&str]) -> Vec<(&'static str, PathBuf)> {
-    let Some(at) = args.iter().position(|arg| *arg == "--cluster") else { return Vec::new() };
-    let Some(cluster) = args.get(at + 1) else { return Vec::new() };
-    let known = KNOWN.lock().expect("no test panics in here");
-    // A command may name some of the servers.
-    let shares = |all: &str| cluster.split(',').any(|one| all.split(',').any(|other| one == other));
-    let dir = known.iter().find(|(all, _)| shares(all)).map(|(_, dir)| dir);
     let name = if args.first() == Some(&"mount") { "client" } else { "admin" };
-    dir.map(|dir| environment(dir, name)).unwrap_or_default()
+    let dir = match args.iter().position(|arg| *arg == "--cluster") {
+        Some(at) => args.get(at + 1).and_then(|cluster| folder_of(cluster)),
+        // It finds the cluster by a path in a mount: that of the only one there is.
+        None if args.first() == Some(&"layout") => {
+            let known = KNOWN.lock().expect("no test panics in here");
+            known.values().next().filter(|_| known.len() == 1).cloned()
+        }
+        None => None,
+    };
+    dir.map(|dir| environment(&dir, name)).unwrap_or_default()
 }

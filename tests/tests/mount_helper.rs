@@ -52,6 +52,15 @@ fn mount_8(args: &[&str]) -> Result<Output> {
     Command::new("mount").args(args).output().context("run mount")
 }
 
+/// Options that have a cluster's mount show its client's certificate, if it has any.
+fn certificates(cluster: &Cluster) -> String {
+    let options = cluster.environment().into_iter().map(|(name, file)| {
+        let option = name.trim_start_matches("WEFT_").to_lowercase();
+        format!(",{option}={}", path(&file))
+    });
+    options.collect()
+}
+
 fn done(out: Output) -> Result<()> {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     ensure!(out.status.success(), "{}: {said}", out.status);
@@ -116,10 +125,11 @@ fn fstab_mounts_two_clusters_and_one_below_the_other() -> Result<()> {
     let log = format!("log_file={}/log/fstab.log", path(one.dir()));
     let fstab = one.scratch("etc")?.join("fstab");
     let (a, b) = (one.address()?, two.address()?);
+    let (at_a, at_b) = (certificates(&one), certificates(&two));
     let lines = format!(
-        "{a}:/ {} weft defaults,_netdev,noatime,cache=8MiB,{log} 0 0\n\
-         {b}:/ {} weft ro,_netdev,nofail,x-systemd.automount,nosupervise,{log} 0 0\n\
-         {a}:/team/a {escaped} weft rw,_netdev,{log} 0 0\n\
+        "{a}:/ {} weft defaults,_netdev,noatime,cache=8MiB,{log}{at_a} 0 0\n\
+         {b}:/ {} weft ro,_netdev,nofail,x-systemd.automount,nosupervise,{log}{at_b} 0 0\n\
+         {a}:/team/a {escaped} weft rw,_netdev,{log}{at_a} 0 0\n\
          {a}:/team/a /not/there weft noauto 0 0\n",
         path(&above),
         path(&below),
@@ -154,6 +164,7 @@ fn what_cannot_be_mounted_is_said_with_the_exit_codes_of_mount() -> Result<()> {
     let cluster = small()?;
     let (at, address) = (cluster.scratch("at")?, cluster.address()?);
     let log = format!("timeout=5,log_file={}/log/refused.log", path(cluster.dir()));
+    let log = log + &certificates(&cluster);
     let refused = |spec: &str, options: &str, code: i32| -> Result<String> {
         let options = format!("{options},{log}");
         let out = mount_8(&["-t", "weft", "-o", &options, spec, path(&at)])?;
@@ -184,6 +195,7 @@ fn a_mount_comes_back_when_its_process_has_died() -> Result<()> {
     fs::create_dir(cluster.mnt().join("part"))?;
     let (at, spec) = (cluster.scratch("at")?, format!("{}:/part", cluster.address()?));
     let log = format!("log_file={}/log/supervised.log", path(cluster.dir()));
+    let log = log + &certificates(&cluster);
     done(mount_8(&["-t", "weft", "-o", &log, &spec, path(&at)])?)?;
     let (mut process, supervisor) = record(&at)?;
     let supervisor = supervisor.context("no supervisor")?;

@@ -3,12 +3,12 @@
 use super::forks::Process;
 use crate::filesystem::Filesystem;
 use crate::options::Options;
-use parking_lot::{Mutex, RwLock};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
+use weft_net::sync::{Condvar, Mutex};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// A runtime that is given up waits so long for what still runs.
@@ -77,8 +77,30 @@ struct Shared {
     closing: AtomicBool,
     /// Held by who disconnects, to the end.
     ending: Mutex<()>,
-    /// Gone when it is disconnected. Read by each call until it ends: none is left without threads.
-    runtime: RwLock<Option<Runtime>>,
+    calls: Mutex<Calls>,
+    /// The last call has ended.
+    idle: Condvar,
+}
+
+/// The threads, and who needs them.
+struct Calls {
+    /// Gone when it is disconnected.
+    runtime: Option<Runtime>,
+    /// Calls that have begun and not ended: none is left without threads.
+    under_way: usize,
+}
+
+/// A call, until this is dropped.
+struct Call<'a>(&'a Shared);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut calls = self.0.calls.lock();
+        calls.under_way -= 1;
+        if calls.under_way == 0 {
+            self.0.idle.notify_all();
+        }
+    }
 }
 
 impl Connection {
@@ -96,7 +118,7 @@ impl Connection {
             .map_err(|e| Error::new(ErrorKind::Io, format!("cannot start threads: {e}")))?;
         let fs = runtime.block_on(Filesystem::connect(options.client))?;
         let (handle, closing) = (runtime.handle().clone(), AtomicBool::new(false));
-        let runtime = RwLock::new(Some(runtime));
+        let calls = Mutex::new(Calls { runtime: Some(runtime), under_way: 0 });
         Ok(Self {
             shared: Arc::new(Shared {
                 fs,
@@ -104,7 +126,8 @@ impl Connection {
                 process,
                 closing,
                 ending: Mutex::default(),
-                runtime,
+                calls,
+                idle: Condvar::new(),
             }),
         })
     }
@@ -156,9 +179,13 @@ impl Shared {
         if self.closing.load(Ordering::Acquire) {
             return Err(disconnected());
         }
-        // Calls that have begun let others begin, also while one waits to disconnect.
-        let runtime = self.runtime.read_recursive();
-        runtime.as_ref().ok_or_else(disconnected)?;
+        let _call = {
+            // Calls that have begun let others begin, also while one waits to disconnect.
+            let mut calls = self.calls.lock();
+            calls.runtime.as_ref().ok_or_else(disconnected)?;
+            calls.under_way += 1;
+            Call(self)
+        };
         Ok(call())
     }
 
@@ -173,7 +200,13 @@ impl Shared {
         }
         // With this none waits for the cluster any more, and all calls end.
         let closed = self.handle.block_on(self.fs.shutdown());
-        if let Some(runtime) = self.runtime.write().take() {
+        let mut calls = self.calls.lock();
+        while calls.under_way > 0 {
+            calls = self.idle.wait(calls);
+        }
+        let runtime = calls.runtime.take();
+        drop(calls);
+        if let Some(runtime) = runtime {
             runtime.shutdown_timeout(STOP_TIMEOUT);
         }
         closed
@@ -183,7 +216,7 @@ impl Shared {
 impl Shared {
     /// [`Self::disconnect`] of what is dropped, by a thread of its own.
     fn disconnect_elsewhere(&mut self) {
-        let (fs, runtime) = (self.fs.clone(), self.runtime.get_mut().take());
+        let (fs, runtime) = (self.fs.clone(), self.calls.get_mut().runtime.take());
         let Some(runtime) = runtime else { return };
         let end = move || {
             let _ = runtime.block_on(fs.shutdown());
@@ -210,7 +243,7 @@ impl Drop for Shared {
         }
         // Its threads are not here to be waited for, and what it holds may be locked for ever.
         std::mem::forget(self.fs.clone());
-        std::mem::forget(self.runtime.get_mut().take());
+        std::mem::forget(self.calls.get_mut().runtime.take());
     }
 }
 

@@ -7,9 +7,9 @@
 //! are not heard of.
 
 use crate::types::Attr;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use tokio::sync::Notify;
+use weft_net::sync::Mutex;
 use weft_proto::InodeId;
 
 /// An access time is renewed at least this often while there are accesses, nanoseconds.

@@ -8,13 +8,13 @@
 use super::name_cache::NameCache;
 use super::quotas::{Quotas, Spent, UNKNOWN};
 use super::table::{Mode, Right, Start, Table};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
+use weft_net::sync::Mutex;
 use weft_proto::InodeId;
 
 pub(crate) struct Leases {

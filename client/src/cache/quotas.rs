@@ -5,12 +5,12 @@
 //! any of them allows; what is not known to have a credit has none. Where no quota was ever set,
 //! nobody looks.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use v1::quota_key::Kind;
+use weft_net::sync::Mutex;
 use weft_proto::v1;
 use weft_proto::v1::meta_request::Op;
 

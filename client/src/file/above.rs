@@ -4,10 +4,10 @@
 use crate::cache::ALL;
 use crate::ranges::RangeMap;
 use crate::types::Via;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tokio::sync::watch;
+use weft_net::sync::Mutex;
 
 /// The round of a request that has to wait for another turn.
 const NONE: u64 = u64::MAX;

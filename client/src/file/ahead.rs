@@ -8,13 +8,13 @@
 use super::inode::File;
 use crate::types::ReadData;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::AbortHandle;
+use weft_net::sync::Mutex;
 use weft_proto::Result;
 
 /// First and longest piece; boundaries are multiples of the longest.

@@ -1,8 +1,8 @@
 //! The directories that are open on this mount.
 
 use crate::types::HandleId;
-use parking_lot::Mutex;
 use std::collections::HashMap;
+use weft_net::sync::Mutex;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// One open of a directory.

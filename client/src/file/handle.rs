@@ -4,9 +4,9 @@ use super::ahead::ReadAhead;
 use super::inode::File;
 use crate::cache::Coherence;
 use crate::types::OpenFlags;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use weft_net::sync::Mutex;
 use weft_proto::Result;
 
 /// Named by a [`HandleId`](crate::HandleId).

@@ -11,11 +11,11 @@ use super::state::{State, Under};
 use super::waiting::Waiting;
 use crate::cache::Right;
 use crate::types::Attr;
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::time::Instant;
+use weft_net::sync::Mutex;
 use weft_proto::{InodeId, Layout, Result, SessionId, v1};
 
 /// A file that is open on this mount.

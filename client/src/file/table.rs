@@ -11,10 +11,10 @@ use super::lease::attr_and_layout;
 use crate::cache::AccessTimes;
 use crate::types::{Attr, HandleId, OpenFlags};
 use futures_util::stream::{self, StreamExt};
-use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use weft_net::sync::{Mutex, RwLock};
 use weft_proto::{InodeId, Result, v1};
 
 /// Files that are flushed at a time when all are.

@@ -10,13 +10,13 @@ use crate::namespace::{ChangeLog, Opens, Requests};
 use crate::tasks::atime::AtimePublisher;
 use crate::tasks::keep_alive::KeepAlive;
 use crate::tasks::{Releaser, Supervisor, lapse, publish, recalls, surplus, write_back};
-use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use weft_net::Peers;
+use weft_net::sync::Mutex;
 use weft_proto::Uuid;
 use weft_segments::{Rng, Segments};
 

@@ -8,11 +8,11 @@ use super::entry::{Gate, Holder, OfInode, Owner};
 use crate::cache::Leases;
 use crate::meta::{Session, Sessions};
 use crate::types::{HandleId, Lock, LockKind};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::warn;
+use weft_net::sync::Mutex;
 use weft_proto::locks::{MAX_RANGES, Ranges};
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 

@@ -1,9 +1,9 @@
 //! The servers of the metadata group: who was last seen to lead, and whom to try next.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use weft_net::sync::Mutex;
 use weft_segments::MapWatch;
 
 /// Who did not answer is left alone for so long, if there are others.

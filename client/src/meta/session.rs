@@ -4,11 +4,11 @@
 //! with it: none is given while it is sealed; `acked_below` never passes a request that may still
 //! be sent again.
 
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
+use weft_net::sync::Mutex;
 use weft_proto::{Error, ErrorKind, REQUEST_WINDOW, Result, SegmentId, SessionId};
 
 #[derive(Default)]

@@ -17,11 +17,11 @@
 
 use super::entries::{Lost, Made, Of, Table};
 use crate::meta::Group;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
+use weft_net::sync::Mutex;
 use weft_proto::{Error, InodeId, Result, SessionId};
 
 /// Entries that wait; who does more waits for the group.

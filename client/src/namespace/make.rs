@@ -128,7 +128,7 @@ impl ChangeLog {
 
     /// The table, in which something may be pushed. Counted before the leases are looked at:
     /// whoever takes one away looks here next.
-    fn begin(&self) -> Option<parking_lot::MutexGuard<'_, Table>> {
+    fn begin(&self) -> Option<weft_net::sync::MutexGuard<'_, Table>> {
         let table = self.table.lock();
         if table.len() >= MAX_PENDING || !table.batches || table.closed {
             return None;

@@ -12,13 +12,13 @@
 use super::open_table::{Open, Table};
 use super::requests::Requests;
 use crate::meta::Sessions;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tracing::{debug, warn};
+use weft_net::sync::Mutex;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};

@@ -1,7 +1,7 @@
 //! The tasks of a mount, which end with it, or while another process may go on with it.
 
-use parking_lot::Mutex;
 use tokio::task::JoinSet;
+use weft_net::sync::Mutex;
 
 #[derive(Default)]
 pub(crate) struct Supervisor(Mutex<Tasks>);

@@ -10,7 +10,6 @@ mod mapping;
 use fixture::storage::Fault;
 use fixture::{Cluster, alone, small_layout};
 use futures_util::FutureExt;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::pin::{Pin, pin};
@@ -20,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use weft_client::{ContentCache, Creator, Filesystem, HandleId, OpenFlags, Opened, Options, Via};
+use weft_net::sync::Mutex;
 use weft_proto::{ErrorKind, InodeId, Result, v1};
 
 const PAGE: u64 = 4096;

@@ -5,11 +5,11 @@ use crate::connect::weft_fs;
 use crate::error::{Answer, call_int, call_unit, failed, of_this_process};
 use crate::pointers::{object, out};
 use libc::{c_int, c_uint};
-use parking_lot::{Condvar, Mutex};
 use std::fs::File;
 use std::mem::forget;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::{Arc, OnceLock};
+use weft_client::sync::{Condvar, Mutex};
 
 /// Most entries that one ring has places for.
 const MAX_PLACES: usize = 65_536;
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn weft_ring_destroy(ring: *mut weft_ring) -> c_int {
         while !queues.begun.is_empty() {
             // Woken by whatever completes last.
             queues.wanted = Some(usize::MAX);
-            ring.completed.wait(&mut queues);
+            queues = ring.completed.wait(queues);
         }
         drop(queues);
         // Their files, outside of the lock.

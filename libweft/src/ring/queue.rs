@@ -4,12 +4,12 @@ use super::entry::Entry;
 use crate::error::Failure;
 use crate::memory::Buffer;
 use libc::ssize_t;
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::OnceLock;
 use weft_client::blocking::Connection;
+use weft_client::sync::{Condvar, Mutex};
 
 /// What became of an entry.
 pub struct Completion {

@@ -5,10 +5,10 @@ use super::queue::{Completion, Queues, Ring};
 use super::run;
 use crate::error::{Failure, call_int, failed};
 use libc::{c_int, c_uint};
-use parking_lot::MutexGuard;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
+use weft_client::sync::MutexGuard;
 
 /// A completion.
 #[repr(C)]
@@ -102,10 +102,13 @@ impl Ring {
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         let end = timeout.map(|timeout| Instant::now() + timeout);
         let mut queues = self.queues.lock();
-        while queues.completions.len() < min
-            && queues.under_way() > 0
-            && self.wait(&mut queues, min, end)
-        {}
+        while queues.completions.len() < min && queues.under_way() > 0 {
+            let more;
+            (queues, more) = self.wait(queues, min, end);
+            if !more {
+                break;
+            }
+        }
         let count = max.min(queues.completions.len());
         let reaped = queues.completions.drain(..count).collect();
         match queues.completions.is_empty() {
@@ -117,14 +120,16 @@ impl Ring {
     }
 
     /// Waits for completions; whether there may be more than before.
-    fn wait(&self, queues: &mut MutexGuard<'_, Queues>, min: usize, end: Option<Instant>) -> bool {
+    fn wait<'a>(
+        &self,
+        mut queues: MutexGuard<'a, Queues>,
+        min: usize,
+        end: Option<Instant>,
+    ) -> (MutexGuard<'a, Queues>, bool) {
         queues.wanted = Some(queues.wanted.map_or(min, |wanted| wanted.min(min)));
-        match end {
-            None => {
-                self.completed.wait(queues);
-                true
-            }
-            Some(end) => !self.completed.wait_until(queues, end.into_std()).timed_out(),
-        }
+        let Some(end) = end else { return (self.completed.wait(queues), true) };
+        let left = end.saturating_duration_since(Instant::now());
+        let (queues, late) = self.completed.wait_timeout(queues, left);
+        (queues, !late)
     }
 }

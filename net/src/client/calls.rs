@@ -5,8 +5,8 @@
 //! nobody can write to it any more, whether somebody still waits for it or not.
 
 use crate::buffer::Buffer;
+use crate::sync::Mutex;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tokio::sync::oneshot;

@@ -8,9 +8,9 @@
 //! Invariants: who has a [`Pass`] is counted as inside until that is dropped; after every change
 //! all those are let in who may be ([`State::pump`]), so nobody waits for a wake-up that has been.
 
-use super::queue::{Asked, Begun, CLASSES, FairQueue, Place};
+use super::queue::{Asked, Begun, CLASSES, FairQueue, Place, SHORT};
 use super::tenants::Tenant;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -149,7 +149,9 @@ impl Inner {
     fn leave(self: &Arc<Self>, request: Begun, took: Duration) {
         let let_in = {
             let state = &mut *self.state.lock();
-            if state.queue.is_short(request.class) {
+            // Short writes find room without that, and are inside for no time.
+            let counts = request.class == Class::Read as usize || request.cost > SHORT;
+            if counts && state.queue.is_short(request.class) {
                 self.adapt(state, request.class, took);
             }
             state.queue.end(request);

@@ -30,7 +30,7 @@ pub(super) const LEAD: u64 = 16 << 20;
 const LITTLE: u64 = 1 << 20;
 /// A request that costs no more is short: whoever is next with one, and has less in service, need
 /// not wait until what is in service has made room for it.
-const SHORT: u64 = 128 << 10;
+pub(super) const SHORT: u64 = 96 << 10;
 /// Room of each class for such requests beyond all others, as cost.
 const RESERVE: u64 = 2 << 20;
 /// What one request costs at most: what it says of itself may be anything.

@@ -4,7 +4,7 @@
 //! `(others)` together, until one of them was idle for long enough to be forgotten.
 
 use super::bucket::Bucket;
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -6,7 +6,7 @@
 //! nobody overtakes, so a large request is not starved by small ones. What waits holds nothing of
 //! the budget for itself, so those that do hold something end without it.
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;

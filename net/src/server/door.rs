@@ -7,7 +7,7 @@
 //! room.
 
 use super::window::Window;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;

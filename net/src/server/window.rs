@@ -5,7 +5,7 @@
 //! what it holds beyond that, it draws on what all connections share ([`super::budget`]).
 
 use super::budget::Account;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::future::poll_fn;
 use std::sync::OnceLock;
 use std::task::{Poll, Waker};

@@ -5,9 +5,9 @@
 //! Invariant: frames leave whole and in the order of the pushes.
 
 use crate::frame::{Frame, HEADER_LEN, Head};
+use crate::sync::Mutex;
 use crate::transport::User;
 use bytes::{Buf, Bytes};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};

@@ -5,7 +5,7 @@ use super::standing::Standing;
 use super::subject::Subject;
 use super::trust::{Shown, Stamps, TlsFiles, Trust, subject_of};
 use crate::stream::BoxStream;
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -27,15 +27,15 @@ use tokio::time::Instant;
 use weft_net::{AlignedBuf, Region};
 
 /// Most entries at the drive; the rest waits here.
-const DEPTH: usize = 128;
-/// Most of them of one class, so that neither starves the other.
-const SHARE: usize = DEPTH / 4 * 3;
+const DEPTH: usize = 256;
+/// Most of them of each class, so that none starves another: [`Class`].
+const SHARES: [usize; CLASSES] = [DEPTH / 4 * 3, DEPTH / 8, DEPTH / 4 * 3];
 /// Room for regions in the table of registered buffers.
 const REGIONS: u32 = 64;
 /// Most bytes of one entry of a read.
 const URGENT_PART: usize = 1 << 20;
 /// Data of no more bytes is done as soon as it has begun.
-const SMALL: usize = 64 << 10;
+const SMALL: usize = 96 << 10;
 const WAKE: u64 = u64::MAX;
 /// The only registered file.
 const DRIVE: types::Fixed = types::Fixed(0);
@@ -61,25 +61,43 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    requests: [VecDeque<Request>; 2],
+    requests: [VecDeque<Request>; CLASSES],
     /// The thread waits in the kernel and must be woken.
     asleep: bool,
     closed: bool,
 }
 
 enum Request {
-    Read { off: u64, buffer: AlignedBuf, done: oneshot::Sender<io::Result<AlignedBuf>> },
-    Write { off: u64, pieces: Vec<Bytes>, flush: bool, done: oneshot::Sender<io::Result<()>> },
-    Flush { done: oneshot::Sender<io::Result<()>> },
+    Read {
+        off: u64,
+        buffer: AlignedBuf,
+        done: oneshot::Sender<io::Result<AlignedBuf>>,
+    },
+    /// `record`: of the journal; `flush`: that is flushed, too.
+    Write {
+        off: u64,
+        pieces: Vec<Bytes>,
+        record: bool,
+        flush: bool,
+        done: oneshot::Sender<io::Result<()>>,
+    },
+    Flush {
+        done: oneshot::Sender<io::Result<()>>,
+    },
 }
 
-/// What goes first: reads, journal records, flushes and small data, for which somebody waits; or
-/// data of which there may be much.
+/// What goes first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
+    /// Reads, journal records and flushes: somebody waits for each.
     Urgent,
+    /// Small data, of which there may be many pieces.
+    Small,
+    /// Data of which there may be much.
     Bulk,
 }
+
+const CLASSES: usize = 3;
 
 /// A request of which a part is or was at the drive.
 struct Job {
@@ -153,10 +171,11 @@ impl Uring {
         }
     }
 
-    fn write_request(&self, off: u64, pieces: Vec<Bytes>, flush: bool) -> Done<()> {
+    fn write_request(&self, off: u64, pieces: Vec<Bytes>, record: bool) -> Done<()> {
         let (done, result) = Done::channel();
         debug_assert!(pieces.iter().all(|p| (p.len() as u64).is_multiple_of(BLOCK)));
-        self.push(Request::Write { off, pieces, flush, done });
+        let flush = record && self.flushes;
+        self.push(Request::Write { off, pieces, record, flush, done });
         result
     }
 }
@@ -177,7 +196,7 @@ impl Device for Uring {
     }
 
     fn commit(&self, off: u64, piece: Bytes) -> Done<()> {
-        self.write_request(off, vec![piece], self.flushes)
+        self.write_request(off, vec![piece], true)
     }
 
     fn flush(&self) -> Done<()> {
@@ -226,19 +245,21 @@ struct Ring {
     uring: IoUring,
     shared: Arc<Shared>,
     /// Taken from the queue, with no part at the drive yet.
-    waiting: [VecDeque<Request>; 2],
+    waiting: [VecDeque<Request>; CLASSES],
     jobs: Vec<Option<Job>>,
     free_jobs: Vec<usize>,
     /// The job of each class of which more parts are to be made.
-    current: [Option<usize>; 2],
+    current: [Option<usize>; CLASSES],
     parts: Vec<Part>,
     free_parts: Vec<usize>,
     /// Parts that are to be submitted.
     ready: Vec<usize>,
     /// Entries of each class at the drive, and bytes of data among them.
-    out: [usize; 2],
+    out: [usize; CLASSES],
     window: usize,
     bulk: BulkWindow,
+    /// Data waits here that found no room.
+    held: bool,
     /// Kept between turns, so that no turn allocates.
     answers: Vec<(u64, i32)>,
     woken: Box<[u8; 8]>,
@@ -263,13 +284,14 @@ impl Ring {
             waiting: Default::default(),
             jobs: (0..DEPTH).map(|_| None).collect(),
             free_jobs: (0..DEPTH).rev().collect(),
-            current: [None; 2],
+            current: [None; CLASSES],
             parts: (0..DEPTH).map(|_| Part::default()).collect(),
             free_parts: (0..DEPTH).rev().collect(),
             ready: Vec::with_capacity(DEPTH),
-            out: [0; 2],
+            out: [0; CLASSES],
             window: 0,
             bulk: BulkWindow::default(),
+            held: false,
             answers: Vec::with_capacity(DEPTH * 2),
             woken: Box::new([0; 8]),
             wake_armed: false,
@@ -282,7 +304,9 @@ impl Ring {
         loop {
             let closed = self.take_requests();
             self.make_parts(Class::Urgent);
+            self.make_parts(Class::Small);
             self.make_parts(Class::Bulk);
+            self.look_who_waits();
             self.register();
             if closed && self.free_parts.len() == DEPTH {
                 return true;
@@ -329,10 +353,10 @@ impl Ring {
     fn make_parts(&mut self, class: Class) {
         let at = class as usize;
         let (window, most) = match class {
-            Class::Urgent => (usize::MAX, URGENT_PART),
+            Class::Urgent | Class::Small => (usize::MAX, URGENT_PART),
             Class::Bulk => (self.bulk.limit(), PART),
         };
-        while self.out[at] < SHARE && self.window < window {
+        while self.out[at] < SHARES[at] && self.window < window {
             let Some(job) = self.current[at].or_else(|| self.next_job(class)) else { break };
             // The other class may have them all.
             let Some(part) = self.free_parts.pop() else { break };
@@ -345,6 +369,15 @@ impl Ring {
             state.issued = end;
             self.current[at] = (end < state.len).then_some(job);
             self.submit(part, job);
+        }
+    }
+
+    /// Whether data is held back, and then, if it is not for the window, by what else it is.
+    fn look_who_waits(&mut self) {
+        let bulk = Class::Bulk as usize;
+        self.held = self.current[bulk].is_some() || !self.waiting[bulk].is_empty();
+        if self.held && self.window < self.bulk.limit() {
+            self.bulk.cap(self.window);
         }
     }
 
@@ -453,10 +486,9 @@ impl Ring {
             return self.ready.push(at);
         }
         if let (Some(since), None) = (part.since, &job.error) {
-            let (now, full) = (Instant::now(), self.window + left >= self.bulk.limit());
             match (job.class, &job.request) {
-                (Class::Bulk, _) => self.bulk.note_write(left, now - since, full, now),
-                (_, Request::Read { .. }) => self.bulk.note_read(now),
+                (Class::Bulk, _) if self.held => self.bulk.note_write(left, since, Instant::now()),
+                (_, Request::Read { .. }) => self.bulk.note_read(Instant::now()),
                 _ => {}
             }
         }
@@ -501,7 +533,8 @@ impl Drop for Ring {
 impl Request {
     fn class(&self) -> Class {
         match self {
-            Self::Write { flush: false, .. } if self.len() > SMALL => Class::Bulk,
+            Self::Write { record: false, .. } if self.len() > SMALL => Class::Bulk,
+            Self::Write { record: false, .. } => Class::Small,
             _ => Class::Urgent,
         }
     }

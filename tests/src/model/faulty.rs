@@ -5,6 +5,7 @@
 //! while it waits for its own mount. What the fault is in is remembered there, of what went by on
 //! this mount alone.
 
+use crate::certificates;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader};
@@ -56,6 +57,7 @@ impl FaultyMount {
         let fault = fault.map(|fault| format!("{fault:?}")).unwrap_or_default();
         let mut child = Command::new(program)
             .args([cluster, crate::path(at), &fault])
+            .envs(certificates::shown_to(cluster))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

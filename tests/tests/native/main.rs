@@ -393,8 +393,9 @@ fn the_examples_run() -> Result<()> {
     let folder = binary.parent().context("the binary is in no folder")?.join("examples");
     fs::set_permissions(cluster.mnt(), fs::Permissions::from_mode(0o777))?;
     let run = |name: &str, arguments: &[&str]| -> Result<String> {
-        let ran = Command::new(folder.join(name)).arg(cluster.address()?).args(arguments).output();
-        let ran = ran.with_context(|| format!("run the example {name}"))?;
+        let mut command = Command::new(folder.join(name));
+        command.arg(cluster.address()?).args(arguments).envs(cluster.environment());
+        let ran = command.output().with_context(|| format!("run the example {name}"))?;
         ensure!(ran.status.success(), "{name}: {ran:?}");
         Ok(String::from_utf8(ran.stdout)?)
     };
