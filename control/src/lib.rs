@@ -10,6 +10,7 @@
 //! is kept alive by pings.
 #![warn(missing_docs)]
 
+mod backup;
 mod dial;
 mod group;
 mod map;
@@ -17,6 +18,7 @@ mod pages;
 mod status;
 mod wire;
 
+pub use backup::{Backup, backup};
 pub use dial::{Client, dial};
 pub use group::{Group, Question, members_first};
 pub use map::{News, watch_map};

@@ -2,8 +2,9 @@
 //!
 //! Errors cross as [`weft_control::to_status`] says.
 
+use crate::backup;
 use crate::callers;
-use crate::duties::repair;
+use crate::duties::{hold, repair};
 use crate::env::Env;
 use crate::events;
 use crate::node::{Effect, Known, Node};
@@ -15,10 +16,10 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_stream::wrappers::WatchStream;
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use v1::control_server::Control;
@@ -40,6 +41,9 @@ const MAX_LEVELS: usize = 8;
 /// Most events in one answer.
 const MAX_EVENTS: usize = 1000;
 
+/// Pieces of a backup that wait for whoever takes it.
+const BACKUP_PIECES: usize = 4;
+
 /// Most chunks in one question.
 const MAX_CHUNKS: usize = 16_384;
 
@@ -48,11 +52,13 @@ const MAX_CHUNKS: usize = 16_384;
 pub struct ControlService {
     node: Arc<Node>,
     targets: Arc<Targets>,
+    /// One backup at a time.
+    backups: Arc<Semaphore>,
 }
 
 impl ControlService {
     pub fn new(node: Arc<Node>, targets: Arc<Targets>) -> Self {
-        Self { node, targets }
+        Self { node, targets, backups: Arc::new(Semaphore::new(1)) }
     }
 
     fn check_cluster(&self, theirs: &[u8]) -> Result<Option<Uuid>> {
@@ -187,6 +193,9 @@ impl ControlService {
         }
         let chunks = request.chunks.into_iter().map(ChunkId::try_from);
         let chunks: Vec<ChunkId> = chunks.collect::<Result<_>>()?;
+        if hold::holds(&self.node) {
+            return Ok(v1::CheckChunksReply::default());
+        }
         self.node.read_barrier().await?;
         let (state, target, asked) =
             (self.node.state.clone(), TargetId(request.target), chunks.clone());
@@ -489,6 +498,31 @@ impl Control for ControlService {
         _: Request<v1::ListQosRequest>,
     ) -> Result<Response<v1::ListQosReply>, Status> {
         ControlService::list_qos(self).await.map(Response::new).map_err(to_status)
+    }
+
+    type BackupStream = ReceiverStream<Result<v1::BackupPiece, Status>>;
+
+    async fn backup(
+        &self,
+        _: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await.map_err(to_status)?;
+        let turn = self.backups.clone().try_acquire_owned().map_err(|_| {
+            to_status(Error::new(ErrorKind::Busy, "another backup is being made: try again"))
+        })?;
+        let (told, pieces) = mpsc::channel(BACKUP_PIECES);
+        let node = self.node.clone();
+        tokio::spawn(async move {
+            let to = told.clone();
+            let made = backup::tell(&node, move |piece| to.blocking_send(Ok(piece)).is_ok()).await;
+            if let Err(e) = made {
+                tracing::warn!("a backup failed: {e}");
+                // Nobody may listen any more.
+                let _ = told.send(Err(to_status(e))).await;
+            }
+            drop(turn);
+        });
+        Ok(Response::new(ReceiverStream::new(pieces)))
     }
 
     async fn list_events(

@@ -19,6 +19,7 @@
 //!
 //! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
 
+mod backup;
 mod callers;
 mod check;
 mod compaction;
@@ -39,6 +40,7 @@ mod ops;
 pub mod placement;
 mod raftlog;
 mod replication;
+mod restore;
 mod run;
 mod schema;
 mod service;
@@ -53,7 +55,9 @@ mod tables;
 mod upgrade;
 mod worker;
 
+pub use backup::{MANIFEST, Manifest};
 pub use config::{Config, Member};
 pub use env::{Clock, Env, SystemClock};
+pub use restore::{Restored, restore};
 pub use run::{bootstrap, run, run_in};
 pub use state::StateMachine;

@@ -10,6 +10,7 @@
 //! One writer, the node; any number of readers, which never wait for it.
 
 mod apply;
+mod found;
 mod looks;
 mod quotas;
 mod requests;
