@@ -11,6 +11,7 @@
 
 mod apply;
 mod looks;
+mod paths;
 mod quotas;
 mod requests;
 mod unwanted;
