@@ -36,6 +36,8 @@ mod status;
 mod storaged;
 mod sync;
 mod target;
+mod top;
+mod trace;
 mod umount;
 
 use anyhow::Result;
@@ -73,6 +75,8 @@ enum Command {
     Umount(umount::Args),
     Sync(sync::Args),
     Status(status::Args),
+    Top(top::Args),
+    Trace(trace::Args),
     Events(events::Args),
     Target(target::Args),
     Node(node::Args),
@@ -141,6 +145,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Umount(args) => done(umount::run(&args)),
         Command::Sync(args) => done(sync::run(&args)),
         Command::Status(args) => on_runtime()?.block_on(status::run(args)),
+        Command::Top(args) => done(on_runtime()?.block_on(top::run(args))),
+        Command::Trace(args) => on_runtime()?.block_on(trace::run(args)),
         Command::Events(args) => done(on_runtime()?.block_on(events::run(args))),
         Command::Target(args) => on_runtime()?.block_on(target::run(args)),
         Command::Node(args) => done(on_runtime()?.block_on(node::run(args))),

@@ -170,6 +170,11 @@ impl ControlService {
         let qos = self.node.sharing.policy(&self.node.state)?;
         let qos = (qos.version != request.qos_version).then(|| (*qos).clone());
         let mut request = request;
+        if request.clock_s != 0 && map.targets.iter().any(|t| t.daemon == request.daemon) {
+            let ours = self.node.env.clock.now_ns() / 1_000_000_000;
+            let theirs = i64::try_from(request.clock_s).unwrap_or(i64::MAX);
+            self.targets.hear_clock(Instant::now(), &request.daemon, theirs.saturating_sub(ours));
+        }
         self.node.sharing.hear(Instant::now(), std::mem::take(&mut request.tenants));
         self.targets.hear(Instant::now(), request);
         let members = self.node.membership();
@@ -342,7 +347,21 @@ impl ControlService {
         &self.node.env
     }
 
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     pub(crate) fn status_now(&self) -> v1::StatusReply {
+        let (node, ready) = (&self.node, self.node.view().ready);
+        v1::StatusReply {
+            garbage_segments: if ready { garbage_count(node) } else { 0 },
+            scattered_files: if ready { scattered_count(node) } else { 0 },
+            ..self.status_uncounted()
+        }
+    }
+
+    /// The same without what has to be counted in the state, which takes long.
+    pub(crate) fn status_uncounted(&self) -> v1::StatusReply {
         let (node, view) = (&self.node, self.node.view());
         let sessions = node.soft.with(|s| s.show(Instant::now()));
         let compacted = node.compaction.stat(Instant::now());
@@ -354,7 +373,7 @@ impl ControlService {
             commit_index: node.commit_index(),
             applied_index: node.applied_index(),
             map: Some((*node.map()).clone()),
-            targets: if view.ready { self.targets.stats() } else { Vec::new() },
+            targets: if view.ready { self.targets.told(Instant::now()) } else { Vec::new() },
             sessions: sessions
                 .into_iter()
                 .map(|s| v1::SessionStat {
@@ -366,7 +385,7 @@ impl ControlService {
                     open_files: s.open_files,
                 })
                 .collect(),
-            garbage_segments: if view.ready { garbage_count(node) } else { 0 },
+            garbage_segments: 0,
             version: env!("CARGO_PKG_VERSION").into(),
             repair: view.ready.then(|| {
                 let map = node.map();
@@ -376,10 +395,12 @@ impl ControlService {
             membership: if view.ready { node.waits() } else { String::new() },
             free_bytes: node.free_bytes(),
             low_on_room: node.low_on_room(),
-            scattered_files: if view.ready { scattered_count(node) } else { 0 },
+            scattered_files: 0,
             compacted_bytes: compacted.bytes,
             compacted_bytes_per_s: compacted.bytes_per_s,
             compacted_files_per_hour: compacted.files_per_hour,
+            clock_ns: node.env.clock.now_ns(),
+            clocks: if view.ready { self.targets.clocks(Instant::now()) } else { Vec::new() },
         }
     }
 }

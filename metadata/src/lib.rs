@@ -12,6 +12,7 @@
 //! | `conflicts` | what a request waits for before it may be answered or proposed |
 //! | `map_changes` | what led to the newest cluster map, for those who have one of the last |
 //! | `compaction` | which parts of files are worth being put together in new segments |
+//! | `console` | the page for browsers, and what it shows |
 //! | `sharing` | what tenants may have of the leader, and what they were given |
 //! | `duties`, `placement` | what the leader does besides, one duty a file |
 //! | [`config`], [`env`], `folder`, `identity` | settings, seams to the world, the data folder |
@@ -25,6 +26,7 @@ mod check;
 mod compaction;
 pub mod config;
 mod conflicts;
+mod console;
 mod control;
 mod duties;
 pub mod env;

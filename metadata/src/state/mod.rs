@@ -12,6 +12,7 @@
 mod apply;
 mod found;
 mod looks;
+mod paths;
 mod quotas;
 mod requests;
 mod unwanted;
