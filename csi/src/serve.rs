@@ -59,6 +59,7 @@ pub async fn serve(
     mut shutdown: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut open = JoinSet::new();
+    let told = shutdown.clone();
     loop {
         tokio::select! {
             biased;
@@ -66,7 +67,7 @@ pub async fn serve(
             Some(_) = open.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    open.spawn(connection(stream, services.clone(), shutdown.clone()));
+                    open.spawn(connection(stream, services.clone(), told.clone()));
                 }
                 Err(error) => {
                     tracing::error!("nobody can be served: {error}");
@@ -92,9 +93,10 @@ async fn connection(
         .timer(TokioTimer::new())
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
+    let told = async move { drop(shutdown.wait_for(|stop| *stop).await) };
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        _ = shutdown.wait_for(|stop| *stop) => {
+        () = told => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tonic::Status;
-use weft_client::FileKind;
+use weft_client::{DirEntry, FileKind, Filesystem};
 use weft_proto::{ErrorKind, InodeId, Result};
 
 /// The answer waits so long for all to be gone; the rest goes without it.
@@ -152,6 +152,22 @@ struct Level {
     folder: InodeId,
 }
 
+/// Takes names away, many at once.
+async fn unlink_all(fs: &Filesystem, folder: InodeId, entries: Vec<DirEntry>) -> Result<()> {
+    let removals = entries.into_iter().map(|entry| {
+        let fs = fs.clone();
+        async move { fs.unlink(folder, &entry.name).await }
+    });
+    let mut removals = stream::iter(removals).buffer_unordered(PARALLEL);
+    while let Some(removed) = removals.next().await {
+        match removed {
+            Err(e) if e.kind == ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+    }
+    Ok(())
+}
+
 /// Removes all below a folder of what was deleted, and it.
 async fn remove_tree(place: &Place, top: InodeId, name: &str) -> Result<()> {
     let fs = &place.fs;
@@ -181,14 +197,7 @@ async fn remove_tree(place: &Place, top: InodeId, name: &str) -> Result<()> {
         }
         let (folders, others): (Vec<_>, Vec<_>) =
             page.entries.into_iter().partition(|entry| entry.kind == FileKind::Directory);
-        let removals = others.iter().map(|entry| fs.unlink(folder, &entry.name));
-        let mut removals = stream::iter(removals).buffer_unordered(PARALLEL);
-        while let Some(removed) = removals.next().await {
-            match removed {
-                Err(e) if e.kind == ErrorKind::NotFound => {}
-                removed => removed?,
-            }
-        }
+        unlink_all(fs, folder, others).await?;
         left.extend(folders.into_iter().take(FOLDERS).map(|entry| Level {
             parent: folder,
             name: entry.name.to_vec(),

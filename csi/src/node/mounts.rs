@@ -100,7 +100,10 @@ pub async fn bind(
 ) -> io::Result<()> {
     let (staging, target) = (staging.to_owned(), target.to_owned());
     let mut options = MountFlags::default();
-    flags.iter().for_each(|flag| drop(options.set(flag)));
+    for flag in flags {
+        // Others are the mount's own.
+        let _ = options.set(flag);
+    }
     spawn_blocking(move || {
         fs::create_dir_all(&target)?;
         let none = None::<&str>;
