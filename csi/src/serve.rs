@@ -80,11 +80,7 @@ pub async fn serve(
     Ok(())
 }
 
-async fn connection(
-    stream: UnixStream,
-    services: Services,
-    mut shutdown: watch::Receiver<bool>,
-) {
+async fn connection(stream: UnixStream, services: Services, mut shutdown: watch::Receiver<bool>) {
     let service = hyper::service::service_fn(move |request| {
         let services = services.clone();
         async move { Ok::<_, Infallible>(services.answer(request).await) }

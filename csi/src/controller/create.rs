@@ -55,9 +55,7 @@ impl Wanted {
     fn is(&self, known: &Record) -> bool {
         let fits = match known.capacity {
             0 => self.limit == 0,
-            capacity => {
-                self.required <= capacity && (self.limit == 0 || capacity <= self.limit)
-            }
+            capacity => self.required <= capacity && (self.limit == 0 || capacity <= self.limit),
         };
         known.name == self.name && known.parameters == self.all && fits
     }

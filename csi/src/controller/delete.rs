@@ -116,9 +116,8 @@ pub async fn delete(purge: &Purge, id: &str) -> Result<(), Status> {
     let what = format!("volume {id:?}");
     let fail = |error| failed(&what, error);
     let Some(found) = place.find(id).await.map_err(fail)? else { return Ok(()) };
-    let foreign = || {
-        Status::failed_precondition(format!("{what} was not made by this driver: it stays"))
-    };
+    let foreign =
+        || Status::failed_precondition(format!("{what} was not made by this driver: it stays"));
     if found.kind != FileKind::Directory {
         return Err(foreign());
     }

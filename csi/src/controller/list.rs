@@ -58,11 +58,7 @@ pub async fn list(
 }
 
 /// One name of the folder, if it is that of a volume.
-async fn look(
-    cluster: &Cluster,
-    place: &Place,
-    entry: DirEntry,
-) -> Result<Option<Entry>, Status> {
+async fn look(cluster: &Cluster, place: &Place, entry: DirEntry) -> Result<Option<Entry>, Status> {
     let Ok(id) = std::str::from_utf8(&entry.name) else { return Ok(None) };
     if entry.kind != FileKind::Directory || !volume_id::is_valid(id) {
         return Ok(None);

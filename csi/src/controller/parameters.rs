@@ -28,8 +28,7 @@ pub fn ours(all: &HashMap<String, String>) -> BTreeMap<String, String> {
 
 /// Reads them. Errors: `INVALID_ARGUMENT`.
 pub fn read(all: &BTreeMap<String, String>) -> Result<Parameters, Status> {
-    let mut read =
-        Parameters { mode: DEFAULT_MODE, uid: 0, gid: 0, inodes: 0, layout: None };
+    let mut read = Parameters { mode: DEFAULT_MODE, uid: 0, gid: 0, inodes: 0, layout: None };
     for (name, value) in all {
         let bad = || {
             let what = format!("the parameter {name:?} cannot be {value:?}");

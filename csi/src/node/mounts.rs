@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use weft_fuse::{MountFlags, mount_at, resolve_mount_point, unmount};
 
 /// A mount that answers nothing for so long is silent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Who waits for the look of another looks so often whether that is done.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Mounts on top of each other at one place, at most.
 const MAX_LAYERS: usize = 16;
 
@@ -52,8 +54,12 @@ impl Looks {
             Some(found) if !found.is_weft() => return Ok(Found::Foreign(found.fs_type)),
             Some(_) => {}
         }
-        if !self.0.lock().insert(place.to_owned()) {
-            return Ok(Found::Silent);
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        while !self.0.lock().insert(place.to_owned()) {
+            if Instant::now() > until {
+                return Ok(Found::Silent);
+            }
+            sleep(LOOK_INTERVAL).await;
         }
         let (looks, at) = (self.0.clone(), place.to_owned());
         let answer = spawn_blocking(move || {

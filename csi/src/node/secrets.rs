@@ -42,9 +42,9 @@ pub fn read(mut all: HashMap<String, String>) -> Result<Option<Secrets>, Status>
 impl Secrets {
     /// Writes them where the mount of the volume reads them.
     pub fn save(&self, state: &State, volume: &str) -> std::io::Result<()> {
-        self.0.iter().try_for_each(|(name, content)| {
-            state.save_secret(volume, name, content).map(drop)
-        })
+        self.0
+            .iter()
+            .try_for_each(|(name, content)| state.save_secret(volume, name, content).map(drop))
     }
 }
 

@@ -126,7 +126,11 @@ impl Volumes {
         let arguments = self.arguments(staged)?;
         self.weft.run(arguments, environment, MOUNT_TIMEOUT).await.map_err(|why| {
             let what = format!("volume {volume:?} cannot be mounted: {why}");
-            if why.contains(NOT_THERE) { Status::not_found(what) } else { Status::unavailable(what) }
+            if why.contains(NOT_THERE) {
+                Status::not_found(what)
+            } else {
+                Status::unavailable(what)
+            }
         })
     }
 

@@ -22,8 +22,7 @@ fn csi_identity_and_capabilities_are_told() -> Result<()> {
     let mut identity = plugin.identity().0;
     let info = plugin.wait(identity.get_plugin_info(GetPluginInfoRequest {}))?;
     ensure!(info.name == "csi.weft" && !info.vendor_version.is_empty(), "{info:?}");
-    let all =
-        plugin.wait(identity.get_plugin_capabilities(GetPluginCapabilitiesRequest {}))?;
+    let all = plugin.wait(identity.get_plugin_capabilities(GetPluginCapabilitiesRequest {}))?;
     ensure!(all.capabilities.len() == 2, "{all:?}");
     let (mut controller, mut node) = (plugin.controller(), plugin.node());
     let request = ControllerGetCapabilitiesRequest {};
@@ -77,9 +76,7 @@ fn csi_volumes_are_created_once_or_refused() -> Result<()> {
         plugin.wait(plugin.controller().create_volume(request)).map(|answer| answer.volume)
     };
     let good = || wanted("bad", 16 * MIB);
-    let range = |required_bytes, limit_bytes| {
-        Some(CapacityRange { required_bytes, limit_bytes })
-    };
+    let range = |required_bytes, limit_bytes| Some(CapacityRange { required_bytes, limit_bytes });
     let ext4 = MountVolume { fs_type: "ext4".into(), ..Default::default() };
     let ext4 = VolumeCapability { access_type: Some(AccessType::Mount(ext4)), ..shared() };
     let parameter = |name: &str, value: &str| CreateVolumeRequest {
@@ -219,8 +216,7 @@ fn csi_volumes_are_listed_validated_and_extended() -> Result<()> {
     let capacity = |request| plugin.wait(plugin.controller().get_capacity(request));
     let room = capacity(GetCapacityRequest::default())?.available_capacity;
     ensure!(room > 100 * MIB, "{room}");
-    let of_block =
-        GetCapacityRequest { volume_capabilities: vec![block()], ..Default::default() };
+    let of_block = GetCapacityRequest { volume_capabilities: vec![block()], ..Default::default() };
     ensure!(capacity(of_block)?.available_capacity == 0, "there is no room for blocks");
     plugin.stop()
 }
@@ -254,9 +250,8 @@ fn validate(plugin: &Plugin) -> Result<()> {
 
 fn expand(plugin: &Plugin) -> Result<()> {
     let expand = |id: &str, range: Option<(i64, i64)>| {
-        let capacity_range = range.map(|(required_bytes, limit_bytes)| {
-            CapacityRange { required_bytes, limit_bytes }
-        });
+        let capacity_range = range
+            .map(|(required_bytes, limit_bytes)| CapacityRange { required_bytes, limit_bytes });
         let volume_id = id.into();
         let request =
             ControllerExpandVolumeRequest { volume_id, capacity_range, ..Default::default() };

@@ -29,7 +29,7 @@ fn text<'a>(at: &'a Yaml<'_>, path: &[&str]) -> Option<&'a str> {
 
 fn list<'a, 'b>(at: &'a Yaml<'b>, path: &[&str]) -> Vec<&'a Yaml<'b>> {
     let found = path.iter().try_fold(at, |at, name| at.as_mapping_get(name));
-    found.and_then(|found| found.as_vec()).into_iter().flatten().collect()
+    found.and_then(|found| found.as_sequence()).into_iter().flatten().collect()
 }
 
 /// Flags that `weft csi` has.
@@ -71,8 +71,16 @@ fn csi_manifests_are_whole_and_the_driver_understands_them() -> Result<()> {
     }
     ensure!(drivers == 2, "{drivers} containers of the driver");
     let wanted = [
-        "CSIDriver", "ClusterRole", "ClusterRoleBinding", "DaemonSet", "Deployment",
-        "PersistentVolume", "PersistentVolumeClaim", "Pod", "ServiceAccount", "StorageClass",
+        "CSIDriver",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "DaemonSet",
+        "Deployment",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "Pod",
+        "ServiceAccount",
+        "StorageClass",
     ];
     for kind in wanted {
         ensure!(kinds.contains(kind), "there is no {kind}");

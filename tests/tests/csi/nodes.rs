@@ -1,8 +1,7 @@
 //! A volume on one machine, from its mount to its end.
 
 use crate::plugin::{
-    MIB, Plugin, mounted, mounts_below, publishing_of, refused, shared, small, small_as,
-    staging_of,
+    MIB, Plugin, mounted, mounts_below, publishing_of, refused, shared, small, small_as, staging_of,
 };
 use anyhow::{Context, Result, ensure};
 use nix::sys::statvfs::statvfs;
@@ -55,10 +54,8 @@ fn csi_a_volume_is_mounted_limited_extended_and_deleted() -> Result<()> {
         plugin.publish(read_only)?;
         ensure!(mounts_below(&staging)?.len() == 1 && mounts_below(&pods)?.len() == 2);
     }
-    let other = NodePublishVolumeRequest {
-        readonly: true,
-        ..publishing_of(&volume, &staging, &one)
-    };
+    let other =
+        NodePublishVolumeRequest { readonly: true, ..publishing_of(&volume, &staging, &one) };
     refused(plugin.publish(other), Code::AlreadyExists, "it can be written there")?;
     let other = NodeStageVolumeRequest {
         volume_capability: Some(mounted(Mode::MultiNodeMultiWriter, &["noatime"])),

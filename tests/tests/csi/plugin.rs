@@ -62,10 +62,8 @@ impl Plugin {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().context("start the driver")?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let channel = {
             let _inside = runtime.enter();
             Endpoint::from_shared(endpoint)?.connect_lazy()
@@ -160,8 +158,7 @@ impl Plugin {
 
     pub fn stats(&self, id: &str, at: &Path) -> Result<NodeGetVolumeStatsResponse, Status> {
         let (volume_id, volume_path) = (id.into(), path(at).into());
-        let request =
-            NodeGetVolumeStatsRequest { volume_id, volume_path, ..Default::default() };
+        let request = NodeGetVolumeStatsRequest { volume_id, volume_path, ..Default::default() };
         self.wait(self.node().node_get_volume_stats(request))
     }
 

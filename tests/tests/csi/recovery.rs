@@ -1,8 +1,6 @@
 //! What dies comes back: the processes of mounts, the driver, and both at once.
 
-use crate::plugin::{
-    MIB, PATIENCE, Plugin, mounts_below, publishing_of, small, staging_of,
-};
+use crate::plugin::{MIB, PATIENCE, Plugin, mounts_below, publishing_of, small, staging_of};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
