@@ -3,6 +3,7 @@
 //! noted of it ([`state`]).
 
 mod checks;
+mod context;
 mod mounts;
 mod publish;
 mod secrets;
@@ -13,6 +14,7 @@ mod volumes;
 mod watch;
 mod weft;
 
+use self::context::Context;
 use self::mounts::Looks;
 use self::state::State;
 use self::volumes::Volumes;
@@ -53,11 +55,7 @@ pub struct NodeOptions {
 
 /// The service; clones share it.
 #[derive(Clone)]
-pub struct Node {
-    root: String,
-    busy: Busy,
-    volumes: Volumes,
-}
+pub struct Node(Context);
 
 impl Node {
     /// Opens the folder with the state. Errors: it cannot be used.
@@ -66,18 +64,18 @@ impl Node {
         let state = State::open(&std::path::absolute(state_dir)?)?;
         let weft = Weft::new(program, environment);
         let volumes = Volumes { state, looks: Looks::default(), weft, metadata, node_id };
-        Ok(Self { root, busy: Busy::default(), volumes })
+        Ok(Self(Context { root, busy: Busy::default(), volumes }))
     }
 
     /// Looks after the mounts, for as long as this process lives.
     pub async fn watch(self) {
-        watch::watch(self).await;
+        watch::watch(self.0).await;
     }
 
     /// Makes durable what was written through the mounts, which stay: another process of this
     /// driver goes on with them.
     pub async fn leave(&self) {
-        self.volumes.sync_all().await;
+        self.0.volumes.sync_all().await;
     }
 }
 
@@ -87,7 +85,7 @@ impl node_server::Node for Node {
         &self,
         request: Request<NodeStageVolumeRequest>,
     ) -> Result<Response<NodeStageVolumeResponse>, Status> {
-        let staged = stage::stage(self.clone(), request.into_inner());
+        let staged = stage::stage(self.0.clone(), request.into_inner());
         let answer = async { staged.await.map(|()| NodeStageVolumeResponse {}) };
         calls::serve("NodeStageVolume", answer).await
     }
@@ -96,7 +94,7 @@ impl node_server::Node for Node {
         &self,
         request: Request<NodeUnstageVolumeRequest>,
     ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
-        let unstaged = stage::unstage(self.clone(), request.into_inner());
+        let unstaged = stage::unstage(self.0.clone(), request.into_inner());
         let answer = async { unstaged.await.map(|()| NodeUnstageVolumeResponse {}) };
         calls::serve("NodeUnstageVolume", answer).await
     }
@@ -105,7 +103,7 @@ impl node_server::Node for Node {
         &self,
         request: Request<NodePublishVolumeRequest>,
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
-        let published = publish::publish(self.clone(), request.into_inner());
+        let published = publish::publish(self.0.clone(), request.into_inner());
         let answer = async { published.await.map(|()| NodePublishVolumeResponse {}) };
         calls::serve("NodePublishVolume", answer).await
     }
@@ -114,7 +112,7 @@ impl node_server::Node for Node {
         &self,
         request: Request<NodeUnpublishVolumeRequest>,
     ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
-        let unpublished = publish::unpublish(self.clone(), request.into_inner());
+        let unpublished = publish::unpublish(self.0.clone(), request.into_inner());
         let answer = async { unpublished.await.map(|()| NodeUnpublishVolumeResponse {}) };
         calls::serve("NodeUnpublishVolume", answer).await
     }
@@ -123,7 +121,7 @@ impl node_server::Node for Node {
         &self,
         request: Request<NodeGetVolumeStatsRequest>,
     ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
-        let answer = stats::stats(self.clone(), request.into_inner());
+        let answer = stats::stats(self.0.clone(), request.into_inner());
         calls::serve("NodeGetVolumeStats", answer).await
     }
 
@@ -152,7 +150,7 @@ impl node_server::Node for Node {
         &self,
         _: Request<NodeGetInfoRequest>,
     ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        let node_id = self.volumes.node_id.clone();
+        let node_id = self.0.volumes.node_id.clone();
         let answer = NodeGetInfoResponse { node_id, ..Default::default() };
         calls::serve("NodeGetInfo", async { Ok(answer) }).await
     }

@@ -1,7 +1,7 @@
 //! Shows a volume where one workload finds it, and takes it away from there.
 
-use super::Node;
 use super::checks::{id_of, place_of};
+use super::context::Context;
 use super::mounts::{self, Found};
 use super::state::{Published, Staged};
 use super::volumes::{Condition, here};
@@ -14,7 +14,7 @@ use tonic::Status;
 
 /// Errors: `INVALID_ARGUMENT`; `FAILED_PRECONDITION` if it is not staged, or is to be at one place
 /// only and is at another; `ALREADY_EXISTS` if it is there and not so.
-pub async fn publish(node: Node, request: NodePublishVolumeRequest) -> Result<(), Status> {
+pub async fn publish(node: Context, request: NodePublishVolumeRequest) -> Result<(), Status> {
     let id = id_of(&request.volume_id)?;
     let target = place_of(&request.target_path, "the target path")?;
     let usage = capability::read(request.volume_capability.as_ref())?;
@@ -81,7 +81,7 @@ fn admit(staged: &Staged, at: &Published) -> Result<bool, Status> {
 
 /// What is not there was taken away. Errors: `INVALID_ARGUMENT`; `INTERNAL` if the folder cannot be
 /// removed.
-pub async fn unpublish(node: Node, request: NodeUnpublishVolumeRequest) -> Result<(), Status> {
+pub async fn unpublish(node: Context, request: NodeUnpublishVolumeRequest) -> Result<(), Status> {
     let id = id_of(&request.volume_id)?;
     let target = place_of(&request.target_path, "the target path")?;
     let _taken = node.busy.take(id)?;

@@ -1,7 +1,7 @@
 //! Mounts a volume once for all its uses on this machine, and takes it away again.
 
-use super::Node;
 use super::checks::{id_of, place_of};
+use super::context::Context;
 use super::secrets;
 use super::volumes::{Condition, here};
 use crate::capability;
@@ -11,7 +11,7 @@ use tonic::Status;
 
 /// Errors: `INVALID_ARGUMENT`; `ALREADY_EXISTS` if it is mounted elsewhere or otherwise;
 /// `NOT_FOUND`, `UNAVAILABLE`.
-pub async fn stage(node: Node, request: NodeStageVolumeRequest) -> Result<(), Status> {
+pub async fn stage(node: Context, request: NodeStageVolumeRequest) -> Result<(), Status> {
     let id = id_of(&request.volume_id)?;
     let staging = place_of(&request.staging_target_path, "the staging path")?;
     let usage = capability::read(request.volume_capability.as_ref())?;
@@ -56,7 +56,7 @@ pub async fn stage(node: Node, request: NodeStageVolumeRequest) -> Result<(), St
 
 /// One that is not mounted is unmounted. Errors: `INVALID_ARGUMENT`; `FAILED_PRECONDITION` if
 /// workloads have it still; `INTERNAL` if not all that was written is durable.
-pub async fn unstage(node: Node, request: NodeUnstageVolumeRequest) -> Result<(), Status> {
+pub async fn unstage(node: Context, request: NodeUnstageVolumeRequest) -> Result<(), Status> {
     let id = id_of(&request.volume_id)?;
     let staging = place_of(&request.staging_target_path, "the staging path")?;
     let _taken = node.busy.take(id)?;

@@ -1,7 +1,7 @@
 //! How much of a volume is used, and whether its mount lives.
 
-use super::Node;
 use super::checks::{id_of, place_of};
+use super::context::Context;
 use super::mounts::Found;
 use super::volumes::here;
 use crate::wire::volume_usage::Unit;
@@ -13,7 +13,7 @@ use tonic::Status;
 
 /// Errors: `INVALID_ARGUMENT`; `NOT_FOUND` of what is not mounted here.
 pub async fn stats(
-    node: Node,
+    node: Context,
     request: NodeGetVolumeStatsRequest,
 ) -> Result<NodeGetVolumeStatsResponse, Status> {
     let id = id_of(&request.volume_id)?;

@@ -1,7 +1,7 @@
 //! Looks after the mounts of this machine: what has died is put back, whether it died with the
 //! process before this one or while this one was there.
 
-use super::Node;
+use super::context::Context;
 use super::state::Staged;
 use super::volumes::Condition;
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ static MOUNTS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
 type Pauses = Arc<Mutex<HashMap<String, (Instant, Duration)>>>;
 
 /// For as long as this process lives.
-pub async fn watch(node: Node) {
+pub async fn watch(node: Context) {
     let pauses = Pauses::default();
     let places = Arc::new(Semaphore::new(AT_A_TIME));
     loop {
@@ -59,7 +59,7 @@ pub async fn watch(node: Node) {
 }
 
 /// Answers what the mount does.
-async fn look_after(node: &Node, pauses: &Pauses, staged: &Staged) -> &'static str {
+async fn look_after(node: &Context, pauses: &Pauses, staged: &Staged) -> &'static str {
     let volume = &staged.volume;
     let due = pauses.lock().get(volume).is_none_or(|(at, _)| *at <= Instant::now());
     if !due {

@@ -4,6 +4,8 @@ use crate::plugin::{MIB, Plugin, mounted, refused, shared, small, wanted};
 use anyhow::{Result, ensure};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use tonic::Code;
 use tonic::codegen::http::uri::PathAndQuery;
 use weft_csi::wire::volume_capability::access_mode::Mode;
@@ -117,8 +119,12 @@ fn csi_volumes_are_created_once_or_refused() -> Result<()> {
     ensure!(create(limited)?.map(|volume| volume.capacity_bytes) == Some(8 * MIB));
     let free = CreateVolumeRequest { capacity_range: None, ..wanted("free", 0) };
     ensure!(create(free)?.map(|volume| volume.capacity_bytes) == Some(0), "without a limit");
-    // Names that nobody should have.
-    let folder = cluster.mnt().join("volumes");
+    names_that_nobody_should_have(&plugin, &cluster.mnt().join("volumes"))?;
+    plugin.stop()?;
+    cluster.await_clean()
+}
+
+fn names_that_nobody_should_have(plugin: &Plugin, folder: &Path) -> Result<()> {
     let mut ids = BTreeSet::new();
     let long = "y".repeat(1024);
     for name in ["..", ".", "../../etc", "a/b", "a\0b", "ä ö", ".deleted", "-", &long] {
@@ -129,12 +135,11 @@ fn csi_volumes_are_created_once_or_refused() -> Result<()> {
     }
     let parameters = [("mode", "2750"), ("uid", "7"), ("gid", "8"), ("inodes", "5")];
     let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    create(CreateVolumeRequest { parameters: parameters.into(), ..wanted("owned", MIB) })?;
-    use std::os::unix::fs::MetadataExt;
+    let request = CreateVolumeRequest { parameters: parameters.into(), ..wanted("owned", MIB) };
+    plugin.wait(plugin.controller().create_volume(request))?;
     let owned = fs::metadata(folder.join("owned"))?;
     ensure!((owned.uid(), owned.gid(), owned.mode() & 0o7777) == (7, 8, 0o2750), "{owned:?}");
-    plugin.stop()?;
-    cluster.await_clean()
+    Ok(())
 }
 
 #[test]

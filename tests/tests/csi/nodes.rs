@@ -70,27 +70,7 @@ fn csi_a_volume_is_mounted_limited_extended_and_deleted() -> Result<()> {
     ensure!(size_of(&one)? == 64 * MIB && size_of(&two)? == 64 * MIB, "df shows the quota");
     let taken = fill(&one.join("big"))?;
     ensure!((60 * MIB..=64 * MIB + CREDIT).contains(&taken), "{taken} bytes were taken");
-    // It grows under who uses it.
-    let range = CapacityRange { required_bytes: 256 * MIB, ..Default::default() };
-    let volume_id = volume.volume_id.clone();
-    let request = ControllerExpandVolumeRequest {
-        volume_id,
-        capacity_range: Some(range),
-        volume_capability: Some(shared()),
-        ..Default::default()
-    };
-    plugin.wait(plugin.controller().controller_expand_volume(request))?;
-    ensure!(size_of(&one)? == 256 * MIB, "{} are seen", size_of(&one)?);
-    let mut more = File::create(one.join("more"))?;
-    more.write_all(&vec![1u8; 8 << 20])?;
-    more.sync_all()?;
-    drop(more);
-    let stats = plugin.stats(id, &one)?;
-    let of = |unit: Unit| stats.usage.iter().find(|usage| usage.unit() == unit);
-    let bytes = of(Unit::Bytes).context("no bytes")?;
-    ensure!(bytes.total == 256 * MIB && bytes.used >= taken && bytes.available > 0, "{stats:?}");
-    ensure!(of(Unit::Inodes).is_some_and(|inodes| inodes.used >= 3), "{stats:?}");
-    ensure!(stats.volume_condition.is_some_and(|condition| !condition.abnormal));
+    grow(&plugin, &volume, &one, taken)?;
     let used = plugin.unstage(id, &staging);
     refused(used, Code::FailedPrecondition, "workloads have it")?;
     for _ in 0..2 {
@@ -107,6 +87,31 @@ fn csi_a_volume_is_mounted_limited_extended_and_deleted() -> Result<()> {
     ensure!(!cluster.mnt().join("volumes/pvc-1").exists());
     plugin.stop()?;
     cluster.await_clean()
+}
+
+/// It grows under who uses it, and its use is told.
+fn grow(plugin: &Plugin, volume: &Volume, one: &Path, taken: i64) -> Result<()> {
+    let range = CapacityRange { required_bytes: 256 * MIB, ..Default::default() };
+    let volume_id = volume.volume_id.clone();
+    let request = ControllerExpandVolumeRequest {
+        volume_id,
+        capacity_range: Some(range),
+        volume_capability: Some(shared()),
+        ..Default::default()
+    };
+    plugin.wait(plugin.controller().controller_expand_volume(request))?;
+    ensure!(size_of(one)? == 256 * MIB, "{} are seen", size_of(one)?);
+    let mut more = File::create(one.join("more"))?;
+    more.write_all(&vec![1u8; 8 << 20])?;
+    more.sync_all()?;
+    drop(more);
+    let stats = plugin.stats(&volume.volume_id, one)?;
+    let of = |unit: Unit| stats.usage.iter().find(|usage| usage.unit() == unit);
+    let bytes = of(Unit::Bytes).context("no bytes")?;
+    ensure!(bytes.total == 256 * MIB && bytes.used >= taken && bytes.available > 0, "{stats:?}");
+    ensure!(of(Unit::Inodes).is_some_and(|inodes| inodes.used >= 3), "{stats:?}");
+    ensure!(stats.volume_condition.is_some_and(|condition| !condition.abnormal));
+    Ok(())
 }
 
 #[test]
