@@ -18,7 +18,7 @@ pub fn failed(what: &str, error: Error) -> Status {
         | ErrorKind::NotLeader
         | ErrorKind::Disconnected
         | ErrorKind::SessionExpired => Code::Unavailable,
-        ErrorKind::NotSupported => Code::FailedPrecondition,
+        ErrorKind::NotSupported | ErrorKind::NotDirectory => Code::FailedPrecondition,
         _ => Code::Internal,
     };
     Status::new(code, format!("{what}: {error}"))

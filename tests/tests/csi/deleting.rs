@@ -70,7 +70,7 @@ fn csi_a_volume_is_deleted_with_all_in_it_and_nothing_else() -> Result<()> {
 
 /// A folder that is not empty is there already; a link is none.
 fn code_of(foreign: &str) -> Code {
-    if foreign == "link" { Code::Internal } else { Code::AlreadyExists }
+    if foreign == "link" { Code::FailedPrecondition } else { Code::AlreadyExists }
 }
 
 #[test]
