@@ -9,6 +9,7 @@
 mod bench;
 mod ca;
 mod control;
+mod csi;
 mod daemon;
 mod dev;
 mod doctor;
@@ -90,6 +91,7 @@ enum Command {
     Plan(plan::Args),
     Doctor(doctor::Args),
     Ca(ca::Args),
+    Csi(csi::Args),
     Metadata(metadata::Args),
     Storaged(storaged::Args),
     #[command(hide = true)]
@@ -134,7 +136,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     match &command {
         Command::Mount(_) => {} // decides by itself: its background process logs, it does not
         Command::Metadata(args) if !args.serves() => log.start("error")?,
-        Command::Metadata(_) | Command::Storaged(_) => log.start("info")?,
+        Command::Metadata(_) | Command::Storaged(_) | Command::Csi(_) => log.start("info")?,
         _ => log.start("error")?,
     }
     let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
@@ -159,6 +161,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Nvme(args) => done(nvme::run(args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Ca(args) => done(ca::run(args)),
+        Command::Csi(args) => done(csi::run(&args)),
         Command::Plan(args) => done(plan::run(args)),
         Command::Metadata(args) => done(metadata::run(args)),
         Command::Storaged(args) => done(storaged::run(args)),
