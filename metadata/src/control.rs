@@ -365,6 +365,7 @@ impl ControlService {
         let (node, view) = (&self.node, self.node.view());
         let sessions = node.soft.with(|s| s.show(Instant::now()));
         let compacted = node.compaction.stat(Instant::now());
+        let (lost_groups, bare_groups) = if view.ready { lacking(node) } else { (0, 0) };
         v1::StatusReply {
             id: node.config.id.0,
             leader: view.leader.map_or(0, |l| l.0),
@@ -401,6 +402,8 @@ impl ControlService {
             compacted_files_per_hour: compacted.files_per_hour,
             clock_ns: node.env.clock.now_ns(),
             clocks: if view.ready { self.targets.clocks(Instant::now()) } else { Vec::new() },
+            lost_groups,
+            bare_groups,
         }
     }
 }
@@ -416,6 +419,15 @@ fn scattered_count(node: &Node) -> u64 {
 /// Segments that wait for deletion.
 fn garbage_count(node: &Node) -> u64 {
     node.state.garbage(None, COUNTED).map_or(0, |g| g.len() as u64)
+}
+
+/// Placement groups that have lost more than their parity, and all of it.
+fn lacking(node: &Node) -> (u64, u64) {
+    let map = node.map();
+    if map.targets.iter().all(|t| t.state() == v1::TargetState::Up) {
+        return (0, 0);
+    }
+    node.state.groups_in_use().map_or((0, 0), |in_use| survival::lacking(&map, &in_use))
 }
 
 type MapStream = Pin<Box<dyn Stream<Item = Result<v1::ClusterMap, Status>> + Send>>;

@@ -1,6 +1,6 @@
 //! Storage daemons and their targets, as an overview shows them.
 
-use super::{Load, add, is_fresh};
+use super::load::{Load, add, is_fresh, weight};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -155,8 +155,13 @@ fn line(info: &TargetInfo, stat: Option<&TargetStat>) -> TargetLine {
 fn sum(a: Load, b: Load) -> Load {
     let both = |of: fn(&Load) -> u64| of(&a).saturating_add(of(&b));
     let mean = |us: fn(&Load) -> u64, of: fn(&Load) -> u64| {
-        let all = us(&a).saturating_mul(of(&a)).saturating_add(us(&b).saturating_mul(of(&b)));
-        all.checked_div(both(of)).unwrap_or(0)
+        let told = [&a, &b].into_iter().filter(|l| us(l) > 0);
+        let (mut sum, mut all) = (0, 0);
+        for load in told {
+            add(&mut sum, us(load).saturating_mul(weight(of(load))));
+            add(&mut all, weight(of(load)));
+        }
+        sum.checked_div(all).unwrap_or(0)
     };
     Load {
         read_bytes_per_s: both(|l| l.read_bytes_per_s),

@@ -1,6 +1,6 @@
 //! Drives that fail some requests, hang, or are slower than the others.
 
-use super::{Problem, Severity, bounded, count};
+use super::problem::{Problem, Severity, bounded, count};
 use std::collections::BTreeMap;
 use weft_proto::v1::{StatusReply, TargetInfo, TargetLoad, TargetStat, TargetState};
 
@@ -8,9 +8,9 @@ use weft_proto::v1::{StatusReply, TargetInfo, TargetLoad, TargetStat, TargetStat
 const HANGS_MS: u64 = 2000;
 /// A drive is slow if it takes so many times what the others take, and at least so long.
 const SLOW_TIMES: u64 = 5;
-const SLOW_US: u64 = 20_000;
+const SLOW_US: u64 = 50_000;
 /// Requests a second of which the mean says something.
-const MIN_RATE: u64 = 2;
+const MIN_RATE: u64 = 4;
 /// Damaged blocks are made anew; more than these are a sign.
 const CHECKSUMS: u64 = 10;
 

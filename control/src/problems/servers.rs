@@ -1,6 +1,6 @@
 //! Metadata servers: who is away, who has no room, whose clock is apart.
 
-use super::{Problem, Severity, count};
+use super::problem::{Problem, Severity, count};
 use crate::status::Answers;
 use std::collections::BTreeSet;
 use weft_proto::ErrorKind;

@@ -1,6 +1,6 @@
 //! Targets that do not serve, what is missing for that, and room.
 
-use super::{Problem, Severity, bounded, count, list};
+use super::problem::{Problem, Severity, bounded, count, list};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use weft_proto::v1::{StatusReply, TargetInfo, TargetStat, TargetState};
 
@@ -27,18 +27,7 @@ fn targets(reply: &StatusReply) -> impl Iterator<Item = &TargetInfo> {
 
 /// Placement groups that have lost all their parity, or more.
 fn groups(reply: &StatusReply) -> Vec<Problem> {
-    let serves = |t: &&TargetInfo| t.state() == TargetState::Up;
-    let up: HashSet<u32> = targets(reply).filter(serves).map(|t| t.id).collect();
-    let (mut lost, mut bare) = (0u64, 0u64);
-    for pool in reply.map.iter().flat_map(|map| &map.pools) {
-        let parity = pool.profile.map_or(0, |p| p.m) as usize;
-        for pg in &pool.pgs {
-            // What nobody has written to a group that was just made is not missed.
-            let away = pg.targets.iter().filter(|id| !up.contains(id)).count();
-            lost += u64::from(away > parity);
-            bare += u64::from(away == parity && parity > 0);
-        }
-    }
+    let (lost, bare) = (reply.lost_groups, reply.bare_groups);
     let mut all = Vec::new();
     if lost > 0 {
         all.push(Problem::new(
@@ -157,13 +146,7 @@ fn repair(reply: &StatusReply) -> Vec<Problem> {
             (None, false) => return all,
         };
         let consequence = "until then their files have less redundancy";
-        all.push(Problem::new(
-            severity,
-            "repair",
-            text,
-            consequence,
-            "weft status shows how far it is",
-        ));
+        all.push(Problem::new(severity, "repair", text, consequence, "weft status"));
     }
     all
 }

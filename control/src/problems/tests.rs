@@ -1,14 +1,14 @@
 //! What is told of clusters in trouble.
 
+use super::problem::TOLD;
 use super::*;
 use weft_proto::v1::{
-    ClockStat, ClusterMap, MemberRole, MemberStat, NodeInfo, PgInfo, PoolInfo, ProfileInfo,
-    RepairStat, TargetInfo, TargetLoad, TargetStat, TargetState,
+    ClockStat, ClusterMap, MemberRole, MemberStat, NodeInfo, RepairStat, TargetInfo, TargetLoad,
+    TargetStat, TargetState,
 };
 use weft_proto::{Error, ErrorKind};
 
-/// Three metadata servers, of which the first leads, and six targets, one a daemon, in one group
-/// of 4+2.
+/// Three metadata servers, of which the first leads, and six targets, one a daemon.
 fn cluster() -> StatusReply {
     let members = (1..=3).map(|id| NodeInfo {
         id,
@@ -32,9 +32,6 @@ fn cluster() -> StatusReply {
         load: Some(TargetLoad { reads_per_s: 50, read_us: 1000, ..Default::default() }),
         ..Default::default()
     });
-    let profile = Some(ProfileInfo { k: 4, m: 2 });
-    let pgs = vec![PgInfo { id: 1, targets: (1..=6).collect(), ..Default::default() }];
-    let pools = vec![PoolInfo { id: 1, name: "default".into(), profile, pgs }];
     let stat = |id| MemberStat { id, active: true, ..Default::default() };
     StatusReply {
         id: 1,
@@ -43,7 +40,6 @@ fn cluster() -> StatusReply {
         map: Some(ClusterMap {
             members: members.collect(),
             targets: targets.collect(),
-            pools,
             ..Default::default()
         }),
         targets: stats.collect(),
@@ -97,10 +93,12 @@ fn a_daemon_that_died_is_named_and_the_last_redundancy_comes_first() {
     assert!(all[0].text.contains("storage-3 (s3:7200) is silent for 30 s: target 3"), "{all:?}");
     assert!(all[0].command.contains("weft target out 3"), "{all:?}");
     down(&mut reply, &[3, 4]);
+    reply.bare_groups = 1;
     let all = problems(Some(&reply), None);
     assert_eq!(kinds(&all), ["groups_bare", "target_down", "target_down"]);
     assert_eq!(all[0].severity, Severity::Critical);
     down(&mut reply, &[3, 4, 5]);
+    (reply.lost_groups, reply.bare_groups) = (1, 0);
     assert_eq!(kinds(&problems(Some(&reply), None))[0], "groups_lost");
     // Its daemon lives, and says so.
     let mut reply = cluster();
@@ -175,7 +173,6 @@ fn a_repair_is_a_note_while_it_goes_on_and_critical_when_it_cannot() {
 fn of_very_many_only_the_first_are_told() {
     let mut reply = cluster();
     let map = reply.map.as_mut().unwrap();
-    map.pools.clear();
     map.targets = (0..5000)
         .map(|id| TargetInfo {
             id,

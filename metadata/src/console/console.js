@@ -112,11 +112,13 @@ function drive(t) {
     + ', ' + t.chunks + ' chunks');
 }
 function daemons(d) {
+  const domains = d.daemons.some(x => x.domain && x.domain !== x.name);
+  const domain = domains ? 'optional' : 'gone';
   const rows = d.daemons.map(x => {
     const cls = { up: 'good', down: 'bad', partly: 'warn' }[x.state] || '';
     const l = x.load;
     return el('tr', '', titled(el('td', 'name', x.name), x.address),
-      el('td', 'optional', x.domain === x.name ? '' : x.domain), el('td', '', state(x.state, cls)),
+      el('td', domain, x.domain), el('td', '', state(x.state, cls)),
       el('td', '', el('div', 'drives', ...x.targets.map(drive))),
       el('td', 'optional', bar(x.total_bytes ? x.used_bytes / x.total_bytes : 0)),
       el('td', 'n', bytes(l.read_bytes_per_s)), el('td', 'n', bytes(l.written_bytes_per_s)),
@@ -124,8 +126,8 @@ function daemons(d) {
       el('td', 'n', micros(l.read_us)), el('td', 'n', micros(l.write_us)),
       el('td', 'n optional', number(l.waiting)));
   });
-  table('daemons', [['Daemon'], ['Domain', 'optional'], ['State'], ['Targets'],
-    ['Used', 'optional'], ['Reads/s', 'n'], ['Writes/s', 'n'], ['Requests/s', 'n optional'],
+  table('daemons', [['Daemon'], ['Domain', domain], ['State'], ['Targets'],
+    ['Used', 'optional'], ['Read/s', 'n'], ['Written/s', 'n'], ['Requests/s', 'n optional'],
     ['A read', 'n'], ['A write', 'n'], ['Waiting', 'n optional']], rows, 'none is known');
   by('daemons-note').textContent = d.capacity.targets_up + ' of ' + d.capacity.targets
     + ' targets up' + (d.daemons_left_out ? '; ' + d.daemons_left_out + ' daemons left out' : '');
@@ -134,7 +136,7 @@ function busiest(d) {
   by('tenants-card').hidden = !d.tenants;
   by('directories-card').hidden = !d.directories;
   by('events-card').hidden = !d.events;
-  table('tenants', [['Tenant'], ['Reads/s', 'n'], ['Writes/s', 'n'], ['Requests/s', 'n'],
+  table('tenants', [['Tenant'], ['Read/s', 'n'], ['Written/s', 'n'], ['Requests/s', 'n'],
     ['Metadata/s', 'n'], ['Waited', 'n']], (d.tenants || []).slice(0, 12).map(t => el('tr', '',
     titled(el('td', 'name', t.name), t.name), el('td', 'n', bytes(t.read_bytes_per_s)),
     el('td', 'n', bytes(t.written_bytes_per_s)), el('td', 'n', number(t.requests_per_s)),
@@ -173,7 +175,6 @@ function show(d) {
   pill.className = 'pill ' + (worst ? 'critical-pill' : d.health);
   document.title = (worst ? '‼ ' : d.health === 'ok' ? '' : '! ') + 'Weft: ' + d.health;
   if (!d.leads) {
-    problems({ problems: [] });
     by('problems').replaceChildren();
     if (d.leader) {
       notice('Another server leads now: going on at ', false, d.leader);

@@ -3,10 +3,13 @@
 //! Fields are only ever added: the page of one version reads the answers of another.
 
 mod daemons;
+mod load;
 
 pub use daemons::{Daemon, TargetLine};
+pub use load::Load;
 
 use crate::problems::{Problem, problems};
+use load::{add, is_fresh, weight};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use weft_proto::v1::{
@@ -79,28 +82,6 @@ pub struct Capacity {
     pub targets: usize,
     /// See `targets`.
     pub targets_up: usize,
-}
-
-/// What clients are given a second, on average over the last five.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Load {
-    /// Bytes of chunks.
-    pub read_bytes_per_s: u64,
-    /// The same.
-    pub written_bytes_per_s: u64,
-    /// Reads of chunks.
-    pub reads_per_s: u64,
-    /// Writes of chunks.
-    pub writes_per_s: u64,
-    /// How long one takes, on average; 0: there was none.
-    pub read_us: u64,
-    /// The same.
-    pub write_us: u64,
-    /// Requests for chunks that have no answer yet.
-    pub waiting: u64,
-    /// Operations at the metadata leader.
-    pub metadata_per_s: u64,
 }
 
 /// As of `weft status`.
@@ -286,30 +267,22 @@ fn capacity(status: &StatusReply) -> Capacity {
 
 fn load(status: &StatusReply, served: &ListQosReply) -> Load {
     let mut all = Load::default();
-    let (mut read_us, mut write_us) = (0, 0);
+    let (mut read_us, mut write_us, mut reads, mut writes) = (0, 0, 0, 0);
     for load in status.targets.iter().filter(|s| is_fresh(s.heard_ms)).filter_map(|s| s.load) {
         add(&mut all.read_bytes_per_s, load.read_bytes_per_s);
         add(&mut all.written_bytes_per_s, load.written_bytes_per_s);
         add(&mut all.reads_per_s, load.reads_per_s);
         add(&mut all.writes_per_s, load.writes_per_s);
         add(&mut all.waiting, load.waiting);
-        add(&mut read_us, load.read_us.saturating_mul(load.reads_per_s));
-        add(&mut write_us, load.write_us.saturating_mul(load.writes_per_s));
+        add(&mut read_us, load.read_us.saturating_mul(weight(load.reads_per_s)));
+        add(&mut reads, if load.read_us > 0 { weight(load.reads_per_s) } else { 0 });
+        add(&mut writes, if load.write_us > 0 { weight(load.writes_per_s) } else { 0 });
+        add(&mut write_us, load.write_us.saturating_mul(weight(load.writes_per_s)));
     }
-    all.read_us = read_us.checked_div(all.reads_per_s).unwrap_or(0);
-    all.write_us = write_us.checked_div(all.writes_per_s).unwrap_or(0);
+    all.read_us = read_us.checked_div(reads).unwrap_or(0);
+    all.write_us = write_us.checked_div(writes).unwrap_or(0);
     served.metadata.iter().for_each(|t| add(&mut all.metadata_per_s, t.requests));
     all
-}
-
-/// What daemons tell may be anything.
-fn add(sum: &mut u64, more: u64) {
-    *sum = sum.saturating_add(more);
-}
-
-/// What was told longer ago says nothing of now.
-pub(crate) fn is_fresh(heard_ms: u64) -> bool {
-    heard_ms < 5000
 }
 
 impl From<&RepairStat> for Repair {

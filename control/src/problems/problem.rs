@@ -1,13 +1,6 @@
-//! What is wrong with a cluster, the worst first: with what follows from it, and the command that
-//! helps. Told alike by `weft status`, `weft top` and the console.
+//! One thing that is wrong, and how it is worded.
 
-mod drives;
-mod servers;
-mod targets;
-
-use crate::status::Answers;
 use serde::{Deserialize, Serialize};
-use weft_proto::v1::StatusReply;
 
 /// How bad something is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -37,30 +30,23 @@ pub struct Problem {
 }
 
 impl Problem {
-    fn new(severity: Severity, kind: &str, text: String, consequence: &str, command: &str) -> Self {
+    pub(super) fn new(
+        severity: Severity,
+        kind: &str,
+        text: String,
+        consequence: &str,
+        command: &str,
+    ) -> Self {
         let (kind, consequence) = (kind.into(), consequence.into());
         Self { kind, severity, text, consequence, command: command.into() }
     }
 }
 
 /// Most problems of one kind that are told one by one.
-const TOLD: usize = 8;
-
-/// What is wrong by what a leader says, and by what all servers answered, if they were asked. The
-/// worst comes first.
-pub fn problems(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<Problem> {
-    let mut all = servers::problems(leader, answers);
-    if let Some(reply) = leader {
-        all.extend(targets::problems(reply));
-        all.extend(drives::problems(reply));
-    }
-    // As they were found among those that are as bad.
-    all.sort_by_key(|problem| problem.severity);
-    all
-}
+pub(super) const TOLD: usize = 8;
 
 /// The first of many, and how many more there are.
-fn bounded(mut all: Vec<Problem>, what: &str) -> Vec<Problem> {
+pub(super) fn bounded(mut all: Vec<Problem>, what: &str) -> Vec<Problem> {
     let more = all.len().saturating_sub(TOLD);
     if more > 0 {
         let severity = all.iter().map(|p| p.severity).min().unwrap_or(Severity::Note);
@@ -73,7 +59,7 @@ fn bounded(mut all: Vec<Problem>, what: &str) -> Vec<Problem> {
 }
 
 /// Numbers with commas; of many, the first.
-fn list(ids: &[u32]) -> String {
+pub(super) fn list(ids: &[u32]) -> String {
     let first: Vec<_> = ids.iter().take(12).map(u32::to_string).collect();
     match ids.len().saturating_sub(12) {
         0 => first.join(", "),
@@ -82,9 +68,6 @@ fn list(ids: &[u32]) -> String {
 }
 
 /// `n things`, or `1 thing`.
-fn count(n: u64, thing: &str) -> String {
+pub(super) fn count(n: u64, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
-
-#[cfg(test)]
-mod tests;
