@@ -3,8 +3,8 @@
 //! when the old one is lost ([`crate::restore`]).
 //!
 //! Invariants: a backup holds everything that was acknowledged before it was asked for; it is used
-//! only if each file has the length and the CRC of its manifest; what comes from outside names plain
-//! files only.
+//! only if each file has the length and the CRC of its manifest; what comes from outside names
+//! plain files only.
 
 use crate::folder::SNAPSHOTS;
 use crate::node::Node;
@@ -14,6 +14,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use weft_control::to_status;
 use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 
 /// The file beside the others that says what they are. Written last: without it there is no backup.
@@ -22,6 +26,12 @@ pub const MANIFEST: &str = "backup.toml";
 const FORMAT: u32 = 1;
 /// Bytes of the longest manifest.
 const MAX_MANIFEST: u64 = 32 << 20;
+
+/// Pieces that wait for whoever takes them.
+const WAITING: usize = 4;
+
+/// What is told of a backup.
+pub(crate) type Pieces = ReceiverStream<std::result::Result<v1::BackupPiece, Status>>;
 
 /// What a backup is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,8 +62,8 @@ pub struct Part {
 }
 
 impl Manifest {
-    /// Takes a manifest apart. Errors: `Corrupt`, `NotSupported`; `TooLarge` or `Protocol` for files
-    /// that make no sense.
+    /// Takes a manifest apart. Errors: `Corrupt`, `NotSupported`; `TooLarge` or `Protocol` for
+    /// files that make no sense.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |e| Error::new(ErrorKind::Corrupt, format!("{MANIFEST}: {e}"));
         let manifest: Self = toml::from_str(text).map_err(|e| bad(e.to_string()))?;
@@ -99,8 +109,8 @@ impl Manifest {
         self.cluster.parse().map_err(bad)
     }
 
-    /// Looks whether the files in a folder are those of the manifest. Error: `Corrupt` with the name
-    /// of the first that is not.
+    /// Looks whether the files in a folder are those of the manifest. Error: `Corrupt` with the
+    /// name of the first that is not.
     pub fn verify(&self, dir: &Path) -> Result<()> {
         for part in &self.files {
             let found = snapshot::measure(&dir.join(&part.name))?;
@@ -180,16 +190,28 @@ impl Manifest {
     }
 }
 
-/// Makes a backup of what this leader has, and tells it piece by piece; `to` answers whether anybody
-/// listens still, and may block.
-pub(crate) async fn tell(
-    node: &Arc<Node>,
-    to: impl FnMut(v1::BackupPiece) -> bool + Send + 'static,
-) -> Result<()> {
-    // All that was acknowledged before is in what is copied.
-    node.read_barrier().await?;
-    let of = node.clone();
-    node.env.blocking(move || Copy::make(&of)?.tell(to)).await
+/// Makes a backup of what this leader has, and tells it piece by piece to who listens, at whose
+/// pace. Error: `Busy` if there is no turn left.
+pub(crate) fn tell(node: Arc<Node>, turns: &Arc<Semaphore>) -> Result<Pieces> {
+    let busy = || Error::new(ErrorKind::Busy, "another backup is being made: try again");
+    let turn = turns.clone().try_acquire_owned().map_err(|_| busy())?;
+    let (told, pieces) = mpsc::channel(WAITING);
+    tokio::spawn(async move {
+        let to = told.clone();
+        let make = async {
+            // All that was acknowledged before is in what is copied.
+            node.read_barrier().await?;
+            let (of, listens) = (node.clone(), move |piece| to.blocking_send(Ok(piece)).is_ok());
+            node.env.blocking(move || Copy::make(&of)?.tell(listens)).await
+        };
+        if let Err(e) = make.await {
+            tracing::warn!("a backup failed: {e}");
+            // Nobody may listen any more.
+            let _ = told.send(Err(to_status(e))).await;
+        }
+        drop(turn);
+    });
+    Ok(ReceiverStream::new(pieces))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_stream::wrappers::{ReceiverStream, WatchStream};
+use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use v1::control_server::Control;
@@ -40,9 +40,6 @@ const MAX_LEVELS: usize = 8;
 
 /// Most events in one answer.
 const MAX_EVENTS: usize = 1000;
-
-/// Pieces of a backup that wait for whoever takes it.
-const BACKUP_PIECES: usize = 4;
 
 /// Most chunks in one question.
 const MAX_CHUNKS: usize = 16_384;
@@ -533,29 +530,14 @@ impl Control for ControlService {
         ControlService::list_qos(self).await.map(Response::new).map_err(to_status)
     }
 
-    type BackupStream = ReceiverStream<Result<v1::BackupPiece, Status>>;
+    type BackupStream = backup::Pieces;
 
     async fn backup(
         &self,
         _: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await.map_err(to_status)?;
-        let turn = self.backups.clone().try_acquire_owned().map_err(|_| {
-            to_status(Error::new(ErrorKind::Busy, "another backup is being made: try again"))
-        })?;
-        let (told, pieces) = mpsc::channel(BACKUP_PIECES);
-        let node = self.node.clone();
-        tokio::spawn(async move {
-            let to = told.clone();
-            let made = backup::tell(&node, move |piece| to.blocking_send(Ok(piece)).is_ok()).await;
-            if let Err(e) = made {
-                tracing::warn!("a backup failed: {e}");
-                // Nobody may listen any more.
-                let _ = told.send(Err(to_status(e))).await;
-            }
-            drop(turn);
-        });
-        Ok(Response::new(ReceiverStream::new(pieces)))
+        backup::tell(self.node.clone(), &self.backups).map(Response::new).map_err(to_status)
     }
 
     async fn list_events(

@@ -1,5 +1,5 @@
-//! Begins a new group from a backup of a lost one: a data folder for one server, which is the group.
-//! Others are added to it as to any group, with folders that are empty.
+//! Begins a new group from a backup of a lost one: a data folder for one server, which is the
+//! group. Others are added to it as to any group, with folders that are empty.
 //!
 //! Nothing of the old group may run any more: its servers would go on beside the new one. What was
 //! acknowledged after the backup was made is lost, the names at least; the data of that is kept on

@@ -17,8 +17,8 @@ use weft_proto::Result;
 #[pyclass(frozen, module = "weft._weft")]
 pub struct File {
     file: Arc<OpenFile>,
-    /// Read-locked by each change that was begun for an event loop: closing waits for them, also for
-    /// those whose turn has not come yet.
+    /// Read-locked by each change that was begun for an event loop: closing waits for them, also
+    /// for those whose turn has not come yet.
     begun: Arc<RwLock<()>>,
     // Dropped last.
     connection: Link,

@@ -39,15 +39,15 @@ pub enum Command {
     TransferLeader(TransferArgs),
     /// Copy all that the metadata servers have into a folder, while they serve
     ///
-    /// Everything that was acknowledged before is in it: names, attributes, and where the data lies.
-    /// The data itself is on the targets, and not in it.
+    /// Everything that was acknowledged before is in it: names, attributes, and where the data
+    /// lies. The data itself is on the targets, and not in it.
     Backup(backup::Args),
     /// Make the data folder of a server that begins the group anew, from a backup
     ///
-    /// When the old group is lost: more than half of its servers, with their disks. None of them may
-    /// run any more. What was acknowledged after the backup was made is lost. The server needs a
-    /// number that none had before; at an address of the old group daemons and mounts find it by
-    /// themselves.
+    /// When the old group is lost: more than half of its servers, with their disks. None of them
+    /// may run any more. What was acknowledged after the backup was made is lost. The server needs
+    /// a number that none had before; at an address of the old group daemons and mounts find it
+    /// by themselves.
     Restore(restore::Args),
 }
 

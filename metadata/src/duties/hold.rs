@@ -1,5 +1,5 @@
-//! After a group was begun anew from a backup, nothing is deleted from targets for a while: what its
-//! state does not know, or counts as garbage, a newer backup may want.
+//! After a group was begun anew from a backup, nothing is deleted from targets for a while: what
+//! its state does not know, or counts as garbage, a newer backup may want.
 
 use crate::node::Node;
 use std::time::Duration;

@@ -16,10 +16,10 @@ const BATCH: usize = 256;
 
 impl StateMachine {
     /// Has this server alone be the group, ends all sessions, skips numbers that the old group may
-    /// have given out since, and notes until when (nanoseconds since 1970) nothing may be deleted
-    /// from targets. Not while a node runs on it. Answers the index of the last entry that counts as
-    /// applied, and how many sessions were ended. Errors: `Exists` if the number of the server is
-    /// one that the old group has had.
+    /// have given out since, and notes until when (nanoseconds since 1970) nothing may be
+    /// deleted from targets. Not while a node runs on it. Answers the index of the last entry that
+    /// counts as applied, and how many sessions were ended. Errors: `Exists` if the number of the
+    /// server is one that the old group has had.
     pub fn found_anew(&self, server: &v1::NodeInfo, now: i64, hold: i64) -> Result<(u64, usize)> {
         let sessions: Vec<_> = self.live_sessions()?.into_iter().collect();
         for batch in sessions.chunks(BATCH) {
@@ -60,8 +60,8 @@ fn found(tx: &mut Txn<'_>, server: &v1::NodeInfo, hold: i64) -> Result<(), Store
     had.dedup();
     if had.contains(&server.id) {
         let what = format!(
-            "the old group has had a server {}, which may come back and be taken for this one: give \
-             it a number above {}",
+            "the old group has had a server {}, which may come back and be taken for this one: \
+             give it a number above {}",
             server.id,
             had.last().copied().unwrap_or_default()
         );
