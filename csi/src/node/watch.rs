@@ -65,6 +65,9 @@ async fn look_after(node: &Context, pauses: &Pauses, staged: &Staged) -> &'stati
     if !due {
         return "dead";
     }
+    if node.volumes.is_fine(staged).await {
+        return "alive";
+    }
     // Whoever is at work on it looks after it.
     let Some(_taken) = node.busy.try_take(volume) else { return "alive" };
     let Ok(Some(mut staged)) = node.volumes.state.find(volume) else { return "alive" };
