@@ -3,7 +3,13 @@
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 use tonic::Status;
+
+/// Who waits looks so often, and for so long at most.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Volumes that something is being done to.
 #[derive(Clone, Default)]
@@ -21,6 +27,17 @@ impl Busy {
         self.try_take(volume).ok_or_else(|| {
             Status::aborted(format!("another call is at work on volume {volume:?}: try again"))
         })
+    }
+
+    /// As [`Self::take`], but waits a moment for who is at work on it. Errors: `ABORTED`.
+    pub async fn wait(&self, volume: &str) -> Result<Taken, Status> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.take(volume) {
+                Err(_) if Instant::now() < until => sleep(LOOK_INTERVAL).await,
+                taken => return taken,
+            }
+        }
     }
 
     /// `None` if something is being done to it.

@@ -83,10 +83,14 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> Result<Volume, Status
         let what = format!("{what}: a folder of this name is there, and was not made for it");
         return Err(Status::already_exists(what));
     }
-    furnish(cluster, &place, folder, wanted).await.map_err(|error| match error.kind {
-        ErrorKind::Invalid => Status::invalid_argument(format!("{what}: {error}")),
-        _ => failed(&what, error),
-    })?;
+    if let Err(error) = furnish(cluster, &place, folder, wanted).await {
+        // It may be asked for otherwise the next time, or never.
+        let _ = place.fs.rm_dir(place.volumes, wanted.id.as_bytes()).await;
+        return Err(match error.kind {
+            ErrorKind::Invalid => Status::invalid_argument(format!("{what}: {error}")),
+            _ => failed(&what, error),
+        });
+    }
     tracing::info!("made {what} of {} bytes", wanted.capacity());
     Ok(volume(cluster, &wanted.id, wanted.capacity()))
 }

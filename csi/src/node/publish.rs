@@ -22,7 +22,7 @@ pub async fn publish(node: Context, request: NodePublishVolumeRequest) -> Result
         return Err(Status::failed_precondition("the request lacks the staging path"));
     }
     let staging = place_of(&request.staging_target_path, "the staging path")?;
-    let _taken = node.busy.take(id)?;
+    let _taken = node.busy.wait(id).await?;
     let volumes = &node.volumes;
     let fail = |e| here(&format!("what is known of volume {id:?}"), e);
     let known = volumes.state.find(id).map_err(fail)?;
@@ -84,7 +84,7 @@ fn admit(staged: &Staged, at: &Published) -> Result<bool, Status> {
 pub async fn unpublish(node: Context, request: NodeUnpublishVolumeRequest) -> Result<(), Status> {
     let id = id_of(&request.volume_id)?;
     let target = place_of(&request.target_path, "the target path")?;
-    let _taken = node.busy.take(id)?;
+    let _taken = node.busy.wait(id).await?;
     let fail = |e| here(&format!("{}", target.display()), e);
     mounts::detach(&target).await.map_err(fail)?;
     remove(&target)?;

@@ -17,7 +17,7 @@ pub async fn stage(node: Context, request: NodeStageVolumeRequest) -> Result<(),
     let usage = capability::read(request.volume_capability.as_ref())?;
     let path = volume_id::path_of(&node.root, id, request.volume_context.get(PATH))?;
     let secrets = secrets::read(request.secrets)?;
-    let _taken = node.busy.take(id)?;
+    let _taken = node.busy.wait(id).await?;
     let volumes = &node.volumes;
     let fail = |e| here(&format!("what is known of volume {id:?}"), e);
     let known = volumes.state.find(id).map_err(fail)?;
@@ -59,7 +59,7 @@ pub async fn stage(node: Context, request: NodeStageVolumeRequest) -> Result<(),
 pub async fn unstage(node: Context, request: NodeUnstageVolumeRequest) -> Result<(), Status> {
     let id = id_of(&request.volume_id)?;
     let staging = place_of(&request.staging_target_path, "the staging path")?;
-    let _taken = node.busy.take(id)?;
+    let _taken = node.busy.wait(id).await?;
     let volumes = &node.volumes;
     let fail = |e| here(&format!("what is known of volume {id:?}"), e);
     let known = volumes.state.find(id).map_err(fail)?;

@@ -91,6 +91,17 @@ impl Volumes {
         Ok(Condition::Alive)
     }
 
+    /// Whether a volume is mounted, and shown wherever it is to be: nothing is to be restored.
+    pub async fn is_fine(&self, staged: &Staged) -> bool {
+        let targets = staged.published.iter().map(|at| &at.target);
+        for place in std::iter::once(&staged.staging).chain(targets) {
+            if !matches!(self.looks.look(place).await, Ok(Found::Alive(_))) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Sees that a volume is shown at a place. Answers whether that place is there.
     async fn show(&self, staged: &Staged, at: &Published) -> Result<bool, Status> {
         let fail = |e| here(&format!("{}", at.target.display()), e);

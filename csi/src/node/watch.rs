@@ -61,6 +61,10 @@ pub async fn watch(node: Context) {
 /// Answers what the mount does.
 async fn look_after(node: &Context, pauses: &Pauses, staged: &Staged) -> &'static str {
     let volume = &staged.volume;
+    if node.volumes.is_fine(staged).await {
+        pauses.lock().remove(volume);
+        return "alive";
+    }
     let due = pauses.lock().get(volume).is_none_or(|(at, _)| *at <= Instant::now());
     if !due {
         return "dead";

@@ -109,6 +109,7 @@ fn csi_volumes_are_created_once_or_refused() -> Result<()> {
         refused(create(request), Code::InvalidArgument, what)?;
     }
     // What was refused late is not there, and its name is free.
+    ensure!(!cluster.mnt().join("volumes/bad").exists(), "it was left behind");
     ensure!(plugin.create("bad", MIB)?.capacity_bytes == MIB);
     let made = plugin.create("pvc-1", 16 * MIB)?;
     ensure!(made.volume_id == "pvc-1" && made.capacity_bytes == 16 * MIB, "{made:?}");

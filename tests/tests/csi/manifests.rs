@@ -60,7 +60,7 @@ fn csi_manifests_are_whole_and_the_driver_understands_them() -> Result<()> {
             ensure!(named == Some(DRIVER), "{name}: {named:?} is another driver");
             for container in list(document, &["spec", "template", "spec", "containers"]) {
                 let image = text(container, &["image"]).context("no image")?;
-                images.insert(image.split([':']).next().unwrap_or_default().to_owned());
+                images.insert(image.split(':').next().unwrap_or_default().to_owned());
                 if text(container, &["name"]) != Some("weft") {
                     continue;
                 }

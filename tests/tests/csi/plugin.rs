@@ -55,8 +55,8 @@ impl Plugin {
         let endpoint = format!("unix://{}", path(&socket));
         let (address, state) = (cluster.address()?, folder.join("state"));
         let mut command = Command::new(weft_binary());
-        command.args(["csi", "--endpoint", &endpoint, "--node-id", "node-1", "--metadata"]);
-        command.args([&address, "--state-dir", path(&state)]).args(more);
+        command.args(["csi", "--endpoint", endpoint.as_str(), "--node-id", "node-1", "--metadata"]);
+        command.args([address.as_str(), "--state-dir", path(&state)]).args(more);
         if cluster.tls_dir().exists() {
             command.envs(certificates::environment(&cluster.tls_dir(), "admin"));
         }
@@ -90,10 +90,6 @@ impl Plugin {
 
     pub fn channel(&self) -> Channel {
         self.channel.clone()
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     /// Waits for an answer.
