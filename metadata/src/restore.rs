@@ -53,13 +53,19 @@ pub fn restore(config: &Config, from: &Path, hold: Duration, now_ns: i64) -> Res
     // What an attempt has left that was cut off.
     remove(&log)?;
     remove(&state)?;
-    copy(&manifest, from, &state)?;
+    // Beside the state, which takes it in as a whole.
+    let beside = dir.join("restoring");
+    remove(&beside)?;
+    copy(&manifest, from, &beside)?;
+    let machine = StateMachine::open(&state)?;
+    machine.replace(&beside)?;
     let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
     let address = address.unwrap_or_default();
     let server = v1::NodeInfo { id: config.id.0, address, ..Default::default() };
     let hold = i64::try_from(hold.as_nanos()).unwrap_or(i64::MAX);
     let until = if hold == 0 { 0 } else { now_ns.saturating_add(hold) };
-    let (index, sessions) = StateMachine::open(&state)?.found_anew(&server, now_ns, until)?;
+    let (index, sessions) = machine.found_anew(&server, now_ns, until)?;
+    drop(machine);
     let at = Position { index, term: manifest.term.saturating_add(TERMS) };
     let promised = HardState { term: at.term, commit: index, ..Default::default() };
     LogStorage::make(&log, vec![config.id.0], &promised)?;
