@@ -13,7 +13,6 @@ mod daemon;
 pub mod engine;
 mod keeper;
 mod latency;
-mod load;
 mod location;
 mod metrics;
 pub mod nvmeof;

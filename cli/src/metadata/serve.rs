@@ -8,26 +8,9 @@ use weft_proto::{NodeId, Role};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    #[command(flatten)]
-    place: Place,
-    /// Redundancy of the first pool: K+M or replica=N; counts when the cluster is made
-    #[arg(long, conflicts_with = "config")]
-    profile: Option<weft_proto::Profile>,
-    /// Mark the empty data folder as that of a new cluster, and exit: once for each server of a
-    /// cluster that has never run. A server whose folder is found empty later waits until the
-    /// others admit it
-    #[arg(long)]
-    bootstrap: bool,
-    /// Worker threads; the disk has threads of its own
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    workers: usize,
-}
-
-/// Which server it is.
-#[derive(clap::Args, Debug)]
-pub struct Place {
     /// Configuration file (TOML); other flags than --bootstrap and --workers are then not allowed
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "listen", "data_dir", "peer"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all =
+        ["id", "listen", "data_dir", "peer", "profile"])]
     config: Option<PathBuf>,
     /// Number of this server, one of the peers
     #[arg(long, value_name = "N", required_unless_present = "config")]
@@ -42,6 +25,17 @@ pub struct Place {
     /// that joins a group: itself, and one that it can ask. Repeat the flag
     #[arg(long, value_name = "N=ADDR", required_unless_present = "config", value_parser = peer)]
     peer: Vec<Member>,
+    /// Redundancy of the first pool: K+M or replica=N; counts when the cluster is made
+    #[arg(long)]
+    profile: Option<weft_proto::Profile>,
+    /// Mark the empty data folder as that of a new cluster, and exit: once for each server of a
+    /// cluster that has never run. A server whose folder is found empty later waits until the
+    /// others admit it
+    #[arg(long)]
+    bootstrap: bool,
+    /// Worker threads; the disk has threads of its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: usize,
 }
 
 fn peer(text: &str) -> Result<Member, String> {
@@ -50,9 +44,8 @@ fn peer(text: &str) -> Result<Member, String> {
     Ok(Member { id, address: address.to_owned() })
 }
 
-impl Place {
-    /// Its configuration.
-    pub fn config(self) -> Result<Config> {
+impl Args {
+    fn config(self) -> Result<Config> {
         if let Some(path) = self.config {
             return Ok(Config::load(&path)?);
         }
@@ -64,7 +57,10 @@ impl Place {
             .listen
             .or(own)
             .with_context(|| format!("--id {id} is not among the servers given with --peer"))?;
-        let config = Config::new(id, listen, self.peer, data_dir);
+        let mut config = Config::new(id, listen, self.peer, data_dir);
+        if let Some(profile) = self.profile {
+            config.profile = profile.to_string();
+        }
         config.validate()?;
         Ok(config)
     }
@@ -72,10 +68,7 @@ impl Place {
 
 pub fn run(args: Args) -> Result<()> {
     let (workers, bootstrap) = (args.workers, args.bootstrap);
-    let mut config = args.place.config()?;
-    if let Some(profile) = args.profile {
-        config.profile = profile.to_string();
-    }
+    let config = args.config()?;
     if bootstrap {
         return weft_metadata::bootstrap(&config)
             .with_context(|| format!("cannot bootstrap metadata server {}", config.id));

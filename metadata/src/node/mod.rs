@@ -35,7 +35,6 @@ use crate::raftlog::Position;
 use crate::sharing::Sharing;
 use crate::soft::SoftState;
 use crate::soft::compaction::Compaction;
-use crate::soft::hot::Hot;
 use crate::soft::repair::Progress;
 use crate::state::StateMachine;
 use crate::tables::members::Membership;
@@ -105,8 +104,6 @@ pub struct Node {
     others_low: Mutex<BTreeSet<NodeId>>,
     pub compaction: Compaction,
     pub sharing: Sharing,
-    /// Which directories clients ask for most.
-    pub hot: Hot,
     /// Entries may carry events.
     tells: AtomicBool,
     /// Held by who mends the namespace.
@@ -185,7 +182,6 @@ impl Node {
             others_low: Mutex::default(),
             compaction: Compaction::default(),
             sharing: Sharing::default(),
-            hot: Hot::default(),
             tells: AtomicBool::new(false),
             mending: Arc::default(),
             purged: Purged::default(),

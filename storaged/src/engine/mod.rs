@@ -138,7 +138,6 @@ impl Engine {
             stalled_ms: self.stalled().as_millis() as u64,
             opened: core.opened,
             scrub: Some(self.scrub().into()),
-            ..Default::default()
         }
     }
 
