@@ -105,7 +105,7 @@ async fn set(args: SetArgs) -> Result<()> {
     let said = [bandwidth, iops, metadata, weight].iter().any(Option::is_some);
     ensure!(said, "say what it may have: --bandwidth, --iops, --metadata or --weight");
     let tenant = whose.tenant();
-    let mut group = Group::new(weft_net::tcp(), cluster.cluster);
+    let mut group = Group::new(crate::network::transport(), cluster.cluster);
     let listed = group.call(ListQosRequest {}).await.context(REFUSED)?;
     let rules = listed.policy.unwrap_or_default().rules;
     let had = rules.into_iter().find(|rule| rule.tenant == tenant);
@@ -127,14 +127,14 @@ async fn set(args: SetArgs) -> Result<()> {
 
 async fn clear(args: ClearArgs) -> Result<()> {
     let tenant = args.whose.tenant();
-    let mut group = Group::new(weft_net::tcp(), args.cluster.cluster);
+    let mut group = Group::new(crate::network::transport(), args.cluster.cluster);
     let rule = QosRule { tenant: tenant.clone(), limits: None };
     group.call(SetQosRequest { rule: Some(rule) }).await.context(REFUSED)?;
     say(&format!("{}: no rule any more", shown(&tenant)))
 }
 
 async fn show(args: ShowArgs) -> Result<()> {
-    let mut group = Group::new(weft_net::tcp(), args.cluster.cluster);
+    let mut group = Group::new(crate::network::transport(), args.cluster.cluster);
     let listed = group.call(ListQosRequest {}).await.context(REFUSED)?;
     args.output.print(&Shown::from(listed), text)
 }
