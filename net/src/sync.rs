@@ -29,11 +29,6 @@ impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
         Self(sync::Mutex::new(value))
     }
-
-    /// The value, at the end.
-    pub fn into_inner(self) -> T {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<T: ?Sized> Mutex<T> {
@@ -64,11 +59,6 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits for its turn to write.
     pub fn write(&self) -> sync::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// For who has it alone.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

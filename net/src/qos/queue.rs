@@ -243,9 +243,9 @@ impl<T> FairQueue<T> {
     /// that wait.
     fn pick(&self, first: Tag) -> Option<(u64, usize)> {
         let of = |class: usize| {
-            let flows =
+            let mut flows =
                 self.order[class].iter().filter_map(|(_, id)| Some((id, self.flows.get(id)?)));
-            let (tenant, flow) = flows.into_iter().find(|(_, flow)| flow.may_lead(first))?;
+            let (tenant, flow) = flows.find(|(_, flow)| flow.may_lead(first))?;
             let fits = self.has_room(class) || flow.asks_little(class) && self.has_reserve(class);
             fits.then_some((*tenant, class))
         };

@@ -37,6 +37,7 @@ const REGIONS: u32 = 64;
 /// Most bytes of one entry of a read.
 const URGENT_PART: usize = 1 << 20;
 const WAKE: u64 = u64::MAX;
+
 pub(super) struct Uring {
     shared: Arc<Shared>,
     /// For what does not go through the ring.
