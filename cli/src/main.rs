@@ -9,6 +9,7 @@
 mod bench;
 mod ca;
 mod control;
+mod csi;
 mod daemon;
 mod dev;
 mod doctor;
@@ -36,6 +37,8 @@ mod status;
 mod storaged;
 mod sync;
 mod target;
+mod top;
+mod trace;
 mod umount;
 
 use anyhow::Result;
@@ -73,6 +76,8 @@ enum Command {
     Umount(umount::Args),
     Sync(sync::Args),
     Status(status::Args),
+    Top(top::Args),
+    Trace(trace::Args),
     Events(events::Args),
     Target(target::Args),
     Node(node::Args),
@@ -86,6 +91,7 @@ enum Command {
     Plan(plan::Args),
     Doctor(doctor::Args),
     Ca(ca::Args),
+    Csi(csi::Args),
     Metadata(metadata::Args),
     Storaged(storaged::Args),
     #[command(hide = true)]
@@ -130,7 +136,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
     match &command {
         Command::Mount(_) => {} // decides by itself: its background process logs, it does not
         Command::Metadata(args) if !args.serves() => log.start("error")?,
-        Command::Metadata(_) | Command::Storaged(_) => log.start("info")?,
+        Command::Metadata(_) | Command::Storaged(_) | Command::Csi(_) => log.start("info")?,
         _ => log.start("error")?,
     }
     let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
@@ -141,6 +147,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Umount(args) => done(umount::run(&args)),
         Command::Sync(args) => done(sync::run(&args)),
         Command::Status(args) => on_runtime()?.block_on(status::run(args)),
+        Command::Top(args) => done(on_runtime()?.block_on(top::run(args))),
+        Command::Trace(args) => on_runtime()?.block_on(trace::run(args)),
         Command::Events(args) => done(on_runtime()?.block_on(events::run(args))),
         Command::Target(args) => on_runtime()?.block_on(target::run(args)),
         Command::Node(args) => done(on_runtime()?.block_on(node::run(args))),
@@ -153,6 +161,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Nvme(args) => done(nvme::run(args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Ca(args) => done(ca::run(args)),
+        Command::Csi(args) => done(csi::run(&args)),
         Command::Plan(args) => done(plan::run(args)),
         Command::Metadata(args) => done(metadata::run(args)),
         Command::Storaged(args) => done(storaged::run(args)),

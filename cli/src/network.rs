@@ -4,7 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use clap::builder::BoolishValueParser;
 use parking_lot::RwLock;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_net::{Credentials, TlsFiles, Transport, tcp, tcp_on_loopback, tls};
 use weft_proto::Role;
@@ -116,6 +117,22 @@ pub fn options() -> Vec<String> {
     let mut options = network.files.as_ref().map(options_of).unwrap_or_default();
     options.extend(network.insecure.then(|| "--insecure".into()));
     options
+}
+
+/// The environment that has another process of this program speak as this one does.
+pub fn environment() -> Vec<(OsString, OsString)> {
+    let network = NETWORK.read();
+    let Some(network) = network.as_ref() else { return Vec::new() };
+    let mut environment: Vec<(OsString, OsString)> = Vec::new();
+    if let Some(files) = &network.files {
+        let mut name = |name: &str, path: &Path| environment.push((name.into(), path.into()));
+        name("WEFT_TLS_CA", &files.ca);
+        name("WEFT_TLS_CERT", &files.cert);
+        name("WEFT_TLS_KEY", &files.key);
+        files.crl.iter().for_each(|crl| name("WEFT_TLS_CRL", crl));
+    }
+    environment.extend(network.insecure.then(|| ("WEFT_INSECURE".into(), "1".into())));
+    environment
 }
 
 /// The options that have a process show these.

@@ -260,7 +260,7 @@ fn boot_id() -> String {
 }
 
 /// This program: what is installed in its place by now, if it was replaced, or else itself.
-fn program() -> Result<PathBuf> {
+pub fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find the path of this program")?;
     let name = own.to_str().and_then(|name| name.strip_suffix(" (deleted)"));
     Ok(match name.map(PathBuf::from) {

@@ -8,11 +8,15 @@ use crate::target::{self, TargetRow};
 use anyhow::Result;
 use serde::Serialize;
 use std::process::ExitCode;
-use weft_control::Answers;
+use weft_control::{Answers, Problem, Severity, problems};
 use weft_proto::Uuid;
 use weft_proto::v1::{RepairStat, StatusReply, TargetInfo, TargetState};
 
-/// Show the state of a cluster
+/// Show the state of a cluster: first what is wrong, what follows from it, and the command that
+/// helps
+///
+/// `!!` marks what is critical: something cannot be read or written, or with the next failure it
+/// cannot.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -36,6 +40,8 @@ struct Report {
     /// `ok`: everything is up and whole. `degraded`: something is down, or data lacks redundancy.
     /// `unknown`: no leader answers.
     health: &'static str,
+    /// What is wrong, the worst first, with what follows from it and the command that helps.
+    problems: Vec<Problem>,
     /// Null while no leader answers.
     repair: Option<RepairRow>,
     /// What a change of the metadata servers waits for; null: nothing is to change.
@@ -172,6 +178,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         garbage_segments: reply.map_or(0, |r| r.garbage_segments),
         compaction: reply.map(CompactionRow::from).unwrap_or_default(),
         health: health(&answers, reply),
+        problems: problems(reply, Some(&answers)),
         repair: reply.and_then(|r| r.repair.as_ref()).map(RepairRow::from),
         membership: reply.map(|r| r.membership.clone()).filter(|waits| !waits.is_empty()),
     };
@@ -239,6 +246,7 @@ fn text(report: &Report) -> String {
         }
         _ => "cluster unknown: no leader answers\n".to_owned(),
     };
+    out += &problems_text(&report.problems);
     let mut servers =
         Table::new(&["ID", "ADDRESS", "STATE", "TERM", "COMMIT", "APPLIED", "VERSION"]);
     for s in &report.metadata {
@@ -301,6 +309,26 @@ fn text(report: &Report) -> String {
     }
     out += &format!("\nsessions: {}\n{}", report.sessions.len(), sessions.render("  "));
     out + &waiting_text(report)
+}
+
+/// What is wrong, before all else.
+fn problems_text(problems: &[Problem]) -> String {
+    // Names come from outside.
+    let plain = |text: &str| text.replace(char::is_control, "?");
+    let mut out = String::new();
+    for problem in problems {
+        let mark = match problem.severity {
+            Severity::Critical => "!!",
+            Severity::Warning => "! ",
+            Severity::Note => "  ",
+        };
+        out += &format!("\n{mark} {}\n", plain(&problem.text));
+        out += &format!("     {}\n", plain(&problem.consequence));
+        if !problem.command.is_empty() {
+            out += &format!("     > {}\n", plain(&problem.command));
+        }
+    }
+    out
 }
 
 fn waiting_text(report: &Report) -> String {

@@ -35,7 +35,9 @@ mod types;
 pub use access::{Access, Credentials};
 pub use cache::{ContentCache, Forgotten, NameCache};
 pub use copies::{copied_bytes, note_copied};
-pub use filesystem::{Filesystem, Finding, FsckProgress, FsckReport, Successor};
+pub use filesystem::{
+    ChunkLook, FileTrace, Filesystem, Finding, FsckProgress, FsckReport, Successor,
+};
 pub use options::{KeepSession, Options};
 pub use paths::{Caller, OpenFile, ReadItem};
 pub use types::{

@@ -7,7 +7,10 @@
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName,
+    HeaderValue, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,7 +23,8 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use weft_net::{BoxStream, Subject};
+use weft_net::{Address, BoxStream, Subject};
+use weft_proto::Role;
 
 /// Who has not sent a request by then is cut off.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,37 +42,83 @@ pub struct Page {
     pub content_type: &'static str,
     /// All of it.
     pub body: Bytes,
+    /// What a browser may do with it, as `Content-Security-Policy` says it; `None`: nothing of its
+    /// own.
+    pub policy: Option<Arc<str>>,
 }
 
-/// The page that was made last, and when.
-type Last = Mutex<Option<(String, Instant, Page)>>;
+/// What is answered to who asks for a page.
+#[derive(Clone)]
+pub enum Answer {
+    /// This.
+    Page(Page),
+    /// Another server has it, at this address, `host:port`, under this path.
+    Elsewhere {
+        /// Of the server.
+        address: String,
+        /// There.
+        path: &'static str,
+    },
+}
+
+/// Who reads a page, as far as it makes a difference: his certificate is not confined to a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reader {
+    /// Nobody has to prove who he is.
+    Anybody,
+    /// The part that his certificate names.
+    Proved(Role),
+}
+
+impl Reader {
+    /// Whether he may be of one of these roles.
+    pub fn may_be(self, roles: &[Role]) -> bool {
+        match self {
+            Self::Anybody => true,
+            Self::Proved(role) => roles.contains(&role),
+        }
+    }
+}
+
+/// An answer that was made, for whom, and when.
+struct Made {
+    path: String,
+    reader: Reader,
+    at: Instant,
+    answer: Answer,
+}
 
 struct Reading {
     pages: Arc<dyn Pages>,
-    last: Last,
+    /// No more than there are paths and kinds of readers.
+    made: Mutex<Vec<Made>>,
 }
 
 impl Reading {
     /// Who comes while a page is being made waits for that.
-    async fn page(&self, path: &str) -> Option<Page> {
-        let mut last = self.last.lock().await;
-        if let Some((of, at, page)) = &*last
-            && of == path
-            && at.elapsed() < FRESH
-        {
-            return Some(page.clone());
+    async fn answer(&self, path: &str, reader: Reader) -> Option<Answer> {
+        let mut made = self.made.lock().await;
+        made.retain(|made| made.at.elapsed() < FRESH);
+        if let Some(made) = made.iter().find(|m| m.path == path && m.reader == reader) {
+            return Some(made.answer.clone());
         }
-        let page = self.pages.page(path).await?;
-        *last = Some((path.to_owned(), Instant::now(), page.clone()));
-        Some(page)
+        let answer = self.pages.answer(path, reader).await?;
+        let (path, at) = (path.to_owned(), Instant::now());
+        made.push(Made { path, reader, at, answer: answer.clone() });
+        Some(answer)
     }
 }
 
 /// What a process has to show.
 #[async_trait::async_trait]
 pub trait Pages: Send + Sync + 'static {
-    /// The page at a path; `None`: there is none.
+    /// The page at a path, the same for all who may read any; `None`: there is none.
     async fn page(&self, path: &str) -> Option<Page>;
+
+    /// What is answered at a path to a reader; `None`: there is nothing.
+    async fn answer(&self, path: &str, _reader: Reader) -> Option<Answer> {
+        self.page(path).await.map(Answer::Page)
+    }
 }
 
 /// Everything that this process counts, and `more` besides, as Prometheus reads it.
@@ -81,7 +131,8 @@ pub fn metrics(more: Values) -> Page {
     if let Err(error) = encoder.encode(&families, &mut body) {
         tracing::error!(%error, "what is counted cannot be told");
     }
-    Page { content_type: "text/plain; version=0.0.4; charset=utf-8", body: body.into() }
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    Page { content_type, body: body.into(), policy: None }
 }
 
 /// Values that are looked up when somebody reads them.
@@ -127,7 +178,7 @@ pub async fn serve(
     mut shutdown: watch::Receiver<bool>,
 ) {
     let places = Arc::new(Semaphore::new(READERS));
-    let reading = Arc::new(Reading { pages, last: Mutex::default() });
+    let reading = Arc::new(Reading { pages, made: Mutex::default() });
     let mut open = JoinSet::new();
     loop {
         tokio::select! {
@@ -143,8 +194,10 @@ pub async fn serve(
                 // Who comes when all places are taken comes again.
                 let Ok(place) = places.clone().try_acquire_owned() else { continue };
                 let reading = reading.clone();
+                let proved = stream.subject().map(|subject| Reader::Proved(subject.role));
+                let reader = proved.unwrap_or(Reader::Anybody);
                 open.spawn(async move {
-                    let _ = timeout(CONNECTION_TIMEOUT, connection(reading, stream)).await;
+                    let _ = timeout(CONNECTION_TIMEOUT, connection(reading, reader, stream)).await;
                     drop(place);
                 });
             }
@@ -153,10 +206,10 @@ pub async fn serve(
     open.shutdown().await;
 }
 
-async fn connection(reading: Arc<Reading>, stream: BoxStream) {
+async fn connection(reading: Arc<Reading>, reader: Reader, stream: BoxStream) {
     let service = service_fn(move |request: Request<Incoming>| {
         let reading = reading.clone();
-        async move { Ok::<_, Infallible>(answer(&reading, &request).await) }
+        async move { Ok::<_, Infallible>(answer(&reading, reader, &request).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -169,28 +222,69 @@ async fn connection(reading: Arc<Reading>, stream: BoxStream) {
     }
 }
 
-async fn answer(reading: &Reading, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-    let refuse = |status: StatusCode, why: &'static str| {
-        let mut response = Response::new(Full::new(Bytes::from_static(why.as_bytes())));
-        *response.status_mut() = status;
-        response
-    };
+async fn answer(
+    reading: &Reading,
+    reader: Reader,
+    request: &Request<Incoming>,
+) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "nothing is changed here\n");
+        let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "nothing is changed here\n".into());
+        refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refusal;
     }
-    let Some(page) = reading.page(request.uri().path()).await else {
-        return refuse(StatusCode::NOT_FOUND, "there is /metrics\n");
+    match reading.answer(request.uri().path(), reader).await {
+        None => {
+            let there = "there is /metrics, and / on metadata servers\n";
+            plain(StatusCode::NOT_FOUND, there.into())
+        }
+        Some(Answer::Page(page)) => {
+            let mut response = Response::new(Full::new(page.body));
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
+            let policy = page.policy.as_deref().and_then(|p| HeaderValue::from_str(p).ok());
+            guard(headers, policy);
+            response
+        }
+        Some(Answer::Elsewhere { address, path }) => elsewhere(&address, path),
+    }
+}
+
+/// Sends a browser to another server, in the way that it came here.
+fn elsewhere(address: &str, path: &str) -> Response<Full<Bytes>> {
+    let to = address.parse::<Address>().ok().map(|to| match to.host() {
+        host if host.contains(':') => format!("//[{host}]:{}{path}", to.port()),
+        host => format!("//{host}:{}{path}", to.port()),
+    });
+    let Some(location) = to.and_then(|to| HeaderValue::from_str(&to).ok()) else {
+        let what = format!("the leader is at {address}, which is no address for a browser\n");
+        return plain(StatusCode::SERVICE_UNAVAILABLE, what);
     };
-    let mut response = Response::new(Full::new(page.body));
+    let what = format!("the metadata leader is at {address}\n");
+    let mut response = plain(StatusCode::TEMPORARY_REDIRECT, what);
+    response.headers_mut().insert(LOCATION, location);
+    response
+}
+
+fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
     let headers = response.headers_mut();
-    let put = [
-        (CONTENT_TYPE, page.content_type),
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    guard(headers, None);
+    response
+}
+
+/// What keeps a browser from doing anything else with an answer.
+fn guard(headers: &mut HeaderMap, policy: Option<HeaderValue>) {
+    let nothing = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
+    headers.insert(CONTENT_SECURITY_POLICY, policy.unwrap_or(nothing));
+    let fixed = [
         (CACHE_CONTROL, "no-store"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (CONTENT_SECURITY_POLICY, "default-src 'self'; frame-ancestors 'none'"),
+        (REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
-    for (name, value) in put {
-        headers.insert(name, hyper::header::HeaderValue::from_static(value));
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
     }
-    response
 }

@@ -2,8 +2,9 @@
 //!
 //! Errors cross as [`weft_control::to_status`] says.
 
+use crate::backup;
 use crate::callers;
-use crate::duties::repair;
+use crate::duties::{hold, repair};
 use crate::env::Env;
 use crate::events;
 use crate::node::{Effect, Known, Node};
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_stream::wrappers::WatchStream;
@@ -48,11 +49,13 @@ const MAX_CHUNKS: usize = 16_384;
 pub struct ControlService {
     node: Arc<Node>,
     targets: Arc<Targets>,
+    /// One backup at a time.
+    backups: Arc<Semaphore>,
 }
 
 impl ControlService {
     pub fn new(node: Arc<Node>, targets: Arc<Targets>) -> Self {
-        Self { node, targets }
+        Self { node, targets, backups: Arc::new(Semaphore::new(1)) }
     }
 
     fn check_cluster(&self, theirs: &[u8]) -> Result<Option<Uuid>> {
@@ -164,6 +167,11 @@ impl ControlService {
         let qos = self.node.sharing.policy(&self.node.state)?;
         let qos = (qos.version != request.qos_version).then(|| (*qos).clone());
         let mut request = request;
+        if request.clock_s != 0 && map.targets.iter().any(|t| t.daemon == request.daemon) {
+            let ours = self.node.env.clock.now_ns() / 1_000_000_000;
+            let theirs = i64::try_from(request.clock_s).unwrap_or(i64::MAX);
+            self.targets.hear_clock(Instant::now(), &request.daemon, theirs.saturating_sub(ours));
+        }
         self.node.sharing.hear(Instant::now(), std::mem::take(&mut request.tenants));
         self.targets.hear(Instant::now(), request);
         let members = self.node.membership();
@@ -187,6 +195,9 @@ impl ControlService {
         }
         let chunks = request.chunks.into_iter().map(ChunkId::try_from);
         let chunks: Vec<ChunkId> = chunks.collect::<Result<_>>()?;
+        if hold::holds(&self.node) {
+            return Ok(v1::CheckChunksReply::default());
+        }
         self.node.read_barrier().await?;
         let (state, target, asked) =
             (self.node.state.clone(), TargetId(request.target), chunks.clone());
@@ -333,10 +344,25 @@ impl ControlService {
         &self.node.env
     }
 
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     pub(crate) fn status_now(&self) -> v1::StatusReply {
+        let (node, ready) = (&self.node, self.node.view().ready);
+        v1::StatusReply {
+            garbage_segments: if ready { garbage_count(node) } else { 0 },
+            scattered_files: if ready { scattered_count(node) } else { 0 },
+            ..self.status_uncounted()
+        }
+    }
+
+    /// The same without what has to be counted in the state, which takes long.
+    pub(crate) fn status_uncounted(&self) -> v1::StatusReply {
         let (node, view) = (&self.node, self.node.view());
         let sessions = node.soft.with(|s| s.show(Instant::now()));
         let compacted = node.compaction.stat(Instant::now());
+        let (lost_groups, bare_groups) = if view.ready { lacking(node) } else { (0, 0) };
         v1::StatusReply {
             id: node.config.id.0,
             leader: view.leader.map_or(0, |l| l.0),
@@ -345,7 +371,7 @@ impl ControlService {
             commit_index: node.commit_index(),
             applied_index: node.applied_index(),
             map: Some((*node.map()).clone()),
-            targets: if view.ready { self.targets.stats() } else { Vec::new() },
+            targets: if view.ready { self.targets.told(Instant::now()) } else { Vec::new() },
             sessions: sessions
                 .into_iter()
                 .map(|s| v1::SessionStat {
@@ -357,7 +383,7 @@ impl ControlService {
                     open_files: s.open_files,
                 })
                 .collect(),
-            garbage_segments: if view.ready { garbage_count(node) } else { 0 },
+            garbage_segments: 0,
             version: env!("CARGO_PKG_VERSION").into(),
             repair: view.ready.then(|| {
                 let map = node.map();
@@ -367,10 +393,14 @@ impl ControlService {
             membership: if view.ready { node.waits() } else { String::new() },
             free_bytes: node.free_bytes(),
             low_on_room: node.low_on_room(),
-            scattered_files: if view.ready { scattered_count(node) } else { 0 },
+            scattered_files: 0,
             compacted_bytes: compacted.bytes,
             compacted_bytes_per_s: compacted.bytes_per_s,
             compacted_files_per_hour: compacted.files_per_hour,
+            clock_ns: node.env.clock.now_ns(),
+            clocks: if view.ready { self.targets.clocks(Instant::now()) } else { Vec::new() },
+            lost_groups,
+            bare_groups,
         }
     }
 }
@@ -386,6 +416,15 @@ fn scattered_count(node: &Node) -> u64 {
 /// Segments that wait for deletion.
 fn garbage_count(node: &Node) -> u64 {
     node.state.garbage(None, COUNTED).map_or(0, |g| g.len() as u64)
+}
+
+/// Placement groups that have lost more than their parity, and all of it.
+fn lacking(node: &Node) -> (u64, u64) {
+    let map = node.map();
+    if map.targets.iter().all(|t| t.state() == v1::TargetState::Up) {
+        return (0, 0);
+    }
+    node.state.groups_in_use().map_or((0, 0), |in_use| survival::lacking(&map, &in_use))
 }
 
 type MapStream = Pin<Box<dyn Stream<Item = Result<v1::ClusterMap, Status>> + Send>>;
@@ -489,6 +528,16 @@ impl Control for ControlService {
         _: Request<v1::ListQosRequest>,
     ) -> Result<Response<v1::ListQosReply>, Status> {
         ControlService::list_qos(self).await.map(Response::new).map_err(to_status)
+    }
+
+    type BackupStream = backup::Pieces;
+
+    async fn backup(
+        &self,
+        _: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await.map_err(to_status)?;
+        backup::tell(self.node.clone(), &self.backups).map(Response::new).map_err(to_status)
     }
 
     async fn list_events(

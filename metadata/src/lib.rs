@@ -12,6 +12,7 @@
 //! | `conflicts` | what a request waits for before it may be answered or proposed |
 //! | `map_changes` | what led to the newest cluster map, for those who have one of the last |
 //! | `compaction` | which parts of files are worth being put together in new segments |
+//! | `console` | the page for browsers, and what it shows |
 //! | `sharing` | what tenants may have of the leader, and what they were given |
 //! | `duties`, `placement` | what the leader does besides, one duty a file |
 //! | [`config`], [`env`], `folder`, `identity` | settings, seams to the world, the data folder |
@@ -19,11 +20,13 @@
 //!
 //! [`run()`] is the whole server; [`run_in`] runs it on a simulated network, clock and seed.
 
+mod backup;
 mod callers;
 mod check;
 mod compaction;
 pub mod config;
 mod conflicts;
+mod console;
 mod control;
 mod duties;
 pub mod env;
@@ -39,6 +42,7 @@ mod ops;
 pub mod placement;
 mod raftlog;
 mod replication;
+mod restore;
 mod run;
 mod schema;
 mod service;
@@ -53,7 +57,9 @@ mod tables;
 mod upgrade;
 mod worker;
 
+pub use backup::{MANIFEST, Manifest};
 pub use config::{Config, Member};
 pub use env::{Clock, Env, SystemClock};
+pub use restore::{Restored, restore};
 pub use run::{bootstrap, run, run_in};
 pub use state::StateMachine;

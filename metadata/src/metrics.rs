@@ -1,11 +1,12 @@
 //! What Prometheus reads of a metadata server: what it has done, and, of the leader, how the
 //! cluster is. `docs/metrics.md` lists all of it, with what to do.
 
+use crate::console;
 use crate::control::ControlService;
 use prometheus::HistogramVec;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
-use weft_control::{Page, Pages, Values, metrics};
+use weft_control::{Answer, Page, Pages, Reader, Values, metrics};
 use weft_proto::v1;
 use weft_proto::v1::TargetState;
 
@@ -25,6 +26,13 @@ impl Pages for ControlService {
         let status = self.env().blocking(move || Ok(this.status_now())).await;
         let status = status.inspect_err(|error| tracing::error!("no metrics: {error}")).ok()?;
         Some(metrics(values(&status)))
+    }
+
+    async fn answer(&self, path: &str, reader: Reader) -> Option<Answer> {
+        match console::asked(path) {
+            Some(asked) => console::answer(self, asked, reader).await,
+            None => self.page(path).await.map(Answer::Page),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! at most one snapshot is kept for others, and none for longer than anyone pulls from it.
 
 use crate::env::Env;
+use crate::folder::SNAPSHOTS;
 use crate::state::StateMachine;
 use crate::tables::members::Membership;
 use bytes::Bytes;
@@ -62,7 +63,7 @@ impl Snapshots {
         env: Env,
         state: Arc<StateMachine>,
     ) -> Result<Self> {
-        let (outgoing, incoming) = (data_dir.join("snapshots"), data_dir.join("incoming"));
+        let (outgoing, incoming) = (data_dir.join(SNAPSHOTS), data_dir.join("incoming"));
         for dir in [&outgoing, &incoming] {
             remove(dir)?;
             fs::create_dir_all(dir).map_err(|e| io("create", dir, &e))?;
@@ -85,16 +86,7 @@ impl Snapshots {
         let kept = self.outgoing.join(&name);
         remove(&kept)?;
         fs::rename(&dir, &kept).map_err(|e| io("rename", &dir, &e))?;
-        let mut files = Vec::new();
-        let listed = fs::read_dir(&kept).and_then(|d| d.collect::<std::io::Result<Vec<_>>>());
-        let listed = listed.map_err(|e| io("list", &kept, &e))?;
-        let name_of = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-        let mut names: Vec<_> = listed.into_iter().map(name_of).collect();
-        names.sort();
-        for name in names {
-            let (len, crc32) = measure(&kept.join(&name))?;
-            files.push(v1::snapshot_manifest::File { name, len, crc32 });
-        }
+        let files = measure_all(&kept)?;
         let manifest =
             v1::SnapshotManifest { snapshot: name, address: self.address.clone(), files };
         let made = Made { manifest: manifest.clone(), dir: kept, used: Instant::now() };
@@ -233,9 +225,14 @@ impl Snapshots {
 /// Refuses a manifest that could do harm.
 fn check(manifest: &v1::SnapshotManifest) -> Result<()> {
     plain(&manifest.snapshot)?;
-    manifest.files.iter().try_for_each(|f| plain(&f.name))?;
-    let bytes = manifest.files.iter().try_fold(0u64, |sum, f| sum.checked_add(f.len));
-    if manifest.files.len() > MAX_FILES || bytes.is_none_or(|b| b > MAX_BYTES) {
+    check_files(&manifest.files)
+}
+
+/// Refuses files that are too many, too long, or whose names could lead elsewhere.
+pub(crate) fn check_files(files: &[v1::snapshot_manifest::File]) -> Result<()> {
+    files.iter().try_for_each(|f| plain(&f.name))?;
+    let bytes = files.iter().try_fold(0u64, |sum, f| sum.checked_add(f.len));
+    if files.len() > MAX_FILES || bytes.is_none_or(|b| b > MAX_BYTES) {
         return Err(Error::new(ErrorKind::TooLarge, "a snapshot of unreasonable size"));
     }
     Ok(())
@@ -250,7 +247,21 @@ fn plain(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn measure(path: &Path) -> Result<(u64, u32)> {
+/// The files of a folder, by name, with their lengths and checksums.
+pub(crate) fn measure_all(dir: &Path) -> Result<Vec<v1::snapshot_manifest::File>> {
+    let listed = fs::read_dir(dir).and_then(|d| d.collect::<std::io::Result<Vec<_>>>());
+    let listed = listed.map_err(|e| io("list", dir, &e))?;
+    let name_of = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut names: Vec<_> = listed.into_iter().map(name_of).collect();
+    names.sort();
+    let measured = names.into_iter().map(|name| {
+        let (len, crc32) = measure(&dir.join(&name))?;
+        Ok(v1::snapshot_manifest::File { name, len, crc32 })
+    });
+    measured.collect()
+}
+
+pub(crate) fn measure(path: &Path) -> Result<(u64, u32)> {
     let mut crc = crc32fast::Hasher::new();
     let mut len = 0;
     let mut buffer = vec![0; PIECE as usize];
@@ -265,14 +276,14 @@ fn measure(path: &Path) -> Result<(u64, u32)> {
     }
 }
 
-fn remove(dir: &Path) -> Result<()> {
+pub(crate) fn remove(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io("remove", dir, &e)),
         _ => Ok(()),
     }
 }
 
-fn io(what: &str, path: &Path, e: &std::io::Error) -> Error {
+pub(crate) fn io(what: &str, path: &Path, e: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot {what} {}: {e}", path.display()))
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use weft_control::Group;
 use weft_net::{Identity, Listener, ServerOptions, Service, Transport};
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
@@ -304,15 +304,21 @@ impl Membership {
         let failing = |e: &&Engine| e.failure().is_some() || e.stalled() >= STALL;
         let sharing = &self.targets.sharing;
         let failed = engines.iter().filter(failing).map(|e| e.stat().target);
+        let (load, now) = (&self.targets.load, Instant::now());
+        let told = |stat: v1::TargetStat| {
+            let load = load.tell(stat.target, now);
+            v1::TargetStat { load, ..stat }
+        };
         let request = v1::HeartbeatRequest {
             cluster: cluster.0.to_vec().into(),
             daemon: self.config.name.clone(),
-            targets: engines.iter().map(Engine::stat).collect(),
+            targets: engines.iter().map(Engine::stat).map(told).collect(),
             failed: failed.chain(self.targets.away()).collect(),
             stopping,
             damaged: self.targets.damaged(),
             qos_version: sharing.version(),
             tenants: sharing.report(),
+            clock_s: self.config.clock.now_s(),
         };
         let reply = self.group.call(request).await?;
         self.group.learn(reply.metadata);

@@ -3,6 +3,7 @@
 use crate::backpressure::Backpressure;
 use crate::engine::Engine;
 use crate::latency::SERVED;
+use crate::load::{Asked, Load};
 use crate::pace::Pace;
 use crate::rebuild::Rebuilder;
 use crate::sharing::{self, Sharing};
@@ -51,6 +52,7 @@ pub(crate) struct Targets {
     /// Told by the daemon; without, nobody has to show anything.
     pub tickets: OnceLock<Tickets>,
     pub sharing: Sharing,
+    pub load: Load,
 }
 
 /// Chunks that were found damaged, or were looked for and are not here, until they are made anew,
@@ -378,8 +380,10 @@ impl Targets {
         let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
         self.check_ticket(peer, &q.ticket, Use::Write, [chunk])?;
         let (tenant, bytes) = (self.sharing.tenant(peer.tenant(), false), payload.len() as u64);
+        let serving = self.load.begin(q.target, Asked::Write);
         let turn = self.enter(q.target, &tenant, Class::Write, bytes).await;
         engine.put_in_turn(chunk, payload, q.checksums, turn).await?;
+        serving.done(bytes);
         tenant.note_served(1, 0, bytes);
         Ok(v1::PutReply {})
     }
@@ -391,7 +395,9 @@ impl Targets {
             let what = format!("chunk {chunk}: {} bytes are over {MAX_CHUNK}", q.len);
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        let tenant = self.sharing.tenant(peer.tenant(), is_background(&q, peer));
+        let background = is_background(&q, peer);
+        let tenant = self.sharing.tenant(peer.tenant(), background);
+        let serving = (!background).then(|| self.load.begin(q.target, Asked::Read));
         let _turn = self.enter(q.target, &tenant, Class::Read, q.len).await;
         let range = engine.get(chunk, q.off, q.len).await.inspect_err(|e| {
             // Some blocks of a drive that is there otherwise.
@@ -399,6 +405,9 @@ impl Targets {
                 self.note_damaged((q.target, chunk));
             }
         })?;
+        if let Some(serving) = serving {
+            serving.done(q.len);
+        }
         tenant.note_served(1, q.len, 0);
         Ok((v1::GetReply { checksums: range.checksums }, range.data))
     }

@@ -12,7 +12,7 @@ pub struct Paused(Child);
 
 impl Paused {
     /// Those with these numbers.
-    pub(crate) fn all(pids: Vec<i32>) -> Result<Self> {
+    pub fn all(pids: Vec<i32>) -> Result<Self> {
         let pids: Vec<_> = pids.iter().map(i32::to_string).collect();
         let resumes = Command::new("sh")
             .args([

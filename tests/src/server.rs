@@ -76,19 +76,32 @@ pub struct Server {
 
 impl Server {
     /// Starts one with an empty folder, which knows of the group where to ask.
-    fn start(cluster: &Cluster, id: u64, ask: &str) -> Result<Self> {
+    pub fn start(cluster: &Cluster, id: u64, ask: &str) -> Result<Self> {
         // An address of this process alone: no connection comes from it, nor does another test
         // listen there.
         let [.., a, b] = std::process::id().to_be_bytes();
         let listener = std::net::TcpListener::bind((Ipv4Addr::new(127, 77, a, b), 0))?;
         let address = listener.local_addr()?.to_string();
         drop(listener);
+        Self::start_at(cluster, id, &address, Some(ask))
+    }
+
+    /// What says which server it is, to a command that makes or serves its folder.
+    pub fn place(cluster: &Cluster, id: u64, address: &str) -> Result<Vec<String>> {
         let folder = cluster.scratch(&format!("metadata-{id}"))?;
         let (id, peer) = (id.to_string(), format!("{id}={address}"));
-        let first = format!("1={ask}");
-        let arguments = ["metadata", "--id", &id, "--data-dir", path(&folder)];
-        let arguments = arguments.into_iter().chain(["--peer", &peer, "--peer", &first]);
-        let arguments = arguments.map(str::to_owned).collect();
+        let place = ["--id", &id, "--data-dir", path(&folder), "--peer", &peer];
+        Ok(place.map(str::to_owned).into())
+    }
+
+    /// Starts one at this address, with what its folder holds.
+    pub fn start_at(cluster: &Cluster, id: u64, address: &str, ask: Option<&str>) -> Result<Self> {
+        let mut arguments = vec!["metadata".to_owned()];
+        arguments.extend(Self::place(cluster, id, address)?);
+        if let Some(ask) = ask {
+            arguments.extend(["--peer".into(), format!("1={ask}")]);
+        }
+        let (id, address) = (id.to_string(), address.to_owned());
         let name = format!("metadata-{id}");
         let environment = cluster.has_certificates().then(|| issue(cluster, &name, &id, &address));
         let environment = environment.transpose()?.unwrap_or_default();

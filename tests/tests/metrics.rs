@@ -129,7 +129,7 @@ fn every_process_tells_what_it_has_done() -> Result<()> {
     // Nothing else is there, and nothing is changed.
     let leader = cluster.address()?;
     let address = leader.split(',').next().context("an address")?;
-    ensure!(ask(address, "GET /")?.0.starts_with("HTTP/1.1 404"));
+    ensure!(ask(address, "GET /nothing")?.0.starts_with("HTTP/1.1 404"));
     ensure!(ask(address, "HEAD /metrics")?.1.is_empty());
     eventually(Duration::from_secs(20), "an answer after noise", || {
         let mut stream = TcpStream::connect(address).ok()?;

@@ -1,6 +1,6 @@
 //! Changes of the group of metadata servers, while they serve.
 
-use super::list;
+use super::{backup, list, restore};
 use crate::control::{ClusterArgs, leader_status};
 use crate::network::transport;
 use crate::output::say;
@@ -37,6 +37,18 @@ pub enum Command {
     Move(AddArgs),
     /// Have another server lead: before the one that leads is taken down, for example
     TransferLeader(TransferArgs),
+    /// Copy all that the metadata servers have into a folder, while they serve
+    ///
+    /// Everything that was acknowledged before is in it: names, attributes, and where the data
+    /// lies. The data itself is on the targets, and not in it.
+    Backup(backup::Args),
+    /// Make the data folder of a server that begins the group anew, from a backup
+    ///
+    /// When the old group is lost: more than half of its servers, with their disks. None of them
+    /// may run any more. What was acknowledged after the backup was made is lost. The server needs
+    /// a number that none had before; at an address of the old group daemons and mounts find it
+    /// by themselves.
+    Restore(restore::Args),
 }
 
 /// Of which cluster, and how long it is waited for.
@@ -116,6 +128,9 @@ pub async fn run(command: Command) -> Result<()> {
             set(change, to, &format!("server {id} is known there"), |_| true).await
         }
         Command::TransferLeader(args) => transfer(args).await,
+        Command::Backup(args) => backup::run(args).await,
+        // It asks nobody.
+        Command::Restore(args) => restore::run(args),
     }
 }
 

@@ -1,7 +1,9 @@
 //! `weft metadata`: one metadata server, and who belongs to their group.
 
+mod backup;
 mod list;
 mod members;
+mod restore;
 mod serve;
 
 use crate::daemon;
@@ -21,7 +23,11 @@ use anyhow::Result;
 A server takes the place of another, which may be dead:
   weft metadata --id 4 --data-dir /var/lib/weft/metadata \\
       --peer 4=10.0.0.4:7100 --peer 2=10.0.0.2:7100      (on the new machine)
-  weft metadata replace 1 4 10.0.0.4:7100"
+  weft metadata replace 1 4 10.0.0.4:7100
+
+A backup, and a new group from it when the old one is lost:
+  weft metadata backup /backup/weft/2026-01-31
+  weft metadata restore /backup/weft/2026-01-31 --config /etc/weft/metadata-4.toml"
 )]
 pub struct Args {
     #[command(flatten)]

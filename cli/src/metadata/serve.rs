@@ -8,9 +8,26 @@ use weft_proto::{NodeId, Role};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Redundancy of the first pool: K+M or replica=N; counts when the cluster is made
+    #[arg(long, conflicts_with = "config")]
+    profile: Option<weft_proto::Profile>,
+    /// Mark the empty data folder as that of a new cluster, and exit: once for each server of a
+    /// cluster that has never run. A server whose folder is found empty later waits until the
+    /// others admit it
+    #[arg(long)]
+    bootstrap: bool,
+    /// Worker threads; the disk has threads of its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: usize,
+}
+
+/// Which server it is.
+#[derive(clap::Args, Debug)]
+pub struct Place {
     /// Configuration file (TOML); other flags than --bootstrap and --workers are then not allowed
-    #[arg(long, value_name = "FILE", conflicts_with_all =
-        ["id", "listen", "data_dir", "peer", "profile"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "listen", "data_dir", "peer"])]
     config: Option<PathBuf>,
     /// Number of this server, one of the peers
     #[arg(long, value_name = "N", required_unless_present = "config")]
@@ -25,17 +42,6 @@ pub struct Args {
     /// that joins a group: itself, and one that it can ask. Repeat the flag
     #[arg(long, value_name = "N=ADDR", required_unless_present = "config", value_parser = peer)]
     peer: Vec<Member>,
-    /// Redundancy of the first pool: K+M or replica=N; counts when the cluster is made
-    #[arg(long)]
-    profile: Option<weft_proto::Profile>,
-    /// Mark the empty data folder as that of a new cluster, and exit: once for each server of a
-    /// cluster that has never run. A server whose folder is found empty later waits until the
-    /// others admit it
-    #[arg(long)]
-    bootstrap: bool,
-    /// Worker threads; the disk has threads of its own
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    workers: usize,
 }
 
 fn peer(text: &str) -> Result<Member, String> {
@@ -44,8 +50,9 @@ fn peer(text: &str) -> Result<Member, String> {
     Ok(Member { id, address: address.to_owned() })
 }
 
-impl Args {
-    fn config(self) -> Result<Config> {
+impl Place {
+    /// Its configuration.
+    pub fn config(self) -> Result<Config> {
         if let Some(path) = self.config {
             return Ok(Config::load(&path)?);
         }
@@ -57,10 +64,7 @@ impl Args {
             .listen
             .or(own)
             .with_context(|| format!("--id {id} is not among the servers given with --peer"))?;
-        let mut config = Config::new(id, listen, self.peer, data_dir);
-        if let Some(profile) = self.profile {
-            config.profile = profile.to_string();
-        }
+        let config = Config::new(id, listen, self.peer, data_dir);
         config.validate()?;
         Ok(config)
     }
@@ -68,7 +72,10 @@ impl Args {
 
 pub fn run(args: Args) -> Result<()> {
     let (workers, bootstrap) = (args.workers, args.bootstrap);
-    let config = args.config()?;
+    let mut config = args.place.config()?;
+    if let Some(profile) = args.profile {
+        config.profile = profile.to_string();
+    }
     if bootstrap {
         return weft_metadata::bootstrap(&config)
             .with_context(|| format!("cannot bootstrap metadata server {}", config.id));

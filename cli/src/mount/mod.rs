@@ -12,7 +12,7 @@ mod client;
 mod fstab;
 mod hand_over;
 pub mod helper;
-mod metrics;
+pub mod metrics;
 mod options;
 mod serve;
 mod session_file;

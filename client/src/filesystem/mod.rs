@@ -18,9 +18,11 @@ mod quota_xattr;
 mod quotas;
 mod report;
 mod take_over;
+mod trace;
 mod write;
 mod xattrs;
 
 pub use facade::Filesystem;
 pub use report::{Finding, FsckProgress, FsckReport};
 pub use take_over::Successor;
+pub use trace::{ChunkLook, FileTrace};

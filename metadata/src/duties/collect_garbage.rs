@@ -5,6 +5,7 @@
 //! acknowledged the deletion. What a target that is down holds waits for it and delays nothing
 //! else.
 
+use super::hold;
 use super::propose::propose;
 use crate::node::Node;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,6 +28,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Deletes garbage segments for as long as this server leads.
 pub async fn collect_garbage(node: &Arc<Node>, peers: &Arc<Peers>) {
+    hold::over(node).await;
     let mut after = None;
     // Targets that failed, and until when they are left alone.
     let mut resting: HashMap<TargetId, Instant> = HashMap::new();

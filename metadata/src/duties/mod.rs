@@ -12,6 +12,7 @@ mod count_usage;
 mod expire_sessions;
 mod give_turns;
 mod heal;
+pub(crate) mod hold;
 mod make_cluster;
 mod place;
 mod propose;

@@ -15,6 +15,7 @@
 //! its segment unknown: a dead session commits nothing any more (I5), so that stays true. What a
 //! target that is down holds waits for it and delays nothing else.
 
+use super::hold;
 use crate::node::Node;
 use crate::soft::targets::Targets;
 use crate::state::Unwanted;
@@ -79,6 +80,7 @@ impl Swept {
 
 /// Looks for what dead sessions left, for as long as this server leads.
 pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
+    hold::over(node).await;
     let mut swept = Swept::default();
     let (mut live, mut next) = sessions(node).unwrap_or((BTreeSet::new(), u64::MAX));
     loop {

@@ -35,6 +35,7 @@ use crate::raftlog::Position;
 use crate::sharing::Sharing;
 use crate::soft::SoftState;
 use crate::soft::compaction::Compaction;
+use crate::soft::hot::Hot;
 use crate::soft::repair::Progress;
 use crate::state::StateMachine;
 use crate::tables::members::Membership;
@@ -104,6 +105,8 @@ pub struct Node {
     others_low: Mutex<BTreeSet<NodeId>>,
     pub compaction: Compaction,
     pub sharing: Sharing,
+    /// Which directories clients ask for most.
+    pub hot: Hot,
     /// Entries may carry events.
     tells: AtomicBool,
     /// Held by who mends the namespace.
@@ -182,6 +185,7 @@ impl Node {
             others_low: Mutex::default(),
             compaction: Compaction::default(),
             sharing: Sharing::default(),
+            hot: Hot::default(),
             tells: AtomicBool::new(false),
             mending: Arc::default(),
             purged: Purged::default(),

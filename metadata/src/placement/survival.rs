@@ -71,6 +71,23 @@ pub fn check(map: &v1::ClusterMap, in_use: &HashSet<u32>) -> v1::CheckDomainsRep
     }
 }
 
+/// How many placement groups that data lies in lack more targets than they have parity, and how
+/// many as many.
+pub fn lacking(map: &v1::ClusterMap, in_use: &HashSet<u32>) -> (u64, u64) {
+    let serves = |t: &&v1::TargetInfo| t.state() == v1::TargetState::Up;
+    let up: HashSet<u32> = map.targets.iter().filter(serves).map(|t| t.id).collect();
+    let (mut lost, mut bare) = (0, 0);
+    for pool in &map.pools {
+        let parity = pool.profile.map_or(0, |profile| profile.m) as usize;
+        for pg in pool.pgs.iter().filter(|pg| in_use.contains(&pg.id)) {
+            let gone = pg.targets.iter().filter(|id| !up.contains(id)).count();
+            lost += u64::from(gone > parity);
+            bare += u64::from(gone == parity && parity > 0);
+        }
+    }
+    (lost, bare)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

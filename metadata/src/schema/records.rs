@@ -227,6 +227,10 @@ pub(crate) struct Cluster {
     /// Servers that have left the group. Their numbers are never given again.
     #[prost(uint64, repeated, tag = "6")]
     pub removed: Vec<u64>,
+    /// Until then, in nanoseconds since 1970, nothing is deleted from targets: the group was begun
+    /// anew from a backup, and what it does not know may be wanted.
+    #[prost(int64, tag = "7")]
+    pub held_until_ns: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -118,6 +118,9 @@ impl MetadataService {
             // It is sent on at once.
             return self.meta(message, peer, deadline).await;
         }
+        if let Some(op) = &message.op {
+            node.hot.note(begun, op);
+        }
         let has_turn = |op: &v1::SetLockOp| node.soft.with(|s| s.locks.has_turn(session, op));
         let urgency = Urgency::of(message.op.as_ref(), has_turn);
         let turn = Turn::of(peer.client_tenant(), message.op.as_ref(), urgency);

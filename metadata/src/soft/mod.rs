@@ -2,6 +2,7 @@
 //! sessions and targets tell the next leader of theirs. What compaction counts is of the process.
 
 pub mod compaction;
+pub mod hot;
 pub mod leases;
 pub mod lock_waits;
 mod rate;

@@ -14,6 +14,9 @@ use weft_proto::{ChunkId, Profile, TargetId, v1};
 /// Most missing chunks of a target that are made at a time.
 const MAX_MISSING: usize = 64;
 
+/// What a daemon has said of its clock is not told for longer.
+const CLOCK_GOOD: Duration = Duration::from_secs(10);
+
 /// A full target is taken back when it is this many percent below the limit.
 const HYSTERESIS: u64 = 5;
 
@@ -47,6 +50,8 @@ pub struct Targets {
     suspects: Mutex<BTreeSet<TargetId>>,
     /// Chunks that were looked for at their targets and are not there.
     missing: Mutex<BTreeSet<(TargetId, ChunkId)>>,
+    /// How many seconds the clocks of daemons are before this server's, and when they told.
+    clocks: Mutex<BTreeMap<String, (Instant, i64)>>,
 }
 
 #[derive(Clone)]
@@ -160,6 +165,32 @@ impl Targets {
     /// The last figures of every target.
     pub fn stats(&self) -> Vec<v1::TargetStat> {
         self.heard.lock().values().map(|h| h.stat).collect()
+    }
+
+    /// The same, with how long ago each was heard of, for people.
+    pub fn told(&self, now: Instant) -> Vec<v1::TargetStat> {
+        let told = |h: &Heard| v1::TargetStat {
+            heard_ms: now.saturating_duration_since(h.at).as_millis() as u64,
+            refused: h.refused.is_some(),
+            ..h.stat
+        };
+        self.heard.lock().values().map(told).collect()
+    }
+
+    /// The clock of a daemon that is known is so many seconds before this server's.
+    pub fn hear_clock(&self, now: Instant, daemon: &str, ahead_s: i64) {
+        self.clocks.lock().insert(daemon.into(), (now, ahead_s));
+    }
+
+    /// How far the clocks of daemons are before this server's, as they told lately.
+    pub fn clocks(&self, now: Instant) -> Vec<v1::ClockStat> {
+        let mut clocks = self.clocks.lock();
+        clocks.retain(|_, (at, _)| now.saturating_duration_since(*at) < CLOCK_GOOD);
+        let stat = |(daemon, &(_, ahead_s)): (&String, &(Instant, i64))| {
+            let daemon = daemon.clone();
+            v1::ClockStat { daemon, ahead_s }
+        };
+        clocks.iter().map(stat).collect()
     }
 
     /// Why a target does not serve, for people, as heard `since` this server leads.

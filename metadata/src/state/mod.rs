@@ -10,7 +10,9 @@
 //! One writer, the node; any number of readers, which never wait for it.
 
 mod apply;
+mod found;
 mod looks;
+mod paths;
 mod quotas;
 mod requests;
 mod unwanted;

@@ -138,6 +138,7 @@ impl Engine {
             stalled_ms: self.stalled().as_millis() as u64,
             opened: core.opened,
             scrub: Some(self.scrub().into()),
+            ..Default::default()
         }
     }
 

@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("weft-storaged", &["weft-proto", "weft-erasure", "weft-net", "weft-control", "weft-segments"]),
     ("weft-client", &["weft-proto", "weft-net", "weft-segments"]),
     ("weft-fuse", &["weft-proto", "weft-client"]),
+    ("weft-csi", &["weft-proto", "weft-net", "weft-client", "weft-fuse"]),
     ("weft-c", &["weft-proto", "weft-client"]),
     ("weft-python", &["weft-proto", "weft-client"]),
     ("weft-tidy", &[]),

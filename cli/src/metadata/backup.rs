@@ -1,0 +1,91 @@
+//! `weft metadata backup`: all that the metadata group has, into a folder.
+
+use crate::control::{ClusterArgs, leader_status};
+use crate::network::transport;
+use crate::output::say;
+use crate::progress::Progress;
+use crate::size::Size;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weft_metadata::{MANIFEST, Manifest};
+
+/// The leader copies its state before the first piece, and reads it anew for its checksums.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(600);
+/// Longest wait for another piece.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Folder that the backup is made in: a new one, or one that is empty
+    #[arg(value_name = "DIR")]
+    to: PathBuf,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub async fn run(args: Args) -> Result<()> {
+    let dir = args.to;
+    make_empty(&dir)?;
+    let leader = leader_status(&args.cluster.cluster).await?.leader_address;
+    let mut backup = weft_control::backup(&transport(), &leader).await?;
+    let mut progress = Progress::new("backup");
+    progress.set("the leader copies its state");
+    let text = backup.next(FIRST_TIMEOUT).await?.manifest;
+    let manifest = Manifest::parse(&text).context("the leader's manifest makes no sense")?;
+    let (all, mut done) = (manifest.files.iter().map(|part| part.len).sum::<u64>(), 0);
+    for part in &manifest.files {
+        let path = dir.join(&part.name);
+        let mut file = File::create_new(&path).with_context(|| format!("{}", path.display()))?;
+        let mut left = part.len;
+        while left > 0 {
+            let data = backup.next(PIECE_TIMEOUT).await?.data;
+            let len = data.len() as u64;
+            ensure!((1..=left).contains(&len), "{}: a piece of {len} of {left} bytes", part.name);
+            file.write_all(&data).with_context(|| format!("write to {}", path.display()))?;
+            (left, done) = (left - len, done + len);
+            progress.set(format!("{} of {}", Size(done), Size(all)));
+        }
+        file.sync_all().with_context(|| format!("sync {}", path.display()))?;
+    }
+    manifest.verify(&dir).context("the backup arrived damaged: make it again")?;
+    finish(&dir, &text)?;
+    drop(progress);
+    say(&format!(
+        "backup of cluster {} as of entry {} of its log: {} files, {}, in {}",
+        manifest.cluster,
+        manifest.index,
+        manifest.files.len(),
+        Size(all),
+        dir.display()
+    ))
+}
+
+fn make_empty(dir: &Path) -> Result<()> {
+    match fs::create_dir(dir) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        made => return made.with_context(|| format!("cannot make {}", dir.display())),
+    }
+    let mut entries = fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))?;
+    if entries.next().is_some() {
+        bail!("{} is not empty: a backup has a folder of its own", dir.display());
+    }
+    Ok(())
+}
+
+/// With its manifest it is one.
+fn finish(dir: &Path, manifest: &str) -> Result<()> {
+    let (path, beside) = (dir.join(MANIFEST), dir.join("backup.new"));
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(manifest.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)?;
+        File::open(dir)?.sync_all()?;
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,187 @@
+//! What is told of clusters in trouble.
+
+use super::problem::TOLD;
+use super::*;
+use weft_proto::v1::{
+    ClockStat, ClusterMap, MemberRole, MemberStat, NodeInfo, RepairStat, TargetInfo, TargetLoad,
+    TargetStat, TargetState,
+};
+use weft_proto::{Error, ErrorKind};
+
+/// Three metadata servers, of which the first leads, and six targets, one a daemon.
+fn cluster() -> StatusReply {
+    let members = (1..=3).map(|id| NodeInfo {
+        id,
+        address: format!("m{id}:7100"),
+        role: MemberRole::Voter.into(),
+        ..Default::default()
+    });
+    let targets = (1..=6).map(|id| TargetInfo {
+        id,
+        daemon: format!("storage-{id}"),
+        address: format!("s{id}:7200"),
+        state: TargetState::Up.into(),
+        capacity_bytes: 1000,
+        path: format!("/dev/d{id}"),
+        ..Default::default()
+    });
+    let stats = (1..=6).map(|target| TargetStat {
+        target,
+        capacity_bytes: 1000,
+        used_bytes: 10,
+        load: Some(TargetLoad { reads_per_s: 50, read_us: 1000, ..Default::default() }),
+        ..Default::default()
+    });
+    let stat = |id| MemberStat { id, active: true, ..Default::default() };
+    StatusReply {
+        id: 1,
+        leader: 1,
+        clock_ns: 1_700_000_000_000_000_000,
+        map: Some(ClusterMap {
+            members: members.collect(),
+            targets: targets.collect(),
+            ..Default::default()
+        }),
+        targets: stats.collect(),
+        members: vec![stat(2), stat(3)],
+        repair: Some(RepairStat::default()),
+        ..Default::default()
+    }
+}
+
+fn answers(leader: &StatusReply) -> Answers {
+    let of = |id: u64| StatusReply { id, leader: 1, ..leader.clone() };
+    vec![
+        ("m1:7100".into(), Ok(leader.clone())),
+        ("m2:7100".into(), Ok(of(2))),
+        ("m3:7100".into(), Ok(of(3))),
+    ]
+}
+
+fn silent() -> weft_proto::Result<StatusReply> {
+    Err(Error::new(ErrorKind::TimedOut, "no answer"))
+}
+
+fn down(reply: &mut StatusReply, ids: &[u32]) {
+    for target in reply.map.iter_mut().flat_map(|map| &mut map.targets) {
+        if ids.contains(&target.id) {
+            target.state = TargetState::Down.into();
+        }
+    }
+    for stat in reply.targets.iter_mut().filter(|s| ids.contains(&s.target)) {
+        stat.heard_ms = 30_000;
+    }
+}
+
+fn kinds(all: &[Problem]) -> Vec<&str> {
+    all.iter().map(|p| &p.kind[..]).collect()
+}
+
+#[test]
+fn a_cluster_that_is_well_has_no_problems() {
+    let reply = cluster();
+    assert_eq!(problems(Some(&reply), Some(&answers(&reply))), []);
+    assert_eq!(problems(Some(&reply), None), []);
+}
+
+#[test]
+fn a_daemon_that_died_is_named_and_the_last_redundancy_comes_first() {
+    let mut reply = cluster();
+    down(&mut reply, &[3]);
+    let all = problems(Some(&reply), None);
+    assert_eq!(kinds(&all), ["target_down"]);
+    assert!(all[0].text.contains("storage-3 (s3:7200) is silent for 30 s: target 3"), "{all:?}");
+    assert!(all[0].command.contains("weft target out 3"), "{all:?}");
+    down(&mut reply, &[3, 4]);
+    reply.bare_groups = 1;
+    let all = problems(Some(&reply), None);
+    assert_eq!(kinds(&all), ["groups_bare", "target_down", "target_down"]);
+    assert_eq!(all[0].severity, Severity::Critical);
+    down(&mut reply, &[3, 4, 5]);
+    (reply.lost_groups, reply.bare_groups) = (1, 0);
+    assert_eq!(kinds(&problems(Some(&reply), None))[0], "groups_lost");
+    // Its daemon lives, and says so.
+    let mut reply = cluster();
+    down(&mut reply, &[2]);
+    reply.targets[1].refused = true;
+    reply.targets[1].heard_ms = 100;
+    let all = problems(Some(&reply), None);
+    assert!(all[0].text.contains("drive fails or is away (/dev/d2)"), "{all:?}");
+}
+
+#[test]
+fn servers_that_are_away_or_cut_off_are_told_apart() {
+    let mut reply = cluster();
+    reply.members[1].active = false;
+    let mut asked = answers(&reply);
+    let all = problems(Some(&reply), Some(&asked));
+    assert_eq!((kinds(&all), all[0].severity), (vec!["metadata_away"], Severity::Critical));
+    assert!(all[0].text.contains("cut off"), "{all:?}");
+    asked[2].1 = silent();
+    let all = problems(Some(&reply), Some(&asked));
+    assert!(all[0].text.ends_with("metadata server 3 (m3:7100) does not answer"), "{all:?}");
+    // The leader reaches it, and we do not.
+    let reply = cluster();
+    let all = problems(Some(&reply), Some(&asked));
+    assert_eq!((kinds(&all), all[0].severity), (vec!["metadata_unreached"], Severity::Warning));
+    let none: Answers = vec![("m1:7100".into(), Ok(StatusReply::default())), asked[2].clone()];
+    let all = problems(None, Some(&none));
+    assert_eq!(kinds(&all), ["no_leader"]);
+    assert!(all[0].text.contains("1 of 2 metadata servers answer; silent: m3:7100"), "{all:?}");
+}
+
+#[test]
+fn room_clocks_and_slow_drives_are_told() {
+    let mut reply = cluster();
+    let mut asked = answers(&reply);
+    if let Ok(other) = &mut asked[1].1 {
+        other.low_on_room = true;
+        other.clock_ns += 90_000_000_000;
+    }
+    let all = problems(Some(&reply), Some(&asked));
+    assert_eq!(kinds(&all), ["metadata_full", "clocks_apart"]);
+    assert!(all[1].text.contains("metadata server 2 is 90 s ahead of the leader's"), "{all:?}");
+    reply.clocks = vec![ClockStat { daemon: "storage-5".into(), ahead_s: -400 }];
+    let all = problems(Some(&reply), None);
+    assert_eq!((kinds(&all), all[0].severity), (vec!["clocks_apart"], Severity::Critical));
+    let mut reply = cluster();
+    reply.map.as_mut().unwrap().targets[0].full = true;
+    reply.targets[1].used_bytes = 900;
+    reply.targets[2].load.as_mut().unwrap().read_us = 80_000;
+    reply.targets[3].stalled_ms = 5000;
+    reply.targets[4].read_errors = 3;
+    let all = problems(Some(&reply), None);
+    let wanted = ["target_full", "target_nearly_full", "drive_hangs", "drive_errors", "drive_slow"];
+    assert_eq!(kinds(&all), wanted);
+    assert!(all[4].text.contains("target 3") && all[4].text.contains("80 ms"), "{all:?}");
+}
+
+#[test]
+fn a_repair_is_a_note_while_it_goes_on_and_critical_when_it_cannot() {
+    let mut reply = cluster();
+    let going = RepairStat { missing_chunks: 100, chunks_per_s: 10, ..Default::default() };
+    reply.repair = Some(going.clone());
+    let all = problems(Some(&reply), None);
+    assert_eq!((kinds(&all), all[0].severity), (vec!["repair"], Severity::Note));
+    assert!(all[0].text.contains("10 s left"), "{all:?}");
+    reply.repair = Some(RepairStat { stuck_chunks: 100, chunks_per_s: 0, ..going });
+    let all = problems(Some(&reply), None);
+    assert_eq!((kinds(&all), all[0].severity), (vec!["repair_stuck"], Severity::Critical));
+}
+
+#[test]
+fn of_very_many_only_the_first_are_told() {
+    let mut reply = cluster();
+    let map = reply.map.as_mut().unwrap();
+    map.targets = (0..5000)
+        .map(|id| TargetInfo {
+            id,
+            daemon: format!("d{id}"),
+            state: TargetState::Down.into(),
+            ..Default::default()
+        })
+        .collect();
+    let all = problems(Some(&reply), None);
+    assert_eq!(all.len(), TOLD + 1);
+    assert!(all[TOLD].text.contains("4992 more"), "{all:?}");
+}

@@ -1,0 +1,211 @@
+//! The mounts of this machine: made, put back when they have died, taken away.
+
+use super::mounts::{self, Found, Looks};
+use super::secrets;
+use super::state::{Published, Staged, State};
+use super::weft::Weft;
+use crate::capability::{Argument, arguments_of};
+use prometheus::IntCounter;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::Status;
+use weft_net::metrics::registered;
+
+/// A mount waits so long for the cluster, seconds.
+const MOUNT_SECONDS: u64 = 30;
+/// And so long a command may take in all.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(90);
+/// A mount that is taken away gets so long to make durable what was written, seconds.
+const UNMOUNT_SECONDS: u64 = 60;
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(90);
+/// When this process ends, all mounts get so long.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(20);
+/// By this `weft mount` says that what it is to mount is not there.
+const NOT_THERE: &str = "cannot be mounted: there is no";
+
+static REMOUNTS: LazyLock<IntCounter> = LazyLock::new(|| {
+    let help = "Mounts that were made anew, because their process had died.";
+    registered(IntCounter::new("weft_csi_remounts_total", help))
+});
+
+/// How volumes are mounted here; clones share it.
+#[derive(Clone)]
+pub struct Volumes {
+    pub state: State,
+    pub looks: Looks,
+    pub weft: Weft,
+    /// Addresses of metadata servers.
+    pub metadata: Vec<String>,
+    pub node_id: String,
+}
+
+/// How a volume was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition {
+    Alive,
+    Silent,
+}
+
+/// An error of this machine.
+pub fn here(what: &str, error: io::Error) -> Status {
+    Status::internal(format!("{what}: {error}"))
+}
+
+impl Volumes {
+    /// Sees that a volume is mounted, and shown where workloads find it: what is not there is
+    /// mounted, and what has died is put in its place. Errors: `FAILED_PRECONDITION` if something
+    /// else is mounted there, those of [`Self::mount`].
+    pub async fn restore(&self, staged: &mut Staged) -> Result<Condition, Status> {
+        let fail = |e| here("what is mounted", e);
+        let staging = staged.staging.clone();
+        match self.looks.look(&staging).await.map_err(fail)? {
+            Found::Alive(_) => {}
+            // It is not known what is true of the places where it is shown.
+            Found::Silent => return Ok(Condition::Silent),
+            Found::Foreign(fs) => {
+                let what = format!("{} is a mount of {fs}", staging.display());
+                return Err(Status::failed_precondition(what));
+            }
+            Found::Nothing => self.mount(staged).await?,
+            Found::Dead => {
+                tracing::warn!("the mount of volume {:?} has died: it is made anew", staged.volume);
+                mounts::detach(&staging).await.map_err(fail)?;
+                self.mount(staged).await?;
+                REMOUNTS.inc();
+            }
+        }
+        let mut gone = Vec::new();
+        for at in staged.published.clone() {
+            if !self.show(staged, &at).await? {
+                gone.push(at.target);
+            }
+        }
+        if !gone.is_empty() {
+            staged.published.retain(|at| !gone.contains(&at.target));
+            self.state.save(staged).map_err(fail)?;
+        }
+        Ok(Condition::Alive)
+    }
+
+    /// Whether a volume is mounted, and shown wherever it is to be: nothing is to be restored.
+    pub async fn is_fine(&self, staged: &Staged) -> bool {
+        let targets = staged.published.iter().map(|at| &at.target);
+        for place in std::iter::once(&staged.staging).chain(targets) {
+            if !matches!(self.looks.look(place).await, Ok(Found::Alive(_))) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sees that a volume is shown at a place. Answers whether that place is there.
+    async fn show(&self, staged: &Staged, at: &Published) -> Result<bool, Status> {
+        let fail = |e| here(&format!("{}", at.target.display()), e);
+        match self.looks.look(&at.target).await.map_err(fail)? {
+            Found::Alive(_) | Found::Silent => return Ok(true),
+            Found::Foreign(_) => return Ok(true),
+            // Its workload is gone, and all of it was taken away.
+            Found::Nothing if !at.target.is_dir() => return Ok(false),
+            Found::Nothing => {}
+            Found::Dead => mounts::detach(&at.target).await.map_err(fail)?,
+        }
+        self.bind(staged, at).await?;
+        Ok(true)
+    }
+
+    /// Shows a volume at a place.
+    pub async fn bind(&self, staged: &Staged, at: &Published) -> Result<(), Status> {
+        let flags = &staged.usage.flags;
+        let bound = mounts::bind(&staged.staging, &at.target, at.read_only, flags).await;
+        bound.map_err(|e| here(&format!("{} cannot be mounted", at.target.display()), e))
+    }
+
+    /// Mounts a volume, by a process of its own. Errors: `NOT_FOUND` if it is not there,
+    /// `UNAVAILABLE` otherwise.
+    async fn mount(&self, staged: &Staged) -> Result<(), Status> {
+        let volume = &staged.volume;
+        std::fs::create_dir_all(&staged.staging)
+            .map_err(|e| here(&format!("{}", staged.staging.display()), e))?;
+        let mut environment = self.environment();
+        if staged.tls {
+            environment.extend(secrets::environment(&self.state, volume));
+        }
+        let arguments = self.arguments(staged)?;
+        self.weft.run(arguments, environment, MOUNT_TIMEOUT).await.map_err(|why| {
+            let what = format!("volume {volume:?} cannot be mounted: {why}");
+            if why.contains(NOT_THERE) {
+                Status::not_found(what)
+            } else {
+                Status::unavailable(what)
+            }
+        })
+    }
+
+    fn arguments(&self, staged: &Staged) -> Result<Vec<OsString>, Status> {
+        let volume = &staged.volume;
+        let mut options = vec![if staged.usage.read_only { "ro" } else { "rw" }.to_owned()];
+        let mut arguments: Vec<OsString> = vec!["mount".into()];
+        for flag in &staged.usage.flags {
+            match arguments_of(flag)? {
+                Argument::Option(option) => options.push(option),
+                Argument::Size(size) => arguments.push(size.into()),
+            }
+        }
+        let id: String = volume.chars().filter(|c| !c.is_control()).take(128).collect();
+        let text = |name: &str, value: &str| OsString::from(format!("--{name}={value}"));
+        arguments.extend([
+            text("cluster", &self.metadata.join(",")),
+            text("subdir", &staged.path),
+            text("name", &format!("{}:{id}", self.node_id)),
+            text("options", &options.join(",")),
+            text("timeout", &MOUNT_SECONDS.to_string()),
+            // What lies beneath is hidden, and may have come there while nothing was mounted.
+            "--allow-nonempty".into(),
+            "--log-file".into(),
+            self.state.log(volume).into(),
+            "--".into(),
+            staged.staging.clone().into(),
+        ]);
+        Ok(arguments)
+    }
+
+    /// Takes a mount away, once what was written there is durable. Errors: `INTERNAL` if that
+    /// cannot be said of all of it.
+    pub async fn unmount(&self, staging: &Path) -> Result<(), Status> {
+        match self.looks.look(staging).await.map_err(|e| here("what is mounted", e))? {
+            Found::Nothing => return Ok(()),
+            Found::Foreign(fs) => {
+                let what = format!("{} is a mount of {fs}: it stays", staging.display());
+                return Err(Status::failed_precondition(what));
+            }
+            Found::Alive(_) | Found::Dead | Found::Silent => {}
+        }
+        let seconds = format!("--timeout={UNMOUNT_SECONDS}");
+        let arguments = vec!["umount".into(), seconds.into(), "--".into(), staging.into()];
+        let done = self.weft.run(arguments, self.environment(), UNMOUNT_TIMEOUT).await;
+        done.map_err(Status::internal)
+    }
+
+    /// Makes durable what was written through all mounts, as far as there is time.
+    pub async fn sync_all(&self) {
+        let Ok(all) = self.state.list() else { return };
+        let syncs = all.iter().map(|staged| async {
+            if let Ok(Found::Alive(_)) = self.looks.look(&staged.staging).await {
+                let arguments = vec!["sync".into(), staged.staging.clone().into()];
+                let done = self.weft.run(arguments, self.environment(), SYNC_TIMEOUT).await;
+                if let Err(why) = done {
+                    tracing::error!("volume {:?}: {why}", staged.volume);
+                }
+            }
+        });
+        let _ = timeout(SYNC_TIMEOUT, futures_util::future::join_all(syncs)).await;
+    }
+
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        vec![("WEFT_RUN_DIR".into(), self.state.run().into_os_string())]
+    }
+}

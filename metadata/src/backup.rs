@@ -1,0 +1,256 @@
+//! Backups: a copy of the state as of one moment, with a manifest that says whose it is and what
+//! belongs to it. Made by the leader for an admin, kept anywhere, and the beginning of a new group
+//! when the old one is lost ([`crate::restore`]).
+//!
+//! Invariants: a backup holds everything that was acknowledged before it was asked for; it is used
+//! only if each file has the length and the CRC of its manifest; what comes from outside names
+//! plain files only.
+
+use crate::folder::SNAPSHOTS;
+use crate::node::Node;
+use crate::snapshot::{self, PIECE, io, measure_all};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use weft_control::to_status;
+use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
+
+/// The file beside the others that says what they are. Written last: without it there is no backup.
+pub const MANIFEST: &str = "backup.toml";
+/// Version of what a manifest says.
+const FORMAT: u32 = 1;
+/// Bytes of the longest manifest.
+const MAX_MANIFEST: u64 = 32 << 20;
+
+/// Pieces that wait for whoever takes them.
+const WAITING: usize = 4;
+
+/// What is told of a backup.
+pub(crate) type Pieces = ReceiverStream<std::result::Result<v1::BackupPiece, Status>>;
+
+/// What a backup is of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    format: u32,
+    /// Of the program that made it.
+    pub weft: String,
+    /// The cluster, as 32 hexadecimal digits.
+    pub cluster: String,
+    /// The last entry of the log that is in it, and the leader's term then.
+    pub index: u64,
+    pub term: u64,
+    /// When it was made, in seconds since 1970, by the leader's clock.
+    pub taken: i64,
+    #[serde(default)]
+    pub files: Vec<Part>,
+}
+
+/// A file of a backup.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    pub name: String,
+    /// Bytes.
+    pub len: u64,
+    pub crc32: u32,
+}
+
+impl Manifest {
+    /// Takes a manifest apart. Errors: `Corrupt`, `NotSupported`; `TooLarge` or `Protocol` for
+    /// files that make no sense.
+    pub fn parse(text: &str) -> Result<Self> {
+        let bad = |e| Error::new(ErrorKind::Corrupt, format!("{MANIFEST}: {e}"));
+        let manifest: Self = toml::from_str(text).map_err(|e| bad(e.to_string()))?;
+        if manifest.format != FORMAT {
+            let what = format!(
+                "{MANIFEST}: format {} is not {FORMAT}: use the version that made it, {}",
+                manifest.format, manifest.weft
+            );
+            return Err(Error::new(ErrorKind::NotSupported, what));
+        }
+        snapshot::check_files(&manifest.files.iter().map(Part::to_wire).collect::<Vec<_>>())?;
+        manifest.cluster_id()?;
+        Ok(manifest)
+    }
+
+    /// As it is written.
+    pub fn to_text(&self) -> Result<String> {
+        toml::to_string(self)
+            .map_err(|e| Error::new(ErrorKind::Internal, format!("{MANIFEST}: {e}")))
+    }
+
+    /// Reads that of the backup in a folder.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let path = dir.join(MANIFEST);
+        let read = |path: &Path| {
+            let mut text = String::new();
+            File::open(path)?.take(MAX_MANIFEST).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        match read(&path) {
+            Ok(text) => Self::parse(&text),
+            Err(e) if std::io::Error::kind(&e) == std::io::ErrorKind::NotFound => {
+                let what = format!("there is no backup in {}: it has no {MANIFEST}", dir.display());
+                Err(Error::new(ErrorKind::NotFound, what))
+            }
+            Err(e) => Err(io("read", &path, &e)),
+        }
+    }
+
+    /// The cluster.
+    pub fn cluster_id(&self) -> Result<Uuid> {
+        let bad = |e| Error::new(ErrorKind::Corrupt, format!("{MANIFEST}: cluster: {e}"));
+        self.cluster.parse().map_err(bad)
+    }
+
+    /// Looks whether the files in a folder are those of the manifest. Error: `Corrupt` with the
+    /// name of the first that is not.
+    pub fn verify(&self, dir: &Path) -> Result<()> {
+        for part in &self.files {
+            let found = snapshot::measure(&dir.join(&part.name))?;
+            if found != (part.len, part.crc32) {
+                let what = format!("{} of the backup in {} is damaged", part.name, dir.display());
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    fn to_wire(&self) -> v1::snapshot_manifest::File {
+        let Self { name, len, crc32 } = self.clone();
+        v1::snapshot_manifest::File { name, len, crc32 }
+    }
+}
+
+/// A backup that is being told; its files go with it.
+struct Copy {
+    dir: PathBuf,
+    manifest: Manifest,
+}
+
+impl Copy {
+    fn make(node: &Node) -> Result<Self> {
+        let dir = node.config.data_dir.join(SNAPSHOTS).join("backup");
+        snapshot::remove(&dir)?;
+        // Removed also when this fails.
+        let mut copy = Self { dir, manifest: Manifest::empty() };
+        let (index, _) = node.state.checkpoint(&copy.dir)?;
+        let files = measure_all(&copy.dir)?.into_iter();
+        let files = files.map(|f| Part { name: f.name, len: f.len, crc32: f.crc32 }).collect();
+        let cluster = node.cluster().unwrap_or(Uuid::NIL).to_string();
+        let (term, taken) = (node.view().term, node.env.clock.now_ns() / 1_000_000_000);
+        copy.manifest = Manifest { cluster, index, term, taken, files, ..copy.manifest.clone() };
+        Ok(copy)
+    }
+
+    /// Tells it, until nobody listens any more.
+    fn tell(&self, mut to: impl FnMut(v1::BackupPiece) -> bool) -> Result<()> {
+        let manifest = self.manifest.to_text()?;
+        if !to(v1::BackupPiece { manifest, ..Default::default() }) {
+            return Ok(());
+        }
+        for part in &self.manifest.files {
+            let path = self.dir.join(&part.name);
+            let mut file = File::open(&path).map_err(|e| io("open", &path, &e))?;
+            let mut left = part.len;
+            while left > 0 {
+                let mut data = vec![0; left.min(PIECE) as usize];
+                file.read_exact(&mut data).map_err(|e| io("read", &path, &e))?;
+                left -= data.len() as u64;
+                if !to(v1::BackupPiece { data: data.into(), ..Default::default() }) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Err(e) = snapshot::remove(&self.dir) {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+impl Manifest {
+    fn empty() -> Self {
+        let weft = env!("CARGO_PKG_VERSION").into();
+        let (cluster, files) = (String::new(), Vec::new());
+        Self { format: FORMAT, weft, cluster, index: 0, term: 0, taken: 0, files }
+    }
+}
+
+/// Makes a backup of what this leader has, and tells it piece by piece to who listens, at whose
+/// pace. Error: `Busy` if there is no turn left.
+pub(crate) fn tell(node: Arc<Node>, turns: &Arc<Semaphore>) -> Result<Pieces> {
+    let busy = || Error::new(ErrorKind::Busy, "another backup is being made: try again");
+    let turn = turns.clone().try_acquire_owned().map_err(|_| busy())?;
+    let (told, pieces) = mpsc::channel(WAITING);
+    tokio::spawn(async move {
+        let to = told.clone();
+        let make = async {
+            // All that was acknowledged before is in what is copied.
+            node.read_barrier().await?;
+            let (of, listens) = (node.clone(), move |piece| to.blocking_send(Ok(piece)).is_ok());
+            node.env.blocking(move || Copy::make(&of)?.tell(listens)).await
+        };
+        if let Err(e) = make.await {
+            tracing::warn!("a backup failed: {e}");
+            // Nobody may listen any more.
+            let _ = told.send(Err(to_status(e))).await;
+        }
+        drop(turn);
+    });
+    Ok(ReceiverStream::new(pieces))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_says_what_belongs_to_a_backup() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.sst"), b"content").unwrap();
+        let part =
+            |f: v1::snapshot_manifest::File| Part { name: f.name, len: f.len, crc32: f.crc32 };
+        let files = measure_all(dir.path()).unwrap().into_iter().map(part).collect();
+        let cluster = Uuid([7; 16]).to_string();
+        let manifest = Manifest { cluster, index: 9, term: 2, files, ..Manifest::empty() };
+        assert_eq!(Manifest::load(dir.path()).unwrap_err().kind, ErrorKind::NotFound);
+        std::fs::write(dir.path().join(MANIFEST), manifest.to_text().unwrap()).unwrap();
+        assert_eq!(Manifest::load(dir.path()).unwrap(), manifest);
+        manifest.verify(dir.path()).unwrap();
+        std::fs::write(dir.path().join("a.sst"), b"Content").unwrap();
+        let e = manifest.verify(dir.path()).unwrap_err();
+        assert!(e.kind == ErrorKind::Corrupt && e.message.contains("a.sst"), "{e}");
+    }
+
+    #[test]
+    fn a_manifest_that_makes_no_sense_is_refused() {
+        let cluster = Uuid([7; 16]).to_string();
+        let good = Manifest { cluster, ..Manifest::empty() };
+        Manifest::parse(&good.to_text().unwrap()).unwrap();
+        let file = |name: &str, len| Part { name: name.into(), len, crc32: 0 };
+        for bad in [
+            Manifest { files: vec![file("../x", 1)], ..good.clone() },
+            Manifest { files: vec![file("x", u64::MAX / 2)], ..good.clone() },
+            Manifest { cluster: "7".into(), ..good.clone() },
+            Manifest { format: 2, ..good.clone() },
+        ] {
+            // A number that TOML has no room for is not written.
+            assert!(bad.to_text().and_then(|text| Manifest::parse(&text)).is_err(), "{bad:?}");
+        }
+        assert!(Manifest::parse("garbage").is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! Begins a new group from a backup of a lost one: a data folder for one server, which is the
+//! group. Others are added to it as to any group, with folders that are empty.
+//!
+//! Nothing of the old group may run any more: its servers would go on beside the new one. What was
+//! acknowledged after the backup was made is lost, the names at least; the data of that is kept on
+//! the targets for a while, so that a newer backup could still be taken instead.
+//!
+//! Invariant: the folder becomes that of a member with the last step. Before that it is still the
+//! empty one of a server that may take no part, and this can be done once more.
+
+use crate::backup::Manifest;
+use crate::config::Config;
+use crate::folder::{LOG, STATE};
+use crate::identity::{Identity, Standing};
+use crate::raftlog::{LogDb, LogStorage, Position};
+use crate::snapshot::{io, remove};
+use crate::state::StateMachine;
+use raft::eraftpb::HardState;
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
+
+/// Terms that the old group may have had since.
+const TERMS: u64 = 1 << 32;
+
+/// A folder that was made.
+#[derive(Debug)]
+pub struct Restored {
+    pub cluster: Uuid,
+    /// When the backup was made, in seconds since 1970.
+    pub taken: i64,
+    /// Sessions that were ended.
+    pub sessions: usize,
+}
+
+/// Makes the data folder of the configured server that of a new group, from the backup in a folder.
+/// For `hold` from `now_ns` on nothing is deleted from targets. Errors: `Exists` if the folder is
+/// not empty, or the number is one that the old group has had; `Corrupt`; `NotSupported`; `Io`.
+pub fn restore(config: &Config, from: &Path, hold: Duration, now_ns: i64) -> Result<Restored> {
+    config.validate()?;
+    let manifest = Manifest::load(from)?;
+    manifest.verify(from)?;
+    let cluster = manifest.cluster_id()?;
+    let dir = &config.data_dir;
+    let peers = config.peers.iter().map(|p| p.id).collect();
+    let mut identity = Identity::claim(dir, config.id, peers)?;
+    if identity.standing() != Standing::Empty {
+        let what = format!("{} is the folder of a server: give an empty one", dir.display());
+        return Err(Error::new(ErrorKind::Exists, what));
+    }
+    let (log, state) = (dir.join(LOG), dir.join(STATE));
+    // What an attempt has left that was cut off.
+    remove(&log)?;
+    remove(&state)?;
+    // Beside the state, which takes it in as a whole.
+    let beside = dir.join("restoring");
+    remove(&beside)?;
+    copy(&manifest, from, &beside)?;
+    let machine = StateMachine::open(&state)?;
+    machine.replace(&beside)?;
+    let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
+    let address = address.unwrap_or_default();
+    let server = v1::NodeInfo { id: config.id.0, address, ..Default::default() };
+    let hold = i64::try_from(hold.as_nanos()).unwrap_or(i64::MAX);
+    let until = if hold == 0 { 0 } else { now_ns.saturating_add(hold) };
+    let (index, sessions) = machine.found_anew(&server, now_ns, until)?;
+    drop(machine);
+    let at = Position { index, term: manifest.term.saturating_add(TERMS) };
+    let promised = HardState { term: at.term, commit: index, ..Default::default() };
+    LogStorage::make(&log, vec![config.id.0], &promised)?;
+    LogDb::open(&log)?.reset(at)?;
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| io("sync", dir, &e))?;
+    identity.set_cluster(cluster)?;
+    identity.stand(Standing::Member, Position::default())?;
+    Ok(Restored { cluster, taken: manifest.taken, sessions })
+}
+
+/// Copies the files of a backup, durably.
+fn copy(manifest: &Manifest, from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to).map_err(|e| io("create", to, &e))?;
+    for part in &manifest.files {
+        let (source, target) = (from.join(&part.name), to.join(&part.name));
+        let copied = fs::copy(&source, &target).and_then(|_| File::open(&target)?.sync_all());
+        copied.map_err(|e| io("copy to", &target, &e))?;
+    }
+    // Read anew: what was looked at before may have changed.
+    manifest.verify(to)?;
+    File::open(to).and_then(|d| d.sync_all()).map_err(|e| io("sync", to, &e))
+}
