@@ -133,7 +133,7 @@ fn the_leader_shows_the_cluster_and_others_send_there() -> Result<()> {
     // In a terminal, and for scripts.
     let cluster_at = cluster.address()?;
     let top = weft_ok(&["top", "--once", "--cluster", &cluster_at])?;
-    for wanted in ["health ok", "room ", "DAEMON", "TENANT", HOSTILE, "CLIENT"] {
+    for wanted in ["health ok", "room ", "DAEMON", HOSTILE, "CLIENT"] {
         ensure!(top.contains(wanted), "{wanted}: {top}");
     }
     let json = weft_ok(&["top", "--once", "--output", "json", "--cluster", &cluster_at])?;
@@ -149,9 +149,6 @@ fn odd_requests(at: &str) -> Result<()> {
     for (request, status) in [
         ("GET /console/../etc/passwd", "404"),
         ("GET /console/data.json/x", "404"),
-        ("GET //", "404"),
-        ("POST /", "405"),
-        ("DELETE /console/data.json", "405"),
     ] {
         let (head, _) = ask(at, request)?;
         ensure!(head.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {head}");
@@ -159,9 +156,15 @@ fn odd_requests(at: &str) -> Result<()> {
     }
     // More than a request may be long: refused, or cut off.
     let long = format!("GET /{}", "x".repeat(1 << 20));
-    let refused = ask(at, &long).map_or(true, |(head, _)| head.starts_with("HTTP/1.1 4"));
-    ensure!(refused, "a path of a megabyte was answered");
-    ensure!(ask(at, "GET /console?q=<script>")?.0.starts_with("HTTP/1.1 200"));
+    let answered = ask(at, &long).is_ok_and(|(head, _)| !head.starts_with("HTTP/1.1 4"));
+    ensure!(!answered, "a path of a megabyte was answered");
+    let (head, page) = ask(at, "GET /console?q=%3Cscript%3Eecho")?;
+    ensure!(head.starts_with("HTTP/1.1 200") && !page.contains("echo"), "{head}");
+    // What would change something is no HTTP here.
+    for request in ["POST /", "DELETE /console/data.json", "OPTIONS /"] {
+        let answered = ask(at, request).is_ok_and(|(head, _)| head.starts_with("HTTP/1.1 2"));
+        ensure!(!answered, "{request} was answered");
+    }
     Ok(())
 }
 
