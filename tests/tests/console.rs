@@ -146,10 +146,9 @@ fn the_leader_shows_the_cluster_and_others_send_there() -> Result<()> {
 fn odd_requests(at: &str) -> Result<()> {
     let (head, body) = ask(at, "HEAD /console")?;
     ensure!(head.starts_with("HTTP/1.1 200") && body.is_empty(), "{head}");
-    for (request, status) in [
-        ("GET /console/../etc/passwd", "404"),
-        ("GET /console/data.json/x", "404"),
-    ] {
+    for (request, status) in
+        [("GET /console/../etc/passwd", "404"), ("GET /console/data.json/x", "404")]
+    {
         let (head, _) = ask(at, request)?;
         ensure!(head.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {head}");
         ensure!(head.contains("default-src 'none'"), "{request}: {head}");

@@ -162,6 +162,14 @@ impl Control for Metadata {
     ) -> Result<Response<v1::SetMemberReply>, Status> {
         Err(Status::unimplemented("not in the fixture"))
     }
+
+    type BackupStream = tokio_stream::Empty<Result<v1::BackupPiece, Status>>;
+    async fn backup(
+        &self,
+        _: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        Err(Status::unimplemented("not in the fixture"))
+    }
 }
 
 pub struct Running {
