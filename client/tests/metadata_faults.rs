@@ -113,6 +113,32 @@ async fn session_dies(noticed: bool) {
     cluster.assert_no_violations();
 }
 
+/// What the mount knows is of a future that is lost: nothing of it is told to the new group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_does_not_go_on_in_a_cluster_that_was_restored() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, &[1; 100_000]).await.unwrap();
+    cluster.metadata.confinement.lock().incarnation = 7;
+    cluster.metadata.expire_sessions();
+    let flush = tokio::spawn({
+        let fs = fs.clone();
+        async move { fs.flush(handle).await }
+    });
+    // It tries, and is told.
+    let before = cluster.metadata.count("open_session");
+    while cluster.metadata.count("open_session") < before + 2 {
+        tokio::task::yield_now().await;
+    }
+    flush.abort();
+    // Whoever mounts anew does.
+    let new = cluster.client().await;
+    assert_eq!(new.getattr(ino).await.unwrap().size, 0, "nothing was committed");
+    create(&new, "g").await;
+    cluster.assert_no_violations();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_append_that_may_have_happened_is_not_repeated() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;

@@ -1,6 +1,6 @@
 //! A backup of the metadata group, piece by piece.
 
-use crate::dial::dial;
+use crate::dial::dial_and_ping;
 use crate::wire::from_status;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,9 @@ use weft_net::Transport;
 use weft_proto::v1::{BackupPiece, BackupRequest};
 use weft_proto::{Error, ErrorKind, Result};
 
+/// How long the leader may take to begin.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// What the leader tells of its backup.
 pub struct Backup {
     address: String,
@@ -17,10 +20,14 @@ pub struct Backup {
 }
 
 /// Has the leader at `address` make a backup. Errors: `Unavailable`, `NotLeader`, `NotPermitted`;
-/// `Busy` while it makes another.
+/// `Busy` while it makes another; `TimedOut`.
 pub async fn backup(transport: &Arc<dyn Transport>, address: &str) -> Result<Backup> {
-    let mut client = dial(transport, address).await?;
-    let pieces = client.backup(BackupRequest {}).await.map_err(|status| from_status(&status))?;
+    let mut client = dial_and_ping(transport, address).await?;
+    let Ok(begun) = timeout(BEGIN_TIMEOUT, client.backup(BackupRequest {})).await else {
+        let what = format!("metadata server {address} did not answer for {BEGIN_TIMEOUT:?}");
+        return Err(Error::new(ErrorKind::TimedOut, what));
+    };
+    let pieces = begun.map_err(|status| from_status(&status))?;
     Ok(Backup { address: address.into(), pieces: pieces.into_inner() })
 }
 

@@ -10,11 +10,15 @@ use crate::folder::SNAPSHOTS;
 use crate::node::Node;
 use crate::snapshot::{self, PIECE, io, measure_all};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use weft_control::to_status;
@@ -29,6 +33,8 @@ const MAX_MANIFEST: u64 = 32 << 20;
 
 /// Pieces that wait for whoever takes them.
 const WAITING: usize = 4;
+/// Longest that one waits: what is copied keeps the space of what is compacted meanwhile.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is told of a backup.
 pub(crate) type Pieces = ReceiverStream<std::result::Result<v1::BackupPiece, Status>>;
@@ -47,7 +53,8 @@ pub struct Manifest {
     pub term: u64,
     /// When it was made, in seconds since 1970, by the leader's clock.
     pub taken: i64,
-    #[serde(default)]
+    /// The numbers of all servers that the group has had.
+    pub servers: Vec<u64>,
     pub files: Vec<Part>,
 }
 
@@ -62,6 +69,20 @@ pub struct Part {
 }
 
 impl Manifest {
+    /// That of the files in a folder, which are a state as of an entry and a term.
+    pub(crate) fn of(
+        dir: &Path,
+        cluster: Uuid,
+        (index, term): (u64, u64),
+        taken: i64,
+        servers: Vec<u64>,
+    ) -> Result<Self> {
+        let files = measure_all(dir)?.into_iter();
+        let files = files.map(|f| Part { name: f.name, len: f.len, crc32: f.crc32 }).collect();
+        let cluster = cluster.to_string();
+        Ok(Self { cluster, index, term, taken, servers, files, ..Self::empty() })
+    }
+
     /// Takes a manifest apart. Errors: `Corrupt`, `NotSupported`; `TooLarge` or `Protocol` for
     /// files that make no sense.
     pub fn parse(text: &str) -> Result<Self> {
@@ -123,6 +144,24 @@ impl Manifest {
     }
 }
 
+/// Copies the files of a backup into a folder, durably, and looks at what was copied. Nobody else
+/// may read them: they have all names.
+pub(crate) fn copy_files(manifest: &Manifest, from: &Path, to: &Path) -> Result<()> {
+    for part in &manifest.files {
+        let (source, target) = (from.join(&part.name), to.join(&part.name));
+        let mut source = File::open(&source).map_err(|e| io("open", &source, &e))?;
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target);
+        let copied = made.and_then(|mut file| {
+            std::io::copy(&mut source, &mut file)?;
+            file.sync_all()
+        });
+        copied.map_err(|e| io("copy to", &target, &e))?;
+    }
+    // Read anew: what was looked at before may have changed.
+    manifest.verify(to)?;
+    File::open(to).and_then(|d| d.sync_all()).map_err(|e| io("sync", to, &e))
+}
+
 impl Part {
     fn to_wire(&self) -> v1::snapshot_manifest::File {
         let Self { name, len, crc32 } = self.clone();
@@ -143,11 +182,9 @@ impl Copy {
         // Removed also when this fails.
         let mut copy = Self { dir, manifest: Manifest::empty() };
         let (index, _) = node.state.checkpoint(&copy.dir)?;
-        let files = measure_all(&copy.dir)?.into_iter();
-        let files = files.map(|f| Part { name: f.name, len: f.len, crc32: f.crc32 }).collect();
-        let cluster = node.cluster().unwrap_or(Uuid::NIL).to_string();
-        let (term, taken) = (node.view().term, node.env.clock.now_ns() / 1_000_000_000);
-        copy.manifest = Manifest { cluster, index, term, taken, files, ..copy.manifest.clone() };
+        let cluster = node.cluster().unwrap_or(Uuid::NIL);
+        let (at, taken) = ((index, node.view().term), node.env.clock.now_ns() / 1_000_000_000);
+        copy.manifest = Manifest::of(&copy.dir, cluster, at, taken, node.state.numbers()?)?;
         Ok(copy)
     }
 
@@ -185,8 +222,8 @@ impl Drop for Copy {
 impl Manifest {
     fn empty() -> Self {
         let weft = env!("CARGO_PKG_VERSION").into();
-        let (cluster, files) = (String::new(), Vec::new());
-        Self { format: FORMAT, weft, cluster, index: 0, term: 0, taken: 0, files }
+        let (cluster, servers, files) = (String::new(), Vec::new(), Vec::new());
+        Self { format: FORMAT, weft, cluster, index: 0, term: 0, taken: 0, servers, files }
     }
 }
 
@@ -201,7 +238,11 @@ pub(crate) fn tell(node: Arc<Node>, turns: &Arc<Semaphore>) -> Result<Pieces> {
         let make = async {
             // All that was acknowledged before is in what is copied.
             node.read_barrier().await?;
-            let (of, listens) = (node.clone(), move |piece| to.blocking_send(Ok(piece)).is_ok());
+            let (of, runtime) = (node.clone(), Handle::current());
+            let listens = move |piece| {
+                let taken = runtime.block_on(timeout(TAKE_TIMEOUT, to.send(Ok(piece))));
+                matches!(taken, Ok(Ok(())))
+            };
             node.env.blocking(move || Copy::make(&of)?.tell(listens)).await
         };
         if let Err(e) = make.await {

@@ -203,7 +203,8 @@ impl ControlService {
             (self.node.state.clone(), TargetId(request.target), chunks.clone());
         let Unwanted { dead, misplaced } =
             self.node.env.blocking(move || state.unwanted(target, asked)).await?;
-        let unwanted: BTreeSet<ChunkId> = dead.into_iter().chain(misplaced).collect();
+        let unwanted: BTreeSet<ChunkId> =
+            dead.into_iter().chain(misplaced.into_iter().map(|m| m.0)).collect();
         let positions = (0u32..).zip(&chunks).filter(|(_, chunk)| unwanted.contains(chunk));
         Ok(v1::CheckChunksReply { unwanted: positions.map(|(at, _)| at).collect() })
     }
@@ -392,6 +393,7 @@ impl ControlService {
             members: node.followers(),
             membership: if view.ready { node.waits() } else { String::new() },
             free_bytes: node.free_bytes(),
+            held_until_ns: hold::until(node).unwrap_or_default(),
             low_on_room: node.low_on_room(),
             scattered_files: 0,
             compacted_bytes: compacted.bytes,

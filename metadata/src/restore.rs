@@ -8,21 +8,22 @@
 //! Invariant: the folder becomes that of a member with the last step. Before that it is still the
 //! empty one of a server that may take no part, and this can be done once more.
 
-use crate::backup::Manifest;
+use crate::backup::{Manifest, copy_files};
 use crate::config::Config;
 use crate::folder::{LOG, STATE};
 use crate::identity::{Identity, Standing};
 use crate::raftlog::{LogDb, LogStorage, Position};
 use crate::snapshot::{io, remove};
-use crate::state::StateMachine;
+use crate::state::{Founding, Skip, StateMachine, check_number};
 use raft::eraftpb::HardState;
 use std::fs::{self, File};
 use std::path::Path;
 use std::time::Duration;
 use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 
-/// Terms that the old group may have had since.
-const TERMS: u64 = 1 << 32;
+/// How far the clock may be behind that of the backup's leader: by it nothing is deleted for a
+/// while, and it may just be set wrong on a new machine.
+const MAX_BEHIND_S: i64 = 300;
 
 /// A folder that was made.
 #[derive(Debug)]
@@ -35,11 +36,23 @@ pub struct Restored {
 }
 
 /// Makes the data folder of the configured server that of a new group, from the backup in a folder.
-/// For `hold` from `now_ns` on nothing is deleted from targets. Errors: `Exists` if the folder is
-/// not empty, or the number is one that the old group has had; `Corrupt`; `NotSupported`; `Io`.
-pub fn restore(config: &Config, from: &Path, hold: Duration, now_ns: i64) -> Result<Restored> {
+/// For `hold` from `now_ns` on nothing is deleted from targets. `bits` are random. Errors: `Exists`
+/// if the folder is not empty, or the number is one that the old group has had; `Invalid` if the
+/// backup is of the future; `Corrupt`; `NotSupported`; `Io`.
+pub fn restore(
+    config: &Config,
+    from: &Path,
+    hold: Duration,
+    now_ns: i64,
+    bits: u64,
+) -> Result<Restored> {
     config.validate()?;
     let manifest = Manifest::load(from)?;
+    if now_ns / 1_000_000_000 + MAX_BEHIND_S < manifest.taken {
+        let what = "the clock of this machine is before the time of the backup: set it right";
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    check_number(&manifest.servers, config.id.0)?;
     manifest.verify(from)?;
     let cluster = manifest.cluster_id()?;
     let dir = &config.data_dir;
@@ -56,7 +69,8 @@ pub fn restore(config: &Config, from: &Path, hold: Duration, now_ns: i64) -> Res
     // Beside the state, which takes it in as a whole.
     let beside = dir.join("restoring");
     remove(&beside)?;
-    copy(&manifest, from, &beside)?;
+    fs::create_dir(&beside).map_err(|e| io("create", &beside, &e))?;
+    copy_files(&manifest, from, &beside)?;
     let machine = StateMachine::open(&state)?;
     machine.replace(&beside)?;
     let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
@@ -64,9 +78,15 @@ pub fn restore(config: &Config, from: &Path, hold: Duration, now_ns: i64) -> Res
     let server = v1::NodeInfo { id: config.id.0, address, ..Default::default() };
     let hold = i64::try_from(hold.as_nanos()).unwrap_or(i64::MAX);
     let until = if hold == 0 { 0 } else { now_ns.saturating_add(hold) };
-    let (index, sessions) = machine.found_anew(&server, now_ns, until)?;
+    if machine.applied() != manifest.index {
+        let what = "the backup is not of the entry that its manifest says";
+        return Err(Error::new(ErrorKind::Corrupt, what));
+    }
+    let skip = Skip::new(bits);
+    let founding = Founding { server, cluster, now: now_ns, hold: until, skip };
+    let (index, sessions) = machine.found_anew(&founding)?;
     drop(machine);
-    let at = Position { index, term: manifest.term.saturating_add(TERMS) };
+    let at = Position { index, term: manifest.term.saturating_add(skip.terms) };
     let promised = HardState { term: at.term, commit: index, ..Default::default() };
     LogStorage::make(&log, vec![config.id.0], &promised)?;
     LogDb::open(&log)?.reset(at)?;
@@ -74,17 +94,4 @@ pub fn restore(config: &Config, from: &Path, hold: Duration, now_ns: i64) -> Res
     identity.set_cluster(cluster)?;
     identity.stand(Standing::Member, Position::default())?;
     Ok(Restored { cluster, taken: manifest.taken, sessions })
-}
-
-/// Copies the files of a backup, durably.
-fn copy(manifest: &Manifest, from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir(to).map_err(|e| io("create", to, &e))?;
-    for part in &manifest.files {
-        let (source, target) = (from.join(&part.name), to.join(&part.name));
-        let copied = fs::copy(&source, &target).and_then(|_| File::open(&target)?.sync_all());
-        copied.map_err(|e| io("copy to", &target, &e))?;
-    }
-    // Read anew: what was looked at before may have changed.
-    manifest.verify(to)?;
-    File::open(to).and_then(|d| d.sync_all()).map_err(|e| io("sync", to, &e))
 }

@@ -230,10 +230,12 @@ impl Membership {
     }
 
     async fn turn(&mut self) {
-        let result = match self.register_new().await {
-            Ok(()) => self.beat(false).await,
-            Err(e) => Err(e),
-        };
+        let mut result = self.register_new().await;
+        // One target that cannot be registered does not silence the others.
+        if result.is_ok() || !self.registered.is_empty() {
+            let heard = self.beat(false).await;
+            result = result.and(heard);
+        }
         match result {
             Ok(()) => {
                 if self.last_error.take().is_some() {

@@ -3,6 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 use weft_tests::server::Server;
 use weft_tests::{Cluster, Shape, await_health, data, eventually, path, status_of, weft, weft_ok};
@@ -32,10 +34,16 @@ fn a_group_that_was_lost_begins_anew_from_a_backup() -> Result<()> {
         fs::write(mnt.join(format!("kept/{n}")), vec![n; usize::from(n) * 50_000])?;
     }
     let digest = data::digest_tree(&mnt.join("kept"))?;
-    // What is backed up is what was done before, also what no mount has told yet.
     fs::write(mnt.join("last"), "just before")?;
+    weft_ok(&["sync", path(mnt)])?;
     let backup = cluster.scratch("backups")?.join("first");
     weft_ok(&["metadata", "backup", path(&backup), "--cluster", &old])?;
+    // It has all names.
+    let mode = |path: &Path| -> Result<u32> { Ok(fs::metadata(path)?.mode() & 0o777) };
+    ensure!(mode(&backup)? == 0o700);
+    for entry in fs::read_dir(&backup)? {
+        ensure!(mode(&entry?.path())? == 0o600);
+    }
     let again = weft(&["metadata", "backup", path(&backup), "--cluster", &old])?;
     ensure!(!again.status.success(), "a backup went into another");
     fs::write(mnt.join("after"), vec![7; 300_000])?;
@@ -56,7 +64,9 @@ fn a_group_that_was_lost_begins_anew_from_a_backup() -> Result<()> {
         ensure!(!out.status.success() && said.contains(word), "{id}: {said}");
         Ok(())
     };
-    refused(2, "number above 3")?;
+    refused(2, "above 3")?;
+    // Nothing was claimed for that number.
+    refused(3, "above 3")?;
     let place = Server::place(&cluster, 4, &address)?;
     println!("{}", weft_ok(&all(&["metadata", "restore", path(&backup)], &place))?);
     refused(4, "empty")?;
@@ -114,4 +124,49 @@ fn what_a_backup_does_not_know_is_deleted_in_the_end() -> Result<()> {
         let out = weft(&["fsck", "--cluster", &address]).ok()?;
         out.status.success().then_some(())
     })
+}
+
+/// Two of three servers are lost, and there is no backup: what the third has is one.
+#[test]
+fn a_group_of_which_one_server_is_left_begins_anew_from_it() -> Result<()> {
+    let cluster = Cluster::start_as(Shape { profile: "2+1", storage: 4, ..Shape::default() })?;
+    let (mnt, old) = (cluster.mnt(), cluster.address()?);
+    fs::create_dir(mnt.join("kept"))?;
+    for n in 0..50u8 {
+        fs::write(mnt.join(format!("kept/{n}")), vec![n; usize::from(n) * 10_000])?;
+    }
+    let digest = data::digest_tree(&mnt.join("kept"))?;
+    // From here on two make the majority, and the second is one of them.
+    cluster.stop_daemon("metadata", 0)?;
+    fs::write(mnt.join("last"), "just before")?;
+    weft_ok(&["umount", path(mnt)])?;
+    let mut servers = old.split(',');
+    let address = servers.next().context("no server")?.to_owned();
+    let left = servers.next().context("no second server")?.to_owned();
+    let dir = cluster.dir().join("metadata-2");
+    let peer = format!("2={left}");
+    let place = ["--id", "2", "--data-dir", path(&dir), "--peer", &peer];
+    let rescued = cluster.scratch("backups")?.join("rescued");
+    let salvage = [&["metadata", "salvage", path(&rescued)][..], &place[..]].concat();
+    ensure!(!weft(&salvage)?.status.success(), "it runs");
+    ensure!(fs::read_dir(&rescued)?.next().is_none(), "something was left");
+    for index in [2, 1] {
+        cluster.stop_daemon("metadata", index)?;
+    }
+    for lost in [1, 3] {
+        fs::remove_dir_all(cluster.dir().join(format!("metadata-{lost}")))?;
+    }
+    println!("{}", weft_ok(&salvage)?);
+    let again = cluster.scratch("again")?;
+    let salvage = [&["metadata", "salvage", path(&again)][..], &place[..]].concat();
+    weft_ok(&salvage)?;
+    let place = Server::place(&cluster, 4, &address)?;
+    weft_ok(&all(&["metadata", "restore", path(&rescued)], &place))?;
+    let _server = Server::start_at(&cluster, 4, &address, None)?;
+    await_health(&address, 4)?;
+    weft_ok(&["mount", "--cluster", &address, path(mnt)])?;
+    ensure!(data::digest_tree(&mnt.join("kept"))? == digest, "the tree has changed");
+    ensure!(fs::read_to_string(mnt.join("last"))? == "just before");
+    weft_ok(&["fsck", "--cluster", &address])?;
+    Ok(())
 }

@@ -6,14 +6,15 @@ use crate::output::say;
 use crate::progress::Progress;
 use crate::size::Size;
 use anyhow::{Context, Result, bail, ensure};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weft_metadata::{MANIFEST, Manifest};
 
 /// The leader copies its state before the first piece, and reads it anew for its checksums.
-const FIRST_TIMEOUT: Duration = Duration::from_secs(600);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Longest wait for another piece.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -29,7 +30,22 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<()> {
     let dir = args.to;
     make_empty(&dir)?;
-    let leader = leader_status(&args.cluster.cluster).await?.leader_address;
+    let made = make(&dir, &args.cluster).await;
+    if made.is_err() {
+        clear(&dir);
+    }
+    made
+}
+
+/// What is there of a backup that came to nothing.
+pub(super) fn clear(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let _ = fs::remove_file(entry.path());
+    }
+}
+
+async fn make(dir: &Path, cluster: &ClusterArgs) -> Result<()> {
+    let leader = leader_status(&cluster.cluster).await?.leader_address;
     let mut backup = weft_control::backup(&transport(), &leader).await?;
     let mut progress = Progress::new("backup");
     progress.set("the leader copies its state");
@@ -38,7 +54,7 @@ pub async fn run(args: Args) -> Result<()> {
     let (all, mut done) = (manifest.files.iter().map(|part| part.len).sum::<u64>(), 0);
     for part in &manifest.files {
         let path = dir.join(&part.name);
-        let mut file = File::create_new(&path).with_context(|| format!("{}", path.display()))?;
+        let mut file = create(&path).with_context(|| format!("{}", path.display()))?;
         let mut left = part.len;
         while left > 0 {
             let data = backup.next(PIECE_TIMEOUT).await?.data;
@@ -50,8 +66,8 @@ pub async fn run(args: Args) -> Result<()> {
         }
         file.sync_all().with_context(|| format!("sync {}", path.display()))?;
     }
-    manifest.verify(&dir).context("the backup arrived damaged: make it again")?;
-    finish(&dir, &text)?;
+    manifest.verify(dir).context("the backup arrived damaged: make it again")?;
+    finish(dir, &text)?;
     drop(progress);
     say(&format!(
         "backup of cluster {} as of entry {} of its log: {} files, {}, in {}",
@@ -63,8 +79,8 @@ pub async fn run(args: Args) -> Result<()> {
     ))
 }
 
-fn make_empty(dir: &Path) -> Result<()> {
-    match fs::create_dir(dir) {
+pub(super) fn make_empty(dir: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(dir) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         made => return made.with_context(|| format!("cannot make {}", dir.display())),
     }
@@ -75,11 +91,16 @@ fn make_empty(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Nobody else may read it: it has all names.
+fn create(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
 /// With its manifest it is one.
-fn finish(dir: &Path, manifest: &str) -> Result<()> {
+pub(super) fn finish(dir: &Path, manifest: &str) -> Result<()> {
     let (path, beside) = (dir.join(MANIFEST), dir.join("backup.new"));
     let write = || {
-        let mut file = File::create(&beside)?;
+        let mut file = create(&beside)?;
         file.write_all(manifest.as_bytes())?;
         file.sync_all()?;
         fs::rename(&beside, &path)?;

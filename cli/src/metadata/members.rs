@@ -1,6 +1,6 @@
 //! Changes of the group of metadata servers, while they serve.
 
-use super::{backup, list, restore};
+use super::{backup, list, restore, salvage};
 use crate::control::{ClusterArgs, leader_status};
 use crate::network::transport;
 use crate::output::say;
@@ -45,10 +45,14 @@ pub enum Command {
     /// Make the data folder of a server that begins the group anew, from a backup
     ///
     /// When the old group is lost: more than half of its servers, with their disks. None of them
-    /// may run any more. What was acknowledged after the backup was made is lost. The server needs
-    /// a number that none had before; at an address of the old group daemons and mounts find it
-    /// by themselves.
+    /// may run any more. What was changed after the backup was made is lost, and so is what was
+    /// overwritten or moved to other targets since, as docs/backup.md says. The server needs a
+    /// number that none had before; at an address of the old group daemons find it by themselves.
     Restore(restore::Args),
+    /// Make a backup from the folder of a server which is stopped, when most of its group is lost
+    ///
+    /// Everything is in it that this server had been told. The folder stays as it is.
+    Salvage(salvage::Args),
 }
 
 /// Of which cluster, and how long it is waited for.
@@ -131,6 +135,7 @@ pub async fn run(command: Command) -> Result<()> {
         Command::Backup(args) => backup::run(args).await,
         // It asks nobody.
         Command::Restore(args) => restore::run(args),
+        Command::Salvage(args) => salvage::run(args),
     }
 }
 

@@ -4,6 +4,7 @@ mod backup;
 mod list;
 mod members;
 mod restore;
+mod salvage;
 mod serve;
 
 use crate::daemon;
@@ -27,7 +28,10 @@ A server takes the place of another, which may be dead:
 
 A backup, and a new group from it when the old one is lost:
   weft metadata backup /backup/weft/2026-01-31
-  weft metadata restore /backup/weft/2026-01-31 --config /etc/weft/metadata-4.toml"
+  weft metadata restore /backup/weft/2026-01-31 --config /etc/weft/metadata-4.toml
+
+Without one, from what a server still has:
+  weft metadata salvage /backup/weft/last --config /etc/weft/metadata-2.toml"
 )]
 pub struct Args {
     #[command(flatten)]

@@ -28,7 +28,7 @@ pub fn run(args: Args) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let hold = Duration::from_secs(args.hold.saturating_mul(3600));
     let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
-    let restored = weft_metadata::restore(&config, &args.from, hold, now_ns)
+    let restored = weft_metadata::restore(&config, &args.from, hold, now_ns, rand::random())
         .with_context(|| format!("cannot restore metadata server {}", config.id))?;
     let age = now.as_secs().saturating_sub(u64::try_from(restored.taken).unwrap_or_default());
     say(&format!(

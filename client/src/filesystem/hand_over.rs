@@ -119,6 +119,7 @@ impl Filesystem {
             ..Default::default()
         };
         inner.group.confinement.hand_over(&mut state);
+        state.incarnation = inner.group.incarnation.get().copied().unwrap_or_default();
         Ok(state)
     }
 

@@ -50,6 +50,7 @@ impl Successor {
             return Err(Error::new(ErrorKind::Protocol, "the state of a mount without a session"));
         }
         inner.group.confinement.adopt(&state);
+        let _ = inner.group.incarnation.set(state.incarnation);
         let v1::ClientState { session, last_request, last_segment, last_open, .. } = state;
         let last_segment = last_segment.saturating_add(SEGMENTS_JUMP);
         inner.group.sessions.resume(SessionId(session), last_request, last_segment);

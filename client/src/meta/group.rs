@@ -58,6 +58,8 @@ pub(crate) struct Group {
     pub sessions: Arc<Sessions>,
     /// What the mount sees and may do.
     pub confinement: Confinement,
+    /// Which restore from a backup the cluster was begun anew with when the mount was made.
+    pub incarnation: OnceLock<u64>,
     /// What its answers taught.
     pub leases: Arc<Leases>,
     /// Requests that operations had to make; what keeps the session alive is not counted.
@@ -80,6 +82,7 @@ impl Group {
             outage: Outage::default(),
             sessions: Arc::default(),
             confinement: Confinement::new(options.read_only),
+            incarnation: OnceLock::new(),
             leases: Arc::default(),
             requests: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),

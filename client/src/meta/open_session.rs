@@ -10,7 +10,8 @@ use weft_proto::{Error, ErrorKind, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
 /// Opens a session and makes it the current one. Answers its time to live and the cluster. Errors:
-/// `WrongCluster` if that is not `of`, the one that was mounted.
+/// `WrongCluster` if that is not `of`, the one that was mounted, or was restored from a backup since:
+/// what the mount knows of files is of a future that is lost.
 pub(crate) async fn open_session(
     group: &Group,
     of: Option<Uuid>,
@@ -33,6 +34,11 @@ pub(crate) async fn open_session(
             if of.is_some() && cluster != of {
                 let what =
                     "another cluster was made in place of the one that was mounted: mount it anew";
+                return Err(Error::new(ErrorKind::WrongCluster, what));
+            }
+            if *group.incarnation.get_or_init(|| reply.incarnation) != reply.incarnation {
+                let what = "the cluster was restored from a backup since it was mounted: mount it \
+                            anew";
                 return Err(Error::new(ErrorKind::WrongCluster, what));
             }
             group.confinement.opened(&reply);

@@ -16,6 +16,7 @@ pub(super) fn problems(leader: Option<&StatusReply>, answers: Option<&Answers>) 
         None => all.extend(answers.map(|answers| no_leader(answers))),
         Some(reply) => {
             all.extend(away(reply, answers));
+            all.extend(held(reply));
             if !reply.membership.is_empty() {
                 all.push(Problem::new(
                     Severity::Note,
@@ -147,6 +148,24 @@ fn no_room(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<Probl
         ));
     }
     all
+}
+
+/// After a restore nothing is deleted for a while.
+fn held(reply: &StatusReply) -> Option<Problem> {
+    let left = (reply.held_until_ns - reply.clock_ns).max(0) / 60_000_000_000;
+    (reply.held_until_ns != 0).then(|| {
+        Problem::new(
+            Severity::Note,
+            "deletion_held",
+            format!(
+                "restored from a backup: nothing is deleted from targets for {} h {} min",
+                left / 60,
+                left % 60
+            ),
+            "a newer backup may still be restored; space of what is removed is free only then",
+            "",
+        )
+    })
 }
 
 /// Clocks of daemons against the leader's, and of servers against each other.

@@ -185,3 +185,13 @@ fn of_very_many_only_the_first_are_told() {
     assert_eq!(all.len(), TOLD + 1);
     assert!(all[TOLD].text.contains("4992 more"), "{all:?}");
 }
+
+#[test]
+fn a_restored_cluster_says_for_how_long_nothing_is_deleted() {
+    let mut reply = cluster();
+    assert!(problems(Some(&reply), None).is_empty());
+    reply.held_until_ns = reply.clock_ns + 90 * 60_000_000_000;
+    let told = problems(Some(&reply), None);
+    assert_eq!((told.len(), told[0].severity), (1, Severity::Note));
+    assert!(told[0].text.contains("for 1 h 30 min"), "{}", told[0].text);
+}

@@ -5,6 +5,7 @@
 //!
 //! Invariant: of what was deleted meanwhile nothing is left behind (I7).
 
+use super::hold;
 use crate::node::Node;
 use crate::soft::targets::Targets;
 use std::collections::HashMap;
@@ -95,7 +96,7 @@ async fn heal_some(
             gone.push(segment.chunk(*shard));
         }
     }
-    if !gone.is_empty() {
+    if !gone.is_empty() && !hold::holds(node) {
         // They may have been made after they were deleted.
         let deleted = client.delete(&gone, Instant::now() + DELETE_TIMEOUT).await;
         deleted.inspect_err(|_| targets.suspect(target))?;

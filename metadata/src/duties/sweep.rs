@@ -11,6 +11,9 @@
 //! target's daemon, which asks again while it makes no chunk there ([`v1::DisownRequest`]). A
 //! target that was given up comes back after such a look.
 //!
+//! While nothing may be deleted ([`super::hold`]), targets are fenced, and so come back, and what is
+//! there stays.
+//!
 //! Invariant: a chunk is swept only if, at one moment after it was listed, its session was dead and
 //! its segment unknown: a dead session commits nothing any more (I5), so that stays true. What a
 //! target that is down holds waits for it and delays nothing else.
@@ -80,10 +83,15 @@ impl Swept {
 
 /// Looks for what dead sessions left, for as long as this server leads.
 pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
-    hold::over(node).await;
-    let mut swept = Swept::default();
+    let (mut swept, mut held) = (Swept::default(), false);
     let (mut live, mut next) = sessions(node).unwrap_or((BTreeSet::new(), u64::MAX));
     loop {
+        let holds = hold::holds(node);
+        if held && !holds {
+            // What was passed over.
+            swept.whole.clear();
+        }
+        held = holds;
         let returning =
             targets.returning(Instant::now(), node.config.target_down_after(), &node.map());
         let up = up(&node.map(), &targets.stats(), &returning);
@@ -166,7 +174,8 @@ async fn look(
     swept: &mut Swept,
 ) {
     let Some(Up { address, opened }) = up.get(&target) else { return };
-    match fence_and_sweep(node, &TargetClient::new(peers, target, address), ended).await {
+    let at = TargetClient::new(peers, target, address);
+    match fence_and_sweep(node, peers, &at, ended).await {
         Ok(()) if ended.is_empty() => {
             swept.whole.insert(target, (Instant::now(), *opened));
         }
@@ -180,18 +189,19 @@ async fn look(
 
 async fn fence_and_sweep(
     node: &Arc<Node>,
+    peers: &Peers,
     target: &TargetClient,
     ended: &[SessionId],
 ) -> Result<()> {
     if ended.is_empty() {
         let (live, next) = sessions(node)?;
         target.fence(&between(&live, next), Instant::now() + REQUEST_TIMEOUT).await?;
-        return sweep_target(node, target, None).await;
+        return sweep_target(node, peers, target, None).await;
     }
     let ranges: Vec<_> = ended.iter().map(|id| id.0..=id.0).collect();
     target.fence(&ranges, Instant::now() + REQUEST_TIMEOUT).await?;
     for &session in ended {
-        sweep_target(node, target, Some(session)).await?;
+        sweep_target(node, peers, target, Some(session)).await?;
     }
     Ok(())
 }
@@ -217,11 +227,12 @@ fn sessions(node: &Node) -> Result<(BTreeSet<SessionId>, u64)> {
 
 async fn sweep_target(
     node: &Arc<Node>,
+    peers: &Peers,
     target: &TargetClient,
     session: Option<SessionId>,
 ) -> Result<()> {
     let mut after = None;
-    loop {
+    while !hold::holds(node) {
         let begun = Instant::now();
         let listed = target.list(after, session, PAGE, begun + REQUEST_TIMEOUT).await?;
         let chunks: Vec<_> = listed.items.iter().map(|(chunk, _)| *chunk).collect();
@@ -237,6 +248,7 @@ async fn sweep_target(
             tracing::info!(%target, chunks = dead.len(), "deleting what dead sessions left");
             target.delete(&dead, Instant::now() + REQUEST_TIMEOUT).await?;
         }
+        let misplaced = hold::held_elsewhere(node, peers, misplaced).await?;
         if !misplaced.is_empty() {
             let deleted = target.disown(&misplaced, Instant::now() + REQUEST_TIMEOUT).await?;
             tracing::info!(%target, chunks = deleted, "deleted what other targets hold now");
@@ -248,6 +260,7 @@ async fn sweep_target(
         // Half of the time is for others.
         sleep(begun.elapsed()).await;
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ impl Operation for v1::OpenSessionOp {
             session,
             ttl_ms: SESSION_TTL_MS,
             cluster: plan.cluster.id,
+            incarnation: plan.cluster.incarnation,
             ..Default::default()
         }))
     }

@@ -11,6 +11,9 @@ pub(crate) struct Plan {
     cluster: Cluster,
     given: v1::TargetInfo,
     known: Option<v1::TargetInfo>,
+    /// The number that it had before the group was begun anew from a backup, which does not know
+    /// it. A target keeps its number for ever.
+    kept: Option<u32>,
 }
 
 impl Operation for v1::RegisterTargetEntry {
@@ -24,12 +27,16 @@ impl Operation for v1::RegisterTargetEntry {
         if Uuid::from_slice(&given.uuid).is_none_or(|id| id == Uuid::NIL) {
             return refuse(ErrorKind::Invalid, "a target needs an identity of 16 random bytes");
         }
-        let known = cluster::targets(state)?.into_iter().find(|t| t.uuid == given.uuid);
-        Ok(Plan { cluster, given, known })
+        let targets = cluster::targets(state)?;
+        let given_out = 1..state.counters()?.next_target;
+        let free = given_out.contains(&given.id) && targets.iter().all(|t| t.id != given.id);
+        let kept = free.then_some(given.id);
+        let known = targets.into_iter().find(|t| t.uuid == given.uuid);
+        Ok(Plan { cluster, given, known, kept })
     }
 
     fn apply(&self, plan: Plan, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
-        let Plan { cluster, given, known } = plan;
+        let Plan { cluster, given, known, kept } = plan;
         let target = match &known {
             // Its state is decided by heartbeats, not by where it is.
             Some(old) => v1::TargetInfo {
@@ -42,10 +49,13 @@ impl Operation for v1::RegisterTargetEntry {
                 ..given
             },
             None => {
-                let id = tx.edit_counters(|c| {
-                    c.next_target += 1;
-                    c.next_target - 1
-                })?;
+                let id = match kept {
+                    Some(id) => id,
+                    None => tx.edit_counters(|c| {
+                        c.next_target += 1;
+                        c.next_target - 1
+                    })?,
+                };
                 let state = match given.state() {
                     TargetState::Unknown => TargetState::Up,
                     state => state,

@@ -231,6 +231,10 @@ pub(crate) struct Cluster {
     /// anew from a backup, and what it does not know may be wanted.
     #[prost(int64, tag = "7")]
     pub held_until_ns: i64,
+    /// Which restore from a backup the group was begun anew with, in seconds since 1970 and above
+    /// that before; 0: none.
+    #[prost(uint64, tag = "8")]
+    pub incarnation: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

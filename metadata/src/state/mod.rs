@@ -19,6 +19,7 @@ mod unwanted;
 
 #[cfg(test)]
 pub(crate) use apply::apply as apply_entry;
+pub(crate) use found::{Founding, Skip, check_number};
 pub(crate) use quotas::Counting;
 pub use unwanted::Unwanted;
 

@@ -24,7 +24,8 @@ impl StateMachine {
                     Business::Seats(holders) => {
                         let holders = holders.get(usize::from(chunk.shard));
                         if !holders.is_some_and(|holders| holders.contains(&target.0)) {
-                            unwanted.misplaced.push(chunk);
+                            let holders = holders.cloned().unwrap_or_default();
+                            unwanted.misplaced.push((chunk, holders));
                         }
                     }
                     Business::Unknown => {}
@@ -43,8 +44,8 @@ impl StateMachine {
 pub struct Unwanted {
     /// Their session is dead, and no segment needs them: that stays so.
     pub dead: Vec<ChunkId>,
-    /// Their seats are those of other targets now.
-    pub misplaced: Vec<ChunkId>,
+    /// Their seats are those of other targets now: these.
+    pub misplaced: Vec<(ChunkId, Vec<u32>)>,
 }
 
 /// Whose the chunks of a segment are.

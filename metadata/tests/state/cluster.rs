@@ -92,6 +92,24 @@ fn a_target_is_known_by_its_identity() {
     assert_eq!(grew(&mut rig, register(&target)), (Err(ErrorKind::Invalid), 0));
 }
 
+/// A group that began anew from a backup does not know targets that were added since.
+#[test]
+fn a_target_that_has_a_number_keeps_it() {
+    let mut rig = Rig::in_memory();
+    let register = |uuid: u8, id: u32| {
+        let uuid = vec![uuid; 16].into();
+        let target = Some(v1::TargetInfo { uuid, id, ..Default::default() });
+        Body::RegisterTarget(v1::RegisterTargetEntry { target })
+    };
+    let mut id = |uuid, id| match rig.entry(register(uuid, id)) {
+        Ok(Reply::Target(target)) => target.id,
+        other => panic!("{other:?}"),
+    };
+    // One that is not given out yet, or another's, is not taken for its own.
+    assert_eq!((id(50, 9), id(51, 5), id(52, u32::MAX)), (5, 6, 7));
+    assert_eq!(id(51, 0), 6);
+}
+
 #[test]
 fn groups_are_retired_and_then_dropped() {
     let mut rig = Rig::in_memory();

@@ -1,6 +1,7 @@
 //! One move of a seat, from its beginning to its end.
 
 use super::seat::{Page, page};
+use crate::duties::hold;
 use crate::duties::propose::propose;
 use crate::node::Node;
 use crate::soft::targets::Targets;
@@ -227,7 +228,7 @@ impl Job {
         let reply = target.rebuild(items, epoch, false, begun + REBUILD_TIMEOUT).await;
         // What went meanwhile may have been made after its chunks were deleted.
         let gone = self.gone(batch)?;
-        if !gone.is_empty() {
+        if !gone.is_empty() && !hold::holds(&self.node) {
             let deleted = target.delete(&gone, Instant::now() + DELETE_TIMEOUT).await;
             deleted.inspect_err(|_| self.targets.suspect(self.to))?;
         }

@@ -1,0 +1,44 @@
+//! `weft metadata salvage`: a backup from the folder of one server of a group that is lost.
+
+use super::backup::{clear, finish, make_empty};
+use super::serve;
+use crate::output::say;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Folder that the backup is made in: a new one, or one that is empty
+    #[arg(value_name = "DIR")]
+    to: PathBuf,
+    #[command(flatten)]
+    server: serve::Place,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    make_empty(&args.to)?;
+    let made = make(args.server, &args.to);
+    if made.is_err() {
+        clear(&args.to);
+    }
+    made
+}
+
+#[allow(clippy::disallowed_methods, reason = "wall time: the backup says when it was made")]
+fn make(server: serve::Place, to: &Path) -> Result<()> {
+    let config = server.config()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let taken = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let manifest = weft_metadata::salvage(&config, to, taken)
+        .with_context(|| format!("cannot read what metadata server {} has", config.id))?;
+    finish(to, &manifest.to_text()?)?;
+    say(&format!(
+        "backup of cluster {} as of entry {}, the last that server {} knew, in {}: take that of the \
+         server which knew most, and begin the group anew with `weft metadata restore`",
+        manifest.cluster,
+        manifest.index,
+        config.id,
+        to.display()
+    ))
+}
