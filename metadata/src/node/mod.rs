@@ -7,7 +7,7 @@
 //! all that was acknowledged before it began (I6).
 
 mod admission;
-mod apply;
+pub(crate) mod apply;
 mod compaction;
 mod disk;
 mod driver;
