@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
     HeaderValue, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
@@ -114,6 +114,11 @@ impl Reading {
 pub trait Pages: Send + Sync + 'static {
     /// The page at a path, the same for all who may read any; `None`: there is none.
     async fn page(&self, path: &str) -> Option<Page>;
+
+    /// Whether this process is known by such a name, besides addresses and names without a dot.
+    fn is_called(&self, _host: &str) -> bool {
+        false
+    }
 
     /// What is answered at a path to a reader; `None`: there is nothing.
     async fn answer(&self, path: &str, _reader: Reader) -> Option<Answer> {
@@ -232,6 +237,17 @@ async fn answer(
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
+    let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or("?.?"));
+    let meant = |host: &str| {
+        let name = name_of(host);
+        is_local(name) || reading.pages.is_called(name)
+    };
+    // With certificates a stranger's page has none. What monitors read names nobody.
+    let strangers = reader == Reader::Anybody && request.uri().path() != "/metrics";
+    if strangers && !host.is_none_or(meant) {
+        let what = "no server of this name here: use its address, as the servers have it\n";
+        return plain(StatusCode::MISDIRECTED_REQUEST, what.into());
+    }
     match reading.answer(request.uri().path(), reader).await {
         None => {
             let there = "there is /metrics, and / on metadata servers\n";
@@ -247,6 +263,21 @@ async fn answer(
         }
         Some(Answer::Elsewhere { address, path }) => elsewhere(&address, path),
     }
+}
+
+/// Of what a request says about whom it is for, the part that is no port.
+fn name_of(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// Whether nobody outside can have given a server this name: a page of a stranger, for whose name
+/// his own name server suddenly says this address (DNS rebinding), would else be let read here.
+fn is_local(name: &str) -> bool {
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    bare.parse::<std::net::IpAddr>().is_ok() || !name.trim_end_matches('.').contains('.')
 }
 
 /// Sends a browser to another server, in the way that it came here.
@@ -286,5 +317,21 @@ fn guard(headers: &mut HeaderMap, policy: Option<HeaderValue>) {
     ];
     for (name, value) in fixed {
         headers.insert(name, HeaderValue::from_static(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_no_stranger_gives_are_local() {
+        for local in ["10.0.0.1", "10.0.0.1:7100", "[fd00::1]:7100", "meta-1:7100", "localhost"] {
+            assert!(is_local(name_of(local)), "{local}");
+        }
+        for strange in ["evil.example", "evil.example:7100", "10.0.0.1.evil.example", "a.b.", "?.?"]
+        {
+            assert!(!is_local(name_of(strange)), "{strange}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use prometheus::HistogramVec;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use weft_control::{Answer, Page, Pages, Reader, Values, metrics};
+use weft_net::Address;
 use weft_proto::v1;
 use weft_proto::v1::TargetState;
 
@@ -26,6 +27,13 @@ impl Pages for ControlService {
         let status = self.env().blocking(move || Ok(this.status_now())).await;
         let status = status.inspect_err(|error| tracing::error!("no metrics: {error}")).ok()?;
         Some(metrics(values(&status)))
+    }
+
+    fn is_called(&self, host: &str) -> bool {
+        let map = self.node().map();
+        map.members.iter().any(|member| {
+            member.address.parse::<Address>().is_ok_and(|a| a.host().eq_ignore_ascii_case(host))
+        })
     }
 
     async fn answer(&self, path: &str, reader: Reader) -> Option<Answer> {

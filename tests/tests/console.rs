@@ -159,6 +159,10 @@ fn odd_requests(at: &str) -> Result<()> {
     ensure!(!answered, "a path of a megabyte was answered");
     let (head, page) = ask(at, "GET /console?q=%3Cscript%3Eecho")?;
     ensure!(head.starts_with("HTTP/1.1 200") && !page.contains("echo"), "{head}");
+    // A page of a stranger whose name suddenly leads here reads nothing.
+    let strange = "GET /console/data.json HTTP/1.1\r\nHost: evil.example:7100\r\n\r\nGET /";
+    let (head, body) = ask(at, strange)?;
+    ensure!(head.starts_with("HTTP/1.1 421") && !body.contains("storage"), "{head} {body}");
     // What would change something is no HTTP here.
     for request in ["POST /", "DELETE /console/data.json", "OPTIONS /"] {
         let answered = ask(at, request).is_ok_and(|(head, _)| head.starts_with("HTTP/1.1 2"));

@@ -46,12 +46,16 @@ pub async fn ask(cluster: &[String], leader: &mut Option<String>) -> Result<Seen
     }
     // Some answer, and none leads; or none answers at all.
     let answers = statuses(&transport(), cluster).await;
+    let told = || answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+    let leads = told().find(|reply| reply.id != 0 && reply.leader == reply.id);
     match (led, failed) {
-        (None, Some(error)) if answers.iter().any(|(_, answer)| answer.is_ok()) => Err(error),
+        // It leads, and does not show itself.
+        (_, Some(error)) if leads.is_some() => Err(error),
+        (None, Some(error)) if told().next().is_some() => Err(error),
         (led, _) => {
             let (mut overview, from) = led.unwrap_or_default();
             overview.health = "unknown".into();
-            overview.problems = problems(None, Some(&answers));
+            overview.problems = problems(leads, Some(&answers));
             Ok(Seen { overview, from })
         }
     }
@@ -74,7 +78,7 @@ async fn get(address: &str, path: &str) -> Result<Vec<u8>> {
             "{address}: its certificate is that of {subject}, and no metadata server's"
         );
     }
-    let request = format!("GET {path} HTTP/1.1\r\nHost: weft\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     let read = stream.take(LONGEST).read_to_end(&mut answer).await;

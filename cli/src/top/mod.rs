@@ -70,6 +70,11 @@ pub async fn run(args: Args) -> Result<()> {
     live(&args, every).await
 }
 
+/// Until somebody asks for the end; other keys mean nothing now.
+async fn quit(screen: &mut Screen) {
+    while screen.key().await != Some(Key::Quit) {}
+}
+
 /// Until somebody has enough of it.
 async fn live(args: &Args, every: Duration) -> Result<()> {
     let mut leader = None;
@@ -85,7 +90,7 @@ async fn live(args: &Args, every: Duration) -> Result<()> {
             // Who waits for a cluster that does not answer may still go.
             let asked = tokio::select! {
                 asked = ask(&args.cluster.cluster, &mut leader) => asked,
-                Some(Key::Quit) = screen.key() => return Ok(()),
+                () = quit(&mut screen) => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 _ = terminate.recv() => return Ok(()),
             };

@@ -18,7 +18,8 @@ pub struct Place {
     pub ino: Option<InodeId>,
 }
 
-/// Finds a file: in a mount of this machine, or else, if a cluster is named, there.
+/// Finds a file: in a mount of this machine, whatever cluster is named, for a number means something
+/// in its own cluster only; or else in that which is named.
 pub fn locate(file: &Path, cluster: &[String]) -> Result<Place> {
     let at = file.display();
     let found = file.canonicalize();
@@ -27,7 +28,7 @@ pub fn locate(file: &Path, cluster: &[String]) -> Result<Place> {
         (Some((spec, below)), Ok(path)) => {
             let meta = std::fs::metadata(path).with_context(|| format!("cannot look at {at}"))?;
             Ok(Place {
-                cluster: if cluster.is_empty() { spec.cluster } else { cluster.to_vec() },
+                cluster: spec.cluster,
                 subdir: spec.subdir,
                 path: absolute(&below),
                 ino: (!meta.is_dir()).then_some(InodeId(meta.ino())),
@@ -52,9 +53,9 @@ pub fn locate(file: &Path, cluster: &[String]) -> Result<Place> {
     }
 }
 
-/// The mount that a path is in, and the path below it.
+/// The mount that a path is in, the newest of several at one place, and the path below it.
 fn mount_of(path: &Path) -> Option<(Spec, PathBuf)> {
-    let mounts = weft_fuse::mounts().ok()?.into_iter().rev();
+    let mounts = weft_fuse::mounts().ok()?.into_iter();
     let above = mounts.filter(|m| path.starts_with(&m.mount_point));
     let mount = above.max_by_key(|m| m.mount_point.as_os_str().len())?;
     let spec = mount.is_weft().then(|| Spec::parse(&mount.source).ok()).flatten()?;
