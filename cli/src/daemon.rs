@@ -5,9 +5,15 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// How often a daemon looks whether its own port answers.
+const READY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A runtime of `workers` threads (0: as many as cores, from 2 to 4).
 pub fn runtime(workers: usize) -> Result<Runtime> {
@@ -52,6 +58,29 @@ pub fn raise_descriptor_limit() {
     {
         tracing::warn!("open descriptors stay limited to {soft}: {e}");
     }
+}
+
+/// Tells the service manager that started this process, if one did, when connections to `listen` are
+/// taken; and from then on that its event loop turns, as often as the manager wants to hear of that
+/// (`WatchdogSec=`, sd_watchdog_enabled(3)). Must be called inside a runtime.
+pub fn attend(listen: &str) {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let watched = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let every = number("WATCHDOG_USEC").filter(|_| watched).map(Duration::from_micros);
+    let listen = listen.to_owned();
+    tokio::spawn(async move {
+        while TcpStream::connect(&listen).await.is_err() {
+            sleep(READY_INTERVAL).await;
+        }
+        tell_manager("READY=1");
+        while let Some(every) = every {
+            sleep(every / 2).await;
+            tell_manager("WATCHDOG=1");
+        }
+    });
 }
 
 /// Tells the service manager that started this process how it stands (`READY=1`), as sd_notify(3)

@@ -103,6 +103,7 @@ pub fn run(args: Args) -> Result<()> {
 /// Serves until a signal ends it; SIGHUP makes it serve on with what the file says then.
 async fn serve(mut config: Config, file: Option<PathBuf>) -> Result<()> {
     let mut shutdown = daemon::shutdown_on_signal()?;
+    daemon::attend(&config.listen);
     let mut hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     loop {
         let (stop, stopped) = watch::channel(false);

@@ -134,7 +134,7 @@ async fn a_mount_does_not_go_on_in_a_cluster_that_was_restored() {
     flush.abort();
     // Whoever mounts anew does.
     let new = cluster.client().await;
-    assert_eq!(new.getattr(ino).await.unwrap().size, 0, "nothing was committed");
+    assert_eq!(new.get_attr(ino).await.unwrap().size, 0, "nothing was committed");
     create(&new, "g").await;
     cluster.assert_no_violations();
 }

@@ -91,7 +91,9 @@ fn a_group_that_was_lost_begins_anew_from_a_backup() -> Result<()> {
     let before = chunks(&address)?;
     weft_ok(&["metadata", "transfer-leader", "--cluster", &address])?;
     await_health(&address, 4)?;
-    ensure!(chunks(&address)? >= before, "something was deleted");
+    // It has to hear of all targets first.
+    let all = || chunks(&address).is_ok_and(|chunks| chunks >= before).then_some(());
+    eventually(PATIENCE, "all chunks, or something was deleted", all)?;
     Ok(())
 }
 

@@ -5,11 +5,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, File};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
+use weft_tests::server::{Daemon, Server};
 use weft_tests::{Cluster, Shape, eventually, path, weft, weft_binary, weft_ok};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -181,6 +183,48 @@ fn a_service_manager_knows_when_a_mount_is_usable_and_cleans_up_after_it() -> Re
     weft_ok(&["umount", "--dead", path(&at)])?;
     ensure!(!mounted(&at)?, "it is still there");
     weft_ok(&["umount", "--dead", path(&at)]).map(drop)
+}
+
+#[test]
+fn a_service_manager_knows_that_a_daemon_takes_connections_and_lives() -> Result<()> {
+    let (profile, target_size) = ("1+1", "64MiB");
+    let small = Shape { metadata: 1, storage: 3, profile, target_size, ..Shape::default() };
+    let cluster = Cluster::start_as(Shape { tls: false, ..small })?;
+    let socket = cluster.scratch("sockets")?.join("notify");
+    let manager = UnixDatagram::bind(&socket)?;
+    manager.set_read_timeout(Some(PATIENCE))?;
+    let hear = || -> Result<String> {
+        let mut word = [0; 64];
+        let len = manager.recv(&mut word).context("nothing is said")?;
+        Ok(String::from_utf8_lossy(&word[..len]).into_owned())
+    };
+    let told = || vec![("NOTIFY_SOCKET", socket.clone()), ("WATCHDOG_USEC", "100000".into())];
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    drop(listener);
+    let mut metadata = vec!["metadata".to_owned()];
+    metadata.extend(Server::place(&cluster, 9, &address)?);
+    metadata.extend(["--peer".into(), format!("1={}", cluster.address()?)]);
+    let words = ["storaged", "--name", "idle", "--listen", &address];
+    let mut storaged: Vec<String> = words.map(str::to_owned).into();
+    storaged.extend(["--metadata".into(), cluster.address()?]);
+    let target = cluster.scratch("idle")?.join("target");
+    weft_ok(&["target", "add", path(&target), "--no-config", "--size", "64MiB", "--sparse"])?;
+    storaged.extend(["--target".into(), path(&target).into()]);
+    for (name, daemon) in [("idle-metadata", metadata), ("idle-storaged", storaged)] {
+        let _daemon = Daemon::start(&cluster, name, daemon, told())?;
+        ensure!(hear()? == "READY=1");
+        TcpStream::connect(&address).context("it said so too early")?;
+        for _ in 0..3 {
+            ensure!(hear()? == "WATCHDOG=1");
+        }
+        drop(_daemon);
+        // What it said last.
+        manager.set_nonblocking(true)?;
+        while hear().is_ok() {}
+        manager.set_nonblocking(false)?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -92,6 +92,7 @@ pub fn run(args: Args) -> Result<()> {
     runtime?
         .block_on(async {
             let shutdown = daemon::shutdown_on_signal()?;
+            daemon::attend(&listen);
             anyhow::Ok(weft_metadata::run(config, transport, shutdown).await?)
         })
         .with_context(|| format!("metadata server {id} at {listen}"))
