@@ -77,6 +77,9 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> Result<Volume, Status
             );
             return Err(Status::already_exists(what));
         }
+        // Who made it may have failed after that.
+        place.fs.sync_dir(folder).await.map_err(fail)?;
+        place.fs.sync_dir(place.volumes).await.map_err(fail)?;
         return Ok(volume(cluster, &wanted.id, known.capacity));
     }
     if !is_empty(&place, folder).await.map_err(fail)? {
@@ -84,8 +87,11 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> Result<Volume, Status
         return Err(Status::already_exists(what));
     }
     if let Err(error) = furnish(cluster, &place, folder, wanted).await {
-        // It may be asked for otherwise the next time, or never.
-        let _ = place.fs.rm_dir(place.volumes, wanted.id.as_bytes()).await;
+        // It may be asked for otherwise the next time, or never. What has a record is a volume:
+        // another driver may have finished it meanwhile, and told of it.
+        if let Ok(None) = Record::of(&place, folder).await {
+            let _ = place.fs.rm_dir(place.volumes, wanted.id.as_bytes()).await;
+        }
         return Err(match error.kind {
             ErrorKind::Invalid => Status::invalid_argument(format!("{what}: {error}")),
             _ => failed(&what, error),
