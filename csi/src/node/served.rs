@@ -46,24 +46,30 @@ fn start_of(pid: i32) -> Option<u64> {
     (!matches!(state, "Z" | "X")).then(|| fields.nth(18)?.parse().ok()).flatten()
 }
 
-/// Waits until the process has ended that served what was mounted at a place. Errors: it has not,
-/// or it did not say that all is durable, which is told once.
-pub async fn ended(run: &Path, place: &Path, limit: Duration) -> Result<(), String> {
+/// How the wait for the end of a process came out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It has ended, and nothing was lost; or there is none.
+    Good,
+    /// It did not say that all is durable. This is told once.
+    Bad(String),
+    /// It has not ended.
+    Lives(i32),
+}
+
+/// Waits until the process has ended that served what was mounted at a place.
+pub async fn end(run: &Path, place: &Path, limit: Duration) -> io::Result<End> {
     let until = Instant::now() + limit;
-    let fail = |e: io::Error| format!("what is known of the mount at {}: {e}", place.display());
     loop {
-        let Some((file, note)) = find(run, place).map_err(fail)? else { return Ok(()) };
-        let at = place.display();
+        let Some((file, note)) = find(run, place)? else { return Ok(End::Good) };
         if !note.process.lives() {
             // It may have said its last word just now.
-            let Some((_, note)) = find(run, place).map_err(fail)? else { return Ok(()) };
-            fs::remove_file(file).map_err(fail)?;
-            let why = note.failed.unwrap_or_else(|| "its process died".to_owned());
-            return Err(format!("{at} is unmounted, but not all may be durable: {why}"));
+            let Some((_, note)) = find(run, place)? else { return Ok(End::Good) };
+            fs::remove_file(file)?;
+            return Ok(End::Bad(note.failed.unwrap_or_else(|| "its process died".to_owned())));
         }
         if Instant::now() > until {
-            let pid = note.process.pid;
-            return Err(format!("{at} is unmounted, but its process {pid} still writes"));
+            return Ok(End::Lives(note.process.pid));
         }
         sleep(LOOK_INTERVAL).await;
     }
@@ -102,7 +108,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (run, place) = (folder.path().join("run"), folder.path().join("at"));
         let soon = Duration::from_millis(100);
-        assert_eq!(ended(&run, &place, soon).await, Ok(()), "there is none");
+        assert_eq!(end(&run, &place, soon).await.unwrap(), End::Good, "there is none");
         fs::create_dir_all(run.join("mounts")).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
@@ -115,13 +121,13 @@ mod tests {
             fs::write(run.join("mounts/at.json"), note.to_string()).unwrap();
         };
         note(None);
-        assert!(ended(&run, &place, soon).await.unwrap_err().contains("still writes"));
-        assert_eq!(ended(&run, &folder.path().join("other"), soon).await, Ok(()));
+        assert_eq!(end(&run, &place, soon).await.unwrap(), End::Lives(pid));
+        assert_eq!(end(&run, &folder.path().join("other"), soon).await.unwrap(), End::Good);
         child.kill().unwrap();
         // It has ended, also while nobody has heard of it.
         note(Some("no space"));
-        assert!(ended(&run, &place, soon).await.unwrap_err().contains("no space"));
-        assert_eq!(ended(&run, &place, soon).await, Ok(()), "it was told");
+        assert_eq!(end(&run, &place, soon).await.unwrap(), End::Bad("no space".into()));
+        assert_eq!(end(&run, &place, soon).await.unwrap(), End::Good, "it was told");
         child.wait().unwrap();
     }
 }

@@ -34,8 +34,8 @@ pub async fn stage(node: Context, request: NodeStageVolumeRequest) -> Result<(),
                 return Err(Status::already_exists(what));
             }
             if known.leaving {
-                volumes.settle(&known.staging).await?;
-                known.leaving = false;
+                volumes.settle(&known).await?;
+                (known.leaving, known.synced) = (false, false);
             }
             known
         }
@@ -80,7 +80,7 @@ pub async fn unstage(node: Context, request: NodeUnstageVolumeRequest) -> Result
         known.leaving = true;
         volumes.state.save(known).map_err(fail)?;
     }
-    volumes.unmount(&staging).await?;
+    volumes.unmount(&staging, known.as_mut()).await?;
     if known.is_some() {
         volumes.state.remove(id).map_err(fail)?;
     }

@@ -35,6 +35,9 @@ pub struct Staged {
     /// It is being taken away: nobody mounts it again, until it is asked for.
     #[serde(default)]
     pub leaving: bool,
+    /// And all that was written there was durable before it was unmounted.
+    #[serde(default)]
+    pub synced: bool,
 }
 
 /// A place where a workload finds a volume.
@@ -89,8 +92,8 @@ impl State {
         tls: bool,
     ) -> Staged {
         let (volume, boot) = (volume.to_owned(), self.boot.clone());
-        let (published, leaving) = (Vec::new(), false);
-        Staged { volume, staging, path, usage, tls, boot, published, leaving }
+        let (published, leaving, synced) = (Vec::new(), false, false);
+        Staged { volume, staging, path, usage, tls, boot, published, leaving, synced }
     }
 
     /// What is known of a volume.
@@ -238,7 +241,9 @@ mod tests {
         assert!(kept.exists() && !left.parent().unwrap().exists());
         // And as versions before had it.
         let mut old = serde_json::to_value(state.find("kept").unwrap().unwrap()).unwrap();
-        old.as_object_mut().unwrap().remove("leaving");
+        for new in ["leaving", "synced"] {
+            old.as_object_mut().unwrap().remove(new).unwrap();
+        }
         fs::write(state.file("kept", "json"), old.to_string()).unwrap();
         assert!(!state.find("kept").unwrap().unwrap().leaving);
     }

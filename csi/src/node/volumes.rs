@@ -1,9 +1,10 @@
 //! The mounts of this machine: made, put back when they have died, taken away.
 
 use super::mounts::{self, Found, Looks, Shown};
+use super::secrets;
+use super::served::{self, End};
 use super::state::{Published, Staged, State};
 use super::weft::{Environment, Weft};
-use super::{secrets, served};
 use crate::capability::{Argument, arguments_of};
 use prometheus::IntCounter;
 use std::ffi::OsString;
@@ -199,10 +200,13 @@ impl Volumes {
 
     /// Takes a mount away, once what was written there is durable. Errors: `INTERNAL` if that
     /// cannot be said of all of it; the mount stays then, and may be asked again.
-    pub async fn unmount(&self, staging: &Path) -> Result<(), Status> {
+    pub async fn unmount(&self, staging: &Path, known: Option<&mut Staged>) -> Result<(), Status> {
         match self.looks.look(staging).await.map_err(|e| here("what is mounted", e))? {
             // It may be that of a try before, whose process has not ended yet.
-            Found::Nothing => return self.await_end(staging).await,
+            Found::Nothing => {
+                let synced = known.is_some_and(|known| known.synced);
+                return self.await_end(staging, synced).await;
+            }
             Found::Foreign(fs) => {
                 let what = format!("{} is a mount of {fs}: it stays", staging.display());
                 return Err(Status::failed_precondition(what));
@@ -211,6 +215,10 @@ impl Volumes {
                 let arguments = vec!["sync".into(), staging.into()];
                 let done = self.weft.run(arguments, self.environment(), LAST_SYNC_TIMEOUT).await;
                 done.map_err(Status::internal)?;
+                if let Some(known) = known {
+                    known.synced = true;
+                    self.state.save(known).map_err(|e| here("what is known of it", e))?;
+                }
             }
             // What was not synced is lost; that is in the log of who found it dead.
             Found::Dead => {}
@@ -222,18 +230,37 @@ impl Volumes {
     }
 
     /// Brings to its end what [`Self::unmount`] has begun, before the volume is mounted again. What
-    /// is mounted still is left as it is.
-    pub async fn settle(&self, staging: &Path) -> Result<(), Status> {
-        match mounts::on_top(staging).await.map_err(|e| here("what is mounted", e))? {
-            None => self.await_end(staging).await,
+    /// is mounted still is left as it is. Errors: as there.
+    pub async fn settle(&self, staged: &Staged) -> Result<(), Status> {
+        let mounted = mounts::on_top(&staged.staging).await;
+        match mounted.map_err(|e| here("what is mounted", e))? {
+            None => self.await_end(&staged.staging, staged.synced).await,
             Some(_) => Ok(()),
         }
     }
 
-    /// Errors: `INTERNAL`, the process still writes, or not all that was written is durable.
-    async fn await_end(&self, staging: &Path) -> Result<(), Status> {
-        let limit = Duration::from_secs(UNMOUNT_SECONDS);
-        served::ended(&self.state.run(), staging, limit).await.map_err(Status::internal)
+    /// Waits for the process of what was mounted here. `synced`: all was durable before it was
+    /// unmounted. Errors: `INTERNAL`.
+    async fn await_end(&self, staging: &Path, synced: bool) -> Result<(), Status> {
+        let (limit, at) = (Duration::from_secs(UNMOUNT_SECONDS), staging.display());
+        let end = served::end(&self.state.run(), staging, limit).await;
+        match end.map_err(|e| here(&format!("the mount at {at}"), e))? {
+            End::Good => Ok(()),
+            End::Bad(why) => {
+                let what = format!("{at} is unmounted, but not all may be durable: {why}");
+                Err(Status::internal(what))
+            }
+            // Somebody holds a copy of the mount, perhaps a container that was given all mounts of
+            // the machine. It may stay for ever, and loses nothing.
+            End::Lives(pid) if synced => {
+                tracing::warn!("{at} is unmounted, and its process {pid} goes on: it is in use");
+                Ok(())
+            }
+            End::Lives(pid) => {
+                let what = format!("{at} is unmounted, but its process {pid} still writes");
+                Err(Status::internal(what))
+            }
+        }
     }
 
     /// Makes durable what was written through all mounts, as far as there is time.
