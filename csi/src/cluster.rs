@@ -90,6 +90,8 @@ impl Cluster {
             Some(place) => match place.fs.get_attr(place.volumes).await {
                 // Somebody has taken the folder away.
                 Err(e) if e.kind == ErrorKind::Stale => place.fs.clone(),
+                // And somebody has it open still.
+                Ok(found) if found.nlink == 0 => place.fs.clone(),
                 _ => return Ok(place.clone()),
             },
             None => Filesystem::connect(self.0.options.clone()).await?,

@@ -1,5 +1,6 @@
 //! Makes volumes: a folder, its layout and its quota, and last what is known of it.
 
+use super::delete::is_gone;
 use super::parameters::{self, Parameters};
 use super::quota;
 use super::record::Record;
@@ -64,11 +65,19 @@ impl Wanted {
 /// The volume that is asked for, made if it is not there. Errors: `ALREADY_EXISTS` if there is
 /// another of its name.
 pub async fn create(cluster: &Cluster, wanted: &Wanted) -> Result<Volume, Status> {
-    let place = cluster.place().await?;
+    let mut place = cluster.place().await?;
     let what = format!("volume {:?}", wanted.id);
     let fail = |error| failed(&what, error);
-    let folder = cluster::folder(&place.fs, place.volumes, wanted.id.as_bytes(), 0o700);
-    let folder = folder.await.map_err(fail)?.ino;
+    let id = wanted.id.as_bytes();
+    let folder = match cluster::folder(&place.fs, place.volumes, id, 0o700).await {
+        // The folder of all volumes is: it is made again.
+        Err(e) if is_gone(e.kind) => {
+            place = cluster.place_anew().await?;
+            cluster::folder(&place.fs, place.volumes, id, 0o700).await
+        }
+        made => made,
+    };
+    let folder = folder.map_err(fail)?.ino;
     if let Some(known) = Record::of(&place, folder).await.map_err(fail)? {
         if !wanted.is(&known) {
             let what = format!(

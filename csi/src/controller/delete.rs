@@ -146,7 +146,7 @@ impl Purge {
 }
 
 /// What has gone, or whose folder has.
-fn is_gone(kind: ErrorKind) -> bool {
+pub fn is_gone(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::Stale)
 }
 
@@ -179,6 +179,11 @@ pub async fn delete(purge: &Purge, id: &str) -> Result<(), Status> {
         || Status::failed_precondition(format!("{what} was not made by this driver: it stays"));
     for _ in 0..MOVES {
         let Some(found) = place.find(id).await.map_err(fail)? else {
+            let now = purge.cluster.place_anew().await?;
+            if now.volumes != place.volumes {
+                place = now;
+                continue;
+            }
             // A try before may have moved it, and not have heard of that.
             return place.fs.sync_dir(place.volumes).await.map_err(fail);
         };
