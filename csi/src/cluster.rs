@@ -64,7 +64,17 @@ impl Cluster {
 
     /// Where volumes are. Errors: `UNAVAILABLE` if the cluster does not answer.
     pub async fn place(&self) -> Result<Place, Status> {
-        match timeout(CONNECT_TIMEOUT, self.enter()).await {
+        self.entered(false).await
+    }
+
+    /// Where volumes are, whatever was known: somebody may have taken a folder away, which is made
+    /// again. Errors: as [`Self::place`].
+    pub async fn place_anew(&self) -> Result<Place, Status> {
+        self.entered(true).await
+    }
+
+    async fn entered(&self, anew: bool) -> Result<Place, Status> {
+        match timeout(CONNECT_TIMEOUT, self.enter(anew)).await {
             Ok(place) => place.map_err(|e| failed("the folder of the volumes", e)),
             Err(_) => {
                 let what = format!("no metadata leader answered for {CONNECT_TIMEOUT:?}");
@@ -73,12 +83,15 @@ impl Cluster {
         }
     }
 
-    async fn enter(&self) -> Result<Place> {
+    async fn enter(&self, anew: bool) -> Result<Place> {
         let mut known = self.0.place.lock().await;
         let fs = match &*known {
+            Some(place) if anew => place.fs.clone(),
             Some(place) => match place.fs.get_attr(place.volumes).await {
                 // Somebody has taken the folder away.
                 Err(e) if e.kind == ErrorKind::Stale => place.fs.clone(),
+                // And somebody has it open still.
+                Ok(found) if found.nlink == 0 => place.fs.clone(),
                 _ => return Ok(place.clone()),
             },
             None => Filesystem::connect(self.0.options.clone()).await?,

@@ -1,5 +1,6 @@
 //! Makes volumes: a folder, its layout and its quota, and last what is known of it.
 
+use super::delete::is_gone;
 use super::parameters::{self, Parameters};
 use super::quota;
 use super::record::Record;
@@ -64,11 +65,19 @@ impl Wanted {
 /// The volume that is asked for, made if it is not there. Errors: `ALREADY_EXISTS` if there is
 /// another of its name.
 pub async fn create(cluster: &Cluster, wanted: &Wanted) -> Result<Volume, Status> {
-    let place = cluster.place().await?;
+    let mut place = cluster.place().await?;
     let what = format!("volume {:?}", wanted.id);
     let fail = |error| failed(&what, error);
-    let folder = cluster::folder(&place.fs, place.volumes, wanted.id.as_bytes(), 0o700);
-    let folder = folder.await.map_err(fail)?.ino;
+    let id = wanted.id.as_bytes();
+    let folder = match cluster::folder(&place.fs, place.volumes, id, 0o700).await {
+        // The folder of all volumes is: it is made again.
+        Err(e) if is_gone(e.kind) => {
+            place = cluster.place_anew().await?;
+            cluster::folder(&place.fs, place.volumes, id, 0o700).await
+        }
+        made => made,
+    };
+    let folder = folder.map_err(fail)?.ino;
     if let Some(known) = Record::of(&place, folder).await.map_err(fail)? {
         if !wanted.is(&known) {
             let what = format!(
@@ -77,6 +86,9 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> Result<Volume, Status
             );
             return Err(Status::already_exists(what));
         }
+        // Who made it may have failed after that.
+        place.fs.sync_dir(folder).await.map_err(fail)?;
+        place.fs.sync_dir(place.volumes).await.map_err(fail)?;
         return Ok(volume(cluster, &wanted.id, known.capacity));
     }
     if !is_empty(&place, folder).await.map_err(fail)? {
@@ -84,8 +96,11 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> Result<Volume, Status
         return Err(Status::already_exists(what));
     }
     if let Err(error) = furnish(cluster, &place, folder, wanted).await {
-        // It may be asked for otherwise the next time, or never.
-        let _ = place.fs.rm_dir(place.volumes, wanted.id.as_bytes()).await;
+        // It may be asked for otherwise the next time, or never. What has a record is a volume:
+        // another driver may have finished it meanwhile, and told of it.
+        if let Ok(None) = Record::of(&place, folder).await {
+            let _ = place.fs.rm_dir(place.volumes, wanted.id.as_bytes()).await;
+        }
         return Err(match error.kind {
             ErrorKind::Invalid => Status::invalid_argument(format!("{what}: {error}")),
             _ => failed(&what, error),

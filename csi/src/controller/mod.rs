@@ -7,6 +7,7 @@ mod list;
 mod parameters;
 mod quota;
 mod record;
+mod remove;
 
 use self::create::{Wanted, volume};
 use self::delete::Purge;

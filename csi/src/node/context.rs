@@ -6,8 +6,6 @@ use crate::busy::Busy;
 /// Clones share it.
 #[derive(Clone)]
 pub struct Context {
-    /// The folder that volumes lie in.
-    pub root: String,
     pub busy: Busy,
     pub volumes: Volumes,
 }

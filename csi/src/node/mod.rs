@@ -7,6 +7,7 @@ mod context;
 mod mounts;
 mod publish;
 mod secrets;
+mod served;
 mod stage;
 mod state;
 mod stats;
@@ -63,8 +64,8 @@ impl Node {
         let NodeOptions { node_id, metadata, root, state_dir, program, environment } = options;
         let state = State::open(&std::path::absolute(state_dir)?)?;
         let weft = Weft::new(program, environment);
-        let volumes = Volumes { state, looks: Looks::default(), weft, metadata, node_id };
-        Ok(Self(Context { root, busy: Busy::default(), volumes }))
+        let volumes = Volumes { state, looks: Looks::default(), weft, metadata, node_id, root };
+        Ok(Self(Context { busy: Busy::default(), volumes }))
     }
 
     /// Looks after the mounts, for as long as this process lives.

@@ -2,7 +2,7 @@
 
 use super::checks::{id_of, place_of};
 use super::context::Context;
-use super::mounts::{self, Found};
+use super::mounts::{self, Shown};
 use super::state::{Published, Staged};
 use super::volumes::{Condition, here};
 use crate::capability;
@@ -26,7 +26,8 @@ pub async fn publish(node: Context, request: NodePublishVolumeRequest) -> Result
     let volumes = &node.volumes;
     let fail = |e| here(&format!("what is known of volume {id:?}"), e);
     let known = volumes.state.find(id).map_err(fail)?;
-    let Some(mut staged) = known.filter(|known| known.staging == staging) else {
+    let is_here = |known: &Staged| known.staging == staging && !known.leaving;
+    let Some(mut staged) = known.filter(is_here) else {
         let what = format!("volume {id:?} is not staged at {}", staging.display());
         return Err(Status::failed_precondition(what));
     };
@@ -41,7 +42,7 @@ pub async fn publish(node: Context, request: NodePublishVolumeRequest) -> Result
     if is_there && staged.published.contains(&at) {
         return Ok(());
     }
-    if let Found::Foreign(fs) = volumes.looks.look(&at.target).await.map_err(fail)? {
+    if let Some(Shown::Foreign(fs)) = mounts::on_top(&at.target).await.map_err(fail)? {
         let what = format!("{} is a mount of {fs}", at.target.display());
         return Err(Status::failed_precondition(what));
     }

@@ -5,9 +5,10 @@
 //! environment; they are on no command line, and in no log.
 
 use super::state::State;
+use super::weft::Environment;
 use std::collections::HashMap;
-use std::ffi::OsString;
 use tonic::Status;
+use weft_net::{Credentials, TlsFiles};
 
 const CA: &str = "ca.crt";
 const CERT: &str = "tls.crt";
@@ -42,23 +43,56 @@ pub fn read(mut all: HashMap<String, String>) -> Result<Option<Secrets>, Status>
 impl Secrets {
     /// Writes them where the mount of the volume reads them.
     pub fn save(&self, state: &State, volume: &str) -> std::io::Result<()> {
-        self.0
-            .iter()
-            .try_for_each(|(name, content)| state.save_secret(volume, name, content).map(drop))
+        for (name, content) in &self.0 {
+            state.save_secret(volume, name, content)?;
+        }
+        // What came with a call before does not count any more.
+        match self.0.iter().any(|(name, _)| *name == CRL) {
+            true => Ok(()),
+            false => state.remove_secret(volume, CRL),
+        }
     }
 }
 
-/// The environment by which a mount is told of those that were saved.
-pub fn environment(state: &State, volume: &str) -> Vec<(OsString, OsString)> {
+/// Those that were saved for a volume. Errors: `FAILED_PRECONDITION` if one is not there: without
+/// it the driver's own would be shown, which may do more.
+pub fn files(state: &State, volume: &str) -> Result<TlsFiles, Status> {
     let folder = state.tls(volume);
-    let names = [
-        ("WEFT_TLS_CA", CA),
-        ("WEFT_TLS_CERT", CERT),
-        ("WEFT_TLS_KEY", KEY),
-        ("WEFT_TLS_CRL", CRL),
-    ];
-    let there = names.into_iter().filter(|(_, file)| folder.join(file).exists());
-    there.map(|(name, file)| (name.into(), folder.join(file).into_os_string())).collect()
+    let file = |name: &str| Some(folder.join(name)).filter(|file| file.exists());
+    let needed = |name: &str| {
+        file(name).ok_or_else(|| {
+            let what = format!("{name} of volume {volume:?} is not there any more");
+            Status::failed_precondition(what)
+        })
+    };
+    Ok(TlsFiles { ca: needed(CA)?, cert: needed(CERT)?, key: needed(KEY)?, crl: file(CRL) })
+}
+
+/// The environment by which a mount is told of them, and of nothing of the driver's own.
+pub fn environment(files: &TlsFiles) -> Environment {
+    let path = |path: &std::path::PathBuf| Some(path.clone().into_os_string());
+    vec![
+        ("WEFT_TLS_CA".into(), path(&files.ca)),
+        ("WEFT_TLS_CERT".into(), path(&files.cert)),
+        ("WEFT_TLS_KEY".into(), path(&files.key)),
+        ("WEFT_TLS_CRL".into(), files.crl.as_ref().and_then(path)),
+    ]
+}
+
+/// The folder that their holder sees as the root, its parts from the top. Errors:
+/// `FAILED_PRECONDITION` of certificates that cannot be used.
+pub fn subtree(files: TlsFiles) -> Result<Vec<String>, Status> {
+    let credentials = Credentials::load(files)
+        .map_err(|e| Status::failed_precondition(format!("the volume's certificates: {e}")))?;
+    Ok(credentials.subject().confinement.subtree)
+}
+
+/// A path of the whole filesystem, as somebody names it who sees this folder as the root; `None`:
+/// it is not below that.
+pub fn seen_from(subtree: &[String], path: &str) -> Option<String> {
+    let parts: Vec<_> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    let above = parts.get(..subtree.len())?;
+    (above == subtree).then(|| format!("/{}", parts[subtree.len()..].join("/")))
 }
 
 #[cfg(test)]
@@ -75,7 +109,31 @@ mod tests {
         assert!(of(&[CA, CERT]).is_err() && of(&[CRL]).is_err());
         let folder = tempfile::tempdir().unwrap();
         let state = State::open(folder.path()).unwrap();
-        of(&[CA, CERT, KEY, "x"]).unwrap().unwrap().save(&state, "v").unwrap();
-        assert_eq!(environment(&state, "v").len(), 3);
+        let save = |names: &[&str]| of(names).unwrap().unwrap().save(&state, "v").unwrap();
+        save(&[CA, CERT, KEY, CRL, "x"]);
+        assert!(files(&state, "v").unwrap().crl.is_some());
+        save(&[CA, CERT, KEY]);
+        let found = files(&state, "v").unwrap();
+        let named = environment(&found);
+        assert!(named.iter().all(|(name, value)| value.is_some() != (name == "WEFT_TLS_CRL")));
+        // Never the driver's own instead.
+        std::fs::remove_file(found.key).unwrap();
+        assert!(files(&state, "v").is_err() && files(&state, "other").is_err());
+    }
+
+    #[test]
+    fn a_path_is_named_as_its_reader_sees_it() {
+        let of = |subtree: &[&str], path: &str| {
+            let subtree: Vec<_> = subtree.iter().map(|part| part.to_string()).collect();
+            seen_from(&subtree, path)
+        };
+        assert_eq!(of(&[], "/volumes/a").as_deref(), Some("/volumes/a"));
+        assert_eq!(of(&["volumes"], "/volumes//a").as_deref(), Some("/a"));
+        assert_eq!(of(&["volumes", "a"], "/volumes/a/").as_deref(), Some("/"));
+        for (subtree, path) in
+            [(&["vol"][..], "/volumes/a"), (&["volumes", "a", "b"], "/volumes/a"), (&["x"], "/")]
+        {
+            assert_eq!(of(subtree, path), None, "{subtree:?} {path}");
+        }
     }
 }

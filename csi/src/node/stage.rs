@@ -15,7 +15,7 @@ pub async fn stage(node: Context, request: NodeStageVolumeRequest) -> Result<(),
     let id = id_of(&request.volume_id)?;
     let staging = place_of(&request.staging_target_path, "the staging path")?;
     let usage = capability::read(request.volume_capability.as_ref())?;
-    let path = volume_id::path_of(&node.root, id, request.volume_context.get(PATH))?;
+    let path = volume_id::path_of(&node.volumes.root, id, request.volume_context.get(PATH))?;
     let secrets = secrets::read(request.secrets)?;
     let _taken = node.busy.wait(id).await?;
     let volumes = &node.volumes;
@@ -23,7 +23,7 @@ pub async fn stage(node: Context, request: NodeStageVolumeRequest) -> Result<(),
     let known = volumes.state.find(id).map_err(fail)?;
     let wanted = volumes.state.staged(id, staging, path, usage, secrets.is_some());
     let mut staged = match known.clone() {
-        Some(known) => {
+        Some(mut known) => {
             let same = (&known.staging, &known.path, &known.usage, known.tls)
                 == (&wanted.staging, &wanted.path, &wanted.usage, wanted.tls);
             if !same {
@@ -32,6 +32,10 @@ pub async fn stage(node: Context, request: NodeStageVolumeRequest) -> Result<(),
                     known.staging.display()
                 );
                 return Err(Status::already_exists(what));
+            }
+            if known.leaving {
+                volumes.settle(&known).await?;
+                (known.leaving, known.synced) = (false, false);
             }
             known
         }
@@ -62,8 +66,8 @@ pub async fn unstage(node: Context, request: NodeUnstageVolumeRequest) -> Result
     let _taken = node.busy.wait(id).await?;
     let volumes = &node.volumes;
     let fail = |e| here(&format!("what is known of volume {id:?}"), e);
-    let known = volumes.state.find(id).map_err(fail)?;
-    if let Some(known) = &known {
+    let mut known = volumes.state.find(id).map_err(fail)?;
+    if let Some(known) = &mut known {
         if known.staging != staging {
             // There is nothing of it at this place.
             return Ok(());
@@ -72,8 +76,11 @@ pub async fn unstage(node: Context, request: NodeUnstageVolumeRequest) -> Result
             let what = format!("volume {id:?} is still used at {}", at.target.display());
             return Err(Status::failed_precondition(what));
         }
+        // If it takes longer than this call, nobody is to mount it again meanwhile.
+        known.leaving = true;
+        volumes.state.save(known).map_err(fail)?;
     }
-    volumes.unmount(&staging).await?;
+    volumes.unmount(&staging, known.as_mut()).await?;
     if known.is_some() {
         volumes.state.remove(id).map_err(fail)?;
     }

@@ -1,7 +1,8 @@
 //! What is mounted on this machine, and what for: one small file a volume, so that a process that
 //! takes the place of one that has died can put back what has died with it.
 //!
-//! Invariants: the file is there before the mount is made, and goes after it. What was noted before
+//! Invariants: the file is there before the mount is made, and goes after it. It goes before the
+//! certificates: a volume that has any is never mounted without them. What was noted before
 //! the machine was started anew counts for nothing: the orchestrator begins anew then, too.
 
 use crate::capability::Use;
@@ -31,6 +32,12 @@ pub struct Staged {
     boot: String,
     /// Where workloads find it.
     pub published: Vec<Published>,
+    /// It is being taken away: nobody mounts it again, until it is asked for.
+    #[serde(default)]
+    pub leaving: bool,
+    /// And all that was written there was durable before it was unmounted.
+    #[serde(default)]
+    pub synced: bool,
 }
 
 /// A place where a workload finds a volume.
@@ -58,7 +65,21 @@ impl State {
         }
         fs::set_permissions(folder.join("volumes"), Permissions::from_mode(0o700))?;
         let boot = fs::read_to_string(BOOT_ID)?.trim().to_owned();
-        Ok(Self { folder: folder.to_owned(), boot })
+        let state = Self { folder: folder.to_owned(), boot };
+        state.sweep()?;
+        Ok(state)
+    }
+
+    /// Removes certificates of volumes that are not known: who was to remove them died.
+    fn sweep(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.folder.join("volumes"))? {
+            let folder = entry?.path();
+            let is_tls = folder.extension().is_some_and(|ending| ending == "tls");
+            if is_tls && !folder.with_extension("json").try_exists()? {
+                there(fs::remove_dir_all(&folder))?;
+            }
+        }
+        Ok(())
     }
 
     /// A volume that is about to be mounted.
@@ -71,7 +92,8 @@ impl State {
         tls: bool,
     ) -> Staged {
         let (volume, boot) = (volume.to_owned(), self.boot.clone());
-        Staged { volume, staging, path, usage, tls, boot, published: Vec::new() }
+        let (published, leaving, synced) = (Vec::new(), false, false);
+        Staged { volume, staging, path, usage, tls, boot, published, leaving, synced }
     }
 
     /// What is known of a volume.
@@ -106,9 +128,10 @@ impl State {
 
     /// Forgets a volume, with its certificates and its log.
     pub fn remove(&self, volume: &str) -> io::Result<()> {
+        there(fs::remove_file(self.file(volume, "json")))?;
+        File::open(self.folder.join("volumes"))?.sync_all()?;
         there(fs::remove_dir_all(self.tls(volume)))?;
-        there(fs::remove_file(self.log(volume)))?;
-        there(fs::remove_file(self.file(volume, "json")))
+        there(fs::remove_file(self.log(volume)))
     }
 
     /// The folder for certificates of a volume.
@@ -123,6 +146,11 @@ impl State {
         let file = folder.join(name);
         write(&file, content.as_bytes())?;
         Ok(file)
+    }
+
+    /// Takes one of them away.
+    pub fn remove_secret(&self, volume: &str, name: &str) -> io::Result<()> {
+        there(fs::remove_file(self.tls(volume).join(name)))
     }
 
     /// Where the process that serves the mount logs.
@@ -195,5 +223,28 @@ mod tests {
         let later = State { boot: "another".into(), ..state };
         assert_eq!((later.find(id).unwrap(), later.list().unwrap()), (None, vec![]));
         assert!(!secret.exists());
+    }
+
+    #[test]
+    fn certificates_go_after_what_is_known_of_their_volume() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = State::open(folder.path()).unwrap();
+        let of = |id: &str| {
+            let usage = Use::default();
+            state.save(&state.staged(id, "/s".into(), "/p".into(), usage, true)).unwrap();
+            state.save_secret(id, "key", "secret").unwrap()
+        };
+        let (kept, left) = (of("kept"), of("left"));
+        // As one leaves it who dies while he forgets the volume.
+        fs::remove_file(state.file("left", "json")).unwrap();
+        let state = State::open(folder.path()).unwrap();
+        assert!(kept.exists() && !left.parent().unwrap().exists());
+        // And as versions before had it.
+        let mut old = serde_json::to_value(state.find("kept").unwrap().unwrap()).unwrap();
+        for new in ["leaving", "synced"] {
+            old.as_object_mut().unwrap().remove(new).unwrap();
+        }
+        fs::write(state.file("kept", "json"), old.to_string()).unwrap();
+        assert!(!state.find("kept").unwrap().unwrap().leaving);
     }
 }

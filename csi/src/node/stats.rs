@@ -27,7 +27,7 @@ pub async fn stats(
     if !is_there {
         return Err(gone());
     }
-    let found = volumes.looks.look(&place).await.map_err(|e| here("what is mounted", e))?;
+    let found = volumes.looks.room(&place).await.map_err(|e| here("what is mounted", e))?;
     let (usage, abnormal, message) = match found {
         Found::Alive(room) => (usage(&room), false, "the mount answers"),
         Found::Dead => (unknown(), true, "the process of the mount has died"),

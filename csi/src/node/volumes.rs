@@ -1,9 +1,10 @@
 //! The mounts of this machine: made, put back when they have died, taken away.
 
-use super::mounts::{self, Found, Looks};
+use super::mounts::{self, Found, Looks, Shown};
 use super::secrets;
+use super::served::{self, End};
 use super::state::{Published, Staged, State};
-use super::weft::Weft;
+use super::weft::{Environment, Weft};
 use crate::capability::{Argument, arguments_of};
 use prometheus::IntCounter;
 use std::ffi::OsString;
@@ -19,9 +20,11 @@ use weft_net::metrics::registered;
 const MOUNT_SECONDS: u64 = 30;
 /// And so long a command may take in all.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(90);
-/// A mount that is taken away gets so long to make durable what was written, seconds.
-const UNMOUNT_SECONDS: u64 = 60;
-const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(90);
+/// A mount that is taken away gets so long to make durable what was written, and then so long to
+/// end, seconds: together less than the orchestrator waits.
+const LAST_SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+const UNMOUNT_SECONDS: u64 = 30;
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(45);
 /// When this process ends, all mounts get so long.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(20);
 /// By this `weft mount` says that what it is to mount is not there.
@@ -41,6 +44,8 @@ pub struct Volumes {
     /// Addresses of metadata servers.
     pub metadata: Vec<String>,
     pub node_id: String,
+    /// The folder that volumes lie in.
+    pub root: String,
 }
 
 /// How a volume was found.
@@ -63,7 +68,7 @@ impl Volumes {
         let fail = |e| here("what is mounted", e);
         let staging = staged.staging.clone();
         match self.looks.look(&staging).await.map_err(fail)? {
-            Found::Alive(_) => {}
+            Found::Alive(()) => {}
             // It is not known what is true of the places where it is shown.
             Found::Silent => return Ok(Condition::Silent),
             Found::Foreign(fs) => {
@@ -93,25 +98,28 @@ impl Volumes {
 
     /// Whether a volume is mounted, and shown wherever it is to be: nothing is to be restored.
     pub async fn is_fine(&self, staged: &Staged) -> bool {
-        let targets = staged.published.iter().map(|at| &at.target);
-        for place in std::iter::once(&staged.staging).chain(targets) {
-            if !matches!(self.looks.look(place).await, Ok(Found::Alive(_))) {
-                return false;
-            }
-        }
-        true
+        let mut places = vec![staged.staging.clone()];
+        places.extend(staged.published.iter().map(|at| at.target.clone()));
+        // What shows the mount lives as long as that: one question is enough.
+        matches!(mounts::is_at_all(places).await, Ok(true))
+            && matches!(self.looks.look(&staged.staging).await, Ok(Found::Alive(())))
     }
 
     /// Sees that a volume is shown at a place. Answers whether that place is there.
     async fn show(&self, staged: &Staged, at: &Published) -> Result<bool, Status> {
         let fail = |e| here(&format!("{}", at.target.display()), e);
-        match self.looks.look(&at.target).await.map_err(fail)? {
-            Found::Alive(_) | Found::Silent => return Ok(true),
-            Found::Foreign(_) => return Ok(true),
+        let mounted = mounts::on_top(&staged.staging).await.map_err(fail)?;
+        match mounts::on_top(&at.target).await.map_err(fail)? {
+            Some(Shown::Foreign(_)) => return Ok(true),
+            shown @ Some(Shown::Weft(_)) if shown == mounted => return Ok(true),
+            // Another mount of this volume; it stays if it lives.
+            Some(Shown::Weft(_)) => match self.looks.look(&at.target).await.map_err(fail)? {
+                Found::Dead => mounts::thin_out(&at.target).await.map_err(fail)?,
+                _ => return Ok(true),
+            },
             // Its workload is gone, and all of it was taken away.
-            Found::Nothing if !at.target.is_dir() => return Ok(false),
-            Found::Nothing => {}
-            Found::Dead => mounts::detach(&at.target).await.map_err(fail)?,
+            None if !at.target.is_dir() => return Ok(false),
+            None => {}
         }
         self.bind(staged, at).await?;
         Ok(true)
@@ -119,8 +127,7 @@ impl Volumes {
 
     /// Shows a volume at a place.
     pub async fn bind(&self, staged: &Staged, at: &Published) -> Result<(), Status> {
-        let flags = &staged.usage.flags;
-        let bound = mounts::bind(&staged.staging, &at.target, at.read_only, flags).await;
+        let bound = mounts::bind(&staged.staging, &at.target, at.read_only).await;
         bound.map_err(|e| here(&format!("{} cannot be mounted", at.target.display()), e))
     }
 
@@ -130,11 +137,13 @@ impl Volumes {
         let volume = &staged.volume;
         std::fs::create_dir_all(&staged.staging)
             .map_err(|e| here(&format!("{}", staged.staging.display()), e))?;
-        let mut environment = self.environment();
+        let (mut environment, mut path) = (self.environment(), staged.path.clone());
         if staged.tls {
-            environment.extend(secrets::environment(&self.state, volume));
+            let files = secrets::files(&self.state, volume)?;
+            environment.extend(secrets::environment(&files));
+            path = self.path_seen(staged, &secrets::subtree(files)?)?;
         }
-        let arguments = self.arguments(staged)?;
+        let arguments = self.arguments(staged, &path)?;
         self.weft.run(arguments, environment, MOUNT_TIMEOUT).await.map_err(|why| {
             let what = format!("volume {volume:?} cannot be mounted: {why}");
             if why.contains(NOT_THERE) {
@@ -145,7 +154,23 @@ impl Volumes {
         })
     }
 
-    fn arguments(&self, staged: &Staged) -> Result<Vec<OsString>, Status> {
+    /// Where a volume lies for who sees this folder as the root. What others have written down is
+    /// so already. Errors: `FAILED_PRECONDITION` if it is not below that.
+    fn path_seen(&self, staged: &Staged, subtree: &[String]) -> Result<String, Status> {
+        let Staged { volume, path, .. } = staged;
+        if *path != format!("{}/{volume}", self.root) {
+            return Ok(path.clone());
+        }
+        secrets::seen_from(subtree, path).ok_or_else(|| {
+            let what = format!(
+                "the certificate of volume {volume:?} is confined to /{}: {path} is not below that",
+                subtree.join("/")
+            );
+            Status::failed_precondition(what)
+        })
+    }
+
+    fn arguments(&self, staged: &Staged, path: &str) -> Result<Vec<OsString>, Status> {
         let volume = &staged.volume;
         let mut options = vec![if staged.usage.read_only { "ro" } else { "rw" }.to_owned()];
         let mut arguments: Vec<OsString> = vec!["mount".into()];
@@ -159,7 +184,7 @@ impl Volumes {
         let text = |name: &str, value: &str| OsString::from(format!("--{name}={value}"));
         arguments.extend([
             text("cluster", &self.metadata.join(",")),
-            text("subdir", &staged.path),
+            text("subdir", path),
             text("name", &format!("{}:{id}", self.node_id)),
             text("options", &options.join(",")),
             text("timeout", &MOUNT_SECONDS.to_string()),
@@ -174,15 +199,29 @@ impl Volumes {
     }
 
     /// Takes a mount away, once what was written there is durable. Errors: `INTERNAL` if that
-    /// cannot be said of all of it.
-    pub async fn unmount(&self, staging: &Path) -> Result<(), Status> {
+    /// cannot be said of all of it; the mount stays then, and may be asked again.
+    pub async fn unmount(&self, staging: &Path, known: Option<&mut Staged>) -> Result<(), Status> {
         match self.looks.look(staging).await.map_err(|e| here("what is mounted", e))? {
-            Found::Nothing => return Ok(()),
+            // It may be that of a try before, whose process has not ended yet.
+            Found::Nothing => {
+                let synced = known.is_some_and(|known| known.synced);
+                return self.await_end(staging, synced).await;
+            }
             Found::Foreign(fs) => {
                 let what = format!("{} is a mount of {fs}: it stays", staging.display());
                 return Err(Status::failed_precondition(what));
             }
-            Found::Alive(_) | Found::Dead | Found::Silent => {}
+            Found::Alive(()) | Found::Silent => {
+                let arguments = vec!["sync".into(), staging.into()];
+                let done = self.weft.run(arguments, self.environment(), LAST_SYNC_TIMEOUT).await;
+                done.map_err(Status::internal)?;
+                if let Some(known) = known {
+                    known.synced = true;
+                    self.state.save(known).map_err(|e| here("what is known of it", e))?;
+                }
+            }
+            // What was not synced is lost; that is in the log of who found it dead.
+            Found::Dead => {}
         }
         let seconds = format!("--timeout={UNMOUNT_SECONDS}");
         let arguments = vec!["umount".into(), seconds.into(), "--".into(), staging.into()];
@@ -190,11 +229,45 @@ impl Volumes {
         done.map_err(Status::internal)
     }
 
+    /// Brings to its end what [`Self::unmount`] has begun, before the volume is mounted again. What
+    /// is mounted still is left as it is. Errors: as there.
+    pub async fn settle(&self, staged: &Staged) -> Result<(), Status> {
+        let mounted = mounts::on_top(&staged.staging).await;
+        match mounted.map_err(|e| here("what is mounted", e))? {
+            None => self.await_end(&staged.staging, staged.synced).await,
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Waits for the process of what was mounted here. `synced`: all was durable before it was
+    /// unmounted. Errors: `INTERNAL`.
+    async fn await_end(&self, staging: &Path, synced: bool) -> Result<(), Status> {
+        let (limit, at) = (Duration::from_secs(UNMOUNT_SECONDS), staging.display());
+        let end = served::end(&self.state.run(), staging, limit).await;
+        match end.map_err(|e| here(&format!("the mount at {at}"), e))? {
+            End::Good => Ok(()),
+            End::Bad(why) => {
+                let what = format!("{at} is unmounted, but not all may be durable: {why}");
+                Err(Status::internal(what))
+            }
+            // Somebody holds a copy of the mount, perhaps a container that was given all mounts of
+            // the machine. It may stay for ever, and loses nothing.
+            End::Lives(pid) if synced => {
+                tracing::warn!("{at} is unmounted, and its process {pid} goes on: it is in use");
+                Ok(())
+            }
+            End::Lives(pid) => {
+                let what = format!("{at} is unmounted, but its process {pid} still writes");
+                Err(Status::internal(what))
+            }
+        }
+    }
+
     /// Makes durable what was written through all mounts, as far as there is time.
     pub async fn sync_all(&self) {
         let Ok(all) = self.state.list() else { return };
         let syncs = all.iter().map(|staged| async {
-            if let Ok(Found::Alive(_)) = self.looks.look(&staged.staging).await {
+            if let Ok(Found::Alive(())) = self.looks.look(&staged.staging).await {
                 let arguments = vec!["sync".into(), staged.staging.clone().into()];
                 let done = self.weft.run(arguments, self.environment(), SYNC_TIMEOUT).await;
                 if let Err(why) = done {
@@ -205,7 +278,7 @@ impl Volumes {
         let _ = timeout(SYNC_TIMEOUT, futures_util::future::join_all(syncs)).await;
     }
 
-    fn environment(&self) -> Vec<(OsString, OsString)> {
-        vec![("WEFT_RUN_DIR".into(), self.state.run().into_os_string())]
+    fn environment(&self) -> Environment {
+        vec![("WEFT_RUN_DIR".into(), Some(self.state.run().into_os_string()))]
     }
 }

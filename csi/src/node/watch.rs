@@ -1,5 +1,8 @@
 //! Looks after the mounts of this machine: what has died is put back, whether it died with the
 //! process before this one or while this one was there.
+//!
+//! Each volume has a look of its own: one that cannot be mounted, which takes long, keeps no other
+//! waiting.
 
 use super::context::Context;
 use super::state::Staged;
@@ -18,73 +21,121 @@ use weft_net::metrics::registered;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Between tries of what cannot be mounted, at most.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// Mounts that are looked after at a time.
-const AT_A_TIME: usize = 4;
+/// Mounts that are made at a time.
+const AT_A_TIME: usize = 8;
 
 static MOUNTS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     let help = "Volumes that are mounted here, by what their mounts do.";
     registered(IntGaugeVec::new(Opts::new("weft_csi_mounts", help), &["state"]))
 });
 
-/// What could not be mounted: when it is tried again, and the pause after that.
-type Pauses = Arc<Mutex<HashMap<String, (Instant, Duration)>>>;
+/// What is known of a volume from looks before.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// What its mount does.
+    state: &'static str,
+    /// It is being looked at.
+    looking: bool,
+    /// If it could not be mounted: when it is tried again, and the pause after that.
+    again: Option<(Instant, Duration)>,
+}
+
+type AllSeen = Arc<Mutex<HashMap<String, Seen>>>;
 
 /// For as long as this process lives.
 pub async fn watch(node: Context) {
-    let pauses = Pauses::default();
-    let places = Arc::new(Semaphore::new(AT_A_TIME));
+    let (seen, places) = (AllSeen::default(), Arc::new(Semaphore::new(AT_A_TIME)));
+    // What is in here ends with this.
+    let mut looks = JoinSet::new();
     loop {
         node.volumes.weft.reap();
         let all = node.volumes.state.list().unwrap_or_else(|e| {
             tracing::error!("what is mounted here cannot be read: {e}");
             Vec::new()
         });
-        pauses.lock().retain(|volume, _| all.iter().any(|staged| staged.volume == *volume));
-        let mut looks = JoinSet::new();
+        // Whoever takes one away looks after it.
+        let all: Vec<_> = all.into_iter().filter(|staged| !staged.leaving).collect();
+        seen.lock().retain(|volume, seen| {
+            seen.looking || all.iter().any(|staged| staged.volume == *volume)
+        });
         for staged in all {
-            let (node, pauses, places) = (node.clone(), pauses.clone(), places.clone());
-            looks.spawn(async move {
-                let _place = places.acquire().await;
-                look_after(&node, &pauses, &staged).await
-            });
-        }
-        let found = looks.join_all().await;
-        for state in ["alive", "silent", "dead"] {
-            let count = found.iter().filter(|found| **found == state).count();
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
-            MOUNTS.with_label_values(&[state]).set(count);
+            if begin(&seen, &staged.volume) {
+                let (node, seen, places) = (node.clone(), seen.clone(), places.clone());
+                looks.spawn(async move {
+                    let found = look_after(&node, &seen, &places, &staged).await;
+                    if let Some(seen) = seen.lock().get_mut(&staged.volume) {
+                        (seen.state, seen.looking) = (found, false);
+                    }
+                });
+            }
         }
         sleep(INTERVAL).await;
+        while let Some(ended) = looks.try_join_next() {
+            if let Err(error) = ended {
+                tracing::error!("a look at a mount broke off: {error}");
+            }
+        }
+        tell(&seen);
+    }
+}
+
+/// Whether a volume is to be looked at: nobody does so now.
+fn begin(seen: &AllSeen, volume: &str) -> bool {
+    let mut seen = seen.lock();
+    // It was mounted just now by a call that has looked.
+    let new = Seen { state: "alive", looking: false, again: None };
+    let seen = seen.entry(volume.to_owned()).or_insert(new);
+    !std::mem::replace(&mut seen.looking, true)
+}
+
+fn tell(seen: &AllSeen) {
+    let seen = seen.lock();
+    for state in ["alive", "silent", "dead"] {
+        let count = seen.values().filter(|seen| seen.state == state).count();
+        MOUNTS.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 }
 
 /// Answers what the mount does.
-async fn look_after(node: &Context, pauses: &Pauses, staged: &Staged) -> &'static str {
+async fn look_after(
+    node: &Context,
+    seen: &AllSeen,
+    places: &Semaphore,
+    staged: &Staged,
+) -> &'static str {
     let volume = &staged.volume;
+    let note = |again| {
+        if let Some(seen) = seen.lock().get_mut(volume) {
+            seen.again = again;
+        }
+    };
     if node.volumes.is_fine(staged).await {
-        pauses.lock().remove(volume);
+        note(None);
         return "alive";
     }
-    let due = pauses.lock().get(volume).is_none_or(|(at, _)| *at <= Instant::now());
-    if !due {
+    let again = seen.lock().get(volume).and_then(|seen| seen.again);
+    if again.is_some_and(|(at, _)| at > Instant::now()) {
         return "dead";
     }
+    let _place = places.acquire().await;
     // Whoever is at work on it looks after it.
     let Some(_taken) = node.busy.try_take(volume) else { return "alive" };
-    let Ok(Some(mut staged)) = node.volumes.state.find(volume) else { return "alive" };
+    let found = node.volumes.state.find(volume);
+    let Ok(Some(mut staged)) = found else { return "alive" };
+    if staged.leaving {
+        return "alive";
+    }
     match node.volumes.restore(&mut staged).await {
         Ok(condition) => {
-            pauses.lock().remove(volume);
+            note(None);
             match condition {
                 Condition::Alive => "alive",
                 Condition::Silent => "silent",
             }
         }
         Err(refused) => {
-            let mut pauses = pauses.lock();
-            let pause = pauses.get(volume).map_or(INTERVAL, |(_, pause)| *pause);
-            let next = (2 * pause).min(MAX_PAUSE);
-            pauses.insert(volume.clone(), (Instant::now() + pause, next));
+            let pause = again.map_or(INTERVAL, |(_, pause)| pause);
+            note(Some((Instant::now() + pause, (2 * pause).min(MAX_PAUSE))));
             tracing::error!("{}; the next try is in {pause:?}", refused.message());
             "dead"
         }

@@ -17,6 +17,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// Of what a command says, so much is told.
 const MAX_SAID: usize = 2000;
 
+/// What a command is to find in its environment, and, without a value, what it is not to find.
+pub type Environment = Vec<(OsString, Option<OsString>)>;
+
 /// The program, and how it is called.
 #[derive(Clone)]
 pub struct Weft {
@@ -32,18 +35,24 @@ impl Weft {
         Self { program, environment, running: Arc::default() }
     }
 
-    /// Runs a command, with more in its environment. Errors: what it said when it failed.
+    /// Runs a command, with changes to its environment. Errors: what it said when it failed.
     pub async fn run(
         &self,
         arguments: Vec<OsString>,
-        more: Vec<(OsString, OsString)>,
+        more: Environment,
         limit: Duration,
     ) -> Result<(), String> {
         let _running = self.running.read().await;
         let what = arguments.first().cloned().unwrap_or_default();
         let what = format!("weft {}", what.to_string_lossy());
         let mut command = Command::new(&self.program);
-        command.args(arguments).envs(self.environment.iter().cloned()).envs(more);
+        command.args(arguments).envs(self.environment.iter().cloned());
+        for (name, value) in more {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|e| format!("{what} cannot be run: {e}"))?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok());

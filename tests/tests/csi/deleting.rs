@@ -2,7 +2,9 @@
 
 use crate::plugin::{MIB, PATIENCE, Plugin, refused, small};
 use anyhow::{Result, ensure};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use tonic::Code;
@@ -83,7 +85,33 @@ fn csi_what_was_not_deleted_to_the_end_is_by_the_next_driver() -> Result<()> {
     plugin.kill()?;
     // As a driver leaves it that dies in the middle.
     fs::rename(volumes.join("pvc-1"), volumes.join(".deleted/pvc-1.0"))?;
+    // And as nobody leaves it but an administrator.
+    fs::write(volumes.join(".deleted/file"), "")?;
+    fs::create_dir(volumes.join(".deleted").join(OsStr::from_bytes(b"n\xffme")))?;
     let plugin = Plugin::start(&cluster)?;
+    eventually(PATIENCE, "all of it is gone", || trash_is_empty(&volumes))?;
+    plugin.stop()?;
+    cluster.await_clean()
+}
+
+#[test]
+fn csi_a_folder_for_what_was_deleted_is_made_again() -> Result<()> {
+    let cluster = small()?;
+    let plugin = Plugin::start(&cluster)?;
+    let volumes = cluster.mnt().join("volumes");
+    for name in ["pvc-1", "pvc-2"] {
+        plugin.create(name, MIB)?;
+        fs::write(volumes.join(name).join("file"), "")?;
+    }
+    fs::remove_dir(volumes.join(".deleted"))?;
+    plugin.delete("pvc-1")?;
+    ensure!(!volumes.join("pvc-1").exists(), "it was said to be gone");
+    eventually(PATIENCE, "all of it is gone", || trash_is_empty(&volumes))?;
+    // With all volumes, too.
+    fs::remove_dir_all(&volumes)?;
+    plugin.delete("pvc-2")?;
+    plugin.create("pvc-1", MIB)?;
+    plugin.delete("pvc-1")?;
     eventually(PATIENCE, "all of it is gone", || trash_is_empty(&volumes))?;
     plugin.stop()?;
     cluster.await_clean()

@@ -2,7 +2,9 @@
 //! against a real cluster and with real mounts; what dies comes back.
 
 mod calls;
+mod container;
 mod deleting;
+mod leaving;
 mod manifests;
 mod nodes;
 mod plugin;

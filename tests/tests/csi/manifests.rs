@@ -111,6 +111,9 @@ fn check_driver(name: &str, container: &Yaml<'_>, flags: &BTreeSet<String>) -> R
     ensure!(environment.contains(&"WEFT_CLUSTER"), "{name}: where is the cluster?");
     let is_node = arguments.contains(&"--mode=node");
     ensure!(!is_node || environment.contains(&"WEFT_CSI_NODE_ID"), "{name}: which node?");
+    // It is not ready before the cluster answers, and must not be ended for that.
+    let waits = container.as_mapping_get("startupProbe").is_some();
+    ensure!(is_node || waits, "{name}: the controller does not wait for the cluster");
     // All of it is understood together; it fails only when it looks for the socket's folder.
     let socket = arguments.iter().find(|a| a.starts_with("--endpoint="));
     ensure!(socket == Some(&"--endpoint=unix:///csi/csi.sock"), "{name}: {socket:?}");

@@ -1,19 +1,25 @@
 //! A volume on one machine, from its mount to its end.
 
+use crate::container::{Container, Shared};
 use crate::plugin::{
-    MIB, Plugin, mounted, mounts_below, publishing_of, refused, shared, small, small_as, staging_of,
+    MIB, PATIENCE, Plugin, mounted, mounts_below, publishing_of, refused, shared, small, small_as,
+    staging_of,
 };
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::Pid;
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 use tonic::Code;
 use weft_csi::wire::volume_capability::access_mode::Mode;
 use weft_csi::wire::volume_usage::Unit;
 use weft_csi::wire::*;
-use weft_tests::path;
+use weft_tests::{Cluster, eventually, path, weft_ok};
 
 /// What a mount may take beyond a limit.
 const CREDIT: i64 = 64 * MIB;
@@ -245,5 +251,95 @@ fn csi_a_volume_has_certificates_of_its_own() -> Result<()> {
     plugin.unstage(&volume.volume_id, &staging)?;
     let left = fs::read_dir(plugin.folder.join("state/volumes"))?.count();
     ensure!(left == 0, "{left} files are left in {}", path(&plugin.folder));
+    plugin.stop()
+}
+
+/// What is to be read is so wherever it comes, from the first moment on.
+#[test]
+fn csi_what_is_to_be_read_is_so_for_everybody() -> Result<()> {
+    let cluster = small()?;
+    let plugin = Plugin::start(&cluster)?;
+    let (staging, pods) = (cluster.scratch("staging")?, cluster.scratch("pods")?);
+    let (read, write) = (pods.join("read"), pods.join("write"));
+    let volume = plugin.create("pvc-1", 64 * MIB)?;
+    plugin.stage(staging_of(&volume, &staging))?;
+    fs::write(staging.join("file"), "hello")?;
+    let shared = Shared::make(&pods)?;
+    let other = Container::begin(&pods, &cluster.scratch("other")?)?;
+    let request = publishing_of(&volume, &staging, &read);
+    plugin.publish(NodePublishVolumeRequest { readonly: true, ..request })?;
+    plugin.publish(publishing_of(&volume, &staging, &write))?;
+    for folder in [pods.clone(), other.sees(&pods), other.folder()] {
+        ensure!(fs::read_to_string(folder.join("read/file"))? == "hello");
+        let denied = fs::write(folder.join("read/file"), "");
+        ensure!(
+            denied.is_err_and(|e| e.raw_os_error() == Some(libc::EROFS)),
+            "{} can be written",
+            folder.display()
+        );
+        fs::write(folder.join("write/new"), "")?;
+    }
+    for target in [&read, &write] {
+        plugin.unpublish(&volume.volume_id, target)?;
+    }
+    ensure!(fs::read_dir(other.folder())?.next().is_none(), "they are gone there, too");
+    drop((other, shared));
+    plugin.unstage(&volume.volume_id, &staging)?;
+    plugin.stop()
+}
+
+/// A new certificate of a client, as a secret has it.
+fn secret_of(cluster: &Cluster, name: &str, more: &[&str]) -> Result<HashMap<String, String>> {
+    let (dir, out) = (cluster.tls_dir(), cluster.tls_dir().join(name));
+    let args = ["ca", "issue", "--dir", path(&dir), "--role", "client", "--name", name];
+    weft_ok(&[&args[..], &["--out", path(&out)], more].concat())?;
+    let read = |file: &str| {
+        fs::read_to_string(dir.join(file)).with_context(|| format!("{file} of the certificates"))
+    };
+    let (cert, key) = (read(&format!("{name}.pem"))?, read(&format!("{name}.key"))?);
+    let all = [("ca.crt", read("ca.pem")?), ("tls.crt", cert), ("tls.key", key)];
+    Ok(all.map(|(name, content)| (name.to_owned(), content)).into())
+}
+
+/// Who is confined to the folder of all volumes, or to one of them, has the volumes of a class;
+/// nobody gets the driver's own certificate instead.
+#[test]
+fn csi_a_volume_has_a_certificate_that_is_confined() -> Result<()> {
+    let cluster = small_as(true)?;
+    let plugin = Plugin::start(&cluster)?;
+    let staging = cluster.scratch("staging")?;
+    let volume = plugin.create("pvc-1", 64 * MIB)?;
+    let staged = |secrets: &HashMap<String, String>| {
+        let request = staging_of(&volume, &staging);
+        plugin.stage(NodeStageVolumeRequest { secrets: secrets.clone(), ..request })
+    };
+    let outside = secret_of(&cluster, "outside", &["--subtree", "/volumes/pvc-2"])?;
+    refused(staged(&outside), Code::FailedPrecondition, "it is another's")?;
+    let state = plugin.folder.join("state/volumes");
+    ensure!(fs::read_dir(&state)?.next().is_none() && mounts_below(&staging)?.is_empty());
+    let all = ["--subtree", "/volumes"];
+    let one = ["--subtree", "/volumes/pvc-1"];
+    for (name, more) in [("all", &all[..]), ("one", &one), ("any", &[])] {
+        staged(&secret_of(&cluster, name, more)?)?;
+        fs::write(staging.join(name), "hello")?;
+        let seen = cluster.mnt().join("volumes/pvc-1").join(name);
+        ensure!(fs::read_to_string(seen)? == "hello", "{name}: it is another folder");
+        plugin.unstage(&volume.volume_id, &staging)?;
+    }
+    let secret = secret_of(&cluster, "again", &["--subtree", "/volumes"])?;
+    staged(&secret)?;
+    let folder = fs::read_dir(&state)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|file| file.is_dir())
+        .context("a folder with the certificates")?;
+    fs::remove_file(folder.join("tls.key"))?;
+    kill(Pid::from_raw(plugin.mount_process(&staging)?), Signal::SIGKILL)?;
+    let gone = || mounts_below(&staging).is_ok_and(|found| found.is_empty()).then_some(());
+    eventually(PATIENCE, "the dead mount is taken away", gone)?;
+    std::thread::sleep(Duration::from_secs(5));
+    ensure!(mounts_below(&staging)?.is_empty(), "it came back without its certificate");
+    eventually(PATIENCE, "it comes back with it", || staged(&secret).ok())?;
+    fs::write(staging.join("again"), "")?;
+    plugin.unstage(&volume.volume_id, &staging)?;
     plugin.stop()
 }

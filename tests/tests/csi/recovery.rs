@@ -1,5 +1,6 @@
 //! What dies comes back: the processes of mounts, the driver, and both at once.
 
+use crate::container::Container;
 use crate::plugin::{MIB, PATIENCE, Plugin, mounts_below, publishing_of, small, staging_of};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -52,12 +53,13 @@ impl InUse {
             && denied.is_err_and(|e| e.raw_os_error() == Some(libc::EROFS))
     }
 
-    fn await_back(&self) -> Result<()> {
+    /// What has died so often stays where workloads see it: they would see nothing in its place.
+    fn await_back(&self, deaths: usize) -> Result<()> {
         eventually(PATIENCE, "the volume is back", || self.is_back().then_some(()))?;
-        let all = [&self.staging, &self.write, &self.read];
-        for at in all {
+        let all = [(&self.staging, 1), (&self.write, 1 + deaths), (&self.read, 1 + deaths)];
+        for (at, wanted) in all {
             let found = mounts_below(at)?;
-            ensure!(found.len() == 1, "{found:?}");
+            ensure!(found.len() == wanted, "{found:?}");
         }
         Ok(())
     }
@@ -83,12 +85,12 @@ fn csi_a_mount_that_dies_is_made_anew() -> Result<()> {
     let cluster = small()?;
     let plugin = Plugin::start(&cluster)?;
     let used = InUse::begin(&cluster, &plugin, "pvc-1")?;
-    for _ in 0..2 {
+    for deaths in 1..=2 {
         let before = used.kill_mount(&plugin)?;
         eventually(PATIENCE, "another process serves it", || {
             (plugin.mount_process(&used.staging).ok()? != before).then_some(())
         })?;
-        used.await_back()?;
+        used.await_back(deaths)?;
     }
     // One that stands still is told of, and left alone.
     let process = plugin.mount_process(&used.staging)?;
@@ -134,8 +136,8 @@ fn csi_mounts_outlive_the_driver_or_come_back_with_the_next() -> Result<()> {
         fs::remove_dir(at)?;
     }
     let plugin = Plugin::start(&cluster)?;
-    dies.await_back()?;
-    lives.await_back()?;
+    dies.await_back(1)?;
+    lives.await_back(0)?;
     ensure!(plugin.mount_process(&lives.staging)? == survivor, "it was left alone");
     eventually(PATIENCE, "what nobody has any more is forgotten", || {
         plugin.unstage(&gone.volume.volume_id, &gone.staging).ok()
@@ -146,6 +148,56 @@ fn csi_mounts_outlive_the_driver_or_come_back_with_the_next() -> Result<()> {
     plugin.publish(publishing_of(&dies.volume, &dies.staging, &dies.write))?;
     dies.end(&plugin)?;
     lives.end(&plugin)?;
+    plugin.stop()?;
+    cluster.await_clean()
+}
+
+/// More than the driver keeps of what has died at one place.
+const DEATHS: usize = 9;
+
+/// A container sees what is mounted on top of the mount that it began with, and nothing that is
+/// mounted in its place.
+#[test]
+fn csi_a_container_that_runs_sees_what_comes_back() -> Result<()> {
+    let cluster = small()?;
+    let mut plugin = Plugin::start(&cluster)?;
+    let used = InUse::begin(&cluster, &plugin, "pvc-1")?;
+    let begin = |place: &Path, name: &str| Container::begin(place, &cluster.scratch(name)?);
+    let (writer, reader) = (begin(&used.write, "writer")?, begin(&used.read, "reader")?);
+    let see = |containers: &[&Container]| {
+        let reads = |at: &Path| fs::read(at.join("file")).is_ok_and(|found| found == b"synced");
+        containers.iter().all(|container| reads(&container.folder()))
+    };
+    ensure!(see(&[&writer, &reader]));
+    let mut later = None;
+    for deaths in 1..=DEATHS {
+        let before = used.kill_mount(&plugin)?;
+        // The driver may die with it, as all in one container do.
+        if deaths == 2 {
+            plugin.kill()?;
+            plugin = Plugin::start(&cluster)?;
+        }
+        eventually(PATIENCE, "another process serves it", || {
+            (plugin.mount_process(&used.staging).ok()? != before).then_some(())
+        })?;
+        eventually(PATIENCE, "the volume is back", || used.is_back().then_some(()))?;
+        ensure!(see(&[&writer, &reader]), "after {deaths} deaths they see nothing");
+        fs::write(writer.folder().join("inside"), "usable")?;
+        let denied = fs::write(reader.folder().join("inside"), "");
+        ensure!(denied.is_err_and(|e| e.raw_os_error() == Some(libc::EROFS)), "it is to be read");
+        // One that begins between two of them sees the second, too.
+        if deaths == 2 {
+            ensure!(later.as_ref().is_some_and(|later| see(&[later])));
+        }
+        if deaths == 1 {
+            later = Some(begin(&used.write, "later")?);
+        }
+        let layers = mounts_below(&used.write)?.len();
+        ensure!((2..=8).contains(&layers), "{layers} on top of each other");
+    }
+    // They go before their volume does.
+    drop((writer, reader, later));
+    used.end(&plugin)?;
     plugin.stop()?;
     cluster.await_clean()
 }
