@@ -167,7 +167,7 @@ impl Machines {
             let once = format!("test -e {root}/run/machines/{name} || {{ {bind}; }}");
             run("nsenter", &["-t", &init, "-m", "sh", "-ec", &once], Path::new("/"))?;
         }
-        args.push("-r");
+        args.extend(["-r", "-w"]);
         args.extend(environment);
         args.extend(["bash", "-euo", "pipefail", "-c", &script]);
         let log = self.work.join("log");
@@ -182,20 +182,23 @@ impl Machines {
         let said = fs::read(&log)?;
         let said = String::from_utf8_lossy(&said);
         println!("{name}: {}\n{said}", commands.lines().take(2).collect::<Vec<_>>().join(" "));
-        ensure!(status.success(), "{commands}\nended with {status}:\n{said}{}", self.logs(name)?);
+        ensure!(status.success(), "{commands}\nended with {status}:\n{said}{}", self.logs()?);
         Ok(())
     }
 
-    /// The end of what the daemons of a machine have logged.
-    fn logs(&self, name: &str) -> Result<String> {
-        let folder = self.work.join(name).join("upper/var/log");
+    /// The end of what the daemons of all machines have logged.
+    fn logs(&self) -> Result<String> {
         let mut all = String::new();
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.path().extension().is_some_and(|e| e == "log") {
-                let log = fs::read_to_string(entry.path()).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().rev().take(20).collect();
-                all += &format!("\n{}:\n", entry.path().display());
-                all.extend(lines.iter().rev().flat_map(|line| [line, "\n"]));
+        for name in &self.names {
+            let folder = self.work.join(name).join("upper/var/log");
+            for entry in fs::read_dir(folder).into_iter().flatten() {
+                let log = entry?.path();
+                if log.file_name().is_some_and(|name| name.to_string_lossy().starts_with("weft")) {
+                    let text = fs::read_to_string(&log).unwrap_or_default();
+                    let skipped = text.lines().count().saturating_sub(12);
+                    let last: Vec<&str> = text.lines().skip(skipped).collect();
+                    all += &format!("\n{name}, {}:\n{}\n", log.display(), last.join("\n"));
+                }
             }
         }
         Ok(all)
