@@ -1,19 +1,15 @@
 //! The whole daemon over TCP, beside a metadata server's control service that notes what it hears.
 
+use crate::metadata::Metadata;
 use crate::support::{data, id, make};
-use parking_lot::Mutex;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::tempdir;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status};
-use v1::control_server::{Control, ControlServer};
 use weft_net::{Body, Identity, Peer, Peers};
 use weft_proto::{ChunkId, ErrorKind, Result, Uuid, v1};
 use weft_storaged::engine::TargetOptions;
@@ -22,155 +18,6 @@ use weft_storaged::{Clock, Config, Daemon, Target};
 
 pub const CLUSTER: Uuid = Uuid([7; 16]);
 const SIZE: u64 = 32 << 20;
-
-/// What a leader would remember.
-#[derive(Default)]
-pub struct Heard {
-    pub beats: watch::Sender<Vec<v1::HeartbeatRequest>>,
-    /// Where the leader is, when this is another server.
-    leader: Mutex<Option<String>>,
-    /// What tenants may have.
-    pub qos: Mutex<v1::QosPolicy>,
-}
-
-#[derive(Clone, Default)]
-pub struct Metadata(pub Arc<Mutex<Vec<v1::TargetInfo>>>, pub Arc<Heard>);
-
-impl Metadata {
-    fn lead(&self) -> Result<(), Status> {
-        let Some(leader) = self.1.leader.lock().clone() else { return Ok(()) };
-        let mut status = Status::unavailable("not the leader");
-        status.metadata_mut().insert("weft-error", ErrorKind::NotLeader.code().into());
-        status.metadata_mut().insert("weft-leader", leader.parse().unwrap());
-        Err(status)
-    }
-
-    pub async fn serve(&self) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let server = tonic::transport::Server::builder()
-            .add_service(ControlServer::new(self.clone()))
-            .serve_with_incoming(TcpListenerStream::new(listener));
-        tokio::spawn(server);
-        address
-    }
-
-    pub async fn wait_for_beat(
-        &self,
-        what: impl Fn(&v1::HeartbeatRequest) -> bool,
-    ) -> v1::HeartbeatRequest {
-        let mut beats = self.1.beats.subscribe();
-        let found = beats.wait_for(|all| all.iter().any(&what));
-        let all = tokio::time::timeout(Duration::from_secs(30), found).await.unwrap().unwrap();
-        all.iter().find(|b| what(b)).unwrap().clone()
-    }
-}
-
-#[tonic::async_trait]
-impl Control for Metadata {
-    async fn status(
-        &self,
-        _: Request<v1::StatusRequest>,
-    ) -> Result<Response<v1::StatusReply>, Status> {
-        Ok(Response::new(v1::StatusReply::default()))
-    }
-
-    type WatchMapStream = tokio_stream::Empty<Result<v1::ClusterMap, Status>>;
-    async fn watch_map(
-        &self,
-        _: Request<v1::WatchMapRequest>,
-    ) -> Result<Response<Self::WatchMapStream>, Status> {
-        Ok(Response::new(tokio_stream::empty()))
-    }
-
-    async fn register_target(
-        &self,
-        request: Request<v1::RegisterTargetRequest>,
-    ) -> Result<Response<v1::RegisterTargetReply>, Status> {
-        self.lead()?;
-        let request = request.into_inner();
-        assert!(request.cluster.is_empty() || request.cluster[..] == CLUSTER.0);
-        let given = request.target.unwrap();
-        let mut targets = self.0.lock();
-        let known = targets.iter().position(|t| t.uuid == given.uuid);
-        let id = known.unwrap_or(targets.len()) as u32 + 1;
-        let info = v1::TargetInfo { id, ..given };
-        match known {
-            Some(at) => targets[at] = info,
-            None => targets.push(info),
-        }
-        Ok(Response::new(v1::RegisterTargetReply { id, cluster: CLUSTER.0.to_vec().into() }))
-    }
-
-    async fn heartbeat(
-        &self,
-        request: Request<v1::HeartbeatRequest>,
-    ) -> Result<Response<v1::HeartbeatReply>, Status> {
-        self.lead()?;
-        let request = request.into_inner();
-        let qos = self.1.qos.lock().clone();
-        let qos = (qos.version != request.qos_version).then_some(qos);
-        self.1.beats.send_modify(|all| all.push(request));
-        Ok(Response::new(v1::HeartbeatReply { epoch: 1, qos, targets_up: 2, ..Default::default() }))
-    }
-
-    async fn check_chunks(
-        &self,
-        _: Request<v1::CheckChunksRequest>,
-    ) -> Result<Response<v1::CheckChunksReply>, Status> {
-        Err(Status::unimplemented("not in the fixture"))
-    }
-
-    async fn set_target(
-        &self,
-        _: Request<v1::SetTargetRequest>,
-    ) -> Result<Response<v1::SetTargetReply>, Status> {
-        Err(Status::unimplemented("not in the fixture"))
-    }
-
-    async fn list_events(
-        &self,
-        _: Request<v1::ListEventsRequest>,
-    ) -> Result<Response<v1::ListEventsReply>, Status> {
-        Err(Status::unimplemented("not in the fixture"))
-    }
-
-    async fn check_domains(
-        &self,
-        _: Request<v1::CheckDomainsRequest>,
-    ) -> Result<Response<v1::CheckDomainsReply>, Status> {
-        Err(Status::unimplemented("not in the fixture"))
-    }
-
-    async fn set_qos(
-        &self,
-        _: Request<v1::SetQosRequest>,
-    ) -> Result<Response<v1::SetQosReply>, Status> {
-        Err(Status::unimplemented("not in the fixture"))
-    }
-
-    async fn list_qos(
-        &self,
-        _: Request<v1::ListQosRequest>,
-    ) -> Result<Response<v1::ListQosReply>, Status> {
-        Err(Status::unimplemented("not in the fixture"))
-    }
-
-    async fn set_member(
-        &self,
-        _: Request<v1::SetMemberRequest>,
-    ) -> Result<Response<v1::SetMemberReply>, Status> {
-        Err(Status::unimplemented("not in the fixture"))
-    }
-
-    type BackupStream = tokio_stream::Empty<Result<v1::BackupPiece, Status>>;
-    async fn backup(
-        &self,
-        _: Request<v1::BackupRequest>,
-    ) -> Result<Response<Self::BackupStream>, Status> {
-        Err(Status::unimplemented("not in the fixture"))
-    }
-}
 
 pub struct Running {
     pub address: String,

@@ -5,6 +5,7 @@ mod encryption;
 mod engine;
 mod failing;
 mod kill;
+mod metadata;
 mod power;
 mod support;
 mod tenants;

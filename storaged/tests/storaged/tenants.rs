@@ -1,6 +1,7 @@
 //! Several tenants at one daemon: rates that are kept and told, and who comes first.
 
-use crate::daemon::{CLUSTER, Metadata, run, soon, stat};
+use crate::daemon::{CLUSTER, run, soon, stat};
+use crate::metadata::Metadata;
 use crate::support::{data, id, make};
 use std::path::Path;
 use std::sync::Arc;

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 use weft_tests::{eventually, path, run};
 
@@ -76,10 +77,18 @@ impl Machines {
         for name in hub_first {
             self.start(name)?;
         }
-        for name in names {
-            self.run(name, "systemctl boot").with_context(|| format!("boot {name}"))?;
-        }
-        Ok(())
+        // None waits for another, but for what it needs of it.
+        let machines = &*self;
+        thread::scope(|scope| {
+            let begin = |name: &'_ &String| {
+                let name = (*name).clone();
+                scope.spawn(move || {
+                    machines.run(&name, "systemctl boot").with_context(|| format!("boot {name}"))
+                })
+            };
+            let all: Vec<_> = names.iter().map(begin).collect();
+            all.into_iter().try_for_each(|one| one.join().expect("a boot does not panic"))
+        })
     }
 
     fn start(&mut self, name: &str) -> Result<()> {
@@ -170,7 +179,7 @@ impl Machines {
         args.extend(["-r", "-w"]);
         args.extend(environment);
         args.extend(["bash", "-euo", "pipefail", "-c", &script]);
-        let log = self.work.join("log");
+        let log = self.work.join(format!("{name}.log"));
         let out = fs::File::create(&log)?;
         let status = Command::new("timeout")
             .args(&args)
