@@ -3,6 +3,7 @@
 use super::config::{File, RELOAD};
 use super::list::{TargetRow, rows};
 use crate::control::leader_status;
+use crate::network;
 use crate::output::describe;
 use crate::output::say;
 use anyhow::{Context, Result, bail};
@@ -53,6 +54,10 @@ pub async fn run(args: Args) -> Result<()> {
 pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
     let target = file.find(path)?;
     let name = path.display();
+    // Where the drive is, there is no admin's certificate; the daemon's own will do.
+    if let Some(files) = file.config.tls.as_ref().filter(|_| !network::has_certificates()) {
+        network::show(files.clone())?;
+    }
     let superblock = match inspect(&target.path).map(|i| i.content) {
         Ok(Content::Target(superblock)) => superblock,
         Ok(Content::Blank) => return Ok(format!("{name} was never used")),
@@ -91,8 +96,7 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
 /// last heartbeat, and a chunk may have come since.
 async fn holds_chunks(reply: &StatusReply, row: &TargetRow) -> Result<bool> {
     let cluster = reply.map.as_ref().and_then(|m| Uuid::from_slice(&m.cluster));
-    let peers =
-        Peers::new(crate::network::transport(), Identity { name: "weft target".into(), cluster });
+    let peers = Peers::new(network::transport(), Identity { name: "weft target".into(), cluster });
     let target = TargetClient::new(&peers, TargetId(row.id), &row.address);
     let page = target
         .list(None, None, 1, Instant::now() + ANSWER_TIMEOUT)

@@ -77,10 +77,13 @@ fn erring(stats: &[&TargetStat], of: &dyn Fn(&TargetStat) -> String) -> Vec<Prob
     all
 }
 
+/// How often a drive does something, and how long that takes.
+type RateAndTime = fn(&TargetLoad) -> (u64, u64);
+
 /// Drives that take many times what the drive in the middle takes.
 fn slow(stats: &[&TargetStat], of: &dyn Fn(&TargetStat) -> String) -> Vec<Problem> {
     let mut all = Vec::new();
-    let kinds: [(&str, fn(&TargetLoad) -> (u64, u64)); 2] =
+    let kinds: [(&str, RateAndTime); 2] =
         [("reads", |l| (l.reads_per_s, l.read_us)), ("writes", |l| (l.writes_per_s, l.write_us))];
     for (what, take) in kinds {
         let busy = stats.iter().filter_map(|s| Some((*s, take(s.load.as_ref()?))));

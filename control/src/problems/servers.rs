@@ -13,7 +13,7 @@ const CLOCK_CRITICAL_S: i64 = 300;
 pub(super) fn problems(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<Problem> {
     let mut all = Vec::new();
     match leader {
-        None => all.extend(answers.map(|answers| no_leader(answers))),
+        None => all.extend(answers.map(no_leader)),
         Some(reply) => {
             all.extend(away(reply, answers));
             all.extend(held(reply));

@@ -22,7 +22,7 @@ const MOUNT_SECONDS: u64 = 30;
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(90);
 /// A mount that is taken away gets so long to make durable what was written, and then so long to
 /// end, seconds: together less than the orchestrator waits.
-const LAST_SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+const LAST_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 const UNMOUNT_SECONDS: u64 = 30;
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(45);
 /// When this process ends, all mounts get so long.

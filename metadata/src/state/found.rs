@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_group_that_begins_anew_gives_out_no_number_twice() {
         let machine = StateMachine::open_in_memory();
-        let mut apply = |body: Body| {
+        let apply = |body: Body| {
             let entry = v1::LogEntry { time_ns: 1, body: Some(body), ..Default::default() };
             assert_eq!(machine.apply(&[(machine.applied() + 1, entry)]).unwrap()[0].error, 0);
         };
