@@ -64,6 +64,8 @@ fn values(status: &v1::StatusReply) -> Values {
     all.one("weft_metadata_free_bytes", help, status.free_bytes as f64);
     let help = "Whether that is too little: the cluster takes nothing new.";
     all.one("weft_metadata_low_on_room", help, flag(status.low_on_room));
+    let help = "The clock of this server, in seconds since 1970.";
+    all.one("weft_clock_seconds", help, status.clock_ns as f64 / 1e9);
     if leads {
         of_the_cluster(&mut all, status);
     }
@@ -81,6 +83,9 @@ fn of_the_cluster(all: &mut Values, status: &v1::StatusReply) {
     let help = "Whether another metadata server answers the leader.";
     let active = members.iter().map(|m| of(m, flag(m.active)));
     all.each("weft_raft_member_active", help, "member", active);
+    let help = "How far the clock of a storage daemon is before the leader's.";
+    let ahead = status.clocks.iter().map(|c| (c.daemon.clone(), c.ahead_s as f64));
+    all.each("weft_daemon_clock_ahead_seconds", help, "daemon", ahead);
     all.one(
         "weft_sessions",
         "Mounts and programs that are connected.",
