@@ -34,8 +34,8 @@ fn make(server: serve::Place, to: &Path) -> Result<()> {
         .with_context(|| format!("cannot read what metadata server {} has", config.id))?;
     finish(to, &manifest.to_text()?)?;
     say(&format!(
-        "backup of cluster {} as of entry {}, the last that server {} knew, in {}: take that of the \
-         server which knew most, and begin the group anew with `weft metadata restore`",
+        "backup of cluster {} as of entry {}, the last that server {} knew, in {}: take that of \
+         the server which knew most, and begin the group anew with `weft metadata restore`",
         manifest.cluster,
         manifest.index,
         config.id,

@@ -18,8 +18,8 @@ pub struct Place {
     pub ino: Option<InodeId>,
 }
 
-/// Finds a file: in a mount of this machine, whatever cluster is named, for a number means something
-/// in its own cluster only; or else in that which is named.
+/// Finds a file: in a mount of this machine, whatever cluster is named, for a number means
+/// something in its own cluster only; or else in that which is named.
 pub fn locate(file: &Path, cluster: &[String]) -> Result<Place> {
     let at = file.display();
     let found = file.canonicalize();

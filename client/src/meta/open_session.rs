@@ -10,8 +10,8 @@ use weft_proto::{Error, ErrorKind, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
 /// Opens a session and makes it the current one. Answers its time to live and the cluster. Errors:
-/// `WrongCluster` if that is not `of`, the one that was mounted, or was restored from a backup since:
-/// what the mount knows of files is of a future that is lost.
+/// `WrongCluster` if that is not `of`, the one that was mounted, or was restored from a backup
+/// since: what the mount knows of files is of a future that is lost.
 pub(crate) async fn open_session(
     group: &Group,
     of: Option<Uuid>,

@@ -21,7 +21,8 @@ pub(crate) fn holds(node: &Node) -> bool {
     until(node).is_none_or(|until| until != 0)
 }
 
-/// Until when that is so, in nanoseconds since 1970; 0: not now. `None` if the state cannot be read.
+/// Until when that is so, in nanoseconds since 1970; 0: not now. `None` if the state cannot be
+/// read.
 pub(crate) fn until(node: &Node) -> Option<i64> {
     let until = node.state.held_until().ok()?;
     Some(if node.env.clock.now_ns() < until { until } else { 0 })

@@ -11,8 +11,8 @@
 //! target's daemon, which asks again while it makes no chunk there ([`v1::DisownRequest`]). A
 //! target that was given up comes back after such a look.
 //!
-//! While nothing may be deleted ([`super::hold`]), targets are fenced, and so come back, and what is
-//! there stays.
+//! While nothing may be deleted ([`super::hold`]), targets are fenced, and so come back, and what
+//! is there stays.
 //!
 //! Invariant: a chunk is swept only if, at one moment after it was listed, its session was dead and
 //! its segment unknown: a dead session commits nothing any more (I5), so that stays true. What a

@@ -1,5 +1,5 @@
-//! Machines of folders and namespaces, joined by a bridge on the first of them. Nothing of them is left when
-//! the process that made them ends, however it ends.
+//! Machines of folders and namespaces, joined by a bridge on the first of them. Nothing of them is
+//! left when the process that made them ends, however it ends.
 
 use crate::repository;
 use anyhow::{Context, Result, ensure};
