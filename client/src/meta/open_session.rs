@@ -10,8 +10,8 @@ use weft_proto::{Error, ErrorKind, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
 /// Opens a session and makes it the current one. Answers its time to live and the cluster. Errors:
-/// `WrongCluster` if that is not `of`, the one that was mounted, or was restored from a backup
-/// since: what the mount knows of files is of a future that is lost.
+/// `WrongCluster` if that is not `of`, the one that was mounted; `Stale` if it was restored from a
+/// backup since: what the mount knows of files is of a past that the cluster does not have.
 pub(crate) async fn open_session(
     group: &Group,
     of: Option<Uuid>,
@@ -39,7 +39,7 @@ pub(crate) async fn open_session(
             if *group.incarnation.get_or_init(|| reply.incarnation) != reply.incarnation {
                 let what = "the cluster was restored from a backup since it was mounted: mount it \
                             anew";
-                return Err(Error::new(ErrorKind::WrongCluster, what));
+                return Err(Error::new(ErrorKind::Stale, what));
             }
             group.confinement.opened(&reply);
             // What an answer in the last session has granted since that was lost; not what others

@@ -8,7 +8,7 @@ use crate::namespace::{ChangeLog, Opens};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::sleep;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 use weft_proto::{ErrorKind, InodeId, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
@@ -38,6 +38,9 @@ impl KeepAlive {
             let session = group.sessions.current();
             if *deaths.borrow_and_update() >= session.id {
                 ttl = self.replace(session.id).await.unwrap_or(ttl);
+                if group.sessions.have_ended() {
+                    return;
+                }
                 declares = true;
                 continue;
             }
@@ -98,6 +101,12 @@ impl KeepAlive {
                 let files = self.files.upgrade().map(|files| files.all()).unwrap_or_default();
                 files.iter().filter(|f| f.has_unwritten()).for_each(|f| f.flush_behind());
                 Some(ttl)
+            }
+            // That does not change any more, and programs are not to wait for it.
+            Err(error) if error.kind == ErrorKind::Stale => {
+                error!("{error}");
+                group.sessions.end();
+                None
             }
             Err(error) => {
                 warn!(%error, "cannot open a new session; trying on");
