@@ -122,8 +122,9 @@ async fn a_mount_does_not_go_on_in_a_cluster_that_was_restored() {
     fs.write(handle, 0, &[1; 100_000]).await.unwrap();
     cluster.metadata.confinement.lock().incarnation = 7;
     cluster.metadata.expire_sessions();
-    // Nobody waits for what does not come.
-    assert_eq!(fs.flush(handle).await.unwrap_err().kind, ErrorKind::SessionExpired);
+    // Nobody waits for what does not come, nor is told that anything is durable.
+    assert_eq!(fs.flush(handle).await.unwrap_err().kind, ErrorKind::Stale);
+    assert_eq!(fs.sync_dir(InodeId::ROOT).await.unwrap_err().kind, ErrorKind::Stale);
     // Whoever mounts anew does.
     let new = cluster.client().await;
     assert_eq!(new.get_attr(ino).await.unwrap().size, 0, "nothing was committed");

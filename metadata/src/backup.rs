@@ -48,7 +48,7 @@ pub struct Manifest {
     pub weft: String,
     /// The cluster, as 32 hexadecimal digits.
     pub cluster: String,
-    /// The last entry of the log that is in it, and the leader's term then.
+    /// The last entry of the log that is in it, and its term, or that of the leader who made it.
     pub index: u64,
     pub term: u64,
     /// When it was made, in seconds since 1970, by the leader's clock.

@@ -154,19 +154,15 @@ impl ControlService {
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
         let map = self.node.map();
         let known = |id| map.targets.iter().any(|t| t.id == id);
-        let stranger = request
-            .targets
-            .iter()
-            .map(|t| t.target)
-            .chain(request.failed.iter().copied())
-            .find(|&id| !known(id));
-        if let Some(id) = stranger {
+        if let Some(id) = request.targets.iter().map(|t| t.target).find(|&id| !known(id)) {
             let id = TargetId(id);
             return Err(Error::new(ErrorKind::NotFound, format!("target {id} is not registered")));
         }
         let qos = self.node.sharing.policy(&self.node.state)?;
         let qos = (qos.version != request.qos_version).then(|| (*qos).clone());
         let mut request = request;
+        // One that is away, and that a restored group does not know yet.
+        request.failed.retain(|&id| known(id));
         if request.clock_s != 0 && map.targets.iter().any(|t| t.daemon == request.daemon) {
             let ours = self.node.env.clock.now_ns() / 1_000_000_000;
             let theirs = i64::try_from(request.clock_s).unwrap_or(i64::MAX);

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::folder::{LOG, STATE};
 use crate::identity::{Identity, Standing};
 use crate::raftlog::{LogDb, LogStorage, Position};
+use crate::salvage::Owner;
 use crate::snapshot::{io, remove};
 use crate::state::{Founding, Skip, StateMachine, check_number};
 use raft::eraftpb::HardState;
@@ -62,6 +63,8 @@ pub fn restore(
         let what = format!("{} is the folder of a server: give an empty one", dir.display());
         return Err(Error::new(ErrorKind::Exists, what));
     }
+    // Whoever does this is root, and the server is not.
+    let _owner = Owner(dir.clone());
     let (log, state) = (dir.join(LOG), dir.join(STATE));
     // What an attempt has left that was cut off.
     remove(&log)?;
@@ -82,7 +85,7 @@ pub fn restore(
         let what = "the backup is not of the entry that its manifest says";
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
-    let skip = Skip::new(bits);
+    let skip = Skip::new(now_ns, bits);
     let founding = Founding { server, cluster, now: now_ns, hold: until, skip };
     let (index, sessions) = machine.found_anew(&founding)?;
     drop(machine);

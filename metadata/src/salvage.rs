@@ -1,19 +1,20 @@
 //! Makes a backup from the folder of a server that is stopped, when most of its group is lost.
 //!
 //! All entries of its log are in it, also those of which it did not know yet that they were
-//! committed: what a majority had that this server was part of was acknowledged. The folder stays
-//! as it is: the others may come back after all.
+//! committed: what a majority had that this server was part of was acknowledged. The server may
+//! start again on the folder: the others may come back after all.
 
 use crate::backup::{Manifest, copy_files};
 use crate::config::Config;
-use crate::folder::{LOG, SNAPSHOTS, STATE};
+use crate::folder::{LOG, STATE};
 use crate::identity::{Identity, Standing};
 use crate::node::apply::apply;
 use crate::raftlog::LogDb;
 use crate::snapshot::{io, remove};
 use crate::state::StateMachine;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, lchown};
+use std::path::{Path, PathBuf};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Entries of the log that are applied at a time, and their bytes.
@@ -42,12 +43,14 @@ pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<Manifest> {
         );
         return Err(Error::new(ErrorKind::Invalid, what));
     };
+    // Whoever does this is root, and the server is not.
+    let _owner = Owner(dir.clone());
     let machine = StateMachine::open(&state)?;
     let log = LogDb::open(&log)?;
     let recovered = log.recover(machine.applied())?;
-    let scratch = dir.join(SNAPSHOTS).join("salvage");
-    remove(&scratch)?;
-    fs::create_dir_all(&scratch).map_err(|e| io("create", &scratch, &e))?;
+    let scratch = Scratch(to.join("scratch"));
+    let Scratch(scratch) = &scratch;
+    fs::create_dir(scratch).map_err(|e| io("create", scratch, &e))?;
     let (part, whole) = (scratch.join("part"), scratch.join("whole"));
     machine.checkpoint(&part)?;
     let copy = StateMachine::open(&scratch.join("state"))?;
@@ -63,10 +66,49 @@ pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<Manifest> {
         }
     }
     let (index, _) = copy.checkpoint(&whole)?;
-    let term = recovered.hard_state.term.max(recovered.last.term);
-    let manifest = Manifest::of(&whole, cluster, (index, term), taken, copy.numbers()?)?;
+    let at = (index, recovered.last.term);
+    let manifest = Manifest::of(&whole, cluster, at, taken, copy.numbers()?)?;
     drop(copy);
     copy_files(&manifest, &whole, to)?;
-    remove(&scratch)?;
     Ok(manifest)
+}
+
+/// What is of no use behind that.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(e) = remove(&self.0) {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+/// In the end everything in a folder is its owner's.
+pub(crate) struct Owner(pub PathBuf);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Err(e) = give(&self.0) {
+            tracing::warn!("not all of {} is its owner's: {e}", self.0.display());
+        }
+    }
+}
+
+fn give(dir: &Path) -> std::io::Result<()> {
+    let owner = fs::symlink_metadata(dir)?;
+    let (uid, gid) = (owner.uid(), owner.gid());
+    let mut folders = vec![dir.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let (path, found) = entry.and_then(|e| Ok((e.path(), e.metadata()?)))?;
+            if (found.uid(), found.gid()) != (uid, gid) {
+                lchown(&path, Some(uid), Some(gid))?;
+            }
+            if found.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    Ok(())
 }

@@ -27,7 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn ask(address: &str, request: &str) -> Result<(String, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\n\r\n")?;
+    // In one piece: who answers before the end of it may close the connection.
+    stream.write_all(format!("{request} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     split(answer)

@@ -34,9 +34,11 @@ fn make(server: serve::Place, to: &Path) -> Result<()> {
         .with_context(|| format!("cannot read what metadata server {} has", config.id))?;
     finish(to, &manifest.to_text()?)?;
     say(&format!(
-        "backup of cluster {} as of entry {}, the last that server {} knew, in {}: take that of \
-         the server which knew most, and begin the group anew with `weft metadata restore`",
+        "backup of cluster {} as of term {} and entry {}, the last that server {} knew, in {}: of \
+         several, take that of the highest term, and of these the highest entry; then begin the \
+         group anew with `weft metadata restore`",
         manifest.cluster,
+        manifest.term,
         manifest.index,
         config.id,
         to.display()

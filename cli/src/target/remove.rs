@@ -75,7 +75,16 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
         }
     };
     match chunks.await {
-        Ok(None) => Ok(format!("{name} never joined the cluster")),
+        Ok(None) if superblock.cluster == Uuid::NIL => {
+            Ok(format!("{name} never joined the cluster"))
+        }
+        Ok(None) if args.abandon => Ok(format!("{name} goes with what it holds")),
+        Ok(None) => bail!(
+            "{name} is target {} of cluster {}, which does not know it: start its daemon; \
+             --abandon takes it out all the same",
+            superblock.target,
+            superblock.cluster
+        ),
         Ok(Some((id, false))) => Ok(format!("target {id} holds no chunks")),
         Ok(Some((id, true))) if args.abandon => {
             Ok(format!("target {id} goes with its chunks, which stay on the drive"))

@@ -56,7 +56,8 @@ impl Filesystem {
 
     /// Everything written to the file is durable and visible to all.
     pub async fn flush(&self, handle: HandleId) -> Result<()> {
-        self.inner.files.handle(handle)?.flush().await
+        let flushed = self.inner.files.handle(handle)?.flush().await;
+        self.inner.group.sessions.check().and(flushed)
     }
 
     /// Everything written to the file, and its size, is durable. `data_only` makes no difference
@@ -65,7 +66,8 @@ impl Filesystem {
         let _ = data_only;
         let handle = self.inner.files.handle(handle)?;
         // What was closed before, and nobody was told of, too.
-        handle.flush().await.and(self.inner.log.take_lost(Some(handle.file.ino)))
+        let flushed = handle.flush().await.and(self.inner.log.take_lost(Some(handle.file.ino)));
+        self.inner.group.sessions.check().and(flushed)
     }
 
     /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least

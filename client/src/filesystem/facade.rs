@@ -134,7 +134,8 @@ impl Filesystem {
     /// Answers the first failure; each is also told to the handles of its file, if it has any.
     pub async fn sync(&self) -> Result<()> {
         self.publish_atimes().await;
-        self.inner.files.flush_all().await
+        let flushed = self.inner.files.flush_all().await;
+        self.inner.group.sessions.check().and(flushed)
     }
 
     /// As [`Self::sync`], by anybody: what failed before is told to whoever syncs or unmounts next,
@@ -142,6 +143,7 @@ impl Filesystem {
     pub(super) async fn sync_for_any(&self) -> Result<()> {
         self.publish_atimes().await;
         let committed = self.inner.files.commit_all().await;
+        self.inner.group.sessions.check()?;
         committed.and(self.inner.log.last_failure())
     }
 
@@ -158,6 +160,7 @@ impl Filesystem {
     /// be made.
     pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
         self.inner.log.settle_all().await?;
+        self.inner.group.sessions.check()?;
         self.inner.log.take_lost(Some(ino))
     }
 

@@ -2,6 +2,7 @@
 
 use super::session::Session;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use weft_proto::{Error, ErrorKind, Result, SegmentId, SessionId};
@@ -13,6 +14,8 @@ pub(crate) struct Sessions {
     dead: watch::Sender<SessionId>,
     /// There will be no other one: the mount is gone.
     ended: watch::Sender<bool>,
+    /// Because the cluster was restored from a backup, which may lack what was durable before.
+    stale: AtomicBool,
 }
 
 impl Default for Sessions {
@@ -21,6 +24,7 @@ impl Default for Sessions {
             current: watch::Sender::new(Arc::default()),
             dead: watch::Sender::new(SessionId(0)),
             ended: watch::Sender::new(false),
+            stale: AtomicBool::new(false),
         }
     }
 }
@@ -56,6 +60,23 @@ impl Sessions {
 
     pub fn have_ended(&self) -> bool {
         *self.ended.borrow()
+    }
+
+    /// The cluster was restored from a backup: what was durable may be so no more.
+    pub fn end_stale(&self) {
+        self.stale.store(true, Ordering::Release);
+        self.end();
+    }
+
+    /// Error: `Stale` if the cluster was restored since it was mounted.
+    pub fn check(&self) -> Result<()> {
+        match self.stale.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => {
+                let what = "the cluster was restored from a backup since it was mounted";
+                Err(Error::new(ErrorKind::Stale, what))
+            }
+        }
     }
 
     /// Returns when the mount is gone.

@@ -105,7 +105,7 @@ impl KeepAlive {
             // That does not change any more, and programs are not to wait for it.
             Err(error) if error.kind == ErrorKind::Stale => {
                 error!("{error}");
-                group.sessions.end();
+                group.sessions.end_stale();
                 None
             }
             Err(error) => {

@@ -38,6 +38,9 @@ pub(crate) async fn run(
             Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {
                 // Numbers are of a leader's term, and grow from one to the next.
                 if group.sessions.replacement(session.id, group.deadline()).await.is_err() {
+                    if group.sessions.have_ended() {
+                        return;
+                    }
                     sleep(RETRY_INTERVAL).await;
                 }
                 continue;

@@ -6,15 +6,17 @@
 //! has the seat by now.
 
 use crate::node::Node;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_net::Peers;
-use weft_proto::{ChunkId, Result, TargetId};
+use weft_proto::{ChunkId, Result, TargetId, v1};
 use weft_segments::TargetClient;
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a target may take to read a chunk.
-const VERIFY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a target may take to read a chunk, and all of them for one look; the next goes on.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(2);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether that is so now. A state that cannot be read deletes nothing either.
 pub(crate) fn holds(node: &Node) -> bool {
@@ -49,9 +51,14 @@ pub(super) async fn held_elsewhere(
         return Ok(misplaced.into_iter().map(|(chunk, _)| chunk).collect());
     }
     let map = node.map();
-    let mut held = Vec::new();
+    let (mut held, until) = (Vec::new(), Instant::now() + LOOK_TIMEOUT);
+    let is_up = |t: &v1::TargetInfo| t.state() == v1::TargetState::Up;
+    let up: BTreeMap<u32, _> = map.targets.iter().filter(|t| is_up(t)).map(|t| (t.id, t)).collect();
     for (chunk, holders) in misplaced {
-        for holder in map.targets.iter().filter(|t| holders.contains(&t.id)) {
+        if Instant::now() > until {
+            break;
+        }
+        for holder in holders.iter().filter_map(|id| up.get(id)) {
             let target = TargetClient::new(peers, TargetId(holder.id), &holder.address);
             if matches!(target.verify(chunk, Instant::now() + VERIFY_TIMEOUT).await, Ok(None)) {
                 held.push(chunk);

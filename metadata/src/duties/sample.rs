@@ -34,7 +34,16 @@ pub async fn sample(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
 /// A committed segment: of a session that is drawn, or of one that came later if that has none.
 fn draw(state: &StateMachine, seed: u64) -> Result<Option<Segment>> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let drawn = SessionId(rng.random_range(0..state.next_session()?));
+    // Of those that were ever given out.
+    let gaps = state.session_gaps()?;
+    let skipped: u64 = gaps.iter().map(|(from, to)| to.saturating_sub(*from)).sum();
+    let mut drawn = rng.random_range(0..state.next_session()?.saturating_sub(skipped).max(1));
+    for (from, to) in gaps {
+        if drawn >= from {
+            drawn += to.saturating_sub(from);
+        }
+    }
+    let drawn = SessionId(drawn);
     let found = match state.segment_from(SegmentId { session: drawn, seq: 0 })? {
         None => state.segment_from(SegmentId::default())?,
         found => found,

@@ -7,6 +7,10 @@ use crate::tables::cluster;
 use v1::TargetState;
 use weft_proto::{ErrorKind, Uuid, v1};
 
+/// How far above those that are given out the number of a target may be that another restore of the
+/// same backup has given out.
+const MAX_AHEAD: u32 = 1 << 18;
+
 pub(crate) struct Plan {
     cluster: Cluster,
     given: v1::TargetInfo,
@@ -28,8 +32,9 @@ impl Operation for v1::RegisterTargetEntry {
             return refuse(ErrorKind::Invalid, "a target needs an identity of 16 random bytes");
         }
         let targets = cluster::targets(state)?;
-        let given_out = 1..state.counters()?.next_target;
-        let free = given_out.contains(&given.id) && targets.iter().all(|t| t.id != given.id);
+        let may_be = 1..state.counters()?.next_target.saturating_add(MAX_AHEAD);
+        let restored = cluster.incarnation != 0 && may_be.contains(&given.id);
+        let free = restored && targets.iter().all(|t| t.id != given.id);
         let kept = free.then_some(given.id);
         let known = targets.into_iter().find(|t| t.uuid == given.uuid);
         Ok(Plan { cluster, given, known, kept })
@@ -50,7 +55,10 @@ impl Operation for v1::RegisterTargetEntry {
             },
             None => {
                 let id = match kept {
-                    Some(id) => id,
+                    Some(id) => tx.edit_counters(|c| {
+                        c.next_target = c.next_target.max(id + 1);
+                        id
+                    })?,
                     None => tx.edit_counters(|c| {
                         c.next_target += 1;
                         c.next_target - 1

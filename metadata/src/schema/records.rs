@@ -235,6 +235,9 @@ pub(crate) struct Cluster {
     /// that before; 0: none.
     #[prost(uint64, tag = "8")]
     pub incarnation: u64,
+    /// Numbers of sessions that restores have skipped: from one to before the next, in pairs.
+    #[prost(uint64, repeated, tag = "9")]
+    pub session_gaps: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -8,31 +8,34 @@ use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 /// Sessions that are ended with one batch.
 const BATCH: usize = 256;
 
-/// How far numbers go on above those of a backup, since the lost group has given out more: ids of
-/// chunks begin with that of their session, and chunks of both may be on one target. By random
-/// steps, as the backup may be restored a second time, after others were given out from here.
+/// A step of sessions and epochs for each second since 1970: far more than are given out in one.
+const A_SECOND: u32 = 21;
+
+/// Where numbers go on, above those of a backup, since the lost group has given out more: ids of
+/// chunks begin with that of their session, and chunks of both may be on one target. A backup may be
+/// restored a second time, after others were given out from here: what daemons take for newer if it
+/// is higher (sessions, epochs) goes by the clock, the rest by random steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Skip {
-    sessions: u64,
+    /// The first session, and the epoch of the first map.
+    ascending: u64,
     inodes: u64,
     groups: u32,
     targets: u32,
-    /// Whoever knows a map of the old group takes the new one for newer.
-    epochs: u64,
     /// Terms of the log.
     pub terms: u64,
 }
 
 impl Skip {
-    /// From random bits. Hundreds of restores fit into the numbers there are.
-    pub fn new(bits: u64) -> Self {
+    /// At a time in nanoseconds since 1970, and from random bits. Hundreds of restores fit into the
+    /// numbers there are.
+    pub fn new(now: i64, bits: u64) -> Self {
         let (low, mid, high) = (bits & 0xf_ffff, (bits >> 20) & 0x3fff, (bits >> 34) & 0xfff);
         Self {
-            sessions: (1 << 40) + (low << 20),
+            ascending: u64::try_from(now / 1_000_000_000).unwrap_or_default() << A_SECOND,
             inodes: (1 << 38) + (mid << 24),
             groups: (1 << 16) + ((high as u32) << 8),
             targets: (1 << 10) + ((high as u32) << 4),
-            epochs: (1 << 40) + (low << 20),
             terms: (1 << 32) + (low << 12),
         }
     }
@@ -90,6 +93,13 @@ impl StateMachine {
         Ok(self.read_by(self.store.newest(|s| s.cluster()))?.map_or(0, |c| c.held_until_ns))
     }
 
+    /// Numbers of sessions that were never given out, as the first of them and the one behind the
+    /// last: those that restores have skipped.
+    pub(crate) fn session_gaps(&self) -> Result<Vec<(u64, u64)>> {
+        let cluster = self.read_by(self.store.newest(|s| s.cluster()))?.unwrap_or_default();
+        Ok(cluster.session_gaps.chunks_exact(2).map(|gap| (gap[0], gap[1])).collect())
+    }
+
     /// Which restore from a backup the group was begun anew with; 0: none.
     pub fn incarnation(&self) -> Result<u64> {
         Ok(self.read_by(self.store.newest(|s| s.cluster()))?.map_or(0, |c| c.incarnation))
@@ -133,13 +143,16 @@ fn found(tx: &mut Txn<'_>, founding: &Founding) -> Result<(), StoreError> {
     member.set_role(v1::MemberRole::Voter);
     cluster.founders = vec![member.id];
     (cluster.members, cluster.removed) = (vec![member], had);
-    cluster.epoch += skip.epochs;
+    cluster.epoch = skip.ascending.max(cluster.epoch + 1);
     cluster.held_until_ns = founding.hold;
     let seconds = u64::try_from(founding.now / 1_000_000_000).unwrap_or_default();
     cluster.incarnation = seconds.max(cluster.incarnation + 1);
+    let before = tx.state().counters()?.next_session;
+    let next_session = skip.ascending.max(before + 1);
+    cluster.session_gaps.extend([before, next_session]);
     tx.put_cluster(&cluster);
     tx.edit_counters(|counters| {
-        counters.next_session += skip.sessions;
+        counters.next_session = next_session;
         counters.next_inode += skip.inodes;
         counters.next_pg = counters.next_pg.saturating_add(skip.groups);
         counters.next_target = counters.next_target.saturating_add(skip.targets);
@@ -151,18 +164,18 @@ mod tests {
     use super::*;
     use v1::log_entry::Body;
 
-    /// What one restore gives out, another of the same backup does not.
+    /// What one restore gives out, another of the same backup does not, and a later one is above.
     #[test]
     fn numbers_go_on_far_above_and_elsewhere_each_time() {
-        let (least, most) = (Skip::new(0), Skip::new(u64::MAX));
-        assert!(least.sessions >= 1 << 40 && most.sessions < 1 << 41);
+        let second = 1_000_000_000;
+        let (least, most) = (Skip::new(second, 0), Skip::new(second, u64::MAX));
         assert!(least.inodes >= 1 << 38 && most.inodes < 1 << 39);
         assert!(least.groups >= 1 << 16 && most.groups < 1 << 21);
         assert!(least.targets >= 1 << 10 && most.targets < 1 << 17);
-        let (one, other) = (Skip::new(1 | 1 << 20 | 1 << 34), Skip::new(2 | 2 << 20 | 2 << 34));
-        assert!(other.sessions - one.sessions >= 1 << 20);
-        assert!(other.inodes - one.inodes >= 1 << 24);
-        assert!(other.epochs - one.epochs >= 1 << 20 && other.terms > one.terms);
+        let (one, other) = (1 | 1 << 20 | 1 << 34, 2 | 2 << 20 | 2 << 34);
+        let (one, other) = (Skip::new(2 * second, one), Skip::new(second, other));
+        assert!(one.ascending - other.ascending >= 1 << 20);
+        assert!(other.inodes - one.inodes >= 1 << 24 && other.terms > one.terms);
         assert!(other.groups - one.groups >= 1 << 8 && other.targets > one.targets);
     }
 
@@ -193,11 +206,11 @@ mod tests {
         }));
         apply(register(1, 0));
         apply(open());
-        let (sessions, inodes) = (machine.next_session().unwrap(), machine.next_inode().unwrap());
+        let inodes = machine.next_inode().unwrap();
         let found = |id, cluster| {
             let server = v1::NodeInfo { id, ..Default::default() };
             let (cluster, now, hold) = (Uuid([cluster; 16]), 9_000_000_000, 5);
-            machine.found_anew(&Founding { server, cluster, now, hold, skip: Skip::new(0) })
+            machine.found_anew(&Founding { server, cluster, now, hold, skip: Skip::new(now, 0) })
         };
         assert_eq!(found(3, 7).unwrap_err().kind, ErrorKind::Exists);
         assert_eq!(found(4, 8).unwrap_err().kind, ErrorKind::Corrupt);
@@ -211,9 +224,16 @@ mod tests {
         apply(open());
         let ids: Vec<u32> = machine.cluster_map().unwrap().targets.iter().map(|t| t.id).collect();
         assert_eq!(ids, [1, 6, 1026]);
-        assert_eq!(machine.next_session().unwrap(), sessions + (1 << 40) + 1);
+        assert_eq!(machine.next_session().unwrap(), (9 << A_SECOND) + 1);
+        assert_eq!(machine.session_gaps().unwrap(), [(2, 9 << A_SECOND)]);
         assert_eq!(machine.next_inode().unwrap(), inodes + (1 << 38));
         found(5, 7).unwrap();
         assert_eq!(machine.incarnation().unwrap(), 10, "also in the same second");
+        assert_eq!(machine.next_session().unwrap(), (9 << A_SECOND) + 2);
+        // One that an attempt before this one gave out.
+        apply(register(4, 90_000));
+        assert_eq!(machine.cluster_map().unwrap().targets.last().unwrap().id, 90_000);
+        apply(register(5, u32::MAX));
+        assert!(machine.cluster_map().unwrap().targets.last().unwrap().id < 100_000);
     }
 }

@@ -24,7 +24,10 @@ start() {
     mkdir -p "/var/lib/$state"
     as=
     if test "${user:-root}" != root; then
-        chown -R "$user" "/var/lib/$state"
+        # As systemd does: not where the folder is his already.
+        if test "$(stat -c %U "/var/lib/$state")" != "$user"; then
+            chown -R "$user" "/var/lib/$state"
+        fi
         as="setpriv --reuid $user --clear-groups"
     fi
     # shellcheck disable=SC2086

@@ -8,6 +8,7 @@
 
 mod plan;
 
+use crate::duties::hold;
 use crate::node::{Known, Node};
 use crate::soft::repair::Lot;
 use crate::soft::targets::Targets;
@@ -107,6 +108,10 @@ fn is_busy(node: &Node, targets: &Targets, map: &v1::ClusterMap) -> bool {
     let goes_on = |pg: &v1::PgInfo| {
         pg.moves.iter().any(|m| !node.repair.has_problem((PgId(pg.id), m.seat as u8)))
     };
+    // What moves is not deleted where it was.
+    if hold::holds(node) {
+        return true;
+    }
     let garbage = || node.state.garbage(None, MUCH_GARBAGE).map_or(0, |found| found.len());
     node.repair.has_shifts()
         || targets.has_suspects()
