@@ -254,7 +254,9 @@ fn a_supervisor_ends_with_what_it_looks_after() -> Result<()> {
     let paused = cluster.pause_metadata()?;
     kill(Pid::from_raw(process), Signal::SIGKILL)?;
     await_end(process)?;
-    ensure!(fs::read_dir(&at).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)));
+    // A request that is on its way when the last thread goes is told of that otherwise.
+    let is_dead = || fs::read_dir(&at).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
+    eventually(PATIENCE, "a dead mount", || is_dead().then_some(()))?;
     weft(&["umount", path(&at)])?;
     ensure!(mounted(&at)?.is_empty());
     await_end(supervisor)?;
