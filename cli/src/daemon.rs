@@ -61,8 +61,8 @@ pub fn raise_descriptor_limit() {
 }
 
 /// Tells the service manager that started this process, if one did, when connections to `listen`
-/// are taken; and from then on that its event loop turns, as often as the manager wants to hear of that
-/// (`WatchdogSec=`, sd_watchdog_enabled(3)). Must be called inside a runtime.
+/// are taken; and from then on that its event loop turns, as often as the manager wants to hear of
+/// that (`WatchdogSec=`, sd_watchdog_enabled(3)). Must be called inside a runtime.
 pub fn attend(listen: &str) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;

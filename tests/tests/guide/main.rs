@@ -1,6 +1,6 @@
 //! The guide's commands (docs/guide.md), one after the other, each on a machine of its own: a bare
-//! Debian of folders, in namespaces of process numbers, mounts and network, with the package that is
-//! built here. On the way all machines lose their power, and start in another order.
+//! Debian of folders, in namespaces of process numbers, mounts and network, with the package that
+//! is built here. On the way all machines lose their power, and start in another order.
 
 // Real processes live in real time: conditions are looked at again after a pause.
 #![allow(clippy::disallowed_methods)]
