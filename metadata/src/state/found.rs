@@ -13,8 +13,8 @@ const A_SECOND: u32 = 21;
 
 /// Where numbers go on, above those of a backup, since the lost group has given out more: ids of
 /// chunks begin with that of their session, and chunks of both may be on one target. A backup may
-/// be restored a second time, after others were given out from here: what daemons take for newer if it
-/// is higher (sessions, epochs) goes by the clock, the rest by random steps.
+/// be restored a second time, after others were given out from here: what daemons take for newer
+/// if it is higher (sessions, epochs) goes by the clock, the rest by random steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Skip {
     /// The first session, and the epoch of the first map.
