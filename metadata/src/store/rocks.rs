@@ -201,12 +201,11 @@ impl Home {
                 dir.join(CURRENT).display()
             )));
         }
+        remove_others(dir, named.as_deref()).map_err(failed)?;
         // Only a directory that never had a store gets a new one: an empty store in place of a lost
         // one would pass for a state in which nothing ever happened.
         let (name, create) = named.map_or(("db-0".into(), true), |name| (name, false));
         let rocks = Rocks::open(dir.join(&name), cache_bytes, create)?;
-        // Under its lock: another process may be about to install one.
-        remove_others(dir, Some(&name)).map_err(failed)?;
         if create {
             point_to(dir, &name).map_err(failed)?;
         }
