@@ -10,10 +10,9 @@
 
 use crate::backup::{Manifest, copy_files};
 use crate::config::Config;
-use crate::folder::{LOG, STATE};
+use crate::folder::{LOG, Owner, STATE};
 use crate::identity::{Identity, Standing};
 use crate::raftlog::{LogDb, LogStorage, Position};
-use crate::salvage::Owner;
 use crate::snapshot::{io, remove};
 use crate::state::{Founding, Skip, StateMachine, check_number};
 use raft::eraftpb::HardState;

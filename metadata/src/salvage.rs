@@ -6,14 +6,13 @@
 
 use crate::backup::{Manifest, copy_files};
 use crate::config::Config;
-use crate::folder::{LOG, STATE};
+use crate::folder::{LOG, Owner, STATE};
 use crate::identity::{Identity, Standing};
 use crate::node::apply::apply;
 use crate::raftlog::LogDb;
 use crate::snapshot::{io, remove};
 use crate::state::StateMachine;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 use weft_proto::{Error, ErrorKind, Result};
 
@@ -82,33 +81,4 @@ impl Drop for Scratch {
             tracing::warn!("{e}");
         }
     }
-}
-
-/// In the end everything in a folder is its owner's.
-pub(crate) struct Owner(pub PathBuf);
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        if let Err(e) = give(&self.0) {
-            tracing::warn!("not all of {} is its owner's: {e}", self.0.display());
-        }
-    }
-}
-
-fn give(dir: &Path) -> std::io::Result<()> {
-    let owner = fs::symlink_metadata(dir)?;
-    let (uid, gid) = (owner.uid(), owner.gid());
-    let mut folders = vec![dir.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let (path, found) = entry.and_then(|e| Ok((e.path(), e.metadata()?)))?;
-            if (found.uid(), found.gid()) != (uid, gid) {
-                lchown(&path, Some(uid), Some(gid))?;
-            }
-            if found.is_dir() {
-                folders.push(path);
-            }
-        }
-    }
-    Ok(())
 }

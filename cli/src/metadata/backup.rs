@@ -1,6 +1,7 @@
 //! `weft metadata backup`: all that the metadata group has, into a folder.
 
 use crate::control::{ClusterArgs, leader_status};
+use crate::durable;
 use crate::network::transport;
 use crate::output::say;
 use crate::progress::Progress;
@@ -98,13 +99,9 @@ fn create(path: &Path) -> std::io::Result<File> {
 
 /// With its manifest it is one.
 pub(super) fn finish(dir: &Path, manifest: &str) -> Result<()> {
-    let (path, beside) = (dir.join(MANIFEST), dir.join("backup.new"));
+    let path = dir.join(MANIFEST);
     let write = || {
-        let mut file = create(&beside)?;
-        file.write_all(manifest.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, &path)?;
-        File::open(dir)?.sync_all()?;
+        durable::create(&path, manifest.as_bytes(), 0o600)?;
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
     };

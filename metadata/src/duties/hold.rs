@@ -14,9 +14,10 @@ use weft_proto::{ChunkId, Result, TargetId, v1};
 use weft_segments::TargetClient;
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a target may take to read a chunk, and all of them for one look; the next goes on.
+/// How long a target may take to read a chunk, and all those of one page of a list. What is passed
+/// over is met again at the next look at the target.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(2);
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether that is so now. A state that cannot be read deletes nothing either.
 pub(crate) fn holds(node: &Node) -> bool {
@@ -51,7 +52,7 @@ pub(super) async fn held_elsewhere(
         return Ok(misplaced.into_iter().map(|(chunk, _)| chunk).collect());
     }
     let map = node.map();
-    let (mut held, until) = (Vec::new(), Instant::now() + LOOK_TIMEOUT);
+    let (mut held, until) = (Vec::new(), Instant::now() + PAGE_TIMEOUT);
     let is_up = |t: &v1::TargetInfo| t.state() == v1::TargetState::Up;
     let up: BTreeMap<u32, _> = map.targets.iter().filter(|t| is_up(t)).map(|t| (t.id, t)).collect();
     for (chunk, holders) in misplaced {
