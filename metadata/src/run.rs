@@ -21,7 +21,7 @@ use raft::eraftpb::HardState;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use weft_net::{Listener, Peers, Transport, Way};
 use weft_proto::{Error, ErrorKind, Result, Uuid};
 
@@ -90,6 +90,9 @@ struct Server {
     peers: Arc<Peers>,
     /// Sent with Raft messages, once it is known.
     cluster: Arc<Mutex<Bytes>>,
+    /// The event loop. When it is told to stop it finishes its disk work, and ends by itself.
+    raft: JoinSet<Result<()>>,
+    /// The others, which need not.
     tasks: JoinSet<(&'static str, Result<()>)>,
     shutdown: watch::Receiver<bool>,
 }
@@ -142,8 +145,8 @@ impl Server {
         ));
         let grpc = ControlService::new(node.clone(), targets.clone());
 
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move { ("raft", driver.run().await) });
+        let (mut raft, mut tasks) = (JoinSet::new(), JoinSet::new());
+        raft.spawn(driver.run());
         let stop = shutdown.clone();
         tasks.spawn(async move {
             weft_net::serve(listener, service, options, stop).await;
@@ -166,7 +169,7 @@ impl Server {
             duties.await;
             ("leader", Ok(()))
         });
-        Ok(Self { node, identity, peers, cluster, tasks, shutdown })
+        Ok(Self { node, identity, peers, cluster, raft, tasks, shutdown })
     }
 
     async fn run(mut self) -> Result<()> {
@@ -194,21 +197,29 @@ impl Server {
                     named = true;
                     self.learn(cluster)?;
                 }
-                Some(ended) = self.tasks.join_next() => match ended {
-                    Ok((name, Ok(()))) if *self.shutdown.borrow() => tracing::debug!("{name} \
-                        ended"),
-                    Ok((name, Ok(()))) => return Err(Error::new(ErrorKind::Internal, format!("the \
-                        {name} task ended"))),
-                    Ok((name, Err(e))) => return Err(Error::new(e.kind, format!("{name}: {e}"))),
-                    Err(e) => return Err(Error::new(ErrorKind::Internal, format!("a task of the \
-                        metadata server panicked: {e}"))),
-                },
+                Some(ended) = self.raft.join_next() => {
+                    outcome("raft", ended)?;
+                    if !*self.shutdown.borrow() {
+                        return Err(ended_early("raft"));
+                    }
+                    // It was told to stop a moment before this task is.
+                    break;
+                }
+                Some(ended) = self.tasks.join_next() => {
+                    let (name, ended) = outcome("a task", ended.map(Ok))?;
+                    outcome(name, Ok(ended))?;
+                    if !*self.shutdown.borrow() {
+                        return Err(ended_early(name));
+                    }
+                    tracing::debug!("{name} ended");
+                }
             }
         }
         if *removed.borrow() {
             let server = node.config.id;
             tracing::warn!(%server, "this server has left its group for good, and ends");
             self.identity.stand(Standing::Removed, admitted)?;
+            self.raft.shutdown().await;
             self.tasks.shutdown().await;
             return Ok(());
         }
@@ -225,20 +236,22 @@ impl Server {
         Ok(())
     }
 
-    /// The event loop ends by itself and finishes its disk work; the others need not.
     async fn stop(mut self) -> Result<()> {
-        while let Some(ended) = self.tasks.join_next().await {
-            match ended {
-                Ok(("raft", result)) => {
-                    self.tasks.shutdown().await;
-                    return result;
-                }
-                Ok((name, Err(e))) => tracing::warn!("{name}: {e}"),
-                _ => {}
-            }
-        }
-        Ok(())
+        let raft = self.raft.join_next().await;
+        self.tasks.shutdown().await;
+        raft.map_or(Ok(()), |ended| outcome("raft", ended))
     }
+}
+
+/// What the task of this name ended with.
+fn outcome<T>(name: &str, ended: std::result::Result<Result<T>, JoinError>) -> Result<T> {
+    ended
+        .map_err(|e| Error::new(ErrorKind::Internal, format!("{name} panicked: {e}")))?
+        .map_err(|e| Error::new(e.kind, format!("{name}: {e}")))
+}
+
+fn ended_early(name: &str) -> Error {
+    Error::new(ErrorKind::Internal, format!("the {name} task ended"))
 }
 
 /// What Raft messages to the others go through. `from`: this server.

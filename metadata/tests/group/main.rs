@@ -8,4 +8,5 @@ mod liveness;
 mod members;
 mod replication;
 mod room;
+mod stops;
 mod targets;

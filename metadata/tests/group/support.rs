@@ -137,8 +137,13 @@ impl Group {
     pub async fn stop(&mut self, id: u64) {
         let running = self.running[id as usize - 1].take().expect("the server runs");
         running.stop.send(true).unwrap();
-        running.task.await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, running.task).await.expect("it stops").unwrap().unwrap();
         end(running.runtime).await;
+    }
+
+    /// Hears of the stop of a server.
+    pub fn stops(&self, id: u64) -> watch::Receiver<bool> {
+        self.running[id as usize - 1].as_ref().expect("the server runs").stop.subscribe()
     }
 
     /// Ends a server in the middle of whatever it does.
