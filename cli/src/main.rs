@@ -8,6 +8,7 @@
 
 mod bench;
 mod ca;
+mod collector;
 mod control;
 mod csi;
 mod daemon;

@@ -1,5 +1,6 @@
 //! `weft storaged`: one storage daemon with its targets.
 
+use crate::collector::CollectorArgs;
 use crate::output::describe;
 use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
@@ -24,7 +25,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
   weft storaged --name rack1-a --listen 10.0.1.1:7200 \\
       --metadata 10.0.0.1:7100,10.0.0.2:7100,10.0.0.3:7100 --target /srv/weft/target")]
 pub struct Args {
-    /// Configuration file (TOML); other flags than --workers are then not allowed
+    /// Configuration file (TOML); with it of the flags only --workers and --otlp
     #[arg(
         long,
         value_name = "FILE",
@@ -52,6 +53,8 @@ pub struct Args {
     /// Worker threads [default: the cores, from 2 to 4]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     workers: usize,
+    #[command(flatten)]
+    collector: CollectorArgs,
 }
 
 impl Args {
@@ -89,12 +92,15 @@ pub fn read(path: &Path) -> Result<Config> {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let (workers, file) = (args.workers, args.config.clone());
+    let (workers, file, collector) = (args.workers, args.config.clone(), args.collector.clone());
     let config = args.config()?;
     daemon::raise_descriptor_limit();
     let what = format!("storage daemon {} at {}", config.name, config.listen);
     let runtime = daemon::runtime(workers)?;
-    let result = runtime.block_on(serve(config, file));
+    let result = runtime.block_on(async {
+        let _sending = collector.start("weft-storaged", &config.name, 0.0)?;
+        serve(config, file).await
+    });
     // A drive that hangs while it is opened is not waited for.
     runtime.shutdown_timeout(STOP_TIMEOUT);
     result.context(what)

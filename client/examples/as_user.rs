@@ -2,7 +2,7 @@
 //! and another user may not.
 //!
 //! `cargo run --release --example as_user -- HOST:PORT[,HOST:PORT...]` with a cluster whose root
-//! directory everybody may write in.
+//! directory everybody may write in; with certificates where `WEFT_TLS_CA` and its like name them.
 
 use weft_client::{Credentials, Filesystem, OpenFlags, Options};
 use weft_proto::{Error, ErrorKind};
@@ -13,7 +13,7 @@ async fn main() -> Result<(), Error> {
         return Err(Error::new(ErrorKind::Invalid, "name the metadata servers"));
     };
     let servers = servers.split(',').map(str::to_owned).collect();
-    let fs = Filesystem::connect(Options::new(servers, weft_net::tcp())).await?;
+    let fs = Filesystem::connect(Options::new(servers, weft_net::from_env()?)).await?;
     let user = fs.as_user(Credentials::new(1000, 1000)).with_umask(0o077);
 
     let note = b"/note";

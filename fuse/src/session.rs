@@ -1,15 +1,16 @@
 //! One mount's conversation with the kernel: each request to the handler, each answer back.
 
-use crate::abi::{self, Errno, Op, Request};
+use crate::abi::{self, Errno, Op, Request, opcode};
 use crate::call::{Heard, Kept, Waiting};
 use crate::channel::{Device, Route};
-use crate::handler::{Handler, Outcome};
+use crate::handler::{Handler, Outcome, Work};
 use crate::mount_table::Connection;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use weft_net::trace::Span;
 
 /// What the threads of a mount share.
 pub struct Session {
@@ -80,16 +81,23 @@ impl Session {
             _ => {}
         }
         let owed = route.clone();
-        let handled = catch_unwind(AssertUnwindSafe(|| match self.handler.handle(request) {
-            Outcome::Done(answer) => route.answer(unique, &answer),
+        let mut span = Span::root(opcode::name(request.header.opcode));
+        span.note("weft.inode", request.header.node);
+        let handle = || match span.within(|| self.handler.handle(request)) {
+            Outcome::Done(answer) => {
+                route.answer(unique, &answer);
+                span.end(&answer);
+            }
             Outcome::Working(work) => {
+                let work = traced(span, work);
                 self.waiting.start(&request.header, route, work, None, &self.runtime)
             }
             Outcome::Waiting(work, signal) => {
-                let heard = Some(Heard::new(signal, bytes));
+                let (work, heard) = (traced(span, work), Some(Heard::new(signal, bytes)));
                 self.waiting.start(&request.header, route, work, heard, &self.runtime)
             }
-        }));
+        };
+        let handled = catch_unwind(AssertUnwindSafe(handle));
         if handled.is_err() {
             tracing::error!("request {:?} panicked", request.header);
             owed.answer(unique, &Err(Errno(libc::EIO)));
@@ -132,4 +140,9 @@ impl Session {
             route.answer(u64::from_ne_bytes(unique), &Err(Errno(libc::EIO)));
         }
     }
+}
+
+/// Work that belongs to a span, if there is one.
+fn traced(span: Span, work: Work) -> Work {
+    if span.is_traced() { Box::pin(span.around(work)) } else { work }
 }

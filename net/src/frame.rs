@@ -4,7 +4,8 @@
 //! |---|---|
 //! | 0..4 | magic `WEFT` |
 //! | 4 | version of the frame layout |
-//! | 5 | kind (low nibble), flags (high nibble, none defined, must be 0) |
+//! | 5 | kind (low nibble), flags (high nibble; 1: the head of a request begins with its place in a
+//!   trace, 24 bytes, which only a peer is sent that knows of `Features::TRACES`) |
 //! | 6..8 | operation |
 //! | 8..16 | request id; a request with 0 wants no answer, an answer with 0 belongs to no request |
 //! | 16..20 | length of the head |
@@ -12,6 +13,7 @@
 //! | 24..28 | milliseconds left to the deadline, 0 for none |
 //! | 28..32 | CRC-32 of bytes 0..28 |
 
+use crate::trace::Context;
 use bytes::Bytes;
 use std::fmt;
 use std::io;
@@ -22,6 +24,8 @@ pub(crate) const MAGIC: [u8; 4] = *b"WEFT";
 pub(crate) const HEADER_LEN: usize = 32;
 /// The layout of the header itself. The protocol's version is agreed on in the hello.
 const FRAME_VERSION: u8 = 1;
+/// Flag of a request that begins with its place in a trace.
+const TRACED: u8 = 0x10;
 /// Longest head, in bytes.
 pub const MAX_HEAD: usize = 4 << 20;
 /// Longest payload of an answer, and of a request where the server allows it, in bytes.
@@ -54,12 +58,14 @@ pub struct Header {
     pub payload_len: u32,
     /// Milliseconds until the caller stops to wait, 0 for ever.
     pub deadline_ms: u32,
+    /// The head of this request begins with its place in a trace.
+    pub traced: bool,
 }
 
 impl Header {
     /// Of a frame without lengths and deadline.
     pub(crate) fn new(kind: Kind, op: u16, id: u64) -> Self {
-        Self { kind, op, id, head_len: 0, payload_len: 0, deadline_ms: 0 }
+        Self { kind, op, id, head_len: 0, payload_len: 0, deadline_ms: 0, traced: false }
     }
 
     /// As it crosses the wire.
@@ -67,7 +73,7 @@ impl Header {
         let mut b = [0; HEADER_LEN];
         b[..4].copy_from_slice(&MAGIC);
         b[4] = FRAME_VERSION;
-        b[5] = self.kind as u8;
+        b[5] = self.kind as u8 | if self.traced { TRACED } else { 0 };
         b[6..8].copy_from_slice(&self.op.to_le_bytes());
         b[8..16].copy_from_slice(&self.id.to_le_bytes());
         b[16..20].copy_from_slice(&self.head_len.to_le_bytes());
@@ -93,10 +99,11 @@ impl Header {
                 b[4]
             )));
         }
-        let kind = match b[5] {
-            1 => Kind::Request,
-            2 => Kind::Answer,
-            3 => Kind::Failure,
+        let (kind, traced) = match b[5] {
+            1 => (Kind::Request, false),
+            2 => (Kind::Answer, false),
+            3 => (Kind::Failure, false),
+            0x11 => (Kind::Request, true),
             other => return Err(Broken::Garbage(format!("unknown kind of frame {other:#04x}"))),
         };
         let header = Self {
@@ -106,6 +113,7 @@ impl Header {
             head_len: u32_at(16),
             payload_len: u32_at(20),
             deadline_ms: u32_at(24),
+            traced,
         };
         if header.head_len as usize > MAX_HEAD {
             return Err(Broken::Garbage(format!(
@@ -150,6 +158,23 @@ impl<M: prost::Message> Encode for M {
 
     fn encode(&self, to: &mut Vec<u8>) {
         self.encode_raw(to);
+    }
+}
+
+/// A message behind its place in a trace.
+pub(crate) struct Placed<'a> {
+    pub place: [u8; Context::LEN],
+    pub message: &'a dyn Encode,
+}
+
+impl Encode for Placed<'_> {
+    fn encoded_len(&self) -> usize {
+        self.place.len() + self.message.encoded_len()
+    }
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.place);
+        self.message.encode(to);
     }
 }
 
@@ -205,9 +230,10 @@ mod tests {
     proptest! {
         #[test]
         fn headers_survive_their_encoding(op: u16, id: u64, head_len in 0..=MAX_HEAD as u32,
-                                          payload_len: u32, deadline_ms: u32, kind in 0..3usize) {
-            let kind = [Kind::Request, Kind::Answer, Kind::Failure][kind];
-            let header = Header { kind, op, id, head_len, payload_len, deadline_ms };
+                                          payload_len: u32, deadline_ms: u32, kind in 0..4usize) {
+            let kinds = [Kind::Request, Kind::Answer, Kind::Failure, Kind::Request];
+            let (kind, traced) = (kinds[kind], kind == 3);
+            let header = Header { kind, op, id, head_len, payload_len, deadline_ms, traced };
             prop_assert_eq!(Header::decode(&header.encode()).unwrap(), header);
         }
 
@@ -239,6 +265,7 @@ mod tests {
             head_len: MAX_HEAD as u32 + 1,
             payload_len: 0,
             deadline_ms: 0,
+            traced: false,
         };
         assert!(matches!(Header::decode(&header.encode()), Err(Broken::Garbage(_))));
     }

@@ -22,8 +22,10 @@ pub struct Identity {
 pub struct Features(u64);
 
 impl Features {
-    /// All that this build has; there is none yet. The bits are wire format.
-    const KNOWN: Self = Self(0);
+    /// A request may begin with its place in a trace.
+    pub const TRACES: Self = Self(1);
+    /// All that this build has. The bits are wire format.
+    const KNOWN: Self = Self::TRACES;
 
     /// Of a hello; what this build does not know is left out.
     fn of(bits: u64) -> Self {

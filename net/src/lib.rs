@@ -13,6 +13,7 @@
 //!   payloads as RDMA does.
 //! - [`Credentials`]: what is trusted and shown, [`Subject`]: who is at the other end. Who it is
 //!   decides which operations are served (`weft_proto::op`).
+//! - [`trace`]: what one operation did, in which processes.
 //! - [`Tenants`] and [`Gate`]: what a server does is shared fairly among who asks for it.
 //! - [`Buffer`] and [`AlignedBuf`]: memory for payloads, which a transport can register.
 //!
@@ -35,6 +36,7 @@ mod server;
 mod stream;
 pub mod sync;
 mod tls;
+pub mod trace;
 mod transport;
 mod way;
 

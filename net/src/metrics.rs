@@ -33,7 +33,7 @@ pub(crate) struct Family {
 
 /// What is counted of one operation.
 pub(crate) struct Operation {
-    name: &'static str,
+    pub name: &'static str,
     family: &'static IntCounterVec,
     /// By the place of their kind. Looked up without a lock: another thread may hold it for ever
     /// where this process was forked.

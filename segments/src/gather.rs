@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::{Instant, sleep};
 use weft_erasure::Codec;
 use weft_net::Buffer;
+use weft_net::trace::Failure;
 use weft_proto::layout::BLOCK;
 use weft_proto::{Error, ErrorKind, Result};
 
@@ -30,6 +31,12 @@ pub(super) struct Lost {
     pub any_missing: bool,
     /// A target wants to be shown a ticket that is not at hand.
     pub wants_ticket: bool,
+}
+
+impl Failure for Lost {
+    fn name(&self) -> Option<String> {
+        Some("too few shards".into())
+    }
 }
 
 /// Bytes of one chunk from `off` on, in pieces of which none crosses a stripe unit.

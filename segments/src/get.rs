@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 use weft_net::Buffer;
+use weft_net::trace::Span;
 use weft_proto::layout::BLOCK;
 use weft_proto::{ChunkId, Error, ErrorKind, Result};
 
@@ -48,7 +49,10 @@ impl Segments {
         let begun = Instant::now();
         loop {
             let map = self.map.current();
-            let lost = match Gather::new(self, &map, segment, start, end).run(deadline).await {
+            let mut span = Span::part("get segment");
+            span.note("weft.bytes", len);
+            let gather = Gather::new(self, &map, segment, start, end);
+            let lost = match span.around(gather.run(deadline)).await {
                 Ok(mut whole) => {
                     self.missing.over("enough shards answer again");
                     let within = (off - start) as usize;

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use weft_erasure::{checksum_blocks, encode_segment};
 use weft_net::AlignedBuf;
+use weft_net::trace::{Span, carried};
 use weft_proto::layout::BLOCK;
 use weft_proto::{ChunkId, Error, ErrorKind, Geometry, Layout, Result, TargetId};
 
@@ -54,7 +55,9 @@ impl Segments {
         let (mut segments, mut at, mut longest) = (Vec::new(), 0, data.len());
         while at < data.len() {
             let part = data.slice(at..data.len().min(at + longest));
-            match self.put_one(layout, &part, deadline).await {
+            let mut span = Span::part("put segment");
+            span.note("weft.bytes", part.len() as u64);
+            match span.around(self.put_one(layout, &part, deadline)).await {
                 Ok(segment) => {
                     at += part.len();
                     segments.push(segment);
@@ -155,7 +158,7 @@ impl Segments {
             let store = self.clone();
             let id = segment.chunk(shard);
             let length: u64 = chunk.slices.iter().map(|slice| slice.len() as u64).sum();
-            shards.spawn(async move {
+            shards.spawn(carried(async move {
                 let until = store.request_deadline(deadline);
                 let client = store.target(&target);
                 let sent = client.put(id, chunk.checksums, chunk.slices, until).await;
@@ -167,7 +170,7 @@ impl Segments {
                 }
                 let sent = sent.map_err(|e| Error { message: format!("put on {e}"), ..e });
                 ((target.id, id), sent)
-            });
+            }));
         }
         while let Some(shard) = shards.join_next().await {
             let failed = match shard {

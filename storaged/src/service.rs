@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use weft_net::trace::Span;
 use weft_net::{Class, Gate, Incoming, Outgoing, Pass, PeerInfo, Service, Tenant};
 use weft_proto::layout::MAX_CHUNK;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, Role, SessionId, TargetId, op, v1};
@@ -210,7 +211,7 @@ impl Service for Targets {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let op = request.op;
         if matches!(op, op::PUT | op::GET) && self.sharing.paces() {
-            self.keep_pace(&request).await;
+            Span::part("pace").around(self.keep_pace(&request)).await;
         }
         let Some(deadline) = request.deadline else { return self.answer(request).await };
         if deadline <= Instant::now() {
@@ -262,6 +263,13 @@ impl Service for Targets {
             _ => 0,
         }
     }
+}
+
+/// What is done with the drive of a target.
+fn of_target(what: &'static str, target: u32) -> Span {
+    let mut span = Span::part(what);
+    span.note("weft.target", u64::from(target));
+    span
 }
 
 /// Whether somebody reads to make chunks, who may: he gives way to others, and is none of them.
@@ -381,8 +389,10 @@ impl Targets {
         self.check_ticket(peer, &q.ticket, Use::Write, [chunk])?;
         let (tenant, bytes) = (self.sharing.tenant(peer.tenant(), false), payload.len() as u64);
         let serving = self.load.begin(q.target, Asked::Write);
-        let turn = self.enter(q.target, &tenant, Class::Write, bytes).await;
-        engine.put_in_turn(chunk, payload, q.checksums, turn).await?;
+        let turn = self.enter(q.target, &tenant, Class::Write, bytes);
+        let turn = Span::part("turn").around(turn).await;
+        let stored = engine.put_in_turn(chunk, payload, q.checksums, turn);
+        of_target("store", q.target).around(stored).await?;
         serving.done(bytes);
         tenant.note_served(1, 0, bytes);
         Ok(v1::PutReply {})
@@ -398,8 +408,10 @@ impl Targets {
         let background = is_background(&q, peer);
         let tenant = self.sharing.tenant(peer.tenant(), background);
         let serving = (!background).then(|| self.load.begin(q.target, Asked::Read));
-        let _turn = self.enter(q.target, &tenant, Class::Read, q.len).await;
-        let range = engine.get(chunk, q.off, q.len).await.inspect_err(|e| {
+        let turn = self.enter(q.target, &tenant, Class::Read, q.len);
+        let _turn = Span::part("turn").around(turn).await;
+        let read = of_target("read", q.target).around(engine.get(chunk, q.off, q.len));
+        let range = read.await.inspect_err(|e| {
             // Some blocks of a drive that is there otherwise.
             if e.kind == ErrorKind::Io && engine.failure().is_none() {
                 self.note_damaged((q.target, chunk));

@@ -93,12 +93,21 @@ pub struct Shape {
     pub target_size: &'static str,
     /// Everybody proves who he is, by certificates. By default if `WEFT_TEST_TLS` is set.
     pub tls: bool,
+    /// Of all its daemons and its first mount.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl Default for Shape {
     fn default() -> Self {
         let tls = std::env::var_os("WEFT_TEST_TLS").is_some();
-        Self { metadata: 3, storage: 6, profile: "4+2", target_size: "512MiB", tls }
+        Self {
+            metadata: 3,
+            storage: 6,
+            profile: "4+2",
+            target_size: "512MiB",
+            tls,
+            environment: Vec::new(),
+        }
     }
 }
 
@@ -172,7 +181,9 @@ impl Cluster {
             args.extend(["--target-size", self.shape.target_size]);
         }
         args.extend(self.shape.tls.then_some("--tls"));
-        succeeded(&args, Command::new(binary).args(&args).stdin(Stdio::null()).output()?)?;
+        let mut start = Command::new(binary);
+        start.args(&args).envs(self.shape.environment.iter().cloned()).stdin(Stdio::null());
+        succeeded(&args, start.output()?)?;
         if self.shape.tls {
             certificates::know(&self.address()?, &self.tls_dir());
         }

@@ -1,5 +1,6 @@
 //! One metadata server.
 
+use crate::collector::CollectorArgs;
 use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -21,12 +22,14 @@ pub struct Args {
     /// Worker threads; the disk has threads of its own
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
+    #[command(flatten)]
+    collector: CollectorArgs,
 }
 
 /// Which server it is.
 #[derive(clap::Args, Debug)]
 pub struct Place {
-    /// Configuration file (TOML); other flags than --bootstrap and --workers are then not allowed
+    /// Configuration file (TOML); with it of the flags only --bootstrap, --workers and --otlp
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "listen", "data_dir", "peer"])]
     config: Option<PathBuf>,
     /// Number of this server, one of the peers
@@ -91,6 +94,8 @@ pub fn run(args: Args) -> Result<()> {
     let runtime = if workers == 1 { daemon::single() } else { daemon::runtime(workers) };
     runtime?
         .block_on(async {
+            let name = id.to_string();
+            let _sending = args.collector.start("weft-metadata", &name, 0.0)?;
             let shutdown = daemon::shutdown_on_signal()?;
             daemon::attend(&listen);
             anyhow::Ok(weft_metadata::run(config, transport, shutdown).await?)

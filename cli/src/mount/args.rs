@@ -1,7 +1,8 @@
 //! What `weft mount` is asked for.
 
-use super::options::{MountOptions, io_uring, mount_options, yes_or_no};
+use super::options::{MountOptions, io_uring, mount_options, ratio, yes_or_no};
 use super::spec::subdir;
+use crate::collector::CollectorArgs;
 use crate::control::ClusterArgs;
 use crate::size::Size;
 use std::net::SocketAddr;
@@ -83,6 +84,12 @@ pub struct Args {
     /// Answer Prometheus at this address of this machine, at /metrics
     #[arg(long, value_name = "ADDR:PORT")]
     pub metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub collector: CollectorArgs,
+    /// Share of this mount's operations that are traced, 0 to 1, if --otlp says where to
+    #[arg(long, env = "WEFT_TRACE_RATIO", value_name = "RATIO", default_value_t = 0.001)]
+    #[arg(value_parser = ratio, help_heading = "Traces")]
+    pub trace_ratio: f64,
     /// Seconds to wait for the cluster
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     pub timeout: u64,

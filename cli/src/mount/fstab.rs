@@ -41,6 +41,8 @@ const VALUES: &[&str] = &[
     "log",
     "log_file",
     "metrics",
+    "otlp",
+    "trace_ratio",
     "allow_other",
     "tls_ca",
     "tls_cert",

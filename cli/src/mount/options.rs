@@ -11,6 +11,14 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
     }
 }
 
+/// A share, 0 to 1.
+pub fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err("write a number from 0 to 1".into()),
+    }
+}
+
 /// What follows `-o`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MountOptions {

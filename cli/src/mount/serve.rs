@@ -35,6 +35,9 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
     daemon::raise_descriptor_limit();
     let runtime = daemon::runtime(args.workers)?;
     let settings = background::settings(args, log, args.log_file.as_deref());
+    let name = args.mount_point.display().to_string();
+    let sending =
+        runtime.block_on(async { args.collector.start("weft-mount", &name, args.trace_ratio) })?;
     let started = runtime.block_on(async {
         if let Some(at) = args.metrics {
             metrics::start(at).await?;
@@ -70,6 +73,7 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
             }
         }
     });
+    drop(sending);
     // A request that is still stuck must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     served

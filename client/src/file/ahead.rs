@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::AbortHandle;
 use weft_net::sync::Mutex;
+use weft_net::trace::carried;
 use weft_proto::Result;
 
 /// First and longest piece; boundaries are multiples of the longest.
@@ -182,7 +183,7 @@ impl Piece {
         let len = u32::try_from(range.end - range.start).ok()?;
         let permit = file.context.ahead.clone().try_acquire_many_owned(len).ok()?;
         let (done, outcome) = watch::channel(None);
-        let task = tokio::spawn({
+        let task = tokio::spawn(carried({
             let (file, range) = (file.clone(), range.clone());
             async move {
                 let bytes = file.read_committed(range).await;
@@ -191,7 +192,7 @@ impl Piece {
                     done.send_replace(Some(bytes));
                 }
             }
-        });
+        }));
         let (served, task) = (AtomicU64::new(0), task.abort_handle());
         Some(Self { range, version, served, outcome, task, _permit: permit })
     }

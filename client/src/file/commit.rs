@@ -17,6 +17,7 @@ use crate::namespace::Slot;
 use crate::types::Attr;
 use std::sync::Arc;
 use tokio::time::Instant;
+use weft_net::trace::carried;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, SegmentId, v1};
@@ -28,7 +29,7 @@ impl File {
     /// [`Self::commit_durable`] in the background.
     pub fn commit_behind(self: &Arc<Self>) {
         let file = self.clone();
-        tokio::spawn(async move { file.commit_durable().await });
+        tokio::spawn(carried(async move { file.commit_durable().await }));
     }
 
     /// Closes all that is written. Answers what is to be launched.
@@ -71,12 +72,12 @@ impl File {
     pub(super) fn launch(self: &Arc<Self>, buffers: Vec<BufferNo>) {
         for no in buffers {
             let (file, flight) = (self.clone(), Flight::new(self.clone(), no));
-            tokio::spawn(async move {
+            tokio::spawn(carried(async move {
                 let durable = flight.land().await;
                 if durable.is_some_and(|durable| file.context.budget.wants_commit(durable)) {
                     file.commit_durable().await;
                 }
-            });
+            }));
         }
     }
 

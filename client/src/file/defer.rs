@@ -11,6 +11,7 @@ use crate::to_the_end::to_the_end;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::warn;
+use weft_net::trace::{Span, carried};
 use weft_proto::Result;
 
 impl File {
@@ -91,7 +92,7 @@ impl File {
             let call = Box::new(move |seq, session| {
                 // Others wait for it from now on.
                 let slot = Slot::new(file.context.log.clone(), seq, session);
-                drop(tokio::spawn(file.fill(slot)));
+                drop(tokio::spawn(carried(file.fill(slot))));
             });
             state.place = Some(self.context.log.content(self.ino, state.place, call));
             (launched, true)
@@ -122,13 +123,15 @@ impl File {
             return self.context.log.wake();
         }
         let file = self.clone();
-        tokio::spawn(async move {
+        let mut span = Span::root("write back");
+        span.note("weft.inode", file.ino.0);
+        tokio::spawn(span.around(async move {
             if !file.come_behind().await {
                 return;
             }
             let Ok(_order) = file.order.try_lock() else { return };
             file.flush_in_order(None).await;
-        });
+        }));
     }
 
     /// Waits until what was done to the file before is told, unless somebody does already. Answers

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use weft_net::trace::carried;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
@@ -116,10 +117,10 @@ impl ChangeLog {
     /// it goes on whatever the caller does.
     async fn publish(self: &Arc<Self>, turn: OwnedMutexGuard<()>, of: Of) -> Result<()> {
         let log = self.clone();
-        let publishing = tokio::spawn(async move {
+        let publishing = tokio::spawn(carried(async move {
             let _turn = turn;
             log.publish_batch(of).await
-        });
+        }));
         let ended = |error| Error::new(ErrorKind::Unavailable, format!("the mount ends: {error}"));
         publishing.await.map_err(ended)?
     }

@@ -50,6 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
+use weft_net::trace::Span;
 use weft_proto::{Error, ErrorKind, MapEpoch, NodeId, Result, Uuid, v1};
 use weft_segments::TicketKey;
 
@@ -375,7 +376,8 @@ impl Node {
             ));
         }
         self.proposals.send(proposal).await.map_err(|_| stopping())?;
-        let (at, stored) = answer.await.map_err(|_| stopping())??;
+        let committed = async { answer.await.map_err(|_| stopping())? };
+        let (at, stored) = Span::part("commit").around(committed).await?;
         match stored.error {
             0 => Ok((at, stored.reply.unwrap_or_default())),
             code => Err(Error::new(ErrorKind::from_code(code), stored.message)),
@@ -389,7 +391,8 @@ impl Node {
         }
         let (reply, answer) = oneshot::channel();
         self.barriers.send(reply).await.map_err(|_| stopping())?;
-        answer.await.map_err(|_| stopping())?
+        let proved = async { answer.await.map_err(|_| stopping())? };
+        Span::part("read index").around(proved).await
     }
 }
 

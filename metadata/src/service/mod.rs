@@ -32,6 +32,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use v1::meta_request::Op;
+use weft_net::trace::Span;
 use weft_net::{Incoming, Outgoing, PeerInfo, Service};
 use weft_proto::{Error, ErrorKind, InodeId, Kind, NodeId, Result, SessionId, op, v1};
 
@@ -126,7 +127,8 @@ impl MetadataService {
         let turn = Turn::of(peer.client_tenant(), message.op.as_ref(), urgency);
         let awaited = || conflicts::awaited(node, session);
         let answer = self.meta(message, peer, deadline);
-        let answer = node.sharing.in_turn(&node.state, turn, deadline, awaited, answer).await;
+        let answer = node.sharing.in_turn(&node.state, turn, deadline, awaited, answer);
+        let answer = Span::part(name).around(answer).await;
         OPERATIONS.with_label_values(&[name]).observe(begun.elapsed().as_secs_f64());
         answer
     }

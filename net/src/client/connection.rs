@@ -6,10 +6,11 @@
 use super::Body;
 use super::calls::{Call, Calls, Raw};
 use crate::buffer::Buffer;
-use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
+use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD, Placed};
 use crate::hello::{Features, Identity};
 use crate::sync::Mutex;
 use crate::tls::Subject;
+use crate::trace::Context;
 use crate::transport::{Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
@@ -66,7 +67,7 @@ impl Connection {
         let plain = link.subject.is_none();
         let mut connection = Self::open(link, address);
         let hello = v1::Hello { way: way.code(), ..identity.hello() };
-        let said = connection.call(op::HELLO, &hello, Body::default(), deadline).await;
+        let said = connection.call(op::HELLO, &hello, Body::default(), deadline, None).await;
         let raw = said.map_err(|e| match e.kind {
             // So a server that wants certificates looks to who shows none.
             ErrorKind::Unavailable if plain && e.message.contains("connection lost") => {
@@ -169,16 +170,19 @@ impl Connection {
         }
     }
 
-    /// One call. Dropping the future leaves the connection usable.
+    /// One call. `place`: where in a trace it belongs, if in any. Dropping the future leaves the
+    /// connection usable.
     pub async fn call<Q: Message>(
         &self,
         op: u16,
         head: &Q,
         body: Body,
         deadline: Instant,
+        place: Option<Context>,
     ) -> Result<Raw> {
         let shared = &*self.shared;
-        shared.check_size(op, head.encoded_len(), body.send.iter().map(Bytes::len).sum())?;
+        let len = head.encoded_len() + Context::LEN;
+        shared.check_size(op, len, body.send.iter().map(Bytes::len).sum())?;
         self.check_server(op)?;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -187,14 +191,20 @@ impl Connection {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         // Rounded up, so that a short deadline does not read as none.
         let deadline_ms = u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
-        let header = Header { deadline_ms, ..Header::new(Kind::Request, op, id) };
-        let frame = Frame::new(header, Head::Message(head), body.send);
+        let place = place.filter(|_| self.features.has(Features::TRACES)).map(Context::encode);
+        let traced = place.is_some();
+        let header = Header { deadline_ms, traced, ..Header::new(Kind::Request, op, id) };
         let mut in_flight = InFlight::new(shared, id);
-        let answered = shared.calls.begin(id, body.into, |into| {
-            // SAFETY: the call keeps its memory, untouched, until its answer came or `fail` has
-            // severed the connection. If it is over already, `fail` ends the call.
-            unsafe { shared.sender.ask(frame, into) };
-        })?;
+        let answered = {
+            let placed = place.map(|place| Placed { place, message: head });
+            let head = placed.as_ref().map_or(Head::Message(head), |head| Head::Message(head));
+            let frame = Frame::new(header, head, body.send);
+            shared.calls.begin(id, body.into, |into| {
+                // SAFETY: the call keeps its memory, untouched, until its answer came or `fail` has
+                // severed the connection. If it is over already, `fail` ends the call.
+                unsafe { shared.sender.ask(frame, into) };
+            })?
+        };
         let Ok(answered) = timeout_at(deadline, answered).await else {
             return Err(shared.timed_out(op));
         };

@@ -11,6 +11,7 @@ use crate::buffer::Buffer;
 use crate::hello::{Features, Identity};
 use crate::metrics::ASKED;
 use crate::sync::Mutex;
+use crate::trace::{self, Context, Side, Span};
 use crate::transport::Transport;
 use crate::way::Way;
 use bytes::Bytes;
@@ -180,14 +181,25 @@ impl Peer {
         body: Body,
         deadline: Instant,
     ) -> Result<Raw> {
-        let Some(operation) = ASKED.of(op) else { return self.ask(op, head, body, deadline).await };
+        let Some(operation) = ASKED.of(op) else {
+            return self.ask(op, head, body, deadline, trace::current()).await;
+        };
         let running = operation.begin();
-        running.sent(body.send.iter().map(Bytes::len).sum());
-        let answer = self.ask(op, head, body, deadline).await;
-        if let Ok(answer) = &answer {
-            running.received(answer.payload.iter().map(Buffer::len).sum());
-        }
+        let sent = body.send.iter().map(Bytes::len).sum();
+        running.sent(sent);
+        let mut span = Span::of(Side::Client, operation.name);
+        // Also a process that collects nothing passes on where it belongs.
+        let place = span.context().or_else(trace::current);
+        let answer = self.ask(op, head, body, deadline, place).await;
+        let received = answer.as_ref().map_or(0, |a| a.payload.iter().map(Buffer::len).sum());
+        running.received(received);
         running.end(&answer);
+        if span.is_traced() {
+            span.note("server.address", self.name.as_str());
+            span.note("weft.sent_bytes", sent as u64);
+            span.note("weft.received_bytes", received as u64);
+        }
+        span.end(&answer);
         answer
     }
 
@@ -197,12 +209,13 @@ impl Peer {
         head: &Q,
         body: Body,
         deadline: Instant,
+        place: Option<Context>,
     ) -> Result<Raw> {
         let connection = match self.live() {
             Some(connection) => connection,
             None => self.connect(deadline).await?,
         };
-        connection.call(op, head, body, deadline).await
+        connection.call(op, head, body, deadline, place).await
     }
 
     fn live(&self) -> Option<Arc<Connection>> {

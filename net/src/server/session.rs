@@ -13,6 +13,7 @@ use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::PeerInfo;
 use crate::metrics::{CONNECTIONS, Operation, SERVED};
 use crate::tls::Subject;
+use crate::trace::{Context as Place, Span};
 use crate::transport::{Fetch, Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
@@ -120,6 +121,18 @@ impl Drop for Connected {
     }
 }
 
+/// The span of a request that belongs to a trace.
+fn served(place: Place, request: &Incoming) -> Span {
+    let name = op::name_of(request.op).unwrap_or("unknown");
+    let mut span = Span::served(name, place);
+    if span.is_traced() {
+        span.note("client.address", request.peer.address.as_str());
+        span.note("weft.client", request.peer.name.as_str());
+        span.note("weft.received_bytes", request.payload.len() as u64);
+    }
+    span
+}
+
 /// Why this peer may not ask for this operation, if it may not.
 fn refusal(op: u16, peer: &PeerInfo) -> Option<Error> {
     let subject = peer.subject.as_ref()?;
@@ -223,7 +236,11 @@ impl Session {
         let mut held = header.head_len as usize + room;
         self.enter(held).await;
         self.receiving.store(true, Ordering::Relaxed);
-        let head = frames.head().await?;
+        let mut head = frames.head().await?;
+        if header.traced && head.len() < Place::LEN {
+            return Err(Broken::Garbage("a request without the place it says it has".into()));
+        }
+        let place = if header.traced { Place::take(&mut head) } else { None };
         if len > max {
             frames.skip().await?;
             self.receiving.store(false, Ordering::Relaxed);
@@ -257,10 +274,10 @@ impl Session {
                 }
                 let request = Incoming { op, head, payload, peer: peer.clone(), deadline };
                 match fetch {
-                    None => tokio::spawn(self.clone().serve(*header, request, held)),
-                    Some(fetch) => {
-                        tokio::spawn(self.clone().serve_fetched(*header, request, fetch, held))
-                    }
+                    None => tokio::spawn(self.clone().serve(*header, place, request, held)),
+                    Some(fetch) => tokio::spawn(
+                        self.clone().serve_fetched(*header, place, request, fetch, held),
+                    ),
                 };
             }
         }
@@ -321,6 +338,7 @@ impl Session {
     async fn serve_fetched(
         self: Arc<Self>,
         header: Header,
+        place: Option<Place>,
         mut request: Incoming,
         fetch: Fetch,
         held: usize,
@@ -337,15 +355,27 @@ impl Session {
                 return self.window.left(1, 0);
             }
         }
-        self.serve(header, request, held).await;
+        self.serve(header, place, request, held).await;
     }
 
-    async fn serve(self: Arc<Self>, header: Header, request: Incoming, held: usize) {
+    /// `place`: where in a trace it belongs, if in any.
+    async fn serve(
+        self: Arc<Self>,
+        header: Header,
+        place: Option<Place>,
+        request: Incoming,
+        held: usize,
+    ) {
         let counted = SERVED.of(header.op).map(Operation::begin);
         if let Some(running) = &counted {
             running.received(request.payload.len());
         }
-        let Some(answer) = caught(self.context.service.call(request)).await else {
+        let span = place.map(|place| served(place, &request));
+        let mut work = self.context.service.call(request);
+        if let (Some(place), Some(span)) = (place, span) {
+            work = Box::pin(span.serves(place, work));
+        }
+        let Some(answer) = caught(work).await else {
             return self.answer_defect(&header, "its handler", held);
         };
         if let Some(running) = counted {
