@@ -110,6 +110,8 @@ fn each_option_of_the_manual_page_is_one() {
             "cache=" | "write_buffer=" | "read_ahead=" => "1MiB",
             "io_uring=" => "auto",
             "metrics=" => "127.0.0.1:9464",
+            "otlp=" => "http://127.0.0.1:4317",
+            "trace_ratio=" => "0.5",
             name if name.starts_with("tls_") => continue,
             name if name.ends_with('=') => "x",
             _ => "",

@@ -155,6 +155,10 @@ fn installed(setup: &Setup) -> Result<()> {
 fn forks(setup: &Setup) -> Result<()> {
     let program = setup.compile("tests/fork.c", "fork", &[])?;
     setup.run(&program, "fork")?;
+    if setup.cluster.has_certificates() {
+        eprintln!("valgrind takes what ring's assembly hashes for uninitialised: not with TLS");
+        return Ok(());
+    }
     if Command::new("valgrind").arg("--version").output().is_err() {
         eprintln!("valgrind is not installed: memory is not looked at in processes that fork");
         return Ok(());
