@@ -1,6 +1,7 @@
 //! Sends spans to an OpenTelemetry collector, by OTLP over gRPC.
 //!
-//! Invariant: nobody waits for the collector. What it does not take in time is dropped.
+//! Invariant: nobody waits for the collector, nor for who sends, which has threads of its own. What
+//! is not taken in time is dropped.
 
 use anyhow::{Context, Result};
 use opentelemetry::trace::{
@@ -9,11 +10,14 @@ use opentelemetry::trace::{
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchSpanProcessor, SpanData, SpanEvents, SpanLinks, SpanProcessor,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
 use weft_net::trace::{self, Ended, Side, Value};
 
 /// The collector gets so long for what is left when this process ends.
@@ -24,10 +28,14 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct CollectorArgs {
     /// OpenTelemetry collector that takes this process' part of traces, by OTLP over gRPC
     #[arg(long, env = "WEFT_OTLP", value_name = "http://HOST:PORT", value_parser = url)]
-    pub otlp: Option<String>,
+    otlp: Option<String>,
 }
 
+/// An empty one is none, as in all that OpenTelemetry reads from the environment.
 fn url(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
     match text.strip_prefix("http://") {
         Some(rest) if !rest.is_empty() => Ok(text.into()),
         _ => {
@@ -38,25 +46,76 @@ fn url(text: &str) -> Result<String, String> {
 }
 
 /// Sends what is left when it is dropped.
-pub struct Sending(Arc<BatchSpanProcessor>);
+pub struct Sending {
+    processor: Arc<BatchSpanProcessor>,
+    /// Moves what is sent.
+    runtime: Option<Runtime>,
+}
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        if let Err(error) = self.0.shutdown_with_timeout(END_TIMEOUT) {
+        if let Err(error) = self.processor.shutdown_with_timeout(END_TIMEOUT) {
             tracing::warn!("the last spans of traces are lost: {error}");
+        }
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
         }
     }
 }
 
+/// Says when the collector takes nothing, and when it does again.
+#[derive(Debug)]
+struct Told {
+    exporter: SpanExporter,
+    otlp: String,
+    fails: AtomicBool,
+}
+
+impl opentelemetry_sdk::trace::SpanExporter for Told {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let exported = self.exporter.export(batch).await;
+        match (&exported, self.fails.swap(exported.is_err(), Ordering::Relaxed)) {
+            (Err(error), false) => {
+                tracing::warn!("{} takes no traces, they are dropped: {error}", self.otlp);
+            }
+            (Ok(()), true) => tracing::info!("{} takes traces again", self.otlp),
+            _ => {}
+        }
+        exported
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
 impl CollectorArgs {
+    /// Where spans are sent to, if anywhere.
+    pub fn otlp(&self) -> Option<&String> {
+        self.otlp.as_ref().filter(|url| !url.is_empty())
+    }
+
     /// Sends spans from now on, if somebody takes them; of the operations that begin here, this
-    /// `ratio` is traced. `service` and `name`: what this process is. Must be called inside a
-    /// runtime.
+    /// `ratio` is traced. `service` and `name`: what this process is.
     pub fn start(&self, service: &'static str, name: &str, ratio: f64) -> Result<Option<Sending>> {
-        let Some(otlp) = &self.otlp else { return Ok(None) };
-        let exporter = SpanExporter::builder().with_tonic().with_endpoint(otlp).build();
+        let Some(otlp) = self.otlp() else { return Ok(None) };
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("weft-traces")
+            .enable_all()
+            .build()
+            .context("cannot start a thread that sends traces")?;
+        let exporter = {
+            let _inside = runtime.enter();
+            SpanExporter::builder().with_tonic().with_endpoint(otlp).build()
+        };
         let exporter = exporter.with_context(|| format!("cannot send traces to {otlp}"))?;
-        let mut processor = BatchSpanProcessor::builder(exporter).build();
+        let told = Told { exporter, otlp: otlp.clone(), fails: AtomicBool::new(false) };
+        let mut processor = BatchSpanProcessor::builder(told).build();
         let resource = Resource::builder()
             .with_service_name(service)
             .with_attribute(KeyValue::new("service.instance.id", name.to_owned()))
@@ -65,7 +124,7 @@ impl CollectorArgs {
         processor.set_resource(&resource);
         let (processor, scope) =
             (Arc::new(processor), InstrumentationScope::builder("weft").build());
-        let sending = Sending(processor.clone());
+        let sending = Sending { processor: processor.clone(), runtime: Some(runtime) };
         trace::collect(ratio, move |ended| processor.on_end(span(ended, &scope)));
         tracing::info!("traces are sent to {otlp}");
         Ok(Some(sending))
@@ -113,7 +172,8 @@ mod tests {
     #[test]
     fn a_collector_is_named_by_what_can_be_reached() {
         assert_eq!(url("http://127.0.0.1:4317").unwrap(), "http://127.0.0.1:4317");
-        for wrong in ["", "127.0.0.1:4317", "https://collector:4317", "http://"] {
+        assert!(CollectorArgs { otlp: Some(url("").unwrap()) }.otlp().is_none());
+        for wrong in ["127.0.0.1:4317", "https://collector:4317", "http://"] {
             assert!(url(wrong).unwrap_err().contains("http://HOST:PORT"), "{wrong}");
         }
     }

@@ -97,10 +97,8 @@ pub fn run(args: Args) -> Result<()> {
     daemon::raise_descriptor_limit();
     let what = format!("storage daemon {} at {}", config.name, config.listen);
     let runtime = daemon::runtime(workers)?;
-    let result = runtime.block_on(async {
-        let _sending = collector.start("weft-storaged", &config.name, 0.0)?;
-        serve(config, file).await
-    });
+    let _sending = collector.start("weft-storaged", &config.name, 0.0)?;
+    let result = runtime.block_on(serve(config, file));
     // A drive that hangs while it is opened is not waited for.
     runtime.shutdown_timeout(STOP_TIMEOUT);
     result.context(what)

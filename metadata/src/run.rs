@@ -199,7 +199,8 @@ impl Server {
                 }
                 Some(ended) = self.raft.join_next() => {
                     outcome("raft", ended)?;
-                    if !*self.shutdown.borrow() {
+                    // Who could say so may have gone, too.
+                    if !*self.shutdown.borrow() && self.shutdown.has_changed().is_ok() {
                         return Err(ended_early("raft"));
                     }
                     // It was told to stop a moment before this task is.

@@ -208,7 +208,9 @@ impl Span {
             attributes: Vec::new(),
             error: None,
         };
-        let log = tracing::info_span!("traced", trace_id = format_args!("{:032x}", context.trace));
+        // Of the highest level, so that it is there wherever something is logged.
+        let trace_id = format_args!("{:032x}", context.trace);
+        let log = tracing::error_span!(parent: None, "traced", trace_id);
         Self(Some(Box::new(Open { ended: Some(ended), since: Instant::now(), log })))
     }
 
@@ -221,7 +223,9 @@ impl Span {
 
     /// It ends with this.
     pub fn end(mut self, outcome: &impl Outcome) {
-        self.conclude(outcome.error());
+        if self.is_traced() {
+            self.conclude(outcome.error());
+        }
     }
 
     /// Whether anything is recorded.
@@ -236,8 +240,9 @@ impl Span {
 
     /// Does `work` as a part of it.
     pub fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+        let Some(open) = &self.0 else { return work() };
         let _within = self.context().map(Within::enter);
-        work()
+        open.log.in_scope(work)
     }
 
     /// A future that is a part of it, and ends it.
@@ -341,9 +346,8 @@ where
         let this = self.project();
         let Some(context) = *this.context else { return this.future.poll(task) };
         let _within = Within::enter(context);
-        let _logged = this.span.0.as_ref().map(|open| open.log.enter());
-        let polled = this.future.poll(task);
-        drop(_logged);
+        let Some(open) = &this.span.0 else { return this.future.poll(task) };
+        let polled = open.log.in_scope(|| this.future.poll(task));
         if let Poll::Ready(outcome) = &polled {
             this.span.conclude(outcome.error());
         }
@@ -355,6 +359,7 @@ pin_project! {
     /// A future that goes on where it was begun, in another task.
     pub struct Carried<F> {
         context: Option<Context>,
+        log: tracing::Span,
         #[pin]
         future: F,
     }
@@ -362,7 +367,9 @@ pin_project! {
 
 /// `future`, to be spawned, belongs to what is done just now.
 pub fn carried<F: Future>(future: F) -> Carried<F> {
-    Carried { context: CURRENT.get(), future }
+    let context = CURRENT.get();
+    let log = context.map_or_else(tracing::Span::none, |_| tracing::Span::current());
+    Carried { context, log, future }
 }
 
 impl<F: Future> Future for Carried<F> {
@@ -370,7 +377,8 @@ impl<F: Future> Future for Carried<F> {
 
     fn poll(self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let _within = this.context.map(Within::enter);
-        this.future.poll(task)
+        let Some(context) = *this.context else { return this.future.poll(task) };
+        let _within = Within::enter(context);
+        this.log.in_scope(|| this.future.poll(task))
     }
 }

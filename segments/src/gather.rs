@@ -35,7 +35,9 @@ pub(super) struct Lost {
 
 impl Failure for Lost {
     fn name(&self) -> Option<String> {
-        Some("too few shards".into())
+        // Where the segment is by now, or that it was deleted, is found out then.
+        let goes_on = self.wants_ticket || self.any_missing;
+        (!goes_on).then(|| "too few shards".into())
     }
 }
 

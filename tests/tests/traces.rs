@@ -112,21 +112,25 @@ fn an_operation_is_followed_from_the_mount_to_the_drives() -> Result<()> {
         mount("PUT", Client),
         mount("put segment", Internal),
     ];
-    let committed = [
-        metadata("commit", Internal),
-        metadata("CommitExtents", Internal),
-        metadata("META", Server),
-        mount("META", Client),
-    ];
+    // In a request of its own, or with those that tell of the new file.
+    let committed = ["CommitExtents", "Batch"].map(|by| {
+        [
+            metadata("commit", Internal),
+            metadata(by, Internal),
+            metadata("META", Server),
+            mount("META", Client),
+        ]
+    });
     let read = [
         storage("read", Internal),
         storage("GET", Server),
         mount("GET", Client),
         mount("get segment", Internal),
     ];
-    for chain in [&stored, &committed, &read] {
+    for chain in [&stored, &read] {
         eventually(PATIENCE, chain[0].0, || collector.find(chain))?;
     }
+    eventually(PATIENCE, "the commit", || committed.iter().find_map(|of| collector.find(of)))?;
     let on_a_drive = collector.find(&stored).context("it was there")?;
     ensure!(on_a_drive.attributes.iter().any(|a| a.key == "weft.target"), "{on_a_drive:?}");
     eventually(PATIENCE, "the fsync", || {

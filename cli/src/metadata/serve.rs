@@ -91,11 +91,10 @@ pub fn run(args: Args) -> Result<()> {
         Role::Metadata,
         &config.id.to_string(),
     )?;
+    let _sending = args.collector.start("weft-metadata", &id.to_string(), 0.0)?;
     let runtime = if workers == 1 { daemon::single() } else { daemon::runtime(workers) };
     runtime?
         .block_on(async {
-            let name = id.to_string();
-            let _sending = args.collector.start("weft-metadata", &name, 0.0)?;
             let shutdown = daemon::shutdown_on_signal()?;
             daemon::attend(&listen);
             anyhow::Ok(weft_metadata::run(config, transport, shutdown).await?)

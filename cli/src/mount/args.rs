@@ -1,6 +1,6 @@
 //! What `weft mount` is asked for.
 
-use super::options::{MountOptions, io_uring, mount_options, ratio, yes_or_no};
+use super::options::{MountOptions, TRACE_RATIO, io_uring, mount_options, ratio, yes_or_no};
 use super::spec::subdir;
 use crate::collector::CollectorArgs;
 use crate::control::ClusterArgs;
@@ -87,7 +87,7 @@ pub struct Args {
     #[command(flatten)]
     pub collector: CollectorArgs,
     /// Share of this mount's operations that are traced, 0 to 1, if --otlp says where to
-    #[arg(long, env = "WEFT_TRACE_RATIO", value_name = "RATIO", default_value_t = 0.001)]
+    #[arg(long, env = "WEFT_TRACE_RATIO", value_name = "RATIO", default_value = TRACE_RATIO)]
     #[arg(value_parser = ratio, help_heading = "Traces")]
     pub trace_ratio: f64,
     /// Seconds to wait for the cluster

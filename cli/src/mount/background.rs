@@ -68,7 +68,7 @@ pub fn settings(args: &Args, log: &LogArgs, log_file: Option<&Path>) -> Vec<Stri
     if let Some(at) = args.metrics {
         option("--metrics", at.to_string());
     }
-    if let Some(otlp) = &args.collector.otlp {
+    if let Some(otlp) = args.collector.otlp() {
         option("--otlp", otlp.clone());
         option("--trace-ratio", args.trace_ratio.to_string());
     }

@@ -11,9 +11,12 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A share, 0 to 1.
+/// Share of operations that are traced where nothing else was said.
+pub const TRACE_RATIO: &str = "0.001";
+
+/// A share, 0 to 1; an empty one is that which is usual.
 pub fn ratio(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
+    match if text.is_empty() { TRACE_RATIO } else { text }.parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
         _ => Err("write a number from 0 to 1".into()),
     }

@@ -36,8 +36,7 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
     let runtime = daemon::runtime(args.workers)?;
     let settings = background::settings(args, log, args.log_file.as_deref());
     let name = args.mount_point.display().to_string();
-    let sending =
-        runtime.block_on(async { args.collector.start("weft-mount", &name, args.trace_ratio) })?;
+    let sending = args.collector.start("weft-mount", &name, args.trace_ratio)?;
     let started = runtime.block_on(async {
         if let Some(at) = args.metrics {
             metrics::start(at).await?;

@@ -6,6 +6,7 @@ use crate::types::{Attr, Creator, FileKind};
 use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::timeout;
+use weft_net::trace::carried;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Result, v1};
@@ -187,10 +188,10 @@ impl Filesystem {
         }
         let (requests, inos) = (self.inner.requests.clone(), ahead.into_iter().map(|ino| ino.0));
         let op = Op::LeaseMany(v1::LeaseManyOp { inos: inos.collect() });
-        let asking = tokio::spawn(async move {
+        let asking = tokio::spawn(carried(async move {
             // Without them the group is asked about each name.
             let _ = timeout(LEASES_TIMEOUT, requests.ask(op)).await;
-        });
+        }));
         if done.is_some() {
             return done;
         }

@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::time::timeout;
 use tracing::warn;
+use weft_net::trace::carried;
 use weft_proto::locks::Ranges;
 use weft_proto::locks::{LAST, Range};
 use weft_proto::v1::meta_request::Op;
@@ -113,7 +114,7 @@ impl Locks {
             return;
         }
         let locks = self.clone();
-        let releasing = tokio::spawn(async move {
+        let releasing = tokio::spawn(carried(async move {
             let _alone = gate.write().await;
             let mut found = None;
             locks.table.edit(ino, &gate, |entry| {
@@ -137,7 +138,7 @@ impl Locks {
                 }
             }
             locks.table.edit(ino, &gate, |_| false);
-        });
+        }));
         if timeout(self.patience, releasing).await.is_err() {
             warn!(%ino, "locks are not released yet: no metadata leader answers");
         }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
+use weft_net::trace::carried;
 use weft_proto::{Error, ErrorKind, Footprint, InodeId, Kind, Makes, Result, v1};
 
 /// Changes the replicated state.
@@ -168,8 +169,8 @@ pub(super) async fn propose<T: Send + 'static>(
     taken: T,
 ) -> Result<(v1::MetaReply, T)> {
     let node = node.clone();
-    let proposal =
-        tokio::spawn(async move { (node.propose_telling(body, effect, events).await, taken) });
+    let proposal = async move { (node.propose_telling(body, effect, events).await, taken) };
+    let proposal = tokio::spawn(carried(proposal));
     // It may be in the log.
     let ended = |error| Error::new(ErrorKind::Unavailable, format!("a change: {error}"));
     let (reply, taken) = proposal.await.map_err(ended)?;

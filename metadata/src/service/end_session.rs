@@ -5,6 +5,7 @@ use super::context::{RequestContext, empty};
 use crate::events;
 use crate::node::Effect;
 use v1::log_entry::Body;
+use weft_net::trace::carried;
 use weft_proto::{Error, ErrorKind, Result, v1};
 
 pub(super) async fn end_session(
@@ -28,13 +29,13 @@ pub(super) async fn end_session(
     let body = Body::ExpireSession(v1::ExpireSessionEntry { session: session.0 });
     let node = cx.node.clone();
     // Whether or not somebody still waits for it.
-    let ending = tokio::spawn(async move {
+    let ending = tokio::spawn(carried(async move {
         let ended = node.propose_telling(body, Effect::SessionEnds(session), events).await;
         if ended.is_err() {
             node.soft.with(|s| s.spare(session));
         }
         ended
-    });
+    }));
     let gone = |error| Error::new(ErrorKind::Unavailable, format!("the end of a session: {error}"));
     ending.await.map_err(gone)?.map(|_| empty())
 }
