@@ -12,17 +12,30 @@ me=epilog
 # shellcheck source-path=SCRIPTDIR source=job.sh
 . "$here/job.sh"
 
-# Ends the warming and all its readers: they are one group of processes. What hangs in the mount ends when that goes
+# What warms: one session, of its first process, which is root's, and others, which are of the job's owner. The number
+# may be somebody else's by now.
+warming() {
+    test ! -e "/proc/$warmer" || test "$(began "$warmer")" = "$start_of_warmer" || return 0
+    cat /proc/[0-9]*/stat 2>/dev/null | awk -v session="$warmer" '
+        { pid = $1; sub(/.*\) /, ""); if ($4 == session && $1 != "Z") print pid }' |
+        while read -r pid; do
+            user=$(awk '/^Uid:/ { print $2 }' "/proc/$pid/status" 2>/dev/null) || :
+            test "$pid" != "$warmer" && test "$user" != "$SLURM_JOB_UID" || echo "$pid"
+        done
+}
+
+# Ends the warming and all its readers. What hangs in the mount ends when that goes
 # on, and nobody waits for it.
 end_warming() {
     test -r "$state/warmer" || return 0
     read -r warmer start_of_warmer <"$state/warmer" || return 0
     is_number "$warmer" || return 0
-    if test ! -e "/proc/$warmer" || test "$(began "$warmer")" = "$start_of_warmer"; then
-        kill -s KILL -- "-$warmer" 2>/dev/null || :
-    fi
     tries=50
-    while test "$tries" -gt 0 && kill -s 0 -- "-$warmer" 2>/dev/null; do
+    while test "$tries" -gt 0; do
+        pids=$(warming)
+        test -n "$pids" || break
+        # shellcheck disable=SC2086
+        kill -s KILL $pids 2>/dev/null || :
         sleep 0.1
         tries=$((tries - 1))
     done
@@ -33,6 +46,23 @@ end_warming() {
 remove_scratch() {
     start sh "$here/scratch.sh" remove "$WEFT_SCRATCH" "$SLURM_JOB_ID" "$node"
     await "$WEFT_CLEAN_SECONDS" || say "$WEFT_SCRATCH/$SLURM_JOB_ID is not removed yet: $said"
+}
+
+# What was refused for a quota is its user's business. It is told once: then the rest is asked for.
+sync_mount() {
+    end=$(($(date +%s) + WEFT_SYNC_SECONDS))
+    for _ in 1 2; do
+        bounded "$((end - $(date +%s)))" "$WEFT" sync "$WEFT_MNT" && return
+        case $said in
+        *'Disk quota exceeded'*) say "somebody on this node has written more than his quota allows: $said" ;;
+        *) fail "what the job has written to $WEFT_MNT may not be durable: $said" ;;
+        esac
+    done
+}
+
+# Whether the mount is the one that the job began with.
+is_same_mount() {
+    test ! -s "$state/life" || test "$(life)" = "$(cat "$state/life")"
 }
 
 # What is dirty cannot leave the cache: this comes after the sync.
@@ -53,9 +83,12 @@ end_warming
 if is_mounted; then
     test -z "$WEFT_SCRATCH" || remove_scratch
     # The node is free after this: it may be powered off, or given to somebody who waits for what was written.
-    bounded "$WEFT_SYNC_SECONDS" "$WEFT" sync "$WEFT_MNT" ||
-        fail "what the job has written to $WEFT_MNT may not be durable: $said"
+    sync_mount
+    is_same_mount ||
+        fail "$WEFT_MNT was mounted anew during the job: what it had written before and not synced is lost"
     drop_datasets
+elif test -s "$state/life"; then
+    fail "$WEFT_MNT is not mounted any more: what the job had written and not synced may be lost, and its scratch folder stays"
 else
     say "$WEFT_MNT is not mounted any more: nothing to sync, and the job's scratch folder stays"
 fi

@@ -81,6 +81,7 @@ begin_job() {
     mkdir -p "$WEFT_STATE" || fail "$WEFT_STATE cannot be made"
     state=$WEFT_STATE/$SLURM_JOB_ID.$node
     started=0
+    groups=
 }
 
 # start COMMAND...: begins a command that nobody has to wait for, in a session of its own.
@@ -135,6 +136,15 @@ is_mounted() {
         END { print type }' /proc/self/mountinfo)" = fuse.weft
 }
 
+# life: what tells the mount from one that is made after it at the same place, and stays the same when another process
+# takes it over: its numbers in the kernel's table, and, since those are used again, that of its connection and
+# when that was made.
+life() {
+    awk -v at="$WEFT_MNT" '$5 == at { now = $1 " " $3 } END { print now }' /proc/self/mountinfo >"$state/now"
+    read -r id device <"$state/now" || :
+    echo "$id $device $(stat -c '%i %y' "/sys/fs/fuse/connections/${device#*:}" 2>/dev/null)"
+}
+
 # lives PID START: whether the process that was PID is still the same, and has not ended.
 lives() {
     test "$(awk '{ sub(/.*\) /, ""); print $1 == "Z" ? "" : $20 }' "/proc/$1/stat" 2>/dev/null)" = "$2"
@@ -156,13 +166,15 @@ tell_warming() {
 
 # know_user: sets $group and $groups, what setpriv(1) is told of the groups of the job's owner.
 know_user() {
+    test -z "$groups" || return 0
     group=${SLURM_JOB_GID:-}
-    groups=--clear-groups
-    if bounded 10 id -g -- "$SLURM_JOB_UID"; then
-        groups=--init-groups
+    # There are names that look like numbers.
+    if bounded 10 id -g -- "+$SLURM_JOB_UID"; then
         is_number "$group" || group=$(cat "$out")
+        is_number "$group" && groups=--init-groups
+    else
+        is_number "$group" && groups=--clear-groups
     fi
-    is_number "$group"
 }
 
 # as_user: sets $as to what runs a command with the rights of the job's owner. One harmless capability keeps his
@@ -171,4 +183,8 @@ as_user() {
     know_user || return 1
     as="env -i PATH=$PATH LC_ALL=C setpriv --reuid=$SLURM_JOB_UID --regid=$group $groups"
     as="$as --inh-caps=-all,+wake_alarm --ambient-caps=-all,+wake_alarm --no-new-privs"
+    # To setpriv(1), too, a number may be somebody's name.
+    # shellcheck disable=SC2016,SC2086
+    bounded 10 $as sh -c 'echo "$(id -u) $(id -g)"' &&
+        test "$(cat "$out")" = "$SLURM_JOB_UID $group"
 }

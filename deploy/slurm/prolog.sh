@@ -51,8 +51,14 @@ await_mount() {
 make_scratch() {
     know_user || fail "user $SLURM_JOB_UID is not known on this node"
     bounded 20 sh "$here/scratch.sh" make "$WEFT_SCRATCH" "$SLURM_JOB_ID" "$node" \
-        "$SLURM_JOB_UID:$group" "$WEFT" "$WEFT_SCRATCH_BYTES" "$WEFT_SCRATCH_INODES" ||
-        fail "$WEFT_SCRATCH/$SLURM_JOB_ID cannot be made: $said"
+        "+$SLURM_JOB_UID:+$group" "$WEFT" "$WEFT_SCRATCH_BYTES" "$WEFT_SCRATCH_INODES" ||
+        case $said in
+        # The node is not to blame: another would do no better.
+        *'Disk quota exceeded'* | *'No space left on device'*)
+            say "the job goes on without $WEFT_SCRATCH/$SLURM_JOB_ID: $said"
+            ;;
+        *) fail "$WEFT_SCRATCH/$SLURM_JOB_ID cannot be made: $said" ;;
+        esac
 }
 
 # What the job names in its comment, a line each: words weft:/PATH, and weft-drop:/PATH for what is to leave the page
@@ -74,12 +80,13 @@ warm() {
     named >"$state/paths"
     test -s "$state/paths" || return 0
     as_user || {
-        say "nothing is warmed: user $SLURM_JOB_UID is not known on this node"
+        say "nothing is warmed: user $SLURM_JOB_UID is not known on this node, or its number is another's name"
         return 0
     }
     limit=$(warm_bytes)
+    # One job at a time on a node, so that readers do not add up.
     # shellcheck disable=SC2086
-    setsid timeout -k 5 "$WEFT_WARM_SECONDS" nice -n 10 $as sh "$here/warm.sh" warm "$WEFT_MNT" \
+    setsid timeout -k 5 "$WEFT_WARM_SECONDS" flock -F "$WEFT_STATE" nice -n 10 $as sh "$here/warm.sh" warm "$WEFT_MNT" \
         "$limit" "$WEFT_WARM_READERS" <"$state/paths" >"$state/warm.log" 2>&1 &
     warmer=$!
     start_of_warmer=$(began "$warmer") || :
@@ -97,5 +104,9 @@ begin_job
 rm -rf "$state"
 mkdir "$state" || fail "$state cannot be made"
 await_mount
+# What tells whether it is still the same after the job.
+test -n "$(ls /sys/fs/fuse/connections 2>/dev/null)" ||
+    mount -t fusectl fusectl /sys/fs/fuse/connections 2>/dev/null || :
+life >"$state/life"
 test -z "$WEFT_SCRATCH" || make_scratch
 warm

@@ -60,10 +60,6 @@ warm_one() {
                 take = size < left ? size : left
                 left -= take
                 taken += take
-                if (take == size && size <= piece) {
-                    print "- " name
-                    next
-                }
                 for (at = 0; at < take; at += piece)
                     printf "%.0f %.0f %s\n", at, take - at < piece ? take - at : piece, name
             }
@@ -74,23 +70,14 @@ warm_one() {
     } 3>&1
 }
 
-# read_items ITEM...: `- PATH` is a whole file, `OFFSET LENGTH PATH` a piece of one. Whole ones share a process.
+# read_items ITEM...: each is `OFFSET LENGTH PATH`. What the file has become meanwhile is not followed, waited for, or
+# read beyond that.
 read_items() {
-    items=$#
-    while test "$items" -gt 0; do
-        item=$1
-        shift
-        items=$((items - 1))
-        case $item in
-        '- '*) set -- "$@" "${item#- }" ;;
-        *)
-            rest=${item#* }
-            dd if="${rest#* }" of=/dev/null bs=1M iflag=skip_bytes,count_bytes,nofollow \
-                skip="${item%% *}" count="${rest%% *}" status=none || :
-            ;;
-        esac
+    for item; do
+        rest=${item#* }
+        dd if="${rest#* }" of=/dev/null bs=1M iflag=skip_bytes,count_bytes,nofollow,nonblock \
+            skip="${item%% *}" count="${rest%% *}" status=none || :
     done
-    test $# -eq 0 || cat -- "$@" >/dev/null
 }
 
 case $1 in
@@ -123,7 +110,7 @@ drop)
 forget)
     shift
     for file; do
-        dd if="$file" iflag=nocache,nofollow count=0 status=none || :
+        dd if="$file" iflag=nocache,nofollow,nonblock count=0 status=none || :
     done
     ;;
 esac
