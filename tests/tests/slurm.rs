@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -380,4 +380,71 @@ fn a_warming_that_hangs_holds_nobody_up_and_ends_with_the_job() -> Result<()> {
     drop(paused);
     node.knows_no_job()?;
     node.cluster.await_clean()
+}
+
+#[test]
+fn a_mount_that_died_during_a_job_fails_its_epilog() -> Result<()> {
+    let node = Node::new()?;
+    let mnt = node.mnt();
+    weft_ok(&["umount", path(mnt)])?;
+    let log = node.cluster.dir().join("log/supervised.log");
+    let (cluster, log) = (node.cluster.address()?, path(&log).to_owned());
+    weft_ok(&["mount", "--cluster", &cluster, "--supervise", "--log-file", &log, path(mnt)])?;
+    // Another process that goes on with it loses nothing.
+    ensure!(node.run("prolog", 1, "", "")?.success);
+    weft_ok(&["mount", "--takeover", path(mnt)])?;
+    let ran = node.run("epilog", 1, "", "")?;
+    ensure!(ran.success, "{}", ran.said);
+    ensure!(node.run("prolog", 2, "", "")?.success && node.run("prolog", 3, "", "")?.success);
+    let before = node.cluster.pid_of_mount(mnt)?;
+    node.cluster.kill_mount(mnt)?;
+    eventually(PATIENCE, "it is mounted anew", || {
+        let now = node.cluster.pid_of_mount(mnt).ok()?;
+        (now != before && mnt.join("scratch").exists()).then_some(())
+    })?;
+    let ran = node.run("epilog", 2, "", "")?;
+    ensure!(!ran.success && ran.said.contains("was mounted anew during the job"), "{}", ran.said);
+    weft_ok(&["umount", path(mnt)])?;
+    let ran = node.run("epilog", 3, "", "")?;
+    ensure!(!ran.success && ran.said.contains("is not mounted any more"), "{}", ran.said);
+    Ok(())
+}
+
+#[test]
+fn folders_are_refused_where_others_may_rename_and_left_out_where_there_is_no_room() -> Result<()> {
+    let node = Node::new()?;
+    let mnt = node.mnt();
+    // Whoever may rename what is above the folder could have root work elsewhere.
+    let open = mnt.join("open");
+    fs::create_dir_all(open.join("root"))?;
+    symlink("open/root", mnt.join("link"))?;
+    let at = |folder: &str| format!("WEFT_SCRATCH={}/{folder}/scratch", path(mnt));
+    for (n, mode, folder, why) in [
+        (1, 0o777, "open/root", "open is not a folder of root into which nobody else may write"),
+        (2, 0o1777, "link", "leads through a link"),
+        (3, 0o1777, "open/root", ""),
+    ] {
+        fs::set_permissions(&open, fs::Permissions::from_mode(mode))?;
+        let ran = node.run("prolog", n, "", &at(folder))?;
+        ensure!(ran.success == why.is_empty() && ran.said.contains(why), "{}", ran.said);
+        ensure!(open.join(format!("root/scratch/{n}")).exists() == ran.success);
+        ensure!(node.run("epilog", n, "", &at(folder))?.success);
+    }
+    ensure!(!open.join("root/scratch/3").exists());
+    // A user who may have no more folders is no reason to drain a node.
+    fs::create_dir(mnt.join("his"))?;
+    chown(mnt.join("his"), Some(USER), Some(USER))?;
+    let user = USER.to_string();
+    weft_ok(&["quota", "set", "--user", &user, "--inodes", "1", path(mnt)])?;
+    let ran = node.run("prolog", 4, "", "")?;
+    ensure!(ran.success && ran.said.contains("the job goes on without"), "{}", ran.said);
+    ensure!(fs::metadata(node.scratch(4))?.uid() == 0, "it is his");
+    ensure!(node.run("epilog", 4, "", "")?.success);
+    weft_ok(&["quota", "set", "--user", &user, "--inodes", "none", path(mnt)])?;
+    // An epilog was killed in the middle: the next one ends what that has begun.
+    ensure!(node.run("prolog", 5, "", "")?.success);
+    fs::remove_dir_all(mnt.join("scratch/.nodes/5"))?;
+    fs::create_dir_all(mnt.join("scratch/.removed-5-n1-77/left"))?;
+    ensure!(node.run("epilog", 5, "", "")?.success);
+    node.knows_no_job()
 }
