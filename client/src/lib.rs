@@ -46,3 +46,5 @@ pub use types::{
 };
 /// Locks that a forked process finds as it needs them.
 pub use weft_net::sync;
+/// What one operation did, and in which processes.
+pub use weft_net::trace;

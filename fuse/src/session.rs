@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use weft_net::trace::Span;
+use weft_client::trace::Span;
 
 /// What the threads of a mount share.
 pub struct Session {

@@ -20,12 +20,14 @@ mod paused;
 pub mod power;
 mod process;
 pub mod server;
+mod shape;
 pub mod sim;
 mod xattrs;
 
 pub use health::{await_health, serving, status_of};
 pub use paused::Paused;
 pub use process::eventually;
+pub use shape::Shape;
 pub use xattrs::{set_xattr, xattr};
 
 use anyhow::{Context, Result, ensure};
@@ -81,34 +83,6 @@ fn succeeded(args: &[&str], out: Output) -> Result<String> {
         String::from_utf8_lossy(&out.stderr)
     );
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-}
-
-/// How to start a [`Cluster`].
-#[derive(Clone, Debug)]
-pub struct Shape {
-    pub metadata: u32,
-    pub storage: u32,
-    pub profile: &'static str,
-    /// Empty: as `weft dev start` takes it when it is told nothing.
-    pub target_size: &'static str,
-    /// Everybody proves who he is, by certificates. By default if `WEFT_TEST_TLS` is set.
-    pub tls: bool,
-    /// Of all its daemons and its first mount.
-    pub environment: Vec<(&'static str, String)>,
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        let tls = std::env::var_os("WEFT_TEST_TLS").is_some();
-        Self {
-            metadata: 3,
-            storage: 6,
-            profile: "4+2",
-            target_size: "512MiB",
-            tls,
-            environment: Vec::new(),
-        }
-    }
 }
 
 /// A cluster made by `weft dev start`, with its first mount.

@@ -114,8 +114,12 @@ impl Successor {
         for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if name.starts_with(&format!("{pid}-")) && name.ends_with(".sock") {
-                return Ok(Self(UnixStream::connect(&path)?));
+            // One that was killed, and had this number before, has left its own.
+            if name.starts_with(&format!("{pid}-"))
+                && name.ends_with(".sock")
+                && let Ok(socket) = UnixStream::connect(&path)
+            {
+                return Ok(Self(socket));
             }
         }
         bail!("{pid} has no socket in {}", folder.display())

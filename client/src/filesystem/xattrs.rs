@@ -15,6 +15,8 @@ const STATS: &[u8] = b"user.weft.stats";
 /// Reading this one of any inode does what `syncfs(2)` would do, which the kernel tells no mount of
 /// FUSE. Reading, since who may not write may sync too.
 const SYNC: &[u8] = b"user.weft.sync";
+/// The same by root, as the kernel makes sure: what failed before is told once.
+const SYNC_BY_ROOT: &[u8] = b"trusted.weft.sync";
 
 impl Filesystem {
     /// The value of an extended attribute. Errors: `NoAttribute`.
@@ -25,6 +27,9 @@ impl Filesystem {
         }
         if name == SYNC {
             return self.sync_for_any().await.map(|()| Bytes::new());
+        }
+        if name == SYNC_BY_ROOT {
+            return self.sync().await.map(|()| Bytes::new());
         }
         if name == layout_xattr::NAME {
             return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());

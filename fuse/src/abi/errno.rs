@@ -1,6 +1,6 @@
 //! Errors as the kernel knows them.
 
-use weft_net::trace::Failure;
+use weft_client::trace::Failure;
 
 /// An error of Linux; positive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
