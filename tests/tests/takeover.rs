@@ -113,12 +113,9 @@ impl Successor {
         let (folder, pid) = (run_folder()?, cluster.pid_of_mount(cluster.mnt())?);
         for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             // One that was killed, and had this number before, has left its own.
-            if name.starts_with(&format!("{pid}-"))
-                && name.ends_with(".sock")
-                && let Ok(socket) = UnixStream::connect(&path)
-            {
+            let is_its = path.to_string_lossy().contains(&format!("/{pid}-"));
+            if is_its && let Ok(socket) = UnixStream::connect(&path) {
                 return Ok(Self(socket));
             }
         }
