@@ -143,6 +143,7 @@ impl Filesystem {
     pub(super) async fn sync_for_any(&self) -> Result<()> {
         self.publish_atimes().await;
         let committed = self.inner.files.commit_all().await;
+        self.inner.files.sweep();
         self.inner.group.sessions.check()?;
         committed.and(self.inner.log.last_failure())
     }
