@@ -82,7 +82,9 @@ impl Session {
         }
         let owed = route.clone();
         let mut span = Span::root(opcode::name(request.header.opcode));
-        span.note("weft.inode", self.handler.root().swap(request.header.node));
+        if span.is_traced() {
+            span.note("weft.inode", self.handler.root().swap(request.header.node));
+        }
         let handle = || match span.within(|| self.handler.handle(request)) {
             Outcome::Done(answer) => {
                 route.answer(unique, &answer);

@@ -199,8 +199,7 @@ impl Server {
                 }
                 Some(ended) = self.raft.join_next() => {
                     outcome("raft", ended)?;
-                    // Who could say so may have gone, too.
-                    if !*self.shutdown.borrow() && self.shutdown.has_changed().is_ok() {
+                    if !self.is_told_to_stop() {
                         return Err(ended_early("raft"));
                     }
                     // It was told to stop a moment before this task is.
@@ -209,7 +208,7 @@ impl Server {
                 Some(ended) = self.tasks.join_next() => {
                     let (name, ended) = outcome("a task", ended.map(Ok))?;
                     outcome(name, Ok(ended))?;
-                    if !*self.shutdown.borrow() {
+                    if !self.is_told_to_stop() {
                         return Err(ended_early(name));
                     }
                     tracing::debug!("{name} ended");
@@ -235,6 +234,11 @@ impl Server {
             *self.cluster.lock() = Bytes::copy_from_slice(&cluster.0);
         }
         Ok(())
+    }
+
+    /// Or nobody is left who could tell it.
+    fn is_told_to_stop(&self) -> bool {
+        *self.shutdown.borrow() || self.shutdown.has_changed().is_err()
     }
 
     async fn stop(mut self) -> Result<()> {

@@ -4,14 +4,16 @@
 //! |---|---|
 //! | 0..4 | magic `WEFT` |
 //! | 4 | version of the frame layout |
-//! | 5 | kind (low nibble), flags (high nibble; 1: the head of a request begins with its place in a
-//!   trace, 24 bytes, which only a peer is sent that knows of `Features::TRACES`) |
+//! | 5 | kind (low nibble), flags (high nibble; 1: the head of a request begins with its place) |
 //! | 6..8 | operation |
 //! | 8..16 | request id; a request with 0 wants no answer, an answer with 0 belongs to no request |
 //! | 16..20 | length of the head |
 //! | 20..24 | length of the payload |
 //! | 24..28 | milliseconds left to the deadline, 0 for none |
 //! | 28..32 | CRC-32 of bytes 0..28 |
+//!
+//! The place of a request is where in a trace it belongs, 24 bytes ([`crate::trace`]). Only peers
+//! are sent one that know of `Features::TRACES`.
 
 use crate::trace::Context;
 use bytes::Bytes;
@@ -99,12 +101,12 @@ impl Header {
                 b[4]
             )));
         }
-        let (kind, traced) = match b[5] {
-            1 => (Kind::Request, false),
-            2 => (Kind::Answer, false),
-            3 => (Kind::Failure, false),
-            0x11 => (Kind::Request, true),
-            other => return Err(Broken::Garbage(format!("unknown kind of frame {other:#04x}"))),
+        let traced = b[5] & TRACED != 0;
+        let kind = match b[5] & !TRACED {
+            1 => Kind::Request,
+            2 if !traced => Kind::Answer,
+            3 if !traced => Kind::Failure,
+            _ => return Err(Broken::Garbage(format!("unknown kind of frame {:#04x}", b[5]))),
         };
         let header = Self {
             kind,

@@ -8,6 +8,7 @@
 //! Invariants: nothing waits for whoever collects spans; a span is collected once, when it ends,
 //! also if its future is dropped. Spans name no file and hold nothing of any.
 
+use crate::frame::Broken;
 use bytes::{Buf, Bytes};
 use pin_project_lite::pin_project;
 use std::cell::Cell;
@@ -40,13 +41,13 @@ impl Context {
         bytes
     }
 
-    /// Takes it from the beginning of `head`. `None`: it is not there.
-    pub(crate) fn take(head: &mut Bytes) -> Option<Self> {
+    /// Takes it from the beginning of `head`; zeros are none. Error: there are too few bytes.
+    pub(crate) fn take(head: &mut Bytes) -> Result<Option<Self>, Broken> {
         if head.len() < Self::LEN {
-            return None;
+            return Err(Broken::Garbage("a request without the place it says it has".into()));
         }
         let context = Self { trace: head.get_u128(), span: head.get_u64() };
-        (context.trace != 0 && context.span != 0).then_some(context)
+        Ok((context.trace != 0 && context.span != 0).then_some(context))
     }
 }
 
@@ -119,7 +120,6 @@ static COLLECTOR: OnceLock<Collector> = OnceLock::new();
 /// From now on spans of this process are collected, and of the operations that begin here this
 /// `ratio` is traced, 0 to 1. Said once in a process; more is ignored.
 pub fn collect(ratio: f64, collect: impl Fn(Ended) + Send + Sync + 'static) {
-    // Saturates at both ends.
     let share = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
     if COLLECTOR.set(Collector { share, collect: Box::new(collect) }).is_err() {
         tracing::error!("traces are collected already");
@@ -152,11 +152,11 @@ impl Drop for Within {
 }
 
 /// A span that has begun; none if what it is of is not traced. Ends when it is dropped.
-#[derive(Default)]
 pub struct Span(Option<Box<Open>>);
 
 struct Open {
-    ended: Option<Ended>,
+    /// But for what is known at its end.
+    ended: Ended,
     since: Instant,
     /// What is logged meanwhile names the trace.
     log: tracing::Span,
@@ -211,13 +211,13 @@ impl Span {
         // Of the highest level, so that it is there wherever something is logged.
         let trace_id = format_args!("{:032x}", context.trace);
         let log = tracing::error_span!(parent: None, "traced", trace_id);
-        Self(Some(Box::new(Open { ended: Some(ended), since: Instant::now(), log })))
+        Self(Some(Box::new(Open { ended, since: Instant::now(), log })))
     }
 
     /// Notes something about it, under a name of OpenTelemetry's conventions or `weft.…`.
     pub fn note(&mut self, name: &'static str, value: impl Into<Value>) {
-        if let Some(ended) = self.0.as_mut().and_then(|open| open.ended.as_mut()) {
-            ended.attributes.push((name, value.into()));
+        if let Some(open) = &mut self.0 {
+            open.ended.attributes.push((name, value.into()));
         }
     }
 
@@ -235,13 +235,13 @@ impl Span {
 
     /// Its place.
     pub(crate) fn context(&self) -> Option<Context> {
-        self.0.as_ref().and_then(|open| open.ended.as_ref()).map(|ended| ended.context)
+        self.0.as_ref().map(|open| open.ended.context)
     }
 
     /// Does `work` as a part of it.
     pub fn within<T>(&self, work: impl FnOnce() -> T) -> T {
         let Some(open) = &self.0 else { return work() };
-        let _within = self.context().map(Within::enter);
+        let _within = Within::enter(open.ended.context);
         open.log.in_scope(work)
     }
 
@@ -265,13 +265,8 @@ impl Span {
     }
 
     fn conclude(&mut self, error: Option<String>) {
-        let Some(mut open) = self.0.take() else { return };
-        let (Some(mut ended), Some(collector)) = (open.ended.take(), COLLECTOR.get()) else {
-            return;
-        };
-        ended.took = open.since.elapsed();
-        ended.error = error;
-        (collector.collect)(ended);
+        let (Some(open), Some(collector)) = (self.0.take(), COLLECTOR.get()) else { return };
+        (collector.collect)(Ended { took: open.since.elapsed(), error, ..open.ended });
     }
 }
 

@@ -237,10 +237,7 @@ impl Session {
         self.enter(held).await;
         self.receiving.store(true, Ordering::Relaxed);
         let mut head = frames.head().await?;
-        if header.traced && head.len() < Place::LEN {
-            return Err(Broken::Garbage("a request without the place it says it has".into()));
-        }
-        let place = if header.traced { Place::take(&mut head) } else { None };
+        let place = if header.traced { Place::take(&mut head)? } else { None };
         if len > max {
             frames.skip().await?;
             self.receiving.store(false, Ordering::Relaxed);
