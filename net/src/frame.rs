@@ -15,7 +15,6 @@
 //! The place of a request is where in a trace it belongs, 24 bytes ([`crate::trace`]). Only peers
 //! are sent one that know of `Features::TRACES`.
 
-use crate::trace::Context;
 use bytes::Bytes;
 use std::fmt;
 use std::io;
@@ -160,23 +159,6 @@ impl<M: prost::Message> Encode for M {
 
     fn encode(&self, to: &mut Vec<u8>) {
         self.encode_raw(to);
-    }
-}
-
-/// A message behind its place in a trace.
-pub(crate) struct Placed<'a> {
-    pub place: [u8; Context::LEN],
-    pub message: &'a dyn Encode,
-}
-
-impl Encode for Placed<'_> {
-    fn encoded_len(&self) -> usize {
-        self.place.len() + self.message.encoded_len()
-    }
-
-    fn encode(&self, to: &mut Vec<u8>) {
-        to.extend_from_slice(&self.place);
-        self.message.encode(to);
     }
 }
 

@@ -8,7 +8,7 @@
 //! Invariants: nothing waits for whoever collects spans; a span is collected once, when it ends,
 //! also if its future is dropped. Spans name no file and hold nothing of any.
 
-use crate::frame::Broken;
+use crate::frame::{Broken, Encode};
 use bytes::{Buf, Bytes};
 use pin_project_lite::pin_project;
 use std::cell::Cell;
@@ -48,6 +48,23 @@ impl Context {
         }
         let context = Self { trace: head.get_u128(), span: head.get_u64() };
         Ok((context.trace != 0 && context.span != 0).then_some(context))
+    }
+}
+
+/// A message behind its place in a trace.
+pub(crate) struct Placed<'a> {
+    pub place: [u8; Context::LEN],
+    pub message: &'a dyn Encode,
+}
+
+impl Encode for Placed<'_> {
+    fn encoded_len(&self) -> usize {
+        self.place.len() + self.message.encoded_len()
+    }
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.place);
+        self.message.encode(to);
     }
 }
 

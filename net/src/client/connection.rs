@@ -6,11 +6,11 @@
 use super::Body;
 use super::calls::{Call, Calls, Raw};
 use crate::buffer::Buffer;
-use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD, Placed};
+use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::{Features, Identity};
 use crate::sync::Mutex;
 use crate::tls::Subject;
-use crate::trace::Context;
+use crate::trace::{Context, Placed};
 use crate::transport::{Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
