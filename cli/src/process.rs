@@ -9,9 +9,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -180,9 +182,9 @@ impl Interrupt {
     }
 }
 
-/// Processes that work in this folder or below it, or have something there open, each with its
-/// name. Those of other users are seen by root only, and one that begins a program only when it has
-/// begun. Asks nothing of the filesystem there.
+/// Processes that work in this folder or below it, or have something there open or mapped, each
+/// with its name. Those of other users are seen by root only, and one that begins a program only
+/// when it has begun. Asks nothing of the filesystem there.
 pub fn holders(folder: &Path) -> Vec<(i32, String)> {
     let folder = folder.to_owned();
     let all = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
@@ -192,23 +194,25 @@ pub fn holders(folder: &Path) -> Vec<(i32, String)> {
 }
 
 /// Id and name of a process, by its folder in `/proc`, if it works below `folder` or has something
-/// open there.
+/// open or mapped there.
 fn held(proc: PathBuf, folder: &Path) -> Option<(i32, String)> {
-    let links = |proc: &Path| {
-        let open = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
-        ["cwd", "root", "exe"]
-            .map(|name| proc.join(name))
-            .into_iter()
-            .chain(open)
-            .collect::<Vec<_>>()
-    };
-    let holds = |proc: &Path| {
-        let mut targets = links(proc).into_iter().filter_map(|link| fs::read_link(link).ok());
-        targets.any(|target| target.starts_with(folder))
-    };
     let pid = proc.file_name()?.to_str()?.parse().ok()?;
     let name = fs::read_to_string(proc.join("comm")).ok()?;
-    holds(&proc).then(|| (pid, name.trim().to_owned()))
+    let open = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
+    let links = ["cwd", "root", "exe"].map(|name| proc.join(name)).into_iter().chain(open);
+    let mut targets = links.filter_map(|link| fs::read_link(link).ok());
+    let holds = targets.any(|target| target.starts_with(folder)) || maps(&proc, folder);
+    holds.then(|| (pid, name.trim().to_owned()))
+}
+
+/// Whether the process maps a file below `folder`. A line of its maps (proc(5)) ends with the path.
+fn maps(proc: &Path, folder: &Path) -> bool {
+    let maps = fs::read(proc.join("maps")).unwrap_or_default();
+    let mut paths = maps.split(|&b| b == b'\n').filter_map(|line| {
+        let at = line.iter().position(|&b| b == b'/')?;
+        Some(Path::new(OsStr::from_bytes(&line[at..])))
+    });
+    paths.any(|path| path.starts_with(folder))
 }
 
 /// What `look` finds at each, but for those where it takes longer than `limit`: a thread stays

@@ -9,8 +9,13 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{Uid, User};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::Duration;
 use weft_fuse::{MountEntry, mount_at};
+
+/// How long a mount may be busy without anybody who is seen to use it.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Unmount; returns when everything that was written is durable and the client has ended
 #[derive(clap::Args, Debug)]
@@ -46,12 +51,7 @@ pub fn run(args: &Args) -> Result<()> {
         record.end_supervision();
     }
     let progress = Progress::new(format!("unmounting {}", path.display()));
-    weft_fuse::unmount(&path, args.lazy).or_else(|e| match e.kind() {
-        ErrorKind::ResourceBusy => {
-            bail!("{} is in use{}; close its files, or use --lazy", path.display(), held_by(&path))
-        }
-        _ => Err(e).with_context(|| format!("cannot unmount {}", path.display())),
-    })?;
+    unmount(&path, args.lazy)?;
     let Some(record) = record else { return Ok(()) };
     let limit = Duration::from_secs(args.timeout);
     if died {
@@ -78,6 +78,23 @@ pub fn run(args: &Args) -> Result<()> {
     }
     drop(progress);
     record.verdict()
+}
+
+/// Waits a moment for who only looks at a mount (asks for its room, has just been killed, has not
+/// read an event yet); nobody has to be told of that. Who uses it is named, at once.
+fn unmount(path: &Path, lazy: bool) -> Result<()> {
+    let mut waits = LOOK_TIMEOUT.as_millis() / LOOK_AGAIN.as_millis();
+    loop {
+        let busy = match weft_fuse::unmount(path, lazy) {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => held_by(path),
+            ended => return ended.with_context(|| format!("cannot unmount {}", path.display())),
+        };
+        if !busy.is_empty() || waits == 0 {
+            bail!("{} is in use{busy}; close its files, or use --lazy", path.display());
+        }
+        waits -= 1;
+        sleep(LOOK_AGAIN);
+    }
 }
 
 /// Nothing is mounted there, but a mount whose process has died may be about to come back.

@@ -3,17 +3,19 @@
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
+use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use weft_tests::{Cluster, eventually, path, weft_ok};
+use weft_tests::{Cluster, Shape, eventually, path, weft, weft_binary, weft_ok};
 
 /// What is overwritten, whole, all the time.
 const LEN: usize = 640 << 10;
@@ -167,4 +169,61 @@ fn an_outage_is_waited_for_unless_the_mount_is_soft() -> Result<()> {
     drop(fails);
     ensure!(fs::read(cluster.mnt().join("fails"))? == b"abc");
     weft_ok(&["umount", path(&soft)]).map(drop)
+}
+
+/// What was not read of the events of a mount keeps it busy, and no process is seen to use it.
+fn watched(mount: &Path) -> Result<OwnedFd> {
+    let path = CString::new(path(mount))?;
+    // SAFETY: it is a new descriptor, and `path` outlives the call.
+    let (watch, marked) = unsafe {
+        let fd = libc::fanotify_init(libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC, 0);
+        ensure!(fd >= 0, "fanotify_init: {}", io::Error::last_os_error());
+        let flags = libc::FAN_MARK_ADD | libc::FAN_MARK_MOUNT;
+        let (events, here) = (libc::FAN_OPEN | libc::FAN_ONDIR, libc::AT_FDCWD);
+        let marked = libc::fanotify_mark(fd, flags, events, here, path.as_ptr());
+        (OwnedFd::from_raw_fd(fd), marked)
+    };
+    ensure!(marked == 0, "fanotify_mark: {}", io::Error::last_os_error());
+    fs::read_dir(mount)?;
+    Ok(watch)
+}
+
+#[test]
+fn who_only_looks_at_a_mount_is_waited_for_and_who_uses_it_is_named() -> Result<()> {
+    let shape = Shape { metadata: 1, storage: 3, profile: "2+1", ..Default::default() };
+    let cluster = Cluster::start_as(shape)?;
+    let m = cluster.mnt();
+    let watch = watched(m)?;
+    let mut umount = Command::new(weft_binary()).args(["umount", path(m)]).spawn()?;
+    let call = format!("/proc/{}/syscall", umount.id());
+    let sleeps = libc::SYS_clock_nanosleep.to_string();
+    let waits = eventually(PATIENCE, "it waits for who looks", || {
+        let call = fs::read_to_string(&call).unwrap_or_default();
+        let ended = !matches!(umount.try_wait(), Ok(None));
+        (ended || call.split(' ').next() == Some(&sleeps)).then_some(())
+    });
+    drop(watch);
+    let ended = umount.wait()?;
+    waits?;
+    ensure!(ended.success(), "weft umount ended with {ended}");
+
+    let m = cluster.mount_with("again", &[])?;
+    fs::write(m.join("f"), [0; 4096])?;
+    let mapped = "import mmap, sys; f = open(sys.argv[1], 'rb'); \
+                  m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); \
+                  f.close(); print(flush=True); sys.stdin.read()";
+    let mut user = Command::new("python3")
+        .args(["-c", mapped, path(&m.join("f"))])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let begun = user.stdout.as_mut().context("no output")?.read(&mut [0])?;
+    ensure!(begun == 1, "python3 ended");
+    let out = weft(&["umount", path(&m)])?;
+    drop(user.stdin.take());
+    ensure!(user.wait()?.success());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    let who = format!("in use by python3 ({})", user.id());
+    ensure!(!out.status.success() && said.contains(&who), "{said}");
+    weft_ok(&["umount", path(&m)]).map(drop)
 }

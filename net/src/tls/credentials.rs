@@ -1,6 +1,6 @@
 //! What this process trusts and shows, kept as the files say, and who is connected by it.
 
-use super::secured::{Ahead, Secured, ahead};
+use super::secured::{Ahead, Secured, not_ahead};
 use super::standing::Standing;
 use super::subject::Subject;
 use super::trust::{Shown, Stamps, TlsFiles, Trust, subject_of};
@@ -65,7 +65,7 @@ impl Credentials {
         })?;
         let connector = TlsConnector::from(self.trust().to_connect.clone());
         let prepare = |c: &mut rustls::ClientConnection| c.set_buffer_limit(Some(SEND_BUFFER));
-        let stream = connector.connect_with(name.clone(), ahead(stream), prepare).await?;
+        let stream = connector.connect_with(name.clone(), not_ahead(stream), prepare).await?;
         self.secured(stream.into(), Some(name))
     }
 
@@ -74,7 +74,7 @@ impl Credentials {
         self.watch();
         let acceptor = TlsAcceptor::from(self.trust().to_serve.clone());
         let prepare = |c: &mut rustls::ServerConnection| c.set_buffer_limit(Some(SEND_BUFFER));
-        let stream = acceptor.accept_with(ahead(stream), prepare).await?;
+        let stream = acceptor.accept_with(not_ahead(stream), prepare).await?;
         self.secured(stream.into(), None)
     }
 

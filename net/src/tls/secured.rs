@@ -4,6 +4,7 @@ use super::standing::Standing;
 use super::subject::Subject;
 use crate::stream::{BoxStream, Stream};
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,11 +15,13 @@ use tokio_rustls::TlsStream;
 /// in the cache until they are decrypted.
 const READ_AHEAD: usize = 64 << 10;
 
-/// What is not decrypted yet. The memory is taken page by page, as it is needed.
+/// What is not decrypted yet.
 pub(super) type Ahead = BufReader<BoxStream>;
 
-pub(super) fn ahead(stream: BoxStream) -> Ahead {
-    BufReader::with_capacity(READ_AHEAD, stream)
+/// A buffer of one byte is passed by: nothing is taken ahead of what is asked for, and a stranger
+/// who only connects gets no memory for it.
+pub(super) fn not_ahead(stream: BoxStream) -> Ahead {
+    BufReader::with_capacity(1, stream)
 }
 
 /// Encrypted both ways. Reading and writing end when the other side is not trusted any more.
@@ -28,7 +31,12 @@ pub(crate) struct Secured {
 }
 
 impl Secured {
-    pub(super) fn new(inner: TlsStream<Ahead>, standing: Arc<Standing>) -> Self {
+    /// From here on the stream is read ahead.
+    pub(super) fn new(mut inner: TlsStream<Ahead>, standing: Arc<Standing>) -> Self {
+        let (below, _) = inner.get_mut();
+        // One that takes nothing ahead has nothing to lose.
+        let stream = mem::replace(below, not_ahead(Box::new(tokio::io::empty()))).into_inner();
+        *below = BufReader::with_capacity(READ_AHEAD, stream);
         Self { inner, standing }
     }
 }
