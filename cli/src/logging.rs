@@ -3,12 +3,29 @@
 use anyhow::{Context, Result};
 use tracing_subscriber::EnvFilter;
 
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
 #[derive(clap::Args, Debug)]
 pub struct LogArgs {
     /// What to log on standard error: a level (error, warn, info, debug, trace), or
     /// module=level pairs such as weft_storaged=debug,info
     #[arg(long, global = true, env = "WEFT_LOG", value_name = "FILTER", help_heading = "Logging")]
     pub log: Option<String>,
+    /// How it is written: as text, or as one JSON object a line
+    #[arg(
+        long,
+        global = true,
+        env = "WEFT_LOG_FORMAT",
+        value_enum,
+        default_value_t = LogFormat::Text,
+        value_name = "FORMAT",
+        help_heading = "Logging"
+    )]
+    pub log_format: LogFormat,
 }
 
 impl LogArgs {
@@ -17,11 +34,14 @@ impl LogArgs {
         let filter = self.log.as_deref().unwrap_or(default);
         let filter = EnvFilter::try_new(filter)
             .with_context(|| format!("--log {filter:?} is not a log filter; try --log debug"))?;
-        tracing_subscriber::fmt()
+        let log = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
-            .with_ansi(false)
-            .try_init()
-            .map_err(|e| anyhow::anyhow!("cannot start logging: {e}"))
+            .with_ansi(false);
+        let started = match self.log_format {
+            LogFormat::Text => log.try_init(),
+            LogFormat::Json => log.json().flatten_event(true).try_init(),
+        };
+        started.map_err(|e| anyhow::anyhow!("cannot start logging: {e}"))
     }
 }

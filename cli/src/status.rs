@@ -8,7 +8,7 @@ use crate::target::{self, TargetRow};
 use anyhow::Result;
 use serde::Serialize;
 use std::process::ExitCode;
-use weft_control::{Answers, Problem, Severity, problems};
+use weft_control::{Answers, Problem, Severity, headline, problems};
 use weft_proto::Uuid;
 use weft_proto::v1::{RepairStat, StatusReply, TargetInfo, TargetState};
 
@@ -242,7 +242,8 @@ fn session_rows(reply: &StatusReply) -> Vec<SessionRow> {
 fn text(report: &Report) -> String {
     let mut out = match (&report.cluster, report.epoch) {
         (Some(id), Some(epoch)) => {
-            format!("cluster {id}, map epoch {epoch}, health {}\n", report.health)
+            let health = headline(report.health, &report.problems);
+            format!("cluster {id}, map epoch {epoch}, health {health}\n")
         }
         _ => "cluster unknown: no leader answers\n".to_owned(),
     };

@@ -166,7 +166,9 @@ impl ControlService {
         if request.clock_s != 0 && map.targets.iter().any(|t| t.daemon == request.daemon) {
             let ours = self.node.env.clock.now_ns() / 1_000_000_000;
             let theirs = i64::try_from(request.clock_s).unwrap_or(i64::MAX);
-            self.targets.hear_clock(Instant::now(), &request.daemon, theirs.saturating_sub(ours));
+            let (ahead_s, late_ms) = (theirs.saturating_sub(ours), request.late_ms);
+            let clock = v1::ClockStat { daemon: request.daemon.clone(), ahead_s, late_ms };
+            self.targets.hear_clock(Instant::now(), clock);
         }
         self.node.sharing.hear(Instant::now(), std::mem::take(&mut request.tenants));
         self.targets.hear(Instant::now(), request);

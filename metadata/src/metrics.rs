@@ -86,6 +86,9 @@ fn of_the_cluster(all: &mut Values, status: &v1::StatusReply) {
     let help = "How far the clock of a storage daemon is before the leader's.";
     let ahead = status.clocks.iter().map(|c| (c.daemon.clone(), c.ahead_s as f64));
     all.each("weft_daemon_clock_ahead_seconds", help, "daemon", ahead);
+    let help = "How late a storage daemon gets to run, of late, on average.";
+    let late = status.clocks.iter().map(|c| (c.daemon.clone(), c.late_ms as f64 / 1e3));
+    all.each("weft_daemon_late_seconds", help, "daemon", late);
     all.one(
         "weft_sessions",
         "Mounts and programs that are connected.",

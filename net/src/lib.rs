@@ -33,6 +33,7 @@ mod hello;
 pub mod metrics;
 mod qos;
 mod server;
+pub mod slow;
 mod stream;
 pub mod sync;
 mod tls;

@@ -7,6 +7,7 @@
 use crate::config::{Config, Target};
 use crate::engine::Engine;
 use crate::keeper::{Keeper, Open};
+use crate::lateness::Lateness;
 use crate::metrics::Metrics;
 use crate::rebuild::Rebuilder;
 use crate::scrub;
@@ -139,6 +140,12 @@ impl Daemon {
         let period = Duration::from_secs(self.config.scrub_period);
         // What blocks there for a moment delays no heartbeat.
         let scrubs = tokio::spawn(scrub::run(targets.clone(), period, self.config.clock));
+        // By itself: what else a task waits for does not make it late.
+        let lateness = Arc::new(Lateness::default());
+        let measures = tokio::spawn({
+            let lateness = lateness.clone();
+            async move { lateness.measure().await }
+        });
         let membership = Membership {
             group: Group::new(self.transport, self.config.metadata.clone()),
             config: self.config,
@@ -148,11 +155,13 @@ impl Daemon {
             cluster: None,
             registered: Vec::new(),
             last_error: None,
+            lateness: lateness.clone(),
         };
         let result = tokio::select! {
             result = keepers => result,
             () = membership.run(&mut shutdown) => Ok(()),
         };
+        measures.abort();
         scrubs.abort();
         let _ = scrubs.await;
         // A closed channel means that nobody is left to wait for; the server ends by itself then.
@@ -211,6 +220,7 @@ struct Membership {
     registered: Vec<Uuid>,
     /// To log a lasting trouble once.
     last_error: Option<String>,
+    lateness: Arc<Lateness>,
 }
 
 impl Membership {
@@ -321,6 +331,7 @@ impl Membership {
             qos_version: sharing.version(),
             tenants: sharing.report(),
             clock_s: self.config.clock.now_s(),
+            late_ms: self.lateness.ms(),
         };
         let reply = self.group.call(request).await?;
         self.group.learn(reply.metadata);

@@ -13,6 +13,7 @@ mod daemon;
 pub mod engine;
 mod keeper;
 mod latency;
+mod lateness;
 mod load;
 mod location;
 mod metrics;

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use weft_net::slow::{self, Slow, Watch};
 use weft_net::trace::Span;
 use weft_net::{Class, Gate, Incoming, Outgoing, Pass, PeerInfo, Service, Tenant};
 use weft_proto::layout::MAX_CHUNK;
@@ -272,6 +273,13 @@ fn of_target(what: &'static str, target: u32) -> Span {
     span
 }
 
+/// Has the log tell of a request if it is slow.
+fn watched(op: &str, target: u32, chunk: ChunkId, peer: &PeerInfo) -> Watch<impl Fn(Slow)> {
+    slow::watch(move |Slow { ms, untold }| {
+        tracing::warn!(op, target, %chunk, client = ?peer.name, ms, untold, "a slow request");
+    })
+}
+
 /// Whether somebody reads to make chunks, who may: he gives way to others, and is none of them.
 fn is_background(q: &v1::GetRequest, peer: &PeerInfo) -> bool {
     q.background && peer.may_be(Role::Storage)
@@ -389,6 +397,7 @@ impl Targets {
         self.check_ticket(peer, &q.ticket, Use::Write, [chunk])?;
         let (tenant, bytes) = (self.sharing.tenant(peer.tenant(), false), payload.len() as u64);
         let serving = self.load.begin(q.target, Asked::Write);
+        let _slow = watched("PUT", q.target, chunk, peer);
         let turn = self.enter(q.target, &tenant, Class::Write, bytes);
         let turn = Span::part("turn").around(turn).await;
         let stored = engine.put_in_turn(chunk, payload, q.checksums, turn);
@@ -408,6 +417,7 @@ impl Targets {
         let background = is_background(&q, peer);
         let tenant = self.sharing.tenant(peer.tenant(), background);
         let serving = (!background).then(|| self.load.begin(q.target, Asked::Read));
+        let _slow = (!background).then(|| watched("GET", q.target, chunk, peer));
         let turn = self.enter(q.target, &tenant, Class::Read, q.len);
         let _turn = Span::part("turn").around(turn).await;
         let read = of_target("read", q.target).around(engine.get(chunk, q.off, q.len));

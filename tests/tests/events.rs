@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::time::Duration;
-use weft_tests::{Cluster, eventually, path, weft_ok};
+use weft_tests::{Cluster, Shape, eventually, path, weft_ok};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -68,4 +68,23 @@ fn what_happens_is_told_and_outlives_the_leader() -> Result<()> {
     ensure!(!warnings.is_empty() && warnings.iter().all(|e| e["warning"] == true));
     ensure!(warnings.len() < told.len());
     weft_ok(&["umount", path(cluster.mnt())]).map(drop)
+}
+
+#[test]
+fn a_log_in_json_has_one_object_a_line() -> Result<()> {
+    let cluster = Cluster::start_as(Shape { metadata: 1, ..Shape::default() })?;
+    let m = cluster.scratch("json")?;
+    let log = cluster.scratch("logs")?.join("log");
+    let address = cluster.address()?;
+    let options = ["--cluster", &address, "--log-format", "json", "--log-file", path(&log)];
+    weft_ok(&[&["mount"], &options[..], &[path(&m)]].concat())?;
+    weft_ok(&["umount", path(&m)])?;
+    let log = std::fs::read_to_string(&log)?;
+    ensure!(!log.is_empty());
+    for line in log.lines() {
+        let told: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let is = |field: &str| told[field].as_str().is_some_and(|text| !text.is_empty());
+        ensure!(["timestamp", "level", "target", "message"].into_iter().all(is), "{line}");
+    }
+    Ok(())
 }

@@ -49,6 +49,10 @@ fn a_hanging_drive_stops_nobody() -> Result<()> {
     cluster.remount()?;
     verify(FILES * 2)?;
     write(FILES * 2)?;
+    let told = fs::read_dir(cluster.dir().join("log"))?.flatten().any(|log| {
+        fs::read_to_string(log.path()).is_ok_and(|log| log.contains("a slow request op=\"GET\""))
+    });
+    ensure!(told, "no log tells who waited");
     cluster.await_clean()
 }
 

@@ -40,6 +40,7 @@ const VALUES: &[&str] = &[
     "stop_timeout",
     "log",
     "log_file",
+    "log_format",
     "metrics",
     "otlp",
     "trace_ratio",

@@ -4,7 +4,7 @@ use super::ask::Seen;
 use crate::output::Table;
 use crate::size::Size;
 use std::time::Duration;
-use weft_control::{Daemon, Load, Overview, Problem, Severity, TargetLine};
+use weft_control::{Daemon, Load, Overview, Problem, Severity, TargetLine, headline};
 
 /// Rows of each table.
 const DAEMONS: usize = 40;
@@ -93,9 +93,9 @@ pub fn frame(seen: &Seen, style: &Style) -> Vec<String> {
 
 fn title(seen: &Seen, style: &Style) -> String {
     let all = &seen.overview;
-    let health = match &all.health[..] {
+    let health = match &headline(&all.health, &all.problems)[..] {
         "ok" => style.paint(GREEN, "ok"),
-        "degraded" => style.paint(YELLOW, "degraded"),
+        some if all.health == "ok" || all.health == "degraded" => style.paint(YELLOW, some),
         other => style.paint(RED, other),
     };
     let cluster = all.cluster.get(..8).unwrap_or("unknown");

@@ -141,9 +141,11 @@ fn room_clocks_and_slow_drives_are_told() {
     let all = problems(Some(&reply), Some(&asked));
     assert_eq!(kinds(&all), ["metadata_full", "clocks_apart"]);
     assert!(all[1].text.contains("metadata server 2 is 90 s ahead of the leader's"), "{all:?}");
-    reply.clocks = vec![ClockStat { daemon: "storage-5".into(), ahead_s: -400 }];
+    reply.clocks = vec![ClockStat { daemon: "storage-5".into(), ahead_s: -400, late_ms: 0 }];
     let all = problems(Some(&reply), None);
     assert_eq!((kinds(&all), all[0].severity), (vec!["clocks_apart"], Severity::Critical));
+    assert_eq!(headline("ok", &all), "ok, 1 problem");
+    assert_eq!((headline("degraded", &all), headline("ok", &[])), ("degraded".into(), "ok".into()));
     let mut reply = cluster();
     reply.map.as_mut().unwrap().targets[0].full = true;
     reply.targets[1].used_bytes = 900;
@@ -154,6 +156,20 @@ fn room_clocks_and_slow_drives_are_told() {
     let wanted = ["target_full", "target_nearly_full", "drive_hangs", "drive_errors", "drive_slow"];
     assert_eq!(kinds(&all), wanted);
     assert!(all[4].text.contains("target 3") && all[4].text.contains("80 ms"), "{all:?}");
+}
+
+#[test]
+fn a_daemon_that_is_late_is_told_where_others_are_not() {
+    let mut reply = cluster();
+    let late = |daemon: &str, late_ms| ClockStat { daemon: daemon.into(), ahead_s: 0, late_ms };
+    reply.clocks = vec![late("a", 1), late("b", 150), late("c", 2)];
+    let all = problems(Some(&reply), None);
+    assert_eq!(kinds(&all), ["daemon_late"]);
+    assert!(all[0].text.contains("daemon b is slow") && all[0].text.contains("150 ms"), "{all:?}");
+    reply.clocks = vec![late("a", 60), late("b", 150), late("c", 40)];
+    assert!(problems(Some(&reply), None).is_empty(), "all of them are");
+    reply.clocks = vec![late("a", 1), late("b", 150)];
+    assert!(problems(Some(&reply), None).is_empty(), "which is usual is not known");
 }
 
 #[test]

@@ -171,9 +171,12 @@ function notice(text, bad, link) {
 function show(d) {
   const worst = d.problems.some(p => p.severity === 'critical');
   const pill = by('health');
-  pill.textContent = d.health;
-  pill.className = 'pill ' + (worst ? 'critical-pill' : d.health);
-  document.title = (worst ? '‼ ' : d.health === 'ok' ? '' : '! ') + 'Weft: ' + d.health;
+  // That everything is there and whole does not mean that nothing is wrong.
+  const wrong = d.health === 'ok' ? d.problems.filter(p => p.severity !== 'note').length : 0;
+  const health = wrong ? `ok, ${wrong} problem${wrong > 1 ? 's' : ''}` : d.health;
+  pill.textContent = health;
+  pill.className = 'pill ' + (worst ? 'critical-pill' : wrong ? 'degraded' : d.health);
+  document.title = (worst ? '‼ ' : health === 'ok' ? '' : '! ') + 'Weft: ' + health;
   if (!d.leads) {
     by('problems').replaceChildren();
     if (d.leader) {

@@ -113,7 +113,7 @@ pub struct Driver {
     pub(super) making: bool,
     pub(super) syncing: bool,
     pub(super) snapshot_sent: BTreeMap<u64, Instant>,
-    /// When each of the others was last heard of.
+    /// When each of the others was last heard of; by a leader, that it follows.
     pub(super) heard: BTreeMap<u64, Instant>,
     abdications: mpsc::Receiver<Abdication>,
     /// The newest hard state that no write has taken along.
@@ -351,10 +351,15 @@ impl Driver {
     fn on_messages(&mut self, messages: Vec<Message>) -> Result<()> {
         let now = Instant::now();
         for mut message in messages {
-            if self.raw.raft.prs().get(message.from).is_some() {
+            let kind = MessageType::from_i32(message.msg_type);
+            // Who asks a leader for a vote does not hear it.
+            let stands =
+                matches!(kind, Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote));
+            let follows = self.leads.is_none() || !stands;
+            if follows && self.raw.raft.prs().get(message.from).is_some() {
                 self.heard.insert(message.from, now);
             }
-            match MessageType::from_i32(message.msg_type) {
+            match kind {
                 Some(MessageType::MsgRequestVote | MessageType::MsgRequestPreVote) => {
                     if self.may_elect(&message) {
                         self.give_up_leader();

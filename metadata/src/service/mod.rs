@@ -32,6 +32,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use v1::meta_request::Op;
+use weft_net::slow::{self, Slow};
 use weft_net::trace::Span;
 use weft_net::{Incoming, Outgoing, PeerInfo, Service};
 use weft_proto::{Error, ErrorKind, InodeId, Kind, NodeId, Result, SessionId, op, v1};
@@ -119,6 +120,14 @@ impl MetadataService {
             // It is sent on at once.
             return self.meta(message, peer, deadline).await;
         }
+        let number = message.number;
+        let tell = |Slow { ms, untold }| {
+            let client = &peer.name;
+            tracing::warn!(op = name, ?client, %session, number, ms, untold, "a slow request");
+        };
+        // These wait for others by their nature.
+        let waits = matches!(message.op, Some(Op::Recalls(_) | Op::WaitLock(_)));
+        let _slow = (!waits).then(|| slow::watch(tell));
         if let Some(op) = &message.op {
             node.hot.note(begun, op);
         }

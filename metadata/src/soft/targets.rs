@@ -50,8 +50,8 @@ pub struct Targets {
     suspects: Mutex<BTreeSet<TargetId>>,
     /// Chunks that were looked for at their targets and are not there.
     missing: Mutex<BTreeSet<(TargetId, ChunkId)>>,
-    /// How many seconds the clocks of daemons are before this server's, and when they told.
-    clocks: Mutex<BTreeMap<String, (Instant, i64)>>,
+    /// What daemons said of their own time, and when.
+    clocks: Mutex<BTreeMap<String, (Instant, v1::ClockStat)>>,
 }
 
 #[derive(Clone)]
@@ -177,20 +177,16 @@ impl Targets {
         self.heard.lock().values().map(told).collect()
     }
 
-    /// The clock of a daemon that is known is so many seconds before this server's.
-    pub fn hear_clock(&self, now: Instant, daemon: &str, ahead_s: i64) {
-        self.clocks.lock().insert(daemon.into(), (now, ahead_s));
+    /// What a daemon that is known says of its own time.
+    pub fn hear_clock(&self, now: Instant, clock: v1::ClockStat) {
+        self.clocks.lock().insert(clock.daemon.clone(), (now, clock));
     }
 
-    /// How far the clocks of daemons are before this server's, as they told lately.
+    /// The same of all daemons, as they told lately.
     pub fn clocks(&self, now: Instant) -> Vec<v1::ClockStat> {
         let mut clocks = self.clocks.lock();
         clocks.retain(|_, (at, _)| now.saturating_duration_since(*at) < CLOCK_GOOD);
-        let stat = |(daemon, &(_, ahead_s)): (&String, &(Instant, i64))| {
-            let daemon = daemon.clone();
-            v1::ClockStat { daemon, ahead_s }
-        };
-        clocks.iter().map(stat).collect()
+        clocks.values().map(|(_, clock)| clock.clone()).collect()
     }
 
     /// Why a target does not serve, for people, as heard `since` this server leads.

@@ -20,7 +20,9 @@ mod mode;
 pub use mode::{Mode, Use};
 
 use line::Line;
+use prometheus::IntCounter;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -31,6 +33,11 @@ use weft_proto::{InodeId, SessionId, v1};
 const COOL: Duration = Duration::from_millis(200);
 /// Most leases of one session; beyond it nothing is granted, which costs speed only.
 const MAX_LEASES: usize = 1 << 18;
+
+static RECALLS: LazyLock<IntCounter> = LazyLock::new(|| {
+    let help = "Leases that were recalled from mounts and programs.";
+    weft_net::metrics::registered(IntCounter::new("weft_lease_recalls_total", help))
+});
 
 struct Holder {
     session: SessionId,
@@ -355,6 +362,7 @@ impl Leases {
                 party.recalls.insert(seq, Sent { recall, since: now });
                 party.news.send_replace(seq);
             }
+            RECALLS.inc();
             recalled = true;
         }
         if recalled {

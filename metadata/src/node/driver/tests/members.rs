@@ -38,6 +38,23 @@ impl Rig {
     }
 }
 
+/// What the leader sends to server 3 is lost, and not what that sends.
+#[tokio::test(start_paused = true)]
+async fn who_asks_to_be_elected_does_not_answer_the_leader() {
+    let mut rig = Rig::leading().await;
+    let active = |rig: &mut Rig| -> Vec<u64> {
+        rig.driver.on_tick().unwrap();
+        rig.driver.node.followers.lock().iter().filter(|m| m.active).map(|m| m.id).collect()
+    };
+    rig.acknowledge(&[2, 3]).await;
+    assert_eq!(active(&mut rig), [2, 3]);
+    advance(rig.driver.node.config.election_timeout()).await;
+    rig.acknowledge(&[2]).await;
+    rig.votes(1, 1).await;
+    assert!(rig.driver.leads.is_some());
+    assert_eq!(active(&mut rig), [2]);
+}
+
 /// What follows the entry that ends its part in the group is committed by the others.
 #[tokio::test]
 async fn a_leader_that_has_left_leads_no_more() {
