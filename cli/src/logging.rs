@@ -3,10 +3,25 @@
 use anyhow::{Context, Result};
 use tracing_subscriber::EnvFilter;
 
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogFormat {
     Text,
     Json,
+}
+
+impl std::fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Self::Json { "json" } else { "text" })
+    }
+}
+
+/// An empty one is none: an environment file may have a line without a value.
+fn format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" | "" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("it is text or json".into()),
+    }
 }
 
 #[derive(clap::Args, Debug)]
@@ -20,9 +35,9 @@ pub struct LogArgs {
         long,
         global = true,
         env = "WEFT_LOG_FORMAT",
-        value_enum,
-        default_value_t = LogFormat::Text,
-        value_name = "FORMAT",
+        value_parser = format,
+        default_value = "text",
+        value_name = "text|json",
         help_heading = "Logging"
     )]
     pub log_format: LogFormat,
@@ -40,7 +55,7 @@ impl LogArgs {
             .with_ansi(false);
         let started = match self.log_format {
             LogFormat::Text => log.try_init(),
-            LogFormat::Json => log.json().flatten_event(true).try_init(),
+            LogFormat::Json => log.json().try_init(),
         };
         started.map_err(|e| anyhow::anyhow!("cannot start logging: {e}"))
     }

@@ -10,7 +10,7 @@ use nix::unistd::{Uid, User};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_fuse::{MountEntry, mount_at};
 
 /// How long a mount may be busy without anybody who is seen to use it.
@@ -40,18 +40,19 @@ pub fn run(args: &Args) -> Result<()> {
     if args.dead {
         return detach_dead(&path);
     }
-    match mount_at(&path)? {
-        Some(mount) if mount.is_weft() => may_unmount(&mount, Uid::effective())?,
+    let mount = match mount_at(&path)? {
+        Some(mount) if mount.is_weft() => mount,
         Some(mount) => bail!("{} is a mount of {}, not of weft", path.display(), mount.fs_type),
         None => return give_up(&path),
-    }
+    };
+    may_unmount(&mount, Uid::effective())?;
     let record = mounts::find(&path)?;
     let died = record.as_ref().is_some_and(|r| !r.process.alive());
     if let Some(record) = record.as_ref().filter(|_| died) {
         record.end_supervision();
     }
     let progress = Progress::new(format!("unmounting {}", path.display()));
-    unmount(&path, args.lazy)?;
+    unmount(&mount, args.lazy)?;
     let Some(record) = record else { return Ok(()) };
     let limit = Duration::from_secs(args.timeout);
     if died {
@@ -80,20 +81,24 @@ pub fn run(args: &Args) -> Result<()> {
     record.verdict()
 }
 
-/// Waits a moment for who only looks at a mount (asks for its room, has just been killed, has not
-/// read an event yet); nobody has to be told of that. Who uses it is named, at once.
-fn unmount(path: &Path, lazy: bool) -> Result<()> {
-    let mut waits = LOOK_TIMEOUT.as_millis() / LOOK_AGAIN.as_millis();
+/// Waits a moment for who only looks at a mount: asks for its room, or has not read an event yet.
+/// Who is seen to use it is named, at once.
+fn unmount(mount: &MountEntry, lazy: bool) -> Result<()> {
+    let path = &mount.mount_point;
+    let until = Instant::now() + LOOK_TIMEOUT;
     loop {
         let busy = match weft_fuse::unmount(path, lazy) {
             Err(e) if e.kind() == ErrorKind::ResourceBusy => held_by(path),
             ended => return ended.with_context(|| format!("cannot unmount {}", path.display())),
         };
-        if !busy.is_empty() || waits == 0 {
+        if !busy.is_empty() || Instant::now() >= until {
             bail!("{} is in use{busy}; close its files, or use --lazy", path.display());
         }
-        waits -= 1;
         sleep(LOOK_AGAIN);
+        // Another may have taken it away meanwhile, and mounted something in its place.
+        if mount_at(path)?.is_none_or(|now| now.device != mount.device) {
+            return Ok(());
+        }
     }
 }
 

@@ -68,9 +68,12 @@ impl Connection {
     }
 }
 
-/// All mounts that this process sees, oldest first.
+/// All mounts that this thread sees, oldest first.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    Ok(std::fs::read("/proc/self/mountinfo")?.split(|&b| b == b'\n').filter_map(parse).collect())
+    Ok(std::fs::read("/proc/thread-self/mountinfo")?
+        .split(|&b| b == b'\n')
+        .filter_map(parse)
+        .collect())
 }
 
 /// The topmost mount at exactly this absolute path.

@@ -87,7 +87,8 @@ fn of_the_cluster(all: &mut Values, status: &v1::StatusReply) {
     let ahead = status.clocks.iter().map(|c| (c.daemon.clone(), c.ahead_s as f64));
     all.each("weft_daemon_clock_ahead_seconds", help, "daemon", ahead);
     let help = "How late a storage daemon gets to run, of late, on average.";
-    let late = status.clocks.iter().map(|c| (c.daemon.clone(), c.late_ms as f64 / 1e3));
+    let late = status.clocks.iter().filter_map(|c| Some((c, c.late_ms?)));
+    let late = late.map(|(c, ms)| (c.daemon.clone(), ms as f64 / 1e3));
     all.each("weft_daemon_late_seconds", help, "daemon", late);
     all.one(
         "weft_sessions",

@@ -2,18 +2,20 @@
 //! for whom.
 
 use crate::sync::Mutex;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// A request that takes so long is told.
 const SLOW: Duration = Duration::from_secs(1);
-/// So many are told in each [`WINDOW`], and then how many more there were.
+/// So many of one operation are told in each [`WINDOW`]; the next says how many more there were.
 const MOST: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// What was told of late, in this process.
-static TOLD: Mutex<Told> = Mutex::new(Told { since: None, told: 0, untold: 0 });
+/// What was told of late of each operation, in this process.
+static TOLD: Mutex<BTreeMap<&'static str, Told>> = Mutex::new(BTreeMap::new());
 
+#[derive(Default)]
 struct Told {
     since: Option<Instant>,
     told: u32,
@@ -40,19 +42,20 @@ impl Told {
 pub struct Slow {
     /// How long it took, in milliseconds.
     pub ms: u64,
-    /// How many others were not told before it.
+    /// How many of the same operation were not told before it.
     pub untold: u64,
 }
 
 /// Dropped when the request has its answer, or when nobody waits for that any more.
 pub struct Watch<F: Fn(Slow)> {
+    op: &'static str,
     begun: Instant,
     tell: F,
 }
 
 /// Watches a request from now on: `tell` writes it to the log if it is slow.
-pub fn watch<F: Fn(Slow)>(tell: F) -> Watch<F> {
-    Watch { begun: Instant::now(), tell }
+pub fn watch<F: Fn(Slow)>(op: &'static str, tell: F) -> Watch<F> {
+    Watch { op, begun: Instant::now(), tell }
 }
 
 impl<F: Fn(Slow)> Drop for Watch<F> {
@@ -61,7 +64,9 @@ impl<F: Fn(Slow)> Drop for Watch<F> {
         if took < SLOW {
             return;
         }
-        if let Some(untold) = TOLD.lock().one(now) {
+        let told = TOLD.lock().entry(self.op).or_default().one(now);
+        // Not under the lock: the log may take its time.
+        if let Some(untold) = told {
             (self.tell)(Slow { ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX), untold });
         }
     }
@@ -73,7 +78,7 @@ mod tests {
 
     #[test]
     fn many_are_counted_and_not_told() {
-        let mut told = Told { since: None, told: 0, untold: 0 };
+        let mut told = Told::default();
         let now = Instant::now();
         for _ in 0..MOST {
             assert_eq!(told.one(now), Some(0));

@@ -14,8 +14,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, LazyLock};
 use support::*;
 use time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -267,32 +265,4 @@ async fn without_certificates_there_is_only_this_machine() {
     }
     let bound = transport.bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
     assert!(transport.connect(&bound.local_address().unwrap()).await.is_ok());
-}
-
-/// Has asked a server who it is, and says nothing about itself.
-async fn stranger(address: &str) -> TcpStream {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider);
-    let config = config.with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(rustls::RootCertStore::empty());
-    let (config, name) = (Arc::new(config.with_no_client_auth()), "127.0.0.1".try_into().unwrap());
-    let mut hello = Vec::new();
-    rustls::ClientConnection::new(config, name).unwrap().write_tls(&mut hello).unwrap();
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(&hello).await.unwrap();
-    stream.read_u8().await.unwrap();
-    stream
-}
-
-#[tokio::test]
-async fn who_has_not_said_who_he_is_gets_little_memory() {
-    let listening = listen(&AUTHORITY.issue("weft://storage/s")).await;
-    // SAFETY: it only reads what the allocator counts.
-    let heap = || unsafe { libc::mallinfo2() }.uordblks;
-    let (before, mut all) = (heap(), Vec::new());
-    for _ in 0..200 {
-        all.push(stranger(&listening.address).await);
-    }
-    let each = heap().saturating_sub(before) / all.len();
-    assert!(each < 40 << 10, "{each} bytes each");
 }

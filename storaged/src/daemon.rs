@@ -331,7 +331,7 @@ impl Membership {
             qos_version: sharing.version(),
             tenants: sharing.report(),
             clock_s: self.config.clock.now_s(),
-            late_ms: self.lateness.ms(),
+            late_ms: Some(self.lateness.ms()),
         };
         let reply = self.group.call(request).await?;
         self.group.learn(reply.metadata);

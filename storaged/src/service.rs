@@ -274,8 +274,8 @@ fn of_target(what: &'static str, target: u32) -> Span {
 }
 
 /// Has the log tell of a request if it is slow.
-fn watched(op: &str, target: u32, chunk: ChunkId, peer: &PeerInfo) -> Watch<impl Fn(Slow)> {
-    slow::watch(move |Slow { ms, untold }| {
+fn watched(op: &'static str, target: u32, chunk: ChunkId, peer: &PeerInfo) -> Watch<impl Fn(Slow)> {
+    slow::watch(op, move |Slow { ms, untold }| {
         tracing::warn!(op, target, %chunk, client = ?peer.name, ms, untold, "a slow request");
     })
 }

@@ -2,7 +2,7 @@
 //! can be used: by one line of JSON on its standard output.
 
 use super::args::Args;
-use crate::logging::{LogArgs, LogFormat};
+use crate::logging::LogArgs;
 use crate::output::describe;
 use crate::process::{self, Interrupt, Process};
 use crate::{network, umount};
@@ -81,9 +81,7 @@ pub fn settings(args: &Args, log: &LogArgs, log_file: Option<&Path>) -> Vec<Stri
     if let Some(filter) = &log.log {
         option("--log", filter.clone());
     }
-    if log.log_format == LogFormat::Json {
-        option("--log-format", "json".into());
-    }
+    option("--log-format", log.log_format.to_string());
     if let Some(file) = log_file.and_then(Path::to_str) {
         option("--log-file", file.into());
     }

@@ -95,8 +95,11 @@ fn title(seen: &Seen, style: &Style) -> String {
     let all = &seen.overview;
     let health = match &headline(&all.health, &all.problems)[..] {
         "ok" => style.paint(GREEN, "ok"),
-        some if all.health == "ok" || all.health == "degraded" => style.paint(YELLOW, some),
-        other => style.paint(RED, other),
+        some => {
+            let worst = all.problems.iter().any(|p| p.severity == Severity::Critical);
+            let known = all.health == "ok" || all.health == "degraded";
+            style.paint(if known && !worst { YELLOW } else { RED }, some)
+        }
     };
     let cluster = all.cluster.get(..8).unwrap_or("unknown");
     let leader = match all.leads {
@@ -113,6 +116,11 @@ fn title(seen: &Seen, style: &Style) -> String {
         fit(&leader, 60),
         style.paint(DIM, &format!("{at}{}", every.unwrap_or_default()))
     )
+}
+
+/// Few long requests are not none.
+fn rate(a_second: u64, bytes: u64) -> String {
+    if a_second == 0 && bytes > 0 { "<1".into() } else { a_second.to_string() }
 }
 
 fn problems(all: &[Problem], style: &Style) -> Vec<String> {
@@ -166,13 +174,13 @@ fn numbers(all: &Overview) -> Vec<String> {
         format!(
             "reads     {:>11}/s {:>8} requests/s {:>9} each",
             Size(l.read_bytes_per_s).to_string(),
-            l.reads_per_s,
+            rate(l.reads_per_s, l.read_bytes_per_s),
             ms(l.read_us)
         ),
         format!(
             "writes    {:>11}/s {:>8} requests/s {:>9} each; {} requests wait",
             Size(l.written_bytes_per_s).to_string(),
-            l.writes_per_s,
+            rate(l.writes_per_s, l.written_bytes_per_s),
             ms(l.write_us),
             l.waiting
         ),

@@ -141,7 +141,7 @@ fn room_clocks_and_slow_drives_are_told() {
     let all = problems(Some(&reply), Some(&asked));
     assert_eq!(kinds(&all), ["metadata_full", "clocks_apart"]);
     assert!(all[1].text.contains("metadata server 2 is 90 s ahead of the leader's"), "{all:?}");
-    reply.clocks = vec![ClockStat { daemon: "storage-5".into(), ahead_s: -400, late_ms: 0 }];
+    reply.clocks = vec![ClockStat { daemon: "storage-5".into(), ahead_s: -400, late_ms: None }];
     let all = problems(Some(&reply), None);
     assert_eq!((kinds(&all), all[0].severity), (vec!["clocks_apart"], Severity::Critical));
     assert_eq!(headline("ok", &all), "ok, 1 problem");
@@ -161,7 +161,11 @@ fn room_clocks_and_slow_drives_are_told() {
 #[test]
 fn a_daemon_that_is_late_is_told_where_others_are_not() {
     let mut reply = cluster();
-    let late = |daemon: &str, late_ms| ClockStat { daemon: daemon.into(), ahead_s: 0, late_ms };
+    let late = |daemon: &str, late_ms: u64| ClockStat {
+        daemon: daemon.into(),
+        ahead_s: 0,
+        late_ms: Some(late_ms),
+    };
     reply.clocks = vec![late("a", 1), late("b", 150), late("c", 2)];
     let all = problems(Some(&reply), None);
     assert_eq!(kinds(&all), ["daemon_late"]);
@@ -169,6 +173,8 @@ fn a_daemon_that_is_late_is_told_where_others_are_not() {
     reply.clocks = vec![late("a", 60), late("b", 150), late("c", 40)];
     assert!(problems(Some(&reply), None).is_empty(), "all of them are");
     reply.clocks = vec![late("a", 1), late("b", 150)];
+    let silent = |daemon: &str| ClockStat { late_ms: None, ..late(daemon, 0) };
+    reply.clocks.extend([silent("c"), silent("d")]);
     assert!(problems(Some(&reply), None).is_empty(), "which is usual is not known");
 }
 

@@ -25,6 +25,10 @@ function number(n) {
   if (n >= 1e6) return (n / 1e6).toFixed(1) + ' M';
   return n >= 1e4 ? (n / 1e3).toFixed(1) + ' k' : String(n);
 }
+// Few long requests are not none.
+function rate(perSecond, bytes) {
+  return perSecond === 0 && bytes > 0 ? '<1' : number(perSecond);
+}
 function micros(us) {
   if (!us) return '–';
   return us >= 1e6 ? (us / 1e6).toFixed(1) + ' s' : us >= 1e4 ? Math.round(us / 1e3) + ' ms'
@@ -89,10 +93,10 @@ function tiles(d) {
     tile('Capacity', [Math.round(used * 100) + ' % ', small(bytes(c.used_bytes) + ' of '
       + bytes(c.total_bytes))], 'about ' + room + ' of files fit still', bar(used)),
     tile([el('span', 'key read'), 'Reads'], [bytes(l.read_bytes_per_s) + '/s '],
-      number(l.reads_per_s) + ' requests/s, ' + micros(l.read_us) + ' each',
+      rate(l.reads_per_s, l.read_bytes_per_s) + ' requests/s, ' + micros(l.read_us) + ' each',
       chart([[past.read, 'line-read']])),
     tile([el('span', 'key write'), 'Writes'], [bytes(l.written_bytes_per_s) + '/s '],
-      number(l.writes_per_s) + ' requests/s, ' + micros(l.write_us) + ' each',
+      rate(l.writes_per_s, l.written_bytes_per_s) + ' requests/s, ' + micros(l.write_us) + ' each',
       chart([[past.write, 'line-write']])),
     tile('Metadata', [number(l.metadata_per_s), small(' operations/s')],
       number(l.waiting) + ' requests for chunks wait', chart([[past.meta, 'line-read']])),

@@ -127,7 +127,7 @@ impl MetadataService {
         };
         // These wait for others by their nature.
         let waits = matches!(message.op, Some(Op::Recalls(_) | Op::WaitLock(_)));
-        let _slow = (!waits).then(|| slow::watch(tell));
+        let _slow = (!waits).then(|| slow::watch(name, tell));
         if let Some(op) = &message.op {
             node.hot.note(begun, op);
         }

@@ -140,6 +140,8 @@ impl Default for Leases {
 impl Leases {
     /// The leases of a term. Numbers of a later term are greater.
     pub fn of_term(term: u64) -> Self {
+        // Known from the beginning: nothing is missing before the first one.
+        LazyLock::force(&RECALLS);
         Self { seq: term << 40, ..Self::default() }
     }
 
@@ -361,8 +363,8 @@ impl Leases {
                     v1::recalls_reply::Recall { ino: ino.0, seq, keep_read, of_map: false };
                 party.recalls.insert(seq, Sent { recall, since: now });
                 party.news.send_replace(seq);
+                RECALLS.inc();
             }
-            RECALLS.inc();
             recalled = true;
         }
         if recalled {
