@@ -1,9 +1,7 @@
 //! One process that serves a mount gives it to another.
 
-mod fixture;
-
-use fixture::alone::{client, create};
-use fixture::{CLUSTER, Cluster, pattern, small_layout};
+use crate::fixture::alone::{client, create};
+use crate::fixture::{CLUSTER, Cluster, pattern, small_layout};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;

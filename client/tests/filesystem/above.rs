@@ -2,13 +2,11 @@
 //! cache of the test's own, with the locks that the kernel has: who fills a page holds it until the
 //! read is answered, and who forgets it waits for that.
 
-#[path = "../fixture/mod.rs"]
-mod fixture;
 mod lapse;
 mod mapping;
 
-use fixture::storage::Fault;
-use fixture::{Cluster, alone, small_layout};
+use crate::fixture::storage::Fault;
+use crate::fixture::{Cluster, alone, small_layout};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -173,8 +171,9 @@ impl Rig {
     /// Others use the file from now on: it is read under a lease, and no more.
     async fn give_back_write(&self) {
         let (tell, mut returned) = watch::channel(false);
-        let told =
-            move |_: &mut fixture::metadata::Inode| tell.send_modify(|returned| *returned = true);
+        let told = move |_: &mut crate::fixture::metadata::Inode| {
+            tell.send_modify(|returned| *returned = true)
+        };
         *self.cluster.metadata.on_return.lock() = Some(Box::new(told));
         self.cluster.metadata.recall(self.ino.0);
         returned.wait_for(|returned| *returned).await.unwrap();
@@ -183,8 +182,9 @@ impl Rig {
     /// Tells which pages are shown when the lease is given back.
     fn shown_on_return(&self) -> watch::Receiver<Option<Vec<u64>>> {
         let ((tell, told), kernel) = (watch::channel(None), self.kernel.clone());
-        let look =
-            move |_: &mut fixture::metadata::Inode| drop(tell.send_replace(Some(kernel.shown())));
+        let look = move |_: &mut crate::fixture::metadata::Inode| {
+            drop(tell.send_replace(Some(kernel.shown())))
+        };
         *self.cluster.metadata.on_return.lock() = Some(Box::new(look));
         told
     }
@@ -206,7 +206,7 @@ impl Rig {
     /// As if others changed the content whenever the lease is given back. Answers how often.
     fn change_on_return(&self) -> watch::Receiver<u64> {
         let (tell, returns) = watch::channel(0);
-        let change = move |inode: &mut fixture::metadata::Inode| {
+        let change = move |inode: &mut crate::fixture::metadata::Inode| {
             inode.attr.data_version += 1;
             tell.send_modify(|n| *n += 1);
         };
@@ -253,7 +253,7 @@ async fn nothing_is_cached_when_a_lease_is_given_back() {
     let rig = Arc::new(Rig::start().await);
     let current = Arc::new(watch::Sender::new(0));
     let now = current.clone();
-    let change = move |inode: &mut fixture::metadata::Inode| {
+    let change = move |inode: &mut crate::fixture::metadata::Inode| {
         let version = *now.borrow() + 1;
         let content = content_of(version);
         let len = content.len() as u64;

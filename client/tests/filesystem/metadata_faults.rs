@@ -1,8 +1,6 @@
 //! Metadata servers that fail, lead in turn, lose replies, and declare sessions dead.
 
-mod fixture;
-
-use fixture::{Cluster, pattern, small_layout};
+use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use weft_client::{Creator, Filesystem, Finding, HandleId, OpenFlags, Options};
 use weft_proto::{ErrorKind, InodeId};

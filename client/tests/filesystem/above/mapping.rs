@@ -10,7 +10,7 @@ async fn a_mapping_that_others_share_is_filled_under_the_right_to_write_only() {
     let rig = Rig::start().await;
     let (tell, mut returns) = watch::channel(0);
     // From now on others use the file.
-    let count = move |_: &mut fixture::metadata::Inode| tell.send_modify(|n| *n += 1);
+    let count = move |_: &mut crate::fixture::metadata::Inode| tell.send_modify(|n| *n += 1);
     *rig.cluster.metadata.on_return.lock() = Some(Box::new(count));
     rig.cluster.metadata.recall(rig.ino.0);
     returns.wait_for(|n| *n == 1).await.unwrap();
@@ -37,7 +37,7 @@ async fn a_mapping_that_others_share_is_filled_under_the_right_to_write_only() {
 /// often one was given back.
 async fn share(rig: &Rig) -> watch::Receiver<u64> {
     let (tell, mut returns) = watch::channel(0);
-    let count = move |_: &mut fixture::metadata::Inode| tell.send_modify(|n| *n += 1);
+    let count = move |_: &mut crate::fixture::metadata::Inode| tell.send_modify(|n| *n += 1);
     *rig.cluster.metadata.on_return.lock() = Some(Box::new(count));
     rig.cluster.metadata.recall(rig.ino.0);
     returns.wait_for(|n| *n == 1).await.unwrap();
@@ -110,7 +110,8 @@ async fn what_is_opened_and_cached_while_its_lease_is_given_back_is_taken_back()
     }
     let (tell, mut told) = watch::channel(None);
     let shown = kernel.clone();
-    let look = move |_: &mut fixture::metadata::Inode| drop(tell.send_replace(Some(shown.shown())));
+    let look =
+        move |_: &mut crate::fixture::metadata::Inode| drop(tell.send_replace(Some(shown.shown())));
     *metadata.on_return.lock() = Some(Box::new(look));
     metadata.recall(ino.0);
     // Who opens it to write waits for the group, too, as soon as the right to write is being given
@@ -144,7 +145,7 @@ async fn what_is_stored_while_a_lease_is_given_back_is_written_before_it_is() {
     let may = Arc::new(AtomicBool::new(false));
     let (tell, mut told) = watch::channel(None);
     let looks = may.clone();
-    let look = move |_: &mut fixture::metadata::Inode| {
+    let look = move |_: &mut crate::fixture::metadata::Inode| {
         tell.send_replace(Some(looks.load(Ordering::SeqCst)));
     };
     *metadata.on_return.lock() = Some(Box::new(look));
@@ -192,7 +193,7 @@ async fn what_is_stored_in_while_pages_are_taken_back_is_taken_back_too() {
     let written = Arc::new(AtomicBool::new(false));
     let (tell, mut told) = watch::channel(None);
     let (is_written, kernel) = (written.clone(), rig.kernel.clone());
-    let look = move |_: &mut fixture::metadata::Inode| {
+    let look = move |_: &mut crate::fixture::metadata::Inode| {
         tell.send_replace(Some((is_written.load(Ordering::SeqCst), kernel.shown())));
     };
     *metadata.on_return.lock() = Some(Box::new(look));

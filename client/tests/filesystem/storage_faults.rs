@@ -1,10 +1,8 @@
 //! Targets that fail: what readers and writers notice, and what they must not.
 
-mod fixture;
-
+use crate::fixture::storage::Fault;
+use crate::fixture::{Cluster, pattern, small_layout};
 use bytes::Bytes;
-use fixture::storage::Fault;
-use fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;

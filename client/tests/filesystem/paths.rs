@@ -1,8 +1,6 @@
 //! Paths, as a user walks them.
 
-mod fixture;
-
-use fixture::{Cluster, small_layout};
+use crate::fixture::{Cluster, small_layout};
 use weft_client::{Access, Caller, Credentials, OpenFlags, ReadItem};
 use weft_proto::{ErrorKind, InodeId, Result, v1};
 

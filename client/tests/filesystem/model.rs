@@ -1,10 +1,8 @@
 //! Random operations of two handles and a second client on one file, against an array of bytes;
 //! with and without targets that fail meanwhile.
 
-mod fixture;
-
-use fixture::storage::Fault;
-use fixture::{Cluster, pattern, small_layout};
+use crate::fixture::storage::Fault;
+use crate::fixture::{Cluster, pattern, small_layout};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Mounts of a part: a directory as the root, only to read, and with root as nobody.
 
-mod fixture;
-
-use fixture::{Cluster, small_layout};
+use crate::fixture::{Cluster, small_layout};
 use weft_client::{Creator, Credentials, Filesystem, OpenFlags, Options, SetAttr};
 use weft_proto::{ErrorKind, InodeId, Result};
 

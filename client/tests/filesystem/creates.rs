@@ -1,10 +1,8 @@
 //! Files that a client makes on its own, told to a metadata group that loses replies, refuses, is
 //! away, and declares sessions dead.
 
-mod fixture;
-
-use fixture::alone::{client, create};
-use fixture::{Cluster, pattern};
+use crate::fixture::alone::{client, create};
+use crate::fixture::{Cluster, pattern};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_client::{Filesystem, OpenFlags};

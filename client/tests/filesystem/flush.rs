@@ -1,10 +1,8 @@
 //! What waits for written data: that it ends, with what was waited for or an error.
 
-mod fixture;
-
-use fixture::alone::{client, create};
-use fixture::storage::Fault;
-use fixture::{Cluster, pattern, small_layout};
+use crate::fixture::alone::{client, create};
+use crate::fixture::storage::Fault;
+use crate::fixture::{Cluster, pattern, small_layout};
 use futures_util::FutureExt;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -366,7 +364,7 @@ async fn what_lies_in_a_group_that_is_no_more_is_written_again() {
         let segments = || metadata.state.lock().segments.clone();
         assert!(segments().values().all(|segment| segment.pg == 2), "new: {is_new}");
         // What was written first is deleted.
-        let all_known = |target: &std::sync::Arc<fixture::storage::Target>| {
+        let all_known = |target: &std::sync::Arc<crate::fixture::storage::Target>| {
             target.chunks.lock().keys().all(|chunk| segments().contains_key(&chunk.segment))
         };
         until(|| cluster.targets.iter().all(all_known)).await;

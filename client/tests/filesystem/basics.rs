@@ -1,8 +1,6 @@
 //! Files on a healthy cluster: what is written is read, by whom and with how many requests.
 
-mod fixture;
-
-use fixture::{Cluster, pattern, small_layout};
+use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_client::{Allocate, Creator, Filesystem, HandleId, OpenFlags, Seek, SetAttr, SetTime};
@@ -73,8 +71,9 @@ async fn a_small_file_costs_one_commit_and_one_request_to_read() {
     writer.flush(handle).await.unwrap();
     let opened = reader.open(ino, OpenFlags::default()).await.unwrap();
     assert_eq!(reader.read(opened.handle, 1, 4096).await.unwrap().into_bytes(), [6; 4096][..]);
-    let sum =
-        |f: fn(&fixture::storage::Target) -> u64| cluster.targets.iter().map(|t| f(t)).sum::<u64>();
+    let sum = |f: fn(&crate::fixture::storage::Target) -> u64| {
+        cluster.targets.iter().map(|t| f(t)).sum::<u64>()
+    };
     assert_eq!(sum(|t| t.puts.load(Ordering::Relaxed)), 3);
     assert_eq!(sum(|t| t.gets.load(Ordering::Relaxed)), 1);
     assert_eq!(
@@ -420,7 +419,7 @@ async fn room_that_is_not_there_is_not_promised() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
     let fs = cluster.client().await;
     let (handle, ino) = create(&fs, "f").await;
-    let free = fixture::metadata::FREE;
+    let free = crate::fixture::metadata::FREE;
     fs.fallocate(handle, 0, free, Allocate::Room, false).await.unwrap();
     let full = fs.fallocate(handle, 0, free + 1, Allocate::Room, false).await.unwrap_err();
     assert_eq!(full.kind, ErrorKind::NoSpace);
