@@ -95,9 +95,12 @@ fn away(reply: &StatusReply, answers: Option<&Answers>) -> Vec<Problem> {
              weft metadata replace {id} NEW ADDR"
         );
         if lost(member) {
-            let known = match (asked(member), silent_here(member)) {
-                (true, false) => "answers here and not the leader: it is cut off from it",
-                _ => "does not answer",
+            let (known, command) = match (asked(member), silent_here(member)) {
+                (true, false) => (
+                    "answers here and not the leader: it is cut off from it",
+                    "check the network and the firewall between it and the leader",
+                ),
+                _ => ("does not answer", &start[..]),
             };
             let text = format!("metadata server {id} ({at}) {known}");
             let (severity, consequence) = match spare {
@@ -109,7 +112,7 @@ fn away(reply: &StatusReply, answers: Option<&Answers>) -> Vec<Problem> {
                     format!("{} may be lost besides", count(spare as u64, "more")),
                 ),
             };
-            all.push(Problem::new(severity, "metadata_away", text, &consequence, &start));
+            all.push(Problem::new(severity, "metadata_away", text, &consequence, command));
         } else if silent_here(member) {
             let text =
                 format!("metadata server {id} ({at}) answers the others and not this machine");

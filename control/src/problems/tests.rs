@@ -116,7 +116,7 @@ fn servers_that_are_away_or_cut_off_are_told_apart() {
     let mut asked = answers(&reply);
     let all = problems(Some(&reply), Some(&asked));
     assert_eq!((kinds(&all), all[0].severity), (vec!["metadata_away"], Severity::Critical));
-    assert!(all[0].text.contains("cut off"), "{all:?}");
+    assert!(all[0].text.contains("cut off") && all[0].command.contains("firewall"), "{all:?}");
     asked[2].1 = silent();
     let all = problems(Some(&reply), Some(&asked));
     assert!(all[0].text.ends_with("metadata server 3 (m3:7100) does not answer"), "{all:?}");
