@@ -1,18 +1,11 @@
 //! Files on a healthy cluster: what is written is read, by whom and with how many requests.
 
+use crate::create;
 use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Allocate, Creator, Filesystem, HandleId, OpenFlags, Seek, SetAttr, SetTime};
+use weft_client::{Allocate, Filesystem, OpenFlags, Seek, SetAttr, SetTime};
 use weft_proto::{ErrorKind, InodeId, Layout};
-
-async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
-    let opened = fs
-        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
-        .await
-        .unwrap();
-    (opened.handle, opened.attr.ino)
-}
 
 async fn content(fs: &Filesystem, ino: InodeId) -> Vec<u8> {
     let opened = fs.open(ino, OpenFlags::default()).await.unwrap();

@@ -13,3 +13,15 @@ mod model;
 mod paths;
 mod storage_faults;
 mod subdir;
+
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags};
+use weft_proto::InodeId;
+
+/// Makes a file of this name in the root, or opens it.
+async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
+    let opened = fs
+        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
+        .await
+        .unwrap();
+    (opened.handle, opened.attr.ino)
+}

@@ -1,17 +1,10 @@
 //! Metadata servers that fail, lead in turn, lose replies, and declare sessions dead.
 
+use crate::create;
 use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
-use weft_client::{Creator, Filesystem, Finding, HandleId, OpenFlags, Options};
+use weft_client::{Creator, Filesystem, Finding, OpenFlags, Options};
 use weft_proto::{ErrorKind, InodeId};
-
-async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
-    let opened = fs
-        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
-        .await
-        .unwrap();
-    (opened.handle, opened.attr.ino)
-}
 
 async fn content(fs: &Filesystem, ino: InodeId, len: usize) -> Vec<u8> {
     let opened = fs.open(ino, OpenFlags::default()).await.unwrap();

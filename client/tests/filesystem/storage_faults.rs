@@ -1,21 +1,14 @@
 //! Targets that fail: what readers and writers notice, and what they must not.
 
+use crate::create;
 use crate::fixture::storage::Fault;
 use crate::fixture::{Cluster, pattern, small_layout};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Options};
+use weft_client::{Filesystem, OpenFlags, Options};
 use weft_proto::{ChunkId, ErrorKind, InodeId, SegmentId, SessionId, v1};
-
-async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
-    let opened = fs
-        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
-        .await
-        .unwrap();
-    (opened.handle, opened.attr.ino)
-}
 
 /// Options of a client that hedges soon.
 fn hasty(cluster: &Cluster) -> Options {
