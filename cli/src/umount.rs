@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use weft_fuse::{MountEntry, mount_at};
 
 /// How long a mount may be busy without anybody who is seen to use it.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+const RELEASE_POLL: Duration = Duration::from_millis(20);
 
 /// Unmount; returns when everything that was written is durable and the client has ended
 #[derive(clap::Args, Debug)]
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Who is seen to use it is named, at once.
 fn unmount(mount: &MountEntry, lazy: bool) -> Result<()> {
     let path = &mount.mount_point;
-    let until = Instant::now() + LOOK_TIMEOUT;
+    let until = Instant::now() + RELEASE_TIMEOUT;
     loop {
         let busy = match weft_fuse::unmount(path, lazy) {
             Err(e) if e.kind() == ErrorKind::ResourceBusy => held_by(path),
@@ -94,7 +94,7 @@ fn unmount(mount: &MountEntry, lazy: bool) -> Result<()> {
         if !busy.is_empty() || Instant::now() >= until {
             bail!("{} is in use{busy}; close its files, or use --lazy", path.display());
         }
-        sleep(LOOK_AGAIN);
+        sleep(RELEASE_POLL);
         // Another may have taken it away meanwhile, and mounted something in its place.
         if mount_at(path)?.is_none_or(|now| now.device != mount.device) {
             return Ok(());
