@@ -1,6 +1,7 @@
 //! What a byte costs on its way through the client, beside the floors of this machine: copying it,
-//! encoding and summing it. The storage side runs in this process and keeps chunks in memory, so
-//! CPU figures of whole transfers hold both sides and loopback.
+//! encoding and summing it, and the same chunks fetched in plain frames. The storage side runs in
+//! this process and keeps chunks in memory, so CPU figures of whole transfers hold both sides and
+//! loopback.
 //!
 //! `cargo bench -p weft-client`
 
@@ -12,7 +13,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_client::{Creator, Filesystem, OpenFlags};
-use weft_proto::{Geometry, InodeId, Layout, Profile};
+use weft_net::{Body, Buffer, Identity, Peers, tcp};
+use weft_proto::{Geometry, InodeId, Layout, Profile, v1};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -81,7 +83,11 @@ async fn transfers(profile: Profile) {
     for i in 0..4 {
         files.push(write(&fs, &format!("f{i}"), size, &block).await);
     }
-    read(&fs, &files, size, 1 << 20, &format!("read {profile}, 1 MiB, one stream")).await;
+    for round in 1..=5 {
+        framed(&cluster, 4 * size, &format!("plain frames of 1 MiB, round {round}")).await;
+        let what = format!("read {profile}, 1 MiB, round {round}");
+        read(&fs, &files, size, 1 << 20, &what).await;
+    }
     cluster.targets[0].set(fixture::storage::Fault::Refuse(weft_proto::ErrorKind::Io));
     read(&fs, &files, size, 1 << 20, &format!("read {profile}, a target lost")).await;
 }
@@ -108,6 +114,44 @@ async fn read(fs: &Filesystem, files: &[InodeId], size: usize, step: usize, what
         fs.release(handle).await.expect("release");
     }
     line(what, (files.len() * size) as f64, begun.elapsed(), Some(cpu_time() - cpu));
+}
+
+/// The same chunks by nothing but frames: 8 requests of 1 MiB in flight, and nobody looks at what
+/// comes.
+async fn framed(cluster: &Cluster, bytes: usize, what: &str) {
+    const PART: usize = 1 << 20;
+    let peers = Peers::new(tcp(), Identity { name: "frames".into(), cluster: None });
+    let targets = cluster.metadata.map.borrow().targets.clone();
+    let mut parts = Vec::new();
+    for (target, info) in cluster.targets.iter().zip(&targets) {
+        let peer = peers.peer(&info.address);
+        for (chunk, (data, _)) in target.chunks.lock().iter() {
+            for off in (0..data.len() / PART * PART).step_by(PART) {
+                let (chunk, off, len) = (Some((*chunk).into()), off as u64, PART as u64);
+                let get = v1::GetRequest { target: info.id, chunk, off, len, ..Default::default() };
+                parts.push((peer.clone(), get));
+            }
+        }
+    }
+    let parts: Vec<_> = parts.into_iter().cycle().take(bytes / PART).collect();
+    let (begun, cpu) = (Instant::now(), cpu_time());
+    let lanes: Vec<_> = (0..8)
+        .map(|lane| {
+            let mine: Vec<_> = parts.iter().skip(lane).step_by(8).cloned().collect();
+            tokio::spawn(async move {
+                let mut into = vec![Buffer::take(PART)];
+                for (peer, get) in mine {
+                    let deadline = Instant::now() + Duration::from_secs(30);
+                    let body = Body { send: Vec::new(), into };
+                    into = peer.exchange(&get, body, deadline).await.expect("an answer").payload;
+                }
+            })
+        })
+        .collect();
+    for lane in lanes {
+        lane.await.expect("a lane");
+    }
+    line(what, bytes as f64, begun.elapsed(), Some(cpu_time() - cpu));
 }
 
 async fn small_files() {

@@ -24,8 +24,10 @@ pub struct Features(u64);
 impl Features {
     /// A request may begin with its place in a trace.
     pub const TRACES: Self = Self(1);
+    /// Many parts of chunks are read with one request.
+    pub const GET_MANY: Self = Self(2);
     /// All that this build has. The bits are wire format.
-    const KNOWN: Self = Self::TRACES;
+    const KNOWN: Self = Self(Self::TRACES.0 | Self::GET_MANY.0);
 
     /// Of a hello; what this build does not know is left out.
     fn of(bits: u64) -> Self {

@@ -379,9 +379,28 @@ pin_project! {
 
 /// `future`, to be spawned, belongs to what is done just now.
 pub fn carried<F: Future>(future: F) -> Carried<F> {
+    here().carried(future)
+}
+
+/// Where what is done just now belongs.
+#[derive(Clone)]
+pub struct Here {
+    context: Option<Context>,
+    log: tracing::Span,
+}
+
+/// For what is begun now and spawned later.
+pub fn here() -> Here {
     let context = CURRENT.get();
     let log = context.map_or_else(tracing::Span::none, |_| tracing::Span::current());
-    Carried { context, log, future }
+    Here { context, log }
+}
+
+impl Here {
+    /// `future` belongs there.
+    pub fn carried<F: Future>(self, future: F) -> Carried<F> {
+        Carried { context: self.context, log: self.log, future }
+    }
 }
 
 impl<F: Future> Future for Carried<F> {

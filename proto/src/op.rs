@@ -86,5 +86,6 @@ operations! {
         REBUILD = 40 by [Metadata]: RebuildRequest => RebuildReply;
         DISOWN = 41 by [Metadata]: DisownRequest => DisownReply;
         COMPACT = 42 by [Metadata]: CompactRequest => CompactReply;
+        GET_MANY = 43 by [Client, Admin, Storage]: GetManyRequest => GetManyReply, " and payload";
     }
 }

@@ -6,15 +6,17 @@
 //! such blocks; a shard's answer lands at its final place in the one result buffer, so that nothing
 //! is copied unless shards were rebuilt.
 
+use crate::coalesce;
 use crate::map::Map;
 use crate::segment::Segment;
 use crate::segments::Segments;
 use crate::target::passes_with_time;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use tokio::time::{Instant, sleep};
 use weft_erasure::Codec;
 use weft_net::Buffer;
@@ -91,6 +93,34 @@ struct Part {
 impl Part {
     fn is_pending(&self) -> bool {
         self.state == State::Asked
+    }
+}
+
+/// Requests under way. They are few, and so all of them are looked at when one may have ended: a
+/// `FuturesUnordered` has its task look twice, and much is read by one task ([`crate::coalesce`]).
+struct InFlight<F>(Vec<Pin<Box<F>>>);
+
+impl<F: Future> InFlight<F> {
+    fn push(&mut self, request: F) {
+        self.0.push(Box::pin(request));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The outcome of the next that ends; `None` if there is none.
+    async fn next(&mut self) -> Option<F::Output> {
+        poll_fn(|cx| {
+            for at in 0..self.0.len() {
+                if let Poll::Ready(outcome) = self.0[at].as_mut().poll(cx) {
+                    drop(self.0.swap_remove(at));
+                    return Poll::Ready(Some(outcome));
+                }
+            }
+            if self.0.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
     }
 }
 
@@ -192,7 +222,7 @@ impl<'a> Gather<'a> {
         let ask = |shard: u8, off: u64, into: Vec<Buffer>, extra: bool| async move {
             (shard, extra, store.fetch(segment, shard, off, into, deadline).await)
         };
-        let mut asked = FuturesUnordered::new();
+        let mut asked = InFlight(Vec::new());
         let mut most = 0;
         for i in 0..self.wanted.len() {
             let is_idle = self.wanted[i].state == State::Idle;
@@ -209,6 +239,7 @@ impl<'a> Gather<'a> {
             }
         }
         let mut rebuilds = self.wanted.iter().any(|p| p.state != State::Asked);
+        let most = coalesce::request_len(most);
         let slow_after = store.health.slow_after(most, store.timeouts.hedge_floor);
         let mut slow = std::pin::pin!(sleep(slow_after));
         loop {

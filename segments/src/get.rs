@@ -1,10 +1,11 @@
 //! Reads verified bytes of a segment (I3), waiting for targets to come back while it can help.
 
+use crate::coalesce;
 use crate::gather::{Gather, Lost};
 use crate::map::Target;
 use crate::segment::Segment;
 use crate::segments::Segments;
-use crate::target::passes_with_time;
+use crate::target::{Part, passes_with_time};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -134,7 +135,7 @@ impl Segments {
             && (!target.up || !passes_with_time(error))
         {
             let into = lens.into_iter().map(Buffer::take).collect();
-            let other = self.ask(second, chunk, off, into, deadline).await;
+            let other = Box::pin(self.ask(second, chunk, off, into, deadline)).await;
             // That it is not where it goes to yet says nothing of the segment.
             if other.is_ok() || !target.up {
                 answer = other;
@@ -155,7 +156,9 @@ impl Segments {
         let len = into.iter().map(|p| p.len() as u64).sum();
         let begun = Instant::now();
         let until = self.request_deadline(deadline);
-        let answer = self.target(target).get(chunk, off, into, until).await;
+        let part = Part { chunk, off, into };
+        let coalesce::Answer { read: answer, request_len } =
+            coalesce::get(self.target(target), part, until).await;
         if answer.as_ref().is_err_and(|e| e.kind == ErrorKind::Corrupt) {
             self.report_corrupt(target, chunk, off, len);
             self.health.succeeded(target.id);
@@ -164,7 +167,9 @@ impl Segments {
         }
         let pieces = answer?;
         self.counters().fetched_bytes.fetch_add(len, Ordering::Relaxed);
-        self.health.took(len, begun.elapsed());
+        if let Some(len) = request_len {
+            self.health.took(len, begun.elapsed());
+        }
         Ok(pieces)
     }
 

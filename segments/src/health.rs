@@ -34,10 +34,14 @@ pub struct Health {
 }
 
 impl Health {
-    /// A request to the target failed in a way that another target might not.
+    /// A request to the target failed in a way that another target might not. Those that fail while
+    /// it is passed over already were begun before: they are the same failure.
     pub fn failed(&self, target: TargetId) {
         let mut targets = self.targets.lock();
         let record = targets.entry(target).or_default();
+        if record.suspect_until.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
         let pause = (FIRST * (1 << record.failures.min(5))).min(LONGEST);
         record.failures = record.failures.saturating_add(1);
         record.suspect_until = Some(Instant::now() + pause);
@@ -135,10 +139,10 @@ mod tests {
     async fn suspicion_decays_and_doubles() {
         let (health, target) = (Health::default(), TargetId(3));
         assert!(!health.is_suspect(target));
-        health.failed(target);
+        (0..64).for_each(|_| health.failed(target));
         assert!(health.is_suspect(target));
         tokio::time::advance(FIRST).await;
-        assert!(!health.is_suspect(target));
+        assert!(!health.is_suspect(target), "many that fail at once count once");
         health.failed(target);
         tokio::time::advance(FIRST).await;
         assert!(health.is_suspect(target), "a second failure counts for longer");

@@ -15,6 +15,7 @@
 
 #![warn(missing_docs)]
 
+mod coalesce;
 mod gather;
 mod get;
 mod health;
@@ -31,6 +32,7 @@ mod target;
 mod tickets;
 mod watch;
 
+pub use coalesce::coalesce;
 pub use map::{Map, Pg, Target};
 pub use outage::Outage;
 pub use rng::Rng;

@@ -2,18 +2,17 @@
 //!
 //! Invariant: bytes that a read answers match their checksums (I3).
 
-use crate::segment::Segment;
+mod orders;
+
 use crate::tickets::TicketBook;
 use bytes::Bytes;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tokio::time::Instant;
-use weft_net::{Body, Buffer, Peer, Peers};
+use weft_net::{Body, Buffer, Features, Peer, Peers};
 use weft_proto::layout::BLOCK;
-use weft_proto::{
-    Call, ChunkId, Error, ErrorKind, MapEpoch, Result, SegmentId, SessionId, TargetId, v1,
-};
+use weft_proto::{Call, ChunkId, Error, ErrorKind, Result, SegmentId, SessionId, TargetId, v1};
 
 /// Chunks in one request to delete.
 const MAX_DELETE: usize = 2048;
@@ -30,6 +29,21 @@ pub struct TargetClient {
     background: bool,
     /// What it is shown, where it has to be.
     tickets: Option<Arc<TicketBook>>,
+}
+
+/// A part of a chunk that is read: whole blocks from `off` on.
+pub(crate) struct Part {
+    pub chunk: ChunkId,
+    pub off: u64,
+    /// Where the bytes go.
+    pub into: Vec<Buffer>,
+}
+
+impl Part {
+    /// In bytes.
+    pub fn len(&self) -> u64 {
+        self.into.iter().map(|piece| piece.len() as u64).sum()
+    }
 }
 
 /// A part of the list of chunks.
@@ -99,11 +113,68 @@ impl TargetClient {
         let body = Body { send: Vec::new(), into };
         let answer =
             self.peer.exchange(&request, body, deadline).await.map_err(|e| self.said(e))?;
-        if !verified(&answer.payload, &answer.head.checksums) {
-            let what = "bytes do not match their checksums";
-            return Err(self.said(Error::new(ErrorKind::Corrupt, what)));
+        self.verify_read(answer.payload, &answer.head.checksums)
+    }
+
+    /// How much it is shown for a segment, in bytes.
+    pub(crate) fn ticket_len(&self, segment: SegmentId) -> usize {
+        self.ticket(segment).len()
+    }
+
+    /// Whether it is the same one, of the same cluster.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && Arc::ptr_eq(&self.peer, &other.peer)
+    }
+
+    /// Whether it is known to serve [`Self::get_many`].
+    pub(crate) fn serves_many(&self) -> bool {
+        !self.background && self.peer.features().has(Features::GET_MANY)
+    }
+
+    /// As [`Self::get`], of many parts with one request. If the target cannot read one of them,
+    /// none is answered; bytes that do not match are the fault of their part alone.
+    pub(crate) async fn get_many(
+        &self,
+        parts: Vec<Part>,
+        deadline: Instant,
+    ) -> Result<Vec<Result<Vec<Buffer>>>> {
+        let (mut wanted, mut into, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tickets: Vec<Bytes> = Vec::new();
+        for part in parts {
+            let (key, (off, len)) = (Some(part.chunk.into()), (part.off, part.len()));
+            let ticket = self.ticket(part.chunk.segment);
+            let known = tickets.iter().position(|known| *known == ticket);
+            let ticket = known.unwrap_or_else(|| {
+                tickets.push(ticket);
+                tickets.len() - 1
+            }) as u32;
+            wanted.push(v1::get_many_request::Part { chunk: key, off, len, ticket });
+            counts.push((part.into.len(), (len / u64::from(BLOCK)) as usize));
+            into.extend(part.into);
         }
-        Ok(answer.payload)
+        let request = v1::GetManyRequest { target: self.id.0, parts: wanted, tickets };
+        let body = Body { send: Vec::new(), into };
+        let answer =
+            self.peer.exchange(&request, body, deadline).await.map_err(|e| self.said(e))?;
+        let blocks: usize = counts.iter().map(|(_, blocks)| blocks).sum();
+        if answer.head.checksums.len() != blocks {
+            let what = format!("{} checksums of {blocks} blocks", answer.head.checksums.len());
+            return Err(self.said(Error::new(ErrorKind::Protocol, what)));
+        }
+        let (mut pieces, mut checksums) = (answer.payload.into_iter(), &answer.head.checksums[..]);
+        let read = counts.into_iter().map(|(count, blocks)| {
+            let mine = checksums.split_off(..blocks).unwrap_or_default();
+            self.verify_read(pieces.by_ref().take(count).collect(), mine)
+        });
+        Ok(read.collect())
+    }
+
+    /// What was read, if it is right.
+    fn verify_read(&self, read: Vec<Buffer>, checksums: &[u32]) -> Result<Vec<Buffer>> {
+        if verified(&read, checksums) {
+            return Ok(read);
+        }
+        Err(self.said(Error::new(ErrorKind::Corrupt, "bytes do not match their checksums")))
     }
 
     /// Deletes chunks durably; those that are not there count as deleted.
@@ -171,65 +242,6 @@ impl TargetClient {
         let (target, chunk) = (self.id.0, Some(chunk.into()));
         let request = v1::ReportCorruptRequest { target, chunk, off, len, length };
         self.call(&request, deadline).await.map(drop)
-    }
-
-    /// Has the target's daemon make chunks of this target of the other shards of their segments, as
-    /// the map of `epoch` says where they are, unless they are there; with `heal`, also if they are
-    /// and are damaged. Answers what became of each.
-    pub async fn rebuild(
-        &self,
-        items: Vec<(&Segment, u8)>,
-        epoch: MapEpoch,
-        heal: bool,
-        deadline: Instant,
-    ) -> Result<v1::RebuildReply> {
-        let item = |(segment, shard): (&Segment, u8)| v1::rebuild_request::Item {
-            segment: Some(segment.to_wire()),
-            shard: shard.into(),
-        };
-        let count = items.len();
-        let items = items.into_iter().map(item).collect();
-        let request = v1::RebuildRequest { target: self.id.0, items, epoch: epoch.0, heal };
-        let reply = self.call(&request, deadline).await?;
-        if reply.outcomes.len() != count {
-            let what = format!("{} outcomes for {count} chunks", reply.outcomes.len());
-            return Err(self.said(Error::new(ErrorKind::Protocol, what)));
-        }
-        Ok(reply)
-    }
-
-    /// Has the target's daemon write the bytes of these extents as new segments, of the session and
-    /// with the numbers that `order` says. Answers these.
-    pub async fn compact(
-        &self,
-        order: &v1::CompactRequest,
-        deadline: Instant,
-    ) -> Result<Vec<Segment>> {
-        let reply = self.call(order, deadline).await?;
-        let segments =
-            reply.segments.into_iter().map(Segment::try_from).collect::<Result<Vec<_>>>();
-        let segments = segments.map_err(|e| self.said(e))?;
-        let (has, bytes) = (
-            segments.iter().map(|s| u128::from(s.geometry.length)).sum::<u128>(),
-            order.extents.iter().map(|e| u128::from(e.len)).sum::<u128>(),
-        );
-        if has != bytes || segments.iter().any(|s| s.id.session.0 != order.session) {
-            let what = format!("wrote {has} bytes for {bytes}, or in another session");
-            return Err(self.said(Error::new(ErrorKind::Protocol, what)));
-        }
-        Ok(segments)
-    }
-
-    /// Has the target's daemon delete those of these chunks of which the metadata group says, when
-    /// asked by it, that they have no business there. Answers how many it deleted.
-    pub async fn disown(&self, chunks: &[ChunkId], deadline: Instant) -> Result<u64> {
-        let mut deleted = 0;
-        for chunks in chunks.chunks(MAX_DELETE) {
-            let chunks = chunks.iter().copied().map(Into::into).collect();
-            let request = v1::DisownRequest { target: self.id.0, chunks };
-            deleted += self.call(&request, deadline).await?.deleted;
-        }
-        Ok(deleted)
     }
 
     async fn call<C: Call>(&self, request: &C, deadline: Instant) -> Result<C::Answer> {

@@ -53,20 +53,21 @@ struct OfTarget {
 #[derive(Default)]
 pub(crate) struct Load(RwLock<BTreeMap<u32, Arc<OfTarget>>>);
 
-/// A request that is being served. Dropped without [`Serving::done`], it was not.
+/// Reads or writes that are served together. Dropped without [`Serving::done`], they were not.
 pub(crate) struct Serving {
     of: Arc<OfTarget>,
     asked: Asked,
+    requests: u64,
     begun: Instant,
 }
 
 impl Load {
-    /// A client asks something of a target that is served here.
-    pub fn begin(&self, target: u32, asked: Asked) -> Serving {
+    /// A client asks so much at once of a target that is served here.
+    pub fn begin(&self, target: u32, asked: Asked, requests: u64) -> Serving {
         let known = self.0.read().get(&target).cloned();
         let of = known.unwrap_or_else(|| self.0.write().entry(target).or_default().clone());
-        of.waiting.fetch_add(1, Ordering::Relaxed);
-        Serving { of, asked, begun: Instant::now() }
+        of.waiting.fetch_add(requests, Ordering::Relaxed);
+        Serving { of, asked, requests, begun: Instant::now() }
     }
 
     /// What was asked of a target since some heartbeats ago; called once with each of them.
@@ -97,22 +98,22 @@ impl Load {
 }
 
 impl Serving {
-    /// It was served, with so many bytes.
+    /// They were served, with so many bytes together; each took all that time.
     pub fn done(self, bytes: u64) {
         let counts = match self.asked {
             Asked::Read => &self.of.reads,
             Asked::Write => &self.of.writes,
         };
         let us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        counts.us.fetch_add(us, Ordering::Relaxed);
+        counts.us.fetch_add(us.saturating_mul(self.requests), Ordering::Relaxed);
         counts.bytes.fetch_add(bytes, Ordering::Relaxed);
-        counts.requests.fetch_add(1, Ordering::Relaxed);
+        counts.requests.fetch_add(self.requests, Ordering::Relaxed);
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.of.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.of.waiting.fetch_sub(self.requests, Ordering::Relaxed);
     }
 }
 
@@ -126,13 +127,13 @@ mod tests {
         let load = Load::default();
         assert_eq!(load.tell(1, Instant::now()), None, "nobody asked");
         for _ in 0..20 {
-            let one = load.begin(1, Asked::Read);
+            let one = load.begin(1, Asked::Read, 1);
             sleep(Duration::from_millis(10)).await;
             one.done(1000);
             sleep(Duration::from_millis(490)).await;
             load.tell(1, Instant::now());
         }
-        let _waits = load.begin(1, Asked::Write);
+        let _waits = load.begin(1, Asked::Write, 1);
         let told = load.tell(1, Instant::now()).unwrap();
         assert_eq!((told.reads_per_s, told.read_bytes_per_s, told.read_us), (2, 2000, 10_000));
         assert_eq!((told.writes_per_s, told.write_us, told.waiting), (0, 0, 1));

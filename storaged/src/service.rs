@@ -1,5 +1,8 @@
 //! The chunk service: framed requests to the targets of this daemon.
 
+mod reads;
+mod wanted;
+
 use crate::backpressure::Backpressure;
 use crate::engine::Engine;
 use crate::latency::SERVED;
@@ -17,11 +20,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use wanted::{MAX_HEAD, Wanted, is_read};
 use weft_net::slow::{self, Slow, Watch};
 use weft_net::trace::Span;
 use weft_net::{Class, Gate, Incoming, Outgoing, Pass, PeerInfo, Service, Tenant};
 use weft_proto::layout::MAX_CHUNK;
-use weft_proto::{ChunkId, Error, ErrorKind, Result, Role, SessionId, TargetId, op, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
 
 /// A drive that has not answered its oldest request for this long counts as failed until it does,
 /// and is given no more.
@@ -211,7 +215,7 @@ impl Service for Targets {
     /// not hold up the connection. A put or delete that began goes on all the same.
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
         let op = request.op;
-        if matches!(op, op::PUT | op::GET) && self.sharing.paces() {
+        if (op == op::PUT || is_read(op)) && self.sharing.paces() {
             Span::part("pace").around(self.keep_pace(&request)).await;
         }
         let Some(deadline) = request.deadline else { return self.answer(request).await };
@@ -237,7 +241,7 @@ impl Service for Targets {
             Err(Error::new(ErrorKind::TimedOut, format!("operation {op}: the drive was too slow")))
         });
         drop(making);
-        if let Some(name) = (read_for.is_none() && matches!(op, op::PUT | op::GET))
+        if let Some(name) = (read_for.is_none() && (op == op::PUT || is_read(op)))
             .then(|| op::name_of(op))
             .flatten()
         {
@@ -249,7 +253,7 @@ impl Service for Targets {
                 sleep_until(prompt.min(Instant::now() + pace.pause(begun.elapsed()))).await;
             }
             // What is refused says nothing of how busy the targets are.
-            Some(pace) if matches!(op, op::PUT | op::GET) && was_served(&answer) => {
+            Some(pace) if (op == op::PUT || is_read(op)) && was_served(&answer) => {
                 pace.note_request(begun.elapsed());
             }
             _ => {}
@@ -259,10 +263,7 @@ impl Service for Targets {
     }
 
     fn weigh(&self, op: u16, head: &Bytes) -> usize {
-        match op {
-            op::GET => v1::GetRequest::decode(head.clone()).map_or(0, |q| q.len as usize),
-            _ => 0,
-        }
+        Wanted::of(op, head).map_or(0, |wanted| wanted.bytes as usize)
     }
 }
 
@@ -280,17 +281,17 @@ fn watched(op: &'static str, target: u32, chunk: ChunkId, peer: &PeerInfo) -> Wa
     })
 }
 
-/// Whether somebody reads to make chunks, who may: he gives way to others, and is none of them.
-fn is_background(q: &v1::GetRequest, peer: &PeerInfo) -> bool {
-    q.background && peer.may_be(Role::Storage)
-}
-
 impl Targets {
     async fn answer(&self, request: Incoming) -> Result<Outgoing> {
         let peer = &*request.peer;
         match request.op {
             op::PUT => request.answer(|q| self.put(q, request.payload.clone(), peer)).await,
             op::GET => request.answer_with_payload(|q| self.get(q, peer)).await,
+            op if is_read(op) && request.head.len() > MAX_HEAD => {
+                let what = format!("a head of {} bytes, over {MAX_HEAD}", request.head.len());
+                Err(Error::new(ErrorKind::Invalid, what))
+            }
+            op::GET_MANY => request.answer_with_payload(|q| self.get_many(q, peer)).await,
             op::DELETE => request.answer(|q| self.delete(q, peer)).await,
             op::LIST => request.answer(|q| self.list(q, peer)).await,
             op::FENCE => request.answer(|q| self.fence(q, peer)).await,
@@ -315,16 +316,19 @@ impl Targets {
 
     /// Has who asks keep its rates.
     async fn keep_pace(&self, request: &Incoming) {
-        let (bytes, background) = match request.op {
-            op::GET => match v1::GetRequest::decode(request.head.clone()) {
-                Ok(q) if q.len <= MAX_CHUNK => (q.len, is_background(&q, &request.peer)),
+        let (requests, bytes, background) = if is_read(request.op) {
+            match Wanted::of(request.op, &request.head) {
+                Some(wanted) if wanted.bytes <= MAX_CHUNK => {
+                    (wanted.parts, wanted.bytes, wanted.is_background(&request.peer))
+                }
                 // It is going to be refused.
                 _ => return,
-            },
-            _ => (request.payload.len() as u64, false),
+            }
+        } else {
+            (1, request.payload.len() as u64, false)
         };
         let tenant = self.sharing.tenant(request.peer.tenant(), background);
-        self.sharing.keep_pace(&tenant, bytes).await;
+        self.sharing.keep_pace(&tenant, requests, bytes).await;
     }
 
     /// Waits for a tenant's turn at a target.
@@ -335,8 +339,8 @@ impl Targets {
 
     /// The target here that is read from by somebody who makes chunks.
     fn background_of(&self, request: &Incoming) -> Option<TargetId> {
-        let q = v1::GetRequest::decode(request.head.clone()).ok()?;
-        let of = is_background(&q, &request.peer).then_some(TargetId(q.target));
+        let wanted = Wanted::of(request.op, &request.head)?;
+        let of = wanted.is_background(&request.peer).then_some(TargetId(wanted.target));
         of.filter(|id| self.by_id.read().contains_key(id))
     }
 
@@ -396,7 +400,7 @@ impl Targets {
         let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
         self.check_ticket(peer, &q.ticket, Use::Write, [chunk])?;
         let (tenant, bytes) = (self.sharing.tenant(peer.tenant(), false), payload.len() as u64);
-        let serving = self.load.begin(q.target, Asked::Write);
+        let serving = self.load.begin(q.target, Asked::Write, 1);
         let _slow = watched("PUT", q.target, chunk, peer);
         let turn = self.enter(q.target, &tenant, Class::Write, bytes);
         let turn = Span::part("turn").around(turn).await;
@@ -405,33 +409,6 @@ impl Targets {
         serving.done(bytes);
         tenant.note_served(1, 0, bytes);
         Ok(v1::PutReply {})
-    }
-
-    async fn get(&self, q: v1::GetRequest, peer: &PeerInfo) -> Result<(v1::GetReply, Vec<Bytes>)> {
-        let (engine, chunk) = (self.find(q.target, peer)?, chunk(q.chunk)?);
-        self.check_ticket(peer, &q.ticket, Use::Read, [chunk])?;
-        if q.len > MAX_CHUNK {
-            let what = format!("chunk {chunk}: {} bytes are over {MAX_CHUNK}", q.len);
-            return Err(Error::new(ErrorKind::Invalid, what));
-        }
-        let background = is_background(&q, peer);
-        let tenant = self.sharing.tenant(peer.tenant(), background);
-        let serving = (!background).then(|| self.load.begin(q.target, Asked::Read));
-        let _slow = (!background).then(|| watched("GET", q.target, chunk, peer));
-        let turn = self.enter(q.target, &tenant, Class::Read, q.len);
-        let _turn = Span::part("turn").around(turn).await;
-        let read = of_target("read", q.target).around(engine.get(chunk, q.off, q.len));
-        let range = read.await.inspect_err(|e| {
-            // Some blocks of a drive that is there otherwise.
-            if e.kind == ErrorKind::Io && engine.failure().is_none() {
-                self.note_damaged((q.target, chunk));
-            }
-        })?;
-        if let Some(serving) = serving {
-            serving.done(q.len);
-        }
-        tenant.note_served(1, q.len, 0);
-        Ok((v1::GetReply { checksums: range.checksums }, range.data))
     }
 
     async fn delete(&self, q: v1::DeleteRequest, peer: &PeerInfo) -> Result<v1::DeleteReply> {

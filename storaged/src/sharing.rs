@@ -17,7 +17,7 @@ use weft_proto::qos::USUAL_WEIGHT;
 use weft_proto::v1;
 
 /// What a read or write costs besides its bytes, as bytes.
-const REQUEST: u64 = 16 << 10;
+pub(crate) const REQUEST: u64 = 16 << 10;
 const MIB: u64 = 1 << 20;
 const READ: Window =
     Window { start: 8 * MIB, min: MIB, max: 64 * MIB, aim: Duration::from_millis(5) };
@@ -84,12 +84,12 @@ impl Sharing {
     /// Has a tenant keep its rates, however long who asks says that he waits. What would hold too
     /// much memory meanwhile is served, and owed: its requests would all be given up before their
     /// turn comes.
-    pub async fn keep_pace(&self, tenant: &Tenant, bytes: u64) {
+    pub async fn keep_pace(&self, tenant: &Tenant, requests: u64, bytes: u64) {
         let waits = Waiting::new(&self.waiting, bytes);
         if waits.all > MAX_WAITING {
-            return tenant.owe(1, bytes);
+            return tenant.owe(requests, bytes);
         }
-        tenant.keep_pace(1, bytes, Instant::now() + LONGEST).await;
+        tenant.keep_pace(requests, bytes, Instant::now() + LONGEST).await;
     }
 
     /// The version of the policy that is kept.
@@ -177,7 +177,7 @@ mod tests {
         let tenant = sharing.tenant("a", false);
         let took = async |bytes| {
             let begun = Instant::now();
-            sharing.keep_pace(&tenant, bytes).await;
+            sharing.keep_pace(&tenant, 1, bytes).await;
             begun.elapsed()
         };
         // What it has saved up.

@@ -134,7 +134,8 @@ impl File {
             if Instant::now() >= deadline {
                 return Err(self.too_busy());
             }
-            self.learn(gap.start..gap.end.max(size)).await?;
+            // Boxed: most reads know.
+            Box::pin(self.learn(gap.start..gap.end.max(size))).await?;
         }
     }
 

@@ -36,7 +36,10 @@ impl File {
     /// Returns when what is known here of the committed content is what it is now: at once under a
     /// lease, else after the leader was asked.
     pub(super) async fn refresh(self: &Arc<Self>) -> Result<()> {
-        self.settle_doubt().await?;
+        // Boxed, as what follows the leases: what is rare would make every read's future as large.
+        if self.is_in_doubt() {
+            Box::pin(self.settle_doubt()).await?;
+        }
         let leases = &self.context.leases;
         match leases.mode(self.ino) {
             // Only this mount has changed it since, and knows how; but the answer that the lease
@@ -57,9 +60,12 @@ impl File {
             }
             None => {}
         }
-        leases.settled(self.ino).await;
-        self.settle().await;
-        self.ask_for_lease(Wanted::Read).await
+        let without = async {
+            leases.settled(self.ino).await;
+            self.settle().await;
+            self.ask_for_lease(Wanted::Read).await
+        };
+        Box::pin(without).await
     }
 
     /// Without a lease nothing may stay buffered, where only this mount would see it: what is left

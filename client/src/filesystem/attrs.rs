@@ -16,10 +16,14 @@ impl Filesystem {
         if let Some(attr) = self.get_attr_now(ino) {
             return Ok(attr);
         }
-        if let Some(file) = self.inner.files.get(ino) {
-            file.settle().await;
-        }
-        self.attr(self.inner.requests.ask(Op::GetAttr(v1::GetAttrOp { ino: ino.0 })).await?)
+        // Boxed: most are answered by leases.
+        let asked = async {
+            if let Some(file) = self.inner.files.get(ino) {
+                file.settle().await;
+            }
+            self.inner.requests.ask(Op::GetAttr(v1::GetAttrOp { ino: ino.0 })).await
+        };
+        self.attr(Box::pin(asked).await?)
     }
 
     /// [`Self::get_attr`] if a lease answers it.

@@ -8,16 +8,23 @@ use super::open_file::OpenFile;
 use crate::types::{OpenFlags, ReadData};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream::{self, FuturesUnordered, StreamExt};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use weft_net::trace::carried;
 use weft_proto::{Error, ErrorKind, Result};
+use weft_segments::coalesce;
 
-/// Files of one batch that are open at a time.
-const MAX_OPEN: usize = 64;
+/// Files of one batch that are open at a time, and that are read by one task, whose small reads of
+/// one target go in one request.
+const MAX_OPEN: usize = 128;
+const LANE: usize = 32;
 /// Bytes of one batch that are kept here.
 const MAX_BYTES: usize = 64 << 20;
+/// Reads of more bytes are tasks of their own.
+const MAX_SMALL: usize = 256 << 10;
 /// Files that are looked up together.
 const GROUP: usize = 128;
 
@@ -101,19 +108,20 @@ impl Batch {
                 by_file(group)
             }
         });
-        // While one group is read, the next is looked up.
+        // While one group is read, the next is looked up. Who gives up all of it ends its tasks.
         let mut groups = std::pin::pin!(stream::iter(groups).buffered(2));
-        while let Some(files) = groups.next().await {
-            for file in files {
+        let mut lanes = JoinSet::new();
+        while let Some(mut files) = groups.next().await {
+            while !files.is_empty() {
+                let lane: Vec<_> = files.drain(..files.len().min(LANE)).collect();
                 // It is never closed.
-                let open = self.open.clone().acquire_owned().await.ok();
+                let open = self.open.clone().acquire_many_owned(lane.len() as u32).await.ok();
                 let batch = self.clone();
-                tokio::spawn(async move {
-                    batch.read(file).await;
-                    drop(open);
-                });
+                lanes.spawn(coalesce(async move { batch.read_files(lane, open).await }));
+                while lanes.try_join_next().is_some() {}
             }
         }
+        while lanes.join_next().await.is_some() {}
     }
 
     /// Has what is about to be read known here. What fails of it fails when it is read.
@@ -133,15 +141,30 @@ impl Batch {
         caller.fs.look_ahead(names).await;
     }
 
+    /// All reads of these files; each gives back its part of `open`.
+    async fn read_files(&self, files: Vec<OfFile>, mut open: Option<OwnedSemaphorePermit>) {
+        let read = files.into_iter().map(|file| {
+            let open = open.as_mut().and_then(|open| open.split(1));
+            async move {
+                self.read(file).await;
+                drop(open);
+            }
+        });
+        read.collect::<FuturesUnordered<_>>().collect::<()>().await;
+    }
+
     /// All reads of one file.
     async fn read(&self, file: OfFile) {
         let Some((_, ReadItem { path, .. })) = file.first() else { return };
         match self.caller.open(path, OpenFlags::default()).await {
             Ok(open) => {
+                let open = Arc::new(open);
                 let reads = file.iter().map(|(at, item)| self.read_of(&open, *at, item));
                 join_all(reads).await;
-                // It was not written to.
-                let _ = open.close().await;
+                // It was not written to. Without this it is closed when it is dropped.
+                if let Some(open) = Arc::into_inner(open) {
+                    let _ = open.close().await;
+                }
             }
             Err(error) => {
                 for (at, _) in file {
@@ -151,7 +174,7 @@ impl Batch {
         }
     }
 
-    async fn read_of(&self, file: &OpenFile, at: usize, item: &ReadItem) {
+    async fn read_of(&self, file: &Arc<OpenFile>, at: usize, item: &ReadItem) {
         let size = match file.stat().await {
             Ok(attr) => attr.size,
             Err(error) => return self.tell(Done { at, data: Err(error), _room: None }),
@@ -161,7 +184,16 @@ impl Batch {
         let len = item.len.map_or(left, |len| len.min(left));
         let wanted = u32::try_from(len.min(MAX_BYTES)).unwrap_or(u32::MAX);
         let room = self.room.clone().acquire_many_owned(wanted).await.ok();
-        let data = file.read(item.off, len).await;
+        let data = if len <= MAX_SMALL {
+            file.read(item.off, len).await
+        } else {
+            // In a task of its own: to check much takes long.
+            let (file, off) = (file.clone(), item.off);
+            let mut apart = JoinSet::new();
+            apart.spawn(carried(async move { file.read(off, len).await }));
+            let stopped = || Error::new(ErrorKind::Internal, "a read ended without an answer");
+            apart.join_next().await.and_then(|read| read.ok()).unwrap_or_else(|| Err(stopped()))
+        };
         self.tell(Done { at, data, _room: room });
     }
 

@@ -3,6 +3,7 @@
 
 mod above;
 mod basics;
+mod batches;
 mod creates;
 #[path = "../fixture/mod.rs"]
 mod fixture;

@@ -213,7 +213,8 @@ impl Peer {
     ) -> Result<Raw> {
         let connection = match self.live() {
             Some(connection) => connection,
-            None => self.connect(deadline).await?,
+            // Boxed: what is rare would make the future of every call as large.
+            None => Box::pin(self.connect(deadline)).await?,
         };
         connection.call(op, head, body, deadline, place).await
     }

@@ -94,22 +94,30 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Poll::Ready(Ok(n))
     }
 
-    /// Fills what is not filled yet of `into`: from the buffer, then straight from the stream.
+    /// Fills what is not filled yet of `into`: from the buffer, then straight from the stream; what
+    /// is short from the buffer alone, because what comes next is probably as short.
     fn poll_into(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<(), Broken>> {
-        let at = self.filled;
-        let buffered = self.take_buffered(into.len() - at);
-        into[at..at + buffered.len()].copy_from_slice(buffered);
-        self.filled = at + buffered.len();
-        while self.filled < into.len() {
-            let n = ready!(read(&mut self.io, cx, &mut into[self.filled..]))?;
+        loop {
+            let at = self.filled;
+            let buffered = self.take_buffered(into.len() - at);
+            into[at..at + buffered.len()].copy_from_slice(buffered);
+            self.filled = at + buffered.len();
+            if self.filled == into.len() {
+                self.filled = 0;
+                return Poll::Ready(Ok(()));
+            }
+            let n = if into.len() < BULK {
+                ready!(self.poll_fill(cx))?
+            } else {
+                let n = ready!(read(&mut self.io, cx, &mut into[self.filled..]))?;
+                self.progress.fetch_add(1, Ordering::Relaxed);
+                self.filled += n;
+                n
+            };
             if n == 0 {
                 return Poll::Ready(Err(truncated()));
             }
-            self.progress.fetch_add(1, Ordering::Relaxed);
-            self.filled += n;
         }
-        self.filled = 0;
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -131,7 +139,8 @@ impl<R: AsyncRead + Send + Unpin + 'static> Receiver for FrameReader<R> {
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Broken>> {
         let len = self.head_left;
-        if len > self.buffer.len() {
+        // The buffer may have grown since it began to come.
+        if !self.long.is_empty() || len > self.buffer.len() {
             if self.long.is_empty() {
                 self.long = BytesMut::zeroed(len);
             }
@@ -193,3 +202,6 @@ fn read(
 fn truncated() -> Broken {
     Broken::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream ended inside a frame"))
 }
+
+#[cfg(test)]
+mod tests;

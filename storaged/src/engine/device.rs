@@ -30,6 +30,10 @@ pub trait Device: Send + Sync + 'static {
     /// Bytes, a multiple of 4096.
     fn size(&self) -> u64;
     fn read(&self, off: u64, len: usize) -> Done<AlignedBuf>;
+    /// As [`Self::read`], of many places.
+    fn read_many(&self, places: &[(u64, usize)]) -> Vec<Done<AlignedBuf>> {
+        places.iter().map(|&(off, len)| self.read(off, len)).collect()
+    }
     /// Writes the pieces one after the other; not yet durable when done.
     fn write(&self, off: u64, pieces: Vec<Bytes>) -> Done<()>;
     /// Writes `piece`, then makes it and every write that had completed before this call durable.

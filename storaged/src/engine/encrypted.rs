@@ -83,6 +83,12 @@ impl Encrypted {
         let xts = key.cipher(superblock.uuid);
         Self { drive, cipher: Arc::new(Cipher { xts, last: superblock.size / BLOCK - 1 }) }
     }
+
+    /// What is being read there, decrypted.
+    fn decrypted(&self, off: u64, len: usize, read: Done<AlignedBuf>) -> Done<AlignedBuf> {
+        let (cipher, long) = (self.cipher.clone(), self.takes_long(len));
+        read.then(move |buffer| cipher.decrypt(off, buffer), long)
+    }
 }
 
 fn same(a: &KeyCheck, b: &KeyCheck) -> bool {
@@ -126,9 +132,12 @@ impl Device for Encrypted {
     }
 
     fn read(&self, off: u64, len: usize) -> Done<AlignedBuf> {
-        let cipher = self.cipher.clone();
-        let long = self.takes_long(len);
-        self.drive.read(off, len).then(move |buffer| cipher.decrypt(off, buffer), long)
+        self.decrypted(off, len, self.drive.read(off, len))
+    }
+
+    fn read_many(&self, places: &[(u64, usize)]) -> Vec<Done<AlignedBuf>> {
+        let reads = places.iter().zip(self.drive.read_many(places));
+        reads.map(|(&(off, len), read)| self.decrypted(off, len, read)).collect()
     }
 
     fn write(&self, off: u64, mut pieces: Vec<Bytes>) -> Done<()> {

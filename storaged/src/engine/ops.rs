@@ -28,6 +28,12 @@ pub struct Range {
     pub data: Vec<Bytes>,
 }
 
+/// Where a range of a chunk is on the drive, as offsets and lengths.
+struct Located {
+    checksums: Vec<u32>,
+    places: Vec<(u64, usize)>,
+}
+
 /// A part of the list of chunks.
 #[derive(Debug)]
 pub struct ListPage {
@@ -160,6 +166,15 @@ impl Engine {
         self.core.get(id, off, len).await
     }
 
+    /// As [`Self::get`], of many ranges at once: all of them, or what the first that cannot be read
+    /// meets, and its place. Nothing is read if one of them is not there.
+    pub async fn get_many(
+        &self,
+        ranges: &[(ChunkId, u64, u64)],
+    ) -> Result<Vec<Range>, (usize, Error)> {
+        self.core.get_many(ranges).await
+    }
+
     /// Deletes chunks durably and answers how many there were.
     pub async fn delete(&self, mut ids: Vec<ChunkId>) -> Result<u64> {
         self.core.check_writable()?;
@@ -226,6 +241,31 @@ impl Core {
         }
     }
 
+    /// As [`Self::lookup`], of each of these; what is not at hand is looked for in one go.
+    async fn lookup_many(
+        self: &Arc<Self>,
+        ids: impl Iterator<Item = ChunkId> + Clone,
+    ) -> Vec<Result<Option<Arc<JournalEntry>>>> {
+        let mut found: Vec<_> =
+            ids.clone().map(|id| (id, self.index.get_cached(id).transpose())).collect();
+        let missed = |(_, entry): &(ChunkId, Option<_>)| entry.is_none();
+        if found.iter().any(missed) {
+            let core = self.clone();
+            let look = move || {
+                for (id, entry) in found.iter_mut().filter(|one| missed(one)) {
+                    *entry = Some(core.index.get(*id));
+                }
+                Ok(found)
+            };
+            found = match self.blocking(look).await {
+                Ok(found) => found,
+                // Of all of them alike.
+                Err(e) => return ids.map(|_| Err(e.clone())).collect(),
+            };
+        }
+        found.into_iter().filter_map(|(_, entry)| entry).collect()
+    }
+
     /// As [`Self::lookup`], for who is about to give the space back: not of the cache, which may
     /// have for a moment what was replaced.
     pub(super) async fn newest(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
@@ -251,16 +291,67 @@ impl Core {
 
     pub(super) async fn get(self: &Arc<Self>, id: ChunkId, off: u64, len: u64) -> Result<Range> {
         let _reading = Reading::enter(self, id);
-        let entry = self.lookup(id).await?.ok_or_else(|| self.missing(id))?;
+        let entry = self.lookup(id).await?;
+        let Located { checksums, places } = self.locate(entry, id, off, len)?;
+        let reads = self.device.read_many(&places);
+        let data = self.finish(id, off, len, reads.into_iter()).await?;
+        Ok(Range { checksums, data })
+    }
+
+    async fn get_many(
+        self: &Arc<Self>,
+        ranges: &[(ChunkId, u64, u64)],
+    ) -> Result<Vec<Range>, (usize, Error)> {
+        let _reading: Vec<_> = ranges.iter().map(|&(id, ..)| Reading::enter(self, id)).collect();
+        let entries = self.lookup_many(ranges.iter().map(|(id, ..)| *id)).await;
+        let (mut found, mut places) = (Vec::with_capacity(ranges.len()), Vec::new());
+        for (i, (&(id, off, len), entry)) in ranges.iter().zip(entries).enumerate() {
+            let located = entry.and_then(|entry| self.locate(entry, id, off, len));
+            let located = located.map_err(|e| (i, e))?;
+            found.push((located.checksums, located.places.len()));
+            places.extend(located.places);
+        }
+        let mut reads = self.device.read_many(&places).into_iter();
+        let mut answers = Vec::with_capacity(ranges.len());
+        for (i, (&(id, off, len), (checksums, count))) in ranges.iter().zip(found).enumerate() {
+            let mine = reads.by_ref().take(count);
+            let data = self.finish(id, off, len, mine).await.map_err(|e| (i, e))?;
+            answers.push(Range { checksums, data });
+        }
+        Ok(answers)
+    }
+
+    /// Checksums of a range of a chunk, and where it is on the drive.
+    fn locate(
+        &self,
+        entry: Option<Arc<JournalEntry>>,
+        id: ChunkId,
+        off: u64,
+        len: u64,
+    ) -> Result<Located> {
+        let entry = entry.ok_or_else(|| self.missing(id))?;
         let length = entry.place.length;
         let sound = len > 0 && off.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
         if !sound || off.checked_add(len).is_none_or(|end| end > length) {
             let what = format!("of {length} bytes has no range of {len} bytes at {off}");
             return Err(self.error(ErrorKind::Invalid, id, &what));
         }
-        let reads: Vec<_> = (entry.place.locate(off, len).into_iter())
-            .map(|(at, bytes)| self.device.read(at, bytes as usize))
-            .collect();
+        let blocks = (off / BLOCK) as usize..((off + len) / BLOCK) as usize;
+        let places = entry.place.locate(off, len).into_iter();
+        Ok(Located {
+            checksums: entry.checksums[blocks].to_vec(),
+            places: places.map(|(at, len)| (at, len as usize)).collect(),
+        })
+    }
+
+    /// What reads of a range answer.
+    async fn finish(
+        self: &Arc<Self>,
+        id: ChunkId,
+        off: u64,
+        len: u64,
+        reads: impl ExactSizeIterator<Item = Done<AlignedBuf>>,
+    ) -> Result<Vec<Bytes>> {
         let mut data = Vec::with_capacity(reads.len());
         for read in reads {
             match read.wait().await {
@@ -271,8 +362,7 @@ impl Core {
                 }
             }
         }
-        let blocks = (off / BLOCK) as usize..((off + len) / BLOCK) as usize;
-        Ok(Range { checksums: entry.checksums[blocks].to_vec(), data })
+        Ok(data)
     }
 
     /// Writes header and data into the extents of `entry`.

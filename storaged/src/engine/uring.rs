@@ -123,13 +123,15 @@ impl Uring {
         Ok(Self { shared, file: kept, block_device, size, flushes, discard_rate, thread })
     }
 
-    fn push(&self, request: Request) {
+    fn push(&self, requests: impl IntoIterator<Item = Request>) {
         let mut queue = self.shared.queue.lock();
         if queue.closed {
-            // Nobody takes it any more; whoever waits for it learns that as it is dropped.
+            // Nobody takes them any more; whoever waits for one learns that as it is dropped.
             return;
         }
-        queue.requests[request.class() as usize].push_back(request);
+        for request in requests {
+            queue.requests[request.class() as usize].push_back(request);
+        }
         let wake = std::mem::take(&mut queue.asleep);
         drop(queue);
         if wake {
@@ -141,9 +143,14 @@ impl Uring {
         let (done, result) = Done::channel();
         debug_assert!(pieces.iter().all(|p| (p.len() as u64).is_multiple_of(BLOCK)));
         let flush = record && self.flushes;
-        self.push(Request::Write { off, pieces, record, flush, done });
+        self.push([Request::Write { off, pieces, record, flush, done }]);
         result
     }
+}
+
+fn read_request(off: u64, len: usize) -> (Request, Done<AlignedBuf>) {
+    let (done, result) = Done::channel();
+    (Request::Read { off, buffer: AlignedBuf::take(len), done }, result)
 }
 
 impl Device for Uring {
@@ -152,9 +159,17 @@ impl Device for Uring {
     }
 
     fn read(&self, off: u64, len: usize) -> Done<AlignedBuf> {
-        let (done, result) = Done::channel();
-        self.push(Request::Read { off, buffer: AlignedBuf::take(len), done });
+        let (request, result) = read_request(off, len);
+        self.push([request]);
         result
+    }
+
+    /// The thread is woken once for all of them.
+    fn read_many(&self, places: &[(u64, usize)]) -> Vec<Done<AlignedBuf>> {
+        let reads = places.iter().map(|&(off, len)| read_request(off, len));
+        let (requests, results): (Vec<_>, _) = reads.unzip();
+        self.push(requests);
+        results
     }
 
     fn write(&self, off: u64, pieces: Vec<Bytes>) -> Done<()> {
@@ -168,7 +183,7 @@ impl Device for Uring {
     fn flush(&self) -> Done<()> {
         let (done, result) = Done::channel();
         if self.flushes {
-            self.push(Request::Flush { done });
+            self.push([Request::Flush { done }]);
         } else {
             drop(done.send(Ok(()))); // every write that had completed is durable
         }

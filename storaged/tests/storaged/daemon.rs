@@ -85,6 +85,80 @@ async fn get(
     Ok((answer.head.checksums, answer.payload.concat()))
 }
 
+/// Parts of chunks of session 1, each with the place of its ticket.
+async fn get_many(
+    peer: &Peer,
+    parts: impl IntoIterator<Item = (u64, u64, u64, u32)>,
+) -> Result<(Vec<u32>, Vec<u8>)> {
+    let part = |(seq, off, len, ticket)| {
+        let chunk = Some(id(1, seq, 0).into());
+        v1::get_many_request::Part { chunk, off, len, ticket }
+    };
+    let parts = parts.into_iter().map(part).collect();
+    let head = v1::GetManyRequest { target: 1, parts, tickets: vec![] };
+    let answer = peer.exchange(&head, Body::default(), soon()).await?;
+    Ok((answer.head.checksums, answer.payload.concat()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_parts_are_answered_in_order_or_none() {
+    let dir = tempdir().unwrap();
+    let metadata = Metadata::default();
+    let daemon = start(dir.path(), vec![metadata.serve().await], &["a"]).await;
+    let peer = daemon.peer();
+    stat(&peer, 1).await;
+    for seq in 1..=20 {
+        put(&peer, 1, seq, seq as usize).await.unwrap();
+    }
+    let wanted = (1..=20).rev().map(|seq| (seq, (seq / 2) * 4096, (seq - seq / 2) * 4096, 0));
+    let (mut sums, mut bytes) = (Vec::new(), Vec::new());
+    for (seq, off, ..) in wanted.clone() {
+        let (all, all_sums) = data(id(1, seq, 0), seq as usize, 0);
+        bytes.extend_from_slice(&all[off as usize..]);
+        sums.extend_from_slice(&all_sums[off as usize / 4096..]);
+    }
+    let answer = get_many(&peer, wanted).await.unwrap();
+    assert!(answer == (sums, bytes));
+    // The same block again and again, as often as that is allowed.
+    let (_, bytes) = get_many(&peer, [(1, 0, 4096, 0); 256]).await.unwrap();
+    assert_eq!(bytes.len(), 256 * 4096);
+    let refused =
+        async |parts: &[_]| get_many(&peer, parts.iter().copied()).await.unwrap_err().kind;
+    let good = (1, 0, 4096, 0);
+    assert_eq!(refused(&[]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[good; 257]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[good, (1, 0, u64::MAX, 0)]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[(1, 0, u64::MAX, 0), (1, 0, 2, 0)]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[good, (1, 4096, 4096, 0)]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[good, (1, 0, 0, 0)]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[good, (1, 0, 100, 0)]).await, ErrorKind::Invalid);
+    assert_eq!(refused(&[good, (99, 0, 4096, 0)]).await, ErrorKind::NotFound);
+    assert_eq!(refused(&[good, (1, 0, 4096, 1)]).await, ErrorKind::Protocol);
+    let tickets = v1::GetManyRequest {
+        target: 1,
+        parts: vec![v1::get_many_request::Part {
+            chunk: Some(id(1, 1, 0).into()),
+            len: 4096,
+            ..Default::default()
+        }],
+        tickets: vec![Default::default(); 2],
+    };
+    let refused = peer.exchange(&tickets, Body::default(), soon()).await.map(drop);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Invalid, "more tickets than parts");
+    let parts = vec![Default::default(); 200_000];
+    let long = v1::GetManyRequest { target: 1, parts, tickets: vec![] };
+    let refused = peer.exchange(&long, Body::default(), soon()).await.map(drop);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Invalid, "it is not even looked at");
+    let keyless = v1::GetManyRequest {
+        target: 1,
+        parts: vec![v1::get_many_request::Part { len: 4096, ..Default::default() }],
+        tickets: vec![],
+    };
+    let refused = peer.exchange(&keyless, Body::default(), soon()).await.map(drop);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Protocol);
+    daemon.stop().await.unwrap();
+}
+
 /// Asks until the target is served.
 pub async fn stat(peer: &Peer, target: u32) -> v1::TargetStat {
     let until = soon();

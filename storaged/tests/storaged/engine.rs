@@ -11,7 +11,7 @@ use std::path::Path;
 use tempfile::tempdir;
 use tokio::runtime::Runtime;
 use weft_proto::{ChunkId, ErrorKind, SessionId, TargetId, Uuid};
-use weft_storaged::engine::{Content, Engine, Superblock, TargetOptions, inspect};
+use weft_storaged::engine::{Content, Engine, Range, Superblock, TargetOptions, inspect};
 
 const SIZE: u64 = Superblock::MIN_SIZE;
 
@@ -31,6 +31,32 @@ async fn check_all(engine: &Engine, model: &Model) {
     assert_eq!(engine.stat().chunks, model.len() as u64);
     for (&id, &(blocks, version)) in model {
         check(engine, id, blocks, version, 0, blocks).await;
+    }
+    check_many(engine, model).await;
+}
+
+/// Many ranges at once answer what each would; with one that cannot be read, nothing but that.
+async fn check_many(engine: &Engine, model: &Model) {
+    let good = model.iter().flat_map(|(&id, &(blocks, _))| {
+        let len = blocks as u64 * 4096;
+        [(id, len - 4096, 4096), (id, 0, len)]
+    });
+    let good: Vec<_> = good.collect();
+    let answers = engine.get_many(&good).await.unwrap();
+    assert_eq!(answers.len(), good.len());
+    for (&(id, off, len), many) in good.iter().zip(answers) {
+        let one = engine.get(id, off, len).await.unwrap();
+        let plain = |range: Range| (range.checksums, range.data.concat());
+        assert!(plain(many) == plain(one), "chunk {id} {off}+{len}");
+    }
+    let beyond = good.last().map(|&(id, off, len)| (id, off + len, 4096));
+    for bad in [(id(9, 9, 9), 0, 4096)].into_iter().chain(beyond) {
+        let mut ranges = good.clone();
+        let at = ranges.len() / 2;
+        ranges.insert(at, bad);
+        let (failed, error) = engine.get_many(&ranges).await.unwrap_err();
+        let alone = engine.get(bad.0, bad.1, bad.2).await.unwrap_err();
+        assert_eq!((failed, error.kind), (at, alone.kind));
     }
 }
 

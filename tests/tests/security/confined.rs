@@ -108,6 +108,44 @@ async fn read(
     Err(last.expect("some target was asked"))
 }
 
+/// Together with what may be read, the secret is as safe, whatever is shown for it.
+async fn read_together(
+    tree: &Tree,
+    eve: &Client,
+    own: &v1::SegmentInfo,
+    secret: &v1::SegmentInfo,
+    ticket: &Bytes,
+) -> Result<()> {
+    let part = |segment: &v1::SegmentInfo, ticket| v1::get_many_request::Part {
+        chunk: Some(v1::ChunkKey { segment: segment.id, shard: 0 }),
+        len: 4096,
+        ticket,
+        ..Default::default()
+    };
+    let mut read_own = 0;
+    for target in 1..=3 {
+        let peer = storage(&tree.cluster, target, eve.way.clone())?;
+        for (parts, mine) in [
+            (vec![part(own, 0), part(own, 0)], true),
+            (vec![part(own, 0), part(secret, 0)], false),
+            (vec![part(secret, 0), part(own, 1)], false),
+            (vec![part(own, 0), part(secret, 1)], false),
+        ] {
+            let tickets = vec![ticket.clone(), eve.opened.ticket.clone()];
+            let many = v1::GetManyRequest { target: target as u32, parts, tickets };
+            let answer = peer.exchange(&many, Body::default(), soon()).await.map(drop);
+            match answer.map_err(|e| e.kind) {
+                Ok(()) if mine => read_own += 1,
+                Err(ErrorKind::NotFound) if mine => {}
+                Err(ErrorKind::NoTicket) if !mine => {}
+                other => anyhow::bail!("target {target}, own {mine}: {other:?}"),
+            }
+        }
+    }
+    ensure!(read_own > 0, "no target has what may be read");
+    Ok(())
+}
+
 #[test]
 fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
     let tree = plant()?;
@@ -254,6 +292,7 @@ fn chunks_are_read_by_ticket() -> Result<()> {
             let refused = read(&tree, &eve.way, segment, &ticket).await.err().context(what)?;
             ensure!(refused.kind == ErrorKind::NoTicket, "{what}: {refused:?}");
         }
+        read_together(&tree, &eve, &own.segments[0], &secret.segments[0], &tickets[0]).await?;
         let report = v1::ReportCorruptRequest {
             target: 1,
             chunk: Some(v1::ChunkKey { segment: secret.segments[0].id, shard: 0 }),
