@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_net::{Credentials, TlsFiles, Transport, tcp, tcp_on_loopback, tls};
+use weft_net::{Credentials, RdmaOptions, TlsFiles, Transport, rdma, tcp, tcp_on_loopback, tls};
 use weft_proto::Role;
 
 /// Who this process is to others, and who they are to it.
@@ -36,12 +36,35 @@ pub struct NetworkArgs {
     insecure: bool,
 }
 
+/// What connections go over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    /// TCP, encrypted where there are certificates
+    #[default]
+    Tcp,
+    /// RDMA wherever both sides have it, and TCP elsewhere
+    Rdma,
+}
+
+/// What the connections of a process that moves data go over.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "RDMA")]
+pub struct TransportArgs {
+    /// What data and requests cross. RDMA is not encrypted: it is not to be had with certificates
+    #[arg(long, env = "WEFT_TRANSPORT", value_enum, default_value_t)]
+    transport: Kind,
+    /// Traffic class of RoCE's packets, by which switches know them [default: the system's]
+    #[arg(long, env = "WEFT_RDMA_TRAFFIC_CLASS", value_name = "0-255")]
+    rdma_traffic_class: Option<u8>,
+}
+
 /// How others are reached.
 #[derive(Clone)]
 struct Network {
     transport: Arc<dyn Transport>,
     files: Option<TlsFiles>,
     insecure: bool,
+    rdma: Option<RdmaOptions>,
 }
 
 static NETWORK: RwLock<Option<Network>> = RwLock::new(None);
@@ -67,19 +90,53 @@ impl NetworkArgs {
     pub fn set(self) -> Result<()> {
         let insecure = self.insecure;
         let files = self.files()?;
-        *NETWORK.write() = Some(Network::new(files, insecure)?);
+        *NETWORK.write() = Some(Network::new(files, insecure, None)?);
+        Ok(())
+    }
+}
+
+impl TransportArgs {
+    /// The options that have another process of this program do the same.
+    pub fn options(&self) -> Vec<String> {
+        let class = self.rdma_traffic_class.map(|class| format!("--rdma-traffic-class={class}"));
+        let rdma = (self.transport == Kind::Rdma).then(|| "--transport=rdma".to_owned());
+        rdma.into_iter().chain(class).collect()
+    }
+
+    /// Has this process go over RDMA from now on, if that was asked for. Error: what it lacks.
+    pub fn set(self) -> Result<()> {
+        if self.transport == Kind::Tcp {
+            return Ok(());
+        }
+        let mut network = NETWORK.write();
+        let (files, insecure) = match network.take() {
+            Some(network) => (network.files, network.insecure),
+            None => (None, false),
+        };
+        let traffic_class = self.rdma_traffic_class;
+        let options = RdmaOptions { traffic_class, ..RdmaOptions::default() };
+        *network = Some(Network::new(files, insecure, Some(options))?);
         Ok(())
     }
 }
 
 impl Network {
-    fn new(files: Option<TlsFiles>, insecure: bool) -> Result<Self> {
-        let transport = match &files {
+    fn new(files: Option<TlsFiles>, insecure: bool, options: Option<RdmaOptions>) -> Result<Self> {
+        let streams = match &files {
             Some(files) => tls(Credentials::load(files.clone())?),
             None if insecure => tcp(),
             None => tcp_on_loopback(),
         };
-        Ok(Self { transport, files, insecure })
+        let transport = match &options {
+            None => streams,
+            Some(_) if files.is_some() => anyhow::bail!(
+                "RDMA is not encrypted, so that it is not to be had with certificates: leave \
+                 --transport and [rdma] out"
+            ),
+            Some(options) => rdma(streams, options.clone())
+                .context("no RDMA here: see weft doctor, or go over TCP")?,
+        };
+        Ok(Self { transport, files, insecure, rdma: options })
     }
 }
 
@@ -105,8 +162,9 @@ pub fn has_certificates() -> bool {
 
 /// Has this process show these from now on.
 pub fn show(files: TlsFiles) -> Result<()> {
-    let insecure = NETWORK.read().as_ref().is_some_and(|network| network.insecure);
-    *NETWORK.write() = Some(Network::new(Some(files), insecure)?);
+    let mut network = NETWORK.write();
+    let (insecure, rdma) = network.take().map_or((false, None), |n| (n.insecure, n.rdma));
+    *network = Some(Network::new(Some(files), insecure, rdma)?);
     Ok(())
 }
 
@@ -132,6 +190,15 @@ pub fn environment() -> Vec<(OsString, OsString)> {
         files.crl.iter().for_each(|crl| name("WEFT_TLS_CRL", crl));
     }
     environment.extend(network.insecure.then(|| ("WEFT_INSECURE".into(), "1".into())));
+    environment.extend(network.rdma.iter().flat_map(environment_of));
+    environment
+}
+
+/// The environment that has a process go over RDMA so.
+fn environment_of(rdma: &RdmaOptions) -> Vec<(OsString, OsString)> {
+    let mut environment = vec![("WEFT_TRANSPORT".into(), "rdma".into())];
+    let class = rdma.traffic_class.map(|class| class.to_string().into());
+    environment.extend(class.map(|class| ("WEFT_RDMA_TRAFFIC_CLASS".into(), class)));
     environment
 }
 
@@ -149,13 +216,15 @@ pub fn options_of(files: &TlsFiles) -> Vec<String> {
 pub fn serving(
     files: Option<&TlsFiles>,
     insecure: bool,
+    rdma: Option<&RdmaOptions>,
     role: Role,
     name: &str,
 ) -> Result<Arc<dyn Transport>> {
     let shared = NETWORK.read().clone();
     let files = files.cloned().or_else(|| shared.as_ref()?.files.clone());
-    let insecure = insecure || shared.is_some_and(|network| network.insecure);
-    let Some(files) = files else { return Ok(Network::new(None, insecure)?.transport) };
+    let insecure = insecure || shared.as_ref().is_some_and(|network| network.insecure);
+    let rdma = rdma.cloned().or_else(|| shared?.rdma);
+    let Some(files) = files else { return Ok(Network::new(None, insecure, rdma)?.transport) };
     let credentials = Credentials::load(files.clone())?;
     let subject = credentials.subject();
     ensure!(
@@ -164,5 +233,5 @@ pub fn serving(
          weft ca issue --role {role} --name {name}",
         files.cert.display()
     );
-    Ok(tls(credentials))
+    Ok(Network::new(Some(files), insecure, rdma)?.transport)
 }

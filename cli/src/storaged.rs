@@ -1,6 +1,7 @@
 //! `weft storaged`: one storage daemon with its targets.
 
 use crate::collector::CollectorArgs;
+use crate::network::TransportArgs;
 use crate::output::describe;
 use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
@@ -54,6 +55,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     workers: usize,
     #[command(flatten)]
+    transport: TransportArgs,
+    #[command(flatten)]
     collector: CollectorArgs,
 }
 
@@ -93,6 +96,7 @@ pub fn read(path: &Path) -> Result<Config> {
 
 pub fn run(args: Args) -> Result<()> {
     let (workers, file, collector) = (args.workers, args.config.clone(), args.collector.clone());
+    args.transport.clone().set()?;
     let config = args.config()?;
     daemon::raise_descriptor_limit();
     let what = format!("storage daemon {} at {}", config.name, config.listen);
@@ -112,7 +116,8 @@ async fn serve(mut config: Config, file: Option<PathBuf>) -> Result<()> {
     loop {
         let (stop, stopped) = watch::channel(false);
         let (files, insecure) = (config.tls.as_ref(), config.insecure);
-        let transport = network::serving(files, insecure, Role::Storage, &config.name)?;
+        let rdma = config.rdma.as_ref();
+        let transport = network::serving(files, insecure, rdma, Role::Storage, &config.name)?;
         let mut serving = pin!(weft_storaged::run(config.clone(), transport, stopped));
         let next = loop {
             tokio::select! {

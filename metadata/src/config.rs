@@ -93,6 +93,9 @@ pub struct Config {
     /// Serve other machines without certificates: only where the network keeps strangers out.
     #[serde(default)]
     pub insecure: bool,
+    /// Serve over RDMA, too: not with certificates, since cards do not encrypt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<weft_net::RdmaOptions>,
 }
 
 fn default_profile() -> String {
@@ -173,6 +176,7 @@ impl Config {
             max_connections: default_max_connections(),
             tls: None,
             insecure: false,
+            rdma: None,
             compact_after_ms: default_compact_after_ms(),
             reserve_percent: default_reserve_percent(),
             reserve_bytes: default_reserve_bytes(),

@@ -26,7 +26,7 @@ const MAX_CACHED: usize = 256 << 20;
 /// are full.
 const MAX_IN_REGION: usize = 16 << 20;
 /// Most regions.
-const REGIONS: usize = 8;
+pub(crate) const REGIONS: usize = 8;
 
 static POOL: [Mutex<Vec<Block>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
 static CACHED: AtomicUsize = AtomicUsize::new(0);

@@ -1,40 +1,35 @@
-//! A network in memory that moves payloads as RDMA does: requests and answers are messages, the
-//! server fetches the payload of a request when it has memory for it, and writes that of an answer
-//! straight into the caller's memory before it sends the answer, whether anyone still waits or not.
+//! A network in memory with cards that are as strict as real ones: memory that they were not told of,
+//! a message that there is no memory for, more requests than a queue holds, all of that ends a
+//! connection. What crosses it is what crosses a real one ([`crate::rdma`]).
 //!
 //! For tests and simulation: no clock, no randomness, no threads. Connections are between hosts of
 //! one [`Fabric`], in one process.
 //!
-//! Invariants: memory of the other side is written only under the lock of the connection while it
-//! is not over, which is what severing it relies on; no more messages than [`CREDITS`] wait at a
-//! receiver, the others at who sent them.
+//! Invariant: memory is read and written only under the lock of the connection while it is not
+//! over, which is what severing it relies on.
 
 use crate::address::Address;
-use crate::aligned::AlignedBuf;
-use crate::buffer::Buffer;
-use crate::frame::{Broken, Frame, Head, Header, Kind};
+use crate::rdma::{
+    Completion, Domain, Done, Keys, Local, Nic, Piece, QueuePair, RECEIVES, SENDS, Side, connected,
+};
 use crate::stream::{BoxStream, Stream};
 use crate::sync::Mutex;
-use crate::transport::{
-    Fetch, Link, Listener, Opening, Progress, Pump, Receiver, Sender, Speaks, Transport, User,
-};
-use bytes::{Buf, Bytes};
+use crate::transport::{Link, Listener, Opening, Speaks, Transport};
 use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 /// What the network is called in addresses.
 const NETWORK: &str = "fabric";
-/// Messages that wait at a receiver.
-const CREDITS: usize = 32;
 /// Bytes that wait in a stream of gRPC.
 const STREAM: usize = 64 << 10;
+/// Requests that a card does in a row, and reads that it has under way.
+const BURST: usize = 2;
+const READS: usize = 4;
 
 /// Hosts that reach each other.
 #[derive(Default)]
@@ -83,16 +78,22 @@ impl Host {
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let port = ports.listening.get(&place(address)?);
         let port = port.ok_or_else(refused)?;
-        port.send((Box::new(Known(what)), from)).map_err(|_| refused())
+        port.send((Box::new(Spoken(what)), from)).map_err(|_| refused())
     }
 }
 
 #[async_trait::async_trait]
 impl Transport for Host {
     async fn connect(&self, address: &Address) -> io::Result<Link> {
-        let wire = Arc::new(Mutex::new(Wire::default()));
-        self.knock(address, Speaks::Frames(link(&wire, SERVER)))?;
-        Ok(link(&wire, CALLER))
+        let wire = Arc::<Mutex<Wire>>::default();
+        let memory = [Memory::default(), Memory::default()];
+        let end = |side: Side| -> io::Result<Link> {
+            let domain = Domain::new(Box::new(memory[side as usize].clone()))?;
+            let end = End { wire: wire.clone(), side: side as usize, memory: memory.clone() };
+            connected(Box::new(end), domain, side, Box::pin(pending()))
+        };
+        self.knock(address, Speaks::Frames(end(Side::Server)?))?;
+        end(Side::Caller)
     }
 
     async fn stream(&self, address: &Address) -> io::Result<BoxStream> {
@@ -144,10 +145,10 @@ impl Drop for Port {
 }
 
 /// What speaks is known from the first.
-struct Known(Speaks);
+struct Spoken(Speaks);
 
 #[async_trait::async_trait]
-impl Opening for Known {
+impl Opening for Spoken {
     async fn speaks(self: Box<Self>) -> io::Result<Speaks> {
         Ok(self.0)
     }
@@ -155,305 +156,225 @@ impl Opening for Known {
 
 impl Stream for DuplexStream {}
 
-/// The ends of a connection.
-const CALLER: usize = 0;
-const SERVER: usize = 1;
+/// Memory that a card was told of, by its key.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    last: u32,
+    /// Address and length.
+    runs: HashMap<u32, (usize, usize)>,
+}
+
+impl Memory {
+    fn holds(&self, key: u32, start: usize, len: usize) -> bool {
+        let known = self.0.lock();
+        known.runs.get(&key).is_some_and(|&(at, all)| start >= at && start + len <= at + all)
+    }
+}
+
+impl Nic for Memory {
+    fn register(&self, start: *mut u8, len: usize) -> io::Result<Keys> {
+        let mut known = self.0.lock();
+        known.last += 1;
+        let key = known.last;
+        known.runs.insert(key, (start.expose_provenance(), len));
+        Ok(Keys { local: key, remote: key, handle: 0 })
+    }
+
+    fn deregister(&self, keys: Keys) {
+        self.0.lock().runs.remove(&keys.local);
+    }
+}
 
 /// A connection.
 #[derive(Default)]
 struct Wire {
-    /// What the caller sends, and what the server does.
-    lanes: [Lane; 2],
-    /// Where answers land, by the number of the request; the server knows it from the request.
-    landings: HashMap<u64, Vec<Landing>>,
-    over: bool,
+    /// The caller's end and the server's.
+    cards: [Card; 2],
+    /// Why it is over, as far as both know.
+    broken: Option<String>,
 }
 
 #[derive(Default)]
-struct Lane {
-    queued: VecDeque<Message>,
-    arrived: VecDeque<Message>,
-    /// Takes no more.
-    closed: bool,
-    /// Its pump has ended, its receiver is gone.
-    ended: bool,
-    deaf: bool,
-    pump: Option<Waker>,
-    receiver: Option<Waker>,
-    moved: Progress,
+struct Card {
+    /// What was posted and not done; done and not told of; and that has ended.
+    requests: VecDeque<(u64, Request)>,
+    quiet: usize,
+    ended: VecDeque<Completion>,
+    /// Memory for messages.
+    receives: VecDeque<(u64, Local)>,
+    waits: Option<Waker>,
+    destroyed: bool,
 }
 
-struct Message {
-    header: Header,
-    head: Bytes,
-    /// What the other side may fetch.
-    payload: Vec<Bytes>,
-    into: Vec<Landing>,
-    cost: Option<usize>,
-    /// The payload is in the memory of the caller.
-    landed: bool,
+enum Request {
+    Send(Local),
+    Write(Local, Piece, bool),
+    Read(Local, Piece),
 }
 
-/// Memory of a caller that the server may write to.
-struct Landing {
-    start: *mut u8,
-    len: usize,
+/// One end.
+struct End {
+    wire: Arc<Mutex<Wire>>,
+    side: usize,
+    /// Of the caller and of the server.
+    memory: [Memory; 2],
 }
 
-// SAFETY: it is written only under the lock of the wire.
-unsafe impl Send for Landing {}
-
-impl Lane {
+impl Card {
     fn wake(&mut self) {
-        self.pump.take().into_iter().chain(self.receiver.take()).for_each(Waker::wake);
+        self.waits.take().into_iter().for_each(Waker::wake);
     }
 }
 
 impl Wire {
-    fn end(&mut self) {
-        self.over = true;
-        self.landings.clear();
-        self.lanes.iter_mut().for_each(Lane::wake);
-    }
-
-    /// Writes the payload of an answer where its caller wants it.
-    fn land(&mut self, answer: &mut Message) {
-        let Some(landings) = self.landings.remove(&answer.header.id) else { return };
-        let room = landings.iter().map(|l| l.len).sum::<usize>();
-        if self.over || answer.header.kind != Kind::Answer || !answer.fits(room) {
-            return;
-        }
-        let mut payload = std::mem::take(&mut answer.payload);
-        for landing in landings {
-            // SAFETY: the caller keeps the memory, and looks at it only when it has the answer,
-            // until the wire is over.
-            let into = unsafe { std::slice::from_raw_parts_mut(landing.start, landing.len) };
-            copy(&mut payload, into);
-        }
-        answer.landed = true;
-    }
-}
-
-impl Message {
-    fn fits(&self, room: usize) -> bool {
-        self.header.payload_len as usize == room
-    }
-}
-
-/// Moves the next bytes of `payload` into `into`.
-fn copy(payload: &mut [Bytes], mut into: &mut [u8]) {
-    for piece in payload {
-        let (now, later) = into.split_at_mut(piece.len().min(into.len()));
-        now.copy_from_slice(&piece[..now.len()]);
-        piece.advance(now.len());
-        into = later;
-    }
-}
-
-/// One end's sending side.
-struct End {
-    wire: Arc<Mutex<Wire>>,
-    side: usize,
-}
-
-/// The pump of an end, and its receiver with the message that is being taken.
-struct Post(End);
-struct Inbox(End, Option<Message>, Instant);
-
-fn link(wire: &Arc<Mutex<Wire>>, side: usize) -> Link {
-    let end = || End { wire: wire.clone(), side };
-    let moved = |lane: usize| wire.lock().lanes[lane].moved.clone();
-    Link {
-        sender: Arc::new(end()),
-        receiver: Box::new(Inbox(end(), None, Instant::now())),
-        pump: Box::new(Post(end())),
-        heard: moved(1 - side),
-        sent: moved(side),
-        subject: None,
+    fn fail(&mut self, why: &str) {
+        self.broken.get_or_insert_with(|| why.into());
+        self.cards.iter_mut().for_each(Card::wake);
     }
 }
 
 impl End {
-    fn push(&self, frame: Frame<'_>, into: Vec<Landing>, cost: Option<usize>) -> bool {
-        let Frame { header, head, payload } = frame;
-        let head = match head {
-            Head::Bytes(bytes) => bytes,
-            Head::Message(message) => {
-                let mut bytes = Vec::with_capacity(header.head_len as usize);
-                message.encode(&mut bytes);
-                bytes.into()
+    fn post(&self, id: u64, request: Request) -> io::Result<()> {
+        let mut wire = self.wire.lock();
+        let card = &mut wire.cards[self.side];
+        assert!(!card.destroyed, "posted to what was destroyed");
+        if card.requests.len() + card.quiet >= SENDS {
+            return Err(io::Error::other("the queue of the card is full"));
+        }
+        card.requests.push_back((id, request));
+        card.wake();
+        Ok(())
+    }
+
+    fn local(&self, at: Local) -> Result<*mut u8, String> {
+        let known = self.memory[self.side].holds(at.key, at.start.addr(), at.len);
+        known.then_some(at.start).ok_or_else(|| format!("local memory {at:?} is not known"))
+    }
+
+    fn remote(&self, at: Piece) -> Result<*mut u8, String> {
+        let (start, len) = (at.address as usize, at.len as usize);
+        let known = self.memory[1 - self.side].holds(at.key, start, len);
+        let start = known.then(|| std::ptr::with_exposed_provenance_mut(start));
+        start.ok_or_else(|| format!("memory {at:?} of the other side is not known"))
+    }
+
+    /// Does one request. Whoever posted it keeps the memory while the connection is not over.
+    fn step(&self, wire: &mut Wire, id: u64, request: Request) -> Result<(), String> {
+        let copy = |from: *mut u8, to: *mut u8, len: usize| {
+            // SAFETY: both runs are known to their cards, and kept while this lock is held.
+            unsafe { std::ptr::copy(from, to, len) };
+        };
+        let (done, told) = match request {
+            Request::Send(message) => {
+                let other = &mut wire.cards[1 - self.side];
+                let (at, into) = other.receives.pop_front().ok_or("nobody takes this message")?;
+                if message.len > into.len {
+                    return Err(format!("a message of {} bytes", message.len));
+                }
+                let known = self.memory[1 - self.side].holds(into.key, into.start.addr(), into.len);
+                if !known {
+                    return Err("memory for messages that is not known".into());
+                }
+                copy(self.local(message)?, into.start, message.len);
+                other.ended.push_back(Completion { id: at, done: Done::Received(message.len) });
+                other.wake();
+                (Done::Sent, true)
+            }
+            Request::Write(from, to, told) => {
+                copy(self.local(from)?, self.remote(to)?, from.len);
+                (Done::Written, told)
+            }
+            Request::Read(into, from) => {
+                copy(self.remote(from)?, self.local(into)?, into.len);
+                (Done::Read, true)
             }
         };
-        let mut wire = self.wire.lock();
-        let over = wire.over;
-        let lane = &mut wire.lanes[self.side];
-        if over || lane.closed {
-            return false;
-        }
-        lane.queued.push_back(Message { header, head, payload, into, cost, landed: false });
-        lane.wake();
-        true
-    }
-}
-
-impl Sender for End {
-    unsafe fn ask(&self, frame: Frame<'_>, into: &[Buffer]) -> bool {
-        let landing = |b: &Buffer| Landing { start: b.memory(), len: b.len() };
-        self.push(frame, into.iter().map(landing).collect(), None)
-    }
-
-    fn send(&self, frame: Frame<'_>, cost: Option<usize>) -> bool {
-        self.push(frame, Vec::new(), cost)
-    }
-
-    fn writes_late(&self) -> bool {
-        true
-    }
-
-    fn is_idle(&self) -> bool {
-        self.wire.lock().lanes[self.side].queued.is_empty()
-    }
-
-    fn close(&self) {
-        let mut wire = self.wire.lock();
-        wire.lanes[self.side].closed = true;
-        wire.lanes[self.side].wake();
-    }
-
-    fn sever(&self) {
-        self.wire.lock().end();
-    }
-}
-
-impl Post {
-    /// Whether there is something to be moved and room for it; `false` at the end.
-    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let mut wire = self.0.wire.lock();
-        if wire.over {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-        }
-        let lane = &mut wire.lanes[self.0.side];
-        if !lane.queued.is_empty() && (lane.deaf || lane.arrived.len() < CREDITS) {
-            return Poll::Ready(Ok(true));
-        }
-        if lane.closed && lane.queued.is_empty() {
-            return Poll::Ready(Ok(false));
-        }
-        lane.pump = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// Moves one message. Answers what is to be told of it.
-    fn step(&self) -> Option<usize> {
-        let mut wire = self.0.wire.lock();
-        let mut message = wire.lanes[self.0.side].queued.pop_front()?;
-        if self.0.side == SERVER {
-            wire.land(&mut message);
-        }
-        let lane = &mut wire.lanes[self.0.side];
-        lane.moved.fetch_add(1, Ordering::Relaxed);
-        let cost = message.cost;
-        if !lane.deaf {
-            lane.arrived.push_back(message);
-        }
-        lane.wake();
-        cost
-    }
-}
-
-#[async_trait::async_trait]
-impl Pump for Post {
-    async fn run(self: Box<Self>, user: &dyn User) -> io::Result<()> {
-        while poll_fn(|cx| self.poll_ready(cx)).await? {
-            // Others run between any two messages, as on a network that takes time.
-            tokio::task::yield_now().await;
-            if let Some(cost) = self.step() {
-                user.left(1, cost);
-            }
+        let card = &mut wire.cards[self.side];
+        if told {
+            card.ended.push_back(Completion { id, done });
+            card.quiet = if done == Done::Read { card.quiet } else { 0 };
+        } else {
+            card.quiet += 1;
         }
         Ok(())
     }
 }
 
-impl Drop for Post {
-    fn drop(&mut self) {
-        let mut wire = self.0.wire.lock();
-        let lane = &mut wire.lanes[self.0.side];
-        (lane.closed, lane.ended) = (true, true);
-        lane.wake();
+// SAFETY: memory is used only under the lock, while this end is not destroyed.
+unsafe impl QueuePair for End {
+    fn send(&self, id: u64, message: Local) -> io::Result<()> {
+        self.post(id, Request::Send(message))
     }
-}
 
-impl Inbox {
-    fn current(&mut self) -> Result<&mut Message, Broken> {
-        self.1.as_mut().ok_or_else(|| Broken::Garbage("no header was taken".into()))
+    fn write(&self, id: u64, from: Local, to: Piece, told: bool) -> io::Result<()> {
+        self.post(id, Request::Write(from, to, told))
     }
-}
 
-impl Receiver for Inbox {
-    fn poll_header(&mut self, cx: &mut Context<'_>) -> Poll<Result<Header, Broken>> {
-        let mut wire = self.0.wire.lock();
-        let over = wire.over;
-        let lane = &mut wire.lanes[1 - self.0.side];
-        if over {
-            return Poll::Ready(Err(Broken::Io(io::ErrorKind::ConnectionReset.into())));
+    fn read(&self, id: u64, into: Local, from: Piece) -> io::Result<()> {
+        self.post(id, Request::Read(into, from))
+    }
+
+    fn receive(&self, id: u64, into: Local) -> io::Result<()> {
+        let mut wire = self.wire.lock();
+        let receives = &mut wire.cards[self.side].receives;
+        receives.push_back((id, into));
+        match receives.len() > RECEIVES {
+            true => Err(io::Error::other("more memory for messages than the card takes")),
+            false => Ok(()),
         }
-        let Some(mut message) = lane.arrived.pop_front() else {
-            if lane.ended {
-                return Poll::Ready(Err(Broken::Closed));
+    }
+
+    fn poll(&self, ended: &mut Vec<Completion>) -> io::Result<()> {
+        let mut wire = self.wire.lock();
+        for _ in 0..BURST {
+            if wire.broken.is_some() {
+                break;
             }
-            lane.receiver = Some(cx.waker().clone());
-            return Poll::Pending;
-        };
-        lane.wake();
-        let header = message.header;
-        if self.0.side == SERVER && !message.into.is_empty() {
-            wire.landings.insert(header.id, std::mem::take(&mut message.into));
-        }
-        (self.1, self.2) = (Some(message), Instant::now());
-        Poll::Ready(Ok(header))
-    }
-
-    fn poll_head(&mut self, _: &mut Context<'_>) -> Poll<Result<Bytes, Broken>> {
-        Poll::Ready(self.current().map(|message| std::mem::take(&mut message.head)))
-    }
-
-    fn poll_payload(&mut self, _: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<(), Broken>> {
-        let message = self.current()?;
-        if !message.landed {
-            copy(&mut message.payload, into);
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_skip(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        Poll::Ready(self.current().map(|message| message.payload.clear()))
-    }
-
-    fn fetch(&mut self, mut into: AlignedBuf) -> Result<Fetch, AlignedBuf> {
-        let Ok(message) = self.current() else { return Err(into) };
-        let (mut payload, wire) = (std::mem::take(&mut message.payload), self.0.wire.clone());
-        Ok(Box::pin(async move {
-            tokio::task::yield_now().await;
-            if wire.lock().over {
-                return Err(Broken::Closed);
+            if wire.cards[1 - self.side].destroyed {
+                break;
             }
-            copy(&mut payload, into.as_mut_slice());
-            Ok(into)
-        }))
+            let Some((id, request)) = wire.cards[self.side].requests.pop_front() else { break };
+            if let Err(why) = self.step(&mut wire, id, request) {
+                tracing::warn!(why, "a connection of the fabric ends");
+                wire.fail(&why);
+            }
+        }
+        let other_gone = wire.cards[1 - self.side].destroyed;
+        ended.extend(wire.cards[self.side].ended.drain(..));
+        match (&wire.broken, other_gone && ended.is_empty()) {
+            (Some(why), _) => Err(io::Error::other(why.clone())),
+            (None, true) => Err(io::ErrorKind::ConnectionReset.into()),
+            (None, false) => Ok(()),
+        }
     }
 
-    fn came_at(&self) -> Instant {
-        self.2
+    fn arm(&self) -> io::Result<()> {
+        Ok(())
     }
-}
 
-impl Drop for Inbox {
-    fn drop(&mut self) {
-        let mut wire = self.0.wire.lock();
-        let lane = &mut wire.lanes[1 - self.0.side];
-        lane.deaf = true;
-        lane.arrived.clear();
-        lane.wake();
+    fn poll_event(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut wire = self.wire.lock();
+        let over = wire.broken.is_some() || wire.cards[1 - self.side].destroyed;
+        let card = &mut wire.cards[self.side];
+        if over || !card.ended.is_empty() || !card.requests.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        card.waits = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn reads(&self) -> usize {
+        READS
+    }
+
+    fn disconnect(&self) {}
+
+    fn destroy(&self) {
+        let mut wire = self.wire.lock();
+        wire.cards[self.side].destroyed = true;
+        wire.cards.iter_mut().for_each(Card::wake);
     }
 }

@@ -8,9 +8,8 @@
 //!   every call in flight at once when the peer dies.
 //! - [`serve`] and [`Service`]: the answering side. Reads no more than its window allows; a panic
 //!   of a handler answers `Internal` to that one request.
-//! - [`Transport`]: what frames and payloads cross. [`tls()`] and [`tcp()`] are some, and with
-//!   feature `sim` there are [`sim`], the same on a simulated network, and [`Fabric`], which moves
-//!   payloads as RDMA does.
+//! - [`Transport`]: what frames and payloads cross. [`tls()`], [`tcp()`] and [`rdma()`], and with
+//!   feature `sim` [`sim`], a simulated TCP, and [`Fabric`], cards in memory.
 //! - [`Credentials`]: what is trusted and shown, [`Subject`]: who is at the other end. Who it is
 //!   decides which operations are served (`weft_proto::op`).
 //! - [`trace`]: what one operation did, in which processes.
@@ -26,12 +25,14 @@ mod address;
 mod aligned;
 mod buffer;
 mod client;
+mod environment;
 #[cfg(feature = "sim")]
 mod fabric;
 mod frame;
 mod hello;
 pub mod metrics;
 mod qos;
+mod rdma;
 mod server;
 pub mod slow;
 mod stream;
@@ -45,15 +46,17 @@ pub use address::Address;
 pub use aligned::{AlignedBuf, Region, after_fork, before_fork, regions};
 pub use buffer::Buffer;
 pub use client::{Answer, Body, Peer, Peers};
+pub use environment::from_env;
 #[cfg(feature = "sim")]
 pub use fabric::Fabric;
 pub use frame::{Broken, Encode, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 pub use hello::{Features, Identity, PeerInfo};
 pub use qos::{Class, Gate, Limits, Pass, Policy, Served, Tenant, Tenants, Window};
+pub use rdma::{RdmaOptions, rdma};
 pub use server::{Incoming, Outgoing, ServerOptions, Service, serve};
 #[cfg(feature = "sim")]
 pub use stream::sim;
-pub use stream::tcp::{from_env, tcp, tcp_on_loopback, tls};
+pub use stream::tcp::{tcp, tcp_on_loopback, tls};
 pub use stream::{BoxStream, ReadHalf, Stream, WriteHalf};
 pub use tls::{Confinement, Credentials, Subject, TlsFiles};
 pub use transport::{

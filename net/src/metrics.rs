@@ -67,6 +67,35 @@ pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
     registered(IntGauge::new("weft_server_connections", "Connections that others have opened."))
 });
 
+/// Connections that are open, by what carries them.
+pub(crate) static CARRIED: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    let opts = Opts::new("weft_connections", "Open connections, by side and what carries them.");
+    registered(IntGaugeVec::new(opts, &["side", "network"]))
+});
+
+/// What is counted of RDMA.
+pub(crate) mod rdma {
+    use super::registered;
+    use prometheus::IntCounter;
+    use std::sync::LazyLock;
+
+    /// Connections that were to be made over RDMA and could not.
+    pub static FALLBACKS: LazyLock<IntCounter> = LazyLock::new(|| {
+        registered(IntCounter::new(
+            "weft_rdma_fallbacks_total",
+            "Connections that go over TCP because they could not be made over RDMA.",
+        ))
+    });
+
+    /// Payload that crossed in messages, or lay in memory that the card does not know.
+    pub static COPIED: LazyLock<IntCounter> = LazyLock::new(|| {
+        registered(IntCounter::new(
+            "weft_rdma_copied_bytes_total",
+            "Payload that was copied on its way over RDMA: small, or in memory that is not registered.",
+        ))
+    });
+}
+
 /// Makes something that is counted known. There is one of each name: what it is called is in the
 /// code.
 pub fn registered<M: prometheus::core::Collector + Clone + 'static>(

@@ -33,6 +33,10 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub trait Transport: Send + Sync + 'static {
     /// Connects to a server of frames. The caller bounds the time.
     async fn connect(&self, address: &Address) -> io::Result<Link>;
+    /// As [`Self::connect`], by the best way or not at all. Error: `Unsupported`, there is but one.
+    async fn connect_best(&self, _address: &Address) -> io::Result<Link> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// How long a server that can be reached takes to be connected, at most.
     fn connect_timeout(&self) -> Duration {
         CONNECT_TIMEOUT
@@ -67,6 +71,8 @@ pub enum Speaks {
     Http2(BoxStream),
     /// HTTP/1 that asks for something, all of it still to be read.
     Http1(BoxStream),
+    /// It asks how this server is reached over RDMA; that was taken.
+    Rdma(BoxStream),
     /// Anything else, with its first bytes.
     Unknown([u8; 4]),
 }
@@ -78,7 +84,8 @@ pub struct Link {
     pub sender: Arc<dyn Sender>,
     /// Hands out what comes.
     pub receiver: Box<dyn Receiver>,
-    /// Moves what the sender took. To be run by a task of its own.
+    /// Moves what the sender took, and may move what comes, too: to be run by a task of its own
+    /// from the first.
     pub pump: Box<dyn Pump>,
     /// Counts how often something of what the other side sent came in.
     pub heard: Progress,
@@ -86,6 +93,10 @@ pub struct Link {
     pub sent: Progress,
     /// Who is on the other end, if that was proved.
     pub subject: Option<Arc<Subject>>,
+    /// What carries it, for people.
+    pub network: &'static str,
+    /// When it is worth another try to reach the other side by a better way than this.
+    pub retry_after: Option<Duration>,
 }
 
 /// Counts movements; standing still is silence.

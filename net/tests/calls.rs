@@ -15,6 +15,11 @@ use weft_proto::op;
 /// Whether the other side writes into memory that was given to a call.
 const WRITES_LATE: bool = false;
 
+/// Where servers are reached.
+fn host() -> &'static str {
+    "127.0.0.1"
+}
+
 /// What the suite runs over.
 fn transport() -> Arc<dyn Transport> {
     tcp()

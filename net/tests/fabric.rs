@@ -15,6 +15,11 @@ use weft_net::{Fabric, Transport};
 /// Whether the other side writes into memory that was given to a call.
 const WRITES_LATE: bool = true;
 
+/// Where servers are reached.
+fn host() -> &'static str {
+    "127.0.0.1"
+}
+
 /// What the suite runs over.
 fn transport() -> Arc<dyn Transport> {
     static FABRIC: LazyLock<Arc<Fabric>> = LazyLock::new(Fabric::new);

@@ -17,6 +17,11 @@ use tokio::time::{Instant, timeout};
 use weft_net::{Body, Buffer, Transport, tcp};
 use weft_proto::{ErrorKind, op, v1};
 
+/// Where servers are reached.
+fn host() -> &'static str {
+    "127.0.0.1"
+}
+
 /// What the suite runs over.
 fn transport() -> Arc<dyn Transport> {
     tcp()

@@ -12,6 +12,11 @@ use tokio::time::Instant;
 use weft_net::{Body, Outgoing, Peer, Peers, ServerOptions, Service, Transport, Way, serve, sim};
 use weft_proto::ErrorKind;
 
+/// Where servers are reached.
+fn host() -> &'static str {
+    "127.0.0.1"
+}
+
 /// What the support runs over.
 fn transport() -> Arc<dyn Transport> {
     sim::transport()

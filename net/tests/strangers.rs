@@ -14,6 +14,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use weft_net::{Outgoing, Transport, serve, tcp};
 
+/// Where servers are reached.
+fn host() -> &'static str {
+    "127.0.0.1"
+}
+
 fn transport() -> Arc<dyn Transport> {
     tcp()
 }

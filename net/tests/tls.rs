@@ -32,6 +32,11 @@ thread_local! {
 
 static AUTHORITY: LazyLock<Authority> = LazyLock::new(Authority::new);
 
+/// Where servers are reached.
+fn host() -> &'static str {
+    "127.0.0.1"
+}
+
 /// What the suite runs over: operations that are not known are for everybody.
 fn transport() -> Arc<dyn Transport> {
     static SERVER: LazyLock<Issued> = LazyLock::new(|| AUTHORITY.issue("weft://storage/suite"));

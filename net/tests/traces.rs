@@ -15,6 +15,11 @@ use weft_net::trace::{self, Ended, Side, Span, carried};
 use weft_net::{Outgoing, Transport, tcp};
 use weft_proto::{Error, ErrorKind, Result, op, v1};
 
+/// Where servers are reached.
+fn host() -> &'static str {
+    "127.0.0.1"
+}
+
 fn transport() -> Arc<dyn Transport> {
     tcp()
 }

@@ -56,6 +56,9 @@ pub struct Config {
     /// Serve other machines without certificates: only where the network keeps strangers out.
     #[serde(default)]
     pub insecure: bool,
+    /// Serve over RDMA, too: not with certificates, since cards do not encrypt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<weft_net::RdmaOptions>,
     /// How drives behind a fabric are connected.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nvmeof: Options,
@@ -149,6 +152,7 @@ impl Config {
             background_share: default_background_share(),
             tls: None,
             insecure: false,
+            rdma: None,
             nvmeof: Options::default(),
             targets: Vec::new(),
             roots: Roots::default(),

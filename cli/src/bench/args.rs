@@ -1,5 +1,6 @@
 //! The arguments of `weft bench`.
 
+use crate::network::TransportArgs;
 use crate::output::OutputArgs;
 use crate::size::Size;
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ pub struct Args {
     /// Folder on the disk that the floors measure [default: --dir, or the temporary folder]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
+    #[command(flatten)]
+    pub transport: TransportArgs,
     /// Size of large files
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     pub size: Size,

@@ -70,6 +70,7 @@ fn list() {
 }
 
 fn measure(args: &Args) -> Result<Report> {
+    args.transport.clone().set()?;
     let mut cluster = match &args.dir {
         Some(dir) => Cluster::of_dir(dir)
             .with_context(|| format!("cannot ask for the cluster in {}", dir.display()))?,

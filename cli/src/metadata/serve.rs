@@ -1,6 +1,7 @@
 //! One metadata server.
 
 use crate::collector::CollectorArgs;
+use crate::network::TransportArgs;
 use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ pub struct Args {
     /// Worker threads; the disk has threads of its own
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
+    #[command(flatten)]
+    transport: TransportArgs,
     #[command(flatten)]
     collector: CollectorArgs,
 }
@@ -83,11 +86,13 @@ pub fn run(args: Args) -> Result<()> {
         return weft_metadata::bootstrap(&config)
             .with_context(|| format!("cannot bootstrap metadata server {}", config.id));
     }
+    args.transport.set()?;
     daemon::raise_descriptor_limit();
     let (id, listen) = (config.id, config.listen.clone());
     let transport = network::serving(
         config.tls.as_ref(),
         config.insecure,
+        config.rdma.as_ref(),
         Role::Metadata,
         &config.id.to_string(),
     )?;

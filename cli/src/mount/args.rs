@@ -4,6 +4,7 @@ use super::options::{MountOptions, TRACE_RATIO, io_uring, mount_options, ratio, 
 use super::spec::subdir;
 use crate::collector::CollectorArgs;
 use crate::control::ClusterArgs;
+use crate::network::TransportArgs;
 use crate::size::Size;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -84,6 +85,8 @@ pub struct Args {
     /// Answer Prometheus at this address of this machine, at /metrics
     #[arg(long, value_name = "ADDR:PORT")]
     pub metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub transport: TransportArgs,
     #[command(flatten)]
     pub collector: CollectorArgs,
     /// Share of this mount's operations that are traced, 0 to 1, if --otlp says where to

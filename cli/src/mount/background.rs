@@ -86,6 +86,7 @@ pub fn settings(args: &Args, log: &LogArgs, log_file: Option<&Path>) -> Vec<Stri
         option("--log-file", file.into());
     }
     out.extend(network::options());
+    out.extend(args.transport.options());
     out.extend(args.supervise.then(|| "--supervise".into()));
     out.extend(args.allow_nonempty.then(|| "--allow-nonempty".into()));
     out

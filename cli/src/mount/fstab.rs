@@ -38,6 +38,8 @@ const VALUES: &[&str] = &[
     "io_uring",
     "timeout",
     "stop_timeout",
+    "transport",
+    "rdma_traffic_class",
     "log",
     "log_file",
     "log_format",

@@ -38,6 +38,7 @@ pub fn check(args: &Args) -> Result<()> {
 }
 
 pub fn run(args: &Args, log: &LogArgs) -> Result<()> {
+    args.transport.clone().set()?;
     if args.foreground {
         ensure!(!args.takeover || args.notify, "--takeover starts a process of its own");
         log.start("info")?;

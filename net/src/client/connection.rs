@@ -8,12 +8,14 @@ use super::calls::{Call, Calls, Raw};
 use crate::buffer::Buffer;
 use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::{Features, Identity};
+use crate::metrics::CARRIED;
 use crate::sync::Mutex;
 use crate::tls::Subject;
 use crate::trace::{Context, Placed};
 use crate::transport::{Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
+use prometheus::IntGauge;
 use prost::Message;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -53,6 +55,9 @@ pub(super) struct Connection {
     features: Features,
     /// Who is on the other end, if that was proved.
     subject: Option<Arc<Subject>>,
+    /// When it is worth another try to connect by a better way.
+    retry_after: Option<Duration>,
+    carried: IntGauge,
 }
 
 impl Connection {
@@ -82,7 +87,9 @@ impl Connection {
     }
 
     fn open(link: Link, address: &str) -> Self {
-        let Link { sender, mut receiver, pump, heard, sent, subject } = link;
+        let Link { sender, mut receiver, pump, heard, sent, subject, network, retry_after } = link;
+        let carried = CARRIED.with_label_values(&["client", network]);
+        carried.inc();
         let shared = Arc::new(Shared {
             address: address.into(),
             sender,
@@ -116,7 +123,8 @@ impl Connection {
         });
         *tasks = vec![reader.abort_handle(), writer.abort_handle(), watch.abort_handle()];
         drop(tasks);
-        Self { shared, next_id: AtomicU64::new(1), features: Features::default(), subject }
+        let (next_id, features) = (AtomicU64::new(1), Features::default());
+        Self { shared, next_id, features, subject, retry_after, carried }
     }
 
     /// False once calls cannot succeed any more.
@@ -133,6 +141,11 @@ impl Connection {
                 ended.await;
             }
         }
+    }
+
+    /// When it is worth another try to connect by a better way than this.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     /// What both sides can do.
@@ -216,6 +229,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.carried.dec();
         self.shared.fail("closed by this side");
     }
 }

@@ -12,11 +12,12 @@ use crate::hello::{Features, Identity};
 use crate::metrics::ASKED;
 use crate::sync::Mutex;
 use crate::trace::{self, Context, Side, Span};
-use crate::transport::Transport;
+use crate::transport::{self, Transport};
 use crate::way::Way;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -288,11 +289,25 @@ impl Peer {
             };
             running.finish(&outcome);
             let connection = outcome.as_ref().ok().map(Arc::downgrade);
+            let mut retry = outcome.as_ref().ok().and_then(|made| made.retry_after());
             done.send_replace(Some(outcome));
             drop(done);
-            if let Some(connection) = connection {
-                close_idle(&home, &connection).await;
+            let (Some(mut connection), Ok(address)) = (connection, &address) else { return };
+            // By the second-best way: it is left for the best once that is there.
+            while let Some(after) = retry {
+                sleep(after).await;
+                if connection.upgrade().is_none_or(|made| !made.is_alive()) {
+                    return;
+                }
+                if let Ok(better) = network.connect_best(address, way).await {
+                    match replace(&home, &connection, better) {
+                        Some(better) => connection = better,
+                        None => return,
+                    }
+                    retry = None;
+                }
             }
+            close_idle(&home, &connection).await;
         };
         (attempt, task)
     }
@@ -300,6 +315,24 @@ impl Peer {
     fn unavailable(&self, why: &str) -> Error {
         Error::new(ErrorKind::Unavailable, format!("{}: {why}", self.name))
     }
+}
+
+/// Puts a better connection in the place of one; calls that are under way end where they began.
+/// `None`: it is not in use any more.
+fn replace(
+    link: &Weak<Mutex<Link>>,
+    old: &Weak<Connection>,
+    better: Connection,
+) -> Option<Weak<Connection>> {
+    let link = link.upgrade()?;
+    let better = Arc::new(better);
+    let mut link = link.lock();
+    let kept = link.connection.as_mut().filter(|kept| Arc::as_ptr(kept) == old.as_ptr())?;
+    // Dropped only when the lock is free: it may be the last to keep it.
+    let before = std::mem::replace(kept, better.clone());
+    drop(link);
+    drop(before);
+    Some(Arc::downgrade(&better))
 }
 
 /// Returns when the connection has ended, or has been idle for long and is let go. Who has it in
@@ -365,11 +398,24 @@ impl Drop for Running {
 
 impl Network {
     async fn connect(&self, address: &Address, way: Way) -> Result<Connection> {
+        self.start(address, way, self.transport.connect(address)).await
+    }
+
+    async fn connect_best(&self, address: &Address, way: Way) -> Result<Connection> {
+        self.start(address, way, self.transport.connect_best(address)).await
+    }
+
+    async fn start(
+        &self,
+        address: &Address,
+        way: Way,
+        connected: impl Future<Output = io::Result<transport::Link>> + Send,
+    ) -> Result<Connection> {
         let unavailable = |why: String| {
             Error::new(ErrorKind::Unavailable, format!("{address}: cannot connect: {why}"))
         };
         let limit = self.transport.connect_timeout();
-        let link = match timeout(limit, self.transport.connect(address)).await {
+        let link = match timeout(limit, connected).await {
             Ok(Ok(link)) => link,
             Ok(Err(e)) => return Err(unavailable(e.to_string())),
             Err(_) => return Err(unavailable(format!("no answer in {limit:?}"))),

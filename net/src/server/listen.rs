@@ -7,6 +7,7 @@ use super::session::{self, Context, stopped};
 use super::{ServerOptions, Service};
 use crate::address::Address;
 use crate::metrics::CONNECTIONS;
+use crate::rdma;
 use crate::stream::BoxStream;
 use crate::transport::{Listener, Opening, Speaks};
 use std::sync::Arc;
@@ -108,6 +109,11 @@ async fn admit(context: Arc<Context>, opening: Box<dyn Opening>, address: Addres
         Ok(Ok(Speaks::Http1(stream))) => {
             let stream = Box::new(Seated::new(stream, seat));
             hand_over(context.options.http1.as_ref(), stream, &address)
+        }
+        Ok(Ok(Speaks::Rdma(stream))) => {
+            // Who asks is told so, or has gone.
+            let refusal = rdma::refuse(stream, "this server does not serve RDMA");
+            let _ = timeout(REFUSAL_TIMEOUT, refusal).await;
         }
         Ok(Ok(Speaks::Unknown(first))) => {
             tracing::warn!(%address, first = format!("{first:02x?}"), "unknown protocol, closing");

@@ -11,12 +11,13 @@ use crate::address::Address;
 use crate::aligned::AlignedBuf;
 use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::PeerInfo;
-use crate::metrics::{CONNECTIONS, Operation, SERVED};
+use crate::metrics::{CARRIED, CONNECTIONS, Operation, SERVED};
 use crate::tls::Subject;
 use crate::trace::{Context as Place, Span};
 use crate::transport::{Fetch, Link, Progress, Receiver, Sender, User};
 use crate::way::Way;
 use bytes::Bytes;
+use prometheus::IntGauge;
 use prost::Message;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,7 +66,7 @@ struct Session {
 /// Serves a connection to its end.
 pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, seat: Seat) {
     let mut shutdown = context.shutdown.clone();
-    let Link { sender, mut receiver, pump, heard, sent, subject } = link;
+    let Link { sender, mut receiver, pump, heard, sent, subject, network, .. } = link;
     let session = Arc::new(Session {
         sender,
         window: Arc::new(Window::new(context.options.max_in_flight)),
@@ -75,7 +76,7 @@ pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, sea
         context,
     });
     seat.works_through(&session.window);
-    let _connected = Connected::count();
+    let _connected = Connected::count(network);
     let mut tasks = JoinSet::new();
     tasks.spawn({
         let session = session.clone();
@@ -106,18 +107,21 @@ pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, sea
 }
 
 /// A connection that is counted.
-struct Connected;
+struct Connected(IntGauge);
 
 impl Connected {
-    fn count() -> Self {
+    fn count(network: &str) -> Self {
+        let carried = CARRIED.with_label_values(&["server", network]);
+        carried.inc();
         CONNECTIONS.inc();
-        Self
+        Self(carried)
     }
 }
 
 impl Drop for Connected {
     fn drop(&mut self) {
         CONNECTIONS.dec();
+        self.0.dec();
     }
 }
 
@@ -486,15 +490,19 @@ fn check_hello(header: &Header) -> Result<(), Broken> {
 /// Answers the hello of a connection with an error.
 pub(super) async fn refuse(link: Link, error: Error) {
     let Link { sender, mut receiver, pump, .. } = link;
-    let Ok(hello) = receiver.header().await else { return };
-    if check_hello(&hello).is_err() || receiver.head().await.is_err() {
-        return;
-    }
-    let head = v1::ErrorHead::from(error);
-    let header = Header::new(Kind::Failure, hello.op, hello.id);
-    sender.send(Frame::new(header, Head::Message(&head), Vec::new()), None);
-    sender.close();
-    let _ = pump.run(&Nobody).await;
+    let answer = async {
+        if let Ok(hello) = receiver.header().await
+            && check_hello(&hello).is_ok()
+            && receiver.head().await.is_ok()
+        {
+            let head = v1::ErrorHead::from(error);
+            let header = Header::new(Kind::Failure, hello.op, hello.id);
+            sender.send(Frame::new(header, Head::Message(&head), Vec::new()), None);
+        }
+        sender.close();
+    };
+    // Whether it has left, nobody learns.
+    let _ = tokio::join!(pump.run(&Nobody), answer);
 }
 
 /// Who has nothing more to send.

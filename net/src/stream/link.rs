@@ -36,7 +36,9 @@ pub(super) fn link(stream: BoxStream, first: &[u8]) -> Link {
         pump: Box::new(Writer { queue, write, sent: sent.clone() }),
         heard,
         sent,
+        network: if subject.is_some() { "tls" } else { NETWORK },
         subject,
+        retry_after: None,
     }
 }
 

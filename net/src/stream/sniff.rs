@@ -3,6 +3,7 @@
 use super::link::link;
 use super::{BoxStream, ReadHalf, Stream, WriteHalf};
 use crate::frame::MAGIC;
+use crate::rdma;
 use crate::tls::{Credentials, Subject};
 use crate::transport::{Opening, Speaks};
 use std::io;
@@ -40,6 +41,9 @@ async fn sniff(mut stream: BoxStream) -> io::Result<Speaks> {
     stream.read_exact(&mut first).await?;
     if first == MAGIC {
         return Ok(Speaks::Frames(link(stream, &MAGIC)));
+    }
+    if first == rdma::MAGIC {
+        return Ok(Speaks::Rdma(stream));
     }
     if let Some(first) = READS.into_iter().find(|read| **read == first) {
         return Ok(Speaks::Http1(Box::new(Replayed { first, inner: stream })));

@@ -4,7 +4,7 @@ use super::link::{link, socket};
 use super::sniff::Accepted;
 use super::{BoxStream, ReadHalf, Stream, WriteHalf};
 use crate::address::Address;
-use crate::tls::{Credentials, TlsFiles};
+use crate::tls::Credentials;
 use crate::transport::{CONNECT_TIMEOUT, Link, Listener, Opening, Transport};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -53,16 +53,6 @@ pub fn tcp_on_loopback() -> Arc<dyn Transport> {
 /// The kernel's TCP, encrypted; both sides prove who they are.
 pub fn tls(credentials: Arc<Credentials>) -> Arc<dyn Transport> {
     Arc::new(Tcp(Trusted::Proved(credentials)))
-}
-
-/// What the environment asks for: TLS with the files that [`TlsFiles::from_env`] finds; without
-/// any, this machine alone, unless `WEFT_INSECURE` is `1` or `true`. Errors: `Invalid`.
-pub fn from_env() -> weft_proto::Result<Arc<dyn Transport>> {
-    if let Some(files) = TlsFiles::from_env()? {
-        return Ok(tls(Credentials::load(files)?));
-    }
-    let insecure = std::env::var("WEFT_INSECURE").is_ok_and(|v| matches!(&*v, "1" | "true"));
-    Ok(if insecure { tcp() } else { tcp_on_loopback() })
 }
 
 impl Trusted {

@@ -69,7 +69,7 @@ pub struct Server {
 
 impl Server {
     pub async fn start(service: Arc<dyn Service>, options: ServerOptions) -> Self {
-        Self::start_at("127.0.0.1:0", service, options).await
+        Self::start_at(&format!("{}:0", crate::host()), service, options).await
     }
 
     pub async fn start_at(at: &str, service: Arc<dyn Service>, options: ServerOptions) -> Self {

@@ -1,0 +1,59 @@
+//! Frames over RDMA (design, 9): requests and answers are messages between queue pairs; the server
+//! moves all payloads, between its buffers and memory of the caller that the request names.
+//!
+//! - [`rdma()`]: the transport. A connection begins as a stream, on which the server offers a port
+//!   of the RDMA connection manager (`offer`, `manager`); where it has none, or none that can be
+//!   reached, the stream's network carries the frames as it would without RDMA.
+//! - `connection`, `link`: one connection over any card (`nic`): `frames`, `post` and `arrive` are
+//!   what leaves, what the card is asked for, and what comes; `wire`: the messages; `memory`: what a
+//!   card knows of this process's memory.
+//! - `verbs`: real cards. libibverbs and librdmacm are loaded when the process starts, if they are
+//!   there; nothing links to them.
+//!
+//! Invariants: memory that the other side may write to is given back when its answer has come or
+//! its queue pair was destroyed, never before; a server lets nobody into its memory (over iWARP only
+//! those it reads from, whose answers to reads are writes).
+
+mod arrive;
+mod connection;
+mod frames;
+mod id;
+mod link;
+mod manager;
+mod memory;
+mod nic;
+mod offer;
+mod post;
+mod transport;
+mod verbs;
+mod wire;
+
+pub use transport::{RdmaOptions, rdma};
+
+#[cfg(feature = "sim")]
+pub(crate) use card::*;
+pub(crate) use offer::{MAGIC, refuse};
+
+/// What a card in memory needs to know.
+#[cfg(feature = "sim")]
+mod card {
+    pub(crate) use super::connection::{RECEIVES, SENDS, Side};
+    pub(crate) use super::link::Watch;
+    pub(crate) use super::memory::Domain;
+    pub(crate) use super::nic::{Completion, Done, Keys, Local, Nic, QueuePair};
+    pub(crate) use super::wire::Piece;
+    use crate::transport::Link;
+    use std::io;
+    use std::sync::Arc;
+
+    /// A connection over a queue pair that is connected.
+    pub(crate) fn connected(
+        qp: Box<dyn QueuePair>,
+        domain: Arc<Domain>,
+        side: Side,
+        watch: Watch,
+    ) -> io::Result<Link> {
+        let connection = super::connection::Connection::new(qp, domain, side)?;
+        Ok(super::link::link(connection, watch, None))
+    }
+}

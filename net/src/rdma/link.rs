@@ -1,0 +1,332 @@
+//! The parts of a connection that the tasks of its user have.
+
+use super::connection::{Connection, Side};
+use super::wire::{PIECE, PLACES, Payload, Piece, Places};
+use crate::aligned::AlignedBuf;
+use crate::buffer::Buffer;
+use crate::frame::{Broken, Frame, HEADER_LEN, Header, Kind};
+use crate::metrics::rdma::COPIED;
+use crate::tls::Subject;
+use crate::transport::{Fetch, Link, Pump, Receiver, Sender, User};
+use bytes::Bytes;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::time::Instant;
+
+/// Rounds of what the card has done, after which others have their turn.
+const ROUNDS: usize = 16;
+
+/// Resolves when a connection is over for a reason that the queue pair does not know. The reason.
+pub(crate) type Watch = Pin<Box<dyn Future<Output = String> + Send>>;
+
+/// A connection over a queue pair that is connected.
+pub(super) fn link(
+    connection: Arc<Connection>,
+    watch: Watch,
+    subject: Option<Arc<Subject>>,
+) -> Link {
+    let (heard, sent) = (connection.heard.clone(), connection.sent.clone());
+    let receiver = Incoming {
+        connection: connection.clone(),
+        taken: Vec::new(),
+        at: 0,
+        frame: Current::default(),
+        came_at: Instant::now(),
+    };
+    Link {
+        sender: Arc::new(Outgoing(connection.clone())),
+        receiver: Box::new(receiver),
+        pump: Box::new(Engine { connection, watch, armed: false, ended: None }),
+        heard,
+        sent,
+        subject,
+        network: "rdma",
+        retry_after: None,
+    }
+}
+
+struct Outgoing(Arc<Connection>);
+
+impl Sender for Outgoing {
+    unsafe fn ask(&self, frame: Frame<'_>, into: &[Buffer]) -> bool {
+        self.0.push(frame, into, None)
+    }
+
+    fn send(&self, frame: Frame<'_>, cost: Option<usize>) -> bool {
+        self.0.push(frame, &[], cost)
+    }
+
+    fn writes_late(&self) -> bool {
+        true
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.is_idle()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn sever(&self) {
+        self.0.end("severed");
+    }
+}
+
+/// Where the frame that is being taken has its payload, and what was not taken of it.
+#[derive(Default)]
+struct Current {
+    head_left: usize,
+    payload_left: usize,
+    sources: Vec<Piece>,
+    written: bool,
+    /// Of the memory that is just being filled.
+    filled: usize,
+}
+
+struct Incoming {
+    connection: Arc<Connection>,
+    /// What has come of frames, and how much of it was taken.
+    taken: Vec<u8>,
+    at: usize,
+    frame: Current,
+    came_at: Instant,
+}
+
+impl Incoming {
+    /// Waits until so many bytes that were not taken are there.
+    fn poll_bytes(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<(), Broken>> {
+        while self.taken.len() - self.at < len {
+            if self.at > 0 {
+                self.taken.drain(..self.at);
+                self.at = 0;
+            }
+            let begun = !self.taken.is_empty();
+            match self.connection.take_arrived(&mut self.taken, cx.waker()) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(Broken::Closed) if begun => {
+                    let what = "the other side closed inside a frame".into();
+                    return Poll::Ready(Err(Broken::Garbage(what)));
+                }
+                Err(broken) => return Poll::Ready(Err(broken)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn next<const N: usize>(&self, at: usize) -> Result<[u8; N], Broken> {
+        let bytes = self.taken.get(self.at + at..).and_then(|rest| rest.first_chunk());
+        bytes.copied().ok_or_else(|| Broken::Garbage("a frame that has not come".into()))
+    }
+
+    /// The places and pieces of a frame that has come so far.
+    fn place(&mut self, header: &Header, places: Places) -> Result<(), Broken> {
+        let garbage = |what: &str| Err(Broken::Garbage(what.into()));
+        let start = self.at + HEADER_LEN + PLACES;
+        let pieces = self.taken.get(start..start + places.pieces_len()).unwrap_or_default();
+        let (sources, landings) = pieces.split_at(usize::from(places.sources) * PIECE);
+        self.frame = Current {
+            head_left: header.head_len as usize,
+            payload_left: header.payload_len as usize,
+            ..Current::default()
+        };
+        match self.connection.side {
+            Side::Server => {
+                if places.payload == Payload::Written {
+                    return garbage("a request whose payload was written");
+                }
+                self.frame.sources = Piece::decode_all(sources)?;
+                self.connection.land_at(header.id, Piece::decode_all(landings)?);
+            }
+            Side::Caller => {
+                if places.pieces_len() > 0 {
+                    return garbage("an answer with places in memory");
+                }
+                let landing = match header.id {
+                    0 => None,
+                    id => self.connection.answered(id),
+                };
+                self.frame.written = places.payload == Payload::Written;
+                let right = header.kind == Kind::Answer
+                    && landing.is_some_and(|len| len == header.payload_len as usize);
+                if self.frame.written && !right {
+                    return garbage("an answer that was written to other memory");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.connection.drain();
+    }
+}
+
+impl Receiver for Incoming {
+    fn poll_header(&mut self, cx: &mut Context<'_>) -> Poll<Result<Header, Broken>> {
+        ready!(self.poll_bytes(cx, HEADER_LEN + PLACES))?;
+        let header = Header::decode(&self.next(0)?)?;
+        let places = Places::decode(self.next(HEADER_LEN)?)?;
+        let len = HEADER_LEN + PLACES + places.pieces_len();
+        ready!(self.poll_bytes(cx, len))?;
+        self.came_at = Instant::now();
+        self.place(&header, places)?;
+        self.at += len;
+        Poll::Ready(Ok(header))
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Broken>> {
+        let len = self.frame.head_left;
+        ready!(self.poll_bytes(cx, len))?;
+        let head = Bytes::copy_from_slice(&self.taken[self.at..self.at + len]);
+        self.at += len;
+        self.frame.head_left = 0;
+        Poll::Ready(Ok(head))
+    }
+
+    fn poll_payload(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<(), Broken>> {
+        if self.frame.written {
+            return Poll::Ready(Ok(()));
+        }
+        while self.frame.filled < into.len() {
+            ready!(self.poll_bytes(cx, 1))?;
+            let rest = &mut into[self.frame.filled..];
+            let now = rest.len().min(self.taken.len() - self.at);
+            rest[..now].copy_from_slice(&self.taken[self.at..self.at + now]);
+            self.at += now;
+            self.frame.filled += now;
+            self.frame.payload_left = self.frame.payload_left.saturating_sub(now);
+        }
+        COPIED.inc_by(self.frame.filled as u64);
+        self.frame.filled = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_skip(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        if self.frame.written || !self.frame.sources.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while self.frame.payload_left > 0 {
+            ready!(self.poll_bytes(cx, 1))?;
+            let now = self.frame.payload_left.min(self.taken.len() - self.at);
+            self.at += now;
+            self.frame.payload_left -= now;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn fetch(&mut self, into: AlignedBuf) -> Result<Fetch, AlignedBuf> {
+        if self.frame.sources.is_empty() {
+            return Err(into);
+        }
+        let sources = std::mem::take(&mut self.frame.sources);
+        let fetched = self.connection.fetch(into, sources);
+        // Without a task it goes on all the same.
+        Ok(Box::pin(async move { fetched?.await.map_err(|_| Broken::Closed) }))
+    }
+
+    fn came_at(&self) -> Instant {
+        self.came_at
+    }
+}
+
+/// Does what the card tells of.
+struct Engine {
+    connection: Arc<Connection>,
+    watch: Watch,
+    /// The card tells of the next completion.
+    armed: bool,
+    /// Why the connection is over.
+    ended: Option<String>,
+}
+
+impl Engine {
+    /// Ends when everything has left, or the connection is over.
+    fn poll(&mut self, cx: &mut Context<'_>, user: &dyn User) -> Poll<io::Result<()>> {
+        self.connection.pump_waits(cx.waker());
+        if let Some(ended) = &self.ended {
+            return self.poll_taken(ended.clone());
+        }
+        let queue_pair = self.connection.queue_pair();
+        for _ in 0..ROUNDS {
+            let any = match self.connection.advance() {
+                Ok((any, left)) => {
+                    if left.0 > 0 {
+                        user.left(left.0, left.1);
+                    }
+                    any
+                }
+                Err(error) => return self.over(error.to_string()),
+            };
+            if self.connection.has_left() {
+                return Poll::Ready(Ok(()));
+            }
+            if any {
+                continue;
+            }
+            if !self.armed {
+                // What has ended since the last look is not told of.
+                if let Err(error) = queue_pair.arm() {
+                    return self.over(error.to_string());
+                }
+                self.armed = true;
+                continue;
+            }
+            match queue_pair.poll_event(cx) {
+                Poll::Ready(Ok(())) => self.armed = false,
+                Poll::Ready(Err(error)) => return self.over(error.to_string()),
+                Poll::Pending => {
+                    let Poll::Ready(why) = self.watch.as_mut().poll(cx) else {
+                        return Poll::Pending;
+                    };
+                    // The last that has come is told of, first.
+                    let _ = self.connection.advance();
+                    return self.over(why);
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The connection cannot go on.
+    fn over(&mut self, why: String) -> Poll<io::Result<()>> {
+        self.connection.end(&why);
+        self.ended = Some(why.clone());
+        self.poll_taken(why)
+    }
+
+    /// What the other side sent before it went is for the receiver to take.
+    fn poll_taken(&self, why: String) -> Poll<io::Result<()>> {
+        if !self.connection.is_drained() {
+            return Poll::Pending;
+        }
+        Poll::Ready(match self.connection.was_closed() {
+            true => Ok(()),
+            false => Err(io::Error::other(why)),
+        })
+    }
+}
+
+#[async_trait::async_trait]
+impl Pump for Engine {
+    async fn run(mut self: Box<Self>, user: &dyn User) -> io::Result<()> {
+        let ended = poll_fn(|cx| self.poll(cx, user)).await;
+        if ended.is_ok() && self.ended.is_none() {
+            self.connection.queue_pair().disconnect();
+        }
+        ended
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.connection.end("its pump has ended");
+    }
+}

@@ -1,0 +1,80 @@
+//! What memory the card knows: the regions that [`AlignedBuf`](crate::AlignedBuf) lies in, each
+//! made known once, and runs of memory outside of them for as long as they are used.
+
+use super::nic::{Keys, Local, Nic};
+use crate::aligned::{REGIONS, regions};
+use crate::sync::Mutex;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+/// Memory that one card knows, in one of its protection domains.
+pub(crate) struct Domain {
+    nic: Box<dyn Nic>,
+    regions: [OnceLock<Keys>; REGIONS],
+    /// Held while a region is made known.
+    registering: Mutex<()>,
+}
+
+/// Memory outside of the regions; the card forgets it when this is dropped.
+pub(crate) struct Registered {
+    domain: Arc<Domain>,
+    keys: Keys,
+}
+
+/// A run of memory that the card knows, and what keeps it known.
+pub(crate) type Known = (Keys, Option<Registered>);
+
+impl Domain {
+    /// A card that knows the regions that there are now.
+    pub fn new(nic: Box<dyn Nic>) -> io::Result<Arc<Self>> {
+        let registering = Mutex::default();
+        let domain = Self { nic, regions: [const { OnceLock::new() }; REGIONS], registering };
+        for index in 0..regions().count() {
+            domain.region(index)?;
+        }
+        Ok(Arc::new(domain))
+    }
+
+    fn region(&self, index: usize) -> io::Result<Keys> {
+        if let Some(keys) = self.regions[index].get() {
+            return Ok(*keys);
+        }
+        let _registering = self.registering.lock();
+        if let Some(keys) = self.regions[index].get() {
+            return Ok(*keys);
+        }
+        let region = regions().nth(index).ok_or(io::ErrorKind::NotFound)?;
+        let keys = self.nic.register(region.start(), crate::Region::LEN)?;
+        Ok(*self.regions[index].get_or_init(|| keys))
+    }
+
+    /// The region that this memory lies in.
+    pub fn in_region(&self, start: *const u8) -> io::Result<Option<Keys>> {
+        regions().position(|region| region.holds(start)).map(|at| self.region(at)).transpose()
+    }
+
+    /// Makes memory known, if it is not. A buffer lies in one region, or in none.
+    pub fn know(self: &Arc<Self>, start: *mut u8, len: usize) -> io::Result<Known> {
+        if let Some(keys) = self.in_region(start)? {
+            return Ok((keys, None));
+        }
+        let keys = self.nic.register(start, len)?;
+        Ok((keys, Some(Registered { domain: self.clone(), keys })))
+    }
+
+    /// As [`Self::know`], for requests of this side.
+    pub fn local(
+        self: &Arc<Self>,
+        start: *mut u8,
+        len: usize,
+    ) -> io::Result<(Local, Option<Registered>)> {
+        let (keys, registered) = self.know(start, len)?;
+        Ok((Local { start, len, key: keys.local }, registered))
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.domain.nic.deregister(self.keys);
+    }
+}

@@ -1,0 +1,180 @@
+//! The network that a process sees: RDMA where both sides and the fabric between them can, streams
+//! elsewhere.
+
+use super::offer::{self, Offers};
+use super::verbs::usable;
+use crate::address::Address;
+use crate::metrics::rdma::FALLBACKS;
+use crate::stream::BoxStream;
+use crate::sync::Mutex;
+use crate::transport::{Link, Listener, Opening, Speaks, Transport};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::lookup_host;
+use tokio::time::{Instant, timeout};
+
+/// How long it takes to be connected over RDMA, once there is a stream.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A server that could not be reached over RDMA is tried again after this long.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How RDMA is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RdmaOptions {
+    /// Where a server is reached over RDMA. Empty: at the address that it listens at.
+    pub addresses: Vec<IpAddr>,
+    /// The traffic class of RoCE, which switches may treat as lossless.
+    pub traffic_class: Option<u8>,
+    /// Servers that cannot be reached over RDMA cannot be reached.
+    #[serde(skip)]
+    pub required: bool,
+}
+
+/// RDMA where it can be had, and `streams`, which must not be encrypted, elsewhere and for gRPC.
+/// Error: `Unsupported`, this machine has no RDMA; and what is missing.
+pub fn rdma(streams: Arc<dyn Transport>, options: RdmaOptions) -> io::Result<Arc<dyn Transport>> {
+    usable()?;
+    Ok(Arc::new(Rdma { streams, options, failed: Mutex::default() }))
+}
+
+struct Rdma {
+    streams: Arc<dyn Transport>,
+    options: RdmaOptions,
+    /// Servers that are not tried again before a time, and what was wrong.
+    failed: Mutex<HashMap<Address, (Instant, String)>>,
+}
+
+impl Rdma {
+    async fn try_connect(&self, address: &Address, stream: BoxStream) -> io::Result<Link> {
+        let found = lookup_host((address.host(), address.port())).await?;
+        let hosts = found.map(|at| at.ip()).collect();
+        match timeout(CONNECT_TIMEOUT, offer::connect(stream, hosts, self.options.traffic_class))
+            .await
+        {
+            Ok(connected) => connected,
+            Err(_) => Err(io::Error::other(format!("not connected in {CONNECT_TIMEOUT:?}"))),
+        }
+    }
+}
+
+impl Rdma {
+    fn reached(&self, address: &Address) {
+        if self.failed.lock().remove(address).is_some() {
+            tracing::info!(%address, "reached over RDMA again");
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Transport for Rdma {
+    async fn connect(&self, address: &Address) -> io::Result<Link> {
+        let again = self.failed.lock().get(address).map(|(again, _)| *again);
+        if again.is_none_or(|at| at <= Instant::now()) {
+            // Who cannot be reached at all has not failed over RDMA.
+            let stream = self.streams.stream(address).await?;
+            match self.try_connect(address, stream).await {
+                Ok(link) => {
+                    self.reached(address);
+                    return Ok(link);
+                }
+                Err(error) if self.options.required => return Err(error),
+                Err(error) => {
+                    FALLBACKS.inc();
+                    let again = (Instant::now() + RETRY_INTERVAL, error.to_string());
+                    let before = self.failed.lock().insert(address.clone(), again);
+                    if before.is_none_or(|(_, why)| why != error.to_string()) {
+                        tracing::warn!(%address, %error, "not over RDMA, but TCP");
+                    }
+                }
+            }
+        }
+        let link = self.streams.connect(address).await?;
+        Ok(Link { retry_after: Some(RETRY_INTERVAL), ..link })
+    }
+
+    async fn connect_best(&self, address: &Address) -> io::Result<Link> {
+        let stream = self.streams.stream(address).await?;
+        let link = self.try_connect(address, stream).await?;
+        self.reached(address);
+        Ok(link)
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        // A host that does not answer a stream is not asked for RDMA.
+        self.streams.connect_timeout() * 2 + CONNECT_TIMEOUT
+    }
+
+    async fn stream(&self, address: &Address) -> io::Result<BoxStream> {
+        self.streams.stream(address).await
+    }
+
+    async fn bind(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
+        let streams = self.streams.bind(address).await?;
+        let bound = streams.local_address()?;
+        let at = match lookup_host((bound.host(), bound.port())).await?.next() {
+            Some(at) => at.ip(),
+            None => return Err(io::ErrorKind::AddrNotAvailable.into()),
+        };
+        // Each device that has one of the addresses takes connections.
+        let (at, hosts) = match &*self.options.addresses {
+            [] => (at, Vec::new()),
+            [only] => (*only, vec![only.to_string()]),
+            several => (any(several[0]), several.iter().map(IpAddr::to_string).collect()),
+        };
+        let offers = Offers::bind(at, hosts);
+        if let Err(error) = &offers {
+            tracing::warn!(%address, at = %at, %error, "serving TCP, but not RDMA");
+        }
+        let offers = offers.map_err(|e| e.to_string());
+        Ok(Box::new(Port { streams, offers }))
+    }
+}
+
+/// All addresses of this family.
+fn any(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => SocketAddr::from(([0; 4], 0)).ip(),
+        IpAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)).ip(),
+    }
+}
+
+struct Port {
+    streams: Box<dyn Listener>,
+    /// Error: why there are none.
+    offers: Result<Arc<Offers>, String>,
+}
+
+#[async_trait::async_trait]
+impl Listener for Port {
+    async fn accept(&mut self) -> io::Result<(Box<dyn Opening>, Address)> {
+        let (stream, address) = self.streams.accept().await?;
+        Ok((Box::new(Accepted { stream, offers: self.offers.clone() }), address))
+    }
+
+    fn local_address(&self) -> io::Result<Address> {
+        self.streams.local_address()
+    }
+}
+
+struct Accepted {
+    stream: Box<dyn Opening>,
+    offers: Result<Arc<Offers>, String>,
+}
+
+#[async_trait::async_trait]
+impl Opening for Accepted {
+    async fn speaks(self: Box<Self>) -> io::Result<Speaks> {
+        match (self.stream.speaks().await?, self.offers) {
+            (Speaks::Rdma(stream), Ok(offers)) => Ok(Speaks::Frames(offers.make(stream).await?)),
+            (Speaks::Rdma(stream), Err(why)) => {
+                offer::refuse(stream, &why).await?;
+                Err(io::Error::other(why))
+            }
+            (other, _) => Ok(other),
+        }
+    }
+}
