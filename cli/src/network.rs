@@ -1,6 +1,7 @@
 //! How this process reaches others: with certificates, or without where that is safe or was asked
 //! for by name.
 
+use crate::output::describe;
 use anyhow::{Context, Result, ensure};
 use clap::builder::BoolishValueParser;
 use parking_lot::RwLock;
@@ -109,14 +110,21 @@ impl TransportArgs {
             return Ok(());
         }
         let mut network = NETWORK.write();
-        let (files, insecure) = match network.take() {
-            Some(network) => (network.files, network.insecure),
+        let (files, insecure) = match network.as_ref() {
+            Some(network) => (network.files.clone(), network.insecure),
             None => (None, false),
         };
         let traffic_class = self.rdma_traffic_class;
         let options = RdmaOptions { traffic_class, ..RdmaOptions::default() };
         *network = Some(Network::new(files, insecure, Some(options))?);
         Ok(())
+    }
+
+    /// As [`Self::set`], for a daemon, which goes over TCP where there is no RDMA.
+    pub fn set_if_there(self) {
+        if let Err(error) = self.set() {
+            tracing::error!("goes over TCP until it is started anew: {}", describe(&error));
+        }
     }
 }
 
@@ -163,7 +171,8 @@ pub fn has_certificates() -> bool {
 /// Has this process show these from now on.
 pub fn show(files: TlsFiles) -> Result<()> {
     let mut network = NETWORK.write();
-    let (insecure, rdma) = network.take().map_or((false, None), |n| (n.insecure, n.rdma));
+    let now = network.as_ref().map(|network| (network.insecure, network.rdma.clone()));
+    let (insecure, rdma) = now.unwrap_or_default();
     *network = Some(Network::new(Some(files), insecure, rdma)?);
     Ok(())
 }
@@ -224,7 +233,16 @@ pub fn serving(
     let files = files.cloned().or_else(|| shared.as_ref()?.files.clone());
     let insecure = insecure || shared.as_ref().is_some_and(|network| network.insecure);
     let rdma = rdma.cloned().or_else(|| shared?.rdma);
-    let Some(files) = files else { return Ok(Network::new(None, insecure, rdma)?.transport) };
+    let Some(files) = files else {
+        // A card that is not there must not keep a daemon from serving.
+        return match Network::new(None, insecure, rdma.clone()) {
+            Err(error) if rdma.is_some() => {
+                tracing::error!("goes over TCP until it is started anew: {}", describe(&error));
+                Ok(Network::new(None, insecure, None)?.transport)
+            }
+            network => Ok(network?.transport),
+        };
+    };
     let credentials = Credentials::load(files.clone())?;
     let subject = credentials.subject();
     ensure!(

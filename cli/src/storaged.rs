@@ -96,7 +96,7 @@ pub fn read(path: &Path) -> Result<Config> {
 
 pub fn run(args: Args) -> Result<()> {
     let (workers, file, collector) = (args.workers, args.config.clone(), args.collector.clone());
-    args.transport.clone().set()?;
+    args.transport.clone().set_if_there();
     let config = args.config()?;
     daemon::raise_descriptor_limit();
     let what = format!("storage daemon {} at {}", config.name, config.listen);

@@ -7,9 +7,9 @@ use crate::transport::Transport;
 use std::sync::Arc;
 use weft_proto::{Error, ErrorKind, Result};
 
-/// What the environment asks for: TLS with the files that [`TlsFiles::from_env`] finds; without any,
-/// this machine alone, unless `WEFT_INSECURE` is `1` or `true`; then RDMA, too, if `WEFT_TRANSPORT`
-/// is `rdma`. Errors: `Invalid`, also where there is no RDMA.
+/// What the environment asks for: TLS with the files that [`TlsFiles::from_env`] finds; without
+/// any, this machine alone, unless `WEFT_INSECURE` is `1` or `true`; then RDMA, too, if
+/// `WEFT_TRANSPORT` is `rdma`. Errors: `Invalid`, also where there is no RDMA.
 pub fn from_env() -> Result<Arc<dyn Transport>> {
     let says =
         |name: &str, what: &[&str]| std::env::var(name).is_ok_and(|value| what.contains(&&*value));

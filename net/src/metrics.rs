@@ -91,7 +91,7 @@ pub(crate) mod rdma {
     pub static COPIED: LazyLock<IntCounter> = LazyLock::new(|| {
         registered(IntCounter::new(
             "weft_rdma_copied_bytes_total",
-            "Payload that was copied on its way over RDMA: small, or in memory that is not registered.",
+            "Payload that was copied on its way over RDMA: small, or in memory of its own.",
         ))
     });
 }

@@ -4,17 +4,18 @@
 //! - [`rdma()`]: the transport. A connection begins as a stream, on which the server offers a port
 //!   of the RDMA connection manager (`offer`, `manager`); where it has none, or none that can be
 //!   reached, the stream's network carries the frames as it would without RDMA.
-//! - `connection`, `link`: one connection over any card (`nic`): `frames`, `post` and `arrive` are
-//!   what leaves, what the card is asked for, and what comes; `wire`: the messages; `memory`: what a
-//!   card knows of this process's memory.
-//! - `verbs`: real cards. libibverbs and librdmacm are loaded when the process starts, if they are
-//!   there; nothing links to them.
+//! - `connection`, `link`, `pump`: one connection over any card (`nic`): `frames`, `post` and
+//!   `arrive` are what leaves, what the card is asked for, and what comes; `wire`: the messages;
+//!   `memory`: what a card knows of this process's memory.
+//! - `card`, `verbs`: real cards. libibverbs and librdmacm are loaded when the process starts, if
+//!   they are there; nothing links to them.
 //!
 //! Invariants: memory that the other side may write to is given back when its answer has come or
-//! its queue pair was destroyed, never before; a server lets nobody into its memory (over iWARP only
-//! those it reads from, whose answers to reads are writes).
+//! its queue pair was destroyed, never before; a server lets nobody into its memory (over iWARP
+//! only those it reads from, whose answers to reads are writes).
 
 mod arrive;
+mod card;
 mod connection;
 mod frames;
 mod id;
@@ -24,6 +25,8 @@ mod memory;
 mod nic;
 mod offer;
 mod post;
+mod pump;
+mod state;
 mod transport;
 mod verbs;
 mod wire;
@@ -31,16 +34,16 @@ mod wire;
 pub use transport::{RdmaOptions, rdma};
 
 #[cfg(feature = "sim")]
-pub(crate) use card::*;
+pub(crate) use in_memory::*;
 pub(crate) use offer::{MAGIC, refuse};
 
 /// What a card in memory needs to know.
 #[cfg(feature = "sim")]
-mod card {
+mod in_memory {
     pub(crate) use super::connection::{RECEIVES, SENDS, Side};
-    pub(crate) use super::link::Watch;
     pub(crate) use super::memory::Domain;
     pub(crate) use super::nic::{Completion, Done, Keys, Local, Nic, QueuePair};
+    pub(crate) use super::pump::Watch;
     pub(crate) use super::wire::Piece;
     use crate::transport::Link;
     use std::io;

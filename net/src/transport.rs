@@ -37,6 +37,8 @@ pub trait Transport: Send + Sync + 'static {
     async fn connect_best(&self, _address: &Address) -> io::Result<Link> {
         Err(io::ErrorKind::Unsupported.into())
     }
+    /// Whether a link that [`Self::connect`] or [`Self::connect_best`] made has carried anything.
+    fn tried(&self, _address: &Address, _carried: Result<(), String>) {}
     /// How long a server that can be reached takes to be connected, at most.
     fn connect_timeout(&self) -> Duration {
         CONNECT_TIMEOUT

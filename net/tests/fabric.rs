@@ -5,15 +5,10 @@
 mod calls;
 #[path = "suite/faults.rs"]
 mod faults;
-#[path = "suite/memory.rs"]
-mod memory;
 mod support;
 
 use std::sync::{Arc, LazyLock};
 use weft_net::{Fabric, Transport};
-
-/// Whether the other side writes into memory that was given to a call.
-const WRITES_LATE: bool = true;
 
 /// Where servers are reached.
 fn host() -> &'static str {

@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<()> {
         return weft_metadata::bootstrap(&config)
             .with_context(|| format!("cannot bootstrap metadata server {}", config.id));
     }
-    args.transport.set()?;
+    args.transport.set_if_there();
     daemon::raise_descriptor_limit();
     let (id, listen) = (config.id, config.listen.clone());
     let transport = network::serving(

@@ -25,6 +25,8 @@ pub(super) struct Raw {
 /// A call that has not ended, or memory of one that was left.
 pub(super) struct Call {
     pub into: Vec<Buffer>,
+    /// Bytes of its payload, which the other side may still read.
+    pub sent: usize,
     /// Who waits for the answer.
     pub caller: Option<oneshot::Sender<Result<Raw>>>,
 }
@@ -43,12 +45,13 @@ struct State {
 pub(super) struct Calls(Mutex<State>);
 
 impl Calls {
-    /// Enters a call and has it sent; `ask` is shown its memory, which stays where it is. Error:
-    /// why the connection is over.
+    /// Enters a call with so many bytes of payload and has it sent; `ask` is shown its memory,
+    /// which stays where it is. Error: why the connection is over.
     pub fn begin(
         &self,
         id: u64,
         into: Vec<Buffer>,
+        sent: usize,
         ask: impl FnOnce(&[Buffer]),
     ) -> Result<oneshot::Receiver<Result<Raw>>> {
         let (caller, answered) = oneshot::channel();
@@ -57,7 +60,7 @@ impl Calls {
             return Err(error.clone());
         }
         let empty = into.is_empty();
-        let call = state.calls.entry(id).or_insert(Call { into, caller: Some(caller) });
+        let call = state.calls.entry(id).or_insert(Call { into, sent, caller: Some(caller) });
         if empty {
             drop(state);
             ask(&[]);
@@ -83,7 +86,7 @@ impl Calls {
     pub fn leave(&self, id: u64, keeps: bool) -> bool {
         let mut state = self.0.lock();
         let Entry::Occupied(mut call) = state.calls.entry(id) else { return true };
-        if !keeps || call.get().into.is_empty() {
+        if !keeps || call.get().bytes() == 0 {
             call.remove();
             return true;
         }
@@ -113,7 +116,7 @@ impl Calls {
 
 impl Call {
     fn bytes(&self) -> usize {
-        self.into.iter().map(|buffer| buffer.len()).sum()
+        self.sent + self.into.iter().map(|buffer| buffer.len()).sum::<usize>()
     }
 }
 
@@ -125,7 +128,7 @@ mod tests {
     #[test]
     fn memory_of_calls_that_were_left_is_bounded() {
         let calls = Calls::default();
-        let begin = |id| drop(calls.begin(id, vec![Buffer::take(64 << 20)], |_| {}).unwrap());
+        let begin = |id| drop(calls.begin(id, vec![Buffer::take(64 << 20)], 0, |_| {}).unwrap());
         (0..5).for_each(begin);
         assert!((0..4).all(|id| calls.leave(id, true)));
         let answered = calls.answered(0).unwrap();
@@ -138,6 +141,6 @@ mod tests {
         assert!(calls.leave(6, false), "nobody writes to it");
         assert_eq!(calls.end(&end).unwrap().len(), 5);
         assert!(calls.end(&end).is_none());
-        assert_eq!(calls.begin(7, Vec::new(), |_| {}).err(), Some(end));
+        assert_eq!(calls.begin(7, Vec::new(), 0, |_| {}).err(), Some(end));
     }
 }

@@ -40,6 +40,8 @@ struct Shared {
     tasks: Mutex<Vec<AbortHandle>>,
     /// The connection is over; to be read without a lock.
     closed: AtomicBool,
+    /// Another one is in its place.
+    retired: AtomicBool,
     ended: Notify,
     /// Calls whose caller still waits, those being received included.
     active: AtomicUsize,
@@ -96,6 +98,7 @@ impl Connection {
             calls: Calls::default(),
             tasks: Mutex::default(),
             closed: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             ended: Notify::new(),
             active: AtomicUsize::new(0),
             heard,
@@ -132,15 +135,22 @@ impl Connection {
         !self.shared.closed.load(Ordering::Acquire)
     }
 
-    /// Returns when the connection has ended, which this does not keep open.
-    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+    /// Returns when the connection has ended, which this does not keep open: whether it was
+    /// replaced before.
+    pub fn ended(&self) -> impl Future<Output = bool> + Send + use<> {
         let shared = self.shared.clone();
         async move {
             let ended = shared.ended.notified();
             if !shared.closed.load(Ordering::Acquire) {
                 ended.await;
             }
+            shared.retired.load(Ordering::Acquire)
         }
+    }
+
+    /// Another connection is in its place.
+    pub fn retire(&self) {
+        self.shared.retired.store(true, Ordering::Release);
     }
 
     /// When it is worth another try to connect by a better way than this.
@@ -195,7 +205,8 @@ impl Connection {
     ) -> Result<Raw> {
         let shared = &*self.shared;
         let len = head.encoded_len() + Context::LEN;
-        shared.check_size(op, len, body.send.iter().map(Bytes::len).sum())?;
+        let sent = body.send.iter().map(Bytes::len).sum();
+        shared.check_size(op, len, sent)?;
         self.check_server(op)?;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -212,7 +223,7 @@ impl Connection {
             let placed = place.map(|place| Placed { place, message: head });
             let head = placed.as_ref().map_or(Head::Message(head), |head| Head::Message(head));
             let frame = Frame::new(header, head, body.send);
-            shared.calls.begin(id, body.into, |into| {
+            shared.calls.begin(id, body.into, sent, |into| {
                 // SAFETY: the call keeps its memory, untouched, until its answer came or `fail` has
                 // severed the connection. If it is over already, `fail` ends the call.
                 unsafe { shared.sender.ask(frame, into) };
@@ -331,7 +342,7 @@ impl Shared {
     async fn receive(&self, frames: &mut dyn Receiver, header: &Header) -> Result<(), Broken> {
         let head = frames.head().await?;
         let len = header.payload_len as usize;
-        let Some(Call { mut into, caller }) = self.calls.answered(header.id) else {
+        let Some(Call { mut into, caller, .. }) = self.calls.answered(header.id) else {
             // Left, or a sign of life, which has id 0.
             return frames.skip().await;
         };

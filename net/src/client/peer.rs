@@ -32,6 +32,12 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// request never meets a peer that just closes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 const IDLE: u32 = 5;
+/// Longest pause between attempts to connect by a better way.
+const SEEK_MAX: Duration = Duration::from_secs(300);
+/// Nobody waits for an attempt to connect by a better way.
+const BEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often it is looked whether a connection that was replaced has nothing more to do.
+const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// All peers of a process, by address.
 pub struct Peers {
@@ -116,9 +122,10 @@ impl Peer {
 
     /// Returns when there is no connection any more; at once if there is none.
     pub async fn lost(&self) {
-        if let Some(ended) = self.live().map(|connection| connection.ended()) {
-            ended.await;
-        }
+        // One that was replaced by a better one was not lost.
+        while let Some(ended) = self.live().map(|connection| connection.ended())
+            && ended.await
+        {}
     }
 
     /// A request without payload. Errors: the peer's own error as it sent it; `Unavailable` if the
@@ -289,24 +296,21 @@ impl Peer {
             };
             running.finish(&outcome);
             let connection = outcome.as_ref().ok().map(Arc::downgrade);
-            let mut retry = outcome.as_ref().ok().and_then(|made| made.retry_after());
+            let retry = outcome.as_ref().ok().and_then(|made| made.retry_after());
             done.send_replace(Some(outcome));
             drop(done);
-            let (Some(mut connection), Ok(address)) = (connection, &address) else { return };
-            // By the second-best way: it is left for the best once that is there.
-            while let Some(after) = retry {
-                sleep(after).await;
-                if connection.upgrade().is_none_or(|made| !made.is_alive()) {
-                    return;
+            let (Some(connection), Ok(address)) = (connection, &address) else { return };
+            let better = async {
+                match retry {
+                    Some(after) => seek(&network, address, way, after).await,
+                    None => std::future::pending().await,
                 }
-                if let Ok(better) = network.connect_best(address, way).await {
-                    match replace(&home, &connection, better) {
-                        Some(better) => connection = better,
-                        None => return,
-                    }
-                    retry = None;
-                }
-            }
+            };
+            let better = tokio::select! {
+                () = close_idle(&home, &connection) => return,
+                better = better => better,
+            };
+            let Some(connection) = replace(&home, &connection, better) else { return };
             close_idle(&home, &connection).await;
         };
         (attempt, task)
@@ -317,8 +321,20 @@ impl Peer {
     }
 }
 
-/// Puts a better connection in the place of one; calls that are under way end where they began.
-/// `None`: it is not in use any more.
+/// Tries to connect by a better way until that succeeds, less and less often.
+async fn seek(network: &Network, address: &Address, way: Way, first: Duration) -> Connection {
+    let mut after = first;
+    loop {
+        sleep(after).await;
+        match network.connect_best(address, way).await {
+            Ok(better) => return better,
+            Err(_) => after = (after * 2).min(SEEK_MAX),
+        }
+    }
+}
+
+/// Puts a better connection in the place of one; calls that are under way, and what was told, end
+/// where they began. `None`: it is not in use any more.
 fn replace(
     link: &Weak<Mutex<Link>>,
     old: &Weak<Connection>,
@@ -328,10 +344,14 @@ fn replace(
     let better = Arc::new(better);
     let mut link = link.lock();
     let kept = link.connection.as_mut().filter(|kept| Arc::as_ptr(kept) == old.as_ptr())?;
-    // Dropped only when the lock is free: it may be the last to keep it.
     let before = std::mem::replace(kept, better.clone());
     drop(link);
-    drop(before);
+    before.retire();
+    tokio::spawn(async move {
+        while before.is_alive() && before.moved().is_none() {
+            sleep(RETIRE_INTERVAL).await;
+        }
+    });
     Some(Arc::downgrade(&better))
 }
 
@@ -398,11 +418,12 @@ impl Drop for Running {
 
 impl Network {
     async fn connect(&self, address: &Address, way: Way) -> Result<Connection> {
-        self.start(address, way, self.transport.connect(address)).await
+        let limit = self.transport.connect_timeout();
+        self.start(address, way, self.transport.connect(address), limit).await
     }
 
     async fn connect_best(&self, address: &Address, way: Way) -> Result<Connection> {
-        self.start(address, way, self.transport.connect_best(address)).await
+        self.start(address, way, self.transport.connect_best(address), BEST_TIMEOUT).await
     }
 
     async fn start(
@@ -410,23 +431,30 @@ impl Network {
         address: &Address,
         way: Way,
         connected: impl Future<Output = io::Result<transport::Link>> + Send,
+        limit: Duration,
     ) -> Result<Connection> {
         let unavailable = |why: String| {
             Error::new(ErrorKind::Unavailable, format!("{address}: cannot connect: {why}"))
         };
-        let limit = self.transport.connect_timeout();
         let link = match timeout(limit, connected).await {
             Ok(Ok(link)) => link,
             Ok(Err(e)) => return Err(unavailable(e.to_string())),
             Err(_) => return Err(unavailable(format!("no answer in {limit:?}"))),
         };
+        let is_best = link.retry_after.is_none();
         let identity = self.identity.lock().clone();
         let deadline = Instant::now() + HELLO_TIMEOUT;
-        match Connection::start(link, &address.to_string(), &identity, way, deadline).await {
-            Err(e) if e.kind == ErrorKind::TimedOut => {
-                Err(unavailable(format!("no hello in {HELLO_TIMEOUT:?}")))
-            }
-            started => started,
+        let started =
+            match Connection::start(link, &address.to_string(), &identity, way, deadline).await {
+                Err(e) if e.kind == ErrorKind::TimedOut => {
+                    Err(unavailable(format!("no hello in {HELLO_TIMEOUT:?}")))
+                }
+                started => started,
+            };
+        if is_best {
+            let carried = started.as_ref().map(drop).map_err(Error::to_string);
+            self.transport.tried(address, carried);
         }
+        started
     }
 }

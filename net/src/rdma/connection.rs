@@ -9,24 +9,22 @@
 //!   takes one of [`WINDOW`] credits, which come back when it was taken. Those with nothing but
 //!   credits take none: each tells of half a window, so that two at most can be under way, which is
 //!   what the other side keeps memory for besides;
-//! - the card is posted no more than its queue holds, and has no more reads under way than the other
-//!   side bears, so that nothing stands still behind them;
+//! - the card is posted no more than its queue holds, and has no more reads under way than the
+//!   other side bears, so that nothing stands still behind them;
 //! - memory that was posted, and memory that the other side was told of, is kept until the
 //!   completion or the answer, or until the queue pair was destroyed.
 
-use super::memory::{Domain, Registered};
+use super::memory::Domain;
 use super::nic::{Completion, Done, Local, QueuePair};
-use super::wire::{FRAGMENT, Piece};
+use super::state::{Exposed, State, Wakers, wake};
+use super::wire::FRAGMENT;
 use crate::aligned::AlignedBuf;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::Progress;
-use bytes::Bytes;
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
-use tokio::sync::oneshot;
 
 /// Messages with parts of frames that the other side takes without having said so.
 pub(super) const WINDOW: usize = 14;
@@ -58,104 +56,6 @@ pub(super) struct Connection {
     pub sent: Progress,
 }
 
-#[derive(Default)]
-pub(super) struct State {
-    /// Why it is over.
-    pub(super) over: Option<Arc<str>>,
-    /// Takes no more frames.
-    pub(super) closed: bool,
-    /// The last message was posted; has come.
-    pub(super) last_posted: bool,
-    pub(super) last_came: bool,
-    /// Nobody takes any more of what has come.
-    pub(super) drained: bool,
-
-    pub(super) credits: usize,
-    /// Requests in the card's queue, and writes at its end that it does not tell of.
-    pub(super) queued: usize,
-    pub(super) quiet: usize,
-    pub(super) frames: VecDeque<Outgoing>,
-    pub(super) reads: VecDeque<Read>,
-    pub(super) reading: usize,
-    /// By number; the card is done with them in this order, but for the reads.
-    pub(super) posted: VecDeque<Posted>,
-    pub(super) being_read: HashMap<u64, Fetched>,
-    pub(super) next: u64,
-    /// Memory of the messages that wait to be taken, in their order.
-    pub(super) arrived: VecDeque<(usize, usize)>,
-    pub(super) received: Option<(AlignedBuf, Local)>,
-    /// Messages that were taken and not told of.
-    pub(super) owed: usize,
-
-    /// What the other side may use for a request, by the request's number.
-    pub(super) exposed: HashMap<u64, Exposed>,
-    /// Where the caller wants the payloads of answers.
-    pub(super) landings: HashMap<u64, Vec<Piece>>,
-
-    pub(super) pump: Option<Waker>,
-    pub(super) receiver: Option<Waker>,
-    pub(super) ended: Vec<Completion>,
-    /// Frames that have left and had a cost, and the sum of their costs.
-    pub(super) left: (usize, usize),
-    pub(super) _memory: Vec<Registered>,
-}
-
-/// A frame on its way out.
-pub(super) struct Outgoing {
-    /// All but payloads that cross by themselves.
-    pub(super) bytes: Vec<u8>,
-    pub(super) at: usize,
-    /// What is written to the other side's memory before it.
-    pub(super) writes: VecDeque<(Bytes, Piece)>,
-    pub(super) cost: Option<usize>,
-}
-
-/// What the card was asked for, that it does in order.
-pub(super) struct Posted {
-    pub(super) id: u64,
-    /// Of a message.
-    pub(super) frames: usize,
-    pub(super) cost: usize,
-    pub(super) _keep: Keep,
-}
-
-/// What lies where the card is at work.
-#[derive(Default)]
-pub(super) struct Keep {
-    pub(super) _buffer: Option<AlignedBuf>,
-    pub(super) _bytes: Vec<Bytes>,
-    pub(super) _registered: Vec<Registered>,
-}
-
-pub(super) struct Read {
-    pub(super) from: Piece,
-    pub(super) into: Local,
-    pub(super) fetch: Fetched,
-}
-
-/// A payload that is being fetched; the last of its reads hands it over.
-pub(super) type Fetched = Arc<Fetching>;
-
-pub(super) struct Fetching(pub(super) Mutex<Option<Landing>>);
-
-pub(super) struct Landing {
-    pub(super) buffer: AlignedBuf,
-    pub(super) _registered: Option<Registered>,
-    pub(super) left: usize,
-    pub(super) done: oneshot::Sender<AlignedBuf>,
-}
-
-/// What a request shows the other side of this process's memory.
-pub(super) struct Exposed {
-    /// Bytes that the payload of its answer has, if it is to be written.
-    pub(super) landing: Option<usize>,
-    pub(super) _sources: Vec<Bytes>,
-    pub(super) _registered: Vec<Registered>,
-}
-
-/// Who is woken: the pump, and the receiver.
-pub(super) type Wakers = [Option<Waker>; 2];
-
 impl Connection {
     /// Takes over a queue pair that is connected, or is about to be: nothing has been posted to it.
     pub fn new(qp: Box<dyn QueuePair>, domain: Arc<Domain>, side: Side) -> io::Result<Arc<Self>> {
@@ -179,7 +79,7 @@ impl Connection {
     }
 
     /// Posts what there is room for. What is refused ends the connection.
-    pub(super) fn posted(&self, mut state: std::sync::MutexGuard<'_, State>) -> bool {
+    pub(super) fn posted(&self, mut state: MutexGuard<'_, State>) -> bool {
         let posted = self.post(&mut state);
         let wakers = self.fail_on(&mut state, posted);
         let lives = state.over.is_none();
@@ -188,9 +88,9 @@ impl Connection {
         lives
     }
 
-    /// Takes what the card has done and posts what there is room for then. Answers whether there was
-    /// anything, and what has left since this was last asked: frames with a cost, and their costs.
-    pub fn advance(&self) -> io::Result<(bool, (usize, usize))> {
+    /// Takes what the card has done and posts what there is room for then. Answers whether there
+    /// was anything.
+    pub fn advance(&self) -> io::Result<bool> {
         let mut state = self.state.lock();
         if let Some(why) = &state.over {
             return Err(io::Error::other(why.to_string()));
@@ -207,7 +107,6 @@ impl Connection {
         state.ended = ended;
         let posted = taken.and(polled).and_then(|()| self.post(&mut state));
         let receiver = state.receiver.take_if(|_| any);
-        let left = std::mem::take(&mut state.left);
         let wakers = self.fail_on(&mut state, posted);
         let why = state.over.clone();
         drop(state);
@@ -217,7 +116,7 @@ impl Connection {
         wake(wakers);
         match why {
             Some(why) => Err(io::Error::other(why.to_string())),
-            None => Ok((any, left)),
+            None => Ok(any),
         }
     }
 
@@ -287,6 +186,12 @@ impl Connection {
         self.state.lock().last_came
     }
 
+    /// What has left, or does not leave any more, since this was last asked: frames with a cost,
+    /// and their costs.
+    pub fn take_left(&self) -> (usize, usize) {
+        std::mem::take(&mut self.state.lock().left)
+    }
+
     /// Who is woken when the connection is closed, or over.
     pub fn pump_waits(&self, waker: &Waker) {
         self.state.lock().pump = Some(waker.clone());
@@ -315,11 +220,17 @@ impl Connection {
         state.over = Some(why.into());
         state.closed = true;
         self.qp.destroy();
-        state.frames.clear();
+        // What does not leave any more is nobody's to wait for.
+        for cost in state.frames.drain(..).filter_map(|frame| frame.cost) {
+            state.left = (state.left.0 + 1, state.left.1 + cost);
+        }
+        for posted in state.posted.drain(..) {
+            state.left = (state.left.0 + posted.frames, state.left.1 + posted.cost);
+        }
         state.reads.clear();
         state.being_read.clear();
-        state.posted.clear();
-        state.exposed.clear();
+        // Answers that came are still to be taken: how long they are is kept.
+        state.exposed.values_mut().for_each(Exposed::hide);
         state.landings.clear();
     }
 }
@@ -327,22 +238,12 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.end("dropped");
+        // Before the queue pair, which may be the last to keep the device open.
+        let state = self.state.get_mut();
+        state._memory.clear();
+        state.posted.clear();
+        state.exposed.clear();
     }
-}
-
-impl State {
-    pub(super) fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    pub(super) fn wakers(&mut self) -> Wakers {
-        [self.pump.take(), self.receiver.take()]
-    }
-}
-
-pub(super) fn wake(wakers: Wakers) {
-    wakers.into_iter().flatten().for_each(Waker::wake);
 }
 
 /// The memory of one message.

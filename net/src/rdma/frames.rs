@@ -1,7 +1,8 @@
 //! Frames on their way out: what is in the message, and what the card moves by itself.
 
-use super::connection::{Connection, Exposed, Outgoing, Side};
+use super::connection::{Connection, Side};
 use super::memory::Registered;
+use super::state::{Exposed, Outgoing};
 use super::wire::{MAX_PIECES, Payload, Piece, Places};
 use crate::aligned::AlignedBuf;
 use crate::buffer::Buffer;
@@ -20,7 +21,7 @@ impl Connection {
     pub fn push(&self, frame: Frame<'_>, into: &[Buffer], cost: Option<usize>) -> bool {
         let id = frame.header.id;
         let made = match self.side {
-            Side::Caller => self.request(frame, into),
+            Side::Caller => self.request(frame, into, cost),
             Side::Server => self.answer(frame, cost),
         };
         let (frame, exposed) = match made {
@@ -46,10 +47,12 @@ impl Connection {
         &self,
         frame: Frame<'_>,
         into: &[Buffer],
+        cost: Option<usize>,
     ) -> io::Result<(Outgoing, Option<Exposed>)> {
         let Frame { header, head, payload } = frame;
-        let len = header.payload_len as usize;
-        let (exposed, sources, landings) = self.expose(&payload, len, into)?;
+        // Without an answer nobody would know when it was read.
+        let to_be_read = if header.id == 0 { 0 } else { header.payload_len as usize };
+        let (exposed, sources, landings) = self.expose(&payload, to_be_read, into)?;
         let place = if sources.is_empty() { Payload::Follows } else { Payload::ToBeRead };
         let (from, to) = (sources.len() as u16, landings.len() as u16);
         let places = Places { payload: place, sources: from, landings: to };
@@ -58,7 +61,7 @@ impl Connection {
         if place == Payload::Follows {
             append(&mut bytes, &payload);
         }
-        Ok((Outgoing { bytes, at: 0, writes: VecDeque::new(), cost: None }, Some(exposed)))
+        Ok((Outgoing { bytes, at: 0, writes: VecDeque::new(), cost }, Some(exposed)))
     }
 
     /// The payload of an answer is written to where the request wants it, if it has that length.
@@ -136,7 +139,7 @@ impl Connection {
     fn known(&self, payload: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
         let mut known: Vec<Bytes> = Vec::with_capacity(payload.len());
         let mut strays: Vec<Bytes> = Vec::new();
-        for piece in payload {
+        for piece in payload.into_iter().filter(|piece| !piece.is_empty()) {
             if self.domain.in_region(piece.as_ptr())?.is_some() {
                 known.extend((!strays.is_empty()).then(|| gathered(&std::mem::take(&mut strays))));
                 known.push(piece);

@@ -7,7 +7,20 @@ use rdma_mummy_sys::{
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::unix::AsyncFd;
+
+/// The process that uses the cards of this machine. One that it forked has a copy of what the
+/// library knows, but the cards know the memory of its parent: it must not ask them for anything.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process may use cards: it is the first of those that share this memory, by fork, to
+/// ask.
+pub(super) fn may_use_cards() -> bool {
+    let own = std::process::id();
+    let owner = OWNER.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
+    owner.is_ok() || owner == Err(own)
+}
 
 /// The error that a function of the library left, which answers -1 or nothing.
 pub(super) fn last(what: &str) -> io::Error {
@@ -57,8 +70,10 @@ impl AsRawFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more: each that does keeps it.
-        unsafe { rdma_destroy_event_channel(self.0) };
+        if may_use_cards() {
+            // SAFETY: nobody uses it any more: each that does keeps it.
+            unsafe { rdma_destroy_event_channel(self.0) };
+        }
     }
 }
 
@@ -76,8 +91,10 @@ unsafe impl Sync for Id {}
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: its queue pair is destroyed before, all that was told of it was acknowledged, and
-        // nobody else has it.
-        unsafe { rdma_destroy_id(self.at) };
+        if may_use_cards() {
+            // SAFETY: its queue pair is destroyed before, all that was told of it was acknowledged,
+            // and nobody else has it.
+            unsafe { rdma_destroy_id(self.at) };
+        }
     }
 }

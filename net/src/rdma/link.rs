@@ -1,26 +1,18 @@
 //! The parts of a connection that the tasks of its user have.
 
 use super::connection::{Connection, Side};
+use super::pump::{Engine, Watch};
 use super::wire::{PIECE, PLACES, Payload, Piece, Places};
 use crate::aligned::AlignedBuf;
 use crate::buffer::Buffer;
 use crate::frame::{Broken, Frame, HEADER_LEN, Header, Kind};
 use crate::metrics::rdma::COPIED;
 use crate::tls::Subject;
-use crate::transport::{Fetch, Link, Pump, Receiver, Sender, User};
+use crate::transport::{Fetch, Link, Receiver, Sender};
 use bytes::Bytes;
-use std::future::poll_fn;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::time::Instant;
-
-/// Rounds of what the card has done, after which others have their turn.
-const ROUNDS: usize = 16;
-
-/// Resolves when a connection is over for a reason that the queue pair does not know. The reason.
-pub(crate) type Watch = Pin<Box<dyn Future<Output = String> + Send>>;
 
 /// A connection over a queue pair that is connected.
 pub(super) fn link(
@@ -39,7 +31,7 @@ pub(super) fn link(
     Link {
         sender: Arc::new(Outgoing(connection.clone())),
         receiver: Box::new(receiver),
-        pump: Box::new(Engine { connection, watch, armed: false, ended: None }),
+        pump: Box::new(Engine::new(connection, watch)),
         heard,
         sent,
         subject,
@@ -139,7 +131,12 @@ impl Incoming {
                 if places.payload == Payload::Written {
                     return garbage("a request whose payload was written");
                 }
-                self.frame.sources = Piece::decode_all(sources)?;
+                let sources = Piece::decode_all(sources)?;
+                let len = sources.iter().map(|piece| piece.len as usize).sum::<usize>();
+                if !sources.is_empty() && len != header.payload_len as usize {
+                    return garbage("a payload in pieces of another length");
+                }
+                self.frame.sources = sources;
                 self.connection.land_at(header.id, Piece::decode_all(landings)?);
             }
             Side::Caller => {
@@ -233,100 +230,5 @@ impl Receiver for Incoming {
 
     fn came_at(&self) -> Instant {
         self.came_at
-    }
-}
-
-/// Does what the card tells of.
-struct Engine {
-    connection: Arc<Connection>,
-    watch: Watch,
-    /// The card tells of the next completion.
-    armed: bool,
-    /// Why the connection is over.
-    ended: Option<String>,
-}
-
-impl Engine {
-    /// Ends when everything has left, or the connection is over.
-    fn poll(&mut self, cx: &mut Context<'_>, user: &dyn User) -> Poll<io::Result<()>> {
-        self.connection.pump_waits(cx.waker());
-        if let Some(ended) = &self.ended {
-            return self.poll_taken(ended.clone());
-        }
-        let queue_pair = self.connection.queue_pair();
-        for _ in 0..ROUNDS {
-            let any = match self.connection.advance() {
-                Ok((any, left)) => {
-                    if left.0 > 0 {
-                        user.left(left.0, left.1);
-                    }
-                    any
-                }
-                Err(error) => return self.over(error.to_string()),
-            };
-            if self.connection.has_left() {
-                return Poll::Ready(Ok(()));
-            }
-            if any {
-                continue;
-            }
-            if !self.armed {
-                // What has ended since the last look is not told of.
-                if let Err(error) = queue_pair.arm() {
-                    return self.over(error.to_string());
-                }
-                self.armed = true;
-                continue;
-            }
-            match queue_pair.poll_event(cx) {
-                Poll::Ready(Ok(())) => self.armed = false,
-                Poll::Ready(Err(error)) => return self.over(error.to_string()),
-                Poll::Pending => {
-                    let Poll::Ready(why) = self.watch.as_mut().poll(cx) else {
-                        return Poll::Pending;
-                    };
-                    // The last that has come is told of, first.
-                    let _ = self.connection.advance();
-                    return self.over(why);
-                }
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
-    /// The connection cannot go on.
-    fn over(&mut self, why: String) -> Poll<io::Result<()>> {
-        self.connection.end(&why);
-        self.ended = Some(why.clone());
-        self.poll_taken(why)
-    }
-
-    /// What the other side sent before it went is for the receiver to take.
-    fn poll_taken(&self, why: String) -> Poll<io::Result<()>> {
-        if !self.connection.is_drained() {
-            return Poll::Pending;
-        }
-        Poll::Ready(match self.connection.was_closed() {
-            true => Ok(()),
-            false => Err(io::Error::other(why)),
-        })
-    }
-}
-
-#[async_trait::async_trait]
-impl Pump for Engine {
-    async fn run(mut self: Box<Self>, user: &dyn User) -> io::Result<()> {
-        let ended = poll_fn(|cx| self.poll(cx, user)).await;
-        if ended.is_ok() && self.ended.is_none() {
-            self.connection.queue_pair().disconnect();
-        }
-        ended
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.connection.end("its pump has ended");
     }
 }

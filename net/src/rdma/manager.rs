@@ -19,8 +19,8 @@ use weft_proto::Uuid;
 const RESOLVE_MS: i32 = 1000;
 /// Requests to connect that wait.
 const BACKLOG: i32 = 1024;
-/// How often a card sends again what was not acknowledged: 0 to 7, and 7 for ever where the other side
-/// has no memory for a message, which never happens.
+/// How often a card sends again what was not acknowledged: 0 to 7, and 7 for ever where the other
+/// side has no memory for a message, which never happens.
 const RETRIES: u8 = 7;
 /// Bytes of what is said with a request to connect.
 pub(super) const TOKEN: usize = 16;
@@ -253,8 +253,12 @@ impl Port {
     /// The next request to connect.
     pub async fn next(&self) -> io::Result<Request> {
         loop {
-            if let Some(request) = self.events.next().await?.request {
+            let event = self.events.next().await?;
+            if let Some(request) = event.request {
                 return Ok(request);
+            }
+            if event.kind == rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL {
+                return Err(io::Error::other("the RDMA device was removed"));
             }
         }
     }

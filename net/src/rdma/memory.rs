@@ -13,6 +13,8 @@ pub(crate) struct Domain {
     regions: [OnceLock<Keys>; REGIONS],
     /// Held while a region is made known.
     registering: Mutex<()>,
+    /// Why it can know no more memory.
+    failed: OnceLock<String>,
 }
 
 /// Memory outside of the regions; the card forgets it when this is dropped.
@@ -28,7 +30,8 @@ impl Domain {
     /// A card that knows the regions that there are now.
     pub fn new(nic: Box<dyn Nic>) -> io::Result<Arc<Self>> {
         let registering = Mutex::default();
-        let domain = Self { nic, regions: [const { OnceLock::new() }; REGIONS], registering };
+        let regions_ = [const { OnceLock::new() }; REGIONS];
+        let domain = Self { nic, regions: regions_, registering, failed: OnceLock::new() };
         for index in 0..regions().count() {
             domain.region(index)?;
         }
@@ -44,8 +47,20 @@ impl Domain {
             return Ok(*keys);
         }
         let region = regions().nth(index).ok_or(io::ErrorKind::NotFound)?;
-        let keys = self.nic.register(region.start(), crate::Region::LEN)?;
+        let keys = self.register(region.start(), crate::Region::LEN)?;
         Ok(*self.regions[index].get_or_init(|| keys))
+    }
+
+    fn register(&self, start: *mut u8, len: usize) -> io::Result<Keys> {
+        self.nic.register(start, len).inspect_err(|error| {
+            self.failed.get_or_init(|| error.to_string());
+        })
+    }
+
+    /// Why this card is of no use, if it is: memory could not be made known to it once, and would
+    /// not be again.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
     }
 
     /// The region that this memory lies in.
@@ -58,7 +73,7 @@ impl Domain {
         if let Some(keys) = self.in_region(start)? {
             return Ok((keys, None));
         }
-        let keys = self.nic.register(start, len)?;
+        let keys = self.register(start, len)?;
         Ok((keys, Some(Registered { domain: self.clone(), keys })))
     }
 
@@ -70,6 +85,13 @@ impl Domain {
     ) -> io::Result<(Local, Option<Registered>)> {
         let (keys, registered) = self.know(start, len)?;
         Ok((Local { start, len, key: keys.local }, registered))
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        let known = self.regions.iter().filter_map(OnceLock::get);
+        known.for_each(|keys| self.nic.deregister(*keys));
     }
 }
 

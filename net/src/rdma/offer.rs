@@ -1,9 +1,9 @@
-//! How a caller finds out how a server is reached over RDMA: it asks on a stream, and is told a port
-//! and a token. Who comes to that port with the token is who asked on the stream, which stays open as
-//! long as the connection is: when either process is gone its kernel says so there.
+//! How a caller finds out how a server is reached over RDMA: it asks on a stream, and is told a
+//! port and a token. Who comes to that port with the token is who asked on the stream, which stays
+//! open as long as the connection is: when either process is gone its kernel says so there.
 
-use super::connection::Side;
-use super::manager::{self, Made, Port, Request};
+use super::connection::{Connection, Side};
+use super::manager::{self, Events, Made, Port, Request};
 use crate::stream::BoxStream;
 use crate::sync::Mutex;
 use crate::transport::Link;
@@ -11,10 +11,12 @@ use prost::Message;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use weft_proto::{Uuid, v1};
 
 /// What a stream begins with that asks for an offer.
@@ -65,35 +67,46 @@ async fn ask(stream: &mut BoxStream) -> io::Result<v1::RdmaOffer> {
     Ok(offer)
 }
 /// Connects over RDMA to the server at the other end of a stream, whose host has these addresses.
-/// The caller bounds the time.
-/// caller bounds the time.
+/// Each is tried for its part of the `limit`; the caller bounds the time in all.
 pub(super) async fn connect(
     mut stream: BoxStream,
     hosts: Vec<IpAddr>,
     class: Option<u8>,
+    limit: Duration,
 ) -> io::Result<Link> {
     let offer = ask(&mut stream).await?;
-    let token =
-        Uuid::from_slice(&offer.token).ok_or_else(|| garbage("a token of another length"))?;
-    let port = u16::try_from(offer.port).map_err(|_| garbage("a wrong port"))?;
+    let wrong = |what: &str| garbage(format!("an offer with a wrong {what}"));
+    let token = Uuid::from_slice(&offer.token).ok_or_else(|| wrong("token"))?;
+    let port = u16::try_from(offer.port).map_err(|_| wrong("port"))?;
     let offered = offer.hosts.iter().filter_map(|host| host.parse().ok());
     let hosts: Vec<IpAddr> = if offer.hosts.is_empty() { hosts } else { offered.collect() };
-    let mut last = garbage("no address of the server");
+    let mut last = wrong("host");
+    let limit = limit / hosts.len().clamp(1, MAX_HOSTS) as u32;
     for host in hosts.into_iter().take(MAX_HOSTS) {
-        match manager::reach(SocketAddr::new(host, port), token, class).await {
-            Ok(made) => return connected(made, Side::Caller, stream).await,
-            Err(error) => last = error,
+        let attempt = async {
+            let made = manager::reach(SocketAddr::new(host, port), token, class).await?;
+            connected(made, Side::Caller).await
+        };
+        match timeout(limit, attempt).await {
+            Ok(Ok((connection, events))) => return Ok(linked(connection, events, stream)),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::Error::other(format!("{host}: not connected in {limit:?}")),
         }
     }
     Err(last)
 }
 
 /// Connects what was made.
-async fn connected(made: Made, side: Side, mut stream: BoxStream) -> io::Result<Link> {
+async fn connected(made: Made, side: Side) -> io::Result<(Arc<Connection>, Events)> {
     let Made { queue_pair, domain, events, connecting } = made;
-    let subject = stream.subject().cloned();
-    let connection = super::connection::Connection::new(queue_pair, domain, side)?;
+    let connection = Connection::new(queue_pair, domain, side)?;
     connecting.connect(&events).await?;
+    Ok((connection, events))
+}
+
+/// The connection, as long as its stream is there.
+fn linked(connection: Arc<Connection>, events: Events, mut stream: BoxStream) -> Link {
+    let subject = stream.subject().cloned();
     let watch = Box::pin(async move {
         let mut nothing = [0; 1];
         tokio::select! {
@@ -105,7 +118,7 @@ async fn connected(made: Made, side: Side, mut stream: BoxStream) -> io::Result<
             },
         }
     });
-    Ok(super::link::link(connection, watch, subject))
+    super::link::link(connection, watch, subject)
 }
 
 /// What a server offers.
@@ -113,6 +126,8 @@ pub(super) struct Offers {
     port: u16,
     hosts: Vec<String>,
     expected: Expected,
+    /// Why the port is gone.
+    over: Arc<OnceLock<String>>,
     task: AbortHandle,
 }
 
@@ -121,13 +136,20 @@ impl Offers {
     pub fn bind(at: IpAddr, hosts: Vec<String>) -> io::Result<Arc<Self>> {
         let port = Port::bind(SocketAddr::new(at, 0))?;
         let (number, expected) = (port.number(), Expected::default());
-        let task = tokio::spawn(hand_out(port, expected.clone())).abort_handle();
-        Ok(Arc::new(Self { port: number, hosts, expected, task }))
+        let over = Arc::new(OnceLock::new());
+        let serving = hand_out(port, expected.clone(), over.clone());
+        let task = tokio::spawn(serving).abort_handle();
+        Ok(Arc::new(Self { port: number, hosts, expected, over, task }))
     }
 
     /// Makes an offer on a stream that has asked for one, and waits for who takes it up. The caller
     /// bounds the time.
     pub async fn make(self: Arc<Self>, mut stream: BoxStream) -> io::Result<Link> {
+        let over = self.over.get().cloned();
+        if let Some(why) = over {
+            refuse(stream, &why).await?;
+            return Err(io::Error::other(why));
+        }
         let token = rand::random::<[u8; 16]>();
         let (to, request) = oneshot::channel();
         self.expected.lock().insert(token, to);
@@ -142,7 +164,8 @@ impl Offers {
             // It has found no way, and says no more.
             _ = stream.read(&mut nothing) => return Err(io::ErrorKind::ConnectionAborted.into()),
         };
-        connected(manager::take_up(request)?, Side::Server, stream).await
+        let (connection, events) = connected(manager::take_up(request)?, Side::Server).await?;
+        Ok(linked(connection, events, stream))
     }
 }
 
@@ -165,12 +188,13 @@ impl Drop for Offered<'_> {
 }
 
 /// Gives each that comes to whoever made it an offer. Who is not expected is turned away.
-async fn hand_out(port: Port, expected: Expected) {
+async fn hand_out(port: Port, expected: Expected, over: Arc<OnceLock<String>>) {
     loop {
         let request = match port.next().await {
             Ok(request) => request,
             Err(error) => {
-                tracing::error!(%error, "RDMA is served no more on this port");
+                tracing::error!(%error, "RDMA is served no more: start this daemon anew");
+                over.get_or_init(|| error.to_string());
                 return;
             }
         };

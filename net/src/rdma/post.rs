@@ -1,6 +1,7 @@
 //! What is posted to the card, as far as it and the other side have room.
 
-use super::connection::{Connection, Keep, OWED, Posted, QUIET, SLOTS, State};
+use super::connection::{Connection, OWED, QUIET, SENDS, SLOTS};
+use super::state::{Keep, Posted, State};
 use super::wire::{FRAGMENT, Kind, PREFIX, Prefix};
 use crate::aligned::AlignedBuf;
 use std::io;
@@ -33,7 +34,8 @@ impl Connection {
                 state.last_posted = true;
             }
         }
-        if state.owed >= OWED && !state.last_posted {
+        // The card may be behind with what the other side has taken already.
+        if state.owed >= OWED && state.queued < SENDS && !state.last_posted {
             self.post_bytes(state, Kind::Credits, AlignedBuf::take(PREFIX), (0, 0))?;
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! The network that a process sees: RDMA where both sides and the fabric between them can, streams
 //! elsewhere.
 
+use super::card::usable;
+use super::id::may_use_cards;
 use super::offer::{self, Offers};
-use super::verbs::usable;
 use crate::address::Address;
 use crate::metrics::rdma::FALLBACKS;
 use crate::stream::BoxStream;
@@ -14,11 +15,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::lookup_host;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-/// How long it takes to be connected over RDMA, once there is a stream.
+/// How long it takes to be connected over RDMA, once there is a stream: while somebody waits, and
+/// while nobody does, when a lost packet of the connection manager may be sent again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A server that could not be reached over RDMA is tried again after this long.
+const PATIENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A server that could not be reached over RDMA is tried again after this long, and after twice as
+/// long each time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How RDMA is used.
@@ -37,6 +41,11 @@ pub struct RdmaOptions {
 /// RDMA where it can be had, and `streams`, which must not be encrypted, elsewhere and for gRPC.
 /// Error: `Unsupported`, this machine has no RDMA; and what is missing.
 pub fn rdma(streams: Arc<dyn Transport>, options: RdmaOptions) -> io::Result<Arc<dyn Transport>> {
+    if !may_use_cards() {
+        // Cards know the memory of who was forked, and not of this process.
+        tracing::info!("this process was forked by one that uses RDMA: it goes over TCP");
+        return Ok(streams);
+    }
     usable()?;
     Ok(Arc::new(Rdma { streams, options, failed: Mutex::default() }))
 }
@@ -44,27 +53,43 @@ pub fn rdma(streams: Arc<dyn Transport>, options: RdmaOptions) -> io::Result<Arc
 struct Rdma {
     streams: Arc<dyn Transport>,
     options: RdmaOptions,
-    /// Servers that are not tried again before a time, and what was wrong.
-    failed: Mutex<HashMap<Address, (Instant, String)>>,
+    /// Servers that could not be reached over RDMA, and why: they are reached by streams at once,
+    /// until they could be again.
+    failed: Mutex<HashMap<Address, String>>,
 }
 
 impl Rdma {
-    async fn try_connect(&self, address: &Address, stream: BoxStream) -> io::Result<Link> {
+    async fn try_connect(
+        &self,
+        address: &Address,
+        stream: BoxStream,
+        limit: Duration,
+    ) -> io::Result<Link> {
         let found = lookup_host((address.host(), address.port())).await?;
         let hosts = found.map(|at| at.ip()).collect();
-        match timeout(CONNECT_TIMEOUT, offer::connect(stream, hosts, self.options.traffic_class))
-            .await
-        {
+        let class = self.options.traffic_class;
+        match timeout(limit, offer::connect(stream, hosts, class, limit)).await {
             Ok(connected) => connected,
-            Err(_) => Err(io::Error::other(format!("not connected in {CONNECT_TIMEOUT:?}"))),
+            Err(_) => Err(io::Error::other(format!("not connected in {limit:?}"))),
         }
     }
-}
 
-impl Rdma {
-    fn reached(&self, address: &Address) {
-        if self.failed.lock().remove(address).is_some() {
-            tracing::info!(%address, "reached over RDMA again");
+    /// How long is waited for a connection over RDMA.
+    fn limit(&self) -> Duration {
+        if self.options.required { PATIENT_TIMEOUT } else { CONNECT_TIMEOUT }
+    }
+
+    async fn connect_stream(&self, address: &Address) -> io::Result<Link> {
+        let link = self.streams.connect(address).await?;
+        let retry_after = may_use_cards().then_some(RETRY_INTERVAL);
+        Ok(Link { retry_after, ..link })
+    }
+
+    fn fails(&self, address: &Address, why: String) {
+        FALLBACKS.inc();
+        let before = self.failed.lock().insert(address.clone(), why.clone());
+        if before.is_none_or(|before| before != why) {
+            tracing::warn!(%address, why, "not over RDMA, but TCP");
         }
     }
 }
@@ -72,40 +97,43 @@ impl Rdma {
 #[async_trait::async_trait]
 impl Transport for Rdma {
     async fn connect(&self, address: &Address) -> io::Result<Link> {
-        let again = self.failed.lock().get(address).map(|(again, _)| *again);
-        if again.is_none_or(|at| at <= Instant::now()) {
-            // Who cannot be reached at all has not failed over RDMA.
-            let stream = self.streams.stream(address).await?;
-            match self.try_connect(address, stream).await {
-                Ok(link) => {
-                    self.reached(address);
-                    return Ok(link);
-                }
-                Err(error) if self.options.required => return Err(error),
-                Err(error) => {
-                    FALLBACKS.inc();
-                    let again = (Instant::now() + RETRY_INTERVAL, error.to_string());
-                    let before = self.failed.lock().insert(address.clone(), again);
-                    if before.is_none_or(|(_, why)| why != error.to_string()) {
-                        tracing::warn!(%address, %error, "not over RDMA, but TCP");
-                    }
-                }
-            }
+        if !may_use_cards() || self.failed.lock().contains_key(address) {
+            return self.connect_stream(address).await;
         }
-        let link = self.streams.connect(address).await?;
-        Ok(Link { retry_after: Some(RETRY_INTERVAL), ..link })
+        // Who cannot be reached at all has not failed over RDMA.
+        let stream = self.streams.stream(address).await?;
+        match self.try_connect(address, stream, self.limit()).await {
+            Err(error) if !self.options.required => {
+                self.fails(address, error.to_string());
+                self.connect_stream(address).await
+            }
+            connected => connected,
+        }
     }
 
     async fn connect_best(&self, address: &Address) -> io::Result<Link> {
+        if !may_use_cards() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let stream = self.streams.stream(address).await?;
-        let link = self.try_connect(address, stream).await?;
-        self.reached(address);
-        Ok(link)
+        self.try_connect(address, stream, PATIENT_TIMEOUT).await
+    }
+
+    fn tried(&self, address: &Address, carried: Result<(), String>) {
+        match carried {
+            Err(why) if !self.options.required => self.fails(address, why),
+            Err(_) => {}
+            Ok(()) => {
+                if self.failed.lock().remove(address).is_some() {
+                    tracing::info!(%address, "reached over RDMA again");
+                }
+            }
+        }
     }
 
     fn connect_timeout(&self) -> Duration {
         // A host that does not answer a stream is not asked for RDMA.
-        self.streams.connect_timeout() * 2 + CONNECT_TIMEOUT
+        self.streams.connect_timeout() * 2 + self.limit()
     }
 
     async fn stream(&self, address: &Address) -> io::Result<BoxStream> {

@@ -251,7 +251,10 @@ impl Session {
             return Ok(());
         }
         let (mut payload, mut fetch) = (Bytes::new(), None);
-        if len > 0 {
+        if matches!(header.op, op::PING | op::HELLO) {
+            // Nobody looks at what comes with them, nor waits for it.
+            frames.skip().await?;
+        } else if len > 0 {
             match frames.fetch(AlignedBuf::take(len)) {
                 Ok(coming) => fetch = Some(coming),
                 Err(mut buffer) => {
@@ -422,22 +425,25 @@ impl Session {
             Err(Error::new(ErrorKind::Internal, what))
         });
         let header = |kind| Header::new(kind, to.op, to.id);
-        let queued = match answer {
+        let queued;
+        let mut cost = 0;
+        match answer {
             Ok((answer, payload)) => {
-                let cost = answer.head.len() + payload;
+                cost = answer.head.len() + payload;
                 self.window.served(held, cost);
                 let head = Head::Bytes(answer.head);
                 let frame = Frame::new(header(Kind::Answer), head, answer.payload);
-                self.sender.send(frame, Some(cost))
+                queued = self.sender.send(frame, Some(cost));
             }
             Err(error) => {
                 self.window.served(held, 0);
                 let head = v1::ErrorHead::from(error);
                 let frame = Frame::new(header(Kind::Failure), Head::Message(&head), Vec::new());
-                self.sender.send(frame, Some(0))
+                queued = self.sender.send(frame, Some(0));
             }
-        };
+        }
         if !queued {
+            self.window.left(1, cost);
             tracing::trace!(op = to.op, "the caller has gone before its answer");
         }
     }

@@ -486,3 +486,19 @@ async fn who_finds_no_place_is_told_so_and_gets_one_when_there_is() {
     held.recv().await.unwrap().answer.send(Ok(Outgoing::default())).unwrap();
     call.await.unwrap();
 }
+
+#[tokio::test]
+async fn empty_pieces_and_payloads_that_nobody_looks_at_do_no_harm() {
+    let server = Server::start(echo(), options()).await;
+    let peer = peer(&server.address);
+    let piece = bytes(3000, 1);
+    let send = vec![Bytes::new(), piece.clone(), Bytes::new(), piece.clone(), Bytes::new()];
+    let body = Body { send, into: vec![] };
+    let answer = peer.exchange_op::<_, Bytes>(ECHO, &Bytes::new(), body, soon()).await.unwrap();
+    assert!(answer.payload.concat() == [&piece[..], &piece[..]].concat());
+    for len in [10, 5000, MIB] {
+        let none = put(&peer, weft_proto::op::PING, bytes(len, 2), vec![]).await.unwrap();
+        assert!(none.concat().is_empty(), "a ping has no answer but that");
+    }
+    assert_eq!(ask(&peer, ECHO, b"still").await.unwrap(), "still");
+}

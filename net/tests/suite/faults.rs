@@ -2,12 +2,13 @@
 
 use crate::support::*;
 use crate::transport;
+use bytes::Bytes;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use weft_net::{Outgoing, Peers, ServerOptions};
+use weft_net::{Buffer, Outgoing, Peers, ServerOptions};
 use weft_proto::ErrorKind;
 
 #[tokio::test]
@@ -111,4 +112,52 @@ async fn what_is_no_address_cannot_be_reached() {
         assert_eq!(error.kind, ErrorKind::Unavailable, "{wrong}: {error}");
     }
     assert!(transport().bind(&"unknown://127.0.0.1:0".parse().unwrap()).await.is_err());
+}
+
+#[tokio::test]
+async fn what_was_answered_before_the_end_is_received() {
+    let (service, mut held) = holding();
+    let mut server = Server::start(service, options()).await;
+    for len in [0, 100, 5000, 3 << 20] {
+        let peer = peer(&server.address);
+        let into = if len > 0 { vec![Buffer::take(len)] } else { vec![] };
+        let call = tokio::spawn(async move { put(&peer, ECHO, Bytes::new(), into).await });
+        let Held { answer, .. } = held.recv().await.unwrap();
+        let payload = vec![Bytes::from(vec![7; len])];
+        answer.send(Ok(Outgoing { head: Bytes::new(), payload })).unwrap();
+        server.stop.send_replace(true);
+        (&mut server.task).await.unwrap();
+        let answer = call.await.unwrap().unwrap();
+        assert!(answer.concat() == vec![7; len], "{len} bytes");
+        let (service, next) = holding();
+        (server, held) = (Server::start(service, options()).await, next);
+    }
+}
+
+#[tokio::test]
+async fn who_vanishes_while_it_waits_for_memory_leaves_all_of_it() {
+    let (service, mut held) = holding();
+    let options = ServerOptions { max_memory: 8 << 20, ..options() };
+    let server = Server::start(service, options).await;
+    for _ in 0..5 {
+        let gone = peer(&server.address);
+        let mut calls = JoinSet::new();
+        for _ in 0..12 {
+            let gone = gone.clone();
+            calls.spawn(async move {
+                put(&gone, ECHO, Bytes::from(vec![1; 1 << 20]), vec![Buffer::take(1 << 20)]).await
+            });
+        }
+        // A host gets half of what is not kept back: the fourth waits.
+        let mut served = Vec::new();
+        while served.len() < 3 {
+            served.push(held.recv().await.unwrap());
+        }
+        drop(gone);
+        calls.shutdown().await;
+        for Held { answer, .. } in served {
+            let payload = vec![Bytes::from(vec![1; 1 << 20])];
+            answer.send(Ok(Outgoing { head: Bytes::new(), payload })).unwrap();
+        }
+    }
 }
