@@ -56,6 +56,7 @@ static MAKING: Mutex<()> = Mutex::new(());
 /// Keeps everything that is counted of requests to others as it is, made as a whole: a process that
 /// is forked meanwhile finds nothing half made, which it would wait for.
 pub(crate) fn hold() -> MutexGuard<'static, ()> {
+    LazyLock::force(&CARRIED);
     for code in 0..CODES as u16 {
         let _ = ASKED.of(code);
     }
@@ -67,11 +68,22 @@ pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
     registered(IntGauge::new("weft_server_connections", "Connections that others have opened."))
 });
 
-/// Connections that are open, by what carries them.
-pub(crate) static CARRIED: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+/// What carries connections.
+const NETWORKS: [&str; 3] = ["tcp", "tls", "rdma"];
+
+/// Connections that are open, by side and what carries them. Looked up without a lock, as errors
+/// are.
+static CARRIED: LazyLock<[[IntGauge; NETWORKS.len()]; 2]> = LazyLock::new(|| {
     let opts = Opts::new("weft_connections", "Open connections, by side and what carries them.");
-    registered(IntGaugeVec::new(opts, &["side", "network"]))
+    let all: IntGaugeVec = registered(IntGaugeVec::new(opts, &["side", "network"]));
+    ["client", "server"].map(|side| NETWORKS.map(|network| all.with_label_values(&[side, network])))
 });
+
+/// Connections to others, or from others (`served`), that this network carries.
+pub(crate) fn carried(served: bool, network: &str) -> &'static IntGauge {
+    let at = NETWORKS.iter().position(|known| *known == network).unwrap_or_default();
+    &CARRIED[usize::from(served)][at]
+}
 
 /// What is counted of RDMA.
 pub(crate) mod rdma {

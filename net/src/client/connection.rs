@@ -8,7 +8,7 @@ use super::calls::{Call, Calls, Raw};
 use crate::buffer::Buffer;
 use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::{Features, Identity};
-use crate::metrics::CARRIED;
+use crate::metrics;
 use crate::sync::Mutex;
 use crate::tls::Subject;
 use crate::trace::{Context, Placed};
@@ -59,7 +59,7 @@ pub(super) struct Connection {
     subject: Option<Arc<Subject>>,
     /// When it is worth another try to connect by a better way.
     retry_after: Option<Duration>,
-    carried: IntGauge,
+    carried: &'static IntGauge,
 }
 
 impl Connection {
@@ -90,7 +90,7 @@ impl Connection {
 
     fn open(link: Link, address: &str) -> Self {
         let Link { sender, mut receiver, pump, heard, sent, subject, network, retry_after } = link;
-        let carried = CARRIED.with_label_values(&["client", network]);
+        let carried = metrics::carried(false, network);
         carried.inc();
         let shared = Arc::new(Shared {
             address: address.into(),

@@ -66,6 +66,7 @@ async fn ask(stream: &mut BoxStream) -> io::Result<v1::RdmaOffer> {
     }
     Ok(offer)
 }
+
 /// Connects over RDMA to the server at the other end of a stream, whose host has these addresses.
 /// Each is tried for its part of the `limit`; the caller bounds the time in all.
 pub(super) async fn connect(

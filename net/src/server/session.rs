@@ -11,7 +11,7 @@ use crate::address::Address;
 use crate::aligned::AlignedBuf;
 use crate::frame::{Broken, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 use crate::hello::PeerInfo;
-use crate::metrics::{CARRIED, CONNECTIONS, Operation, SERVED};
+use crate::metrics::{CONNECTIONS, Operation, SERVED, carried};
 use crate::tls::Subject;
 use crate::trace::{Context as Place, Span};
 use crate::transport::{Fetch, Link, Progress, Receiver, Sender, User};
@@ -107,11 +107,11 @@ pub(super) async fn run(context: Arc<Context>, link: Link, address: Address, sea
 }
 
 /// A connection that is counted.
-struct Connected(IntGauge);
+struct Connected(&'static IntGauge);
 
 impl Connected {
     fn count(network: &str) -> Self {
-        let carried = CARRIED.with_label_values(&["server", network]);
+        let carried = carried(true, network);
         carried.inc();
         CONNECTIONS.inc();
         Self(carried)
