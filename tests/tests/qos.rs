@@ -40,14 +40,21 @@ fn write(file: &Path, bytes: usize) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Waits until something was told of a tenant's work at the storage daemons, or the leader.
-fn await_told(cluster: &Cluster, at: &str, tenant: &str, what: &str) -> Result<u64> {
+/// Works until something is told of that tenant at the storage daemons, or the leader: what was
+/// served before they heard of a rule, or just before a leader went, is not told.
+fn work_until_told(
+    (cluster, at): (&Cluster, &str),
+    (tenant, what): (&str, &str),
+    mut work: impl FnMut() -> Result<()>,
+) -> Result<()> {
     eventually(LIMIT, &format!("{what} of {tenant}"), || {
+        if let Err(error) = work() {
+            return Some(Err(error));
+        }
         let shown = show(cluster).ok()?;
-        let all = shown[at].as_array()?;
-        let of = all.iter().find(|of| of["tenant"] == tenant)?;
-        of[what].as_u64().filter(|told| *told > 0)
-    })
+        let of = shown[at].as_array()?.iter().find(|of| of["tenant"] == tenant)?;
+        of[what].as_u64().filter(|told| *told > 0).map(|_| Ok(()))
+    })?
 }
 
 fn rules(shown: &Value) -> Vec<Value> {
@@ -78,30 +85,34 @@ fn rules_hold_and_outlive_leaders_and_restarts() -> Result<()> {
 
     // Daemons hear of it within a heartbeat, and the leader at once.
     let (slow, fast) = (mount(&cluster, "slow")?, mount(&cluster, "fast")?);
-    let took = write(&slow.join("first"), 32 * MIB)?;
+    let store = |file: PathBuf| move || write(&file, 4 * MIB).map(drop);
+    let storage = (&cluster, "storage");
+    work_until_told(storage, ("slow", "paced_us"), store(slow.join("first")))?;
+    let took = write(&slow.join("second"), 32 * MIB)?;
     // 64 MiB of shards, at three daemons with a third of the rate each.
     ensure!(took >= Duration::from_secs(2), "{took:?}");
-    await_told(&cluster, "storage", "slow", "paced_us")?;
-    write(&fast.join("first"), 32 * MIB)?;
-    await_told(&cluster, "storage", "fast", "written_bytes")?;
+    work_until_told(storage, ("fast", "written_bytes"), store(fast.join("first")))?;
     let shown = show(&cluster)?;
     let fast_is_paced = |of: &Value| of["tenant"] == "fast" && of["paced_us"] != 0;
     let all = shown["storage"].as_array().context("a list")?;
     ensure!(!all.iter().any(fast_is_paced), "{shown:#}");
 
     // Each of these asks the leader.
-    let begun = Instant::now();
-    for n in 0..60 {
-        let missing = slow.join(format!("folder-{n}"));
+    let mut made = 0;
+    let mut make_folder = || {
+        made += 1;
+        let missing = slow.join(format!("folder-{made}"));
         std::fs::create_dir(&missing)?;
-        File::open(&missing)?.sync_all()?;
-    }
+        Ok(File::open(&missing)?.sync_all()?)
+    };
+    let begun = Instant::now();
+    (0..60).try_for_each(|_| make_folder())?;
     ensure!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
-    await_told(&cluster, "metadata", "slow", "paced_us")?;
+    work_until_told((&cluster, "metadata"), ("slow", "paced_us"), make_folder)?;
 
     cluster.kill_leader()?;
     eventually(LIMIT, "another leader", || show(&cluster).ok().filter(|s| s["rules"] == wanted))?;
-    let took = write(&slow.join("second"), 32 * MIB)?;
+    let took = write(&slow.join("third"), 32 * MIB)?;
     ensure!(took >= Duration::from_secs(2), "{took:?}");
     cluster.start_again()?;
     cluster.kill_all()?;
