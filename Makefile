@@ -13,7 +13,11 @@ WEFT   = $(target)/release/weft
 # Where `make install` puts everything; DESTDIR comes before it, for who makes packages.
 PREFIX ?= /usr/local
 
-.PHONY: help up down status test test-upgrade test-torch check fmt bench build setup install wheel deb
+# Seeds of the simulation, and how long one planted bug is looked for.
+SEEDS   ?= 1000
+MINUTES ?= 5
+
+.PHONY: help up down status test test-upgrade test-torch sim planted check fmt bench build setup install wheel deb
 
 help:
 	@echo 'make up      build what is missing, start a cluster in DIR, mount it at MNT'
@@ -21,6 +25,8 @@ help:
 	@echo 'make status  show what runs'
 	@echo 'make test    run all tests'
 	@echo 'make test-upgrade PREVIOUS=TAG   upgrade a cluster of that version under load'
+	@echo 'make sim SEEDS=1000   simulate so many clusters under faults (docs/correctness.md)'
+	@echo 'make planted MINUTES=5   see that it finds bugs that are planted on purpose'
 	@echo 'make check   formatting, lints (warnings are errors) and the rules of the house (tidy/)'
 	@echo 'make install PREFIX=/usr/local DESTDIR=   binary, C library and header, manual pages, completions, units'
 	@echo 'make deb     the Debian packages, into $(target)/deb (docs/packages.md)'
@@ -93,6 +99,15 @@ test-upgrade: setup
 	$(CARGO) test --release --locked --workspace --no-run && \
 	scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace --test takeover \
 		--test replacement -- a_cluster_of_the_version_before everything_is_replaced
+
+# The binary that the tests run, so that nothing is compiled twice with other features.
+sim: setup
+	$(CARGO) build --release --locked --workspace --bin sim
+	'$(target)/release/sim' --count '$(SEEDS)'
+
+planted: setup
+	$(CARGO) build --release --locked --workspace --bin sim
+	'$(target)/release/sim' --planted all --minutes '$(MINUTES)'
 
 check:
 	$(CARGO) fmt --all --check

@@ -14,6 +14,7 @@ pub mod locks;
 pub mod map;
 pub mod mode;
 pub mod op;
+pub mod planted;
 pub mod qos;
 pub mod rename;
 mod role;

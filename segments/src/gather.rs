@@ -22,6 +22,7 @@ use weft_erasure::Codec;
 use weft_net::Buffer;
 use weft_net::trace::Failure;
 use weft_proto::layout::BLOCK;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Why the range could not be had.
@@ -323,7 +324,9 @@ impl<'a> Gather<'a> {
                 p.shard == shard
                     && p.range.start <= share.start
                     && share.end <= p.range.end
-                    && (p.state == State::Good || (!good_only && p.is_pending()))
+                    && (p.state == State::Good
+                        || ((!good_only || planted::is(Bug::PendingShardDecoded))
+                            && p.is_pending()))
             })
     }
 

@@ -6,6 +6,7 @@ use crate::segments::Segments;
 use std::sync::Arc;
 use tokio::time::Instant;
 use weft_net::Buffer;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, Result};
 
 impl Segments {
@@ -23,6 +24,10 @@ impl Segments {
             let what = format!("segment {} has no shard {shard}", segment.id);
             return Err(Error::new(ErrorKind::Invalid, what));
         }
+        let shard = match planted::is(Bug::OtherShardRebuilt) {
+            false => shard,
+            true => (shard + 1) % segment.geometry.profile.width(),
+        };
         let map = self.map.current();
         let gather = Gather::of_shard(self, &map, segment, shard, of_others);
         gather.run(deadline).await.map_err(|lost| {

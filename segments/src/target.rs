@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weft_net::{Body, Buffer, Features, Peer, Peers};
 use weft_proto::layout::BLOCK;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{Call, ChunkId, Error, ErrorKind, Result, SegmentId, SessionId, TargetId, v1};
 
 /// Chunks in one request to delete.
@@ -171,7 +172,7 @@ impl TargetClient {
 
     /// What was read, if it is right.
     fn verify_read(&self, read: Vec<Buffer>, checksums: &[u32]) -> Result<Vec<Buffer>> {
-        if verified(&read, checksums) {
+        if verified(&read, checksums) || planted::is(Bug::ChecksumIgnored) {
             return Ok(read);
         }
         Err(self.said(Error::new(ErrorKind::Corrupt, "bytes do not match their checksums")))

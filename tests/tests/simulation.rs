@@ -19,6 +19,17 @@ fn fixed_seeds_and_a_fresh_one() -> Result<()> {
     Ok(())
 }
 
+/// Those that hardly any seed misses; `make planted` looks for all.
+#[test]
+fn planted_bugs_are_found() -> Result<()> {
+    let easy = "EmptyVoterVotes,DoubleGrant,LockTwice,TruncateKeepsData,RenameLosesInode";
+    let output = Command::new(env!("CARGO_BIN_EXE_sim")).args(["--planted", easy]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{said}");
+    Ok(())
+}
+
 #[test]
 fn a_seed_decides_all() -> Result<()> {
     let first = run(4)?;

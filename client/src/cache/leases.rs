@@ -16,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 use weft_net::sync::Mutex;
 use weft_proto::InodeId;
+use weft_proto::planted::{self, Bug};
 
 pub(crate) struct Leases {
     origin: Instant,
@@ -58,7 +59,8 @@ impl Leases {
     /// The leader heard of the session after `sent`, and declares it dead no earlier than `ttl`
     /// later; clocks may run at different speed.
     pub fn renewed(&self, sent: Instant, ttl: Duration) {
-        let until = sent + ttl.mul_f64(0.9);
+        let trusted = if planted::is(Bug::LeaseOutlivesSession) { 3.0 } else { 0.9 };
+        let until = sent + ttl.mul_f64(trusted);
         let nanos = until.saturating_duration_since(self.origin).as_nanos() as u64;
         self.until.fetch_max(nanos, Ordering::Release);
         self.renewals.notify_one();

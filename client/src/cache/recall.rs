@@ -3,6 +3,7 @@
 use super::leases::Leases;
 use super::table::{Held, Mode, Table};
 use weft_proto::InodeId;
+use weft_proto::planted::{self, Bug};
 
 /// Inodes that are kept, and names in all directories; above it, half of them are given back.
 pub(super) const MAX_INODES: usize = 200_000;
@@ -34,7 +35,9 @@ impl Leases {
     /// it before (not `ready`).
     pub fn stop_buffering(&self, ino: InodeId, ready: bool) -> Option<bool> {
         let mut table = self.table.lock();
-        table.mark(ino);
+        if !planted::is(Bug::GrantOutlivesRecall) {
+            table.mark(ino);
+        }
         let Some(held) = table.inodes.get_mut(&ino) else { return Some(false) };
         if held.mode == Mode::Write && !ready {
             return None;
@@ -55,8 +58,10 @@ impl Leases {
             }
             held.flushing = false;
         }
-        if !keep_read {
-            table.mark(ino);
+        if !keep_read && !planted::is(Bug::CacheOutlivesRecall) {
+            if !planted::is(Bug::GrantOutlivesRecall) {
+                table.mark(ino);
+            }
             table.drop_lease(ino);
         }
         true

@@ -18,6 +18,7 @@ use crate::types::Attr;
 use std::sync::Arc;
 use tokio::time::Instant;
 use weft_net::trace::carried;
+use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, SegmentId, v1};
@@ -176,6 +177,10 @@ fn commit_op(
     base: u64,
     waiting: &Waiting,
 ) -> v1::CommitExtentsOp {
+    let (append, base) = match planted::is(Bug::AppendAtOldEnd) {
+        false => (append, base),
+        true => (false, 0),
+    };
     let extents = batch.pieces.iter().map(|piece| {
         let source = match &piece.source {
             PieceSource::Segment { segment, at } => v1::extent::Source::Segment(v1::SegmentPart {

@@ -100,6 +100,9 @@ fn take(
         Some(Op::SetAttr(op)) if op.size.is_some() => {
             return refuse(ErrorKind::Invalid, "a batch changes no sizes");
         }
+        Some(Op::SetAttr(op)) if of != cx.session && overtaken(tx.state(), step, op)? => {
+            return Ok(Done::default());
+        }
         Some(Op::SetAttr(op)) => op,
         None => return refuse(ErrorKind::Protocol, "a step of an unknown kind"),
     };
@@ -107,6 +110,22 @@ fn take(
         Reply::CommitExtents(done) => Done { attr: done.attr },
         _ => Done::default(),
     })
+}
+
+/// Refuses what a session that is over did before others changed the same inode: it would undo
+/// that. What the session knew under its lease was older than what it did. Answers whether nothing
+/// is lost with it, since it says only when something changed, and that was later.
+fn overtaken(state: &dyn Read, step: &Step, op: &v1::SetAttrOp) -> Result<bool, Fault> {
+    let Some(inode) = state.inode(InodeId(op.ino))? else { return Ok(false) };
+    if inode.attr.ctime_ns <= step.at_ns {
+        return Ok(false);
+    }
+    let only_mtime = v1::SetAttrOp { ino: op.ino, mtime_ns: op.mtime_ns, ..Default::default() };
+    if *op == only_mtime && op.mtime_ns.is_none_or(|mtime| mtime <= inode.attr.mtime_ns) {
+        return Ok(true);
+    }
+    let what = format!("inode {} was changed by others when that session was over", op.ino);
+    refuse(ErrorKind::Stale, what)
 }
 
 /// Refuses if a name leads elsewhere; 0: it is free.

@@ -5,6 +5,7 @@ use crate::schema::{self, Cluster};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::cluster;
 use v1::TargetState;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{ErrorKind, Uuid, v1};
 
 /// How far above those that are given out the number of a target may be that another restore of the
@@ -36,7 +37,11 @@ impl Operation for v1::RegisterTargetEntry {
         let restored = cluster.incarnation != 0 && may_be.contains(&given.id);
         let free = restored && targets.iter().all(|t| t.id != given.id);
         let kept = free.then_some(given.id);
-        let known = targets.into_iter().find(|t| t.uuid == given.uuid);
+        let is_place = |t: &v1::TargetInfo| {
+            planted::is(Bug::BlankTargetKnown)
+                && (&t.daemon, &t.path) == (&given.daemon, &given.path)
+        };
+        let known = targets.into_iter().find(|t| t.uuid == given.uuid || is_place(t));
         Ok(Plan { cluster, given, known, kept })
     }
 

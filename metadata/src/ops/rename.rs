@@ -8,6 +8,7 @@ use crate::tables::inodes::{self, Wanted};
 use crate::tables::names::{self, Place};
 use crate::tables::quotas::{self, Marking};
 use v1::FileKind;
+use weft_proto::planted::{self, Bug};
 use weft_proto::rename::{EXCHANGE, NOREPLACE, WHITEOUT};
 use weft_proto::{ErrorKind, InodeId, v1};
 
@@ -75,7 +76,9 @@ impl Operation for v1::RenameOp {
                 match target {
                     Some(target) => {
                         settle(tx, &to, &target, &source, cx.now)?;
-                        inodes::drop_name(tx, InodeId(target.ino), cx.now)?;
+                        if !planted::is(Bug::RenameLosesInode) {
+                            inodes::drop_name(tx, InodeId(target.ino), cx.now)?;
+                        }
                     }
                     None => {
                         let dir = tx.state().inode_that_exists(to.dir.ino())?;

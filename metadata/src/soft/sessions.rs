@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// Closes of a session that are remembered.
@@ -160,6 +161,7 @@ impl Sessions {
     pub fn others_declared(&self, me: SessionId) -> bool {
         match self.undeclared {
             0 => true,
+            _ if planted::is(Bug::LeaseForgottenAtFailover) => true,
             1 => self.sessions.get(&me).is_some_and(|s| !s.declared),
             _ => false,
         }
@@ -325,6 +327,7 @@ impl Sessions {
         }
         self.leases.sweep(now);
         let mut dead = Vec::new();
+        let ttl = if planted::is(Bug::ExpiredEarly) { ttl / 5 } else { ttl };
         for (&id, session) in &mut self.sessions {
             if !session.expiring && now.duration_since(session.renewed) > ttl {
                 session.expiring = true;
@@ -356,7 +359,9 @@ impl Sessions {
 
     /// Those of `inos` that no session is known to have open.
     pub fn not_open(&self, inos: &[InodeId]) -> Vec<InodeId> {
-        inos.iter().copied().filter(|ino| !self.open.contains_key(ino)).collect()
+        let is_open =
+            |ino: &InodeId| self.open.contains_key(ino) && !planted::is(Bug::OpenFilePurged);
+        inos.iter().copied().filter(|ino| !is_open(ino)).collect()
     }
 
     /// Of these inodes without names, those that nobody has open; they cannot be opened until
@@ -368,7 +373,8 @@ impl Sessions {
         let free: Vec<_> = orphans
             .iter()
             .copied()
-            .filter(|ino| !self.open.contains_key(ino) && !self.purging.contains(ino))
+            .filter(|ino| !self.open.contains_key(ino) || planted::is(Bug::OpenFilePurged))
+            .filter(|ino| !self.purging.contains(ino))
             .collect();
         self.purging.extend(&free);
         free

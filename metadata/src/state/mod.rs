@@ -37,6 +37,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, InodeId, PgId, Result, SegmentId, SessionId, v1};
 
 /// Default size of RocksDB's block cache, in bytes.
@@ -486,6 +487,15 @@ impl StateMachine {
     pub fn replace(&self, dir: &Path) -> Result<()> {
         let _writer = self.writer.lock();
         self.store.replace(dir, &|new| accept(new).map(|_| ()))?;
+        if planted::is(Bug::SnapshotForgetsSessions) {
+            let ((from, to), mut gone) = (schema::all(Tag::Session), Changes::new());
+            let mut note = |key: &[u8], _: &[u8]| {
+                gone.insert(key.to_vec(), None);
+                Ok(true)
+            };
+            self.store.newest(|state| state.scan(&from, &to, &mut note))?;
+            self.store.write(gone)?;
+        }
         upgrade::run(&self.store)?;
         let applied = self.store.newest(accept)?;
         self.quotas.store(self.store.newest(has_quotas)?, Ordering::Release);

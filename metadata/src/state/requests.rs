@@ -10,6 +10,7 @@ use crate::store::{Read, StoreResult, Txn};
 use crate::tables::quotas;
 use crate::tables::sessions::expired;
 use v1::meta_request::Op;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, Kind, REQUEST_WINDOW, SessionId, v1};
 
 /// Applies the request of a session, or answers what it answered the first time.
@@ -39,10 +40,16 @@ pub(super) fn apply(
     if op.kind() == Kind::Session {
         return stored(run(tx));
     }
-    let Some(mut session) = tx.state().session(id)? else { return stored(Err(expired(id))) };
+    let Some(mut session) = tx.state().session(id)? else {
+        if planted::is(Bug::FencingForgotten) && matches!(op, Op::CommitExtents(_) | Op::Batch(_)) {
+            return stored(run(tx));
+        }
+        return stored(Err(expired(id)));
+    };
     let acked = session.acked_below.max(request.acked_below.min(request.number));
     match number_state(tx.state(), id, &session, request.number, acked)? {
         Number::New => {}
+        Number::Done(_) if planted::is(Bug::DoubleApply) => {}
         Number::Done(reply) => return Ok(*reply),
         Number::Refused(fault) => return stored(Err(fault)),
     }

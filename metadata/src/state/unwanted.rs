@@ -4,6 +4,7 @@
 use super::StateMachine;
 use crate::schema;
 use crate::store::{Read, StoreResult};
+use weft_proto::planted::{self, Bug};
 use weft_proto::{ChunkId, Result, SegmentId, TargetId, v1};
 
 impl StateMachine {
@@ -59,6 +60,9 @@ enum Business {
 }
 
 fn business(s: &dyn Read, id: SegmentId) -> StoreResult<Business> {
+    if planted::is(Bug::LiveSegmentCollected) && !s.has_session(id.session)? {
+        return Ok(Business::Dead);
+    }
     let info = match s.load::<schema::Segment>(&schema::segment(id))? {
         Some(segment) => Some(segment.info),
         None => s.load::<v1::SegmentInfo>(&schema::garbage(id))?,

@@ -11,6 +11,7 @@ use crate::schema;
 use crate::store::{Read, StoreResult, Txn, after};
 use v1::lock::Kind;
 use weft_proto::locks::{LAST, Range, Ranges};
+use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, InodeId, SessionId, v1};
 
 /// Refuses a lock that no kernel asks for.
@@ -50,7 +51,7 @@ pub(crate) fn conflict(
         holders(state, InodeId(lock.ino), lock.flock, |holder, owner, held| {
             if (holder, owner) != (session, lock.owner)
                 && let Some(r) = held.against(lock)
-                && state.has_session(holder)?
+                && (state.has_session(holder)? || planted::is(Bug::LockKept))
             {
                 found = Some(shown(lock, holder, owner, held.pid, r));
             }

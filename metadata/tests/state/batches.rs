@@ -3,6 +3,7 @@
 use crate::rig::{ROOT, Rig, run};
 use v1::batch_op::{Step, step::Op as Do};
 use v1::extent::Source;
+use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::{ErrorKind, v1};
@@ -180,4 +181,44 @@ fn that_all_servers_know_batches_is_remembered() {
         }
     };
     assert_eq!([false, true, false].map(|told| knows(&mut rig, told)), [false, true, true]);
+}
+
+/// A mount tells late of what it did in a session that was declared dead meanwhile: what others
+/// have set since stays.
+#[test]
+fn attributes_that_are_told_late_undo_nothing() {
+    let mut rig = Rig::in_memory();
+    let ino = rig.reserve(1).unwrap();
+    assert_eq!(batch(&mut rig, vec![file(ino, ROOT, "f")]), (1, None));
+    let dead = rig.session;
+    let at = |at_ns: i64, op: v1::SetAttrOp| Step { at_ns, ..step(Do::SetAttr(op)) };
+    let mode = |mode: u32| v1::SetAttrOp { ino, mode: Some(mode), ..Default::default() };
+    let touch = |at: i64| v1::SetAttrOp { ino, mtime_ns: Some(at), ..Default::default() };
+    let known = rig.attr(ino).unwrap().ctime_ns;
+    // Done in the session that died.
+    let done = [at(known + 1, mode(0o600)), at(known + 2, mode(0o644))];
+    let next = rig.open_session(2);
+    rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session: dead })).unwrap();
+    (rig.session, rig.number) = (next, 0);
+    let late = |rig: &mut Rig, steps: &[Step]| {
+        let op = Op::Batch(v1::BatchOp { steps: steps.to_vec(), session: dead });
+        match run(rig, op) {
+            Ok(Reply::Batch(reply)) => (reply.done.len(), ErrorKind::from_code(reply.error)),
+            other => panic!("a batch answered {other:?}"),
+        }
+    };
+    // Nobody was there meanwhile, and each follows from the one before.
+    assert_eq!(late(&mut rig, &done).0, 2);
+    assert_eq!(rig.attr(ino).unwrap().mode, 0o644);
+    // Somebody was.
+    run(&mut rig, Op::SetAttr(mode(0o400))).unwrap();
+    assert_eq!(late(&mut rig, &done), (0, ErrorKind::Stale));
+    let (before, old) = (rig.attr(ino).unwrap(), touch(known + 3));
+    assert_eq!((before.mode, before.mtime_ns < known + 3), (0o400, true));
+    assert_eq!(late(&mut rig, &[at(known + 3, old)]), (0, ErrorKind::Stale));
+    // Times that have been passed say nothing any more: nothing is lost with them.
+    run(&mut rig, Op::SetAttr(touch(known + 9))).unwrap();
+    assert_eq!(late(&mut rig, &[at(known + 3, old)]).0, 1);
+    assert_eq!(rig.attr(ino).unwrap().mtime_ns, known + 9);
+    rig.check();
 }

@@ -21,6 +21,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, atomic::Ordering};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{ChunkId, Error, ErrorKind, Result};
 
 /// A change whose data (of a put) has been written.
@@ -214,6 +215,14 @@ impl Thread {
         let commits = || batch.iter().flat_map(|w| &w.commits);
         let mut bytes = Vec::new();
         commits().for_each(|c| c.record().encode(&mut bytes));
+        if planted::is(Bug::DeleteNotDurable) && commits().all(|c| matches!(c, Commit::Delete(..)))
+        {
+            let changes: Vec<_> = commits().map(Commit::index).collect();
+            let stamp = self.core.stamp.load(Ordering::Relaxed);
+            self.core.index.apply(&changes, Applied { record: self.last, stamp })?;
+            self.account(commits());
+            return Ok(());
+        }
         let number = self.last + 1;
         let (salt, journal) = {
             let superblock = self.core.superblock.read();
@@ -223,7 +232,12 @@ impl Thread {
         let blocks = record.as_ref().len() as u64 / BLOCK;
         let at = self.room(number, blocks, own)?;
         self.last = number;
-        self.core.device.commit((journal + at) * BLOCK, record.into()).block().map_err(|e| {
+        let (to, record) = ((journal + at) * BLOCK, bytes::Bytes::from(record));
+        let written = match planted::is(Bug::FlushSkipped) {
+            false => self.core.device.commit(to, record),
+            true => self.core.device.write(to, vec![record]),
+        };
+        written.block().map_err(|e| {
             self.core.counters.write_errors.fetch_add(1, Ordering::Relaxed);
             Error::new(ErrorKind::Io, format!("journal of {}: {e}", self.core.path.display()))
         })?;

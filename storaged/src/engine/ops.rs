@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_net::AlignedBuf;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, layout};
 
 /// Most chunks in one journal record of deletes.
@@ -146,6 +147,11 @@ impl Engine {
         })?;
         let stamp = core.stamp.fetch_add(1, Ordering::Relaxed);
         let entry = Arc::new(JournalEntry { place: Place { stamp, length, extents }, checksums });
+        if planted::is(Bug::RecordBeforeData) && !reserve {
+            let (core, behind) = (core.clone(), entry.clone());
+            tokio::spawn(async move { core.write(id, &behind, data).await });
+            return Ok(entry);
+        }
         if let Err(e) = core.write(id, &entry, data).await {
             core.discard.give(&entry.place.extents);
             if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {

@@ -1,16 +1,23 @@
 //! What clients do.
 
+use super::calls::shared;
 use super::history::*;
 use super::hosts::connect;
 use super::linear::{Call, Op};
+use super::turns::Turns;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::timeout;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Opened, SetAttr};
-use weft_proto::{ErrorKind, InodeId, SessionId};
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, SetAttr};
+use weft_proto::{ErrorKind, InodeId, Layout, SessionId};
 
-const CALLS_PER_CLIENT: u64 = 160;
+const CALLS_PER_CLIENT: u64 = 200;
+/// Longest pause between two looks of a client, in milliseconds.
+const WATCH_PAUSE: u64 = 4000;
+/// Longest pauses between two calls, in milliseconds: of a busy client, and of one that is there
+/// for many faults.
+const PAUSES: [u64; 3] = [40, 150, 500];
 /// So many calls are given up before they end, each after at most so long.
 const DROPPED: f64 = 0.1;
 const DROPPED_AFTER: Duration = Duration::from_millis(60);
@@ -18,33 +25,55 @@ const DROPPED_AFTER: Duration = Duration::from_millis(60);
 /// One client, to its end.
 pub async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result {
     let seed = seed ^ number << 40;
-    let mut rng = SmallRng::seed_from_u64(seed);
     let fs = connect(&format!("client {number}"), seed).await?;
-    let mut files = Contents::open(&fs, history.clone()).await;
+    lay_out(&fs).await;
+    tokio::select! {
+        biased;
+        () = work(&fs, number, seed, &history) => {}
+        () = watch(&fs, !seed, &history) => {}
+    }
+    history.borrow_mut().finished += 1;
+    Ok(())
+}
+
+/// Call after call; one that hangs holds up the next.
+async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut files = Contents::open(fs, history.clone()).await;
+    let mut turns = Turns::open(fs, number, history.clone()).await;
+    let pause = PAUSES[rng.random_range(0..PAUSES.len())];
     for i in 1..=CALLS_PER_CLIENT {
-        // Simulated time is free: the run is long enough for many faults.
-        tokio::time::sleep(Duration::from_millis(rng.random_range(0..400))).await;
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..pause))).await;
         let value = number << 32 | i;
         let register = rng.random_range(0..REGISTERS);
         let caller = Caller::draw(&mut rng);
-        match (rng.random_range(0..6), register) {
+        match (rng.random_range(0..7), register) {
+            (6, _) => turns.take(fs, &mut rng).await,
             (0 | 1, CONTENTS..) => {
                 let sync = rng.random_bool(0.3).then(|| Caller::draw(&mut rng));
-                files.write(&fs, register, value, caller, sync).await;
+                files.write(fs, register, value, caller, sync).await;
             }
-            (2 | 3, CONTENTS..) => files.read(&fs, register).await,
-            (0 | 1, MODES..) => set_mode(&fs, &history, register, number * 1000 + i, caller).await,
-            (2 | 3, MODES..) => get_mode(&fs, &history, register).await,
-            (0 | 1, _) => write(&fs, &history, register, value, caller).await,
-            (2 | 3, _) => read(&fs, &history, register).await,
-            (4, _) => append(&fs, &history, value, caller).await,
-            (_, 0..MODES) => make(&fs, &history, &format!("{number}.{i}"), caller).await,
-            _ => make_file(&fs, &history, &format!("{number}.{i}"), caller).await,
+            (2 | 3, CONTENTS..) => files.read(fs, register).await,
+            (0 | 1, MODES..) => set_mode(fs, history, register, number * 1000 + i, caller).await,
+            (2 | 3, MODES..) => get_mode(fs, history, register).await,
+            (0 | 1, _) => write(fs, history, register, value, caller).await,
+            (2 | 3, _) => read(fs, history, register).await,
+            (4, _) => append(fs, history, value, caller).await,
+            (_, 0..MODES) => make(fs, history, &format!("{number}.{i}"), caller).await,
+            _ => make_file(fs, history, &format!("{number}.{i}"), caller).await,
         }
     }
-    files.sync_all(&fs).await;
-    history.borrow_mut().finished += 1;
-    Ok(())
+    files.sync_all(fs).await;
+    turns.die_with(fs, number as usize).await;
+}
+
+/// Looks beside that, at what may be known under a lease: who is cut off goes on doing so.
+async fn watch(fs: &Filesystem, seed: u64, history: &Shared) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    loop {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..WATCH_PAUSE))).await;
+        get_mode(fs, history, rng.random_range(MODES..CONTENTS)).await;
+    }
 }
 
 /// Who makes a call. It may give up before the call ends.
@@ -68,17 +97,15 @@ impl Caller {
     }
 }
 
-/// Opens a file that all clients share, whoever makes it.
-async fn shared(fs: &Filesystem, register: usize) -> Opened {
-    let name = format!("r{register}");
-    loop {
-        let made = fs
-            .create(InodeId::ROOT, name.as_bytes(), 0, Creator::default(), OpenFlags::default())
-            .await;
-        if let Ok(opened) = made {
-            return opened;
-        }
-    }
+/// Stripes are short, so that files have several, with parity. A register is one segment: what
+/// fails, fails as a whole.
+async fn lay_out(fs: &Filesystem) {
+    let layout = async || {
+        let layout = fs.get_layout(InodeId::ROOT).await?;
+        let layout = Layout { unit: 4096, segment_len: 32768, inline_limit: 2048, ..layout };
+        fs.set_layout(InodeId::ROOT, layout).await
+    };
+    while layout().await.is_err() {}
 }
 
 /// What a mode register leads to: its name is looked up each time, which a lease may answer.
@@ -86,7 +113,7 @@ async fn get_mode(fs: &Filesystem, history: &Shared, register: usize) {
     let start = now();
     if let Ok(attr) = fs.lookup(InodeId::ROOT, format!("r{register}").as_bytes()).await {
         history.borrow_mut().answered += 1;
-        note(history, register, Call { op: Op::Read(attr.mode.into()), start, end: now() });
+        note(history, register, Call::new(Op::Read(attr.mode.into()), start, now()));
     }
 }
 
@@ -115,7 +142,7 @@ async fn set_mode(
             u64::MAX
         }
     };
-    note(history, register, Call { op: Op::Write(value), start, end });
+    note(history, register, Call::new(Op::Write(value), start, end));
 }
 
 /// Content registers of one client, each through a handle that stays open.
@@ -132,7 +159,7 @@ impl Contents {
     async fn open(fs: &Filesystem, history: Shared) -> Self {
         let mut handles = BTreeMap::new();
         for register in MODES..REGISTERS {
-            let opened = shared(fs, register).await;
+            let opened = shared(fs, &format!("r{register}")).await;
             match register {
                 CONTENTS.. => drop(handles.insert(register, opened.handle)),
                 _ => drop(fs.release(opened.handle).await),
@@ -155,7 +182,12 @@ impl Contents {
             Op::Read(value) => written(of, value),
         };
         let forgiven: Vec<_> = gone.iter().filter(forgiven).copied().collect();
-        forgiven.into_iter().for_each(|(of, at)| history.registers[of][at].end = u64::MAX);
+        for (of, at) in forgiven {
+            let call = &mut history.registers[of][at];
+            // Of what was given up nobody knows when it was buffered.
+            call.lost = call.lost.or((call.end != u64::MAX).then_some(call.end));
+            call.end = u64::MAX;
+        }
     }
 
     async fn write(
@@ -171,7 +203,8 @@ impl Contents {
         self.check_session(fs);
         let done = matches!(written, Some(Ok(_)));
         let end = if done { now() } else { u64::MAX };
-        let at = note(&self.history, register, Call { op: Op::Write(value), start, end });
+        let call = Call::new(Op::Write(value), start, end);
+        let Some(at) = note(&self.history, register, call) else { return };
         if !done {
             self.history.borrow_mut().unknown += 1;
             match written {
@@ -220,8 +253,9 @@ impl Contents {
             Err(what) => return self.history.borrow_mut().broken.push(what),
         };
         self.history.borrow_mut().answered += 1;
-        let at = note(&self.history, register, Call { op: Op::Read(value), start, end: now() });
-        self.unsynced.push((register, at));
+        if let Some(at) = note(&self.history, register, Call::new(Op::Read(value), start, now())) {
+            self.unsynced.push((register, at));
+        }
     }
 }
 
@@ -238,7 +272,7 @@ async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64, m
             u64::MAX
         }
     };
-    note(history, register, Call { op: Op::Write(value), start, end });
+    note(history, register, Call::new(Op::Write(value), start, end));
 }
 
 async fn read(fs: &Filesystem, history: &Shared, register: usize) {
@@ -250,7 +284,7 @@ async fn read(fs: &Filesystem, history: &Shared, register: usize) {
     };
     if let Some(value) = value {
         history.borrow_mut().answered += 1;
-        note(history, register, Call { op: Op::Read(value), start, end: now() });
+        note(history, register, Call::new(Op::Read(value), start, now()));
     }
 }
 

@@ -20,6 +20,11 @@ const SERVER_DISKS: usize = 1;
 /// An outage that outlives every deadline of the clients.
 const LONG: std::ops::Range<u64> = 25_000..60_000;
 
+/// An outage that outlives a session.
+const SESSION: std::ops::Range<u64> = 10_000..25_000;
+/// One after which a target is given up, and what it held is made elsewhere.
+const GIVEN_UP: std::ops::Range<u64> = 16_000..30_000;
+
 /// What faults are done to.
 pub struct World {
     pub storage: Vec<Arc<Host>>,
@@ -29,6 +34,8 @@ pub struct World {
     /// Disks that were replaced, so that no more are.
     wiped_servers: usize,
     wiped_target: bool,
+    /// The drive that rots: all that does is on one, so that it can be mended.
+    rotten: Option<usize>,
 }
 
 /// One thing that happens.
@@ -46,6 +53,8 @@ enum Step {
     CutPower(usize, bool),
     FailReads(usize, u32),
     ReplaceTarget(usize),
+    /// Some of what its drive holds is other bytes now.
+    Rot(usize),
     /// An admin restarts a daemon whose target has failed.
     RestartFailed(usize),
 }
@@ -59,7 +68,7 @@ pub struct Script {
 
 impl World {
     pub fn new(storage: Vec<Arc<Host>>, folders: Vec<PathBuf>, random: SmallRng) -> Self {
-        Self { storage, folders, random, wiped_servers: 0, wiped_target: false }
+        Self { storage, folders, random, wiped_servers: 0, wiped_target: false, rotten: None }
     }
 
     /// A pause that is not part of a script.
@@ -74,7 +83,7 @@ impl World {
         let servers: Vec<_> = SERVERS.into_iter().filter(|other| *other != name).collect();
         let others: Vec<_> = servers.iter().copied().chain(CLIENTS).chain(DAEMONS).collect();
         let pause = || Step::Pause(PAUSE);
-        let (what, steps) = match self.random.random_range(0..12) {
+        let (what, steps) = match self.random.random_range(0..16) {
             0 => (format!("crash {name}"), vec![Step::Crash(name), pause(), Step::Start(name)]),
             1 => (
                 format!("cut off {name}"),
@@ -99,8 +108,25 @@ impl World {
             }
             6 => self.outage(),
             7 if self.wiped_servers < SERVER_DISKS => self.wipe_server(server),
-            8 if !self.wiped_target => self.replace_target(),
+            8 if !self.wiped_target && self.rotten.is_none() => self.replace_target(),
             9 => self.power_cut(),
+            // Longer than its session lives.
+            10 | 11 => {
+                let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
+                let from = SERVERS.to_vec();
+                let steps = vec![
+                    Step::Cut(client, from.clone()),
+                    Step::Pause(SESSION),
+                    Step::Join(client, from),
+                ];
+                (format!("cut off {client} for long"), steps)
+            }
+            12 if !self.wiped_target => self.rot(),
+            13 => {
+                let daemon = DAEMONS[self.random.random_range(0..DAEMONS.len())];
+                let steps = vec![Step::Crash(daemon), Step::Pause(GIVEN_UP), Step::Start(daemon)];
+                (format!("{daemon} is down until it is given up"), steps)
+            }
             _ => {
                 let daemon = DAEMONS[self.random.random_range(0..DAEMONS.len())];
                 (format!("crash {daemon}"), vec![Step::Crash(daemon), pause(), Step::Start(daemon)])
@@ -181,6 +207,12 @@ impl World {
         (format!("replace the drive of {name}"), steps)
     }
 
+    fn rot(&mut self) -> (String, Vec<Step>) {
+        let any = self.random.random_range(0..DAEMONS.len());
+        let daemon = *self.rotten.get_or_insert(any);
+        (format!("the drive of {} rots", DAEMONS[daemon]), vec![Step::Rot(daemon)])
+    }
+
     /// All daemons lose power at once, and some drives err for a while when they are back. A target
     /// that took its drive for gone meanwhile is restarted: until then nobody could delete what
     /// lies there (I7).
@@ -228,6 +260,7 @@ impl Script {
                 Step::CutPower(daemon, lost) => world.storage[daemon].cut_power(lost)?,
                 Step::FailReads(daemon, every) => world.storage[daemon].fail_reads(every),
                 Step::ReplaceTarget(daemon) => world.storage[daemon].replace()?,
+                Step::Rot(daemon) => world.storage[daemon].rot(),
                 Step::RestartFailed(daemon) if world.storage[daemon].has_failed() => {
                     sim.bounce(DAEMONS[daemon]);
                 }

@@ -29,6 +29,9 @@ pub fn config(id: u64, name: &str, dir: &TempDir) -> Config {
         profile: "2+1".into(),
         // How full this machine is, is not for the seed to know.
         reserve_bytes: 0,
+        // Short, so that targets are given up, and data is moved, in the middle of it.
+        target_out_ms: 15_000,
+        rebalance_after_ms: 2000,
         ..Config::new(NodeId(id), format!("0.0.0.0:{PORT}"), peers, dir.path().join(name))
     }
 }

@@ -17,6 +17,16 @@ pub struct Call {
     pub op: Op,
     pub start: u64,
     pub end: u64,
+    /// Of a write that was answered, and lost before it was durable: when it was answered. It never
+    /// takes effect, or did so before any write that began later: what others have written since
+    /// is not overwritten.
+    pub lost: Option<u64>,
+}
+
+impl Call {
+    pub fn new(op: Op, start: u64, end: u64) -> Self {
+        Self { op, start, end, lost: None }
+    }
 }
 
 /// Most calls in a history that [`is_linearizable`] takes.
@@ -49,7 +59,11 @@ fn search(
     // Only a call that starts before every other open call ends can be next.
     let open = || (0..calls.len()).filter(|i| done & 1 << i == 0);
     let first_end = open().map(|i| calls[i].end).min().unwrap_or(u64::MAX);
-    let candidates: Vec<usize> = open().filter(|&i| calls[i].start <= first_end).collect();
+    let writes = |i: &usize| done & 1 << i != 0 && matches!(calls[*i].op, Op::Write(_));
+    let newest = (0..calls.len()).filter(writes).map(|i| calls[i].start).max().unwrap_or(0);
+    let too_late = |i: usize| calls[i].lost.is_some_and(|answered| answered < newest);
+    let candidates: Vec<usize> =
+        open().filter(|&i| calls[i].start <= first_end && !too_late(i)).collect();
     candidates.into_iter().any(|i| match calls[i].op {
         Op::Write(new) => search(calls, must, done | 1 << i, new, seen),
         Op::Read(got) => got == value && search(calls, must, done | 1 << i, value, seen),
@@ -61,11 +75,16 @@ mod tests {
     use super::*;
 
     fn w(v: u64, start: u64, end: u64) -> Call {
-        Call { op: Op::Write(v), start, end }
+        Call::new(Op::Write(v), start, end)
     }
 
     fn r(v: u64, start: u64, end: u64) -> Call {
-        Call { op: Op::Read(v), start, end }
+        Call::new(Op::Read(v), start, end)
+    }
+
+    /// Answered, and lost.
+    fn l(v: u64, start: u64, answered: u64) -> Call {
+        Call { lost: Some(answered), ..w(v, start, u64::MAX) }
     }
 
     #[test]
@@ -76,6 +95,8 @@ mod tests {
             &[w(1, 0, 10), w(2, 0, 10), r(2, 11, 12), r(2, 13, 14)],
             &[w(1, 0, u64::MAX), r(0, 5, 6), r(1, 7, 8)],
             &[w(1, 0, u64::MAX), w(2, 1, 2), r(2, 3, 4), r(1, 5, 6)],
+            &[l(1, 0, 1), r(0, 5, 6), r(1, 7, 8), w(2, 9, 10), r(2, 11, 12)],
+            &[l(1, 0, 3), w(2, 2, 5), r(2, 6, 7), r(1, 8, 9)],
         ] {
             assert!(is_linearizable(calls), "{calls:?}");
         }
@@ -90,6 +111,7 @@ mod tests {
             &[w(1, 0, 1), w(2, 2, 3), r(1, 4, 5)],
             &[w(1, 5, u64::MAX), r(1, 0, 1)],
             &[w(1, 0, 10), w(2, 0, 10), r(1, 11, 12), r(2, 13, 14)],
+            &[l(1, 0, 1), w(2, 2, 3), r(2, 4, 5), r(1, 6, 7)],
         ] {
             assert!(!is_linearizable(calls), "{calls:?}");
         }

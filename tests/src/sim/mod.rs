@@ -24,13 +24,16 @@
 //! `cargo run --release -p weft-tests --bin sim -- SEED`. So nothing here may look at the wall
 //! clock, or wait for a thread without standing still.
 
+mod calls;
 mod clients;
 mod faults;
+mod folders;
 mod history;
 mod hosts;
 mod judge;
 pub mod linear;
 mod storage;
+mod turns;
 
 use anyhow::{Context, Result, ensure};
 use clients::client;
@@ -45,6 +48,10 @@ use storage::Host;
 
 /// When a simulated cluster begins, after 1970.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
+
+/// Milliseconds from one look at the hosts to the next: long ones are quick to simulate, short ones
+/// show more orders of what happens.
+const TICKS: [u64; 3] = [2, 5, 10];
 
 /// What a run did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -65,6 +72,7 @@ pub fn run(seed: u64) -> Result<Summary> {
         .rng_seed(seed)
         .epoch(SystemTime::UNIX_EPOCH + EPOCH)
         .enable_random_order()
+        .tick_duration(Duration::from_millis(TICKS[random.random_range(0..TICKS.len())]))
         .simulation_duration(Duration::from_secs(3600))
         .min_message_latency(Duration::from_micros(100))
         .max_message_latency(Duration::from_millis(20))
@@ -87,7 +95,7 @@ pub fn run(seed: u64) -> Result<Summary> {
     for (number, name) in (1..).zip(CLIENTS) {
         sim.client(name, client(number, seed, history.clone()));
     }
-    sim.client("judge", judge(seed, history.clone()));
+    sim.client("judge", judge(seed, history.clone(), storage.clone()));
     let folders = SERVERS.iter().map(|name| dir.path().join(name)).collect();
     let mut world = World::new(storage, folders, random);
     let mut faults = Vec::new();

@@ -23,6 +23,9 @@ use weft_storaged::{Clock, Config, Daemon, Target};
 /// Bytes of a target: small, so that its journal wraps and its index is found too old now and then.
 const SIZE: u64 = 4 << 20;
 const JOURNAL: u64 = 64;
+const BLOCK: usize = 4096;
+/// Blocks that rot at once, of all there are.
+const ROTTEN: usize = 100;
 /// How often an admin looks whether a target has failed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two attempts to open a target that could not be.
@@ -46,6 +49,8 @@ pub struct Host {
     random: Mutex<SmallRng>,
     /// The target takes no writes until the daemon is restarted.
     failed: AtomicBool,
+    /// Some of its drive was other bytes at some time.
+    rotted: AtomicBool,
 }
 
 /// A drive in memory.
@@ -90,6 +95,7 @@ impl Host {
             disk: Disk { state: Mutex::new(state), generation: AtomicU64::new(0) },
             random: Mutex::new(random),
             failed: AtomicBool::new(false),
+            rotted: AtomicBool::new(false),
         })
     }
 
@@ -116,6 +122,25 @@ impl Host {
     /// One read in `every` fails from now on; 0: all succeed.
     pub fn fail_reads(&self, every: u32) {
         lock(&self.disk.state).bad_reads = every;
+    }
+
+    /// Some blocks with data are other bytes from now on.
+    pub fn rot(&self) {
+        self.rotted.store(true, Ordering::SeqCst);
+        let state = &mut *lock(&self.disk.state);
+        let first = state.superblock.data_block as usize;
+        for _ in 0..ROTTEN {
+            let block = state.random.random_range(first..SIZE as usize / BLOCK - 1);
+            let at = block * BLOCK + state.random.random_range(0..BLOCK);
+            // Blocks that were never written are left as they are.
+            if state.image[block * BLOCK..][..BLOCK].iter().any(|byte| *byte != 0) {
+                state.image[at] ^= 1 << state.random.random_range(0..8);
+            }
+        }
+    }
+
+    pub fn has_rotted(&self) -> bool {
+        self.rotted.load(Ordering::SeqCst)
     }
 
     /// Whether the target of the daemon that runs has failed for good, which an admin sees: it errs

@@ -1,0 +1,122 @@
+//! Runs the simulation: one seed, many, or until a planted bug is found. Each seed has a process of
+//! its own, in which the seed decides all that is random: the order of a `HashMap`, and in which
+//! tokio wakes those that wait, too.
+//!
+//! With `WEFT_LOG` set to a filter (`info,turmoil=trace`), standard error says what happens.
+
+#![allow(clippy::disallowed_methods, reason = "how long seeds take is a matter of real time")]
+
+mod planted;
+mod seeds;
+
+use anyhow::{Result, anyhow, ensure};
+use clap::Parser;
+use rand::{RngCore, SeedableRng, rngs::SmallRng};
+use seeds::{Ended, Seeds};
+use std::cell::Cell;
+use std::ffi::{c_uint, c_void};
+use std::num::NonZero;
+use std::sync::OnceLock;
+use std::time::Duration;
+use weft_proto::planted::{Bug, plant};
+use weft_tests::sim::run;
+
+/// Simulates whole clusters under faults
+#[derive(Parser)]
+struct Args {
+    /// The first seed; a random one if none is given
+    seed: Option<u64>,
+    /// So many seeds from the first on
+    #[arg(long, value_name = "N", conflicts_with = "minutes")]
+    count: Option<u64>,
+    /// As many as there is time for
+    #[arg(long, value_name = "N")]
+    minutes: Option<u64>,
+    /// So many at the same time; as many as there are cores if not given
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
+    /// With a bug planted on purpose, until it is found; `all`, or several with commas between
+    #[arg(long, value_name = "BUG", value_parser = planted::wanted)]
+    planted: Option<planted::Wanted>,
+    /// In this very process
+    #[arg(long, hide = true, requires = "seed")]
+    one: bool,
+}
+
+/// What the process draws from instead of the kernel.
+static SEED: OnceLock<u64> = OnceLock::new();
+
+thread_local! {
+    /// How often this thread has drawn: what others draw meanwhile does not matter.
+    static DRAWN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The kernel's randomness, as the standard library and others ask for it.
+#[unsafe(no_mangle)]
+extern "C" fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -> isize {
+    let Some(seed) = SEED.get() else {
+        // SAFETY: the caller's buffer, for what it is.
+        return unsafe { libc::syscall(libc::SYS_getrandom, buffer, len, flags) } as isize;
+    };
+    let drawn = DRAWN.replace(DRAWN.get() + 1);
+    // SAFETY: the caller gives `len` bytes that may be written.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), len) };
+    SmallRng::seed_from_u64(seed.wrapping_add(drawn.rotate_left(32))).fill_bytes(bytes);
+    len as isize
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let seed = args.seed.unwrap_or_else(rand::random);
+    let cores = std::thread::available_parallelism()?;
+    let limit = args.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    let mut seeds = Seeds {
+        first: seed,
+        count: args.count.or(limit.is_none().then_some(1)),
+        limit,
+        jobs: args.jobs.unwrap_or(cores),
+        planted: None,
+        until_failure: false,
+    };
+    match (args.one, args.planted) {
+        (true, planted) => alone(seed, planted.and_then(|wanted| wanted.one())),
+        (false, Some(wanted)) => {
+            (seeds.count, seeds.until_failure) = (args.count, true);
+            planted::find(&wanted, seeds)
+        }
+        (false, None) => run_all(&seeds),
+    }
+}
+
+/// Runs seeds, and tells of each; those that fail are told at the end once more.
+fn run_all(seeds: &Seeds) -> Result<()> {
+    let mut failed = Vec::new();
+    let all = seeds.run(|seed, ended| match ended {
+        Ended::Well(said) => print!("{said}"),
+        Ended::Wrong(why) => {
+            println!("seed {seed} fails: {why}");
+            failed.push(seed);
+        }
+    })?;
+    println!("{} seeds in {:.0} s: {:.2} a second", all.seeds, all.took, all.rate());
+    ensure!(failed.is_empty(), "{} seeds failed: {failed:?}", failed.len());
+    Ok(())
+}
+
+/// Runs a seed, which decides all from now on.
+fn alone(seed: u64, bug: Option<Bug>) -> Result<()> {
+    // Before anything is drawn.
+    SEED.get_or_init(|| seed);
+    if let Some(bug) = bug {
+        plant(bug).map_err(|why| anyhow!(why))?;
+    }
+    if let Ok(filter) = std::env::var("WEFT_LOG") {
+        let log = tracing_subscriber::fmt().without_time().with_ansi(false);
+        log.with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
+    // On a thread that has drawn nothing, whether there is a log or not.
+    let ran = std::thread::spawn(move || run(seed)).join();
+    let summary = ran.map_err(|_| anyhow!("seed {seed}: a panic"))??;
+    println!("seed {seed}: {summary:?}");
+    Ok(())
+}

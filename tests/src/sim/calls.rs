@@ -1,0 +1,33 @@
+//! Calls that are made again until they succeed.
+
+use std::time::Duration;
+use weft_client::{Creator, Filesystem, OpenFlags, Opened};
+use weft_proto::{InodeId, Result as Answer};
+
+/// What is still wrong after so many looks, which are seconds apart, stays so.
+pub const LOOKS: usize = 60;
+
+/// Opens a file that all clients share, whoever makes it.
+pub async fn shared(fs: &Filesystem, name: &str) -> Opened {
+    loop {
+        let made = fs
+            .create(InodeId::ROOT, name.as_bytes(), 0, Creator::default(), OpenFlags::default())
+            .await;
+        if let Ok(opened) = made {
+            return opened;
+        }
+    }
+}
+
+/// Does it until it succeeds, or why it does not, with no fault any more.
+pub async fn until<T>(mut call: impl AsyncFnMut() -> Answer<T>) -> Result<T, String> {
+    let mut why = String::new();
+    for _ in 0..LOOKS {
+        match call().await {
+            Ok(done) => return Ok(done),
+            Err(error) => why = error.to_string(),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Err(why)
+}
