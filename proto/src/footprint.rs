@@ -290,7 +290,7 @@ mod tests {
             step(Do::SetAttr(set_attr(7)), 0),
             Step { replaced: 9, ..step(Do::Rename(moved), 5) },
         ];
-        let footprint = Op::Batch(BatchOp { steps, session: 0 }).footprint();
+        let footprint = Op::Batch(BatchOp { steps, ..Default::default() }).footprint();
         assert_eq!(footprint.changes, [7, 9].map(InodeId));
         let dirs: Vec<_> = footprint.names.iter().map(|(dir, _)| dir.0).collect();
         assert_eq!(dirs, [1, 2, 1, 2]);

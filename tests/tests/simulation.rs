@@ -23,7 +23,9 @@ fn fixed_seeds_and_a_fresh_one() -> Result<()> {
 #[test]
 fn planted_bugs_are_found() -> Result<()> {
     let easy = "EmptyVoterVotes,DoubleGrant,LockTwice,TruncateKeepsData,RenameLosesInode";
-    let output = Command::new(env!("CARGO_BIN_EXE_sim")).args(["--planted", easy]).output()?;
+    let output = Command::new(env!("CARGO_BIN_EXE_sim"))
+        .args(["--planted", easy, "--minutes", "2", "--jobs", "2"])
+        .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     println!("{said}");

@@ -134,11 +134,13 @@ pub enum Known {
     Quotas = 5,
     /// And what tenants may have.
     Qos = 6,
+    /// And batches that are guarded.
+    Guards = 7,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Qos as u32;
+    pub const NEWEST: u32 = Self::Guards as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.

@@ -10,6 +10,7 @@ use crate::store::{Read, StoreResult, Txn};
 use crate::tables::names::Place;
 use crate::tables::numbers::Known;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use v1::FileKind;
 use v1::batch_op::{Step, step::Op};
 use v1::batch_reply::Done;
@@ -26,14 +27,24 @@ impl Change for v1::BatchOp {
             return refuse(ErrorKind::Invalid, what);
         }
         let of = if self.session == 0 { cx.session } else { SessionId(self.session) };
-        let mut known = Known::default();
+        let (mut known, mut own) = (Known::default(), BTreeMap::new());
         let mut reply = v1::BatchReply::default();
         for step in &self.steps {
             let now = believed(step.at_ns, cx.now).unwrap_or(cx.now).max(latest(tx.state(), step)?);
             reply.other_times |= step.at_ns != 0 && now != step.at_ns;
             let cx = Context { now, session: cx.session };
-            match attempt(tx, |tx| take(step, of, tx, &cx, &mut known)) {
-                Ok(done) => reply.done.push(done),
+            let guarded = self.guarded && of != cx.session;
+            let taken = attempt(tx, |tx| match guarded && overtaken(tx.state(), step, &own)? {
+                true => Ok(Done::default()),
+                false => take(step, of, tx, &cx, &mut known),
+            });
+            match taken {
+                Ok(done) => {
+                    reply.done.push(done);
+                    if guarded {
+                        note_own(&mut own, tx.state(), step)?;
+                    }
+                }
                 Err(fault) => {
                     let error = fault.refusal()?;
                     (reply.error, reply.message) = (error.kind.code(), error.message);
@@ -45,23 +56,37 @@ impl Change for v1::BatchOp {
     }
 }
 
-/// When the inodes of a step changed last: their times do not go back.
-fn latest(state: &dyn Read, step: &Step) -> StoreResult<i64> {
-    let inos = match &step.op {
-        Some(Op::Make(op)) => [op.parent, 0, 0, 0],
+/// Inodes that a step touches; 0: none.
+fn touched(step: &Step) -> [u64; 4] {
+    match &step.op {
+        Some(Op::Make(op)) => [op.parent, op.ino, 0, 0],
         Some(Op::Unlink(op)) => [op.parent, 0, step.ino, 0],
         Some(Op::RmDir(op)) => [op.parent, 0, step.ino, 0],
         Some(Op::Rename(op)) => [op.parent, op.new_parent, step.ino, step.replaced],
         Some(Op::SetAttr(op)) => [op.ino, 0, 0, 0],
         Some(Op::Commit(_)) | None => [0; 4],
-    };
+    }
+}
+
+/// When the inodes of a step changed last: their times do not go back.
+fn latest(state: &dyn Read, step: &Step) -> StoreResult<i64> {
     let mut latest = i64::MIN;
-    for ino in inos.into_iter().filter(|ino| *ino != 0) {
+    for ino in touched(step).into_iter().filter(|ino| *ino != 0) {
         if let Some(inode) = state.inode(InodeId(ino))? {
             latest = latest.max(inode.attr.ctime_ns);
         }
     }
     Ok(latest)
+}
+
+/// What a batch itself has changed is as it left that.
+fn note_own(own: &mut BTreeMap<u64, i64>, state: &dyn Read, step: &Step) -> StoreResult<()> {
+    for ino in touched(step).into_iter().filter(|ino| *ino != 0) {
+        if let Some(inode) = state.inode(InodeId(ino))? {
+            own.insert(ino, inode.attr.ctime_ns);
+        }
+    }
+    Ok(())
 }
 
 fn take(
@@ -100,9 +125,6 @@ fn take(
         Some(Op::SetAttr(op)) if op.size.is_some() => {
             return refuse(ErrorKind::Invalid, "a batch changes no sizes");
         }
-        Some(Op::SetAttr(op)) if of != cx.session && overtaken(tx.state(), step, op)? => {
-            return Ok(Done::default());
-        }
         Some(Op::SetAttr(op)) => op,
         None => return refuse(ErrorKind::Protocol, "a step of an unknown kind"),
     };
@@ -112,16 +134,21 @@ fn take(
     })
 }
 
-/// Refuses what a session that is over did before others changed the same inode: it would undo
-/// that. What the session knew under its lease was older than what it did. Answers whether nothing
-/// is lost with it, since it says only when something changed, and that was later.
-fn overtaken(state: &dyn Read, step: &Step, op: &v1::SetAttrOp) -> Result<bool, Fault> {
+/// Refuses what a session that is over did to an inode before others changed it: it would undo
+/// that. Answers whether it is of no use any more: what came and went left the time of its
+/// directory, which is later by now. That is told by clocks: a change is taken for a later one if
+/// its time is, of what this batch has not changed itself (`own`: since when).
+fn overtaken(state: &dyn Read, step: &Step, own: &BTreeMap<u64, i64>) -> Result<bool, Fault> {
+    let Some(Op::SetAttr(op)) = &step.op else { return Ok(false) };
     let Some(inode) = state.inode(InodeId(op.ino))? else { return Ok(false) };
-    if inode.attr.ctime_ns <= step.at_ns {
+    let changed = inode.attr.ctime_ns;
+    if changed <= step.at_ns || own.get(&op.ino) == Some(&changed) {
         return Ok(false);
     }
-    let only_mtime = v1::SetAttrOp { ino: op.ino, mtime_ns: op.mtime_ns, ..Default::default() };
-    if *op == only_mtime && op.mtime_ns.is_none_or(|mtime| mtime <= inode.attr.mtime_ns) {
+    let mtime_ns = Some(step.at_ns);
+    if *op == (v1::SetAttrOp { ino: op.ino, mtime_ns, ..Default::default() })
+        && mtime_ns <= Some(inode.attr.mtime_ns)
+    {
         return Ok(true);
     }
     let what = format!("inode {} was changed by others when that session was over", op.ino);

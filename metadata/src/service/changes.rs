@@ -54,8 +54,10 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     let limits = matches!(op, Op::SetQuota(_));
     let removes = matches!(op, Op::Unlink(_) | Op::RmDir(_) | Op::Rename(_));
     let knows = node.all_know(Known::Batches);
-    if let Some(Op::ReserveInodes(op)) = &mut cx.request.op {
-        op.batches = knows;
+    match &mut cx.request.op {
+        Some(Op::ReserveInodes(op)) => op.batches = knows,
+        Some(Op::Batch(op)) => op.guarded = node.all_know(Known::Guards),
+        _ => {}
     }
     let (effect, body) = (Effect::of(&cx.request), Body::Client(std::mem::take(&mut cx.request)));
     // The lock that is being set ends with the change.

@@ -10,7 +10,7 @@ use weft_proto::{ErrorKind, v1};
 
 /// How many steps were taken, and why the next was not.
 fn batch(rig: &mut Rig, steps: Vec<Step>) -> (usize, Option<ErrorKind>) {
-    match run(rig, Op::Batch(v1::BatchOp { steps, session: 0 })) {
+    match run(rig, Op::Batch(v1::BatchOp { steps, ..Default::default() })) {
         Ok(Reply::Batch(reply)) => {
             let error = (reply.error != 0).then(|| ErrorKind::from_code(reply.error));
             (reply.done.len(), error)
@@ -157,7 +157,7 @@ fn what_comes_after_a_refusal_is_not_done() {
         rig.entry(v1::log_entry::Body::PurgeInodes(gone)).unwrap();
         rig.check();
     }
-    let many = v1::BatchOp { steps: vec![file(g, top, "x"); 5000], session: 0 };
+    let many = v1::BatchOp { steps: vec![file(g, top, "x"); 5000], ..Default::default() };
     assert_eq!(run(&mut rig, Op::Batch(many)).err(), Some(ErrorKind::Invalid));
 }
 
@@ -201,7 +201,7 @@ fn attributes_that_are_told_late_undo_nothing() {
     rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session: dead })).unwrap();
     (rig.session, rig.number) = (next, 0);
     let late = |rig: &mut Rig, steps: &[Step]| {
-        let op = Op::Batch(v1::BatchOp { steps: steps.to_vec(), session: dead });
+        let op = Op::Batch(v1::BatchOp { steps: steps.to_vec(), session: dead, guarded: true });
         match run(rig, op) {
             Ok(Reply::Batch(reply)) => (reply.done.len(), ErrorKind::from_code(reply.error)),
             other => panic!("a batch answered {other:?}"),
@@ -216,9 +216,41 @@ fn attributes_that_are_told_late_undo_nothing() {
     let (before, old) = (rig.attr(ino).unwrap(), touch(known + 3));
     assert_eq!((before.mode, before.mtime_ns < known + 3), (0o400, true));
     assert_eq!(late(&mut rig, &[at(known + 3, old)]), (0, ErrorKind::Stale));
-    // Times that have been passed say nothing any more: nothing is lost with them.
+    // The time of a directory in which something came and went is of no use once it has passed;
+    // a time that somebody has set is lost with the rest, and told.
     run(&mut rig, Op::SetAttr(touch(known + 9))).unwrap();
-    assert_eq!(late(&mut rig, &[at(known + 3, old)]).0, 1);
+    assert_eq!(late(&mut rig, &[at(known + 3, touch(known + 3))]).0, 1);
+    assert_eq!(late(&mut rig, &[at(known + 3, touch(1))]), (0, ErrorKind::Stale));
     assert_eq!(rig.attr(ino).unwrap().mtime_ns, known + 9);
+    rig.check();
+}
+
+/// What a batch makes and moves itself is nobody else's doing, though it gets other times than it
+/// had: those of a folder that others changed since, or of now, because it is told too late.
+#[test]
+fn attributes_of_what_is_told_late_itself_are_taken() {
+    let mut rig = Rig::in_memory();
+    let first = rig.reserve(4).unwrap();
+    let dead = rig.session;
+    let next = rig.open_session(2);
+    rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session: dead })).unwrap();
+    (rig.session, rig.number) = (next, 0);
+    let mode = |ino, at_ns| {
+        let op = v1::SetAttrOp { ino, mode: Some(0o711), ..Default::default() };
+        Step { at_ns, ..step(Do::SetAttr(op)) }
+    };
+    // The folder was changed meanwhile, much later than what is told of.
+    let folder = v1::SetAttrOp { ino: ROOT, mode: Some(0o777), ..Default::default() };
+    run(&mut rig, Op::SetAttr(folder)).unwrap();
+    for (ino, at_ns) in [(first, 1), (first + 1, i64::MIN / 2)] {
+        let name = format!("made-{ino}");
+        let made = Step { at_ns, ..dir(ino, ROOT, &name) };
+        let steps = vec![made, mode(ino, at_ns + 1), mode(ino, at_ns + 2)];
+        match run(&mut rig, Op::Batch(v1::BatchOp { steps, session: dead, guarded: true })) {
+            Ok(Reply::Batch(reply)) => assert_eq!((reply.done.len(), reply.error), (3, 0)),
+            other => panic!("a batch answered {other:?}"),
+        }
+        assert_eq!(rig.attr(ino).unwrap().mode, 0o711);
+    }
     rig.check();
 }

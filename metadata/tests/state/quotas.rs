@@ -160,7 +160,8 @@ fn what_was_done_already_is_only_told() {
     let step = |op| v1::batch_op::Step { op: Some(op), ..Default::default() };
     let mut steps: Vec<_> = (0..3).map(|i| step(v1::batch_op::step::Op::Make(make(i)))).collect();
     steps.push(step(v1::batch_op::step::Op::Commit(content(first, 0, 500))));
-    let Ok(Reply::Batch(reply)) = run(&mut rig, Op::Batch(v1::BatchOp { steps, session: 0 }))
+    let Ok(Reply::Batch(reply)) =
+        run(&mut rig, Op::Batch(v1::BatchOp { steps, ..Default::default() }))
     else {
         panic!("a batch is refused")
     };

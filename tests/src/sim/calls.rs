@@ -4,6 +4,8 @@ use std::time::Duration;
 use weft_client::{Creator, Filesystem, OpenFlags, Opened};
 use weft_proto::{InodeId, Result as Answer};
 
+/// Before the next attempt: an error may come at once, and time must pass.
+pub const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// What is still wrong after so many looks, which are seconds apart, stays so.
 pub const LOOKS: usize = 60;
 
@@ -16,6 +18,7 @@ pub async fn shared(fs: &Filesystem, name: &str) -> Opened {
         if let Ok(opened) = made {
             return opened;
         }
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 

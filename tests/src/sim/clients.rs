@@ -1,6 +1,6 @@
 //! What clients do.
 
-use super::calls::shared;
+use super::calls::{RETRY_INTERVAL, shared};
 use super::history::*;
 use super::hosts::connect;
 use super::linear::{Call, Op};
@@ -30,7 +30,7 @@ pub async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result 
     tokio::select! {
         biased;
         () = work(&fs, number, seed, &history) => {}
-        () = watch(&fs, !seed, &history) => {}
+        () = watch(&fs, number, !seed, &history) => {}
     }
     history.borrow_mut().finished += 1;
     Ok(())
@@ -54,8 +54,8 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared) {
                 files.write(fs, register, value, caller, sync).await;
             }
             (2 | 3, CONTENTS..) => files.read(fs, register).await,
-            (0 | 1, MODES..) => set_mode(fs, history, register, number * 1000 + i, caller).await,
-            (2 | 3, MODES..) => get_mode(fs, history, register).await,
+            (0 | 1, MODES..) => set_mode(fs, history, (number, register), i, caller).await,
+            (2 | 3, MODES..) => get_mode(fs, history, (number, register)).await,
             (0 | 1, _) => write(fs, history, register, value, caller).await,
             (2 | 3, _) => read(fs, history, register).await,
             (4, _) => append(fs, history, value, caller).await,
@@ -67,12 +67,17 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared) {
     turns.die_with(fs, number as usize).await;
 }
 
-/// Looks beside that, at what may be known under a lease: who is cut off goes on doing so.
-async fn watch(fs: &Filesystem, seed: u64, history: &Shared) {
+/// Does beside that what leases allow: who is cut off goes on doing so. It looks at modes, and
+/// writes to a file of its own, of which nothing is asked but that no chunks are left of it.
+async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared) {
     let mut rng = SmallRng::seed_from_u64(seed);
+    let own = shared(fs, &format!("own-{number}")).await.handle;
     loop {
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..WATCH_PAUSE))).await;
-        get_mode(fs, history, rng.random_range(MODES..CONTENTS)).await;
+        get_mode(fs, history, (number, rng.random_range(MODES..CONTENTS))).await;
+        let (at, bytes) = (rng.random_range(0..4) * LARGE_LEN, vec![rng.random(); LARGE_LEN]);
+        // What comes of it is not waited for.
+        let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(own, at as u64, &bytes)).await;
     }
 }
 
@@ -105,36 +110,47 @@ async fn lay_out(fs: &Filesystem) {
         let layout = Layout { unit: 4096, segment_len: 32768, inline_limit: 2048, ..layout };
         fs.set_layout(InodeId::ROOT, layout).await
     };
-    while layout().await.is_err() {}
+    while layout().await.is_err() {
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
 }
 
 /// What a mode register leads to: its name is looked up each time, which a lease may answer.
-async fn get_mode(fs: &Filesystem, history: &Shared, register: usize) {
+pub async fn get_mode(fs: &Filesystem, history: &Shared, (number, register): (u64, usize)) {
     let start = now();
-    if let Ok(attr) = fs.lookup(InodeId::ROOT, format!("r{register}").as_bytes()).await {
-        history.borrow_mut().answered += 1;
-        note(history, register, Call::new(Op::Read(attr.mode.into()), start, now()));
+    let Ok(attr) = fs.lookup(InodeId::ROOT, format!("r{register}").as_bytes()).await else {
+        return;
+    };
+    history.borrow_mut().answered += 1;
+    let (known, changing) = (now() == start, (number, register));
+    if known && history.borrow().changing.contains(&changing) {
+        return;
     }
+    history.borrow_mut().changing.remove(&changing);
+    note(history, register, Call::new(Op::Read(attr.mode.into()), start, now()));
 }
 
 async fn set_mode(
     fs: &Filesystem,
     history: &Shared,
-    register: usize,
-    value: u64,
+    (number, register): (u64, usize),
+    call: u64,
     mut caller: Caller,
 ) {
-    let name = format!("r{register}");
+    let (name, value) = (format!("r{register}"), number * 1000 + call);
     let ino = loop {
         if let Ok(attr) = fs.lookup(InodeId::ROOT, name.as_bytes()).await {
             break attr.ino;
         }
+        tokio::time::sleep(RETRY_INTERVAL).await;
     };
     let start = now();
+    history.borrow_mut().changing.insert((number, register));
     let change = SetAttr { mode: Some(value as u32), ..Default::default() };
     let end = match caller.call(fs.set_attr(ino, None, change)).await {
         Some(Ok(_)) => {
             history.borrow_mut().answered += 1;
+            history.borrow_mut().changing.remove(&(number, register));
             now()
         }
         _ => {
@@ -275,7 +291,7 @@ async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64, m
     note(history, register, Call::new(Op::Write(value), start, end));
 }
 
-async fn read(fs: &Filesystem, history: &Shared, register: usize) {
+pub async fn read(fs: &Filesystem, history: &Shared, register: usize) {
     let (start, name) = (now(), format!("user.r{register}"));
     let value = match fs.get_xattr(InodeId::ROOT, name.as_bytes()).await {
         Ok(bytes) => bytes.as_ref().try_into().ok().map(u64::from_be_bytes),

@@ -111,7 +111,8 @@ impl World {
             8 if !self.wiped_target && self.rotten.is_none() => self.replace_target(),
             9 => self.power_cut(),
             // Longer than its session lives.
-            10 | 11 => {
+            10 => self.late_puts(),
+            11 => {
                 let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
                 let from = SERVERS.to_vec();
                 let steps = vec![
@@ -205,6 +206,22 @@ impl World {
             Step::Start(name),
         ];
         (format!("replace the drive of {name}"), steps)
+    }
+
+    /// What a client sends to daemons arrives when its session is over.
+    fn late_puts(&mut self) -> (String, Vec<Step>) {
+        let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
+        let (servers, daemons) = (SERVERS.to_vec(), DAEMONS.to_vec());
+        let steps = vec![
+            Step::Cut(client, servers.clone()),
+            Step::Pause(7000..9500),
+            Step::Hold(client, daemons.clone()),
+            Step::Pause(1500..5000),
+            Step::Deliver(client, daemons),
+            Step::Pause(PAUSE),
+            Step::Join(client, servers),
+        ];
+        (format!("cut off {client}, and hold what it sends to the daemons"), steps)
     }
 
     fn rot(&mut self) -> (String, Vec<Step>) {

@@ -26,6 +26,9 @@ pub struct History {
     /// What was appended to the log, and whether that was acknowledged.
     pub appended: BTreeMap<u64, bool>,
     pub folders: Table,
+    /// Clients whose own change of a register may be under way: what they know of it from before is
+    /// shown until its answer comes, though others may see the change already.
+    pub changing: BTreeSet<(u64, usize)>,
     pub broken: Vec<String>,
     pub answered: u64,
     pub unknown: u64,

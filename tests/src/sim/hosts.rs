@@ -1,8 +1,9 @@
 //! Who takes part: metadata servers, storage daemons, clients.
 
+use super::calls::RETRY_INTERVAL;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tempfile::TempDir;
 use tokio::sync::watch;
 use weft_client::{Filesystem, Options};
 use weft_metadata::{Clock, Config, Env, Member, run_in};
@@ -18,7 +19,7 @@ pub fn addresses() -> Vec<String> {
     SERVERS.iter().map(|server| format!("{server}:{PORT}")).collect()
 }
 
-pub fn config(id: u64, name: &str, dir: &TempDir) -> Config {
+pub fn config(id: u64, name: &str, dir: &Path) -> Config {
     let peers = (1..)
         .zip(SERVERS)
         .map(|(id, name)| Member { id: NodeId(id), address: format!("{name}:{PORT}") })
@@ -32,7 +33,7 @@ pub fn config(id: u64, name: &str, dir: &TempDir) -> Config {
         // Short, so that targets are given up, and data is moved, in the middle of it.
         target_out_ms: 15_000,
         rebalance_after_ms: 2000,
-        ..Config::new(NodeId(id), format!("0.0.0.0:{PORT}"), peers, dir.path().join(name))
+        ..Config::new(NodeId(id), format!("0.0.0.0:{PORT}"), peers, dir.join(name))
     }
 }
 
@@ -64,5 +65,6 @@ pub async fn connect(name: &str, seed: u64) -> turmoil::Result<Filesystem> {
         if let Ok(fs) = Filesystem::connect(options.clone()).await {
             return Ok(fs);
         }
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }

@@ -1,6 +1,7 @@
 //! What is true when all is over.
 
 use super::calls::{LOOKS, until};
+use super::clients::{get_mode, read};
 use super::history::*;
 use super::hosts::{CLIENTS, connect};
 use super::linear::{Call, Op};
@@ -9,8 +10,11 @@ use super::turns;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_client::{Filesystem, Finding, OpenFlags};
-use weft_proto::InodeId;
+use weft_client::{Filesystem, Finding, FsckReport, OpenFlags};
+use weft_proto::{InodeId, TargetId};
+
+/// Its number, beside those of the clients.
+const JUDGE: u64 = 0;
 
 /// Once all clients are done: reads everything back and has it checked.
 pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmoil::Result {
@@ -20,6 +24,12 @@ pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmo
     let fs = connect("judge", seed).await?;
     let mut broken = names(&fs, &history).await;
     broken.extend(turns::judge(&fs, &history).await);
+    for register in 0..MODES {
+        read(&fs, &history, register).await;
+    }
+    for register in MODES..CONTENTS {
+        get_mode(&fs, &history, (JUDGE, register)).await;
+    }
     for register in CONTENTS..REGISTERS {
         let name = format!("r{register}");
         match read_back(&fs, name.as_bytes(), LARGE_LEN).await {
@@ -33,8 +43,7 @@ pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmo
         }
     }
     broken.extend(log(&fs, &history).await);
-    // A chunk whose header rots is lost with the index; who looks after that is an admin.
-    broken.extend(fsck(&fs, storage.iter().any(|host| host.has_rotted())).await);
+    broken.extend(fsck(&fs, &storage).await);
     history.borrow_mut().broken.extend(broken);
     Ok(())
 }
@@ -96,29 +105,47 @@ async fn log(fs: &Filesystem, history: &Shared) -> Vec<String> {
 }
 
 /// What `fsck` finds still when all that was left behind has had time to go. Of a target that was
-/// replaced nothing can be known. What is found is told to the targets, or should not need that.
-async fn fsck(fs: &Filesystem, tell: bool) -> Vec<String> {
+/// replaced nothing can be known. A chunk whose header has rotted is lost with the index: an admin
+/// has that told to the target.
+async fn fsck(fs: &Filesystem, storage: &[Arc<Host>]) -> Vec<String> {
+    let replaced = storage.iter().filter(|host| host.was_replaced()).count();
     let mut found = Vec::new();
     for _ in 0..LOOKS {
         match fs.fsck(|_| ()).await {
             Ok(report) => {
-                let replaced = |f: &&Finding| matches!(f, Finding::Unreachable { .. });
-                let unreachable = report.findings.iter().filter(replaced).count();
-                let others = report.findings.iter().filter(|f| !replaced(f));
+                let is_away = |f: &&Finding| matches!(f, Finding::Unreachable { .. });
+                let away = report.findings.iter().filter(is_away).count();
+                let others = report.findings.iter().filter(|f| !is_away(f));
                 found = others.map(|finding| format!("fsck: {finding}")).collect();
-                if unreachable > 1 {
-                    found.push(format!("fsck: {unreachable} targets cannot be checked"));
+                if away > replaced {
+                    found.push(format!("fsck: {away} targets cannot be checked"));
                 }
                 if found.is_empty() {
                     break;
                 }
-                if tell {
-                    fs.report_findings(&report).await;
-                }
+                fs.report_findings(&of_rot(fs, storage, &report)).await;
             }
             Err(error) => found = vec![format!("fsck: {error}")],
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     found
+}
+
+/// Findings about targets whose drives have rotted.
+fn of_rot(fs: &Filesystem, storage: &[Arc<Host>], report: &FsckReport) -> FsckReport {
+    let rotted = |address: &str| {
+        let is_there = |host: &&Arc<Host>| address.starts_with(&format!("{}:", host.name()));
+        storage.iter().find(is_there).is_some_and(|host| host.has_rotted())
+    };
+    let map = fs.cluster_map();
+    let on = |target: TargetId| {
+        map.targets.iter().any(|info| info.id == target.0 && rotted(&info.address))
+    };
+    let is_of_rot = |finding: &&Finding| match finding {
+        Finding::Missing { target, .. } | Finding::WrongLength { target, .. } => on(*target),
+        _ => false,
+    };
+    let findings = report.findings.iter().filter(is_of_rot).cloned().collect();
+    FsckReport { findings, ..Default::default() }
 }

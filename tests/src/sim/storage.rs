@@ -51,6 +51,8 @@ pub struct Host {
     failed: AtomicBool,
     /// Some of its drive was other bytes at some time.
     rotted: AtomicBool,
+    /// A blank drive came in the place of its drive.
+    replaced: AtomicBool,
 }
 
 /// A drive in memory.
@@ -96,6 +98,7 @@ impl Host {
             random: Mutex::new(random),
             failed: AtomicBool::new(false),
             rotted: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
         })
     }
 
@@ -139,6 +142,10 @@ impl Host {
         }
     }
 
+    pub fn was_replaced(&self) -> bool {
+        self.replaced.load(Ordering::SeqCst)
+    }
+
     pub fn has_rotted(&self) -> bool {
         self.rotted.load(Ordering::SeqCst)
     }
@@ -151,6 +158,7 @@ impl Host {
 
     /// Puts a blank drive in its place, formatted as an admin would.
     pub fn replace(&self) -> Result<()> {
+        self.replaced.store(true, Ordering::SeqCst);
         self.disk.generation.fetch_add(1, Ordering::SeqCst);
         *lock(&self.disk.state) = State::blank(&mut lock(&self.random));
         remove(&self.index)?;

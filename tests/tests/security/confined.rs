@@ -214,9 +214,11 @@ fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
         };
         let step = |op| Step { op: Some(op), ..Default::default() };
         let steps = vec![step(Do::SetAttr(attr)), step(Do::Make(make.clone()))];
-        eve.refused(Op::Batch(v1::BatchOp { steps, session: 0 }), ErrorKind::Stale).await?;
+        eve.refused(Op::Batch(v1::BatchOp { steps, ..Default::default() }), ErrorKind::Stale)
+            .await?;
         let steps = vec![step(Do::Make(make)), step(Do::SetAttr(attr))];
-        eve.refused(Op::Batch(v1::BatchOp { steps, session: 0 }), ErrorKind::Stale).await?;
+        eve.refused(Op::Batch(v1::BatchOp { steps, ..Default::default() }), ErrorKind::Stale)
+            .await?;
         let key = |kind: v1::quota_key::Kind, id| Some(v1::QuotaKey { kind: kind.into(), id });
         for op in [
             Op::SetQuota(v1::SetQuotaOp {

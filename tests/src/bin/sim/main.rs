@@ -11,11 +11,13 @@ mod seeds;
 
 use anyhow::{Result, anyhow, ensure};
 use clap::Parser;
+use nix::sys::signal::Signal;
 use rand::{RngCore, SeedableRng, rngs::SmallRng};
 use seeds::{Ended, Seeds};
 use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 use weft_proto::planted::{Bug, plant};
@@ -38,9 +40,9 @@ struct Args {
     /// With a bug planted on purpose, until it is found; `all`, or several with commas between
     #[arg(long, value_name = "BUG", value_parser = planted::wanted)]
     planted: Option<planted::Wanted>,
-    /// In this very process
-    #[arg(long, hide = true, requires = "seed")]
-    one: bool,
+    /// In this very process, in an empty folder
+    #[arg(long, hide = true, requires = "seed", value_name = "FOLDER")]
+    one: Option<PathBuf>,
 }
 
 /// What the process draws from instead of the kernel.
@@ -79,12 +81,13 @@ fn main() -> Result<()> {
         until_failure: false,
     };
     match (args.one, args.planted) {
-        (true, planted) => alone(seed, planted.and_then(|wanted| wanted.one())),
-        (false, Some(wanted)) => {
+        (Some(folder), None) => alone(seed, &folder, None),
+        (Some(folder), Some(wanted)) => alone(seed, &folder, Some(wanted.one()?)),
+        (None, Some(wanted)) => {
             (seeds.count, seeds.until_failure) = (args.count, true);
             planted::find(&wanted, seeds)
         }
-        (false, None) => run_all(&seeds),
+        (None, None) => run_all(&seeds),
     }
 }
 
@@ -98,13 +101,15 @@ fn run_all(seeds: &Seeds) -> Result<()> {
             failed.push(seed);
         }
     })?;
-    println!("{} seeds in {:.0} s: {:.2} a second", all.seeds, all.took, all.rate());
+    eprintln!("{} seeds in {:.0} s: {:.2} a second", all.seeds, all.took, all.rate());
     ensure!(failed.is_empty(), "{} seeds failed: {failed:?}", failed.len());
     Ok(())
 }
 
 /// Runs a seed, which decides all from now on.
-fn alone(seed: u64, bug: Option<Bug>) -> Result<()> {
+fn alone(seed: u64, folder: &Path, bug: Option<Bug>) -> Result<()> {
+    // Whoever started it keeps its time.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     // Before anything is drawn.
     SEED.get_or_init(|| seed);
     if let Some(bug) = bug {
@@ -115,7 +120,8 @@ fn alone(seed: u64, bug: Option<Bug>) -> Result<()> {
         log.with_env_filter(filter).with_writer(std::io::stderr).init();
     }
     // On a thread that has drawn nothing, whether there is a log or not.
-    let ran = std::thread::spawn(move || run(seed)).join();
+    let folder = folder.to_owned();
+    let ran = std::thread::spawn(move || run(seed, &folder)).join();
     let summary = ran.map_err(|_| anyhow!("seed {seed}: a panic"))??;
     println!("seed {seed}: {summary:?}");
     Ok(())

@@ -1,7 +1,7 @@
 //! Looks for bugs that were planted on purpose, one at a time.
 
 use super::seeds::{Ended, Seeds};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::io::Write;
 use std::time::Duration;
 use weft_proto::planted::Bug;
@@ -14,9 +14,10 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub struct Wanted(Vec<Bug>);
 
 impl Wanted {
-    /// The one, if it is one.
-    pub fn one(&self) -> Option<Bug> {
-        <[Bug; 1]>::try_from(&self.0[..]).ok().map(|[bug]| bug)
+    /// The one that there is.
+    pub fn one(&self) -> Result<Bug> {
+        let one = <[Bug; 1]>::try_from(&self.0[..]).ok().map(|[bug]| bug);
+        one.context("one bug at a time")
     }
 }
 
@@ -42,6 +43,7 @@ pub fn find(wanted: &Wanted, mut seeds: Seeds) -> Result<()> {
         let took = format!("{} seeds, {:.0} s", all.seeds, all.took);
         match found {
             Some((seed, why)) => {
+                ensure_sound(seed, &seeds)?;
                 println!("{bug:?}: found ({took}) by seed {seed}: {}", short(&why))
             }
             None => {
@@ -55,9 +57,23 @@ pub fn find(wanted: &Wanted, mut seeds: Seeds) -> Result<()> {
     Ok(())
 }
 
+/// A seed that fails without a bug shows nothing but that.
+fn ensure_sound(seed: u64, seeds: &Seeds) -> Result<()> {
+    let mut well = Ok(());
+    let alone = Seeds { first: seed, count: Some(1), limit: None, planted: None, ..seeds.clone() };
+    alone.run(|_, ended| {
+        if let Ended::Wrong(why) = ended {
+            well = Err(anyhow!("seed {seed} fails without a bug: {why}"));
+        }
+    })?;
+    well
+}
+
 /// What was wrong, without the faults before and the calls behind it.
 fn short(why: &str) -> String {
-    let what = why.rsplit_once("]: ").map_or(why, |(_, what)| what);
+    let why = why.split("Stack backtrace").next().unwrap_or(why);
+    let behind = |mark| why.rsplit_once(mark).map(|(_, what)| what);
+    let what = behind("Caused by:").or_else(|| behind("]: ")).unwrap_or(why);
     let words: Vec<_> = what.split_whitespace().take(40).collect();
     words.join(" ")
 }

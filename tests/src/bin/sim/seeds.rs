@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weft_proto::planted::Bug;
+use weft_tests::sim::folder;
 
 /// A seed that takes longer hangs.
 const SEED_TIMEOUT: Duration = Duration::from_secs(300);
@@ -64,7 +65,9 @@ impl Seeds {
         };
         let work = || -> Result<()> {
             while let Some(seed) = next() {
-                let how = self.alone(seed, &enough)?;
+                let how = self.alone(seed, &enough);
+                // The others need not go on for what cannot be told.
+                let how = how.inspect_err(|_| enough.store(true, Ordering::SeqCst))?;
                 let Some(how) = how else { break };
                 if self.until_failure && matches!(how, Ended::Wrong(_)) {
                     enough.store(true, Ordering::SeqCst);
@@ -83,8 +86,11 @@ impl Seeds {
 
     /// Runs one; `None` if meanwhile there were enough.
     fn alone(&self, seed: u64, enough: &AtomicBool) -> Result<Option<Ended>> {
+        // It goes with whoever waits, also if the process is killed.
+        let folder = folder()?;
         let mut alone = Command::new(std::env::current_exe()?);
-        alone.args(["--one", &seed.to_string()]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        alone.arg("--one").arg(folder.path()).arg(seed.to_string());
+        alone.stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(bug) = self.planted {
             alone.args(["--planted", &format!("{bug:?}")]);
         }
@@ -112,7 +118,7 @@ impl Seeds {
                 eprint!("{err}");
                 Some(Ended::Well(out))
             }
-            Some(_) => Some(Ended::Wrong(err)),
+            Some(status) => Some(Ended::Wrong(format!("{status}: {err}"))),
             None if enough.load(Ordering::SeqCst) => None,
             None => Some(Ended::Wrong(format!("not over within {SEED_TIMEOUT:?}; {err}"))),
         })
