@@ -56,10 +56,10 @@ impl Change for v1::BatchOp {
     }
 }
 
-/// Inodes that a step touches; 0: none.
+/// Inodes that are there and that a step touches; 0: none.
 fn touched(step: &Step) -> [u64; 4] {
     match &step.op {
-        Some(Op::Make(op)) => [op.parent, op.ino, 0, 0],
+        Some(Op::Make(op)) => [op.parent, 0, 0, 0],
         Some(Op::Unlink(op)) => [op.parent, 0, step.ino, 0],
         Some(Op::RmDir(op)) => [op.parent, 0, step.ino, 0],
         Some(Op::Rename(op)) => [op.parent, op.new_parent, step.ino, step.replaced],
@@ -81,7 +81,11 @@ fn latest(state: &dyn Read, step: &Step) -> StoreResult<i64> {
 
 /// What a batch itself has changed is as it left that.
 fn note_own(own: &mut BTreeMap<u64, i64>, state: &dyn Read, step: &Step) -> StoreResult<()> {
-    for ino in touched(step).into_iter().filter(|ino| *ino != 0) {
+    let made = match &step.op {
+        Some(Op::Make(op)) => op.ino,
+        _ => 0,
+    };
+    for ino in touched(step).into_iter().chain([made]).filter(|ino| *ino != 0) {
         if let Some(inode) = state.inode(InodeId(ino))? {
             own.insert(ino, inode.attr.ctime_ns);
         }
