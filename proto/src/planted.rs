@@ -48,6 +48,8 @@ bugs! {
     FencingForgotten,
     /// What a session had buffered is committed though others changed the file since.
     LateCommitUnguarded,
+    /// Attributes that a session had set are set though others set them since.
+    LateAttrUnguarded,
     /// A session is declared dead while it may still trust its leases.
     ExpiredEarly,
     /// The right to write is granted beside other leases.
@@ -78,6 +80,8 @@ bugs! {
     CacheOutlivesRecall,
     /// A mount answers a recall before it has committed what it had buffered.
     RecallBeforeFlush,
+    /// A mount uses what it knew of what a change of its own, not answered yet, is about.
+    OldWhileChanging,
     /// A mount that cannot reach the group trusts its leases for longer than the leader does.
     LeaseOutlivesSession,
     /// Buffered data that cannot be committed is dropped, and nobody is told.

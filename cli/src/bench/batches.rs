@@ -2,21 +2,23 @@
 
 use super::context::{Context, Sample};
 use super::task::{Outcome, check_stamps, noise, stamp};
-use anyhow::{Context as _, Result, ensure};
-use std::time::Instant;
+use anyhow::{Context as _, Result, anyhow, ensure};
+use std::time::{Duration, Instant};
 use weft_client::blocking::{ConnectOptions, Connection, User};
 use weft_client::{OpenFlags, ReadItem, copied_bytes};
 
 /// Reads in one call.
 const BATCH: usize = 256;
+/// Threads that call, as many as the cases that this is compared with have processes.
+const CALLERS: usize = 4;
 /// Bytes of a random read, and of a stamp.
 const PIECE: usize = 4 << 10;
 /// Bytes of a sample.
 const SAMPLE: usize = 100 << 10;
 /// Bytes of one write of a large file.
 const REQUEST: usize = 1 << 20;
-/// Folders that samples lie in, and files of each process of the cases that this is compared with.
-const FOLDERS: u64 = 4;
+/// Folders that samples lie in, one for each process of the cases that this is compared with.
+const FOLDERS: u64 = CALLERS as u64;
 
 /// Random pieces of one large file, cold.
 pub fn random(context: &Context) -> Result<Vec<Sample>> {
@@ -36,7 +38,7 @@ pub fn random(context: &Context) -> Result<Vec<Sample>> {
             ensure!(data.len() == PIECE, "a read answered {} bytes", data.len());
             check_stamps(data, item.off)
         };
-        let read = |user: &User| read_all(context, "native_random_read_4k", user, &items, check);
+        let read = |user: &User| read_all(context, "native_random_read_4k_x4", user, &items, check);
         Ok(vec![connected(context, read)?])
     })
 }
@@ -68,42 +70,68 @@ pub fn samples(context: &Context) -> Result<Vec<Sample>> {
             ensure!(data == content, "{path} does not hold what was written");
             Ok(())
         };
-        let read = |user: &User| read_all(context, "native_samples", user, &items, check);
+        let read = |user: &User| read_all(context, "native_samples_4", user, &items, check);
         Ok(vec![connected(context, read)?])
     })
 }
 
-/// Reads batch after batch into the same memory, as a loader does.
+/// Several callers read batch after batch, each into the same memory, as workers of a loader do.
 fn read_all(
     context: &Context,
     name: &'static str,
     user: &User,
     items: &[ReadItem],
-    check: impl Fn(&ReadItem, &[u8]) -> Result<()>,
+    check: impl Fn(&ReadItem, &[u8]) -> Result<()> + Sync,
 ) -> Result<Sample> {
-    let mut memory = vec![vec![0; SAMPLE]; BATCH];
+    let mut memory = vec![vec![vec![0; SAMPLE]; BATCH]; CALLERS];
     context.measure(name, || {
-        let (start, mut bytes, mut operations) = (Instant::now(), 0, 0);
-        let before = copied_bytes();
-        for batch in items.chunks(BATCH) {
-            if start.elapsed() > context.limit || super::task::interrupted() {
-                break;
-            }
-            let mut lens = vec![Ok(0); batch.len()];
-            user.read_many(batch.to_vec(), |at, read| {
-                lens[at] = read.map(|data| data.copy_to(&mut memory[at]));
-            })?;
-            for ((item, len), memory) in batch.iter().zip(lens).zip(&memory) {
-                let len = len?;
-                check(item, &memory[..len])?;
-                bytes += len as u64;
-                operations += 1;
-            }
+        let (start, before) = (Instant::now(), copied_bytes());
+        let limit = context.limit;
+        let read = |items: &[ReadItem], memory: &mut [Vec<u8>]| {
+            read_batches(limit, user, items, memory, &check)
+        };
+        let each = items.chunks(items.len().div_ceil(CALLERS).max(1)).zip(&mut memory);
+        let done: Vec<Result<Outcome>> = std::thread::scope(|scope| {
+            let callers: Vec<_> =
+                each.map(|(items, memory)| scope.spawn(move || read(items, memory))).collect();
+            let panicked = |_| Err(anyhow!("a caller panicked"));
+            callers.into_iter().map(|caller| caller.join().unwrap_or_else(panicked)).collect()
+        });
+        let mut all = Outcome::default();
+        for done in done {
+            let done = done?;
+            all.bytes += done.bytes;
+            all.operations += done.operations;
         }
         let seconds = start.elapsed().as_secs_f64();
-        let copied = Some(copied_bytes() - before);
-        Ok(Outcome { bytes, operations, seconds, copied, ..Outcome::default() })
+        Ok(Outcome { seconds, copied: Some(copied_bytes() - before), ..all })
     })
+}
+
+fn read_batches(
+    limit: Duration,
+    user: &User,
+    items: &[ReadItem],
+    memory: &mut [Vec<u8>],
+    check: impl Fn(&ReadItem, &[u8]) -> Result<()>,
+) -> Result<Outcome> {
+    let (start, mut done) = (Instant::now(), Outcome::default());
+    for batch in items.chunks(BATCH) {
+        if start.elapsed() > limit || super::task::interrupted() {
+            break;
+        }
+        let mut lens = vec![Ok(0); batch.len()];
+        user.read_many(batch.to_vec(), |at, read| {
+            lens[at] = read.map(|data| data.copy_to(&mut memory[at]));
+        })?;
+        for ((item, len), memory) in batch.iter().zip(lens).zip(&*memory) {
+            let len = len?;
+            check(item, &memory[..len])?;
+            done.bytes += len as u64;
+            done.operations += 1;
+        }
+    }
+    Ok(done)
 }
 
 fn write_large(user: &User, path: &str, bytes: u64) -> Result<()> {

@@ -12,9 +12,9 @@ impl Leases {
     /// The attributes that a name leads to, if that is known.
     pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Option<Result<Attr>> {
         let table = self.table.lock();
-        let dir = table.inodes.get(&parent)?;
+        let dir = table.inodes.get(&parent).filter(|_| !table.is_name_in_flight(parent, name))?;
         let found = match dir.names.get(name) {
-            Some(Some(ino)) => Ok(table.inodes.get(ino)?.attr?),
+            Some(Some(ino)) => Ok(table.attr(*ino)?),
             None if !dir.complete => return None,
             _ => Err(Error::new(ErrorKind::NotFound, "no such name")),
         };
@@ -36,7 +36,8 @@ impl Leases {
     /// A piece of a directory, without attributes.
     pub fn page(&self, ino: InodeId, cookie: u64, limit: usize) -> Option<DirPage> {
         let table = self.table.lock();
-        let page = table.inodes.get(&ino)?.listing.as_ref()?.page(cookie, limit)?;
+        let held = table.inodes.get(&ino).filter(|_| !table.is_in_flight(ino))?;
+        let page = held.listing.as_ref()?.page(cookie, limit)?;
         drop(table);
         self.live().then_some(page)
     }
@@ -44,6 +45,11 @@ impl Leases {
     /// What to ask in place of a name that is not known, to know those after it too.
     pub fn ahead(&self, parent: InodeId, name: &[u8]) -> Option<v1::ReadDirOp> {
         let mut table = self.table.lock();
+        let led_to = table.led_to(parent, name);
+        if table.is_name_in_flight(parent, name) || led_to.is_some_and(|to| table.is_in_flight(to))
+        {
+            return None;
+        }
         let listing = table.inodes.get_mut(&parent)?.listing.as_mut()?;
         let (cookie, limit) = listing.ahead(name)?;
         Some(v1::ReadDirOp { ino: parent.0, cookie, limit, attrs: true })
@@ -63,7 +69,7 @@ impl Leases {
     }
 
     pub fn attr(&self, ino: InodeId) -> Option<Attr> {
-        let attr = self.table.lock().inodes.get(&ino)?.attr;
+        let attr = self.table.lock().attr(ino);
         attr.filter(|_| self.live())
     }
 
@@ -82,7 +88,7 @@ impl Leases {
     /// sorts of labels.
     pub fn xattr(&self, ino: InodeId, name: &[u8]) -> Option<Result<Bytes>> {
         let table = self.table.lock();
-        let held = table.inodes.get(&ino)?;
+        let held = table.inodes.get(&ino).filter(|_| !table.is_in_flight(ino))?;
         let has_some = held
             .attr
             .is_none_or(|attr| if name.starts_with(ACLS) { attr.acls } else { attr.xattrs });
@@ -95,7 +101,7 @@ impl Leases {
     /// The names of all extended attributes, if they are known.
     pub fn xattr_names(&self, ino: InodeId) -> Option<Vec<Bytes>> {
         let table = self.table.lock();
-        let held = table.inodes.get(&ino)?;
+        let held = table.inodes.get(&ino).filter(|_| !table.is_in_flight(ino))?;
         let none = held.attr.is_some_and(|attr| !attr.acls && !attr.xattrs);
         let names = if none { Vec::new() } else { held.xattrs.names()? };
         drop(table);
@@ -114,7 +120,7 @@ impl Leases {
     /// What an open would answer, and whether writes may be buffered.
     pub fn content(&self, ino: InodeId) -> Option<(Arc<v1::OpenReply>, Mode)> {
         let table = self.table.lock();
-        let held = table.inodes.get(&ino)?;
+        let held = table.inodes.get(&ino).filter(|_| !table.is_in_flight(ino))?;
         let content = (held.content.clone()?, held.mode);
         drop(table);
         self.live().then_some(content)

@@ -5,6 +5,7 @@
 mod above;
 mod atime;
 mod hand_over;
+mod in_flight;
 mod known;
 mod learn;
 mod leases;

@@ -91,6 +91,13 @@ impl Held {
     }
 }
 
+/// Changes of one inode, and of names in it, that were sent and are not answered.
+#[derive(Default)]
+pub(super) struct Changes {
+    pub(super) changes: usize,
+    pub(super) names: HashMap<Bytes, usize>,
+}
+
 pub(super) struct Table {
     /// Counts recalls and changes.
     pub(super) epoch: u64,
@@ -101,6 +108,8 @@ pub(super) struct Table {
     /// Requests that were sent before this epoch teach nothing.
     pub(super) floor: u64,
     pub(super) inodes: HashMap<InodeId, Held>,
+    /// What this mount is changing.
+    pub(super) in_flight: HashMap<InodeId, Changes>,
     /// Names in all directories.
     pub(super) names: usize,
     /// Extended attributes of all inodes, in bytes.
@@ -118,6 +127,7 @@ impl Table {
             turned_at: 0,
             floor: 0,
             inodes: HashMap::new(),
+            in_flight: HashMap::new(),
             names: 0,
             xattrs: 0,
             shrinking: false,
@@ -175,6 +185,11 @@ impl Table {
         }
         held.layout = grant.layout.or(held.layout);
         held.seq = held.seq.max(grant.seq);
+    }
+
+    /// Attributes that are known, and are those that all see.
+    pub(super) fn attr(&self, ino: InodeId) -> Option<Attr> {
+        self.inodes.get(&ino)?.attr.filter(|_| !self.is_in_flight(ino))
     }
 
     pub(super) fn learn_attr(&mut self, start: Start, attr: Option<&v1::Attr>) {

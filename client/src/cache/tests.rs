@@ -3,6 +3,7 @@
 use super::leases::Leases;
 use super::recall::MAX_INODES;
 use super::table::Mode;
+use super::xattrs::Xattrs;
 use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -102,6 +103,57 @@ async fn what_was_not_given_back_is_held_as_before() {
     assert_eq!(l.take_surplus(), []);
     let (held, surplus) = l.at_rest();
     assert_eq!((held.len(), held[0].write, surplus.len()), (1, true, 0));
+}
+
+/// A change that was sent may be seen by others before its answer is here.
+#[tokio::test]
+async fn what_a_change_in_flight_is_about_is_asked_for() {
+    let l = leases();
+    let (dir, ino) = (InodeId(DIR), InodeId(INO));
+    l.learn(l.start(), &lookup("a"), &found());
+    let missing = Some(Reply::Missing(v1::Empty {}));
+    l.learn(l.start(), &lookup("b"), &v1::MetaReply { result: missing, ..Default::default() });
+    let open = Op::Open(v1::OpenOp { ino: INO, ..Default::default() });
+    l.learn(l.start(), &open, &v1::MetaReply { result: opened(INO), ..Default::default() });
+    l.table.lock().edit_xattrs(ino, |known| *known = Xattrs::all(&v1::Xattrs::default()));
+    let knows = || {
+        let names = [l.lookup(dir, b"a").is_some(), l.has_name(dir, b"a", Some(ino))];
+        let content = [l.attr(ino).is_some(), l.content(ino).is_some()];
+        let xattrs = l.xattr(ino, b"user.x").is_some() && l.xattr_names(ino).is_some();
+        let others = l.lookup(dir, b"b").is_some();
+        (names, content, xattrs && l.attr_to_cache(ino).is_some(), others)
+    };
+    let all = ([true, true], [true, true], true, true);
+    assert_eq!(knows(), all);
+    let chmod = Op::SetAttr(v1::SetAttrOp { ino: INO, mode: Some(0o600), ..Default::default() });
+    let (first, second) = (l.in_flight(&chmod), l.in_flight(&chmod));
+    assert_eq!(knows(), ([false, true], [false, false], false, true));
+    drop(first);
+    assert!(l.attr(ino).is_none(), "one is in flight still");
+    // They were refused.
+    drop(second);
+    assert_eq!(knows(), all);
+    let (unlink, _) = unlinked();
+    let third = l.in_flight(&unlink);
+    assert_eq!(knows(), ([false, false], [false, false], false, true));
+    drop(third);
+    assert_eq!(knows(), all);
+}
+
+#[tokio::test]
+async fn what_only_this_mount_may_write_is_known_while_it_changes() {
+    let l = leases();
+    directory(&l, |_| ());
+    let (dir, op) = (InodeId(DIR), v1::SetAttrOp { ino: DIR, ..Default::default() });
+    let in_flight = l.in_flight(&Op::SetAttr(op));
+    assert!(l.attr(dir).is_some());
+    // Its right is given back before the answer: others look.
+    assert!(l.stop_buffering(dir, true).unwrap());
+    assert!(l.attr(dir).is_some(), "not before that is done");
+    assert!(l.flushed(dir, true));
+    assert!(l.attr(dir).is_none());
+    drop(in_flight);
+    assert!(l.attr(dir).is_some());
 }
 
 fn file(ino: u64, name: &'static str) -> v1::MakeOp {

@@ -100,7 +100,7 @@ impl File {
 
     async fn try_commit(self: &Arc<Self>, below: BufferNo, slot: Option<&Slot>) -> Outcome {
         let session = self.context.sessions.current();
-        let (batch, append, waiting, expect_version, moved) = {
+        let (batch, append, waiting, guard, moved) = {
             let mut state = self.state.lock();
             let batch = state.dirty.batch(below, MAX_PIECES);
             let (append, under) = (state.dirty.append, state.buffered_under);
@@ -113,8 +113,7 @@ impl File {
             let moved = under.session != session.id;
             let kept = |right| self.context.leases.keeps(self.ino, right);
             let unguarded = moved || under.right.is_some_and(|right| !kept(right));
-            let expect = (unguarded && !append).then_some(under.version);
-            (batch, append, waiting, expect, moved)
+            (batch, append, waiting, unguarded.then_some(under), moved)
         };
         // Those of a session that has ended may have been committed, whatever was answered; if they
         // were not, they go with it.
@@ -138,7 +137,7 @@ impl File {
             return self.write_again(&batch);
         }
         if let Some(slot) = slot {
-            if expect_version.is_some() || moved || slot.session != session.id {
+            if (guard.is_some() && !append) || moved || slot.session != session.id {
                 return Outcome::Later;
             }
             // Nobody else writes: where the file ends is known.
@@ -153,15 +152,23 @@ impl File {
         }
         let base = if append { first } else { 0 };
         let mut op = commit_op(self.ino, &batch, append, base, &waiting);
-        op.expect_version = expect_version;
+        op.expect_version = guard.filter(|_| !append).map(|under| under.version);
+        op.attr_was = guard.and(waiting.was).map(|was| was.op(self.ino));
         let requests = &self.context.requests;
         match requests.commit_in_order(&session, Op::CommitExtents(op), requests.deadline()).await {
-            Ok(Reply::CommitExtents(v1::CommitExtentsReply { attr: Some(attr), base: landed })) => {
-                match Attr::try_from(attr) {
-                    Ok(attr) => self.committed(batch, attr, append.then_some((base, landed))),
-                    Err(error) => self.give_up(&batch, error, true),
+            Ok(Reply::CommitExtents(v1::CommitExtentsReply {
+                attr: Some(attr),
+                base: landed,
+                overtaken,
+            })) => match Attr::try_from(attr) {
+                Ok(attr) => {
+                    if overtaken {
+                        self.overtaken();
+                    }
+                    self.committed(batch, attr, append.then_some((base, landed)))
                 }
-            }
+                Err(error) => self.give_up(&batch, error, true),
+            },
             Ok(_) => self.give_up(&batch, unexpected("a commit"), true),
             Err(failed) => {
                 self.refused(batch, append, session.id, failed.error, failed.ambiguous).await
@@ -205,5 +212,6 @@ fn commit_op(
         expect_version: None,
         attr: waiting.op(ino),
         changed_ns: waiting.changed_ns.unwrap_or(0),
+        attr_was: None,
     }
 }

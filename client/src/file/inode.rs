@@ -91,7 +91,17 @@ impl File {
             }
         }
         state.adopt(attr);
-        Ok(state.view())
+        Ok(self.view(&state))
+    }
+
+    /// Attributes as this mount sees them. What was kept under a right that is gone nobody may see
+    /// before all do, by its commit (I6).
+    pub(super) fn view(&self, state: &State) -> Attr {
+        let gone = |right| !self.context.leases.keeps(self.ino, right);
+        match state.buffered_under.right.is_some_and(gone) {
+            true => state.attr,
+            false => state.view(),
+        }
     }
 
     /// Size with what is not committed yet, as far as is known here.
@@ -108,12 +118,12 @@ impl File {
     pub fn told(&self, attr: Attr) -> Attr {
         let mut state = self.state.lock();
         state.adopt(attr);
-        state.view()
+        self.view(&state)
     }
 
     /// As this mount sees them.
     pub fn attr(&self) -> Attr {
-        self.state.lock().view()
+        self.view(&self.state.lock())
     }
 
     /// The group was told of an access.

@@ -55,9 +55,12 @@ impl File {
                 *range = range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by);
             }
         }
-        let before = state.extents.version();
-        state.extents.commit(attr.data_version, &pieces);
-        self.context.pages.note_commit(self.ino, before, attr.data_version);
+        // Attributes alone count no version.
+        if !pieces.is_empty() {
+            let before = state.extents.version();
+            state.extents.commit(attr.data_version, &pieces);
+            self.context.pages.note_commit(self.ino, before, attr.data_version);
+        }
         state.adopt(attr);
         follow(&mut state.lapsed_at, attr.data_version);
         match state.buffered_under.right {
@@ -69,6 +72,14 @@ impl File {
         let (pieces, segments) = (pieces.len(), batch.segments.len());
         debug!(ino = %self.ino, pieces, segments, "committed");
         Outcome::Committed
+    }
+
+    /// What was set beside the data was not set: others have set it since (I8).
+    pub(super) fn overtaken(&self) {
+        let what = "attributes that were set here are lost: the cluster declared this mount dead \
+                    before they were committed, and others have changed the file since";
+        warn!(ino = %self.ino, what);
+        self.state.lock().fail(Error::new(ErrorKind::Stale, what));
     }
 
     pub(super) async fn refused(

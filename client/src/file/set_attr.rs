@@ -1,6 +1,7 @@
 //! Changes attributes, in order with what was written.
 
 use super::inode::File;
+use super::waiting::Was;
 use crate::meta::unexpected;
 use crate::namespace::{ChangeLog, Requests};
 use crate::to_the_end::to_the_end;
@@ -56,7 +57,7 @@ impl File {
             state.changed(&self.context.pages, attr, |e| e.resize(attr.data_version, size));
         }
         state.adopt(attr);
-        Ok(state.view())
+        Ok(self.view(&state))
     }
 
     async fn in_order(&self) -> Result<MutexGuard<'_, ()>> {
@@ -91,6 +92,10 @@ impl File {
             SetTime::At(ns) => ns,
             SetTime::Now => now,
         };
+        // Under that right this mount alone has changed it since, by a request perhaps.
+        let newest = self.context.leases.attr(self.ino);
+        let newest = newest.filter(|newest| newest.ctime_ns > state.attr.ctime_ns);
+        let was = Was::from(&newest.unwrap_or(state.attr));
         let waiting = &mut state.waiting;
         let chowned = owner != [None, None];
         if change.mode.is_some() || chowned {
@@ -103,6 +108,7 @@ impl File {
         waiting.mtime_ns = change.mtime.map(time).or(waiting.mtime_ns);
         waiting.timed |= change.mtime.is_some();
         waiting.since.get_or_insert_with(Instant::now);
+        waiting.was.get_or_insert(was);
         waiting.changed_ns = waiting.changed_ns.max(Some(now));
         Some(state.view())
     }

@@ -19,8 +19,31 @@ pub(super) struct Waiting {
     pub atime_ns: Option<i64>,
     /// The time of the newest write was set, and not by a write.
     pub timed: bool,
-    /// When the first of what writes do not change was.
+    /// When the first of what writes do not change was, and what was set before.
     pub since: Option<Instant>,
+    pub was: Option<Was>,
+}
+
+/// What the group had of owner and mode.
+#[derive(Clone, Copy)]
+pub(super) struct Was {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl From<&Attr> for Was {
+    fn from(attr: &Attr) -> Self {
+        let Attr { mode, uid, gid, .. } = *attr;
+        Self { mode, uid, gid }
+    }
+}
+
+impl Was {
+    pub fn op(self, ino: InodeId) -> v1::SetAttrOp {
+        let (mode, uid, gid) = (Some(self.mode), Some(self.uid), Some(self.gid));
+        v1::SetAttrOp { ino: ino.0, mode, uid, gid, ..Default::default() }
+    }
 }
 
 impl Waiting {

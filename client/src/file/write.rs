@@ -221,7 +221,12 @@ impl File {
         mut permit: OwnedSemaphorePermit,
     ) -> Vec<BufferNo> {
         let (append, segment_len) = (state.dirty.append, state.layout.segment_len);
-        let off = if append { state.size() } else { off };
+        let off = match append {
+            false => off,
+            true if state.dirty.is_empty() => state.size(),
+            // Wherever the file ends by now, it comes right after what goes with it.
+            true => state.dirty.end(),
+        };
         let range = off..off + data.len() as u64;
         let mut full = Vec::new();
         let mut take = |dirty: &mut Dirty, part: Range<u64>| {

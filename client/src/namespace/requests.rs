@@ -26,12 +26,15 @@ impl Requests {
     }
 
     /// A request that changes nothing that is replicated.
-    pub async fn ask(&self, op: Op) -> Result<Reply> {
-        let deadline = self.deadline();
-        // What is done here after that the group need not have heard of when it answers.
-        let start = self.group.leases.start();
-        self.settle_for(&op).await?;
-        self.group.ask(op, start, deadline).await
+    pub fn ask(&self, op: Op) -> impl Future<Output = Result<Reply>> + Send {
+        // Boxed, so that futures around it stay small: leases answer most.
+        Box::pin(async move {
+            let deadline = self.deadline();
+            // What is done here after that the group need not have heard of when it answers.
+            let start = self.group.leases.start();
+            self.settle_for(&op).await?;
+            self.group.ask(op, start, deadline).await
+        })
     }
 
     /// A request that works long on its server.

@@ -25,8 +25,9 @@ const LANE: usize = 32;
 const MAX_BYTES: usize = 64 << 20;
 /// Reads of more bytes are tasks of their own.
 const MAX_SMALL: usize = 256 << 10;
-/// Files that are looked up together.
+/// Files that are looked up together: few at first, for until then nothing is read.
 const GROUP: usize = 128;
+const FIRST_GROUP: usize = 32;
 
 /// What to read of one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,9 +100,10 @@ impl Caller {
 impl Batch {
     /// Begins all reads, as soon as there is room for each.
     async fn begin(self, items: Vec<ReadItem>) {
-        let items: Vec<_> = items.into_iter().enumerate().collect();
-        let groups: Vec<OfFile> = items.chunks(GROUP).map(<[_]>::to_vec).collect();
-        let groups = groups.into_iter().map(|group| {
+        let mut items = items.into_iter().enumerate();
+        let lens = std::iter::successors(Some(FIRST_GROUP), |len| Some((len * 2).min(GROUP)));
+        let groups = lens.map(|len| items.by_ref().take(len).collect::<OfFile>());
+        let groups = groups.take_while(|group| !group.is_empty()).map(|group| {
             let batch = self.clone();
             async move {
                 batch.look_ahead(&group).await;
@@ -156,10 +158,14 @@ impl Batch {
     /// All reads of one file.
     async fn read(&self, file: OfFile) {
         let Some((_, ReadItem { path, .. })) = file.first() else { return };
-        match self.caller.open(path, OpenFlags::default()).await {
-            Ok(open) => {
-                let open = Arc::new(open);
-                let reads = file.iter().map(|(at, item)| self.read_of(&open, *at, item));
+        let opened = match self.caller.open(path, OpenFlags::default()).await {
+            // What it grows by meanwhile was not asked for.
+            Ok(open) => open.stat().await.map(|attr| (Arc::new(open), attr.size)),
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok((open, size)) => {
+                let reads = file.iter().map(|(at, item)| self.read_of(&open, size, *at, item));
                 join_all(reads).await;
                 // It was not written to. Without this it is closed when it is dropped.
                 if let Some(open) = Arc::into_inner(open) {
@@ -174,12 +180,7 @@ impl Batch {
         }
     }
 
-    async fn read_of(&self, file: &Arc<OpenFile>, at: usize, item: &ReadItem) {
-        let size = match file.stat().await {
-            Ok(attr) => attr.size,
-            Err(error) => return self.tell(Done { at, data: Err(error), _room: None }),
-        };
-        // What it grows by meanwhile was not asked for.
+    async fn read_of(&self, file: &Arc<OpenFile>, size: u64, at: usize, item: &ReadItem) {
         let left = usize::try_from(size.saturating_sub(item.off)).unwrap_or(usize::MAX);
         let len = item.len.map_or(left, |len| len.min(left));
         let wanted = u32::try_from(len.min(MAX_BYTES)).unwrap_or(u32::MAX);

@@ -358,23 +358,49 @@ async fn what_is_filled_while_it_is_written_is_forgotten_when_that_is_answered()
     rig.give_back_write().await;
     rig.read_all().await;
     let metadata = &rig.cluster.metadata;
-    metadata.hold_answers();
-    let commits = metadata.count("commit");
+    metadata.hold_commits.send_replace(true);
     let (fs, handle) = (rig.fs.clone(), rig.handle);
     let writes = tokio::spawn(async move {
         fs.write_via(handle, PAGE, &[9; 2 * PAGE as usize], Via::Cache).await
     });
-    while metadata.count("commit") == commits {
+    while metadata.held.load(Ordering::SeqCst) == 0 {
         yield_now().await;
     }
     [1, 5].into_iter().for_each(|page| drop(rig.kernel.pages.lock().remove(&page)));
     for page in [1, 5] {
         assert_eq!(rig.read(page).await.unwrap(), [7; PAGE as usize], "nobody may see it yet");
     }
-    metadata.answer(u64::MAX);
+    metadata.hold_commits.send_replace(false);
     writes.await.unwrap().unwrap();
     assert!(rig.kernel.shown().contains(&5) && !rig.kernel.shown().contains(&1));
     assert_eq!(rig.read(1).await.unwrap(), [9; PAGE as usize]);
+}
+
+/// Others see it as soon as it is committed, whoever has heard of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_committed_and_not_answered_is_read_here_as_elsewhere() {
+    let rig = Rig::start().await;
+    rig.give_back_write().await;
+    rig.read_all().await;
+    let metadata = &rig.cluster.metadata;
+    metadata.hold_answers();
+    let commits = metadata.count("commit");
+    let (fs, handle) = (rig.fs.clone(), rig.handle);
+    let writes =
+        tokio::spawn(
+            async move { fs.write_via(handle, PAGE, &[9; PAGE as usize], Via::Direct).await },
+        );
+    while metadata.count("commit") == commits {
+        yield_now().await;
+    }
+    let other = rig.cluster.client().await;
+    let opened = other.open(rig.ino, OpenFlags::default()).await.unwrap();
+    for (fs, handle) in [(&other, opened.handle), (&rig.fs, rig.handle)] {
+        let read = fs.read(handle, PAGE, PAGE as usize).await.unwrap();
+        assert_eq!(read.into_bytes(), [9; PAGE as usize][..]);
+    }
+    metadata.answer(u64::MAX);
+    writes.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_client::{Creator, Filesystem, HandleId, OpenFlags, SetAttr, Via};
-use weft_proto::{ErrorKind, InodeId};
+use weft_proto::{ErrorKind, InodeId, v1};
 
 async fn content(cluster: &Cluster, ino: InodeId) -> Vec<u8> {
     let fs = cluster.client().await;
@@ -433,4 +433,52 @@ async fn what_is_not_committed_yet_is_not_shown_without_the_right_to_write() {
     cluster.metadata.hold_commits.send_replace(false);
     assert_eq!(writes.await.unwrap(), Ok(3));
     assert_eq!(read().await, b"xyz"[..]);
+}
+
+/// Appends that wait while others append follow each other wherever they land.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_that_wait_leave_no_hole_between_them() {
+    const LEN: usize = 1000;
+    let (cluster, fs) = client(|_| ()).await;
+    cluster.metadata.state.lock().layout.inline_limit = 1 << 16;
+    let append = OpenFlags { append: true, ..Default::default() };
+    let opened = fs.create(InodeId::ROOT, b"log", 0o644, Creator::default(), append).await.unwrap();
+    let (handle, ino) = (opened.handle, opened.attr.ino);
+    fs.write(handle, 0, &[1; LEN]).await.unwrap();
+    fs.fsync(handle, false).await.unwrap();
+    *cluster.metadata.on_return.lock() = Some(Box::new(|_| ()));
+    cluster.metadata.recall(ino.0);
+    until(|| cluster.metadata.count("return_leases") > 0).await;
+    cluster.metadata.hold_commits.send_replace(true);
+    let mut writes = Vec::new();
+    for byte in 2..5 {
+        if byte == 4 {
+            // Others append more than waits here, and this mount hears of it.
+            let state = &mut *cluster.metadata.state.lock();
+            let source = Some(v1::extent::Source::Inline(vec![9; 4 * LEN].into()));
+            let inode = state.inodes.get_mut(&ino.0).unwrap();
+            inode.insert(v1::Extent { file_off: LEN as u64, len: 4 * LEN as u64, source });
+            inode.attr.data_version += 1;
+        }
+        let told = fs.open(ino, OpenFlags::default()).await.unwrap().attr;
+        let writer = fs.clone();
+        writes.push(tokio::spawn(async move { writer.write(handle, 0, &[byte; LEN]).await }));
+        let waits = async || {
+            let attr = fs.open(ino, OpenFlags::default()).await.unwrap().attr;
+            attr.blocks > told.blocks
+        };
+        let waiting = async {
+            while !waits().await {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+    }
+    cluster.metadata.hold_commits.send_replace(false);
+    for write in writes {
+        assert_eq!(write.await.unwrap(), Ok(LEN));
+    }
+    let bytes: Vec<_> = [1, 9, 9, 9, 9, 2, 3, 4].into_iter().flat_map(|byte| [byte; LEN]).collect();
+    assert!(content(&cluster, ino).await == bytes);
+    cluster.assert_no_violations();
 }

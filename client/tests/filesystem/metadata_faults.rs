@@ -3,7 +3,7 @@
 use crate::create;
 use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
-use weft_client::{Creator, Filesystem, Finding, OpenFlags, Options};
+use weft_client::{Creator, Filesystem, Finding, OpenFlags, Options, SetAttr};
 use weft_proto::{ErrorKind, InodeId};
 
 async fn content(fs: &Filesystem, ino: InodeId, len: usize) -> Vec<u8> {
@@ -102,6 +102,51 @@ async fn session_dies(noticed: bool) {
         |f: &Finding| matches!(f, Finding::Leaked { chunk, .. } if chunk.segment.session == old);
     assert!(findings.iter().all(left), "{findings:?}");
     cluster.assert_no_violations();
+}
+
+/// What was set beside buffered data goes with that, but undoes nothing that others have set since
+/// the session was declared dead; and that it does not is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_of_a_dead_session_undo_nothing() {
+    // What this mount tells of the file besides is not taken for what others did.
+    for (others, new) in [(false, false), (true, false), (false, true)] {
+        let cluster = Cluster::start(3, small_layout("2+1")).await;
+        cluster.metadata.let_make.store(true, Ordering::SeqCst);
+        let fs = cluster.client().await;
+        let old = fs.session();
+        // What is done without asking begins with the second.
+        create(&fs, "first").await;
+        let (handle, ino) = create(&fs, "f").await;
+        let data = pattern(10_000, 9);
+        fs.write(handle, 0, &data).await.unwrap();
+        if !new {
+            fs.flush(handle).await.unwrap();
+        }
+        cluster.metadata.hold_commits.send_replace(true);
+        fs.write(handle, 0, &data).await.unwrap();
+        let mode = SetAttr { mode: Some(0o640), ..Default::default() };
+        assert_eq!(fs.set_attr(ino, Some(handle), mode).await.unwrap().mode, 0o640);
+        let theirs = || {
+            let state = &mut *cluster.metadata.state.lock();
+            let attr = &mut state.inodes.get_mut(&ino.0).unwrap().attr;
+            assert_ne!(attr.mode, 0o640, "it waits");
+            (attr.mode, attr.ctime_ns) = (0o400, attr.ctime_ns + 1);
+        };
+        others.then(theirs);
+        cluster.metadata.expire_sessions();
+        while !new && fs.session() == old {
+            tokio::task::yield_now().await;
+        }
+        cluster.metadata.hold_commits.send_replace(false);
+        let told = fs.flush(handle).await.map_err(|e| e.kind);
+        assert_eq!(told, if others { Err(ErrorKind::Stale) } else { Ok(()) });
+        let (mode, other) = (fs.get_attr(ino).await.unwrap().mode, cluster.client().await);
+        assert_eq!(mode, if others { 0o400 } else { 0o640 });
+        assert_eq!(other.get_attr(ino).await.unwrap().mode, mode);
+        assert!(content(&other, ino, data.len()).await == data, "the data is there");
+        fs.flush(handle).await.unwrap();
+        cluster.assert_no_violations();
+    }
 }
 
 /// What the mount knows is of a future that is lost: nothing of it is told to the new group.

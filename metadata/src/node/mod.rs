@@ -136,11 +136,13 @@ pub enum Known {
     Qos = 6,
     /// And batches that are guarded.
     Guards = 7,
+    /// And commits whose attributes are.
+    GuardedAttributes = 8,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Guards as u32;
+    pub const NEWEST: u32 = Self::GuardedAttributes as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.

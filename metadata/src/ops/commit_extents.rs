@@ -14,6 +14,7 @@ use crate::schema::Inode;
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::content::Edit;
 use crate::tables::inodes;
+use weft_proto::mode::SET_IDS;
 use weft_proto::planted::{self, Bug};
 use weft_proto::{ErrorKind, Layout, v1};
 
@@ -42,8 +43,10 @@ impl Operation for v1::CommitExtentsOp {
         tx: &mut Txn<'_>,
         cx: &Context,
     ) -> StoreResult<Reply> {
-        let file = apply_on(self, tx, cx, file, base)?;
-        Ok(Reply::CommitExtents(v1::CommitExtentsReply { attr: Some(file.attr), base }))
+        let overtaken = is_overtaken(self, &file);
+        let file = apply_on(self, tx, cx, file, base, overtaken)?;
+        let attr = Some(file.attr);
+        Ok(Reply::CommitExtents(v1::CommitExtentsReply { attr, base, overtaken }))
     }
 }
 
@@ -77,23 +80,33 @@ pub(super) fn check_on(
     Ok(base)
 }
 
-/// Carries out what [`check_on`] accepted, and stores the file.
+/// Carries out what [`check_on`] accepted, and stores the file; without the attributes, if others
+/// have changed the file since they were set (`overtaken`).
 pub(super) fn apply_on(
     op: &v1::CommitExtentsOp,
     tx: &mut Txn<'_>,
     cx: &Context,
     mut file: Inode,
     base: u64,
+    overtaken: bool,
 ) -> StoreResult<Inode> {
     let grows = op.min_size > file.attr.size;
+    if overtaken && !grows && op.extents.is_empty() {
+        return Ok(file);
+    }
     file.attr.data_version += u64::from(grows || !op.extents.is_empty());
-    file.attr.mtime_ns = if op.mtime_ns == 0 { cx.now } else { op.mtime_ns };
+    let mtime = if op.mtime_ns == 0 { cx.now } else { op.mtime_ns };
+    file.attr.mtime_ns = if overtaken { mtime.max(file.attr.mtime_ns) } else { mtime };
     // What the writer shows since then, so that a commit behind a reader's back changes no time.
     let changed = believed(op.changed_ns, cx.now);
     file.attr.ctime_ns = changed.map_or(cx.now, |changed| changed.max(file.attr.ctime_ns));
-    if let Some(attr) = &op.attr {
+    if let Some(attr) = op.attr.as_ref().filter(|_| !overtaken) {
         set_attr::set_owner_and_mode(attr, &mut file)?;
         file.attr.atime_ns = attr.atime_ns.unwrap_or(file.attr.atime_ns);
+    }
+    if overtaken && let Some(mode) = op.attr.and_then(|attr| attr.mode) {
+        // Whose write takes these bits is not known here.
+        file.attr.mode &= mode | !SET_IDS;
     }
     let mut edit = Edit::new(file);
     for e in &op.extents {
@@ -101,6 +114,18 @@ pub(super) fn apply_on(
     }
     edit.file.attr.size = edit.file.attr.size.max(op.min_size);
     edit.finish(tx, &op.segments)
+}
+
+/// Whether others have set the owner or the mode that this commit sets, since its writer did.
+fn is_overtaken(op: &v1::CommitExtentsOp, file: &Inode) -> bool {
+    let (Some(set), Some(was), now) = (&op.attr, &op.attr_was, &file.attr) else { return false };
+    let differs = |now: u32, was: Option<u32>, set: Option<u32>| {
+        set.is_some_and(|set| now != set && was != Some(now))
+    };
+    let overtaken = differs(now.mode, was.mode, set.mode)
+        || differs(now.uid, was.uid, set.uid)
+        || differs(now.gid, was.gid, set.gid);
+    overtaken && !planted::is(Bug::LateAttrUnguarded)
 }
 
 /// When a client did something, if it says so and its clock is about right.

@@ -63,7 +63,7 @@ fn make(op: &File, tx: &mut Txn<'_>, cx: &Context, known: &mut Known) -> Result<
         tx.put_inode(&file)?;
     }
     if let Some(content) = &op.content {
-        file = commit_extents::apply_on(content, tx, cx, file, base)?;
+        file = commit_extents::apply_on(content, tx, cx, file, base, false)?;
     }
     Ok(file.attr)
 }

@@ -56,7 +56,13 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     let knows = node.all_know(Known::Batches);
     match &mut cx.request.op {
         Some(Op::ReserveInodes(op)) => op.batches = knows,
-        Some(Op::Batch(op)) => op.guarded = node.all_know(Known::Guards),
+        Some(Op::Batch(op)) => {
+            op.guarded = node.all_know(Known::Guards);
+            op.steps.iter_mut().for_each(without_guard);
+        }
+        Some(Op::CommitExtents(op)) if !node.all_know(Known::GuardedAttributes) => {
+            op.attr_was = None;
+        }
         _ => {}
     }
     let (effect, body) = (Effect::of(&cx.request), Body::Client(std::mem::take(&mut cx.request)));
@@ -80,6 +86,13 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         opened.ttl_ms = node.config.session_ttl_ms;
     }
     Ok(reply)
+}
+
+/// A commit in a batch is of a session that lives.
+fn without_guard(step: &mut v1::batch_op::Step) {
+    if let Some(v1::batch_op::step::Op::Commit(op)) = &mut step.op {
+        op.attr_was = None;
+    }
 }
 
 /// What a batch makes that is not there yet. What is there already it changes only.

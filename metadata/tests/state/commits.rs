@@ -121,6 +121,42 @@ fn malformed_commits_are_refused_and_leave_nothing() {
     }
 }
 
+/// What a session that is over had set beside its data undoes nothing that others have set since;
+/// its data is taken all the same.
+#[test]
+fn attributes_that_were_overtaken_are_not_set() {
+    let mut rig = Rig::in_memory();
+    let file = create(&mut rig, "f");
+    let mode = |mode: u32| v1::SetAttrOp { ino: file, mode: Some(mode), ..Default::default() };
+    let late = |was: u32, extents: Vec<v1::Extent>| v1::CommitExtentsOp {
+        ino: file,
+        extents,
+        mtime_ns: 1,
+        attr: Some(mode(0o640)),
+        attr_was: Some(mode(was)),
+        ..Default::default()
+    };
+    let commit = |rig: &mut Rig, op| match run(rig, Op::CommitExtents(op)) {
+        Ok(Reply::CommitExtents(reply)) => (reply.overtaken, rig.attr(file).unwrap()),
+        other => panic!("a commit answered {other:?}"),
+    };
+    let known = rig.attr(file).unwrap().mode;
+    // Also if it is told twice.
+    for _ in 0..2 {
+        let (overtaken, attr) = commit(&mut rig, late(known, vec![]));
+        assert_eq!((overtaken, attr.mode, attr.mtime_ns), (false, 0o640, 1));
+    }
+    run(&mut rig, Op::SetAttr(mode(0o400))).unwrap();
+    let before = rig.attr(file).unwrap();
+    assert_eq!(commit(&mut rig, late(known, vec![])), (true, before.clone()), "nothing changes");
+    let touched = v1::SetAttrOp { ino: file, mtime_ns: Some(9), ..Default::default() };
+    run(&mut rig, Op::SetAttr(touched)).unwrap();
+    let (overtaken, attr) = commit(&mut rig, late(known, vec![inline(0, 3, 3)]));
+    assert_eq!((overtaken, attr.mode & 0o777, attr.size), (true, 0o400, 3));
+    assert_eq!(attr.mtime_ns, 9, "and no time goes back");
+    rig.check();
+}
+
 /// A file of `n` extents, each of a segment of its own, with holes between them.
 fn scattered(rig: &mut Rig, name: &str, n: u64, seq: u64) -> u64 {
     let ino = create(rig, name);

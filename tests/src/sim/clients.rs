@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::timeout;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, SetAttr};
+use weft_client::{Creator, Filesystem, OpenFlags, Opened, SetAttr};
 use weft_proto::{ErrorKind, InodeId, Layout, SessionId};
 
 const CALLS_PER_CLIENT: u64 = 200;
@@ -27,19 +27,20 @@ pub async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result 
     let seed = seed ^ number << 40;
     let fs = connect(&format!("client {number}"), seed).await?;
     lay_out(&fs).await;
+    let unsynced = Unsynced::default();
     tokio::select! {
         biased;
-        () = work(&fs, number, seed, &history) => {}
-        () = watch(&fs, number, !seed, &history) => {}
+        () = work(&fs, number, seed, &history, &unsynced) => {}
+        () = watch(&fs, number, !seed, &history, &unsynced) => {}
     }
     history.borrow_mut().finished += 1;
     Ok(())
 }
 
 /// Call after call; one that hangs holds up the next.
-async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared) {
+async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynced: &Unsynced) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut files = Contents::open(fs, history.clone()).await;
+    let mut files = OpenFiles::open(fs, history.clone(), unsynced.clone()).await;
     let mut turns = Turns::open(fs, number, history.clone()).await;
     let pause = PAUSES[rng.random_range(0..PAUSES.len())];
     for i in 1..=CALLS_PER_CLIENT {
@@ -54,8 +55,13 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared) {
                 files.write(fs, register, value, caller, sync).await;
             }
             (2 | 3, CONTENTS..) => files.read(fs, register).await,
-            (0 | 1, MODES..) => set_mode(fs, history, (number, register), i, caller).await,
-            (2 | 3, MODES..) => get_mode(fs, history, (number, register)).await,
+            (0 | 1, OPEN_MODES..) => {
+                let sync = rng.random_bool(0.3).then(|| Caller::draw(&mut rng));
+                let value = number * 1000 + i;
+                files.set_mode(fs, register, value, rng.random_bool(0.5), caller, sync).await;
+            }
+            (0 | 1, MODES..) => set_mode(fs, history, register, number * 1000 + i, caller).await,
+            (2 | 3, MODES..) => get_mode(fs, history, register, Some(unsynced)).await,
             (0 | 1, _) => write(fs, history, register, value, caller).await,
             (2 | 3, _) => read(fs, history, register).await,
             (4, _) => append(fs, history, value, caller).await,
@@ -69,12 +75,12 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared) {
 
 /// Does beside that what leases allow: who is cut off goes on doing so. It looks at modes, and
 /// writes to a file of its own, of which nothing is asked but that no chunks are left of it.
-async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared) {
+async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynced: &Unsynced) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let own = shared(fs, &format!("own-{number}")).await.handle;
     loop {
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..WATCH_PAUSE))).await;
-        get_mode(fs, history, (number, rng.random_range(MODES..CONTENTS))).await;
+        get_mode(fs, history, rng.random_range(MODES..CONTENTS), Some(unsynced)).await;
         let (at, bytes) = (rng.random_range(0..4) * LARGE_LEN, vec![rng.random(); LARGE_LEN]);
         // What comes of it is not waited for.
         let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(own, at as u64, &bytes)).await;
@@ -116,28 +122,31 @@ async fn lay_out(fs: &Filesystem) {
 }
 
 /// What a mode register leads to: its name is looked up each time, which a lease may answer.
-pub async fn get_mode(fs: &Filesystem, history: &Shared, (number, register): (u64, usize)) {
+pub async fn get_mode(
+    fs: &Filesystem,
+    history: &Shared,
+    register: usize,
+    unsynced: Option<&Unsynced>,
+) {
     let start = now();
     let Ok(attr) = fs.lookup(InodeId::ROOT, format!("r{register}").as_bytes()).await else {
         return;
     };
     history.borrow_mut().answered += 1;
-    let (known, changing) = (now() == start, (number, register));
-    if known && history.borrow().changing.contains(&changing) {
-        return;
+    let at = note(history, register, Call::new(Op::Read(attr.mode.into()), start, now()));
+    if let (Some(at), Some(unsynced), OPEN_MODES..) = (at, unsynced, register) {
+        unsynced.borrow_mut().push((register, at));
     }
-    history.borrow_mut().changing.remove(&changing);
-    note(history, register, Call::new(Op::Read(attr.mode.into()), start, now()));
 }
 
 async fn set_mode(
     fs: &Filesystem,
     history: &Shared,
-    (number, register): (u64, usize),
-    call: u64,
+    register: usize,
+    value: u64,
     mut caller: Caller,
 ) {
-    let (name, value) = (format!("r{register}"), number * 1000 + call);
+    let name = format!("r{register}");
     let ino = loop {
         if let Ok(attr) = fs.lookup(InodeId::ROOT, name.as_bytes()).await {
             break attr.ino;
@@ -145,12 +154,10 @@ async fn set_mode(
         tokio::time::sleep(RETRY_INTERVAL).await;
     };
     let start = now();
-    history.borrow_mut().changing.insert((number, register));
     let change = SetAttr { mode: Some(value as u32), ..Default::default() };
     let end = match caller.call(fs.set_attr(ino, None, change)).await {
         Some(Ok(_)) => {
             history.borrow_mut().answered += 1;
-            history.borrow_mut().changing.remove(&(number, register));
             now()
         }
         _ => {
@@ -161,27 +168,25 @@ async fn set_mode(
     note(history, register, Call::new(Op::Write(value), start, end));
 }
 
-/// Content registers of one client, each through a handle that stays open.
-struct Contents {
+/// Registers of one client that are files which stay open: modes and contents.
+struct OpenFiles {
     history: Shared,
-    handles: BTreeMap<usize, HandleId>,
-    /// Writes that were acknowledged and not synced, and reads through the same handle meanwhile:
-    /// where they are in the history. What is lost was seen by nobody else.
-    unsynced: Vec<(usize, usize)>,
+    files: BTreeMap<usize, Opened>,
+    unsynced: Unsynced,
     session: SessionId,
 }
 
-impl Contents {
-    async fn open(fs: &Filesystem, history: Shared) -> Self {
-        let mut handles = BTreeMap::new();
+impl OpenFiles {
+    async fn open(fs: &Filesystem, history: Shared, unsynced: Unsynced) -> Self {
+        let mut files = BTreeMap::new();
         for register in MODES..REGISTERS {
             let opened = shared(fs, &format!("r{register}")).await;
             match register {
-                CONTENTS.. => drop(handles.insert(register, opened.handle)),
+                OPEN_MODES.. => drop(files.insert(register, opened)),
                 _ => drop(fs.release(opened.handle).await),
             }
         }
-        Self { history, handles, unsynced: Vec::new(), session: fs.session() }
+        Self { history, files, unsynced, session: fs.session() }
     }
 
     /// Whatever was not synced may have been lost, or take effect at any later time; and so what
@@ -189,7 +194,7 @@ impl Contents {
     fn forgive(&mut self, register: Option<usize>) {
         let mut history = self.history.borrow_mut();
         let concerned = |(of, _): &mut (usize, usize)| register.is_none_or(|r| r == *of);
-        let gone: Vec<_> = self.unsynced.extract_if(.., concerned).collect();
+        let gone: Vec<_> = self.unsynced.borrow_mut().extract_if(.., concerned).collect();
         let written = |of: usize, value| {
             gone.iter().any(|&(r, at)| r == of && history.registers[of][at].op == Op::Write(value))
         };
@@ -214,10 +219,43 @@ impl Contents {
         mut caller: Caller,
         sync: Option<Caller>,
     ) {
-        let (start, handle) = (now(), self.handles[&register]);
+        let (start, handle) = (now(), self.files[&register].handle);
         let written = caller.call(fs.write(handle, 0, &content(register, value))).await;
+        self.wrote(fs, (register, value), start, written.map(|done| done.map(drop)), sync).await;
+    }
+
+    /// The mode of an open file, perhaps beside data that is written to it.
+    async fn set_mode(
+        &mut self,
+        fs: &Filesystem,
+        register: usize,
+        value: u64,
+        writes: bool,
+        mut caller: Caller,
+        sync: Option<Caller>,
+    ) {
+        let (ino, handle) = (self.files[&register].attr.ino, self.files[&register].handle);
+        if writes {
+            // What comes of it shows at the next sync.
+            let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(handle, 0, b"data")).await;
+        }
+        let (start, mode) = (now(), Some(value as u32));
+        let change = SetAttr { mode, ..Default::default() };
+        let set = caller.call(fs.set_attr(ino, Some(handle), change)).await;
+        self.wrote(fs, (register, value), start, set.map(|done| done.map(drop)), sync).await;
+    }
+
+    /// Notes what became of a write to a register (`None`: nobody waited), and syncs it.
+    async fn wrote(
+        &mut self,
+        fs: &Filesystem,
+        (register, value): (usize, u64),
+        start: u64,
+        written: Option<weft_proto::Result<()>>,
+        sync: Option<Caller>,
+    ) {
         self.check_session(fs);
-        let done = matches!(written, Some(Ok(_)));
+        let done = matches!(written, Some(Ok(())));
         let end = if done { now() } else { u64::MAX };
         let call = Call::new(Op::Write(value), start, end);
         let Some(at) = note(&self.history, register, call) else { return };
@@ -225,30 +263,30 @@ impl Contents {
             self.history.borrow_mut().unknown += 1;
             match written {
                 // Who gave up was told of nothing: it is in the buffer, or not.
-                None => self.unsynced.push((register, at)),
+                None => self.unsynced.borrow_mut().push((register, at)),
                 Some(_) => self.forgive(Some(register)),
             }
             return;
         }
         self.history.borrow_mut().answered += 1;
-        self.unsynced.push((register, at));
+        self.unsynced.borrow_mut().push((register, at));
         if let Some(caller) = sync {
             self.sync(fs, register, caller).await;
         }
     }
 
     async fn sync(&mut self, fs: &Filesystem, register: usize, mut caller: Caller) {
-        let synced = caller.call(fs.fsync(self.handles[&register], false)).await;
+        let synced = caller.call(fs.fsync(self.files[&register].handle, false)).await;
         self.check_session(fs);
         match synced {
-            Some(Ok(())) => self.unsynced.retain(|(of, _)| *of != register),
+            Some(Ok(())) => self.unsynced.borrow_mut().retain(|(of, _)| *of != register),
             Some(Err(_)) => self.forgive(Some(register)),
             None => {}
         }
     }
 
     async fn sync_all(&mut self, fs: &Filesystem) {
-        for register in CONTENTS..REGISTERS {
+        for register in OPEN_MODES..REGISTERS {
             self.sync(fs, register, Caller(None)).await;
         }
     }
@@ -262,7 +300,7 @@ impl Contents {
 
     async fn read(&mut self, fs: &Filesystem, register: usize) {
         let start = now();
-        let Ok(data) = fs.read(self.handles[&register], 0, LARGE_LEN).await else { return };
+        let Ok(data) = fs.read(self.files[&register].handle, 0, LARGE_LEN).await else { return };
         self.check_session(fs);
         let value = match value_of(register, &data.into_bytes()) {
             Ok(value) => value,
@@ -270,7 +308,7 @@ impl Contents {
         };
         self.history.borrow_mut().answered += 1;
         if let Some(at) = note(&self.history, register, Call::new(Op::Read(value), start, now())) {
-            self.unsynced.push((register, at));
+            self.unsynced.borrow_mut().push((register, at));
         }
     }
 }

@@ -10,6 +10,8 @@ use std::rc::Rc;
 pub const REGISTERS: usize = 16;
 /// Registers from here on are modes of files, then contents, then those too large for the metadata.
 pub const MODES: usize = 4;
+/// Those from here on are of files that clients keep open, and may be kept there for a while.
+pub const OPEN_MODES: usize = 6;
 pub const CONTENTS: usize = 8;
 pub const LARGE: usize = 12;
 /// Bytes of a large one.
@@ -26,9 +28,6 @@ pub struct History {
     /// What was appended to the log, and whether that was acknowledged.
     pub appended: BTreeMap<u64, bool>,
     pub folders: Table,
-    /// Clients whose own change of a register may be under way: what they know of it from before is
-    /// shown until its answer comes, though others may see the change already.
-    pub changing: BTreeSet<(u64, usize)>,
     pub broken: Vec<String>,
     pub answered: u64,
     pub unknown: u64,
@@ -36,6 +35,11 @@ pub struct History {
 }
 
 pub type Shared = Rc<RefCell<History>>;
+
+/// Calls of one client that prove nothing if its session is declared dead, by register and place in
+/// its history: writes that were acknowledged and not synced, and reads meanwhile. What is lost
+/// was seen by nobody else.
+pub type Unsynced = Rc<RefCell<Vec<(usize, usize)>>>;
 
 /// What a content register holds.
 pub fn content(register: usize, value: u64) -> Vec<u8> {

@@ -13,9 +13,6 @@ use std::time::Duration;
 use weft_client::{Filesystem, Finding, FsckReport, OpenFlags};
 use weft_proto::{InodeId, TargetId};
 
-/// Its number, beside those of the clients.
-const JUDGE: u64 = 0;
-
 /// Once all clients are done: reads everything back and has it checked.
 pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmoil::Result {
     while history.borrow().finished < CLIENTS.len() {
@@ -28,7 +25,7 @@ pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmo
         read(&fs, &history, register).await;
     }
     for register in MODES..CONTENTS {
-        get_mode(&fs, &history, (JUDGE, register)).await;
+        get_mode(&fs, &history, register, None).await;
     }
     for register in CONTENTS..REGISTERS {
         let name = format!("r{register}");
