@@ -148,7 +148,7 @@ fn attributes_that_were_overtaken_are_not_set() {
     }
     run(&mut rig, Op::SetAttr(mode(0o400))).unwrap();
     let before = rig.attr(file).unwrap();
-    assert_eq!(commit(&mut rig, late(known, vec![])), (true, before.clone()), "nothing changes");
+    assert_eq!(commit(&mut rig, late(known, vec![])), (true, before), "nothing changes");
     let touched = v1::SetAttrOp { ino: file, mtime_ns: Some(9), ..Default::default() };
     run(&mut rig, Op::SetAttr(touched)).unwrap();
     let (overtaken, attr) = commit(&mut rig, late(known, vec![inline(0, 3, 3)]));
