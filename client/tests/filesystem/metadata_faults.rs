@@ -1,7 +1,7 @@
 //! Metadata servers that fail, lead in turn, lose replies, and declare sessions dead.
 
 use crate::create;
-use crate::fixture::{Cluster, pattern, small_layout};
+use crate::fixture::{Cluster, alone, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use weft_client::{Creator, Filesystem, Finding, OpenFlags, Options, SetAttr};
 use weft_proto::{ErrorKind, InodeId};
@@ -110,13 +110,10 @@ async fn session_dies(noticed: bool) {
 async fn attributes_of_a_dead_session_undo_nothing() {
     // What this mount tells of the file besides is not taken for what others did.
     for (others, new) in [(false, false), (true, false), (false, true)] {
-        let cluster = Cluster::start(3, small_layout("2+1")).await;
-        cluster.metadata.let_make.store(true, Ordering::SeqCst);
-        let fs = cluster.client().await;
+        // The group is known to take batches, without which nothing waits for one.
+        let (cluster, fs) = alone::client(|_| ()).await;
         let old = fs.session();
-        // What is done without asking begins with the second.
-        create(&fs, "first").await;
-        let (handle, ino) = create(&fs, "f").await;
+        let (handle, ino) = alone::create(&fs, "f").await;
         let data = pattern(10_000, 9);
         fs.write(handle, 0, &data).await.unwrap();
         if !new {
