@@ -22,12 +22,14 @@ mod process;
 pub mod server;
 mod shape;
 pub mod sim;
+mod tries;
 mod xattrs;
 
 pub use health::{await_health, serving, status_of};
 pub use paused::Paused;
 pub use process::eventually;
 pub use shape::Shape;
+pub use tries::tries;
 pub use xattrs::{set_xattr, xattr};
 
 use anyhow::{Context, Result, ensure};
@@ -118,7 +120,7 @@ impl Cluster {
         fs::create_dir(&mount)?;
         let guard = guard(&dir, temp.path())?;
         let cluster = Self { shape, mount, dir, guard: Some(guard), _temp: temp };
-        cluster.allow(LIMIT)?;
+        cluster.allow(tries::limit())?;
         cluster.start_with(binary)?;
         Ok(cluster)
     }
@@ -508,9 +510,6 @@ impl Drop for Cluster {
         }
     }
 }
-
-/// How long a test with a cluster may take, unless it says more.
-const LIMIT: Duration = Duration::from_secs(600);
 
 /// What the guard exits with when it ended the test.
 const LATE: i32 = 124;

@@ -11,7 +11,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
-use weft_tests::{Cluster, requests, tell_accesses};
+use weft_tests::{Cluster, requests, tell_accesses, tries};
+
+/// In the test suite.
+const TRIES: u64 = 40;
 
 /// One row: `act` on one mount after both have looked, then `sees` on the other must hold.
 struct Row {
@@ -258,7 +261,7 @@ fn an_operation_on_one_mount_is_seen_on_the_other() -> Result<()> {
     let cluster = Cluster::start()?;
     let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
     for (number, row) in ROWS.iter().enumerate() {
-        for i in 0..tries() {
+        for i in 0..tries(TRIES) {
             let (from, to) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
             let name = format!("row{number}-{i}");
             let (here, there) = (from.join(&name), to.join(&name));
@@ -274,7 +277,7 @@ fn an_operation_on_one_mount_is_seen_on_the_other() -> Result<()> {
             })?;
             fs::remove_dir_all(&there)?;
         }
-        println!("{:48} {} tries, none stale", row.name, tries());
+        println!("{:48} {} tries, none stale", row.name, tries(TRIES));
     }
     weft_tests::weft_ok(&["umount", weft_tests::path(&b)])?;
     cluster.await_clean()
@@ -292,7 +295,7 @@ fn a_write_is_seen_through_descriptors_that_are_open() -> Result<()> {
     let both = [open(&a)?, open(&b)?];
     let readers = [File::open(a.join("f"))?, File::open(b.join("f"))?];
     let mut size = 0;
-    for i in 0..tries() {
+    for i in 0..tries(TRIES) {
         let (by, of) = ((i % 2) as usize, 1 - (i % 2) as usize);
         // Overlapping places, unaligned lengths; page caches hold all of them.
         let (at, bytes) = (i * 1000 % 50_000, vec![i as u8 | 1; 3000]);
@@ -316,10 +319,10 @@ fn a_write_is_seen_through_descriptors_that_are_open() -> Result<()> {
     // Appends of both land one after the other.
     let append = |m: &Path| OpenOptions::new().append(true).create(true).open(m.join("log"));
     let mut logs = [append(&a)?, append(&b)?];
-    for i in 0..tries() {
+    for i in 0..tries(TRIES) {
         logs[(i % 2) as usize].write_all(format!("{i}\n").as_bytes())?;
     }
-    let expected: String = (0..tries()).map(|i| format!("{i}\n")).collect();
+    let expected: String = (0..tries(TRIES)).map(|i| format!("{i}\n")).collect();
     ensure!(fs::read_to_string(a.join("log"))? == expected, "appends out of order on one mount");
     ensure!(fs::read_to_string(b.join("log"))? == expected, "appends out of order on the other");
     drop((both, readers, logs));
@@ -333,7 +336,7 @@ fn a_write_is_seen_through_descriptors_that_are_open() -> Result<()> {
 fn what_lost_a_name_is_seen_through_descriptors_and_other_names() -> Result<()> {
     let cluster = Cluster::start()?;
     let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
-    for i in 0..tries() {
+    for i in 0..tries(TRIES) {
         fs::write(a.join("f"), [i as u8; 5000])?;
         fs::hard_link(a.join("f"), a.join("g"))?;
         let open = |m: &Path| OpenOptions::new().read(true).write(true).open(m.join("f"));
@@ -575,8 +578,4 @@ fn leases_outlive_their_leader() -> Result<()> {
     }
     weft_tests::weft_ok(&["umount", weft_tests::path(&b)])?;
     cluster.await_clean()
-}
-
-fn tries() -> u64 {
-    std::env::var("WEFT_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
 }

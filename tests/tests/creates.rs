@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
-use weft_tests::{Cluster, eventually, path, requests, weft_ok};
+use weft_tests::{Cluster, eventually, path, requests, tries, weft_ok};
 
 fn make(at: &Path) -> Result<File> {
     let made = OpenOptions::new().read(true).write(true).create_new(true).open(at);
@@ -115,7 +115,7 @@ fn what_was_made_is_seen_at_once() -> Result<()> {
     let a = cluster.mnt();
     let b = cluster.mount_again("second")?;
     warm_up(&folder(a, "warm")?)?;
-    for i in 0..tries() {
+    for i in 0..tries(30) {
         let name = format!("d{i}");
         let (ours, theirs) = (folder(a, &name)?, b.join(&name));
         let mut open = make(&ours.join("open"))?;
@@ -144,10 +144,6 @@ fn what_was_made_is_seen_at_once() -> Result<()> {
         ensure!(make(&ours.join("open")).is_ok() && theirs.join("open").exists(), "{look}");
     }
     cluster.await_clean()
-}
-
-fn tries() -> u64 {
-    std::env::var("WEFT_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
-use weft_tests::{Cluster, eventually, path, weft_ok};
+use weft_tests::{Cluster, eventually, path, tries, weft_ok};
 
 /// What is done to a tree; paths are relative to it.
 #[derive(Clone, Debug)]
@@ -275,7 +275,7 @@ fn what_a_killed_mount_leaves_is_a_prefix() -> Result<()> {
     const AT_ONCE: usize = 6;
     let cluster = Cluster::start()?;
     let from = number("WEFT_SEED", 0);
-    let to = from + number("WEFT_TRIES", AT_ONCE);
+    let to = from + tries(AT_ONCE as u64) as usize;
     for first in (from..to).step_by(AT_ONCE) {
         kill(&cluster, first, AT_ONCE.min(to - first))?;
     }

@@ -15,7 +15,7 @@ use weft_proto::InodeId;
 
 /// Attributes of an inode that this mount has changed are not cached for so long: who caches them
 /// has to be told of each change.
-pub(super) const CHANGING_INTERVAL: Duration = Duration::from_secs(1);
+const CHANGING_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Leases {
     /// Tells what caches names and attributes above this library. Only the first is taken.
@@ -30,7 +30,7 @@ impl Leases {
             Some(known) => *known == ino,
             None => held.complete && ino.is_none(),
         });
-        let known = known && !table.is_name_in_flight(dir, name);
+        let known = known && !table.is_name_changing(dir, name);
         drop(table);
         known && self.live()
     }
@@ -41,7 +41,7 @@ impl Leases {
         let table = self.table.lock();
         let held = table.inodes.get(&ino)?;
         let rests = held.changed.is_none_or(|at| at.elapsed() >= CHANGING_INTERVAL);
-        let attr = held.attr.filter(|_| rests && !table.is_in_flight(ino))?;
+        let attr = held.attr.filter(|_| rests && !table.is_changing(ino))?;
         drop(table);
         let left = self.left();
         (!left.is_zero()).then_some((attr, left))

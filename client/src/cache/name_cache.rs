@@ -1,6 +1,7 @@
 //! What caches names and attributes above this library, as the kernel does in its dentries and
 //! inodes.
 
+use bytes::Bytes;
 use std::pin::Pin;
 use weft_proto::InodeId;
 
@@ -17,6 +18,10 @@ pub trait NameCache: Send + Sync {
     /// Forgets the attributes of an inode alone, which a change of this mount has made old. Does
     /// not wait.
     fn forget_attr(&self, ino: InodeId);
+
+    /// Forgets the attributes of these inodes, and of what these names lead to: this mount is about
+    /// to change them, which others may see before it is answered. The names themselves stay.
+    fn forget_attrs(&self, inos: &[InodeId], names: &[(InodeId, Bytes)]) -> Forgotten;
 
     /// Forgets all names and attributes.
     fn forget_all(&self) -> Forgotten;

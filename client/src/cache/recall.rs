@@ -57,10 +57,6 @@ impl Leases {
                 return false;
             }
             held.flushing = false;
-            if table.in_flight.contains_key(&ino) {
-                // From now on others may see the change.
-                self.forget_attr_above(ino);
-            }
         }
         if !keep_read && !planted::is(Bug::CacheOutlivesRecall) {
             if !planted::is(Bug::GrantOutlivesRecall) {

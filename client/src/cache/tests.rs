@@ -126,7 +126,7 @@ async fn what_a_change_in_flight_is_about_is_asked_for() {
     let all = ([true, true], [true, true], true, true);
     assert_eq!(knows(), all);
     let chmod = Op::SetAttr(v1::SetAttrOp { ino: INO, mode: Some(0o600), ..Default::default() });
-    let (first, second) = (l.in_flight(&chmod), l.in_flight(&chmod));
+    let (first, second) = (l.in_flight(&chmod).await, l.in_flight(&chmod).await);
     assert_eq!(knows(), ([false, true], [false, false], false, true));
     drop(first);
     assert!(l.attr(ino).is_none(), "one is in flight still");
@@ -134,7 +134,7 @@ async fn what_a_change_in_flight_is_about_is_asked_for() {
     drop(second);
     assert_eq!(knows(), all);
     let (unlink, _) = unlinked();
-    let third = l.in_flight(&unlink);
+    let third = l.in_flight(&unlink).await;
     assert_eq!(knows(), ([false, false], [false, false], false, true));
     drop(third);
     assert_eq!(knows(), all);
@@ -145,7 +145,7 @@ async fn what_only_this_mount_may_write_is_known_while_it_changes() {
     let l = leases();
     directory(&l, |_| ());
     let (dir, op) = (InodeId(DIR), v1::SetAttrOp { ino: DIR, ..Default::default() });
-    let in_flight = l.in_flight(&Op::SetAttr(op));
+    let in_flight = l.in_flight(&Op::SetAttr(op)).await;
     assert!(l.attr(dir).is_some());
     // Its right is given back before the answer: others look.
     assert!(l.stop_buffering(dir, true).unwrap());

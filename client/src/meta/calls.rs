@@ -122,7 +122,7 @@ impl Group {
             acked_below: number.acked_below(),
             op: Some(op.clone()),
         };
-        let _in_flight = self.leases.in_flight(&op);
+        let _in_flight = self.leases.in_flight(&op).await;
         let start = self.leases.start();
         match self.send(&request, ATTEMPT_TIMEOUT, deadline).await {
             Ok(answered) => {

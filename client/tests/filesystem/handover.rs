@@ -2,6 +2,7 @@
 
 use crate::fixture::alone::{client, create};
 use crate::fixture::{CLUSTER, Cluster, pattern, small_layout};
+use bytes::Bytes;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -38,6 +39,10 @@ impl NameCache for Cache {
     }
 
     fn forget_attr(&self, _: InodeId) {}
+
+    fn forget_attrs(&self, _: &[InodeId], _: &[(InodeId, Bytes)]) -> Forgotten {
+        Box::pin(std::future::ready(()))
+    }
 
     fn forget_all(&self) -> Forgotten {
         Box::pin(std::future::ready(()))

@@ -9,6 +9,7 @@ mod creates;
 mod fixture;
 mod flush;
 mod handover;
+mod in_flight;
 mod metadata_faults;
 mod model;
 mod paths;

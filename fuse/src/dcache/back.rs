@@ -69,6 +69,17 @@ impl NameCache for Dcache {
         }
     }
 
+    fn forget_attrs(&self, inos: &[InodeId], names: &[(InodeId, Bytes)]) -> Forgotten {
+        let mut table = self.0.table.lock();
+        let led_to = names.iter().filter_map(|(dir, name)| table.leads_to(dir.0, name));
+        let inos: Vec<_> = led_to.chain(inos.iter().map(|ino| ino.0)).collect();
+        let attrs = inos.iter().copied().filter(|ino| table.take_attr(*ino)).collect();
+        self.0.take(attrs, Vec::new());
+        drop(table);
+        let inner = self.0.clone();
+        Box::pin(async move { inner.closed.gone(inos).await })
+    }
+
     fn forget_all(&self) -> Forgotten {
         let mut table = self.0.table.lock();
         let (attrs, names) = (table.take_all_attrs(), table.take_all_names());

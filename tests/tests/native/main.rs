@@ -14,7 +14,10 @@ use std::time::Duration;
 use weft_client::blocking::{ConnectOptions, Connection, File, User};
 use weft_client::{LockKind, OpenFlags, ReadItem};
 use weft_proto::ErrorKind;
-use weft_tests::{Cluster, eventually, path, weft_binary};
+use weft_tests::{Cluster, eventually, path, tries, weft_binary};
+
+/// In the test suite.
+const TRIES: u64 = 20;
 
 /// One row: `act` on one side after both have looked, then `sees` on the other must hold.
 struct Row {
@@ -131,10 +134,6 @@ const ROWS: &[Row] = &[
     },
 ];
 
-fn tries() -> u64 {
-    std::env::var("WEFT_TRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
-}
-
 fn connect(cluster: &Cluster) -> Result<Connection> {
     let mut options = ConnectOptions::new(&cluster.address()?)?;
     options.client.transport = cluster.transport()?;
@@ -154,7 +153,7 @@ fn what_one_side_did_the_other_sees() -> Result<()> {
     };
     for row in ROWS {
         for (acts, watches) in [(0, 1), (1, 0), (1, 2)] {
-            for i in 0..tries() {
+            for i in 0..tries(TRIES) {
                 let dir = format!("{}-{acts}-{watches}-{i}", row.name.replace([' ', '/'], "_"));
                 fs::create_dir(cluster.mnt().join(&dir))?;
                 let sides = sides(&dir)?;
@@ -175,6 +174,7 @@ fn what_one_side_did_the_other_sees() -> Result<()> {
                 fs::remove_dir_all(cluster.mnt().join(&dir))?;
             }
         }
+        println!("{:48} {} tries each way, none stale", row.name, tries(TRIES));
     }
     second.disconnect()?;
     first.disconnect()?;
