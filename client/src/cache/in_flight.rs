@@ -1,9 +1,9 @@
 //! Changes of this mount that are about to be sent, or were and are not answered. Others may see
 //! each of them already.
 //!
-//! Invariant (I6): what such a change is about is not answered from what was known before it. Above,
-//! its attributes are not used either; names that are cached there stay until the answer: to take
-//! them back needs the lock of their directory, which the kernel holds for the caller.
+//! Invariant (I6): what such a change is about is not answered from what was known before it.
+//! Above, its attributes are not used either; names that are cached there stay until the answer: to
+//! take them back needs the lock of their directory, which the kernel holds for the caller.
 
 use super::leases::Leases;
 use super::table::{Mode, Table};
