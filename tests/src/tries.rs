@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long a test with a cluster may take, unless it says more.
+/// Of a test that does not say more.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Of a test that is told how often to try: so long for each, if that is more.
 const TRY_LIMIT: Duration = Duration::from_secs(10);
@@ -12,6 +12,7 @@ pub fn tries(in_suite: u64) -> u64 {
     told().unwrap_or(in_suite)
 }
 
+/// How long a test with a cluster may take.
 pub(crate) fn limit() -> Duration {
     let told = u32::try_from(told().unwrap_or(0)).unwrap_or(u32::MAX);
     LIMIT.max(TRY_LIMIT.saturating_mul(told))

@@ -66,7 +66,8 @@ impl Leases {
     /// Attributes of an inode that are cached above are old, or about to be.
     pub fn forget_attr_above(&self, ino: InodeId) {
         if let Some(above) = self.above.get() {
-            above.forget_attr(ino);
+            // It goes on by itself.
+            drop(above.forget_attrs(&[ino], &[]));
         }
     }
 }

@@ -11,11 +11,13 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::timeout;
+use tracing::warn;
 use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Footprint, InodeId, v1};
 
-/// A change waits so long at most for attributes to be forgotten above, which takes no lock.
+/// A change waits so long at most for attributes to be forgotten above. That takes no lock, but may
+/// come behind what waits for one.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A change in flight, until this is dropped.
@@ -38,8 +40,9 @@ impl Leases {
         let in_flight = InFlight { leases: self, inos, names };
         if let Some(above) = self.above.get().filter(|_| !in_flight.inos.is_empty()) {
             let forgotten = above.forget_attrs(&in_flight.inos, &in_flight.names);
-            // A notice that is not taken is one of a kernel that is in trouble, and not in time.
-            let _ = timeout(FORGET_TIMEOUT, forgotten).await;
+            if timeout(FORGET_TIMEOUT, forgotten).await.is_err() {
+                warn!("a change is sent while the kernel may still use what was before it");
+            }
         }
         in_flight
     }

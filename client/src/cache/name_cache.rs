@@ -15,12 +15,8 @@ pub trait NameCache: Send + Sync {
     /// Forgets the attributes of an inode, and the names in it if it is a directory.
     fn forget(&self, ino: InodeId) -> Forgotten;
 
-    /// Forgets the attributes of an inode alone, which a change of this mount has made old. Does
-    /// not wait.
-    fn forget_attr(&self, ino: InodeId);
-
-    /// Forgets the attributes of these inodes, and of what these names lead to: this mount is about
-    /// to change them, which others may see before it is answered. The names themselves stay.
+    /// Forgets the attributes of these inodes, and of what these names lead to, which a change of
+    /// this mount makes old, or has made old. The names themselves stay.
     fn forget_attrs(&self, inos: &[InodeId], names: &[(InodeId, Bytes)]) -> Forgotten;
 
     /// Forgets all names and attributes.

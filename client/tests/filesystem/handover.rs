@@ -38,8 +38,6 @@ impl NameCache for Cache {
         Box::pin(std::future::ready(()))
     }
 
-    fn forget_attr(&self, _: InodeId) {}
-
     fn forget_attrs(&self, _: &[InodeId], _: &[(InodeId, Bytes)]) -> Forgotten {
         Box::pin(std::future::ready(()))
     }

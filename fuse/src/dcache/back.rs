@@ -62,13 +62,6 @@ impl NameCache for Dcache {
         Box::pin(async move { inner.closed.gone(vec![ino.0]).await })
     }
 
-    fn forget_attr(&self, ino: InodeId) {
-        let mut table = self.0.table.lock();
-        if table.take_attr(ino.0) {
-            self.0.take(vec![ino.0], Vec::new());
-        }
-    }
-
     fn forget_attrs(&self, inos: &[InodeId], names: &[(InodeId, Bytes)]) -> Forgotten {
         let mut table = self.0.table.lock();
         let led_to = names.iter().filter_map(|(dir, name)| table.leads_to(dir.0, name));
