@@ -22,6 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// How often is looked whether a process that serves a mount was killed and cannot go.
+const DYING_INTERVAL: Duration = Duration::from_secs(1);
 /// Whether a process holds a folder is told at once, or it begins a program and waits for files
 /// that it closes.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -41,8 +43,8 @@ pub struct Process {
 impl Process {
     /// The process that has this id now; `None` if there is none or it is a zombie.
     pub fn of(pid: i32) -> Option<Self> {
-        let started = start_time(pid)?;
-        Some(Self { pid, started, boot: boot_id() })
+        let stat = Stat::of(pid).filter(|stat| !stat.ended)?;
+        Some(Self { pid, started: stat.started, boot: boot_id() })
     }
 
     /// When it was started, in clock ticks since boot.
@@ -56,6 +58,19 @@ impl Process {
 
     pub fn alive(&self) -> bool {
         Self::of(self.pid).as_ref() == Some(self)
+    }
+
+    /// Was it killed, and one of its threads cannot go, because it waits in the kernel? Its files
+    /// are open until then, and its end is told to nobody.
+    pub fn is_dying(&self) -> bool {
+        let stat = Stat::of(self.pid);
+        stat.is_some_and(|s| s.ended && s.threads > 1 && s.started == self.started)
+            && self.boot == boot_id()
+    }
+
+    /// Waits until the process has ended, or was killed and cannot go.
+    pub fn wait_for_end(&self) {
+        while self.alive() && !self.wait(DYING_INTERVAL) {}
     }
 
     /// A handle to exactly this process; `None` when it has ended.
@@ -145,10 +160,10 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Waits until a process has ended (true), or a signal has come.
+    /// Waits until a process has ended, or was killed and cannot go (true), or a signal has come.
     pub fn outlasts(&self, process: &Process) -> Result<bool> {
         while let Some(handle) = process.handle() {
-            if self.wait(Some(handle.as_fd()), Duration::MAX)? {
+            if self.wait(Some(handle.as_fd()), DYING_INTERVAL)? {
                 return Ok(false);
             }
         }
@@ -246,16 +261,27 @@ fn each<T: Send + 'static, F: Send + 'static>(
     found
 }
 
-/// Field 22 of `/proc/PID/stat`; `None` for what has ended, zombies included.
-fn start_time(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may hold spaces and parentheses; what follows the last one is regular.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
+/// What `/proc/PID/stat` tells (proc(5)).
+struct Stat {
+    /// It is a zombie.
+    ended: bool,
+    threads: u32,
+    /// In clock ticks since boot.
+    started: u64,
+}
+
+impl Stat {
+    fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The command name may hold spaces and parentheses; what follows the last one is regular,
+        // and begins with field 3.
+        let fields: Vec<_> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        Some(Self {
+            ended: matches!(*fields.first()?, "Z" | "X"),
+            threads: fields.get(20 - 3)?.parse().ok()?,
+            started: fields.get(22 - 3)?.parse().ok()?,
+        })
     }
-    fields.nth(18)?.parse().ok()
 }
 
 fn boot_id() -> String {

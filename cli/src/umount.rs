@@ -50,6 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
     let died = record.as_ref().is_some_and(|r| !r.process.alive());
     if let Some(record) = record.as_ref().filter(|_| died) {
         record.end_supervision();
+        release(record);
     }
     let progress = Progress::new(format!("unmounting {}", path.display()));
     unmount(&mount, args.lazy)?;
@@ -172,12 +173,32 @@ pub fn detach(path: &Path) -> Result<Option<MountRecord>> {
         return Ok(None);
     }
     let record = mounts::find(path)?;
-    if record.as_ref().is_some_and(|r| r.process.alive()) || !is_dead(path) {
+    if record.as_ref().is_some_and(|r| r.process.alive()) {
+        return Ok(None);
+    }
+    record.iter().for_each(release);
+    if !is_dead(path) {
         return Ok(None);
     }
     weft_fuse::unmount(path, true)
         .with_context(|| format!("cannot detach the dead mount at {}", path.display()))?;
     Ok(record)
+}
+
+/// Answers an error to all who wait for a mount whose process was killed and cannot go. One of its
+/// threads tells the kernel of a change, and waits for a directory that one of those holds; and the
+/// kernel gives up on the process only when its last thread is gone.
+pub fn release(record: &MountRecord) {
+    let MountRecord { path, process, .. } = record;
+    let is_there = || mount_at(path).is_ok_and(|mount| mount.is_some_and(|m| m.is_weft()));
+    if !process.is_dying() || !is_there() {
+        return;
+    }
+    let aborted = weft_fuse::Connection::at(path).map_or(Ok(()), |connection| connection.abort());
+    if let Err(error) = aborted {
+        let (path, pid) = (path.display(), process.pid);
+        tracing::error!("process {pid} was killed, and who waits for {path} waits on: {error}");
+    }
 }
 
 /// The kernel asks for the room each time, where it may know attributes for some seconds more.

@@ -43,7 +43,9 @@ pub use hand_over::Handover;
 pub use handler::{Handler, Outcome, Work};
 pub use mount::{IoUring, Mounted, Options, check_mount_point, mount, mount_handler};
 pub use mount_error::MountError;
-pub use mount_table::{MountEntry, SOURCE_PREFIX, mount_at, mounts, resolve_mount_point, unmount};
+pub use mount_table::{
+    Connection, MountEntry, SOURCE_PREFIX, mount_at, mounts, resolve_mount_point, unmount,
+};
 pub use notifier::Notifier;
 pub use root::Root;
 pub use take_over::{Inherited, Prepared};

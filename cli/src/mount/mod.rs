@@ -4,12 +4,14 @@
 //! the mount is usable ([`serve`]). Another process, perhaps of another version, may take its place
 //! while programs use the mount: [`hand_over`] is the end of the one, [`take_over`] the beginning
 //! of the other, and [`words`] what they say to each other. A mount may have a process that brings
-//! it back when the one that serves it has died: [`supervise`]. mount(8) comes in by [`helper`].
+//! it back when the one that serves it has died: [`supervise`]; else it has one that lets go of who
+//! waits for it: [`guard`]. mount(8) comes in by [`helper`].
 
 mod args;
 mod background;
 mod client;
 mod fstab;
+mod guard;
 mod hand_over;
 pub mod helper;
 pub mod metrics;
@@ -38,6 +40,9 @@ pub fn check(args: &Args) -> Result<()> {
 }
 
 pub fn run(args: &Args, log: &LogArgs) -> Result<()> {
+    if let Some(served_by) = args.guard {
+        return guard::guard(served_by, &args.mount_point, log);
+    }
     args.transport.clone().set()?;
     if args.foreground {
         ensure!(!args.takeover || args.notify, "--takeover starts a process of its own");

@@ -6,7 +6,7 @@ use super::client::{Started, client_options};
 use super::metrics;
 use super::session_file::SessionFile;
 use super::spec::source;
-use super::{background, hand_over, take_over};
+use super::{background, guard, hand_over, take_over};
 use crate::logging::LogArgs;
 use crate::mounts::{self, MountRecord};
 use crate::output::describe;
@@ -54,6 +54,11 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
     }
     let served = started.and_then(|started| {
         daemon::tell_manager("READY=1");
+        if started.record.supervisor.is_none()
+            && let Err(error) = guard::start(&started.record)
+        {
+            tracing::warn!("if this process is killed, who waits for it may hang: {error:#}");
+        }
         let limit = Duration::from_secs(args.stop_timeout);
         let (record, session) = (started.record.clone(), started.session.clone());
         match runtime.block_on(until_ended(started, limit)) {

@@ -1,0 +1,106 @@
+//! The process of a mount is killed while it tells the kernel of a change in a directory that a
+//! request holds: a thread of it waits in the kernel then, until somebody ends the connection.
+//! Needs root.
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+use weft_tests::{Cluster, Shape, eventually, path, weft_ok};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Programs on each mount.
+const PROGRAMS: usize = 4;
+
+fn small() -> Result<Cluster> {
+    let shape = Shape { metadata: 1, storage: 3, profile: "2+1", ..Default::default() };
+    Cluster::start_as(shape)
+}
+
+/// Programs that make names in one directory, look at each other's and remove them, until they are
+/// told to end or that fails.
+struct Programs {
+    stop: Arc<AtomicBool>,
+    /// Each says when it has ended, and its mount.
+    ended: Receiver<PathBuf>,
+}
+
+impl Programs {
+    fn start(mounts: &[&Path]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (end, ended) = channel();
+        let name = |number: usize| format!("dir/{number}");
+        let count = mounts.len() * PROGRAMS;
+        for number in 0..count {
+            let (stop, end) = (stop.clone(), end.clone());
+            let mount = mounts[number % mounts.len()].to_owned();
+            thread::spawn(move || {
+                let own = mount.join(name(number));
+                let turn = || -> std::io::Result<()> {
+                    File::create(&own)?;
+                    (0..count).for_each(|other| drop(fs::metadata(mount.join(name(other)))));
+                    fs::remove_file(&own)
+                };
+                while !stop.load(Ordering::Relaxed) && turn().is_ok() {}
+                let _ = end.send(mount);
+            });
+        }
+        Self { stop, ended }
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether a thread of this process tells the kernel of a name, and waits.
+fn is_stuck(pid: i32) -> Option<()> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let mut waits = threads.filter_map(|t| fs::read_to_string(t.path().join("wchan")).ok());
+    waits.any(|at| at == "fuse_reverse_inval_entry").then_some(())
+}
+
+/// Kills the process of the mount `at` while it waits, and waits for the programs there to hear of
+/// it. The rest go on.
+fn kill_stuck(cluster: &Cluster, at: &Path) -> Result<()> {
+    fs::create_dir(cluster.mnt().join("dir"))?;
+    let pid = cluster.pid_of_mount(at)?;
+    let programs = Programs::start(&[at, cluster.mnt()]);
+    let paused = eventually(PATIENCE, "a notice waits for a request", || {
+        let paused = cluster.pause_metadata().ok()?;
+        is_stuck(pid.as_raw()).map(|()| paused)
+    })?;
+    kill(pid, Signal::SIGKILL)?;
+    for _ in 0..PROGRAMS {
+        let ended = programs.ended.recv_timeout(PATIENCE).context("who waits is not let go")?;
+        ensure!(ended == at, "a program on {} failed", ended.display());
+    }
+    drop(paused);
+    Ok(())
+}
+
+#[test]
+fn who_waits_for_a_mount_that_was_killed_is_let_go() -> Result<()> {
+    let cluster = small()?;
+    let at = cluster.mount_again("killed")?;
+    kill_stuck(&cluster, &at)?;
+    eventually(PATIENCE, "it can be unmounted", || weft_ok(&["umount", path(&at)]).ok())?;
+    cluster.await_clean()
+}
+
+#[test]
+fn a_mount_that_was_killed_comes_back() -> Result<()> {
+    let cluster = small()?;
+    let at = cluster.mount_with("killed", &["--supervise"])?;
+    kill_stuck(&cluster, &at)?;
+    eventually(PATIENCE, "it is back", || File::create(at.join("dir/back")).ok())?;
+    weft_ok(&["umount", path(&at)])?;
+    cluster.await_clean()
+}
