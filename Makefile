@@ -17,7 +17,7 @@ PREFIX ?= /usr/local
 SEEDS   ?= 1000
 MINUTES ?= 5
 
-.PHONY: help up down status test test-upgrade test-torch sim planted check fmt bench build setup install wheel deb
+.PHONY: help up down status test test-upgrade test-torch sim planted jepsen check fmt bench build setup install wheel deb
 
 help:
 	@echo 'make up      build what is missing, start a cluster in DIR, mount it at MNT'
@@ -27,6 +27,7 @@ help:
 	@echo 'make test-upgrade PREVIOUS=TAG   upgrade a cluster of that version under load'
 	@echo 'make sim SEEDS=1000   simulate so many clusters under faults (docs/correctness.md)'
 	@echo 'make planted MINUTES=5   see that it finds bugs that are planted on purpose'
+	@echo 'make jepsen MINUTES=5    real processes and mounts under faults; histories of them are judged'
 	@echo 'make check   formatting, lints (warnings are errors) and the rules of the house (tidy/)'
 	@echo 'make install PREFIX=/usr/local DESTDIR=   binary, C library and header, manual pages, completions, units'
 	@echo 'make deb     the Debian packages, into $(target)/deb (docs/packages.md)'
@@ -108,6 +109,10 @@ sim: setup
 planted: setup
 	$(CARGO) build --release --locked --workspace --bin sim
 	'$(target)/release/sim' --planted all --minutes '$(MINUTES)'
+
+jepsen: setup
+	$(CARGO) build --release --locked --workspace --bin weft --bin weft-jepsen --bin weft-jepsen-page
+	'$(target)/release/weft-jepsen' --minutes '$(MINUTES)'
 
 check:
 	$(CARGO) fmt --all --check

@@ -4,12 +4,17 @@
 
 use crate::network::{Host, Network};
 use anyhow::{Context, Result, ensure};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
+use weft_tests::power::Disk;
 use weft_tests::{eventually, path, weft_binary};
 
 /// One process on one host, that can be killed and started again.
@@ -19,7 +24,19 @@ pub struct Daemon {
     args: Vec<String>,
     log: PathBuf,
     child: Option<Child>,
+    /// Where its files are, if that can fail.
+    disk: Option<Disk>,
+    /// Says by how much its clock is wrong, if that can be.
+    clock: Option<PathBuf>,
+    planted: Option<String>,
+    /// It may be dead, or end by itself.
+    suffers: bool,
+    /// Its disk has erred since it was started.
+    distrusts_disk: bool,
 }
+
+/// Has a program take its time, but for how long something takes, from a file.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
 impl Daemon {
     /// Starts it unless it runs.
@@ -34,6 +51,13 @@ impl Daemon {
         command.args(&self.args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // Its network is of its own, and has no strangers.
         command.env("WEFT_INSECURE", "1");
+        if let Some(clock) = &self.clock {
+            command.env("LD_PRELOAD", FAKETIME).env("FAKETIME_TIMESTAMP_FILE", clock);
+            command.env("FAKETIME_CACHE_DURATION", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
+        if let Some(bug) = &self.planted {
+            command.env("WEFT_PLANTED", bug);
+        }
         self.host.enter(&mut command)?;
         // SAFETY: prctl is async-signal-safe. The daemon dies with the run, however that ends.
         unsafe {
@@ -48,10 +72,58 @@ impl Daemon {
 
     /// SIGKILL, and waits for the end.
     pub fn kill(&mut self) -> Result<()> {
+        self.suffers = true;
         if let Some(mut child) = self.child.take() {
             child.kill()?;
+            // It is gone when its disk has answered.
+            self.disk.iter().for_each(Disk::fail_requests);
             child.wait()?;
         }
+        Ok(())
+    }
+
+    /// It stands still until it is healed.
+    pub fn pause(&mut self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let Some(child) = &self.child else { return Ok(()) };
+        Ok(kill(Pid::from_raw(child.id() as i32), signal)?)
+    }
+
+    /// Its disk errs. A daemon that has seen that uses it no more, until it is started again.
+    pub fn fail_disk(&mut self) -> Result<()> {
+        self.distrusts_disk = true;
+        self.disk()?.fail()
+    }
+
+    /// The disk of its files, which is about to fail.
+    pub fn disk(&mut self) -> Result<&mut Disk> {
+        self.suffers = true;
+        self.disk.as_mut().context("its files are on no disk that can fail")
+    }
+
+    /// Its clock is wrong by so many seconds from now on.
+    pub fn step_clock(&self, seconds: i64) -> Result<()> {
+        let clock = self.clock.as_ref().context("its clock is everybody's")?;
+        Ok(fs::write(clock, format!("{seconds:+}"))?)
+    }
+
+    /// Undoes all that was done to it, and starts it if it is dead.
+    fn heal(&mut self) -> Result<()> {
+        self.host.heal()?;
+        self.signal(Signal::SIGCONT)?;
+        if let Some(disk) = &mut self.disk {
+            disk.mend()?;
+        }
+        self.clock.is_some().then(|| self.step_clock(0)).transpose()?;
+        if std::mem::take(&mut self.distrusts_disk) {
+            self.kill()?;
+            self.disk.as_mut().map_or(Ok(()), |disk| disk.mend())?;
+        }
+        self.start()?;
+        self.suffers = false;
         Ok(())
     }
 
@@ -65,23 +137,65 @@ pub struct Cluster {
     pub metadata: Vec<Daemon>,
     pub storage: Vec<Daemon>,
     pub clients: Vec<Daemon>,
-    /// Where the clients have the filesystem mounted, in their order.
+    /// Where the clients have the filesystem mounted, in their order: links, to a folder of each
+    /// mount's own. What is mounted no more is never looked for below.
     pub mounts: Vec<PathBuf>,
     members: String,
+    config: Config,
+    /// Storage daemons whose target was given up, and how.
+    given_up: Vec<(usize, &'static str)>,
     temp: TempDir,
     _network: Network,
+    _guard: Guard,
+}
+
+/// Cleans up when this process has ended without doing so.
+struct Guard(Child);
+
+impl Guard {
+    fn start(temp: &Path, network: &Network) -> Result<Self> {
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", include_str!("guard.sh")]);
+        command
+            .env("RUN", std::process::id().to_string())
+            .env("TEMP", temp)
+            .env("HOSTS", network.namespaces().join(" "));
+        Ok(Self(command.stdin(Stdio::piped()).spawn().context("start the guard process")?))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// What a cluster is made for.
+#[derive(Clone, Default, Debug)]
+pub struct Config {
+    pub clients: u8,
+    /// The servers' files lie on disks that can fail.
+    pub disks: bool,
+    /// Clocks can be wrong.
+    pub clocks: bool,
+    /// A bug that everybody has.
+    pub planted: Option<String>,
 }
 
 const METADATA: u8 = 3;
 const STORAGE: u8 = 6;
 const PORT: u16 = 7000;
 const TARGET_SIZE: &str = "512MiB";
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// Three metadata servers, six storage daemons at 4+2, `clients` mounts. Needs root.
-    pub fn start(clients: u8) -> Result<Self> {
+    /// Three metadata servers, six storage daemons at 4+2, and mounts. Needs root.
+    pub fn start(config: &Config) -> Result<Self> {
+        let clients = config.clients;
         let network = Network::new(METADATA + STORAGE + clients)?;
         let temp = tempfile::Builder::new().prefix("weft-jepsen-").tempdir()?;
+        let guard = Guard::start(temp.path(), &network)?;
         let addresses: Vec<String> =
             (0..METADATA).map(|i| format!("{}:{PORT}", network.host(i).address)).collect();
         let mut cluster = Self {
@@ -90,49 +204,56 @@ impl Cluster {
             clients: Vec::new(),
             mounts: Vec::new(),
             members: addresses.join(","),
+            config: config.clone(),
+            given_up: Vec::new(),
             temp,
             _network: network,
+            _guard: guard,
         };
         for (i, address) in (0..METADATA).zip(&addresses) {
+            let name = format!("metadata{i}");
+            let mut daemon = cluster.daemon(&name, i, &[])?;
             let config = cluster.metadata_config(i, address, &addresses)?;
             prepare(&["metadata", "--bootstrap", "--config", path(&config)])?;
-            let daemon =
-                cluster.daemon(format!("metadata{i}"), i, &["metadata", "--config", path(&config)]);
+            daemon.args = ["metadata", "--config", path(&config)].map(String::from).to_vec();
             cluster.metadata.push(daemon);
         }
         for i in 0..STORAGE {
+            let mut daemon = cluster.daemon(&format!("storage{i}"), METADATA + i, &[])?;
             let (config, target) = cluster.storage_config(i, METADATA + i, &addresses)?;
             prepare(&["target", "add", "--config", path(&config), path(&target)])?;
-            let daemon = cluster.daemon(
-                format!("storage{i}"),
-                METADATA + i,
-                &["storaged", "--config", path(&config)],
-            );
+            daemon.args = ["storaged", "--config", path(&config)].map(String::from).to_vec();
             cluster.storage.push(daemon);
         }
         for i in 0..clients {
-            let mount = cluster.temp.path().join(format!("mnt{i}"));
-            fs::create_dir(&mount)?;
-            let args = ["mount", "--foreground", "--cluster", &cluster.members, path(&mount)];
-            let daemon = cluster.daemon(format!("client{i}"), METADATA + STORAGE + i, &args);
+            let daemon = cluster.daemon(&format!("client{i}"), METADATA + STORAGE + i, &[])?;
             cluster.clients.push(daemon);
-            cluster.mounts.push(mount);
+            cluster.mounts.push(cluster.temp.path().join(format!("mnt{i}")));
         }
         cluster.metadata.iter_mut().chain(&mut cluster.storage).try_for_each(Daemon::start)?;
         cluster.await_targets()?;
-        cluster.clients.iter_mut().try_for_each(Daemon::start)?;
-        cluster.await_mounts()?;
+        cluster.mount_all()?;
         Ok(cluster)
     }
 
-    fn daemon(&self, name: String, host: u8, args: &[&str]) -> Daemon {
-        Daemon {
+    fn daemon(&self, name: &str, host: u8, args: &[&str]) -> Result<Daemon> {
+        let is_server = host < METADATA + STORAGE;
+        let place = self.places(name).1;
+        let clock = self.config.clocks.then(|| self.temp.path().join(format!("{name}.clock")));
+        let daemon = Daemon {
             log: self.temp.path().join(format!("{name}.log")),
-            name,
+            name: name.to_owned(),
             host: self._network.host(host),
             args: args.iter().map(ToString::to_string).collect(),
             child: None,
-        }
+            disk: (self.config.disks && is_server).then(|| Disk::mount(&place)).transpose()?,
+            clock,
+            planted: self.config.planted.clone(),
+            suffers: false,
+            distrusts_disk: false,
+        };
+        daemon.clock.is_some().then(|| daemon.step_clock(0)).transpose()?;
+        Ok(daemon)
     }
 
     fn metadata_config(&self, i: u8, listen: &str, addresses: &[String]) -> Result<PathBuf> {
@@ -191,38 +312,136 @@ impl Cluster {
         usize::try_from(leader).ok()?.checked_sub(1).filter(|&i| i < self.metadata.len())
     }
 
-    /// Starts what is dead, ends all cuts, and waits until the cluster is whole.
+    /// Undoes all faults, starts what is dead, and waits until the cluster is whole.
     pub fn heal(&mut self) -> Result<()> {
         for daemon in self.metadata.iter_mut().chain(&mut self.storage) {
-            daemon.host.heal()?;
-            daemon.start()?;
+            daemon.heal()?;
         }
-        for client in &self.clients {
-            client.host.heal()?;
+        for client in &mut self.clients {
+            if client.alive() {
+                client.heal()?;
+            }
+        }
+        self.mount_all()?;
+        for (i, how) in std::mem::take(&mut self.given_up) {
+            eventually(
+                PATIENCE,
+                &format!("a target that was given up ({how}) is taken back"),
+                || {
+                    let target = self.target_of(i)?;
+                    self.weft(&["target", "in", "--cluster", &self.members, &target])
+                        .ok()?
+                        .0
+                        .then_some(())
+                },
+            )?;
         }
         self.await_targets()
     }
 
+    /// Mounts for each client that is dead, or not there yet, and takes its dead mount away.
+    fn mount_all(&mut self) -> Result<()> {
+        let mut new = Vec::new();
+        for (i, client) in self.clients.iter_mut().enumerate() {
+            if client.alive() {
+                continue;
+            }
+            let mount =
+                tempfile::Builder::new().prefix("mount").tempdir_in(self.temp.path())?.keep();
+            let args = ["mount", "--foreground", "--cluster", &self.members, path(&mount)];
+            client.args = args.map(String::from).to_vec();
+            client.heal()?;
+            new.push((i, mount));
+        }
+        for (i, mount) in new {
+            let (client, link) = (&mut self.clients[i], &self.mounts[i]);
+            eventually(PATIENCE, "a mount", || {
+                let table = fs::read_to_string("/proc/mounts").ok()?;
+                (table.contains(path(&mount)) || !client.alive()).then_some(())
+            })?;
+            ensure!(client.alive(), "{} died; its log: {}", client.name, log_of(client));
+            let dead = fs::read_link(link).ok();
+            let fresh = link.with_extension("new");
+            symlink(&mount, &fresh)?;
+            fs::rename(&fresh, link)?;
+            dead.map(|dead| umount2(&dead, MntFlags::MNT_DETACH)).transpose()?;
+        }
+        Ok(())
+    }
+
+    /// Ends all that waits in a mount.
+    pub fn kill_clients(&mut self) {
+        for (client, link) in self.clients.iter_mut().zip(&self.mounts) {
+            if let Err(error) = client.kill() {
+                eprintln!("cannot end {}: {error:#}", client.name);
+            }
+            let _ = fs::read_link(link).map(|mount| umount2(&mount, MntFlags::MNT_DETACH));
+        }
+    }
+
+    /// What ended though nothing was done to it.
+    pub fn died(&mut self) -> Option<String> {
+        let all = self.metadata.iter_mut().chain(&mut self.storage).chain(&mut self.clients);
+        let mut dead = all
+            .filter_map(|daemon| (!daemon.suffers && !daemon.alive()).then(|| daemon.name.clone()));
+        dead.next()
+    }
+
+    /// The power of all servers goes, with what their disks have not flushed.
+    pub fn cut_power(&mut self, seed: u64) -> Result<()> {
+        let all = || (0u64..).map(|n| seed.wrapping_add(n));
+        for (daemon, seed) in self.metadata.iter_mut().chain(&mut self.storage).zip(all()) {
+            daemon.disk()?.cut(seed);
+        }
+        for daemon in self.metadata.iter_mut().chain(&mut self.storage) {
+            daemon.disk()?.fail_requests();
+            daemon.kill()?;
+            daemon.disk()?.power_on()?;
+        }
+        Ok(())
+    }
+
+    /// Has everything moved off the target of a storage daemon (`drain`), or made elsewhere
+    /// (`out`), until all is healed.
+    pub fn give_up(&mut self, storage: usize, how: &'static str) -> Result<()> {
+        self.given_up.push((storage, how));
+        eventually(PATIENCE, "a target is given up", || {
+            let target = self.target_of(storage)?;
+            self.weft(&["target", how, "--cluster", &self.members, &target]).ok()?.0.then_some(())
+        })
+    }
+
+    /// The number of the target of a storage daemon.
+    fn target_of(&self, storage: usize) -> Option<String> {
+        let args = ["target", "list", "--cluster", &self.members, "--output", "json"];
+        let (ok, text) = self.weft(&args).ok()?;
+        let list: serde_json::Value = ok.then(|| serde_json::from_str(&text).ok())??;
+        let rows = list.as_array().or_else(|| list["targets"].as_array())?;
+        let domain = format!("host{storage}");
+        let row = rows.iter().find(|row| row["domain"] == domain.as_str())?;
+        row["id"].as_u64().map(|id| id.to_string())
+    }
+
+    /// A check of the whole filesystem finds nothing, once what nobody needs is collected.
+    pub fn check(&self) -> Result<()> {
+        let mut last = String::new();
+        eventually(PATIENCE, "a clean fsck", || {
+            let args = ["fsck", "--cluster", self.members(), "--output", "json"];
+            let (clean, report) = self.weft(&args).ok()?;
+            last = report;
+            clean.then_some(())
+        })
+        .with_context(|| format!("last report: {last}"))
+    }
+
     /// Waits until every target is up.
     pub fn await_targets(&self) -> Result<()> {
-        eventually(Duration::from_secs(60), "all targets up", || {
+        eventually(PATIENCE, "all targets up", || {
             let args = ["target", "list", "--cluster", &self.members, "--output", "json"];
             let (ok, text) = self.weft(&args).ok()?;
             let up = text.to_lowercase().matches("\"up\"").count();
             (ok && up == usize::from(STORAGE)).then_some(())
         })
-    }
-
-    fn await_mounts(&mut self) -> Result<()> {
-        let mounts = self.mounts.clone();
-        eventually(Duration::from_secs(30), "all mounts", || {
-            let table = fs::read_to_string("/proc/mounts").ok()?;
-            mounts.iter().all(|m| table.contains(path(m))).then_some(())
-        })?;
-        for client in &mut self.clients {
-            ensure!(client.alive(), "{} died; its log: {}", client.name, log_of(client));
-        }
-        Ok(())
     }
 
     /// All log text of all processes.
@@ -249,13 +468,11 @@ fn log_of(daemon: &Daemon) -> String {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for daemon in self.clients.iter_mut().chain(&mut self.storage).chain(&mut self.metadata) {
-            if let Err(e) = daemon.kill() {
-                eprintln!("cannot end {}: {e:#}", daemon.name);
+        self.kill_clients();
+        for daemon in self.storage.iter_mut().chain(&mut self.metadata) {
+            if let Err(error) = daemon.kill() {
+                eprintln!("cannot end {}: {error:#}", daemon.name);
             }
-        }
-        for mount in &self.mounts {
-            let _ = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH);
         }
     }
 }

@@ -17,21 +17,69 @@ pub struct Record {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileNo(pub u32);
 
-/// What a client asked for.
+/// A register, lock, element or counter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key {
+    /// What it is made of.
+    pub kind: &'static str,
+    pub number: u32,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.number)
+    }
+}
+
+/// What a client asked for. What is answered is in the outcome.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
     /// Appends these records, one `write` each, then fsyncs.
-    Append { file: FileNo, records: Vec<Record> },
-    /// Reads the whole file. The answer is in the outcome.
-    Read { file: FileNo },
+    Append {
+        file: FileNo,
+        records: Vec<Record>,
+    },
+    /// Reads a whole file of records. `last`: after all appends.
+    Read {
+        file: FileNo,
+        last: bool,
+    },
+    /// Sets a register. Each value is written to it once.
+    Write {
+        key: Key,
+        value: u64,
+    },
+    Get {
+        key: Key,
+    },
+    /// Sets a register if it has a certain value.
+    Swap {
+        key: Key,
+        from: u64,
+        to: u64,
+    },
+    /// Adds one to a counter and answers what it is then.
+    Increment {
+        key: Key,
+    },
+}
+
+/// What a call answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    Done,
+    Records(Vec<Record>),
+    Value(u64),
 }
 
 /// How an event ends a call, or that it begins one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     Invoke,
-    /// It took effect and is durable; a read carries what it saw.
-    Ok(Option<Vec<Record>>),
+    /// It took effect and is durable.
+    Ok(Answer),
+    /// It had no effect: a register had another value.
+    Fail,
     /// An error came back: it may have taken effect or not.
     Info(String),
 }
@@ -39,39 +87,52 @@ pub enum Kind {
 /// One line of the history.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    pub client: u32,
+    /// Who calls: has no other call under way.
+    pub process: u32,
     pub time_ns: u64,
     pub call: Call,
     pub kind: Kind,
 }
 
 impl fmt::Display for Event {
-    /// EDN, as Elle's list-append checker reads it.
+    /// EDN: appends and reads as Elle's list-append checker reads them, the rest as Jepsen's
+    /// independent registers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             Kind::Invoke => "invoke",
             Kind::Ok(_) => "ok",
+            Kind::Fail => "fail",
             Kind::Info(_) => "info",
         };
-        write!(
-            f,
-            "{{:type :{kind}, :f :txn, :process {}, :time {}, :value [",
-            self.client, self.time_ns
-        )?;
+        let what = match self.call {
+            Call::Append { .. } | Call::Read { .. } => "txn",
+            Call::Write { .. } => "write",
+            Call::Get { .. } => "read",
+            Call::Swap { .. } => "cas",
+            Call::Increment { .. } => "increment",
+        };
+        let Self { process, time_ns, .. } = self;
+        write!(f, "{{:type :{kind}, :f :{what}, :process {process}, :time {time_ns}, :value [")?;
         match (&self.call, &self.kind) {
             (Call::Append { file, records }, _) => {
                 for r in records {
                     write!(f, "[:append {} \"{}.{}\"]", file.0, r.client, r.seq)?;
                 }
             }
-            (Call::Read { file }, Kind::Ok(Some(seen))) => {
+            (Call::Read { file, .. }, Kind::Ok(Answer::Records(seen))) => {
                 write!(f, "[:r {} [", file.0)?;
                 for r in seen {
                     write!(f, "\"{}.{}\" ", r.client, r.seq)?;
                 }
                 write!(f, "]]")?;
             }
-            (Call::Read { file }, _) => write!(f, "[:r {} nil]", file.0)?,
+            (Call::Read { file, .. }, _) => write!(f, "[:r {} nil]", file.0)?,
+            (Call::Write { key, value }, _) => write!(f, "\"{key}\" {value}")?,
+            (Call::Swap { key, from, to }, _) => write!(f, "\"{key}\" [{from} {to}]")?,
+            (Call::Get { key } | Call::Increment { key }, Kind::Ok(Answer::Value(value))) => {
+                write!(f, "\"{key}\" {value}")?;
+            }
+            (Call::Get { key } | Call::Increment { key }, _) => write!(f, "\"{key}\" nil")?,
         }
         write!(f, "]")?;
         if let Kind::Info(error) = &self.kind {
@@ -94,11 +155,11 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    pub fn record(&self, client: u32, call: Call, kind: Kind) {
+    pub fn record(&self, process: u32, call: Call, kind: Kind) {
         let mut events = self.events.lock().expect("no recorder panics");
         // Taken under the lock, so that times and order agree.
         let time_ns = self.start.elapsed().as_nanos() as u64;
-        events.push(Event { client, time_ns, call, kind });
+        events.push(Event { process, time_ns, call, kind });
     }
 
     pub fn finish(self) -> Vec<Event> {

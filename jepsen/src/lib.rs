@@ -1,19 +1,21 @@
-//! Concurrent histories on a real cluster under real faults, and a checker that judges them.
+//! Concurrent histories on a real cluster, through real mounts, under real faults, and a checker
+//! that judges them.
 //!
-//! [`workload`] runs clients that append to files and fsync, [`nemesis`] kills and partitions
-//! meanwhile, [`history`] records what was called and answered in the format of Jepsen's
-//! list-append histories (one EDN map a line, readable by Elle), [`checker`] proves that no
-//! acknowledged append is lost, doubled or reordered within a client. [`network`] gives each daemon
-//! and each client a network namespace of its own.
+//! A [`run`] has the [`workload`]s work on all mounts while a [`nemesis`] strikes; [`history`]
+//! records what was called and answered, in Jepsen's format (one EDN map a line); [`check`] proves
+//! that nothing acknowledged is lost, and that all of it could have happened in one order that
+//! respects real time. [`network`] gives each daemon and each client a network namespace of its
+//! own.
 //!
 //! Invariant: a run is decided by its seed as far as real processes allow; the seed is printed.
 
 // Real processes live in real time.
 #![allow(clippy::disallowed_methods)]
 
-pub mod checker;
+pub mod check;
 pub mod cluster;
 pub mod history;
 pub mod nemesis;
 pub mod network;
+pub mod run;
 pub mod workload;

@@ -1,76 +1,163 @@
-//! Faults, one after the other, drawn from a seed: kill and restart of daemons and of the leader,
-//! partition of one host from all others.
+//! Faults, drawn from a seed, one or two at a time.
 //!
-//! Invariant: at most m storage daemons and a minority of metadata servers are gone at once, so
-//! that acknowledged data must survive (I2); every fault is undone before the next.
+//! Invariant: what acknowledged data may not survive does not happen: no more than m storage
+//! daemons or a minority of metadata servers lose what is on their disks at once (I2). More than
+//! that may be dead, or stand still, or be cut off, or lose their power.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Daemon};
+use crate::network::Cut;
 use anyhow::Result;
+use rand::seq::IndexedRandom;
 use rand::{Rng, rngs::SmallRng};
-use std::time::Duration;
-use weft_tests::eventually;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
-    KillLeader,
-    KillMetadata(usize),
-    KillStorage(usize, usize),
-    CutLeader,
-    CutMetadata(usize),
-    CutStorage(usize, usize),
-    CutClient(usize),
+/// A kind of faults.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Nemesis {
+    /// SIGKILL of daemons.
+    Kill,
+    /// SIGKILL of a mount, which is mounted again.
+    KillMount,
+    /// Daemons or a mount stand still.
+    Pause,
+    /// Hosts are cut off in both directions.
+    Cut,
+    /// In one direction.
+    CutOneWay,
+    /// Three packets in ten are lost.
+    Lossy,
+    /// A drain, and data that is given up and made elsewhere.
+    Drain,
+    /// The power of all servers goes, and what was not flushed.
+    Power,
+    /// Disks do not answer.
+    DiskHang,
+    /// Disks err.
+    DiskError,
+    /// Disks are full.
+    DiskFull,
+    /// The clock of a host steps.
+    Clock,
+}
+
+impl Nemesis {
+    pub const ALL: &[Self] = &[
+        Self::Kill,
+        Self::KillMount,
+        Self::Pause,
+        Self::Cut,
+        Self::CutOneWay,
+        Self::Lossy,
+        Self::Drain,
+        Self::Power,
+        Self::DiskHang,
+        Self::DiskError,
+        Self::DiskFull,
+        Self::Clock,
+    ];
+
+    /// Whether the servers' files have to lie on disks that can fail.
+    pub fn needs_disks(self) -> bool {
+        matches!(self, Self::Power | Self::DiskHang | Self::DiskError | Self::DiskFull)
+    }
+}
+
+/// Who suffers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Who {
+    Metadata(Vec<usize>),
+    Storage(Vec<usize>),
+    Client(usize),
+    Servers,
+}
+
+/// A fault that is brought about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    nemesis: Nemesis,
+    who: Who,
+}
+
+/// Draws a fault of these kinds that goes with those under way.
+pub fn draw(
+    rng: &mut SmallRng,
+    of: &[Nemesis],
+    cluster: &Cluster,
+    under_way: &[Fault],
+) -> Option<Fault> {
+    let nemesis = *of.choose(rng)?;
+    let leader = cluster.leader();
+    let some = |rng: &mut SmallRng, of: usize, most: usize| {
+        let mut all: Vec<_> = (0..of).collect();
+        let (some, _) = rand::seq::SliceRandom::partial_shuffle(&mut all[..], rng, most);
+        some[..rng.random_range(1..=most)].to_vec()
+    };
+    let (metadata, storage) = (cluster.metadata.len(), cluster.storage.len());
+    let servers = |rng: &mut SmallRng, patient: bool| match rng.random_range(0..4) {
+        // A minority, and the leader half the time; or all, where they only wait.
+        0 if patient => Who::Metadata(some(rng, metadata, metadata)),
+        0 | 1 => match leader.filter(|_| rng.random_ratio(1, 2)) {
+            Some(leader) => Who::Metadata(vec![leader]),
+            None => Who::Metadata(some(rng, metadata, 1)),
+        },
+        _ => Who::Storage(some(rng, storage, if patient { storage } else { 2 })),
+    };
+    let clients = cluster.clients.len();
+    let who = match nemesis {
+        Nemesis::Kill => servers(rng, true),
+        Nemesis::KillMount => Who::Client(rng.random_range(0..clients)),
+        Nemesis::Pause | Nemesis::Cut | Nemesis::CutOneWay | Nemesis::Lossy | Nemesis::Clock => {
+            match rng.random_ratio(1, 3) {
+                true => Who::Client(rng.random_range(0..clients)),
+                false => servers(rng, true),
+            }
+        }
+        Nemesis::Drain => Who::Storage(some(rng, storage, 1)),
+        Nemesis::Power => Who::Servers,
+        Nemesis::DiskHang => servers(rng, true),
+        Nemesis::DiskError | Nemesis::DiskFull => servers(rng, false),
+    };
+    // Disks that err beside others that do: who has lost what is not told apart.
+    let errs = |nemesis: Nemesis| nemesis.needs_disks();
+    let alone = errs(nemesis) && under_way.iter().any(|fault| errs(fault.nemesis));
+    let same = under_way.iter().any(|fault| fault.who == who || fault.nemesis == nemesis);
+    (!alone && !same).then_some(Fault { nemesis, who })
 }
 
 impl Fault {
-    /// Draws one.
-    pub fn draw(rng: &mut SmallRng, clients: usize) -> Self {
-        let pair = |rng: &mut SmallRng| {
-            let a = rng.random_range(0..6);
-            (a, (a + rng.random_range(1..6)) % 6)
-        };
-        match rng.random_range(0..7) {
-            0 => Self::KillLeader,
-            1 => Self::KillMetadata(rng.random_range(0..3)),
-            2 => {
-                let (a, b) = pair(rng);
-                Self::KillStorage(a, b)
-            }
-            3 => Self::CutLeader,
-            4 => Self::CutMetadata(rng.random_range(0..3)),
-            5 => {
-                let (a, b) = pair(rng);
-                Self::CutStorage(a, b)
-            }
-            _ => Self::CutClient(rng.random_range(0..clients)),
-        }
+    pub fn nemesis(&self) -> Nemesis {
+        self.nemesis
     }
 
     /// Brings it about.
-    pub fn inject(self, cluster: &mut Cluster) -> Result<()> {
-        match self {
-            Self::KillLeader => {
-                let leader = find_leader(cluster)?;
-                cluster.metadata[leader].kill()
+    pub fn inject(&self, cluster: &mut Cluster, rng: &mut SmallRng) -> Result<()> {
+        if self.nemesis == Nemesis::Power {
+            return cluster.cut_power(rng.random());
+        }
+        if self.nemesis == Nemesis::Drain {
+            let Who::Storage(of) = &self.who else { return Ok(()) };
+            let how = if rng.random_ratio(1, 2) { "drain" } else { "out" };
+            return of.iter().try_for_each(|i| cluster.give_up(*i, how));
+        }
+        let (into, step) = (rng.random_ratio(1, 2), rng.random_range(-7200..7200));
+        let one = |daemon: &mut Daemon| match self.nemesis {
+            Nemesis::Kill | Nemesis::KillMount => daemon.kill(),
+            Nemesis::Pause => daemon.pause(),
+            Nemesis::Cut => daemon.host.cut(Cut::Both),
+            Nemesis::CutOneWay => daemon.host.cut(if into { Cut::In } else { Cut::Out }),
+            Nemesis::Lossy => daemon.host.cut(Cut::Lossy),
+            Nemesis::DiskHang => daemon.disk()?.hang(),
+            Nemesis::DiskError => daemon.fail_disk(),
+            Nemesis::DiskFull => daemon.disk()?.fill(),
+            Nemesis::Clock => daemon.step_clock(step),
+            Nemesis::Power | Nemesis::Drain => Ok(()),
+        };
+        match &self.who {
+            Who::Metadata(of) => of.iter().try_for_each(|i| one(&mut cluster.metadata[*i])),
+            Who::Storage(of) => of.iter().try_for_each(|i| one(&mut cluster.storage[*i])),
+            Who::Client(i) => one(&mut cluster.clients[*i]),
+            Who::Servers => {
+                cluster.metadata.iter_mut().chain(&mut cluster.storage).try_for_each(one)
             }
-            Self::KillMetadata(i) => cluster.metadata[i].kill(),
-            Self::KillStorage(a, b) => {
-                cluster.storage[a].kill()?;
-                cluster.storage[b].kill()
-            }
-            Self::CutLeader => {
-                let leader = find_leader(cluster)?;
-                cluster.metadata[leader].host.cut()
-            }
-            Self::CutMetadata(i) => cluster.metadata[i].host.cut(),
-            Self::CutStorage(a, b) => {
-                cluster.storage[a].host.cut()?;
-                cluster.storage[b].host.cut()
-            }
-            Self::CutClient(i) => cluster.clients[i].host.cut(),
         }
     }
-}
-
-fn find_leader(cluster: &Cluster) -> Result<usize> {
-    eventually(Duration::from_secs(30), "a metadata leader", || cluster.leader())
 }

@@ -14,6 +14,17 @@ pub struct Network {
     hosts: u8,
 }
 
+/// What of a host's packets is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    Both,
+    /// Those that come to it.
+    In,
+    Out,
+    /// Three of ten.
+    Lossy,
+}
+
 /// One host's place in the network.
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -49,6 +60,11 @@ impl Network {
         format!("{}hub", self.prefix)
     }
 
+    /// The names of all of them.
+    pub fn namespaces(&self) -> Vec<String> {
+        (0..self.hosts).map(|i| self.host(i).namespace).chain([self.hub()]).collect()
+    }
+
     pub fn host(&self, i: u8) -> Host {
         assert!(i < self.hosts);
         Host { namespace: format!("{}h{i}", self.prefix), address: format!("10.77.0.{}", i + 1) }
@@ -78,13 +94,19 @@ impl Host {
         Ok(())
     }
 
-    /// Drops every packet to and from this host, without telling either side.
-    pub fn cut(&self) -> Result<()> {
-        self.nft(
-            "table inet cut {\n\
-             chain in { type filter hook input priority 0; iifname \"eth\" drop; }\n\
-             chain out { type filter hook output priority 0; oifname \"eth\" drop; }\n}\n",
-        )
+    /// Drops packets to and from this host, without telling either side.
+    pub fn cut(&self, how: Cut) -> Result<()> {
+        let drop = |wanted: &[Cut]| match how {
+            Cut::Lossy => "numgen random mod 10 < 3 drop",
+            how if wanted.contains(&how) => "drop",
+            _ => "accept",
+        };
+        let (into, out) = (drop(&[Cut::Both, Cut::In]), drop(&[Cut::Both, Cut::Out]));
+        self.nft(&format!(
+            "table inet cut {{\n\
+             chain in {{ type filter hook input priority 0; iifname \"eth\" {into}; }}\n\
+             chain out {{ type filter hook output priority 0; oifname \"eth\" {out}; }}\n}}\n",
+        ))
     }
 
     /// Ends [`Host::cut`].

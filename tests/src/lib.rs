@@ -47,16 +47,17 @@ use std::time::Duration;
 use tempfile::TempDir;
 use weft_net::Transport;
 
-/// The `weft` binary that was built with this test: `WEFT_BIN`, or in one of the folders above this
-/// program.
+/// The `weft` binary that was built with this test, or `WEFT_BIN`.
 pub fn weft_binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("WEFT_BIN") {
-        return path.into();
-    }
-    let exe = std::env::current_exe().expect("the path of this test");
-    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join("weft")).find(|p| p.exists());
+    std::env::var_os("WEFT_BIN").map_or_else(|| binary("weft"), PathBuf::from)
+}
+
+/// A binary that was built with this program: in one of the folders above it.
+pub fn binary(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().expect("the path of this program");
+    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|p| p.exists());
     found.unwrap_or_else(|| {
-        panic!("there is no weft above {}: run `cargo build --release` first", exe.display())
+        panic!("there is no {name} above {}: run `cargo build --release` first", exe.display())
     })
 }
 

@@ -57,6 +57,31 @@ impl Disk {
         self.shared.set(Power::Off);
     }
 
+    /// From now on nothing is answered.
+    pub fn hang(&self) -> Result<()> {
+        self.shared.set(Power::Cut);
+        Ok(())
+    }
+
+    /// From now on everything fails.
+    pub fn fail(&self) -> Result<()> {
+        self.shared.set(Power::Off);
+        Ok(())
+    }
+
+    /// From now on nothing more can be written.
+    pub fn fill(&self) -> Result<()> {
+        self.shared.fill(true);
+        Ok(())
+    }
+
+    /// It answers again, has room, and has lost nothing.
+    pub fn mend(&self) -> Result<()> {
+        self.shared.fill(false);
+        self.shared.set(Power::On);
+        Ok(())
+    }
+
     /// The power is back: the disk is mounted with what is left on it. Error: somebody uses it.
     pub fn power_on(&mut self) -> Result<()> {
         self.fail_requests();

@@ -28,8 +28,10 @@ impl Served {
     }
 
     fn make(&self, dir: INodeNo, name: &OsStr, node: Node) -> Answer<FileAttr> {
+        let full = self.0.is_full();
         self.0.with(|tree| match tree.find(dir.0, name) {
             Some(_) => Err(Errno::EEXIST),
+            None if full => Err(Errno::ENOSPC),
             None => {
                 let ino = tree.make(dir.0, name, node);
                 attr(tree, ino)
@@ -303,7 +305,11 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let full = self.0.is_full();
         let written = self.on_node(ino, |node| {
+            if full && !node.content.has(offset, data.len() as u64) {
+                return Err(Errno::ENOSPC);
+            }
             node.content.write(offset, data);
             if flags.0 & libc::O_DSYNC != 0 {
                 node.content.flush();

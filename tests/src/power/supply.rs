@@ -12,6 +12,8 @@ pub(super) struct Shared {
 struct State {
     tree: Tree,
     power: Power,
+    /// There is no room for more.
+    full: bool,
     /// Requests that wait for power.
     waiting: u32,
 }
@@ -28,13 +30,21 @@ pub(super) enum Power {
 impl Shared {
     /// There is power.
     pub fn new(tree: Tree) -> Self {
-        let state = Mutex::new(State { tree, power: Power::On, waiting: 0 });
+        let state = Mutex::new(State { tree, power: Power::On, full: false, waiting: 0 });
         Self { state, changed: Condvar::new() }
     }
 
     pub fn set(&self, power: Power) {
         self.state().power = power;
         self.changed.notify_all();
+    }
+
+    pub fn fill(&self, full: bool) {
+        self.state().full = full;
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.state().full
     }
 
     /// The power goes at one moment, with what `lose` takes.

@@ -58,6 +58,11 @@ impl Content {
         bytes
     }
 
+    /// Whether so many bytes have their place on the disk.
+    pub fn has(&self, at: u64, len: u64) -> bool {
+        (at / PAGE..(at + len).div_ceil(PAGE)).all(|page| self.pages.contains_key(&page))
+    }
+
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
         each_page(at, bytes.len(), |page, within, range| {
             self.keep(page);

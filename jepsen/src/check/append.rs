@@ -5,9 +5,11 @@
 //! - every append that was acknowledged before the read began is seen whole;
 //! - the records of one client are seen in the order in which it appended them;
 //! - an append acknowledged before another one began is seen before it (real-time order);
-//! - two reads agree: what one saw is a prefix of what the other saw.
+//! - two reads at the end agree: what one saw is a prefix of what the other saw. Before that a
+//!   mount may see of its own what is not durable yet, and is lost with it.
 
-use crate::history::{Call, Event, FileNo, Kind, Record};
+use super::calls::{Ended, calls};
+use crate::history::{Answer, Call, Event, FileNo, Record};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What is wrong, in a sentence; empty when the history is right.
@@ -15,36 +17,17 @@ pub fn check(events: &[Event]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut appends: BTreeMap<FileNo, Vec<Append>> = BTreeMap::new();
     let mut reads: BTreeMap<FileNo, Vec<Read>> = BTreeMap::new();
-    let mut open: HashMap<u32, u64> = HashMap::new();
-    for event in events {
-        match (&event.call, &event.kind) {
-            (Call::Append { file, records }, Kind::Invoke) => {
-                open.insert(event.client, event.time_ns);
-                appends.entry(*file).or_default().push(Append {
-                    records: records.clone(),
-                    began: event.time_ns,
-                    acknowledged: None,
-                });
+    for Ended { call, began, answered } in calls(events) {
+        match (call, answered) {
+            (Call::Append { file, records }, _) => {
+                let (records, acknowledged) = (records.clone(), answered.map(|(at, _)| at));
+                appends.entry(*file).or_default().push(Append { records, began, acknowledged });
             }
-            (Call::Append { file, records }, Kind::Ok(_)) => {
-                let append = appends
-                    .get_mut(file)
-                    .and_then(|all| all.iter_mut().rev().find(|a| a.records == *records));
-                match append {
-                    Some(append) => append.acknowledged = Some(event.time_ns),
-                    None => problems.push(format!("an answer without a call: {event}")),
-                }
+            (Call::Read { file, last }, Some((_, Some(Answer::Records(seen))))) => {
+                let read = Read { began, seen: seen.clone(), last: *last };
+                reads.entry(*file).or_default().push(read);
             }
-            (Call::Read { .. }, Kind::Invoke) => {
-                open.insert(event.client, event.time_ns);
-            }
-            (Call::Read { file }, Kind::Ok(Some(seen))) => match open.get(&event.client) {
-                Some(&began) => {
-                    reads.entry(*file).or_default().push(Read { began, seen: seen.clone() });
-                }
-                None => problems.push(format!("an answer without a call: {event}")),
-            },
-            (_, Kind::Info(_)) | (Call::Read { .. }, Kind::Ok(None)) => {}
+            _ => {}
         }
     }
     for (file, reads) in &reads {
@@ -66,6 +49,7 @@ struct Append {
 struct Read {
     began: u64,
     seen: Vec<Record>,
+    last: bool,
 }
 
 fn check_read(file: FileNo, appends: &[Append], read: &Read, problems: &mut Vec<String>) {
@@ -127,8 +111,9 @@ fn check_real_time(
 }
 
 fn check_agreement(file: FileNo, reads: &[Read], problems: &mut Vec<String>) {
-    let Some(longest) = reads.iter().max_by_key(|r| r.seen.len()) else { return };
-    for read in reads {
+    let last = || reads.iter().filter(|read| read.last);
+    let Some(longest) = last().max_by_key(|r| r.seen.len()) else { return };
+    for read in last() {
         if !longest.seen.starts_with(&read.seen) {
             problems.push(format!("file {}: two reads disagree on the order of appends", file.0));
         }
@@ -138,6 +123,7 @@ fn check_agreement(file: FileNo, reads: &[Read], problems: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Kind;
 
     const F: FileNo = FileNo(1);
 
@@ -147,30 +133,33 @@ mod tests {
 
     fn append(client: u32, at: u64, until: Option<u64>, records: &[Record]) -> Vec<Event> {
         let call = Call::Append { file: F, records: records.to_vec() };
-        let begin = Event { client, time_ns: at, call: call.clone(), kind: Kind::Invoke };
+        let begin = Event { process: client, time_ns: at, call: call.clone(), kind: Kind::Invoke };
         let (time_ns, kind) = match until {
-            Some(t) => (t, Kind::Ok(None)),
+            Some(t) => (t, Kind::Ok(Answer::Done)),
             None => (at + 1, Kind::Info("EIO".into())),
         };
-        vec![begin, Event { client, time_ns, call, kind }]
+        vec![begin, Event { process: client, time_ns, call, kind }]
     }
 
     fn read(at: u64, seen: &[Record]) -> Vec<Event> {
-        let call = Call::Read { file: F };
+        let call = Call::Read { file: F, last: true };
+        let kind = Kind::Ok(Answer::Records(seen.to_vec()));
         vec![
-            Event { client: 9, time_ns: at, call: call.clone(), kind: Kind::Invoke },
-            Event { client: 9, time_ns: at + 1, call, kind: Kind::Ok(Some(seen.to_vec())) },
+            Event { process: 9, time_ns: at, call: call.clone(), kind: Kind::Invoke },
+            Event { process: 9, time_ns: at + 1, call, kind },
         ]
     }
 
     fn history() -> Vec<Event> {
-        [
+        let mut events = [
             append(1, 0, Some(10), &[r(1, 1), r(1, 2)]),
             append(2, 5, Some(15), &[r(2, 1)]),
             append(1, 20, None, &[r(1, 3)]),
             append(2, 30, Some(40), &[r(2, 2)]),
         ]
-        .concat()
+        .concat();
+        events.sort_by_key(|event| event.time_ns);
+        events
     }
 
     fn problems_of(seen: &[Record]) -> Vec<String> {
