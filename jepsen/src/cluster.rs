@@ -141,6 +141,8 @@ pub struct Cluster {
     /// mount's own. What is mounted no more is never looked for below.
     pub mounts: Vec<PathBuf>,
     members: String,
+    /// Where commands are run: it is never cut off.
+    admin: Host,
     config: Config,
     /// Storage daemons whose target was given up, and how.
     given_up: Vec<(usize, &'static str)>,
@@ -193,7 +195,8 @@ impl Cluster {
     /// Three metadata servers, six storage daemons at 4+2, and mounts. Needs root.
     pub fn start(config: &Config) -> Result<Self> {
         let clients = config.clients;
-        let network = Network::new(METADATA + STORAGE + clients)?;
+        let network = Network::new(METADATA + STORAGE + clients + 1)?;
+        let admin = network.host(METADATA + STORAGE + clients);
         let temp = tempfile::Builder::new().prefix("weft-jepsen-").tempdir()?;
         let guard = Guard::start(temp.path(), &network)?;
         let addresses: Vec<String> =
@@ -204,6 +207,7 @@ impl Cluster {
             clients: Vec::new(),
             mounts: Vec::new(),
             members: addresses.join(","),
+            admin,
             config: config.clone(),
             given_up: Vec::new(),
             temp,
@@ -288,11 +292,11 @@ impl Cluster {
         (self.temp.path().join(format!("{name}.toml")), self.temp.path().join(name))
     }
 
-    /// What `weft ARGS` prints when run on the first client's host.
+    /// What `weft ARGS` prints when run on the admin's host.
     pub fn weft(&self, args: &[&str]) -> Result<(bool, String)> {
         let mut command = Command::new(weft_binary());
         command.args(args).stdin(Stdio::null()).env("WEFT_INSECURE", "1");
-        self.clients[0].host.enter(&mut command)?;
+        self.admin.enter(&mut command)?;
         let out = command.output().context("run weft")?;
         Ok((out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned()))
     }

@@ -119,8 +119,10 @@ pub fn draw(
     // Disks that err beside others that do: who has lost what is not told apart.
     let errs = |nemesis: Nemesis| nemesis.needs_disks();
     let alone = errs(nemesis) && under_way.iter().any(|fault| errs(fault.nemesis));
+    // It takes servers that answer; what strikes next, strikes while it goes on.
+    let too_late = nemesis == Nemesis::Drain && !under_way.is_empty();
     let same = under_way.iter().any(|fault| fault.who == who || fault.nemesis == nemesis);
-    (!alone && !same).then_some(Fault { nemesis, who })
+    (!alone && !same && !too_late).then_some(Fault { nemesis, who })
 }
 
 impl Fault {
