@@ -196,6 +196,10 @@ impl Cluster {
     pub fn start(config: &Config) -> Result<Self> {
         let clients = config.clients;
         let network = Network::new(METADATA + STORAGE + clients + 1)?;
+        ensure!(
+            !config.clocks || Path::new(FAKETIME).exists(),
+            "clocks are stepped by {FAKETIME} (Debian package faketime), which is not there"
+        );
         let admin = network.host(METADATA + STORAGE + clients);
         let temp = tempfile::Builder::new().prefix("weft-jepsen-").tempdir()?;
         let guard = Guard::start(temp.path(), &network)?;

@@ -7,6 +7,10 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Those that this process has made.
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A set of hosts that can reach each other, until they are cut off.
 pub struct Network {
@@ -35,7 +39,8 @@ pub struct Host {
 impl Network {
     /// Makes `hosts` namespaces with addresses 10.77.0.1 and up. Needs root.
     pub fn new(hosts: u8) -> Result<Self> {
-        let network = Self { prefix: format!("weft{}", std::process::id()), hosts };
+        let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
+        let network = Self { prefix: format!("weft{}n{number}", std::process::id()), hosts };
         let hub = network.hub();
         ip(&["netns", "add", &hub])?;
         ip(&["-n", &hub, "link", "add", "name", "bridge0", "type", "bridge"])?;
@@ -102,8 +107,9 @@ impl Host {
             _ => "accept",
         };
         let (into, out) = (drop(&[Cut::Both, Cut::In]), drop(&[Cut::Both, Cut::Out]));
+        // What was dropped before is not dropped any more.
         self.nft(&format!(
-            "table inet cut {{\n\
+            "table inet cut\ndelete table inet cut\ntable inet cut {{\n\
              chain in {{ type filter hook input priority 0; iifname \"eth\" {into}; }}\n\
              chain out {{ type filter hook output priority 0; oifname \"eth\" {out}; }}\n}}\n",
         ))

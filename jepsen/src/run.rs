@@ -198,15 +198,18 @@ fn faults(
             count += 1;
             under_way.push(fault);
         }
-        if let Some(fault) = cluster.died() {
-            bail!("{fault} ended by itself during {under_way:?}");
-        }
         // Some outlast a session.
         let long = rng.random_ratio(1, 4);
         let lasts = if long { 10_000..15_000 } else { 300..4000 };
         std::thread::sleep(Duration::from_millis(rng.random_range(lasts)));
+        if let Some(fault) = cluster.died() {
+            bail!("{fault} ended by itself during {under_way:?}");
+        }
         cluster.heal().with_context(|| format!("after {under_way:?}"))?;
         all_go_on(&format!("after {under_way:?}"))?;
+        if let Some(fault) = cluster.died() {
+            bail!("{fault} ended by itself after {under_way:?}");
+        }
     }
     Ok(done)
 }

@@ -27,6 +27,7 @@ pub fn step(worker: &mut Worker<'_>) {
     let key = worker.key();
     let dir = place(worker, key);
     if fs::create_dir_all(&dir).is_err() {
+        worker.failed = true;
         return;
     }
     if worker.rng.random_ratio(1, 4) {
@@ -67,6 +68,11 @@ fn list(worker: &mut Worker<'_>, key: Key) -> bool {
     }
     let names: io::Result<HashSet<_>> = fs::read_dir(&dir)
         .and_then(|names| names.map(|name| Ok(name?.file_name().into_encoded_bytes())).collect());
+    // Then none of its names is there.
+    let names = match names {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(HashSet::new()),
+        names => names,
+    };
     let is_known = names.is_ok();
     for (process, call, of) in looked_at {
         let kind = match &names {
@@ -79,14 +85,13 @@ fn list(worker: &mut Worker<'_>, key: Key) -> bool {
         worker.recorder.record(process, call, kind);
     }
     worker.process += u32::from(!is_known) * PROCESSES;
+    worker.failed = !is_known;
     is_known
 }
 
 pub fn last(worker: &mut Worker<'_>) -> Result<()> {
     for key in worker.keys() {
-        if place(worker, key).try_exists()? {
-            ensure!(list(worker, key), "{key} cannot be listed");
-        }
+        ensure!(list(worker, key), "{key} cannot be listed");
     }
     Ok(())
 }
