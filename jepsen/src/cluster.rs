@@ -31,7 +31,7 @@ pub struct Daemon {
     planted: Option<String>,
     /// It may be dead, or end by itself.
     suffers: bool,
-    /// Its disk has erred since it was started.
+    /// Its disk has erred, or was full, since it was started.
     distrusts_disk: bool,
 }
 
@@ -96,6 +96,12 @@ impl Daemon {
     pub fn fail_disk(&mut self) -> Result<()> {
         self.distrusts_disk = true;
         self.disk()?.fail()
+    }
+
+    /// Its disk is full; as [`Self::fail_disk`].
+    pub fn fill_disk(&mut self) -> Result<()> {
+        self.distrusts_disk = true;
+        self.disk()?.fill()
     }
 
     /// The disk of its files, which is about to fail.

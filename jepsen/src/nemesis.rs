@@ -149,7 +149,7 @@ impl Fault {
             Nemesis::Lossy => daemon.host.cut(Cut::Lossy),
             Nemesis::DiskHang => daemon.disk()?.hang(),
             Nemesis::DiskError => daemon.fail_disk(),
-            Nemesis::DiskFull => daemon.disk()?.fill(),
+            Nemesis::DiskFull => daemon.fill_disk(),
             Nemesis::Clock => daemon.step_clock(step),
             Nemesis::Power | Nemesis::Drain => Ok(()),
         };
