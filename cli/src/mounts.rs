@@ -21,6 +21,10 @@ pub struct MountRecord {
     /// mount over.
     #[serde(default)]
     pub settings: Vec<String>,
+    /// `major:minor` of what is mounted, which is the process's even where it was detached and
+    /// something else is at the path.
+    #[serde(default)]
+    pub device: Option<String>,
     /// The process that mounts it anew when this one has died.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervisor: Option<Process>,
@@ -37,7 +41,8 @@ impl MountRecord {
         settings: Vec<String>,
     ) -> Result<Self> {
         let process = Process::this().context("cannot find this process in /proc")?;
-        Ok(Self { path, cluster, process, settings, supervisor: None, failed: None })
+        let device = weft_fuse::mount_at(&path)?.map(|mount| mount.device);
+        Ok(Self { path, cluster, process, settings, device, supervisor: None, failed: None })
     }
 
     /// The socket at which the process hands the mount over. Only this user may use its folder.

@@ -22,8 +22,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often is looked whether a process that serves a mount was killed and cannot go.
-const DYING_INTERVAL: Duration = Duration::from_secs(1);
 /// Whether a process holds a folder is told at once, or it begins a program and waits for files
 /// that it closes.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,7 +41,7 @@ pub struct Process {
 impl Process {
     /// The process that has this id now; `None` if there is none or it is a zombie.
     pub fn of(pid: i32) -> Option<Self> {
-        let stat = Stat::of(pid).filter(|stat| !stat.ended)?;
+        let stat = Stat::of(pid).ok().filter(|stat| !stat.ended)?;
         Some(Self { pid, started: stat.started, boot: boot_id() })
     }
 
@@ -60,17 +58,24 @@ impl Process {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Was it killed, and one of its threads cannot go, because it waits in the kernel? Its files
-    /// are open until then, and its end is told to nobody.
+    /// Does it end, without its last thread being gone? Who ends as it should does so for a moment.
+    /// One that was killed, or has crashed, does so for as long as a thread of it waits in the
+    /// kernel: its files are open until then, and its end is told to nobody.
     pub fn is_dying(&self) -> bool {
-        let stat = Stat::of(self.pid);
-        stat.is_some_and(|s| s.ended && s.threads > 1 && s.started == self.started)
-            && self.boot == boot_id()
+        let ends = |stat: Stat| {
+            stat.started == self.started && (stat.ended && stat.threads > 1 || dumps_core(self.pid))
+        };
+        Stat::of(self.pid).is_ok_and(ends) && self.boot == boot_id()
     }
 
-    /// Waits until the process has ended, or was killed and cannot go.
-    pub fn wait_for_end(&self) {
-        while self.alive() && !self.wait(DYING_INTERVAL) {}
+    /// Is its last thread gone? No, if that cannot be told.
+    pub fn is_gone(&self) -> bool {
+        match Stat::of(self.pid) {
+            Ok(stat) => stat.started != self.started || stat.ended && stat.threads <= 1,
+            Err(error) => {
+                error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+            }
+        }
     }
 
     /// A handle to exactly this process; `None` when it has ended.
@@ -160,10 +165,10 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Waits until a process has ended, or was killed and cannot go (true), or a signal has come.
+    /// Waits until a process has ended (true), or a signal has come.
     pub fn outlasts(&self, process: &Process) -> Result<bool> {
         while let Some(handle) = process.handle() {
-            if self.wait(Some(handle.as_fd()), DYING_INTERVAL)? {
+            if self.wait(Some(handle.as_fd()), Duration::MAX)? {
                 return Ok(false);
             }
         }
@@ -271,8 +276,12 @@ struct Stat {
 }
 
 impl Stat {
-    fn of(pid: i32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    fn of(pid: i32) -> io::Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        Self::parse(&stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
         // The command name may hold spaces and parentheses; what follows the last one is regular,
         // and begins with field 3.
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
@@ -282,6 +291,12 @@ impl Stat {
             started: fields.get(22 - 3)?.parse().ok()?,
         })
     }
+}
+
+/// Has it crashed, and waits for all its threads to stop? Nothing leads back from there.
+fn dumps_core(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|text| text.lines().any(|line| line == "CoreDumping:\t1"))
 }
 
 fn boot_id() -> String {

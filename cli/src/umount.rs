@@ -11,11 +11,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use weft_fuse::{MountEntry, mount_at};
+use weft_fuse::{Connection, MountEntry, mount_at};
 
 /// How long a mount may be busy without anybody who is seen to use it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
+/// Who ends as it should does not take longer.
+const DYING_TIMEOUT: Duration = Duration::from_secs(1);
+/// A process whose requests are answered is gone after so long.
+const GONE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Unmount; returns when everything that was written is durable and the client has ended
 #[derive(clap::Args, Debug)]
@@ -50,7 +54,7 @@ pub fn run(args: &Args) -> Result<()> {
     let died = record.as_ref().is_some_and(|r| !r.process.alive());
     if let Some(record) = record.as_ref().filter(|_| died) {
         record.end_supervision();
-        release(record);
+        release(record)?;
     }
     let progress = Progress::new(format!("unmounting {}", path.display()));
     unmount(&mount, args.lazy)?;
@@ -173,11 +177,8 @@ pub fn detach(path: &Path) -> Result<Option<MountRecord>> {
         return Ok(None);
     }
     let record = mounts::find(path)?;
-    if record.as_ref().is_some_and(|r| r.process.alive()) {
-        return Ok(None);
-    }
-    record.iter().for_each(release);
-    if !is_dead(path) {
+    record.iter().try_for_each(release)?;
+    if record.as_ref().is_some_and(|r| r.process.alive()) || !is_dead(path) {
         return Ok(None);
     }
     weft_fuse::unmount(path, true)
@@ -185,20 +186,27 @@ pub fn detach(path: &Path) -> Result<Option<MountRecord>> {
     Ok(record)
 }
 
-/// Answers an error to all who wait for a mount whose process was killed and cannot go. One of its
-/// threads tells the kernel of a change, and waits for a directory that one of those holds; and the
-/// kernel gives up on the process only when its last thread is gone.
-pub fn release(record: &MountRecord) {
-    let MountRecord { path, process, .. } = record;
-    let is_there = || mount_at(path).is_ok_and(|mount| mount.is_some_and(|m| m.is_weft()));
-    if !process.is_dying() || !is_there() {
-        return;
+/// Answers an error to all who wait for a mount whose process has died and cannot go, and waits for
+/// it to be gone. One of its threads tells the kernel of a change then, and waits for a directory
+/// that one of those holds; and the kernel gives up on the process only when its last thread is
+/// gone. Errors: the connection cannot be ended from here.
+pub fn release(record: &MountRecord) -> Result<()> {
+    let MountRecord { path, process, device, .. } = record;
+    let Some(device) = device.as_ref().filter(|_| process.is_dying()) else { return Ok(()) };
+    sleep(DYING_TIMEOUT);
+    let next = mounts::find(path)?.filter(|now| now.process != *process);
+    let is_served = next.is_some_and(|n| n.device.as_ref() == Some(device) && n.process.alive());
+    if is_served || !process.is_dying() {
+        return Ok(());
     }
-    let aborted = weft_fuse::Connection::at(path).map_or(Ok(()), |connection| connection.abort());
-    if let Err(error) = aborted {
-        let (path, pid) = (path.display(), process.pid);
-        tracing::error!("process {pid} was killed, and who waits for {path} waits on: {error}");
+    let what = || format!("process {} has died, and who waits for {path:?} waits on", process.pid);
+    let connection = Connection::new(path, device).with_context(what)?;
+    connection.abort().with_context(what)?;
+    let until = Instant::now() + GONE_TIMEOUT;
+    while !process.is_gone() && Instant::now() < until {
+        sleep(RELEASE_POLL);
     }
+    Ok(())
 }
 
 /// The kernel asks for the room each time, where it may know attributes for some seconds more.

@@ -3,6 +3,7 @@
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -45,8 +46,13 @@ impl Connection {
     /// That of the mount that was just made at exactly this absolute path.
     pub fn at(path: &Path) -> Option<Self> {
         let mount = mount_at(path).ok()??;
-        let number = mount.device.split_once(':')?.1.to_owned();
-        Some(Self { mount_point: mount.mount_point, number })
+        Self::new(path, &mount.device).filter(|_| mount.fs_type.starts_with("fuse"))
+    }
+
+    /// That of a device, `major:minor`, which was mounted at this absolute path.
+    pub fn new(path: &Path, device: &str) -> Option<Self> {
+        let number = device.split_once(':')?.1.to_owned();
+        Some(Self { mount_point: path.to_owned(), number })
     }
 
     /// Has the kernel answer an error to all that wait and to all that comes. Errors: it is not to
@@ -57,6 +63,11 @@ impl Connection {
             return Ok(());
         }
         // Where that is not mounted. Files that are open keep the mount, without the connection.
+        if Self::at(&self.mount_point).as_ref() != Some(self) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "no /sys/fs/fuse/connections"));
+        }
+        let mut path_only = std::fs::File::options();
+        let _open = path_only.read(true).custom_flags(libc::O_PATH).open(&self.mount_point)?;
         let name = CString::new(self.mount_point.as_os_str().as_bytes())?;
         // SAFETY: `name` is a NUL-terminated string that outlives the call.
         let forced =

@@ -1,10 +1,11 @@
-//! The process of a mount is killed while it tells the kernel of a change in a directory that a
-//! request holds: a thread of it waits in the kernel then, until somebody ends the connection.
-//! Needs root.
+//! The process of a mount dies while it tells the kernel of a change in a directory that a request
+//! holds: a thread of it waits in the kernel then, until somebody ends the connection. Needs root.
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,17 +68,16 @@ fn is_stuck(pid: i32) -> Option<()> {
     waits.any(|at| at == "fuse_reverse_inval_entry").then_some(())
 }
 
-/// Kills the process of the mount `at` while it waits, and waits for the programs there to hear of
-/// it. The rest go on.
-fn kill_stuck(cluster: &Cluster, at: &Path) -> Result<()> {
-    fs::create_dir(cluster.mnt().join("dir"))?;
-    let pid = cluster.pid_of_mount(at)?;
+/// Has the process of a mount die while it waits, and waits for the programs below `at` to hear of
+/// it: there the mount is seen. The rest go on.
+fn die_stuck(cluster: &Cluster, pid: Pid, at: &Path, signal: Signal) -> Result<()> {
+    fs::create_dir_all(cluster.mnt().join("dir"))?;
     let programs = Programs::start(&[at, cluster.mnt()]);
     let paused = eventually(PATIENCE, "a notice waits for a request", || {
         let paused = cluster.pause_metadata().ok()?;
         is_stuck(pid.as_raw()).map(|()| paused)
     })?;
-    kill(pid, Signal::SIGKILL)?;
+    kill(pid, signal)?;
     for _ in 0..PROGRAMS {
         let ended = programs.ended.recv_timeout(PATIENCE).context("who waits is not let go")?;
         ensure!(ended == at, "a program on {} failed", ended.display());
@@ -86,21 +86,47 @@ fn kill_stuck(cluster: &Cluster, at: &Path) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn who_waits_for_a_mount_that_was_killed_is_let_go() -> Result<()> {
+fn who_waits_is_let_go(signal: Signal) -> Result<()> {
     let cluster = small()?;
-    let at = cluster.mount_again("killed")?;
-    kill_stuck(&cluster, &at)?;
+    let at = cluster.mount_again("dies")?;
+    die_stuck(&cluster, cluster.pid_of_mount(&at)?, &at, signal)?;
     eventually(PATIENCE, "it can be unmounted", || weft_ok(&["umount", path(&at)]).ok())?;
     cluster.await_clean()
 }
 
 #[test]
+fn who_waits_for_a_mount_that_was_killed_is_let_go() -> Result<()> {
+    who_waits_is_let_go(Signal::SIGKILL)
+}
+
+#[test]
+fn who_waits_for_a_mount_that_has_crashed_is_let_go() -> Result<()> {
+    who_waits_is_let_go(Signal::SIGABRT)
+}
+
+#[test]
 fn a_mount_that_was_killed_comes_back() -> Result<()> {
     let cluster = small()?;
-    let at = cluster.mount_with("killed", &["--supervise"])?;
-    kill_stuck(&cluster, &at)?;
+    let at = cluster.mount_with("dies", &["--supervise"])?;
+    die_stuck(&cluster, cluster.pid_of_mount(&at)?, &at, Signal::SIGKILL)?;
     eventually(PATIENCE, "it is back", || File::create(at.join("dir/back")).ok())?;
+    weft_ok(&["umount", path(&at)])?;
+    cluster.await_clean()
+}
+
+/// One that was detached dies: its programs are let go, and what is mounted there by now lives.
+#[test]
+fn a_detached_mount_that_was_killed_takes_no_other_with_it() -> Result<()> {
+    let cluster = small()?;
+    let at = cluster.mount_again("dies")?;
+    let pid = cluster.pid_of_mount(&at)?;
+    let root = File::open(&at)?;
+    weft_ok(&["umount", "--lazy", path(&at)])?;
+    ensure!(cluster.mount_again("dies")? == at);
+    let detached = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+    die_stuck(&cluster, pid, &detached, Signal::SIGKILL)?;
+    File::create(at.join("dir/lives"))?.sync_all()?;
+    drop(root);
     weft_ok(&["umount", path(&at)])?;
     cluster.await_clean()
 }

@@ -1,16 +1,23 @@
-//! A mount that nobody brings back ([`super::supervise`]) has a small process beside it all the
-//! same. One that serves and is killed cannot go while a thread of it tells the kernel of a change
+//! The small process beside each process that serves a mount.
+//!
+//! One that was killed, or has crashed, cannot go while a thread of it tells the kernel of a change
 //! and waits for a directory, which a request holds that nobody answers any more: then all who use
-//! the mount would hang, and no service manager would hear of its end.
+//! the mount would hang, and neither a supervisor ([`super::supervise`]) nor a service manager would
+//! hear of its end.
 
 use crate::logging::LogArgs;
 use crate::mounts::{self, MountRecord};
-use crate::process::{self, Process};
+use crate::process::{self, Interrupt};
 use crate::umount;
 use anyhow::{Context, Result};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Pause between two looks at a process that cannot be waited for.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts it, beside this process. It ends with this one.
 pub fn start(record: &MountRecord) -> Result<()> {
@@ -23,14 +30,20 @@ pub fn start(record: &MountRecord) -> Result<()> {
     Ok(())
 }
 
-/// Waits until process `pid` ends, which serves the mount at `path`, and lets go of who waits for
-/// it if it was killed.
+/// Stays until process `pid` is gone, which serves the mount at `path`, and lets go of who waits for
+/// it if it dies and cannot go.
 pub fn guard(pid: i32, path: &Path, log: &LogArgs) -> Result<()> {
     log.start("info")?;
-    let Some(process) = Process::of(pid) else { return Ok(()) };
-    process.wait_for_end();
-    // Another process may serve it by now.
-    let record = mounts::find(path)?.filter(|record| record.process == process);
-    record.iter().for_each(umount::release);
+    // A service manager tells all of a unit to end, this one with the one that it is there for.
+    let _signals = Interrupt::catch()?;
+    let record = mounts::find(path)?.filter(|record| record.process.pid == pid);
+    let Some(record) = record else { return Ok(()) };
+    while !record.process.is_gone() {
+        if record.process.wait(LOOK_INTERVAL) {
+            // Its last thread is not gone, or it cannot be told.
+            sleep(LOOK_INTERVAL);
+        }
+        umount::release(&record)?;
+    }
     Ok(())
 }

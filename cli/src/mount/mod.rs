@@ -4,8 +4,9 @@
 //! the mount is usable ([`serve`]). Another process, perhaps of another version, may take its place
 //! while programs use the mount: [`hand_over`] is the end of the one, [`take_over`] the beginning
 //! of the other, and [`words`] what they say to each other. A mount may have a process that brings
-//! it back when the one that serves it has died: [`supervise`]; else it has one that lets go of who
-//! waits for it: [`guard`]. mount(8) comes in by [`helper`].
+//! it back when the one that serves it has died: [`supervise`]; each process that serves has one
+//! that lets go of who waits for it when it dies and cannot go: [`guard`]. mount(8) comes in by
+//! [`helper`].
 
 mod args;
 mod background;

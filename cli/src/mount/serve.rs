@@ -46,6 +46,11 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
             false => start(args, settings).await,
         }
     });
+    if let Ok(started) = &started
+        && let Err(error) = guard::start(&started.record)
+    {
+        tracing::warn!("if this process is killed, who waits for it may hang: {error:#}");
+    }
     if args.notify
         && let Err(error) = background::notify(&started)
     {
@@ -54,11 +59,6 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
     }
     let served = started.and_then(|started| {
         daemon::tell_manager("READY=1");
-        if started.record.supervisor.is_none()
-            && let Err(error) = guard::start(&started.record)
-        {
-            tracing::warn!("if this process is killed, who waits for it may hang: {error:#}");
-        }
         let limit = Duration::from_secs(args.stop_timeout);
         let (record, session) = (started.record.clone(), started.session.clone());
         match runtime.block_on(until_ended(started, limit)) {

@@ -15,7 +15,6 @@ use crate::logging::LogArgs;
 use crate::mounts::{self, MountRecord};
 use crate::output::describe;
 use crate::process::{Interrupt, Process};
-use crate::umount;
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -78,7 +77,6 @@ impl Supervisor {
             if last.process.alive() {
                 continue;
             }
-            umount::release(&last);
             if !is_there(&self.path)? {
                 tracing::info!("{} was taken away", self.path.display());
                 break;

@@ -74,6 +74,7 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
     let mut record =
         MountRecord::of_this_process(old.path.clone(), offer.metadata.clone(), settings)?;
     record.supervisor = old.supervisor.clone().filter(Process::alive);
+    record.device = old.device.clone().or(record.device);
     let (path, cluster) = (record.path.clone(), Uuid::from_slice(&offer.cluster));
     let session = SessionFile::take_over(mounts::session_file(&path)?);
     let options = client_options(args, &path, offer.metadata, &session)?;
@@ -86,6 +87,9 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
     let state: v1::MountState = hear(&mut socket, 2 * TRY_TIMEOUT).await?;
     let given = Instant::now();
     told(state.error)?;
+    // Who unmounts it from here on waits for this process, and nobody ends what it is given with
+    // the other process; if that one goes on, it says so.
+    record.save()?;
     let agreed = state.agreed.context("the mount came without what the kernel has agreed to")?;
     let client = state.client.context("the mount came without its state")?;
     // 0: of a version that knows of no other.
@@ -103,8 +107,6 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
     let requests = state.requests.into_iter().map(|request| request.to_vec()).collect();
     let prepared = inherited.prepare(successor.filesystem(), &path, threads, requests, agreed)?;
     let told = daemon::shutdown_on_signal()?;
-    // Who unmounts it from here on waits for this process; if the other goes on, it says so.
-    record.save()?;
     if let Err(error) = say(&mut socket, &v1::TakeoverWord::default()).await {
         not_taken_back(&mut socket, &old, given).await.context(error)?;
     }
