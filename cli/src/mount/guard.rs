@@ -1,9 +1,9 @@
 //! The small process beside each process that serves a mount.
 //!
 //! One that was killed, or has crashed, cannot go while a thread of it tells the kernel of a change
-//! and waits for a directory, which a request holds that nobody answers any more: then all who use
-//! the mount would hang, and neither a supervisor ([`super::supervise`]) nor a service manager would
-//! hear of its end.
+//! and waits for a directory, which a request holds that nobody answers any more. Then all who use
+//! the mount would hang, and neither a supervisor ([`super::supervise`]) nor a service manager
+//! would hear of its end.
 
 use crate::logging::LogArgs;
 use crate::mounts::{self, MountRecord};
@@ -26,7 +26,8 @@ pub fn start(record: &MountRecord) -> Result<()> {
     command.arg(format!("--cluster={}", record.cluster.join(",")));
     command.arg("--").arg(&record.path).stdin(Stdio::null()).stdout(Stdio::null());
     // What ends the one that serves from a terminal does not end it.
-    command.process_group(0).spawn().context("cannot start the process that guards the mount")?;
+    command.process_group(0);
+    command.spawn().context("cannot start the process that guards the mount")?;
     Ok(())
 }
 
