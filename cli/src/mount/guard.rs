@@ -31,8 +31,8 @@ pub fn start(record: &MountRecord) -> Result<()> {
     Ok(())
 }
 
-/// Stays until process `pid` is gone, which serves the mount at `path`, and lets go of who waits for
-/// it if it dies and cannot go.
+/// Stays until process `pid` is gone, which serves the mount at `path`, and lets go of who waits
+/// for it if it dies and cannot go.
 pub fn guard(pid: i32, path: &Path, log: &LogArgs) -> Result<()> {
     log.start("info")?;
     // A service manager tells all of a unit to end, this one with the one that it is there for.
