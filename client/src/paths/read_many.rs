@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use futures_util::stream::{self, FuturesUnordered, StreamExt};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::iter::Peekable;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -28,6 +29,8 @@ const MAX_SMALL: usize = 256 << 10;
 /// Files that are looked up together: few at first, for until then nothing is read.
 const GROUP: usize = 128;
 const FIRST_GROUP: usize = 32;
+/// Most reads of a group. Those of one file are begun together.
+const GROUP_READS: usize = 512;
 
 /// What to read of one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,14 +103,14 @@ impl Caller {
 impl Batch {
     /// Begins all reads, as soon as there is room for each.
     async fn begin(self, items: Vec<ReadItem>) {
-        let mut items = items.into_iter().enumerate();
+        let mut items = items.into_iter().enumerate().peekable();
         let lens = std::iter::successors(Some(FIRST_GROUP), |len| Some((len * 2).min(GROUP)));
-        let groups = lens.map(|len| items.by_ref().take(len).collect::<OfFile>());
+        let groups = lens.map(|len| next_group(&mut items, len));
         let groups = groups.take_while(|group| !group.is_empty()).map(|group| {
             let batch = self.clone();
             async move {
                 batch.look_ahead(&group).await;
-                by_file(group)
+                group
             }
         });
         // While one group is read, the next is looked up. Who gives up all of it ends its tasks.
@@ -127,13 +130,14 @@ impl Batch {
     }
 
     /// Has what is about to be read known here. What fails of it fails when it is read.
-    async fn look_ahead(&self, group: &[(usize, ReadItem)]) {
+    async fn look_ahead(&self, group: &[OfFile]) {
         let caller = &self.caller;
         let split = |path: &Bytes| match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (path.slice(..slash + 1), path.slice(slash + 1..)),
             None => (Bytes::from_static(b"."), path.clone()),
         };
-        let names: BTreeMap<_, _> = group.iter().map(|(_, i)| (&i.path, split(&i.path))).collect();
+        let paths = group.iter().filter_map(|file| file.first()).map(|(_, item)| &item.path);
+        let names: BTreeMap<_, _> = paths.map(|path| (path, split(path))).collect();
         let dirs: HashSet<&Bytes> = names.values().map(|(dir, _)| dir).collect();
         let dirs = dirs.into_iter().map(|dir| async move { (dir, caller.lookup(dir).await.ok()) });
         let dirs: HashMap<_, _> = join_all(dirs).await.into_iter().collect();
@@ -204,11 +208,17 @@ impl Batch {
     }
 }
 
-/// Each file's reads, in the order in which the files were first named.
-fn by_file(group: OfFile) -> Vec<OfFile> {
+/// The reads of the next `len` files, or as many as may be begun together, file after file in the
+/// order in which they were first named.
+fn next_group(
+    items: &mut Peekable<impl Iterator<Item = (usize, ReadItem)>>,
+    len: usize,
+) -> Vec<OfFile> {
     let mut files: Vec<OfFile> = Vec::new();
     let mut known = HashMap::new();
-    for (at, item) in group {
+    for _ in 0..GROUP_READS {
+        let fits = |(_, item): &(_, ReadItem)| files.len() < len || known.contains_key(&item.path);
+        let Some((at, item)) = items.next_if(fits) else { break };
         let file = *known.entry(item.path.clone()).or_insert_with(|| {
             files.push(Vec::new());
             files.len() - 1

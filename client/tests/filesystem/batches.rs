@@ -85,6 +85,35 @@ async fn small_reads_of_a_target_go_in_one_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_reads_of_one_file_begin_together() {
+    const BLOCK: usize = 4096;
+    const BLOCKS: usize = 2048;
+    let cluster = Cluster::start(6, small_layout("4+2")).await;
+    let (fs, user) = written(&cluster, cluster.options()).await;
+    let flags = OpenFlags { write: true, ..Default::default() };
+    let file = user.create(b"large", 0o644, flags).await.unwrap();
+    let content = pattern(BLOCKS * BLOCK, 0);
+    file.write(0, &content).await.unwrap();
+    file.close().await.unwrap();
+    fs.sync().await.unwrap();
+    let counted = || sum(&cluster, |t| &t.gets_of_one) + sum(&cluster, |t| &t.gets_of_many);
+    let before = counted();
+    // Far apart, so that nothing is read ahead.
+    let offs: Vec<_> = (1..=250).map(|i| i * 797 % BLOCKS * BLOCK).collect();
+    let item = |off: &usize| ReadItem { path: "large".into(), off: *off as u64, len: Some(BLOCK) };
+    let mut read = 0;
+    user.read_many(offs.iter().map(item).collect(), |at, data| {
+        assert!(data.unwrap().into_bytes() == content[offs[at]..][..BLOCK], "block {at}");
+        read += 1;
+    })
+    .await;
+    assert_eq!(read, offs.len());
+    let requests = counted() - before;
+    assert!((1..=12).contains(&requests), "{requests} requests to six targets");
+    fs.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_two_of_six_targets_do_wrong_is_made_good_in_batches_too() {
     let faults = [
         Fault::Corrupt,
