@@ -4,9 +4,11 @@
 
 use crate::network::{Host, Network};
 use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rand::rngs::SmallRng;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -33,10 +35,18 @@ pub struct Daemon {
     suffers: bool,
     /// Its disk has erred, or was full, since it was started.
     distrusts_disk: bool,
+    /// The seed of what its disk has lost since then.
+    lost: Option<u64>,
 }
 
 /// Has a program take its time, but for how long something takes, from a file.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+fn faketime() -> Result<PathBuf> {
+    let machine = std::env::consts::ARCH;
+    let at = format!("/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1");
+    let is_there = Path::new(&at).exists();
+    ensure!(is_there, "clocks are stepped by {at} (Debian package faketime), which is not there");
+    Ok(at.into())
+}
 
 impl Daemon {
     /// Starts it unless it runs.
@@ -52,7 +62,7 @@ impl Daemon {
         // Its network is of its own, and has no strangers.
         command.env("WEFT_INSECURE", "1");
         if let Some(clock) = &self.clock {
-            command.env("LD_PRELOAD", FAKETIME).env("FAKETIME_TIMESTAMP_FILE", clock);
+            command.env("LD_PRELOAD", faketime()?).env("FAKETIME_TIMESTAMP_FILE", clock);
             command.env("FAKETIME_CACHE_DURATION", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
         if let Some(bug) = &self.planted {
@@ -82,6 +92,18 @@ impl Daemon {
         Ok(())
     }
 
+    /// SIGTERM, and waits for the end.
+    fn end(&mut self) -> Result<()> {
+        self.suffers = true;
+        self.signal(Signal::SIGTERM)?;
+        if let Some(child) = &mut self.child {
+            let ended = eventually(PATIENCE, "it ends", || child.try_wait().ok().flatten())?;
+            ensure!(ended.success(), "{} ended with {ended}", self.name);
+        }
+        self.child = None;
+        Ok(())
+    }
+
     /// It stands still until it is healed.
     pub fn pause(&mut self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
@@ -92,13 +114,14 @@ impl Daemon {
         Ok(kill(Pid::from_raw(child.id() as i32), signal)?)
     }
 
-    /// Its disk errs. A daemon that has seen that uses it no more, until it is started again.
-    pub fn fail_disk(&mut self) -> Result<()> {
-        self.distrusts_disk = true;
+    /// Its disk errs, and has lost what was not flushed. A daemon that has seen that uses it no
+    /// more, until it is started again.
+    pub fn fail_disk(&mut self, seed: u64) -> Result<()> {
+        (self.distrusts_disk, self.lost) = (true, Some(seed));
         self.disk()?.fail()
     }
 
-    /// Its disk is full; as [`Self::fail_disk`].
+    /// Its disk is full, and has lost nothing; else as [`Self::fail_disk`].
     pub fn fill_disk(&mut self) -> Result<()> {
         self.distrusts_disk = true;
         self.disk()?.fill()
@@ -120,13 +143,16 @@ impl Daemon {
     fn heal(&mut self) -> Result<()> {
         self.host.heal()?;
         self.signal(Signal::SIGCONT)?;
-        if let Some(disk) = &mut self.disk {
+        if let Some(disk) = self.disk.as_ref().filter(|_| !self.distrusts_disk) {
             disk.mend()?;
         }
         self.clock.is_some().then(|| self.step_clock(0)).transpose()?;
         if std::mem::take(&mut self.distrusts_disk) {
+            let disk = self.disk.as_mut();
+            disk.zip(self.lost.take()).into_iter().for_each(|(disk, seed)| disk.cut(seed));
             self.kill()?;
-            self.disk.as_mut().map_or(Ok(()), |disk| disk.mend())?;
+            self.disk.as_mut().map_or(Ok(()), Disk::power_on)?;
+            self.disk.as_ref().map_or(Ok(()), Disk::mend)?;
         }
         self.start()?;
         self.suffers = false;
@@ -193,6 +219,7 @@ pub struct Config {
 
 const METADATA: u8 = 3;
 const STORAGE: u8 = 6;
+const PARITY: usize = 2;
 const PORT: u16 = 7000;
 const TARGET_SIZE: &str = "512MiB";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -202,10 +229,6 @@ impl Cluster {
     pub fn start(config: &Config) -> Result<Self> {
         let clients = config.clients;
         let network = Network::new(METADATA + STORAGE + clients + 1)?;
-        ensure!(
-            !config.clocks || Path::new(FAKETIME).exists(),
-            "clocks are stepped by {FAKETIME} (Debian package faketime), which is not there"
-        );
         let admin = network.host(METADATA + STORAGE + clients);
         let temp = tempfile::Builder::new().prefix("weft-jepsen-").tempdir()?;
         let guard = Guard::start(temp.path(), &network)?;
@@ -265,6 +288,7 @@ impl Cluster {
             planted: self.config.planted.clone(),
             suffers: false,
             distrusts_disk: false,
+            lost: None,
         };
         daemon.clock.is_some().then(|| daemon.step_clock(0)).transpose()?;
         Ok(daemon)
@@ -378,9 +402,24 @@ impl Cluster {
             let fresh = link.with_extension("new");
             symlink(&mount, &fresh)?;
             fs::rename(&fresh, link)?;
-            dead.map(|dead| umount2(&dead, MntFlags::MNT_DETACH)).transpose()?;
+            dead.map(|dead| take_away(&dead)).transpose()?;
         }
         Ok(())
+    }
+
+    /// Unmounts everywhere, as an admin does, and mounts anew: clients know nothing.
+    pub fn mount_anew(&mut self) -> Result<()> {
+        for (client, link) in self.clients.iter_mut().zip(&self.mounts) {
+            client.end().with_context(|| format!("unmount {}", link.display()))?;
+        }
+        self.mount_all()
+    }
+
+    /// Kills as many storage daemons as stripes can do without, until all is healed.
+    pub fn lose_storage(&mut self, rng: &mut SmallRng) -> Result<()> {
+        let mut all: Vec<_> = self.storage.iter_mut().collect();
+        let (lost, _) = rand::seq::SliceRandom::partial_shuffle(&mut all[..], rng, PARITY);
+        lost.iter_mut().try_for_each(|daemon| daemon.kill())
     }
 
     /// Ends all that waits in a mount.
@@ -389,7 +428,7 @@ impl Cluster {
             if let Err(error) = client.kill() {
                 eprintln!("cannot end {}: {error:#}", client.name);
             }
-            let _ = fs::read_link(link).map(|mount| umount2(&mount, MntFlags::MNT_DETACH));
+            let _ = fs::read_link(link).map(|mount| take_away(&mount));
         }
     }
 
@@ -466,6 +505,14 @@ impl Cluster {
     /// The run's own folder, removed with it.
     pub fn dir(&self) -> &Path {
         self.temp.path()
+    }
+}
+
+/// Of a mount that may be gone already.
+fn take_away(mount: &Path) -> Result<()> {
+    match umount2(mount, MntFlags::MNT_DETACH) {
+        Ok(()) | Err(Errno::EINVAL) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("take {} away", mount.display())),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What was called and what was answered, in order of time.
 
+use nix::errno::Errno;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -11,6 +12,13 @@ pub struct Record {
     pub client: u32,
     /// Grows by one with every record of the client, over all files.
     pub seq: u64,
+}
+
+impl Record {
+    /// What lies at this place of a file is no record, or not all of one.
+    pub fn torn(at: u64) -> Self {
+        Self { client: u32::MAX, seq: at }
+    }
 }
 
 /// A file, by number.
@@ -39,8 +47,9 @@ pub enum Call {
         file: FileNo,
         records: Vec<Record>,
     },
-    /// Reads a whole file of records. `last`: after all appends.
+    /// A client reads a whole file of records. `last`: after all appends.
     Read {
+        client: u32,
         file: FileNo,
         last: bool,
     },
@@ -146,11 +155,16 @@ impl fmt::Display for Event {
 pub struct Recorder {
     start: Instant,
     events: Mutex<Vec<Event>>,
+    /// Errors that no fault explains.
+    unexplained: Mutex<Vec<String>>,
 }
+
+/// What comes of a mount that is dead, and of what was lost with it or with a session.
+const EXPLAINED: [Errno; 4] = [Errno::ECONNABORTED, Errno::ENOTCONN, Errno::ESTALE, Errno::EIO];
 
 impl Default for Recorder {
     fn default() -> Self {
-        Self { start: Instant::now(), events: Mutex::default() }
+        Self { start: Instant::now(), events: Mutex::default(), unexplained: Mutex::default() }
     }
 }
 
@@ -162,8 +176,27 @@ impl Recorder {
         events.push(Event { process, time_ns, call, kind });
     }
 
-    pub fn finish(self) -> Vec<Event> {
-        self.events.into_inner().expect("no recorder panics")
+    /// Of a call that ended with this error it is not known whether it took effect.
+    pub fn record_unknown(&self, process: u32, call: Call, error: &io::Error) {
+        if let Some(errno) = error.raw_os_error()
+            && !EXPLAINED.contains(&Errno::from_raw(errno))
+        {
+            let mut unexplained = self.unexplained.lock().expect("no recorder panics");
+            unexplained.push(format!("no fault explains what {call:?} answered: {error}"));
+        }
+        self.record(process, call, Kind::Info(error.to_string()));
+    }
+
+    /// A call of which it is not known how it ended.
+    pub fn unknown(&self) -> Option<Event> {
+        let events = self.events.lock().expect("no recorder panics");
+        events.iter().find(|event| matches!(event.kind, Kind::Info(_))).cloned()
+    }
+
+    /// All that happened, and the errors that no fault explains.
+    pub fn finish(self) -> (Vec<Event>, Vec<String>) {
+        let events = self.events.into_inner().expect("no recorder panics");
+        (events, self.unexplained.into_inner().expect("no recorder panics"))
     }
 }
 

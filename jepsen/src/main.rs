@@ -5,11 +5,12 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use std::collections::BTreeMap;
+use rand::seq::SliceRandom;
+use rand::{SeedableRng, rngs::SmallRng};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weft_jepsen::nemesis::Nemesis;
-use weft_jepsen::run::{Plan, run};
+use weft_jepsen::run::{Plan, Summary, run};
 use weft_jepsen::workload::{self, Workload};
 
 /// Works on a real cluster through real mounts while faults strike it, and judges what was answered
@@ -30,7 +31,7 @@ struct Args {
     /// Names of workloads: all, unless they are given
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
-    /// Kinds of faults: all, one after the other and together, unless they are given
+    /// Kinds of faults: all, together and one after the other, unless they are given
     #[arg(long, value_delimiter = ',')]
     nemeses: Vec<String>,
     /// A bug that all daemons and mounts have (docs/correctness.md)
@@ -56,14 +57,19 @@ fn main() -> Result<()> {
         found.copied().with_context(|| format!("no fault {name}; there are {:?}", Nemesis::ALL))
     };
     let given = args.nemeses.iter().map(named).collect::<Result<Vec<_>>>()?;
+    let mut seed = args.seed.unwrap_or_else(rand::random);
     let rounds: Vec<Vec<Nemesis>> = match given.is_empty() {
-        true => Nemesis::ALL.iter().map(|n| vec![*n]).chain([Nemesis::ALL.to_vec()]).collect(),
+        true => {
+            let mut alone: Vec<_> = Nemesis::ALL.iter().map(|nemesis| vec![*nemesis]).collect();
+            // Whoever has little time does not always see the same ones.
+            alone.shuffle(&mut SmallRng::seed_from_u64(seed));
+            [vec![Nemesis::ALL.to_vec()], alone].concat()
+        }
         false => vec![given],
     };
     ensure!(args.clients > 0, "no clients");
     let begun = Instant::now();
-    let (mut faults, mut calls) = (BTreeMap::<_, u32>::new(), BTreeMap::<_, [u64; 2]>::new());
-    let mut seed = args.seed.unwrap_or_else(rand::random);
+    let mut all = Summary::default();
     for nemeses in rounds.iter().cycle() {
         let plan = Plan {
             seed,
@@ -78,17 +84,12 @@ fn main() -> Result<()> {
         eprintln!("seed {seed}: {nemeses:?}");
         let summary = run(&plan)?;
         eprintln!("seed {seed}: {summary}");
-        summary.faults.into_iter().for_each(|(kind, n)| *faults.entry(kind).or_default() += n);
-        for (workload, [answered, unknown]) in summary.calls {
-            let all = calls.entry(workload).or_default();
-            *all = [all[0] + answered, all[1] + unknown];
-        }
+        all.add(summary);
         seed = seed.wrapping_add(1);
         if begun.elapsed() > Duration::from_secs(60 * args.minutes) {
             break;
         }
     }
-    let all = weft_jepsen::run::Summary { faults, calls };
     println!("{:.0} s: {all}", begun.elapsed().as_secs_f64());
     Ok(())
 }

@@ -31,7 +31,7 @@ pub enum Nemesis {
     Power,
     /// Disks do not answer.
     DiskHang,
-    /// Disks err.
+    /// Disks err, and lose what was not flushed.
     DiskError,
     /// Disks are full.
     DiskFull,
@@ -68,6 +68,20 @@ enum Who {
     Storage(Vec<usize>),
     Client(usize),
     Servers,
+}
+
+impl Who {
+    fn meets(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Metadata(some), Self::Metadata(others))
+            | (Self::Storage(some), Self::Storage(others)) => {
+                some.iter().any(|one| others.contains(one))
+            }
+            (Self::Client(one), Self::Client(other)) => one == other,
+            (Self::Servers, other) | (other, Self::Servers) => !matches!(other, Self::Client(_)),
+            _ => false,
+        }
+    }
 }
 
 /// A fault that is brought about.
@@ -121,7 +135,8 @@ pub fn draw(
     let alone = errs(nemesis) && under_way.iter().any(|fault| errs(fault.nemesis));
     // It takes servers that answer; what strikes next, strikes while it goes on.
     let too_late = nemesis == Nemesis::Drain && !under_way.is_empty();
-    let same = under_way.iter().any(|fault| fault.who == who || fault.nemesis == nemesis);
+    // Who is dead does not suffer once more.
+    let same = under_way.iter().any(|fault| fault.who.meets(&who) || fault.nemesis == nemesis);
     (!alone && !same && !too_late).then_some(Fault { nemesis, who })
 }
 
@@ -140,7 +155,10 @@ impl Fault {
             let how = if rng.random_ratio(1, 2) { "drain" } else { "out" };
             return of.iter().try_for_each(|i| cluster.give_up(*i, how));
         }
-        let (into, step) = (rng.random_ratio(1, 2), rng.random_range(-7200..7200));
+        let (into, ahead) = (rng.random_ratio(1, 2), rng.random_ratio(1, 2));
+        // Shorter ones may be over before they are seen.
+        let step = rng.random_range(2..7200) * if ahead { 1 } else { -1 };
+        let lost = rng.random();
         let one = |daemon: &mut Daemon| match self.nemesis {
             Nemesis::Kill | Nemesis::KillMount => daemon.kill(),
             Nemesis::Pause => daemon.pause(),
@@ -148,7 +166,7 @@ impl Fault {
             Nemesis::CutOneWay => daemon.host.cut(if into { Cut::In } else { Cut::Out }),
             Nemesis::Lossy => daemon.host.cut(Cut::Lossy),
             Nemesis::DiskHang => daemon.disk()?.hang(),
-            Nemesis::DiskError => daemon.fail_disk(),
+            Nemesis::DiskError => daemon.fail_disk(lost),
             Nemesis::DiskFull => daemon.fill_disk(),
             Nemesis::Clock => daemon.step_clock(step),
             Nemesis::Power | Nemesis::Drain => Ok(()),

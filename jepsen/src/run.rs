@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, Config};
 use crate::history::{Call, Event, Kind, Recorder, write_edn};
 use crate::nemesis::{Nemesis, draw};
 use crate::workload::{Shared, Worker, Workload};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::sched::CloneFlags;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::collections::BTreeMap;
@@ -22,6 +22,12 @@ use weft_tests::eventually;
 const CALLS: u64 = 3;
 /// How long that may take: a session that is over, and a lock of whoever held it, included.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How long workers may take to end, or to look at all, once nothing is wrong any more.
+const END_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How often each was brought about.
+type Faults = BTreeMap<Nemesis, u32>;
 
 /// How long and how hard a run is.
 #[derive(Clone)]
@@ -43,9 +49,23 @@ pub struct Plan {
 /// What happened in a run that found nothing wrong.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
-    pub faults: BTreeMap<Nemesis, u32>,
+    pub faults: Faults,
     /// Calls that were answered and that were not, by workload.
     pub calls: BTreeMap<&'static str, [u64; 2]>,
+    /// With what those ended that were not.
+    pub errors: BTreeMap<String, u64>,
+}
+
+impl Summary {
+    /// What happened in another run, too.
+    pub fn add(&mut self, other: Self) {
+        other.faults.into_iter().for_each(|(kind, n)| *self.faults.entry(kind).or_default() += n);
+        other.errors.into_iter().for_each(|(what, n)| *self.errors.entry(what).or_default() += n);
+        for (workload, [answered, unknown]) in other.calls {
+            let all = self.calls.entry(workload).or_default();
+            *all = [all[0] + answered, all[1] + unknown];
+        }
+    }
 }
 
 impl fmt::Display for Summary {
@@ -57,6 +77,10 @@ impl fmt::Display for Summary {
         write!(f, "; calls answered (and not)")?;
         for (workload, [answered, unknown]) in &self.calls {
             write!(f, " {workload} {answered} ({unknown})")?;
+        }
+        write!(f, "; errors")?;
+        for (error, n) in &self.errors {
+            write!(f, " {n} {error:?}")?;
         }
         Ok(())
     }
@@ -70,37 +94,42 @@ pub fn run(plan: &Plan) -> Result<Summary> {
         clocks: plan.nemeses.contains(&Nemesis::Clock),
         planted: plan.planted.clone(),
     })?;
-    let run = work(plan, &mut cluster);
-    let logs = cluster.logs();
-    let told = || format!("seed {}; logs:\n{}", plan.seed, notable(&logs));
-    let (events, faults) = run.with_context(told)?;
+    let recorder = Recorder::default();
+    let worked = work(plan, &mut cluster, &recorder);
+    let ((events, mut problems), logs) = (recorder.finish(), cluster.logs());
     if let Some(dir) = &plan.history {
         fs::create_dir_all(dir)?;
         write_edn(&events, File::create(dir.join(format!("{}.edn", plan.seed)))?)?;
     }
-    let problems = check(&events);
-    ensure!(
-        problems.is_empty(),
-        "{} problems, the first: {:#?}\n{}",
-        problems.len(),
-        &problems[..problems.len().min(10)],
-        told()
-    );
+    let told = || format!("seed {}; logs:\n{}", plan.seed, notable(&logs));
+    problems.extend(check(&events));
+    if !problems.is_empty() {
+        let first = &problems[..problems.len().min(10)];
+        let broke = worked.as_ref().err().map(|error| format!("; {error:#}"));
+        return Err(Wrong { problems: problems.len() })
+            .with_context(|| format!("{first:#?}{}\n{}", broke.unwrap_or_default(), told()));
+    }
+    let faults = worked.with_context(told)?;
     ensure!(!logs.contains("panicked at"), "a process panicked; {}", told());
     cluster.check().with_context(told)?;
     Ok(summarize(plan, &events, faults))
 }
 
-fn work(plan: &Plan, cluster: &mut Cluster) -> Result<(Vec<Event>, BTreeMap<Nemesis, u32>)> {
+/// The history is wrong.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{problems} problems in what was answered")]
+pub struct Wrong {
+    pub problems: usize,
+}
+
+/// All workloads under faults, and a look at what is left of it.
+fn work(plan: &Plan, cluster: &mut Cluster, recorder: &Recorder) -> Result<Faults> {
     for workload in &plan.workloads {
         fs::create_dir(cluster.mounts[0].join(workload.name))?;
     }
-    let (recorder, stop) = (Recorder::default(), AtomicBool::new(false));
     let shared: Vec<_> = plan.workloads.iter().map(|_| Shared::default()).collect();
     let mounts = cluster.mounts.clone();
-    let threads = mounts.len() * shared.len();
-    let answered: Vec<_> = (0..threads).map(|_| AtomicU64::new(0)).collect();
-    let alone = Barrier::new(threads + 1);
+    let answered: Vec<_> = (0..mounts.len() * shared.len()).map(|_| AtomicU64::new(0)).collect();
     let mut workers = Vec::new();
     for (client, mount) in (0u32..).zip(&mounts) {
         for (workload, shared) in plan.workloads.iter().zip(&shared) {
@@ -113,7 +142,7 @@ fn work(plan: &Plan, cluster: &mut Cluster) -> Result<(Vec<Event>, BTreeMap<Neme
                 mount: mount.clone(),
                 rng: SmallRng::seed_from_u64(plan.seed ^ (number as u64 + 1) << 32),
                 shared,
-                recorder: &recorder,
+                recorder,
                 answered: &answered[number],
                 unsure: Default::default(),
                 failed: false,
@@ -122,43 +151,89 @@ fn work(plan: &Plan, cluster: &mut Cluster) -> Result<(Vec<Event>, BTreeMap<Neme
             });
         }
     }
-    let done = std::thread::scope(|s| {
-        let threads: Vec<_> = workers
-            .into_iter()
-            .map(|mut worker| {
-                let (stop, alone) = (&stop, &alone);
-                s.spawn(move || {
-                    // What brings faults about starts programs. Those would close copies of the
-                    // files that are open here before they begin, and a close waits for a cluster
-                    // that is cut off.
-                    let own_files = nix::sched::unshare(CloneFlags::CLONE_FILES);
-                    alone.wait();
-                    own_files.expect("a thread can have its files to itself");
-                    while !stop.load(Ordering::Relaxed) {
-                        worker.step();
-                    }
-                    worker.close();
-                    worker
-                })
+    let stop = AtomicBool::new(false);
+    let on = |worker: &mut Worker<'_>| {
+        while !stop.load(Ordering::Relaxed) {
+            worker.step();
+        }
+        Ok(())
+    };
+    let faults = each(cluster, &mut workers, on, |cluster| {
+        // However it ends.
+        let _stop = Stop(&stop);
+        faults(plan, cluster, recorder, &answered)
+    })?;
+    // What waits in a mount is told, or given up, before all is looked at.
+    look(cluster, &mut workers, |worker| Ok(File::open(&worker.mount)?.sync_all()?))?;
+    look(cluster, &mut workers, |worker| worker.last()).context("at the end")?;
+    cluster.mount_anew()?;
+    look(cluster, &mut workers, |worker| worker.last()).context("mounted anew")?;
+    cluster.lose_storage(&mut SmallRng::seed_from_u64(plan.seed))?;
+    cluster.mount_anew()?;
+    look(cluster, &mut workers, |worker| worker.last()).context("with storage daemons dead")?;
+    cluster.heal()?;
+    Ok(faults)
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn look(
+    cluster: &mut Cluster,
+    workers: &mut [Worker<'_>],
+    act: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
+) -> Result<()> {
+    each(cluster, workers, act, |_| Ok(()))
+}
+
+/// Each worker does something, in a thread of its own, and meanwhile something is done to the
+/// cluster. Who does not end in time after that is ended by killing the mounts, which is an error.
+fn each<T>(
+    cluster: &mut Cluster,
+    workers: &mut [Worker<'_>],
+    act: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
+    meanwhile: impl FnOnce(&mut Cluster) -> Result<T>,
+) -> Result<T> {
+    let alone = Barrier::new(workers.len() + 1);
+    std::thread::scope(|s| {
+        let threads = workers.iter_mut().map(|worker| {
+            let (act, alone): (_, &Barrier) = (&act, &alone);
+            s.spawn(move || {
+                // What brings faults about starts programs. Those would close copies of the files
+                // that are open here before they begin, and a close waits for a cluster that is
+                // cut off.
+                let own_files = nix::sched::unshare(CloneFlags::CLONE_FILES);
+                alone.wait();
+                own_files?;
+                let done = act(&mut *worker);
+                // Nobody else could.
+                worker.close();
+                done
             })
-            .collect();
+        });
+        let threads: Vec<_> = threads.collect();
         alone.wait();
-        let done = faults(plan, cluster, &answered);
-        stop.store(true, Ordering::Relaxed);
-        if done.is_err() {
-            // What they wait for may never come.
+        let done = meanwhile(cluster);
+        let all_end = || threads.iter().all(|thread| thread.is_finished()).then_some(());
+        // Where something has failed, what they wait for may never come.
+        let patience = if done.is_ok() { END_TIMEOUT } else { Duration::ZERO };
+        let ended = eventually(patience, "all workers end", all_end);
+        if ended.is_err() {
             cluster.kill_clients();
         }
-        let mut workers: Vec<_> =
-            threads.into_iter().map(|w| w.join().expect("workers do not panic")).collect();
-        let faults = done?;
-        // What waits in a mount is told, or given up, before all is looked at.
-        mounts.iter().try_for_each(|mount| File::open(mount)?.sync_all())?;
-        workers.iter_mut().try_for_each(Worker::last)?;
-        anyhow::Ok(faults)
-    });
-    let faults = done?;
-    Ok((recorder.finish(), faults))
+        let worked: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        let done = done?;
+        ended?;
+        for worked in worked {
+            worked.map_err(|_| anyhow!("a worker panicked"))??;
+        }
+        Ok(done)
+    })
 }
 
 /// Brings faults about, and undoes each before the next; all clients go on with everything before
@@ -166,8 +241,9 @@ fn work(plan: &Plan, cluster: &mut Cluster) -> Result<(Vec<Event>, BTreeMap<Neme
 fn faults(
     plan: &Plan,
     cluster: &mut Cluster,
+    recorder: &Recorder,
     answered: &[AtomicU64],
-) -> Result<BTreeMap<Nemesis, u32>> {
+) -> Result<Faults> {
     let mut rng = SmallRng::seed_from_u64(plan.seed);
     let now = || answered.iter().map(|n| n.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let all_go_on = |when: &str| {
@@ -187,6 +263,9 @@ fn faults(
     };
     let (begun, mut done) = (Instant::now(), BTreeMap::new());
     all_go_on("before the first fault")?;
+    if let Some(event) = recorder.unknown() {
+        bail!("{event} before the first fault");
+    }
     let mut count = 0;
     while !plan.nemeses.is_empty() && (count < plan.faults || begun.elapsed() < plan.time) {
         let mut under_way = Vec::new();
@@ -214,10 +293,11 @@ fn faults(
     Ok(done)
 }
 
-fn summarize(plan: &Plan, events: &[Event], faults: BTreeMap<Nemesis, u32>) -> Summary {
+fn summarize(plan: &Plan, events: &[Event], faults: Faults) -> Summary {
     let mut calls = BTreeMap::<_, [u64; 2]>::new();
     let names = plan.workloads.iter().map(|workload| workload.name);
     calls.extend(names.map(|name| (name, [0, 0])));
+    let mut errors = BTreeMap::<_, u64>::new();
     for event in events {
         let name = match &event.call {
             Call::Append { .. } | Call::Read { .. } => "append",
@@ -227,13 +307,16 @@ fn summarize(plan: &Plan, events: &[Event], faults: BTreeMap<Nemesis, u32>) -> S
             | Call::Increment { key } => key.kind,
         };
         let Some(count) = calls.get_mut(name) else { continue };
-        match event.kind {
+        match &event.kind {
             Kind::Invoke => {}
             Kind::Ok(_) | Kind::Fail => count[0] += 1,
-            Kind::Info(_) => count[1] += 1,
+            Kind::Info(error) => {
+                count[1] += 1;
+                *errors.entry(error.clone()).or_default() += 1;
+            }
         }
     }
-    Summary { faults, calls }
+    Summary { faults, calls, errors }
 }
 
 fn notable(logs: &str) -> String {

@@ -5,8 +5,9 @@
 //! - every append that was acknowledged before the read began is seen whole;
 //! - the records of one client are seen in the order in which it appended them;
 //! - an append acknowledged before another one began is seen before it (real-time order);
-//! - two reads at the end agree: what one saw is a prefix of what the other saw. Before that a
-//!   mount may see of its own what is not durable yet, and is lost with it.
+//! - two reads at the end agree: what one saw is a prefix of what the other saw;
+//! - what a client saw of others at any time is there at the end, in the same order. Of its own a
+//!   mount may see what is not durable yet, and is lost with it.
 
 use super::calls::{Ended, calls};
 use crate::history::{Answer, Call, Event, FileNo, Record};
@@ -23,8 +24,8 @@ pub fn check(events: &[Event]) -> Vec<String> {
                 let (records, acknowledged) = (records.clone(), answered.map(|(at, _)| at));
                 appends.entry(*file).or_default().push(Append { records, began, acknowledged });
             }
-            (Call::Read { file, last }, Some((_, Some(Answer::Records(seen))))) => {
-                let read = Read { began, seen: seen.clone(), last: *last };
+            (Call::Read { client, file, last }, Some((_, Some(Answer::Records(seen))))) => {
+                let read = Read { client: *client, began, seen: seen.clone(), last: *last };
                 reads.entry(*file).or_default().push(read);
             }
             _ => {}
@@ -47,6 +48,7 @@ struct Append {
 }
 
 struct Read {
+    client: u32,
     began: u64,
     seen: Vec<Record>,
     last: bool,
@@ -118,6 +120,24 @@ fn check_agreement(file: FileNo, reads: &[Read], problems: &mut Vec<String>) {
             problems.push(format!("file {}: two reads disagree on the order of appends", file.0));
         }
     }
+    let places: HashMap<_, _> = longest.seen.iter().zip(0usize..).collect();
+    for read in reads {
+        let of_others = read.seen.iter().filter(|record| record.client != read.client);
+        let mut next = 0;
+        for record in of_others {
+            match places.get(record) {
+                Some(place) if *place >= next => next = place + 1,
+                Some(_) => problems.push(format!(
+                    "file {}: client {} saw {record:?} elsewhere than it is at the end",
+                    file.0, read.client
+                )),
+                None => problems.push(format!(
+                    "file {}: client {} saw {record:?}, which is not there at the end",
+                    file.0, read.client
+                )),
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -142,11 +162,16 @@ mod tests {
     }
 
     fn read(at: u64, seen: &[Record]) -> Vec<Event> {
-        let call = Call::Read { file: F, last: true };
+        read_of(9, at, seen, true)
+    }
+
+    fn read_of(client: u32, at: u64, seen: &[Record], last: bool) -> Vec<Event> {
+        let call = Call::Read { client, file: F, last };
         let kind = Kind::Ok(Answer::Records(seen.to_vec()));
+        let process = 100 + client;
         vec![
-            Event { process: 9, time_ns: at, call: call.clone(), kind: Kind::Invoke },
-            Event { process: 9, time_ns: at + 1, call, kind },
+            Event { process, time_ns: at, call: call.clone(), kind: Kind::Invoke },
+            Event { process, time_ns: at + 1, call, kind },
         ]
     }
 
@@ -196,5 +221,18 @@ mod tests {
         ]
         .concat();
         assert!(check(&disagree).iter().any(|p| p.contains("disagree")));
+        let all = [r(1, 1), r(1, 2), r(2, 1), r(2, 2)];
+        for (client, seen, word) in [
+            (2, &[r(1, 1), r(1, 2), r(1, 3)][..], "not there at the end"),
+            (3, &[r(2, 1), r(1, 1), r(1, 2)], "elsewhere"),
+            (3, &[r(1, 1), Record::torn(1)], "never appended"),
+        ] {
+            let early = read_of(client, 25, seen, false);
+            let problems = check(&[history(), early, read(50, &all)].concat());
+            assert!(problems.iter().any(|p| p.contains(word)), "{word}: {problems:?}");
+        }
+        // Its own it may have seen, and lost.
+        let own = read_of(1, 25, &[r(1, 1), r(1, 2), r(2, 1), r(1, 3)], false);
+        assert_eq!(check(&[history(), own, read(50, &all)].concat()), Vec::<String>::new());
     }
 }

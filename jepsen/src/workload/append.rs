@@ -5,7 +5,7 @@
 
 use super::worker::{Log, Outcome, Worker};
 use crate::history::{Answer, Call, FileNo, Record};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rand::Rng;
 use std::collections::hash_map::Entry;
 use std::fs::{self, File};
@@ -28,7 +28,6 @@ pub fn step(worker: &mut Worker<'_>) {
     let which = worker.rng.random_range(0..=SHARED);
     let file = if which < SHARED { FileNo(which) } else { private(worker.client) };
     if worker.rng.random_ratio(1, 10) {
-        // A torn record is found at the end.
         let _ = read(worker, file, false);
         return;
     }
@@ -69,31 +68,26 @@ fn line(record: Record) -> Vec<u8> {
     line
 }
 
-/// Takes a file apart in records; anything else in it is a torn or invented record.
-fn parse(content: &[u8]) -> Result<Vec<Record>> {
-    content
-        .chunks(RECORD_LEN)
-        .map(|chunk| {
-            let text = String::from_utf8_lossy(chunk);
-            let mut words = text.split(' ');
-            let mut number = || words.next().and_then(|w| w.parse::<u64>().ok());
-            let record = number().zip(number()).map(|(c, seq)| Record { client: c as u32, seq });
-            match record {
-                Some(record) if line(record) == chunk => Ok(record),
-                _ => bail!("not a record: {text:?}"),
-            }
-        })
-        .collect()
+/// Takes a file apart in records; anything else in it is a torn one, which nobody has appended.
+fn parse(content: &[u8]) -> Vec<Record> {
+    let record = |(at, chunk): (u64, &[u8])| {
+        let text = String::from_utf8_lossy(chunk);
+        let mut words = text.split(' ');
+        let mut number = || words.next().and_then(|w| w.parse::<u64>().ok());
+        let record = number().zip(number()).map(|(c, seq)| Record { client: c as u32, seq });
+        record.filter(|record| line(*record) == chunk).unwrap_or(Record::torn(at))
+    };
+    (0..).zip(content.chunks(RECORD_LEN)).map(record).collect()
 }
 
 fn read(worker: &mut Worker<'_>, file: FileNo, last: bool) -> io::Result<()> {
-    worker.call(Call::Read { file, last }, |worker| {
+    let client = worker.client;
+    worker.call(Call::Read { client, file, last }, |worker| {
         let content = match fs::read(place(&worker.dir(), file)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             content => content?,
         };
-        let records = parse(&content).map_err(io::Error::other)?;
-        Ok(Outcome::Ok(Answer::Records(records)))
+        Ok(Outcome::Ok(Answer::Records(parse(&content))))
     })
 }
 
@@ -101,8 +95,7 @@ fn read(worker: &mut Worker<'_>, file: FileNo, last: bool) -> io::Result<()> {
 pub fn last(worker: &mut Worker<'_>) -> Result<()> {
     let files = (0..SHARED).map(FileNo).chain((0..worker.clients).map(private));
     for file in files {
-        read(worker, file, true)
-            .with_context(|| format!("log{} cannot be read, or holds what no record is", file.0))?;
+        read(worker, file, true).with_context(|| format!("log{} cannot be read", file.0))?;
     }
     Ok(())
 }

@@ -50,8 +50,12 @@ fn under_range_lock(at: &Path) -> io::Result<u64> {
 
 fn add_one(file: &File) -> io::Result<u64> {
     let mut value = [0; 8];
-    let len = file.read_at(&mut value, 0)?;
-    let value = 1 + if len == value.len() { u64::from_le_bytes(value) } else { 0 };
+    let value = match file.read_at(&mut value, 0)? {
+        0 => 1,
+        8 => u64::from_le_bytes(value) + 1,
+        // More than anybody has counted.
+        _ => return Ok(u64::MAX),
+    };
     file.write_all_at(&value.to_le_bytes(), 0)?;
     file.sync_data()?;
     Ok(value)

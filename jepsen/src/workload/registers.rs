@@ -102,11 +102,13 @@ fn filled(value: u64, len: usize) -> Vec<u8> {
     value.to_le_bytes().repeat(len / 8)
 }
 
-/// The value of which so many bytes are full.
+/// The value of which so many bytes are full; 0 in an empty file.
 fn value_in(content: &[u8], len: usize) -> u64 {
-    let Some(first) = content.first_chunk() else { return 0 };
-    let value = u64::from_le_bytes(*first);
-    if content == filled(value, len) { value } else { TORN }
+    match content.first_chunk().map(|first| u64::from_le_bytes(*first)) {
+        Some(value) if content == filled(value, len) => value,
+        None if content.is_empty() => 0,
+        _ => TORN,
+    }
 }
 
 fn set_in_place(_: &mut Worker<'_>, at: &Path, value: u64) -> io::Result<()> {
@@ -174,5 +176,5 @@ fn get_mapped(worker: &mut Worker<'_>, at: &Path) -> io::Result<u64> {
     }
     let mut value = [0; 8];
     let len = File::open(at)?.read_at(&mut value, 0)?;
-    Ok(if len == 8 { u64::from_le_bytes(value) } else { 0 })
+    Ok(value_in(&value[..len], value.len()))
 }

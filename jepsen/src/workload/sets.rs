@@ -75,14 +75,13 @@ fn list(worker: &mut Worker<'_>, key: Key) -> bool {
     };
     let is_known = names.is_ok();
     for (process, call, of) in looked_at {
-        let kind = match &names {
+        match &names {
             Ok(names) => {
-                let is_there = names.contains(of.number.to_string().as_bytes());
-                Kind::Ok(Answer::Value(u64::from(is_there)))
+                let is_there = u64::from(names.contains(of.number.to_string().as_bytes()));
+                worker.recorder.record(process, call, Kind::Ok(Answer::Value(is_there)));
             }
-            Err(error) => Kind::Info(error.to_string()),
-        };
-        worker.recorder.record(process, call, kind);
+            Err(error) => worker.recorder.record_unknown(process, call, error),
+        }
     }
     worker.process += u32::from(!is_known) * PROCESSES;
     worker.failed = !is_known;

@@ -146,7 +146,7 @@ impl Worker<'_> {
                 Ok(())
             }
             Err(error) => {
-                self.recorder.record(self.process, call, Kind::Info(error.to_string()));
+                self.recorder.record_unknown(self.process, call, &error);
                 self.process += PROCESSES;
                 self.failed = true;
                 Err(error)
