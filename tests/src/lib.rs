@@ -492,15 +492,9 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let logs = self.logs();
-        if std::thread::panicking() || std::env::var_os("WEFT_TEST_LOGS").is_some() {
-            for line in logs
-                .lines()
-                .filter(|l| l.contains("WARN") || l.contains("ERROR") || l.contains("panicked"))
-                .take(200)
-            {
-                eprintln!("{line}");
-            }
-        }
+        // Shown of tests that fail, of which is not known here which those are.
+        let notable = |line: &&str| ["WARN", "ERROR", "panicked"].iter().any(|w| line.contains(w));
+        logs.lines().filter(notable).take(200).for_each(|line| eprintln!("{line}"));
         if let Some(mut guard) = self.guard.take() {
             drop(guard.stdin.take());
             let late = guard.wait().is_ok_and(|status| status.code() == Some(LATE));

@@ -14,7 +14,12 @@ fn run(seed: u64) -> Result<String> {
 #[test]
 fn fixed_seeds_and_a_fresh_one() -> Result<()> {
     for seed in [1, 2, 3, rand::random()] {
-        println!("{}", run(seed)?);
+        let summary = run(seed)?;
+        println!("{summary}");
+        let answered = summary.split_once("answered: ").and_then(|(_, s)| s.split_once(','));
+        let answered = answered.and_then(|(n, _)| n.parse().ok()).unwrap_or(0u64);
+        ensure!(answered >= 100, "seed {seed} did little: {summary}");
+        ensure!(summary.contains("faults: [\""), "seed {seed} met no faults: {summary}");
     }
     Ok(())
 }

@@ -281,6 +281,7 @@ fn a_seed_replays() {
     for (a, b) in first.iter().zip(&second) {
         assert_eq!(a, b);
     }
+    assert_eq!(first.len(), second.len());
 }
 
 async fn call(
