@@ -35,7 +35,7 @@ mapped = os.open(d + "/mapped", os.O_CREAT | os.O_RDWR)
 os.ftruncate(mapped, 1 << 20)
 memory = mmap.mmap(mapped, 1 << 20)
 db = sqlite3.connect(d + "/db", isolation_level=None)
-db.execute("pragma journal_mode=wal")
+assert db.execute("pragma journal_mode=wal").fetchone() == ("wal",)
 db.execute("create table t (n integer)")
 os.mkdir(d + "/many")
 for i in range(2000):

@@ -26,7 +26,9 @@ pub fn eventually<T>(
 
 pub(crate) fn await_end(pid: i32) -> Result<()> {
     let status = || fs::read_to_string(format!("/proc/{pid}/status"));
-    let has_ended = || status().map_or(true, |text| text.contains("State:\tZ")).then_some(());
+    // Its last thread has: until then its files are open.
+    let is_over = |text: &str| text.contains("State:\tZ") && text.contains("Threads:\t1\n");
+    let has_ended = || status().map_or(true, |text| is_over(&text)).then_some(());
     eventually(Duration::from_secs(30), "it has ended", has_ended)
 }
 

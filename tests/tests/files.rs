@@ -361,7 +361,8 @@ fn sqlite(dir: &Path, transactions: u32) -> Result<()> {
             r#"
 import sqlite3
 db = sqlite3.connect("{mode}.db", isolation_level=None)
-db.execute("pragma journal_mode={mode}")
+mode = db.execute("pragma journal_mode={mode}").fetchone()
+assert mode == ("{mode}",), mode
 db.execute("create table t(id integer primary key, v text)")
 for i in range({transactions}):
     db.execute("begin")

@@ -12,7 +12,10 @@ use weft_storaged::engine::{Device, Done};
 pub enum Mistake {
     /// Acknowledges before the flush: there is none.
     NoFlush,
-    /// The index record is made durable before the data is written.
+    /// Acknowledges when the index record is durable and the data is only written.
+    RecordOnly,
+    /// The index record is durable before the data is written. That does no harm: what was not
+    /// acknowledged is looked at when a target is opened.
     RecordFirst,
     /// Each block has the checksum of its neighbour.
     WrongChecksum,
@@ -34,11 +37,14 @@ impl Planted {
     fn record_first(&self, off: u64, record: Bytes) -> Done<()> {
         let (done, outcome) = Done::channel();
         let held = std::mem::take(&mut *self.held.lock());
-        let drive = self.drive.clone();
+        let (drive, flushes) = (self.drive.clone(), self.mistake == Mistake::RecordFirst);
         std::thread::spawn(move || {
             let mut result = drive.commit(off, record).block();
             for (off, data) in held {
                 result = result.and(drive.write(off, vec![data]).block());
+            }
+            if flushes {
+                result = result.and(drive.flush().block());
             }
             drop(done.send(result));
         });
@@ -66,7 +72,7 @@ impl Device for Planted {
     fn write(&self, off: u64, pieces: Vec<Bytes>) -> Done<()> {
         match self.mistake {
             Mistake::NoFlush => self.drive.write(off, pieces),
-            Mistake::RecordFirst => {
+            Mistake::RecordOnly | Mistake::RecordFirst => {
                 self.held.lock().push((off, pieces.concat().into()));
                 ready(Ok(()))
             }
@@ -79,7 +85,7 @@ impl Device for Planted {
     fn commit(&self, off: u64, piece: Bytes) -> Done<()> {
         match self.mistake {
             Mistake::NoFlush => self.drive.write(off, vec![piece]),
-            Mistake::RecordFirst => self.record_first(off, piece),
+            Mistake::RecordOnly | Mistake::RecordFirst => self.record_first(off, piece),
             Mistake::WrongChecksum => self.drive.commit(off, piece),
         }
     }
