@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use weft_fuse::Connection;
 
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct MountRecord {
@@ -25,6 +26,9 @@ pub struct MountRecord {
     /// something else is at the path.
     #[serde(default)]
     pub device: Option<String>,
+    /// What tells it from what has that number later ([`Connection::life`]).
+    #[serde(default)]
+    pub life: Option<String>,
     /// The process that mounts it anew when this one has died.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervisor: Option<Process>,
@@ -34,15 +38,23 @@ pub struct MountRecord {
 }
 
 impl MountRecord {
-    /// The mount at `path`, served by this very process.
+    /// The mount at `path`, served by this very process. `connection`: the kernel's side.
     pub fn of_this_process(
         path: PathBuf,
         cluster: Vec<String>,
         settings: Vec<String>,
+        connection: Option<Connection>,
     ) -> Result<Self> {
         let process = Process::this().context("cannot find this process in /proc")?;
-        let device = weft_fuse::mount_at(&path)?.map(|mount| mount.device);
-        Ok(Self { path, cluster, process, settings, device, supervisor: None, failed: None })
+        let (supervisor, failed) = (None, None);
+        let (device, life) = connection.map_or((None, None), |c| (Some(c.device), c.life));
+        Ok(Self { path, cluster, process, settings, device, life, supervisor, failed })
+    }
+
+    /// The kernel's side of the mount, where it was noted.
+    pub fn connection(&self) -> Option<Connection> {
+        let (mount_point, life) = (self.path.clone(), self.life.clone());
+        self.device.clone().map(|device| Connection { mount_point, device, life })
     }
 
     /// The socket at which the process hands the mount over. Only this user may use its folder.
@@ -213,7 +225,8 @@ mod tests {
     fn a_record_without_a_good_word_is_a_failure() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("record");
-        let record = MountRecord::of_this_process("/m".into(), vec!["a:1".into()], vec![]).unwrap();
+        let record =
+            MountRecord::of_this_process("/m".into(), vec!["a:1".into()], vec![], None).unwrap();
         let write = |record: &MountRecord| {
             fs::write(&file, serde_json::to_vec(record).unwrap()).unwrap();
         };

@@ -22,6 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// How often is looked whether a process that serves a mount has died and cannot go.
+const DYING_INTERVAL: Duration = Duration::from_secs(1);
 /// Whether a process holds a folder is told at once, or it begins a program and waits for files
 /// that it closes.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -55,7 +57,7 @@ impl Process {
     }
 
     pub fn alive(&self) -> bool {
-        Self::of(self.pid).as_ref() == Some(self)
+        Self::of(self.pid).as_ref() == Some(self) && !dumps_core(self.pid)
     }
 
     /// Does it end, without its last thread being gone? Who ends as it should does so for a moment.
@@ -165,11 +167,14 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Waits until a process has ended (true), or a signal has come.
+    /// Waits until a process has ended, or ends and cannot go (true), or a signal has come.
     pub fn outlasts(&self, process: &Process) -> Result<bool> {
         while let Some(handle) = process.handle() {
-            if self.wait(Some(handle.as_fd()), Duration::MAX)? {
+            if self.wait(Some(handle.as_fd()), DYING_INTERVAL)? {
                 return Ok(false);
+            }
+            if process.is_dying() {
+                break;
             }
         }
         Ok(true)

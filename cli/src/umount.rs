@@ -1,7 +1,7 @@
 //! `weft umount`: takes a mount away and waits until its process has ended.
 
 use crate::mounts::{self, MountRecord};
-use crate::process::holders;
+use crate::process::{Process, holders};
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
@@ -11,14 +11,14 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use weft_fuse::{Connection, MountEntry, mount_at};
+use weft_fuse::{MountEntry, mount_at};
 
 /// How long a mount may be busy without anybody who is seen to use it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
 /// Who ends as it should does not take longer.
 const DYING_TIMEOUT: Duration = Duration::from_secs(1);
-/// A process whose requests are answered is gone after so long.
+/// A process whose requests are answered is gone after so long, unless its core is dumped.
 const GONE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Unmount; returns when everything that was written is durable and the client has ended
@@ -51,10 +51,13 @@ pub fn run(args: &Args) -> Result<()> {
     };
     may_unmount(&mount, Uid::effective())?;
     let record = mounts::find(&path)?;
+    // Else it may be that nobody is there to unmount it from.
+    if let Err(error) = record.iter().try_for_each(release) {
+        eprintln!("weft: {error:#}");
+    }
     let died = record.as_ref().is_some_and(|r| !r.process.alive());
     if let Some(record) = record.as_ref().filter(|_| died) {
         record.end_supervision();
-        release(record)?;
     }
     let progress = Progress::new(format!("unmounting {}", path.display()));
     unmount(&mount, args.lazy)?;
@@ -186,27 +189,41 @@ pub fn detach(path: &Path) -> Result<Option<MountRecord>> {
     Ok(record)
 }
 
-/// Answers an error to all who wait for a mount whose process has died and cannot go, and waits for
-/// it to be gone. One of its threads tells the kernel of a change then, and waits for a directory
-/// that one of those holds; and the kernel gives up on the process only when its last thread is
-/// gone. Errors: the connection cannot be ended from here.
+/// Answers an error to all who wait for a mount whose process has died and cannot go, and waits a
+/// moment for it to be gone. One of its threads tells the kernel of a change then, and waits for a
+/// directory that one of those holds; and the kernel gives up on the process only when its last
+/// thread is gone. Errors: the connection cannot be ended from here.
 pub fn release(record: &MountRecord) -> Result<()> {
-    let MountRecord { path, process, device, .. } = record;
-    let Some(device) = device.as_ref().filter(|_| process.is_dying()) else { return Ok(()) };
+    let MountRecord { path, process, .. } = record;
+    let Some(connection) = record.connection().filter(|_| process.is_dying()) else {
+        return Ok(());
+    };
     sleep(DYING_TIMEOUT);
-    let next = mounts::find(path)?.filter(|now| now.process != *process);
-    let is_served = next.is_some_and(|n| n.device.as_ref() == Some(device) && n.process.alive());
-    if is_served || !process.is_dying() {
+    if heir(record)?.is_some() || !process.is_dying() {
         return Ok(());
     }
-    let what = || format!("process {} has died, and who waits for {path:?} waits on", process.pid);
-    let connection = Connection::new(path, device).with_context(what)?;
-    connection.abort().with_context(what)?;
+    let (pid, device) = (process.pid, &connection.device);
+    let what = || format!("process {pid} has died, and who waits for {path:?} waits on");
+    if !connection.abort().with_context(what)? {
+        return Ok(());
+    }
+    tracing::warn!(pid, device, "who waits for {} gets an error: it has died", path.display());
     let until = Instant::now() + GONE_TIMEOUT;
     while !process.is_gone() && Instant::now() < until {
         sleep(RELEASE_POLL);
     }
     Ok(())
+}
+
+/// Who serves the mount now in the place of this process. One of a version before does not say what
+/// it serves.
+pub fn heir(record: &MountRecord) -> Result<Option<Process>> {
+    let is_heir = |now: &MountRecord| {
+        now.process != record.process
+            && (now.device.is_none() || now.device == record.device && now.life == record.life)
+            && now.process.alive()
+    };
+    Ok(mounts::find(&record.path)?.filter(is_heir).map(|now| now.process))
 }
 
 /// The kernel asks for the room each time, where it may know attributes for some seconds more.

@@ -107,6 +107,11 @@ impl Mounted {
         &self.path
     }
 
+    /// The kernel's side, where it is known.
+    pub fn connection(&self) -> Option<&Connection> {
+        self.session.connection()
+    }
+
     /// Invalidates what the kernel has cached of this mount.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier

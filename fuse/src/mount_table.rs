@@ -1,9 +1,10 @@
 //! What the kernel has mounted, and taking a mount away.
 
 use std::ffi::{CString, OsString};
-use std::io;
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -37,36 +38,51 @@ impl MountEntry {
 /// The kernel's side of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connection {
-    mount_point: PathBuf,
-    /// Minor number of its device, as `/sys/fs/fuse/connections` names it.
-    number: String,
+    /// Where it was mounted: absolute.
+    pub mount_point: PathBuf,
+    /// `major:minor`. `/sys/fs/fuse/connections` names it by the minor number, which the next mount
+    /// of anybody gets when this one is over.
+    pub device: String,
+    /// What tells it from those that have its number later; `None` where that folder has nothing.
+    pub life: Option<String>,
 }
 
 impl Connection {
     /// That of the mount that was just made at exactly this absolute path.
     pub fn at(path: &Path) -> Option<Self> {
         let mount = mount_at(path).ok()??;
-        Self::new(path, &mount.device).filter(|_| mount.fs_type.starts_with("fuse"))
+        if !mount.fs_type.starts_with("fuse") {
+            return None;
+        }
+        let mut connection =
+            Self { mount_point: path.to_owned(), device: mount.device, life: None };
+        connection.life = connection.control().metadata().ok().map(|control| life(&control));
+        Some(connection)
     }
 
-    /// That of a device, `major:minor`, which was mounted at this absolute path.
-    pub fn new(path: &Path, device: &str) -> Option<Self> {
-        let number = device.split_once(':')?.1.to_owned();
-        Some(Self { mount_point: path.to_owned(), number })
+    fn control(&self) -> PathBuf {
+        let number = self.device.rsplit(':').next().unwrap_or_default();
+        Path::new("/sys/fs/fuse/connections").join(number).join("abort")
     }
 
-    /// Has the kernel answer an error to all that wait and to all that comes. Errors: it is not to
-    /// be had here.
-    pub fn abort(&self) -> io::Result<()> {
-        let control = format!("/sys/fs/fuse/connections/{}/abort", self.number);
-        if std::fs::write(control, "1").is_ok() {
-            return Ok(());
+    /// Has the kernel answer an error to all that wait and to all that comes. False: it is over
+    /// already. Errors: it is not to be had here.
+    pub fn abort(&self) -> io::Result<bool> {
+        // What is open stays that connection's, whoever has its number.
+        if let Ok(mut control) = File::options().write(true).open(self.control()) {
+            match &self.life {
+                Some(known) if *known != life(&control.metadata()?) => return Ok(false),
+                Some(_) => return control.write_all(b"1").map(|()| true),
+                None => {}
+            }
+        } else if self.life.is_some() && mounts()?.iter().any(|m| m.fs_type == "fusectl") {
+            return Ok(false);
         }
         // Where that is not mounted. Files that are open keep the mount, without the connection.
-        if Self::at(&self.mount_point).as_ref() != Some(self) {
+        if Self::at(&self.mount_point).is_none_or(|now| now.device != self.device) {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no /sys/fs/fuse/connections"));
         }
-        let mut path_only = std::fs::File::options();
+        let mut path_only = File::options();
         let _open = path_only.read(true).custom_flags(libc::O_PATH).open(&self.mount_point)?;
         let name = CString::new(self.mount_point.as_os_str().as_bytes())?;
         // SAFETY: `name` is a NUL-terminated string that outlives the call.
@@ -74,9 +90,14 @@ impl Connection {
             unsafe { libc::umount2(name.as_ptr(), libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW) };
         match io::Error::last_os_error() {
             error if forced != 0 && error.kind() != io::ErrorKind::ResourceBusy => Err(error),
-            _ => Ok(()),
+            _ => Ok(true),
         }
     }
+}
+
+/// Of its file in the kernel's folder, which is made with the connection.
+fn life(control: &Metadata) -> String {
+    format!("{} {}.{:09}", control.ino(), control.mtime(), control.mtime_nsec())
 }
 
 /// All mounts that this thread sees, oldest first.

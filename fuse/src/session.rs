@@ -44,6 +44,11 @@ impl Session {
         &self.runtime
     }
 
+    /// The kernel's side, where it is known.
+    pub fn connection(&self) -> Option<&Connection> {
+        self.connection.as_ref()
+    }
+
     /// Answers everybody who waits with an error, from now on.
     pub fn abandon(&self) {
         self.waiting.abandon();

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
+use weft_fuse::Connection;
 use weft_tests::{Cluster, Shape, eventually, path, weft_ok};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,5 +129,27 @@ fn a_detached_mount_that_was_killed_takes_no_other_with_it() -> Result<()> {
     File::create(at.join("dir/lives"))?.sync_all()?;
     drop(root);
     weft_ok(&["umount", path(&at)])?;
+    cluster.await_clean()
+}
+
+/// The kernel gives the number of a connection to whoever mounts next.
+#[test]
+fn a_connection_that_is_over_takes_no_other_with_it() -> Result<()> {
+    let cluster = small()?;
+    let first = cluster.mount_again("first")?;
+    let over = Connection::at(&first).context("no connection")?;
+    ensure!(over.life.is_some(), "nothing at /sys/fs/fuse/connections tells it from others");
+    weft_ok(&["umount", path(&first)])?;
+    let next = cluster.mount_again("next")?;
+    let lives = Connection::at(&next).context("no connection")?;
+    // Others may have mounted meanwhile: as if its number had gone to this one.
+    let over = Connection { device: lives.device.clone(), ..over };
+    ensure!(!over.abort()?, "another connection was aborted");
+    File::create(next.join("lives"))?.sync_all()?;
+    ensure!(lives.abort()?);
+    let error = fs::metadata(next.join("lives")).err().context("it was not aborted")?;
+    let is_dead = [libc::ENOTCONN, libc::ECONNABORTED].map(Some).contains(&error.raw_os_error());
+    ensure!(is_dead, "{error}");
+    weft_ok(&["umount", "--dead", path(&next)])?;
     cluster.await_clean()
 }

@@ -110,10 +110,10 @@ pub struct Args {
     /// The process that mounts it anew when this one has died, which has started it
     #[arg(long, hide = true, value_name = "PID")]
     pub supervised: Option<i32>,
-    /// This process lets go of who waits for the mount when the one that serves it was killed, and
+    /// This process lets go of who waits for the mount when the one that serves it has died, and
     /// does no more
-    #[arg(long, hide = true, value_name = "PID")]
-    pub guard: Option<i32>,
+    #[arg(long, hide = true)]
+    pub guard: bool,
     /// In place of a mount whose process has died
     #[arg(long, hide = true)]
     pub again: bool,

@@ -6,45 +6,69 @@
 //! would hear of its end.
 
 use crate::logging::LogArgs;
-use crate::mounts::{self, MountRecord};
-use crate::process::{self, Interrupt};
+use crate::mounts::MountRecord;
+use crate::process::{self, Interrupt, Process};
 use crate::umount;
 use anyhow::{Context, Result};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 /// Pause between two looks at a process that cannot be waited for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Bytes of the longest record.
+const MAX_RECORD: u64 = 1 << 20;
 
-/// Starts it, beside this process. It ends with this one.
+/// Starts it, beside this process. It ends soon after this one.
 pub fn start(record: &MountRecord) -> Result<()> {
     let mut command = Command::new(process::program()?);
-    command.arg("mount").arg(format!("--guard={}", record.process.pid));
+    command.args(["mount", "--guard"]);
     command.arg(format!("--cluster={}", record.cluster.join(",")));
-    command.arg("--").arg(&record.path).stdin(Stdio::null()).stdout(Stdio::null());
+    command.arg("--").arg(&record.path).stdin(Stdio::piped()).stdout(Stdio::null());
     // What ends the one that serves from a terminal does not end it.
     command.process_group(0);
-    command.spawn().context("cannot start the process that guards the mount")?;
+    let mut guard = command.spawn().context("cannot start the process that guards the mount")?;
+    let told = guard.stdin.take().map(|mut to| to.write_all(&serde_json::to_vec(record)?));
+    told.context("the process that guards the mount has no input")??;
     Ok(())
 }
 
-/// Stays until process `pid` is gone, which serves the mount at `path`, and lets go of who waits
-/// for it if it dies and cannot go.
-pub fn guard(pid: i32, path: &Path, log: &LogArgs) -> Result<()> {
+/// Stays until the process of the record that standard input has is gone, and lets go of who waits
+/// for its mount if it dies and cannot go.
+pub fn guard(log: &LogArgs) -> Result<()> {
     log.start("info")?;
     // A service manager tells all of a unit to end, this one with the one that it is there for.
     let _signals = Interrupt::catch()?;
-    let record = mounts::find(path)?.filter(|record| record.process.pid == pid);
-    let Some(record) = record else { return Ok(()) };
+    let record: MountRecord = serde_json::from_reader(io::stdin().take(MAX_RECORD))
+        .context("standard input has no record of a mount")?;
+    let (mut heir, mut is_told) = (None, false);
     while !record.process.is_gone() {
         if record.process.wait(LOOK_INTERVAL) {
-            // Its last thread is not gone, or it cannot be told.
+            if record.process.is_gone() {
+                break;
+            }
+            // Its last thread is not, or it cannot be told.
             sleep(LOOK_INTERVAL);
         }
-        umount::release(&record)?;
+        if let Err(error) = release(&record, &mut heir)
+            && !std::mem::replace(&mut is_told, true)
+        {
+            tracing::error!("{error:#}");
+        }
     }
     Ok(())
+}
+
+/// Unless somebody serves it who was once seen to have taken it over: the record may be another
+/// mount's by now.
+fn release(record: &MountRecord, heir: &mut Option<Process>) -> Result<()> {
+    if let Some(now) = umount::heir(record)? {
+        *heir = Some(now);
+    }
+    match heir {
+        Some(heir) if heir.alive() => Ok(()),
+        _ => umount::release(record),
+    }
 }

@@ -41,8 +41,8 @@ pub fn check(args: &Args) -> Result<()> {
 }
 
 pub fn run(args: &Args, log: &LogArgs) -> Result<()> {
-    if let Some(served_by) = args.guard {
-        return guard::guard(served_by, &args.mount_point, log);
+    if args.guard {
+        return guard::guard(log);
     }
     args.transport.clone().set()?;
     if args.foreground {

@@ -124,7 +124,8 @@ async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
     match mounted {
         Ok(mounted) => {
             let (path, cluster) = (mounted.path().to_owned(), args.cluster.cluster.clone());
-            let record = MountRecord::of_this_process(path, cluster, settings);
+            let connection = mounted.connection().cloned();
+            let record = MountRecord::of_this_process(path, cluster, settings, connection);
             let saved = record.and_then(|mut record| {
                 record.supervisor = args.supervised.and_then(supervisor);
                 let told = daemon::shutdown_on_signal()?;

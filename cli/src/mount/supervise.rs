@@ -15,6 +15,7 @@ use crate::logging::LogArgs;
 use crate::mounts::{self, MountRecord};
 use crate::output::describe;
 use crate::process::{Interrupt, Process};
+use crate::umount;
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -76,6 +77,9 @@ impl Supervisor {
             let Some(last) = self.record()? else { break };
             if last.process.alive() {
                 continue;
+            }
+            if let Err(error) = umount::release(&last) {
+                tracing::error!("{error:#}");
             }
             if !is_there(&self.path)? {
                 tracing::info!("{} was taken away", self.path.display());

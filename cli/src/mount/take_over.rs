@@ -71,10 +71,15 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
         .await?;
     let offer: v1::TakeoverOffer = hear(&mut socket, WORD_TIMEOUT).await?;
     told(offer.error)?;
-    let mut record =
-        MountRecord::of_this_process(old.path.clone(), offer.metadata.clone(), settings)?;
+    // One of a version before did not note it.
+    let connection = old.connection().or_else(|| weft_fuse::Connection::at(&old.path));
+    let mut record = MountRecord::of_this_process(
+        old.path.clone(),
+        offer.metadata.clone(),
+        settings,
+        connection,
+    )?;
     record.supervisor = old.supervisor.clone().filter(Process::alive);
-    record.device = old.device.clone().or(record.device);
     let (path, cluster) = (record.path.clone(), Uuid::from_slice(&offer.cluster));
     let session = SessionFile::take_over(mounts::session_file(&path)?);
     let options = client_options(args, &path, offer.metadata, &session)?;

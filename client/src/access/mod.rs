@@ -22,5 +22,5 @@ pub use credentials::Credentials;
 pub(crate) use link::link;
 pub(crate) use owner::{chmod, chown, kept_mode, mode_of_new, owns, utimes};
 pub(crate) use permission::{check, depends_on_acl};
-pub(crate) use sticky::check_sticky;
+pub(crate) use sticky::{check_create, check_sticky};
 pub(crate) use xattr::{read_xattr, write_xattr};

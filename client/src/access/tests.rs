@@ -153,3 +153,23 @@ fn who_is_not_in_the_group_makes_no_program_of_it() {
     assert_eq!(mode_of_new(&other, &dir, 0o2745), 0o2745);
     assert_eq!(mode_of_new(&Credentials::root(), &dir, 0o2755), 0o2755);
 }
+
+#[test]
+fn what_lies_in_a_sticky_directory_is_not_opened_to_be_made() {
+    let alice = Credentials::new(1000, 1000);
+    let dir = |mode| attr(FileKind::Directory, mode, 0, 0, false);
+    let of = |kind, uid| attr(kind, 0o777, uid, uid, false);
+    let refused = |dir: &Attr, found: &Attr| {
+        let checked = check_create(&alice, dir, found).map_err(|error| error.kind);
+        assert!(checked.is_ok() || checked == Err(ErrorKind::AccessDenied));
+        checked.is_err()
+    };
+    for kind in [FileKind::Symlink, FileKind::Socket] {
+        assert!(refused(&dir(0o1777), &of(kind, 1001)));
+        assert!(!refused(&dir(0o1777), &of(kind, 1000)), "her own");
+        assert!(!refused(&dir(0o1777), &of(kind, 0)), "of the directory's owner");
+        assert!(!refused(&dir(0o777), &of(kind, 1001)), "not sticky");
+        assert!(!refused(&dir(0o1775), &of(kind, 1001)), "not everybody's");
+    }
+    assert!(!refused(&dir(0o1777), &of(FileKind::Regular, 1001)), "a host's matter");
+}

@@ -73,10 +73,11 @@ impl Caller {
                 last = walk.parent().await?;
                 continue;
             }
-            return match found.is_dir() {
-                true => Err(is_directory(&found)),
-                false => self.open_found(&found, flags).await,
-            };
+            if found.is_dir() {
+                return Err(is_directory(&found));
+            }
+            access::check_create(&self.who, &last.dir, &found)?;
+            return self.open_found(&found, flags).await;
         }
     }
 

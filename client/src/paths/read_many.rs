@@ -29,8 +29,11 @@ const MAX_SMALL: usize = 256 << 10;
 /// Files that are looked up together: few at first, for until then nothing is read.
 const GROUP: usize = 128;
 const FIRST_GROUP: usize = 32;
-/// Most reads of a group. Those of one file are begun together.
+/// Most reads of a group, and bytes that they ask for. Those of one file are begun together.
 const GROUP_READS: usize = 512;
+const GROUP_BYTES: usize = 8 << 20;
+/// Reads of one file count as one more open file for each so many.
+const READS_OF_OPEN: usize = 16;
 
 /// What to read of one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -120,7 +123,9 @@ impl Batch {
             while !files.is_empty() {
                 let lane: Vec<_> = files.drain(..files.len().min(LANE)).collect();
                 // It is never closed.
-                let open = self.open.clone().acquire_many_owned(lane.len() as u32).await.ok();
+                let reads = lane.iter().map(Vec::len).sum::<usize>();
+                let wanted = lane.len().max(reads / READS_OF_OPEN).min(MAX_OPEN);
+                let open = self.open.clone().acquire_many_owned(wanted as u32).await.ok();
                 let batch = self.clone();
                 lanes.spawn(coalesce(async move { batch.read_files(lane, open).await }));
                 while lanes.try_join_next().is_some() {}
@@ -216,9 +221,13 @@ fn next_group(
 ) -> Vec<OfFile> {
     let mut files: Vec<OfFile> = Vec::new();
     let mut known = HashMap::new();
+    let mut bytes = 0usize;
     for _ in 0..GROUP_READS {
-        let fits = |(_, item): &(_, ReadItem)| files.len() < len || known.contains_key(&item.path);
+        let fits = |(_, item): &(_, ReadItem)| {
+            bytes < GROUP_BYTES && (files.len() < len || known.contains_key(&item.path))
+        };
         let Some((at, item)) = items.next_if(fits) else { break };
+        bytes = bytes.saturating_add(item.len.unwrap_or(0));
         let file = *known.entry(item.path.clone()).or_insert_with(|| {
             files.push(Vec::new());
             files.len() - 1
