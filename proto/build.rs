@@ -6,5 +6,11 @@ fn main() -> std::io::Result<()> {
     let mut prost = tonic_prost_build::Config::new();
     prost.bytes(["."]);
     prost.enable_type_names();
-    tonic_prost_build::configure().compile_with_config(prost, &files, &["proto".to_string()])
+    let described = std::path::Path::new(&std::env::var_os("OUT_DIR").unwrap_or_default())
+        .join("weft.v1.descriptors");
+    tonic_prost_build::configure().file_descriptor_set_path(described).compile_with_config(
+        prost,
+        &files,
+        &["proto".to_string()],
+    )
 }

@@ -22,6 +22,8 @@ mod cache;
 mod copies;
 mod file;
 mod filesystem;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod locks;
 mod meta;
 mod namespace;

@@ -32,6 +32,8 @@ mod duties;
 pub mod env;
 mod events;
 mod folder;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod identity;
 mod join;
 mod map_changes;

@@ -223,7 +223,7 @@ impl Snapshots {
 }
 
 /// Refuses a manifest that could do harm.
-fn check(manifest: &v1::SnapshotManifest) -> Result<()> {
+pub(crate) fn check(manifest: &v1::SnapshotManifest) -> Result<()> {
     plain(&manifest.snapshot)?;
     check_files(&manifest.files)
 }

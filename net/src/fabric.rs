@@ -12,7 +12,7 @@ mod card;
 
 use crate::address::Address;
 use crate::rdma::{Domain, Side, connected};
-use crate::stream::{BoxStream, Stream};
+use crate::stream::BoxStream;
 use crate::sync::Mutex;
 use crate::transport::{Link, Listener, Opening, Speaks, Transport};
 use card::{End, Memory};
@@ -20,7 +20,6 @@ use std::collections::HashMap;
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
-use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
 /// What the network is called in addresses.
@@ -150,5 +149,3 @@ impl Opening for Spoken {
         Ok(self.0)
     }
 }
-
-impl Stream for DuplexStream {}

@@ -29,6 +29,8 @@ mod environment;
 #[cfg(feature = "sim")]
 mod fabric;
 mod frame;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod hello;
 pub mod metrics;
 mod qos;

@@ -29,7 +29,7 @@ mod pump;
 mod state;
 mod transport;
 mod verbs;
-mod wire;
+pub(crate) mod wire;
 
 pub use transport::{RdmaOptions, rdma};
 

@@ -4,7 +4,7 @@
 //! One frame follows the other, each a header, a head and the payload. A server knows by the first
 //! bytes whether a stream has frames or HTTP/2 ([`sniff`]).
 
-mod link;
+pub(crate) mod link;
 mod queue;
 mod reader;
 #[cfg(feature = "sim")]
@@ -37,6 +37,10 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
         (Box::new(read), Box::new(write))
     }
 }
+
+/// A pipe within a process.
+#[cfg(any(feature = "sim", feature = "fuzz"))]
+impl Stream for tokio::io::DuplexStream {}
 
 /// Stands where there is no stream: ends at once, and takes what is written.
 impl Stream for tokio::io::Empty {}

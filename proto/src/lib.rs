@@ -25,6 +25,10 @@ pub mod v1 {
     tonic::include_proto!("weft.v1");
 }
 
+/// All messages, described: an encoded `google.protobuf.FileDescriptorSet`.
+#[cfg(feature = "fuzz")]
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/weft.v1.descriptors"));
+
 pub use error::{Error, ErrorKind, Result};
 pub use footprint::{Footprint, Kind, Makes};
 pub use ids::*;

@@ -108,7 +108,7 @@ pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Resu
 
 /// What an entry holds. A change of the group travels in an entry of Raft's own for that, and no
 /// other.
-fn decode(kind: i32, data: Vec<u8>) -> std::result::Result<v1::LogEntry, String> {
+pub(crate) fn decode(kind: i32, data: Vec<u8>) -> std::result::Result<v1::LogEntry, String> {
     let read = |data: Vec<u8>| v1::LogEntry::decode(Bytes::from(data)).map_err(|e| e.to_string());
     let of_group = |e: &v1::LogEntry| matches!(e.body, Some(v1::log_entry::Body::ChangeMembers(_)));
     let (change, expected) = match EntryType::from_i32(kind) {

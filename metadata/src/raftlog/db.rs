@@ -262,7 +262,7 @@ fn entry_key(index: u64) -> [u8; 9] {
     key
 }
 
-fn decode(bytes: &[u8]) -> Result<Entry> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Entry> {
     Entry::decode(bytes).map_err(|e| damaged(&e.to_string()))
 }
 

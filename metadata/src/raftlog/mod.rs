@@ -1,6 +1,6 @@
 //! The Raft log of one server: on disk ([`LogDb`]) and as Raft sees it ([`LogStorage`]).
 
-mod db;
+pub(crate) mod db;
 mod lengths;
 mod storage;
 

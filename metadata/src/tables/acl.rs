@@ -276,5 +276,13 @@ pub(crate) fn inherit(dir: &Inode, child: &mut Inode, umask: u32) -> StoreResult
     Ok(())
 }
 
+/// Whether this is a list, which is then written as it was read.
+#[cfg(feature = "fuzz")]
+pub(crate) fn is_read(value: &[u8]) -> bool {
+    let Ok(Some(read)) = Acl::parse(value) else { return false };
+    assert_eq!(Acl::parse(&read.encode()), Ok(Some(read)));
+    true
+}
+
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,7 @@ pub(super) fn socket(address: &Address) -> io::Result<(&str, u16)> {
 }
 
 /// A connection over `stream`, of which the bytes `first` have been read.
-pub(super) fn link(stream: BoxStream, first: &[u8]) -> Link {
+pub(crate) fn link(stream: BoxStream, first: &[u8]) -> Link {
     let (heard, sent) = (Progress::default(), Progress::default());
     let subject = stream.subject().cloned();
     let (read, write) = stream.split();

@@ -177,6 +177,20 @@ pub(super) fn take_chunk(input: &mut &[u8]) -> Option<ChunkId> {
     take::<{ ChunkId::LEN }>(input).map(|b| ChunkId::from_bytes(&b))
 }
 
+/// Sets bytes, where there are so many.
+#[cfg(feature = "fuzz")]
+pub(super) fn set<const N: usize>(bytes: &mut [u8], at: usize, to: [u8; N]) {
+    if let Some(into) = bytes.get_mut(at..at + N) {
+        into.copy_from_slice(&to);
+    }
+}
+
+/// A number in bytes.
+#[cfg(feature = "fuzz")]
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    take(&mut bytes.get(at..)?).map(u64::from_le_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

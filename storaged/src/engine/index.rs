@@ -340,13 +340,13 @@ fn options(create: bool) -> Options {
     options
 }
 
-fn key(id: ChunkId) -> [u8; 1 + ChunkId::LEN] {
+pub(super) fn key(id: ChunkId) -> [u8; 1 + ChunkId::LEN] {
     let mut key = [CHUNK; 1 + ChunkId::LEN];
     key[1..].copy_from_slice(&id.to_bytes());
     key
 }
 
-fn parse_key(key: &[u8]) -> Option<ChunkId> {
+pub(super) fn parse_key(key: &[u8]) -> Option<ChunkId> {
     let (&kind, id) = key.split_first()?;
     (kind == CHUNK).then_some(())?;
     id.try_into().ok().map(|id| ChunkId::from_bytes(&id))
@@ -359,7 +359,7 @@ fn encode_applied(applied: Applied) -> [u8; 16] {
     out
 }
 
-fn decode_applied(mut bytes: &[u8]) -> Option<Applied> {
+pub(super) fn decode_applied(mut bytes: &[u8]) -> Option<Applied> {
     let (record, stamp) = (take_u64(&mut bytes)?, take_u64(&mut bytes)?);
     bytes.is_empty().then_some(Applied { record, stamp })
 }

@@ -121,6 +121,18 @@ pub(super) fn decode(salt: u64, bytes: &[u8]) -> Option<(Record, u64)> {
     body.is_empty().then_some((Record { number, changes }, blocks))
 }
 
+/// Puts magic, salt and checksum right.
+#[cfg(feature = "fuzz")]
+pub(super) fn seal(salt: u64, bytes: &mut [u8]) {
+    super::entry::set(bytes, 0, MAGIC);
+    super::entry::set(bytes, 8, salt.to_le_bytes());
+    let len = super::entry::word(bytes, 24).map_or(0, |word| word >> 32) as usize;
+    if let Some(changes) = bytes.get(HEAD..).and_then(|rest| rest.get(..len)) {
+        let crc = crc(&bytes[..CRC_AT], changes);
+        super::entry::set(bytes, CRC_AT, crc.to_le_bytes());
+    }
+}
+
 fn crc(head: &[u8], changes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(head);

@@ -34,6 +34,8 @@ mod discard;
 mod encrypted;
 mod entry;
 mod file;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod header;
 mod heal;
 mod index;

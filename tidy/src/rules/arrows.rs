@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Those that may use all others.
-const TOPS: &[&str] = &["weft", "weft-tests", "weft-jepsen"];
+const TOPS: &[&str] = &["weft", "weft-tests", "weft-fuzz", "weft-jepsen"];
 
 pub fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();

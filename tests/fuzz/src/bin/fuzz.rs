@@ -1,0 +1,34 @@
+//! Gives one target, which `WEFT_FUZZ` names, what libFuzzer finds for it. Arguments are
+//! libFuzzer's; the folder that it keeps what it found in is given the target's seeds first.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::path::Path;
+use std::sync::LazyLock;
+use weft_fuzz::{TARGETS, Target};
+
+static TARGET: LazyLock<&Target> = LazyLock::new(|| {
+    let name = std::env::var("WEFT_FUZZ").unwrap_or_default();
+    Target::named(&name).unwrap_or_else(|| {
+        let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+        eprintln!("WEFT_FUZZ={name:?}: it names one of {}", names.join(", "));
+        std::process::exit(2);
+    })
+});
+
+fuzz_target!(init: give_seeds(), |bytes: &[u8]| {
+    (TARGET.read)(bytes);
+});
+
+fn give_seeds() {
+    let Some(folder) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) else {
+        return;
+    };
+    for (number, seed) in (TARGET.seeds)().iter().enumerate() {
+        let path = Path::new(&folder).join(format!("seed-{number}"));
+        if let Err(error) = std::fs::write(&path, seed) {
+            eprintln!("cannot write {}: {error}", path.display());
+            std::process::exit(2);
+        }
+    }
+}

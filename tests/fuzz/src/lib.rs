@@ -1,0 +1,34 @@
+//! What Weft reads that others have written, given whatever comes to mind: bytes from the network,
+//! from drives, from the kernel, from people. Nothing of it may crash, hang, or take more memory
+//! than it was sent; what is taken for good is written as it was read.
+//!
+//! [`TARGETS`] is what can be given something. `make fuzz` gives each what reaches code that
+//! nothing before has reached (libFuzzer); the tests give each some of that in every run.
+//!
+//! - `targets`: a target a function;
+//! - [`draw`]: messages of any type, drawn from bytes: what is well formed and means nothing.
+
+pub mod draw;
+mod targets;
+
+/// Something that reads bytes.
+pub struct Target {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it reads, for people.
+    pub what: &'static str,
+    /// Reads them. Panics if that goes wrong; answers whether they were taken for good.
+    pub read: fn(&[u8]) -> bool,
+    /// Some that are.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = targets::ALL;
+
+impl Target {
+    /// The one with this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        TARGETS.iter().find(|target| target.name == name)
+    }
+}
