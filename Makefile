@@ -17,7 +17,10 @@ PREFIX ?= /usr/local
 SEEDS   ?= 1000
 MINUTES ?= 5
 
-.PHONY: help up down status test test-upgrade test-torch sim planted jepsen check fmt bench build setup install wheel deb
+# How long each reader of foreign bytes is fuzzed.
+SECONDS ?= 60
+
+.PHONY: help up down status test test-upgrade test-torch sim planted jepsen soak fuzz check fmt bench build setup install wheel deb
 
 help:
 	@echo 'make up      build what is missing, start a cluster in DIR, mount it at MNT'
@@ -28,6 +31,8 @@ help:
 	@echo 'make sim SEEDS=1000   simulate so many clusters under faults (docs/correctness.md)'
 	@echo 'make planted MINUTES=5   see that it finds bugs that are planted on purpose'
 	@echo 'make jepsen MINUTES=5    real processes and mounts under faults; histories of them are judged'
+	@echo 'make soak MINUTES=120    hours of load and faults; fails if a process takes more and more of anything'
+	@echo 'make fuzz SECONDS=60     give each reader of foreign bytes what reaches new code in it (tests/fuzz)'
 	@echo 'make check   formatting, lints (warnings are errors) and the rules of the house (tidy/)'
 	@echo 'make install PREFIX=/usr/local DESTDIR=   binary, C library and header, manual pages, completions, units'
 	@echo 'make deb     the Debian packages, into $(target)/deb (docs/packages.md)'
@@ -113,6 +118,14 @@ planted: setup
 jepsen: setup
 	$(CARGO) build --release --locked --workspace --bin weft --bin weft-jepsen --bin weft-jepsen-page
 	'$(target)/release/weft-jepsen' --minutes '$(MINUTES)'
+
+soak: setup
+	$(CARGO) build --release --locked --workspace --bin weft --bin weft-soak --bin weft-jepsen-page
+	'$(target)/release/weft-soak' --minutes '$(MINUTES)'
+
+# All readers, or those in TARGETS. What was found stays, for the next run to begin with.
+fuzz: setup
+	@scripts/fuzz '$(target)/fuzz' '$(SECONDS)' $(TARGETS)
 
 check:
 	$(CARGO) fmt --all --check

@@ -80,6 +80,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// Of its process, if it was started.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// SIGKILL, and waits for the end.
     pub fn kill(&mut self) -> Result<()> {
         self.suffers = true;

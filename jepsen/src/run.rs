@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const END_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How often each was brought about.
-type Faults = BTreeMap<Nemesis, u32>;
+pub(crate) type Faults = BTreeMap<Nemesis, u32>;
 
 /// How long and how hard a run is.
 #[derive(Clone)]
@@ -124,14 +124,34 @@ pub struct Wrong {
 
 /// All workloads under faults, and a look at what is left of it.
 fn work(plan: &Plan, cluster: &mut Cluster, recorder: &Recorder) -> Result<Faults> {
+    let mounts = cluster.mounts.clone();
+    with_workers(plan, &mounts, recorder, |workers| {
+        let faults = round(plan, cluster, recorder, workers)?;
+        cluster.mount_anew()?;
+        look(cluster, workers, |worker| worker.last()).context("mounted anew")?;
+        cluster.lose_storage(&mut SmallRng::seed_from_u64(plan.seed))?;
+        cluster.mount_anew()?;
+        look(cluster, workers, |worker| worker.last()).context("with storage daemons dead")?;
+        cluster.heal()?;
+        Ok(faults)
+    })
+}
+
+/// Makes a worker of each workload for each client, which works in this folder of its mount: one
+/// that all see.
+pub(crate) fn with_workers<T>(
+    plan: &Plan,
+    folders: &[PathBuf],
+    recorder: &Recorder,
+    go: impl FnOnce(&mut [Worker<'_>]) -> Result<T>,
+) -> Result<T> {
     for workload in &plan.workloads {
-        fs::create_dir(cluster.mounts[0].join(workload.name))?;
+        fs::create_dir(folders[0].join(workload.name))?;
     }
     let shared: Vec<_> = plan.workloads.iter().map(|_| Shared::default()).collect();
-    let mounts = cluster.mounts.clone();
-    let answered: Vec<_> = (0..mounts.len() * shared.len()).map(|_| AtomicU64::new(0)).collect();
+    let answered: Vec<_> = (0..folders.len() * shared.len()).map(|_| AtomicU64::new(0)).collect();
     let mut workers = Vec::new();
-    for (client, mount) in (0u32..).zip(&mounts) {
+    for (client, folder) in (0u32..).zip(folders) {
         for (workload, shared) in plan.workloads.iter().zip(&shared) {
             let number = workers.len();
             workers.push(Worker {
@@ -139,7 +159,7 @@ fn work(plan: &Plan, cluster: &mut Cluster, recorder: &Recorder) -> Result<Fault
                 client,
                 clients: u32::from(plan.clients),
                 process: number as u32,
-                mount: mount.clone(),
+                mount: folder.clone(),
                 rng: SmallRng::seed_from_u64(plan.seed ^ (number as u64 + 1) << 32),
                 shared,
                 recorder,
@@ -151,6 +171,16 @@ fn work(plan: &Plan, cluster: &mut Cluster, recorder: &Recorder) -> Result<Fault
             });
         }
     }
+    go(&mut workers)
+}
+
+/// All workers work while faults strike, and then look at what is there.
+pub(crate) fn round(
+    plan: &Plan,
+    cluster: &mut Cluster,
+    recorder: &Recorder,
+    workers: &mut [Worker<'_>],
+) -> Result<Faults> {
     let stop = AtomicBool::new(false);
     let on = |worker: &mut Worker<'_>| {
         while !stop.load(Ordering::Relaxed) {
@@ -158,20 +188,15 @@ fn work(plan: &Plan, cluster: &mut Cluster, recorder: &Recorder) -> Result<Fault
         }
         Ok(())
     };
-    let faults = each(cluster, &mut workers, on, |cluster| {
+    let answered: Vec<_> = workers.iter().map(|worker| worker.answered).collect();
+    let faults = each(cluster, workers, on, |cluster| {
         // However it ends.
         let _stop = Stop(&stop);
         faults(plan, cluster, recorder, &answered)
     })?;
     // What waits in a mount is told, or given up, before all is looked at.
-    look(cluster, &mut workers, |worker| Ok(File::open(&worker.mount)?.sync_all()?))?;
-    look(cluster, &mut workers, |worker| worker.last()).context("at the end")?;
-    cluster.mount_anew()?;
-    look(cluster, &mut workers, |worker| worker.last()).context("mounted anew")?;
-    cluster.lose_storage(&mut SmallRng::seed_from_u64(plan.seed))?;
-    cluster.mount_anew()?;
-    look(cluster, &mut workers, |worker| worker.last()).context("with storage daemons dead")?;
-    cluster.heal()?;
+    look(cluster, workers, |worker| Ok(File::open(&worker.mount)?.sync_all()?))?;
+    look(cluster, workers, |worker| worker.last()).context("at the end")?;
     Ok(faults)
 }
 
@@ -242,7 +267,7 @@ fn faults(
     plan: &Plan,
     cluster: &mut Cluster,
     recorder: &Recorder,
-    answered: &[AtomicU64],
+    answered: &[&AtomicU64],
 ) -> Result<Faults> {
     let mut rng = SmallRng::seed_from_u64(plan.seed);
     let now = || answered.iter().map(|n| n.load(Ordering::Relaxed)).collect::<Vec<_>>();
@@ -319,7 +344,7 @@ fn summarize(plan: &Plan, events: &[Event], faults: Faults) -> Summary {
     Summary { faults, calls, errors }
 }
 
-fn notable(logs: &str) -> String {
+pub(crate) fn notable(logs: &str) -> String {
     let is_notable =
         |l: &&str| ["WARN", "ERROR", "panicked", "weft: "].iter().any(|w| l.contains(w));
     let lines: Vec<&str> = logs.lines().filter(is_notable).collect();

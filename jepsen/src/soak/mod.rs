@@ -1,0 +1,113 @@
+//! Hours of load and faults on one cluster, with an account of what each process takes: what grows
+//! for ever ends in a night call.
+//!
+//! It goes in rounds. In each, all workloads work in a folder of their own under faults that no
+//! process dies of, beside a [`churn`] of files that come and go; what was answered is judged, all
+//! is removed, and when garbage is collected and a check finds nothing, it is looked at what each
+//! process has then ([`account`]).
+
+mod account;
+mod churn;
+
+use crate::check::check;
+use crate::cluster::{Cluster, Config, Daemon};
+use crate::history::Recorder;
+use crate::nemesis::Nemesis;
+use crate::run::{Faults, Plan, notable, round, with_workers};
+use crate::workload;
+use account::{Account, Sample};
+use anyhow::{Context, Result, ensure};
+use churn::Churned;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long and how hard it is.
+#[derive(Clone, Debug)]
+pub struct Soak {
+    pub seed: u64,
+    pub clients: u8,
+    /// Until then new rounds begin.
+    pub time: Duration,
+    /// How long faults strike in a round.
+    pub round: Duration,
+}
+
+/// Faults that everybody outlives.
+const NEMESES: [Nemesis; 5] =
+    [Nemesis::Pause, Nemesis::Cut, Nemesis::CutOneWay, Nemesis::Lossy, Nemesis::Drain];
+
+/// Does all rounds; tells what each has done. Fails if something is wrong, or grows.
+pub fn soak(soak: &Soak) -> Result<String> {
+    let config = Config { clients: soak.clients, ..Config::default() };
+    let mut cluster = Cluster::start(&config)?;
+    let done = rounds(soak, &mut cluster);
+    done.with_context(|| format!("seed {}; logs:\n{}", soak.seed, notable(&cluster.logs())))
+}
+
+fn rounds(soak: &Soak, cluster: &mut Cluster) -> Result<String> {
+    let begun = Instant::now();
+    let mut account = Account::default();
+    let (mut all, mut churned) = (Faults::new(), Churned::default());
+    for number in 0.. {
+        let seed = soak.seed.wrapping_add(number);
+        let (faults, files) = one_round(soak, seed, cluster)?;
+        faults.into_iter().for_each(|(kind, n)| *all.entry(kind).or_default() += n);
+        churned.add(files);
+        cluster.check()?;
+        ensure!(!cluster.logs().contains("panicked at"), "a process panicked");
+        let hours = begun.elapsed().as_secs_f64() / 3600.0;
+        for (name, sample) in samples(cluster)? {
+            account.note(&name, hours, sample);
+        }
+        eprintln!("{:7.1} s, round {number}: {churned}; {}", hours * 3600.0, account.newest());
+        if begun.elapsed() > soak.time {
+            break;
+        }
+    }
+    let report = account.report();
+    let told = format!("{report}\nfaults {all:?}; {churned}");
+    let grown = account.grown();
+    ensure!(grown.is_empty(), "{told}\nwhat grows: {grown:#?}");
+    Ok(told)
+}
+
+/// A round in a folder of its own, which is gone after it.
+fn one_round(soak: &Soak, seed: u64, cluster: &mut Cluster) -> Result<(Faults, Churned)> {
+    let plan = Plan {
+        seed,
+        clients: soak.clients,
+        workloads: workload::ALL.iter().collect(),
+        nemeses: NEMESES.to_vec(),
+        time: soak.round,
+        faults: 1,
+        planted: None,
+        history: None,
+    };
+    let folders: Vec<PathBuf> =
+        cluster.mounts.iter().map(|mount| mount.join(format!("round-{seed}"))).collect();
+    fs::create_dir(&folders[0])?;
+    let recorder = Recorder::default();
+    let churns = churn::start(&folders, seed)?;
+    let worked = with_workers(&plan, &folders, &recorder, |workers| {
+        round(&plan, cluster, &recorder, workers)
+    });
+    let churned = churns.end();
+    let (events, mut problems) = recorder.finish();
+    let faults = worked?;
+    problems.extend(check(&events));
+    ensure!(problems.is_empty(), "{:#?}", &problems[..problems.len().min(10)]);
+    fs::remove_dir_all(&folders[0]).context("remove what a round has made")?;
+    Ok((faults, churned?))
+}
+
+/// What each process has now.
+fn samples(cluster: &Cluster) -> Result<Vec<(String, Sample)>> {
+    let all = cluster.metadata.iter().chain(&cluster.storage).chain(&cluster.clients);
+    let sample = |daemon: &Daemon| {
+        let pid = daemon.pid().with_context(|| format!("{} does not run", daemon.name))?;
+        let sample = Sample::of(pid, &cluster.dir().join(&daemon.name));
+        Ok((daemon.name.clone(), sample.with_context(|| daemon.name.clone())?))
+    };
+    all.map(sample).collect()
+}
