@@ -46,6 +46,9 @@ use hosts::{CLIENTS, DAEMONS, PORT, SERVERS, addresses, config, serve};
 use judge::judge;
 use linear::is_linearizable;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use storage::Host;
@@ -59,12 +62,23 @@ const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 const TICKS: [u64; 3] = [2, 5, 10];
 
 /// What a run did.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
     pub answered: u64,
     pub unknown: u64,
     pub faults: Vec<String>,
     pub simulated_ms: u64,
+    /// Of all that clients called and were answered, and when: two runs of one seed have the same.
+    pub trace: u64,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { answered, unknown, faults, simulated_ms, trace } = self;
+        let seconds = *simulated_ms as f64 / 1000.0;
+        write!(f, "{answered} calls answered, {unknown} not, in {seconds:.1} s, ")?;
+        write!(f, "trace {trace:016x}, {} faults: {}", faults.len(), faults.join("; "))
+    }
 }
 
 /// A folder for a run, in memory where that is possible: syncs cost nothing there.
@@ -107,7 +121,8 @@ pub fn run(seed: u64, dir: &Path) -> Result<Summary> {
     let folders = SERVERS.iter().map(|name| dir.join(name)).collect();
     let mut world = World::new(storage, folders, random);
     let mut faults = Vec::new();
-    drive(&mut sim, &mut world, &history, &mut faults).with_context(|| {
+    let mut trace = DefaultHasher::new();
+    drive(&mut sim, &mut world, &history, &mut faults, &mut trace).with_context(|| {
         format!("seed {seed}: {} calls answered; {faults:#?}", history.borrow().answered)
     })?;
     let history = history.borrow();
@@ -116,7 +131,11 @@ pub fn run(seed: u64, dir: &Path) -> Result<Summary> {
     for (register, calls) in history.registers.iter().enumerate() {
         ensure!(is_linearizable(calls), "{told}: register {register}: {calls:#?}");
     }
+    // Each call with its beginning and its end, in nanoseconds.
+    format!("{:?}", history.registers).hash(&mut trace);
+    (&history.made, &history.appended, &faults).hash(&mut trace);
     Ok(Summary {
+        trace: trace.finish(),
         answered: history.answered,
         unknown: history.unknown,
         faults,
@@ -130,7 +149,9 @@ fn drive(
     world: &mut World,
     history: &Shared,
     faults: &mut Vec<String>,
+    trace: &mut DefaultHasher,
 ) -> Result<()> {
+    let mut seen = (0, 0);
     let mut script: Option<Script> = None;
     let mut next = Duration::from_secs(2);
     loop {
@@ -138,6 +159,11 @@ fn drive(
             return Ok(());
         }
         let now = sim.elapsed();
+        let ended = (history.borrow().answered, history.borrow().unknown);
+        if ended != seen {
+            seen = ended;
+            (now, ended).hash(trace);
+        }
         let all_done = history.borrow().finished == CLIENTS.len();
         if let Some(going) = &mut script {
             if all_done {

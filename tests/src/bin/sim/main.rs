@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 use weft_proto::planted::{Bug, plant};
-use weft_tests::sim::run;
+use weft_tests::sim::{Summary, run};
 
 /// Simulates whole clusters under faults
 #[derive(Parser)]
@@ -93,15 +93,31 @@ fn main() -> Result<()> {
 
 /// Runs seeds, and tells of each; those that fail are told at the end once more.
 fn run_all(seeds: &Seeds) -> Result<()> {
-    let mut failed = Vec::new();
+    let (mut failed, mut did) = (Vec::new(), Summary::default());
     let all = seeds.run(|seed, ended| match ended {
-        Ended::Well(said) => print!("{said}"),
+        Ended::Well(summary) => {
+            println!("seed {seed}: {summary}");
+            did.answered += summary.answered;
+            did.unknown += summary.unknown;
+            did.simulated_ms += summary.simulated_ms;
+            did.faults.extend(summary.faults);
+        }
         Ended::Wrong(why) => {
             println!("seed {seed} fails: {why}");
             failed.push(seed);
         }
     })?;
-    eprintln!("{} seeds in {:.0} s: {:.2} a second", all.seeds, all.took, all.rate());
+    eprintln!(
+        "{} seeds in {:.0} s: {:.2} a second; {} h simulated, {} faults, {} calls answered and \
+         checked, {} not answered",
+        all.seeds,
+        all.took,
+        all.rate(),
+        did.simulated_ms / 3_600_000,
+        did.faults.len(),
+        did.answered,
+        did.unknown,
+    );
     ensure!(failed.is_empty(), "{} seeds failed: {failed:?}", failed.len());
     Ok(())
 }
@@ -123,6 +139,6 @@ fn alone(seed: u64, folder: &Path, bug: Option<Bug>) -> Result<()> {
     let folder = folder.to_owned();
     let ran = std::thread::spawn(move || run(seed, &folder)).join();
     let summary = ran.map_err(|_| anyhow!("seed {seed}: a panic"))??;
-    println!("seed {seed}: {summary:?}");
+    println!("{}", serde_json::to_string(&summary)?);
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weft_proto::planted::Bug;
-use weft_tests::sim::folder;
+use weft_tests::sim::{Summary, folder};
 
 /// A seed that takes longer hangs.
 const SEED_TIMEOUT: Duration = Duration::from_secs(300);
@@ -29,9 +29,9 @@ pub struct Seeds {
     pub until_failure: bool,
 }
 
-/// How a seed ended, with what it said.
+/// How a seed ended, with what it did, or said.
 pub enum Ended {
-    Well(String),
+    Well(Summary),
     Wrong(String),
 }
 
@@ -116,7 +116,7 @@ impl Seeds {
         Ok(match status {
             Some(status) if status.success() => {
                 eprint!("{err}");
-                Some(Ended::Well(out))
+                Some(Ended::Well(serde_json::from_str(&out).context("what a seed says it did")?))
             }
             Some(status) => Some(Ended::Wrong(format!("{status}: {err}"))),
             None if enough.load(Ordering::SeqCst) => None,
