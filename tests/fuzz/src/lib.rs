@@ -6,8 +6,10 @@
 //! nothing before has reached (libFuzzer); the tests give each some of that in every run.
 //!
 //! - `targets`: a target a function;
+//! - [`asker`]: a client that asks for what is drawn, of the state machine and of servers;
 //! - [`draw`]: messages of any type, drawn from bytes: what is well formed and means nothing.
 
+pub mod asker;
 pub mod draw;
 mod targets;
 

@@ -1,7 +1,6 @@
 //! What can be given bytes, one list.
 
 mod messages;
-mod plausible;
 mod requests;
 mod settings;
 mod state;

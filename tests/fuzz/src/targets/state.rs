@@ -1,8 +1,8 @@
 //! The state machine, asked for whatever clients may ask for. No request may stop a replica, which
 //! would stop them all, and the namespace must stay consistent with itself.
 
-use super::plausible::Asker;
-use crate::draw::{Source, drawn, one_of};
+use crate::asker::Asker;
+use crate::draw::{Source, drawn};
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -13,32 +13,6 @@ use weft_proto::v1;
 const MOST: u64 = 40;
 const TARGETS: u32 = 4;
 const SESSIONS: u64 = 2;
-
-/// What changes something.
-const CHANGES: &[&str] = &[
-    "create",
-    "mk_nod",
-    "mk_dir",
-    "sym_link",
-    "link",
-    "unlink",
-    "rm_dir",
-    "rename",
-    "set_attr",
-    "set_xattr",
-    "remove_xattr",
-    "set_layout",
-    "commit_extents",
-    "tmp_file",
-    "fallocate",
-    "copy_range",
-    "accessed",
-    "reserve_inodes",
-    "make_files",
-    "batch",
-    "set_lock",
-    "set_quota",
-];
 
 /// One request after the other of sessions that there are, and what the namespace says of itself
 /// then.
@@ -83,21 +57,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
 struct Cluster {
     machine: StateMachine,
     askers: Vec<Asker>,
-    directories: Vec<u64>,
-    inodes: Vec<u64>,
     log: Vec<Body>,
 }
 
 impl Cluster {
     fn new() -> Self {
         let machine = StateMachine::open_in_memory();
-        let mut cluster = Self {
-            machine,
-            askers: Vec::new(),
-            directories: vec![1],
-            inodes: vec![1],
-            log: Vec::new(),
-        };
+        let mut cluster = Self { machine, askers: Vec::new(), log: Vec::new() };
         let profile = Some(v1::ProfileInfo { k: 2, m: 1 });
         let id = vec![7; 16].into();
         cluster.apply(Body::InitCluster(v1::InitClusterEntry {
@@ -125,40 +91,16 @@ impl Cluster {
 
     /// Whether it is done.
     fn ask(&mut self, how: u8, source: &mut Source<'_>) -> bool {
-        source.directories.clone_from(&self.directories);
-        source.inodes.clone_from(&self.inodes);
-        source.inodes.extend(self.askers.iter().flat_map(|asker| &asker.reserved));
-        let mut request: v1::MetaRequest = one_of(CHANGES, source);
-        let asker = &mut self.askers[usize::from(how & 1)];
-        if let Some(op) = &mut request.op
-            && how & 14 != 0
-        {
-            asker.mend(op, source);
-        }
-        // The same number again, now and then.
-        asker.number += u64::from(how & 62 != 2 || asker.number == 0);
-        (request.session, request.number) = (asker.session, asker.number);
-        request.acked_below = asker.number.saturating_sub(3);
+        let which = usize::from(how & 1);
+        let request = self.askers[which].ask(how, source);
         let reply = self.apply(Body::Client(request));
-        let asker = &mut self.askers[usize::from(how & 1)];
-        match reply.reply.and_then(|reply| reply.result) {
-            Some(Reply::ReserveInodes(some)) => asker.reserved.extend(some.first..some.first + 8),
-            Some(Reply::Attr(attr) | Reply::Open(v1::OpenReply { attr: Some(attr), .. })) => {
-                self.note(&attr)
-            }
-            _ => {}
-        }
+        // Each knows what others have made.
+        let told = reply.reply.and_then(|reply| reply.result);
+        told.iter().for_each(|told| match told {
+            Reply::ReserveInodes(_) => self.askers[which].note(told),
+            _ => self.askers.iter_mut().for_each(|asker| asker.note(told)),
+        });
         reply.error == 0
-    }
-
-    /// There is this inode.
-    fn note(&mut self, attr: &v1::Attr) {
-        if attr.kind() == v1::FileKind::Directory && !self.directories.contains(&attr.ino) {
-            self.directories.push(attr.ino);
-        }
-        if !self.inodes.contains(&attr.ino) {
-            self.inodes.push(attr.ino);
-        }
     }
 
     fn apply(&mut self, body: Body) -> v1::StoredReply {

@@ -1,9 +1,11 @@
-//! Requests that were drawn, made such that they could be meant: content in order and apart, in
-//! segments that its session has written; inodes with numbers that were set aside for it.
+//! A client that asks for whatever is drawn. Most of it could be meant: it is about inodes that
+//! there are, content is in order and apart, in segments that its session has written, and new
+//! inodes have numbers that were set aside for it.
 
-use crate::draw::Source;
+use crate::draw::{Source, one_of};
 use v1::batch_op::step::Op as StepOp;
 use v1::extent::Source as From;
+use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::v1;
 
@@ -12,25 +14,96 @@ const UNIT: u32 = 4096;
 const SEGMENT: u64 = 4 * UNIT as u64;
 const INLINE: u64 = 300;
 
-/// Who asks.
+/// What changes something.
+const CHANGES: &[&str] = &[
+    "create",
+    "mk_nod",
+    "mk_dir",
+    "sym_link",
+    "link",
+    "unlink",
+    "rm_dir",
+    "rename",
+    "set_attr",
+    "set_xattr",
+    "remove_xattr",
+    "set_layout",
+    "commit_extents",
+    "tmp_file",
+    "fallocate",
+    "copy_range",
+    "accessed",
+    "reserve_inodes",
+    "make_files",
+    "batch",
+    "set_lock",
+    "set_quota",
+];
+
+/// Numbers that are set aside at once, at least.
+const RESERVED: u64 = 8;
+
+/// A client with a session.
 pub struct Asker {
     pub session: u64,
-    /// Of the next request.
-    pub number: u64,
-    /// Of the last segment.
-    pub segment: u64,
+    /// Of the last request, and of the last segment.
+    number: u64,
+    segment: u64,
     /// Numbers that were set aside.
-    pub reserved: Vec<u64>,
+    reserved: Vec<u64>,
+    /// Directories, and all inodes, that it was told of.
+    directories: Vec<u64>,
+    inodes: Vec<u64>,
 }
 
 impl Asker {
-    /// Of a new session.
+    /// Of a new session, which knows the root.
     pub fn of(session: u64) -> Self {
-        Self { session, number: 0, segment: 0, reserved: Vec::new() }
+        Self {
+            session,
+            number: 0,
+            segment: 0,
+            reserved: Vec::new(),
+            directories: vec![1],
+            inodes: vec![1],
+        }
+    }
+
+    /// The next request. `how` it is meant: some as they are drawn, some with the last number.
+    pub fn ask(&mut self, how: u8, source: &mut Source<'_>) -> v1::MetaRequest {
+        source.directories.clone_from(&self.directories);
+        source.inodes.clone_from(&self.inodes);
+        source.inodes.extend(&self.reserved);
+        let mut request: v1::MetaRequest = one_of(CHANGES, source);
+        if let Some(op) = &mut request.op
+            && how & 14 != 0
+        {
+            self.mend(op, source);
+        }
+        self.number += u64::from(how & 62 != 2 || self.number == 0);
+        (request.session, request.number) = (self.session, self.number);
+        request.acked_below = self.number.saturating_sub(3);
+        request
+    }
+
+    /// Remembers what it is told.
+    pub fn note(&mut self, told: &Reply) {
+        match told {
+            Reply::ReserveInodes(some) => self.reserved.extend(some.first..some.first + RESERVED),
+            Reply::Attr(attr) | Reply::Open(v1::OpenReply { attr: Some(attr), .. }) => {
+                if attr.kind() == v1::FileKind::Directory && !self.directories.contains(&attr.ino) {
+                    self.directories.push(attr.ino);
+                }
+                if !self.inodes.contains(&attr.ino) {
+                    self.inodes.push(attr.ino);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Makes it such that it could be meant.
-    pub fn mend(&mut self, op: &mut Op, source: &mut Source<'_>) {
+    fn mend(&mut self, op: &mut Op, source: &mut Source<'_>) {
         match op {
             Op::CommitExtents(op) => self.mend_commit(op, source),
             Op::MakeFiles(op) => {
@@ -48,7 +121,7 @@ impl Asker {
                 op.steps.iter_mut().for_each(|step| self.mend_step(step, source));
             }
             Op::Rename(op) => op.flags %= 5,
-            Op::ReserveInodes(op) => op.count = 1 + op.count % 8,
+            Op::ReserveInodes(op) => op.count = RESERVED as u32 + op.count % 8,
             _ => {}
         }
     }
