@@ -89,14 +89,18 @@ status:
 # Without Python (WEFT_NO_PYTHON=1) its package is not tested, which is said.
 test: setup
 	@test -n "$$WEFT_NO_PYTHON" || scripts/wheel '$(target)'
-	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		$(CARGO) nextest run --release --locked --workspace --no-run && \
+	@WEFT_NOT_TESTED=$$(mktemp) && export WEFT_NOT_TESTED && \
+	if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(CARGO) nextest run --release --locked --workspace --no-run && scripts/room && \
 		scripts/limit $(LIMIT) $(CARGO) nextest run --release --locked --workspace && \
+		scripts/with-io-uring $(CARGO) nextest run --release --locked --workspace \
+			-E 'package(weft-fuse) and binary(channels)' && \
 		scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace --doc; \
 	else \
-		$(CARGO) test --release --locked --workspace --no-run && \
-		scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace; \
-	fi
+		$(CARGO) test --release --locked --workspace --no-run && scripts/room && \
+		scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace && \
+		scripts/with-io-uring $(CARGO) test --release --locked --workspace --test channels; \
+	fi && scripts/not-tested "$$WEFT_NOT_TESTED"
 
 # A cluster of the version before (a tag or a commit) is upgraded under load, part after part.
 PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null)

@@ -156,6 +156,7 @@ fn the_mount_unit_holds_what_it_says() {
 #[test]
 fn systemd_accepts_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        println!("not tested: whether systemd takes the units: systemd-analyze is not here");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
