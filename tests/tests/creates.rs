@@ -196,7 +196,8 @@ fn a_folder_with_a_new_file_is_not_empty() -> Result<()> {
     cluster.await_clean()
 }
 
-/// I2: what fsync has answered for, of a folder too, survives everything, and so does all before.
+/// I2: what fsync has answered for, of a folder too, survives the death of all
+/// processes, and so does all before.
 #[test]
 fn what_is_durable_outlives_all_processes() -> Result<()> {
     let cluster = Cluster::start()?;
@@ -333,7 +334,11 @@ fn a_new_file_outlives_its_session() -> Result<()> {
     {
         match file.sync_all() {
             Ok(()) => ensure!(fs::read(b.join("d").join(name))? == content, "{name}"),
-            Err(error) => ensure!(error.raw_os_error() == Some(libc::EIO), "{name}: {error}"),
+            // Its data may lie on targets, where the dead session may commit it no more.
+            Err(error) => ensure!(
+                name == "large" && error.raw_os_error() == Some(libc::EIO),
+                "{name}: {error}"
+            ),
         }
     }
     drop((small, large, empty));

@@ -6,7 +6,6 @@ use crate::fixture::{Cluster, pattern, small_layout};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::time::Instant;
 use weft_client::{Filesystem, OpenFlags, Options};
 use weft_proto::{ChunkId, ErrorKind, InodeId, SegmentId, SessionId, v1};
 
@@ -130,11 +129,10 @@ async fn a_slow_shard_is_raced() {
     let mut rebuilt = 0;
     for slow in 0..6 {
         cluster.targets.iter().for_each(|t| t.set(Fault::None));
-        cluster.targets[slow].set(Fault::Slow(Duration::from_secs(8)));
+        // Longer than any deadline: who waited for it would fail.
+        cluster.targets[slow].set(Fault::Slow(Duration::from_secs(3600)));
         let fs = Filesystem::connect(hasty(&cluster)).await.unwrap();
-        let begun = Instant::now();
         assert!(read(&fs, ino, 0, data.len()).await.unwrap() == data);
-        assert!(begun.elapsed() < Duration::from_secs(4), "waited for the slow shard");
         rebuilt += fs.counters().rebuilt_reads;
     }
     assert_eq!(rebuilt, 4, "four of six hold data");

@@ -41,28 +41,40 @@ async fn an_open_inode_outlives_its_name_and_its_leader() {
     let open_seq = client.number;
     client.unlink("x").await.unwrap();
     let get = Op::GetAttr(v1::GetAttrOp { ino: attr.ino });
-    sleep(Duration::from_millis(600)).await;
+    lose_another(&mut client).await;
     client.read(get.clone()).await.unwrap();
 
     let leader = group.leader().await;
     group.kill(leader).await;
     // The new leader has not heard what is open, so it removes nothing.
     assert!(client.renew(None).await.unwrap().need_declare);
-    sleep(Duration::from_millis(600)).await;
     client.read(get.clone()).await.unwrap();
     let open = v1::OpenOp { ino: attr.ino, open_seq, write: false };
     assert!(!client.renew(Some(vec![open])).await.unwrap().need_declare);
-    sleep(Duration::from_millis(600)).await;
+    lose_another(&mut client).await;
     client.read(get.clone()).await.unwrap();
 
-    let begin = Instant::now();
     client.read(Op::Close(close(attr.ino, open_seq))).await.unwrap();
-    while client.read(get.clone()).await.is_ok() {
+    await_removal(&mut client, attr.ino).await;
+    let open = Op::Open(v1::OpenOp { ino: attr.ino, open_seq: open_seq + 1, write: false });
+    assert!(client.read(open).await.is_err());
+}
+
+/// Another inode loses its name, is closed, and removed: by then all that was to be removed is.
+async fn lose_another(client: &mut Client) {
+    let ino = client.create("another").await.unwrap().ino;
+    let open_seq = client.number;
+    client.unlink("another").await.unwrap();
+    client.read(Op::Close(close(ino, open_seq))).await.unwrap();
+    await_removal(client, ino).await;
+}
+
+async fn await_removal(client: &mut Client, ino: u64) {
+    let begin = Instant::now();
+    while client.read(Op::GetAttr(v1::GetAttrOp { ino })).await.is_ok() {
         assert!(begin.elapsed() < PATIENCE);
         sleep(Duration::from_millis(20)).await;
     }
-    let open = Op::Open(v1::OpenOp { ino: attr.ino, open_seq: open_seq + 1, write: false });
-    assert!(client.read(open).await.is_err());
 }
 
 /// Takes a lease to read and keeps it. Answers its number.

@@ -25,16 +25,14 @@ async fn the_death_of_a_peer_fails_all_calls_at_once_and_its_return_is_found() {
     for _ in 0..50 {
         waiting.push(held.recv().await.unwrap());
     }
-    let killed = Instant::now();
     server.kill().await;
+    // Not at their deadline: that would be `TimedOut`.
     for ended in calls.join_all().await {
         assert_eq!(ended.unwrap_err().kind, ErrorKind::Unavailable);
     }
-    assert!(killed.elapsed() < Duration::from_secs(2));
 
     // Nobody listens: fails, and not only at the deadline.
     assert_eq!(ask(&peer, ECHO, b"").await.unwrap_err().kind, ErrorKind::Unavailable);
-    assert!(killed.elapsed() < Duration::from_secs(5));
     // A deadline bounds the wait for an attempt that is backing off.
     let short = Instant::now() + Duration::from_millis(1);
     let error = peer.call_op::<u64, u64>(ECHO, &1, short).await.unwrap_err();

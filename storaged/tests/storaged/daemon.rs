@@ -286,9 +286,15 @@ async fn one_bad_target_does_not_stop_the_others() {
 
     // A clone of a target beside it is refused; with no other target the daemon says why.
     std::fs::copy(dir.path().join("good"), dir.path().join("clone")).unwrap();
-    let daemon = start(dir.path(), vec![leader.clone()], &["good", "clone"]).await;
+    let before = std::fs::read(dir.path().join("clone")).unwrap();
+    let metadata = Metadata::default();
+    let other = metadata.serve().await;
+    let daemon = start(dir.path(), vec![other], &["good", "clone"]).await;
     stat(&daemon.peer(), 1).await;
+    let beat = metadata.wait_for_beat(|b| !b.targets.is_empty()).await;
+    assert_eq!(beat.targets.len(), 1, "both are served: {beat:?}");
     daemon.stop().await.unwrap();
+    assert!(std::fs::read(dir.path().join("clone")).unwrap() == before, "it was written to");
     let failed = start(dir.path(), vec![leader], &["bad"]).await.task.await.unwrap().unwrap_err();
     assert!(failed.message.contains("bad") && failed.message.contains("not blank"), "{failed}");
 }
