@@ -20,7 +20,17 @@ pub fn parse(text: &[u8], now: &Layout) -> Result<Layout> {
     let text = std::str::from_utf8(text).map_err(|_| bad("the layout is not text".into()))?;
     let mut layout = *now;
     let mut segment = None;
-    for word in text.trim_end_matches('\0').split_whitespace() {
+    let words = || text.trim_end_matches('\0').split_whitespace();
+    let sets = |word: &&str| {
+        let name = word.split_once('=').map(|(name, _)| name);
+        matches!(name, Some("unit" | "segment" | "inline"))
+    };
+    // The profile first, wherever it stands: what else is said holds for it.
+    for word in words().filter(|word| !sets(word)) {
+        let profile: Profile = word.parse()?;
+        layout = Layout { inline_limit: now.inline_limit, ..Layout::for_profile(profile) };
+    }
+    for word in words().filter(sets) {
         let number = |text: &str| -> Result<u64> {
             text.parse().map_err(|_| bad(format!("{word:?} in a layout does not end in a number")))
         };
@@ -30,11 +40,8 @@ pub fn parse(text: &[u8], now: &Layout) -> Result<Layout> {
         match word.split_once('=') {
             Some(("unit", value)) => layout.unit = small(value)?,
             Some(("segment", value)) => segment = Some(number(value)?),
-            Some(("inline", value)) => layout.inline_limit = small(value)?,
-            _ => {
-                let profile: Profile = word.parse()?;
-                layout = Layout { inline_limit: now.inline_limit, ..Layout::for_profile(profile) };
-            }
+            Some((_, value)) => layout.inline_limit = small(value)?,
+            None => {}
         }
     }
     let stripe = u64::from(layout.profile.k()) * u64::from(layout.unit);
@@ -69,6 +76,11 @@ mod tests {
         let unit = parse(b"unit=196608", &now).unwrap();
         assert_eq!((unit.unit, unit.segment_len % (4 * 196608)), (196608, 0));
         assert_eq!(parse(b"inline=0", &now).unwrap(), Layout { inline_limit: 0, ..now });
+        for text in [&b"inline=0 unit=65536 8+3"[..], b"8+3 unit=65536 inline=0"] {
+            let layout = parse(text, &now).unwrap();
+            assert_eq!((layout.unit, layout.inline_limit), (65536, 0), "{text:?}");
+            assert_eq!(layout.profile, "8+3".parse().unwrap());
+        }
     }
 
     #[test]

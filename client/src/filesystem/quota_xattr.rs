@@ -89,7 +89,13 @@ pub fn print(quotas: &[v1::QuotaInfo], more: bool) -> Bytes {
 /// `none` is no limit. The path comes last, and may hold anything.
 pub fn parse(text: &[u8], ino: u64) -> Result<v1::SetQuotaOp> {
     let text = std::str::from_utf8(text).map_err(|_| bad("the quota is not text".into()))?;
-    let (words, path) = text.trim_end_matches('\0').split_once("path=").unwrap_or((text, ""));
+    // At the beginning of a word only.
+    let of_path = |at: &usize| text[..*at].chars().next_back().is_none_or(char::is_whitespace);
+    let at = text.match_indices("path=").map(|(at, _)| at).find(of_path);
+    let (words, path) = match at {
+        Some(at) => (&text[..at], text[at + "path=".len()..].trim_end_matches('\0')),
+        None => (text, ""),
+    };
     let tree = v1::QuotaKey { kind: Kind::Tree.into(), id: ino };
     let path = Bytes::copy_from_slice(path.as_bytes());
     let mut op = v1::SetQuotaOp { key: Some(tree), path, ..Default::default() };
@@ -106,6 +112,9 @@ pub fn parse(text: &[u8], ino: u64) -> Result<v1::SetQuotaOp> {
             }
         };
         let of = |kind: Kind| Some(v1::QuotaKey { kind: kind.into(), id: number });
+        if value == "none" && matches!(name, "user" | "group" | "of-project") {
+            return Err(bad(format!("{word:?} names nobody")));
+        }
         match name {
             "user" => op.key = of(Kind::User),
             "group" => op.key = of(Kind::Group),
@@ -137,7 +146,18 @@ mod tests {
         let op = parse(b"user=1000 soft-inodes=5", 9).unwrap();
         assert_eq!((op.key.unwrap().kind(), op.key.unwrap().id), (Kind::User, 1000));
         assert!(parse(b"clear", 9).unwrap().clear);
-        for text in [&b"bytes"[..], b"bytes=x", b"bytes=-1", b"a=1", b"\xff", b"user=me", b"5"] {
+        for text in [
+            &b"bytes"[..],
+            b"bytes=x",
+            b"bytes=-1",
+            b"a=1",
+            b"\xff",
+            b"user=me",
+            b"5",
+            b"user=none",
+            b"group=none",
+            b"bytes=5path=/x",
+        ] {
             assert!(parse(text, 9).is_err(), "{text:?}");
         }
     }
