@@ -93,14 +93,15 @@ test: setup
 	if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) nextest run --release --locked --workspace --no-run && scripts/room && \
 		scripts/limit $(LIMIT) $(CARGO) nextest run --release --locked --workspace && \
-		scripts/with-io-uring $(CARGO) nextest run --release --locked --workspace \
-			-E 'package(weft-fuse) and binary(channels)' && \
+		scripts/with-io-uring scripts/limit $(LIMIT) $(CARGO) nextest run --release --locked \
+			--workspace -E 'package(weft-fuse) and binary(channels)' && \
 		scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace --doc; \
 	else \
 		$(CARGO) test --release --locked --workspace --no-run && scripts/room && \
 		scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace && \
-		scripts/with-io-uring $(CARGO) test --release --locked --workspace --test channels; \
-	fi && scripts/not-tested "$$WEFT_NOT_TESTED"
+		scripts/with-io-uring scripts/limit $(LIMIT) $(CARGO) test --release --locked --workspace \
+			--test channels; \
+	fi; code=$$?; scripts/not-tested "$$WEFT_NOT_TESTED" || code=1; exit $$code
 
 # A cluster of the version before (a tag or a commit) is upgraded under load, part after part.
 PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null)

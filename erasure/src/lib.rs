@@ -18,6 +18,9 @@ mod codec;
 mod field;
 mod kernel;
 mod matrix;
+#[cfg(test)]
+#[path = "../../tests/src/not_tested.rs"]
+mod not_tested;
 mod segment;
 
 pub use checksum::{block_checksums, checksum_blocks, verify_blocks};

@@ -5,11 +5,12 @@ mod support;
 
 use anyhow::Result;
 use std::time::Duration;
+use weft_tests::not_tested;
 
 #[test]
 fn the_wheel_installs_and_its_tests_pass() -> Result<()> {
     if std::env::var_os("WEFT_NO_PYTHON").is_some() {
-        println!("skipped: WEFT_NO_PYTHON is set");
+        not_tested("the Python package: WEFT_NO_PYTHON is set");
         return Ok(());
     }
     let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");

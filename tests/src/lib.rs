@@ -16,6 +16,7 @@ pub mod fsx;
 mod health;
 pub mod load;
 pub mod model;
+mod not_tested;
 mod paused;
 pub mod power;
 mod process;
@@ -26,6 +27,7 @@ mod tries;
 mod xattrs;
 
 pub use health::{await_health, serving, status_of};
+pub use not_tested::not_tested;
 pub use paused::Paused;
 pub use process::eventually;
 pub use shape::Shape;

@@ -6,14 +6,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use weft_tests::{Cluster, path, run};
+use weft_tests::{Cluster, not_tested, path, run};
 
 #[test]
 fn pjdfstest_passes() -> Result<()> {
     // SAFETY: geteuid only reads the credentials of this process.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        println!("not tested: pjdfstest as other users, and remounts: that takes root");
+        not_tested("pjdfstest as other users, and remounts: that takes root");
     }
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("posix");
     let program = program(&here)?;

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use weft_tests::{Cluster, eventually, path, run, weft_ok};
+use weft_tests::{Cluster, eventually, not_tested, path, run, weft_ok};
 
 /// Stressors that run at a time, each with two workers.
 const AT_ONCE: usize = 4;
@@ -41,7 +41,7 @@ fn stress_ng_passes_and_leaves_nothing() -> Result<()> {
     if Uid::effective().is_root() {
         no_mounts_of_others()?;
     } else {
-        println!("not tested: stress-ng's stressors that take root");
+        not_tested("stress-ng's stressors that take root");
     }
     let cluster = Cluster::start()?;
     // Some take much longer than they are told to.

@@ -51,12 +51,13 @@ impl Sample {
     }
 }
 
-/// Of all files below a folder that are still there when they are looked at. A target has its size
-/// from the first, and no more.
+/// Of all files below a folder that are still there when they are looked at, but for targets, whose
+/// size is what it is.
 fn kib_of(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let size = |entry: fs::DirEntry| match entry.metadata() {
         Ok(found) if found.is_dir() => kib_of(&entry.path()),
+        Ok(_) if entry.file_name() == "target" => 0,
         Ok(found) => found.len() / 1024,
         Err(_) => 0,
     };
@@ -102,6 +103,11 @@ impl Account {
             told.push('\n');
         }
         told
+    }
+
+    /// Whether there is enough to tell what grows.
+    pub fn is_judged(&self) -> bool {
+        self.0.values().all(|samples| judged(samples, 0).len() >= FEWEST)
     }
 
     /// What grows.

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 const LARGEST: u64 = 12 << 20;
 const PIECE: usize = 256 << 10;
 /// Small files in a folder, and bytes of the largest.
-const SMALL: u32 = 64;
+const SMALL: u64 = 64;
 const SMALL_BYTES: usize = 20_000;
 
 /// What was done.
@@ -40,6 +40,13 @@ impl Churned {
         self.written += other.written;
         self.read += other.read;
         self.errors += other.errors;
+    }
+}
+
+impl Churned {
+    /// Faults are the exception.
+    pub fn is_plenty(&self) -> bool {
+        self.files > 100 && self.errors * 10 < self.files
     }
 }
 
@@ -99,7 +106,7 @@ fn churn(folder: &Path, stop: &AtomicBool, mut rng: SmallRng) -> Result<Churned>
         };
         match turn {
             Ok(true) => {}
-            Ok(false) => bail!("{}: what was read is not what was written", folder.display()),
+            Ok(false) => bail!("{}: what was read is not what was synced", folder.display()),
             // A fault; what is left of it is in the way of nothing.
             Err(_) => {
                 done.errors += 1;
@@ -141,10 +148,12 @@ fn large(path: &Path, rng: &mut SmallRng, done: &mut Churned) -> io::Result<bool
     let mut at = 0;
     while at < end {
         let piece = (end - at).min(PIECE as u64) as usize;
-        file.read_exact_at(&mut found[..piece], at)?;
         fill(&mut expected[..piece], at, salt);
-        if found[..piece] != expected[..piece] {
-            return Ok(false);
+        // What was synced must be there, all of it: too short is as wrong as other bytes.
+        match file.read_exact_at(&mut found[..piece], at) {
+            Ok(()) if found[..piece] == expected[..piece] => {}
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+            _ => return Ok(false),
         }
         at += piece as u64;
         done.read += piece as u64;
@@ -160,23 +169,26 @@ fn small(folder: &Path, rng: &mut SmallRng, done: &mut Churned) -> io::Result<bo
     fs::create_dir(folder)?;
     let salt = rng.random();
     let mut expected = vec![0; SMALL_BYTES];
-    for number in 0..SMALL {
-        let len = rng.random_range(0..SMALL_BYTES);
-        fill(&mut expected[..len], u64::from(number), salt);
-        fs::write(folder.join(number.to_string()), &expected[..len])?;
-        done.written += len as u64;
+    let lens: Vec<usize> = (0..SMALL).map(|_| rng.random_range(0..SMALL_BYTES)).collect();
+    for (number, len) in (0u64..).zip(&lens) {
+        fill(&mut expected[..*len], number, salt);
+        fs::write(folder.join(number.to_string()), &expected[..*len])?;
+        done.written += *len as u64;
     }
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let found = fs::read(entry.path())?;
-        let number = entry.file_name().to_string_lossy().parse().unwrap_or_default();
-        fill(&mut expected[..found.len()], number, salt);
-        if found != expected[..found.len()] {
-            return Ok(false);
+    // From here on all of it is there, whatever strikes.
+    File::open(folder)?.sync_all()?;
+    if fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?.len() != lens.len() {
+        return Ok(false);
+    }
+    for (number, len) in (0u64..).zip(&lens) {
+        fill(&mut expected[..*len], number, salt);
+        match fs::read(folder.join(number.to_string())) {
+            Ok(found) if found == expected[..*len] => done.read += *len as u64,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return Ok(false),
         }
-        done.read += found.len() as u64;
     }
     fs::remove_dir_all(folder)?;
-    done.files += u64::from(SMALL);
+    done.files += SMALL;
     Ok(true)
 }

@@ -16,7 +16,7 @@ use crate::nemesis::Nemesis;
 use crate::run::{Faults, Plan, notable, round, with_workers};
 use crate::workload;
 use account::{Account, Sample};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use churn::Churned;
 use std::fs;
 use std::path::PathBuf;
@@ -67,6 +67,8 @@ fn rounds(soak: &Soak, cluster: &mut Cluster) -> Result<String> {
     }
     let report = account.report();
     let told = format!("{report}\nfaults {all:?}; {churned}");
+    ensure!(churned.is_plenty(), "{told}\nfiles that come and go have mostly met errors");
+    ensure!(account.is_judged(), "{told}\ntoo few rounds to tell what grows: take more time");
     let grown = account.grown();
     ensure!(grown.is_empty(), "{told}\nwhat grows: {grown:#?}");
     Ok(told)
@@ -94,11 +96,16 @@ fn one_round(soak: &Soak, seed: u64, cluster: &mut Cluster) -> Result<(Faults, C
     });
     let churned = churns.end();
     let (events, mut problems) = recorder.finish();
-    let faults = worked?;
+    // What is wrong first: it may be why something else did not go on.
+    let churned = churned?;
     problems.extend(check(&events));
-    ensure!(problems.is_empty(), "{:#?}", &problems[..problems.len().min(10)]);
+    if !problems.is_empty() {
+        let broke = worked.err().map(|error| format!("; {error:#}")).unwrap_or_default();
+        bail!("{:#?}{broke}", &problems[..problems.len().min(10)]);
+    }
+    let faults = worked?;
     fs::remove_dir_all(&folders[0]).context("remove what a round has made")?;
-    Ok((faults, churned?))
+    Ok((faults, churned))
 }
 
 /// What each process has now.

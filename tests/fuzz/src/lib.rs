@@ -23,6 +23,8 @@ pub struct Target {
     pub read: fn(&[u8]) -> bool,
     /// Some that are.
     pub seeds: fn() -> Vec<Vec<u8>>,
+    /// What `make fuzz` has found to reach more, a line each, in hexadecimal digits.
+    corpus: &'static str,
 }
 
 /// All of them.
@@ -32,5 +34,17 @@ impl Target {
     /// The one with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         TARGETS.iter().find(|target| target.name == name)
+    }
+
+    /// What was found to reach more than the seeds do.
+    pub fn corpus(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.corpus.lines().map(|line| {
+            let (digits, _) = line.as_bytes().as_chunks::<2>();
+            let byte = |two: &[u8; 2]| {
+                let two = str::from_utf8(two).ok().and_then(|two| u8::from_str_radix(two, 16).ok());
+                two.unwrap_or_else(|| panic!("corpus/{}: {line}", self.name))
+            };
+            digits.iter().map(byte).collect()
+        })
     }
 }

@@ -2,6 +2,7 @@
 //! panics, all go on to answer, and the namespace stays consistent with itself.
 
 use anyhow::{Context, Result, bail, ensure};
+use prost::Message;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType, skip_field};
 use rand::rngs::StdRng;
@@ -71,26 +72,32 @@ fn daemons_answer_whatever_they_are_asked() -> Result<()> {
     let done = runtime.block_on(async {
         let mut tasks = JoinSet::new();
         for client in 0..CLIENTS {
-            tasks.spawn(ask_for_changes(Servers::of(&transport, &servers), seed ^ client << 56));
+            let servers = Servers::of(&transport, &servers);
+            tasks.spawn(async move {
+                anyhow::Ok([ask_for_changes(servers, seed ^ client << 56).await?, 0])
+            });
         }
         for (number, daemon) in (0u64..).zip(&daemons) {
-            tasks.spawn(ask(transport.clone(), daemon.clone(), STORAGE, seed ^ number << 48));
+            let ask = ask(transport.clone(), daemon.clone(), STORAGE, seed ^ number << 48);
+            tasks.spawn(async move { anyhow::Ok([0, ask.await?]) });
         }
         for (number, server) in (0u64..).zip(&servers) {
-            tasks.spawn(ask(transport.clone(), server.clone(), SERVERS, seed ^ number << 40));
+            let ask = ask(transport.clone(), server.clone(), SERVERS, seed ^ number << 40);
+            tasks.spawn(async move { anyhow::Ok([0, ask.await?]) });
         }
-        let mut done = 0;
+        let mut done = [0, 0];
         while let Some(task) = tasks.join_next().await {
-            done += task??;
+            let [changes, chunks] = task??;
+            done = [done[0] + changes, done[1] + chunks];
         }
         anyhow::Ok(done)
     });
     let logs = cluster.logs();
     let panicked = logs.lines().find(|line| line.contains("panicked"));
     ensure!(panicked.is_none(), "seed {seed}: {panicked:?}");
-    let done = done.with_context(|| format!("seed {seed}"))?;
-    println!("{done} requests were done");
-    ensure!(done > 100, "seed {seed}: {done} requests were done");
+    let [changes, chunks] = done.with_context(|| format!("seed {seed}"))?;
+    println!("{changes} requests of the namespace, and {chunks} reads and writes were done");
+    ensure!(changes > 50 && chunks > 20, "seed {seed}: {changes} and {chunks} were done");
     ensure!(self::pids(&cluster.status()?) == pids, "seed {seed}: a daemon has died");
     runtime
         .block_on(is_whole(Servers::of(&transport, &servers)))
@@ -210,6 +217,25 @@ async fn ask_for_changes(mut servers: Servers, seed: u64) -> Result<u64> {
     Ok(done)
 }
 
+/// What a client could ask of chunks, among so few that some are there, of any target.
+fn plausible(operation: u16, payload: &[u8], random: &mut StdRng) -> Option<(u16, Encoded)> {
+    let target = random.random_range(1..=6);
+    let segment = v1::SegmentKey { session: 900, seq: random.random_range(0..3) };
+    let chunk = Some(v1::ChunkKey { segment: Some(segment), shard: random.random_range(0..2) });
+    Some(match operation {
+        op::PUT => {
+            let checksums = payload.chunks(4096).map(crc32fast::hash).collect();
+            let put = v1::PutRequest { target, chunk, checksums, ..Default::default() };
+            (operation, Encoded(put.encode_to_vec()))
+        }
+        op::GET => {
+            let get = v1::GetRequest { target, chunk, len: 4096, ..Default::default() };
+            (operation, Encoded(get.encode_to_vec()))
+        }
+        _ => return None,
+    })
+}
+
 /// The same of other operations, with a payload now and then.
 async fn ask(
     transport: Arc<dyn Transport>,
@@ -224,12 +250,16 @@ async fn ask(
         let mut bytes = vec![0; 300];
         random.fill_bytes(&mut bytes);
         let (operation, message) = operations[random.random_range(0..operations.len())];
-        let request = Encoded(encoded(message, &mut Source::new(&bytes)));
+        let drawn = Encoded(encoded(message, &mut Source::new(&bytes)));
         let payload = vec![7; random.random_range(0..3) * 4096];
+        let (operation, request) = match random.random_range(0..2) {
+            0 => plausible(operation, &payload, &mut random).unwrap_or((operation, drawn)),
+            _ => (operation, drawn),
+        };
         let body = Body { send: vec![payload.into()], ..Body::default() };
         let deadline = Instant::now() + PATIENCE;
         let answer = peer.exchange_op::<_, Encoded>(operation, &request, body, deadline).await;
-        done += u64::from(answer.is_ok());
+        done += u64::from(answer.is_ok() && matches!(operation, op::PUT | op::GET));
     }
     // It answers what is sensible.
     let deadline = Instant::now() + DEADLINE;

@@ -3,9 +3,36 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::LazyLock;
 use weft_fuzz::{TARGETS, Target};
+
+/// No input of a few thousand bytes is a reason for more at once, touched or not.
+const MOST: usize = 256 << 20;
+
+/// The system's memory, of which nobody gets more than [`MOST`] at once.
+struct Bounded;
+
+// SAFETY: it is the system's allocator, or the end of the process.
+unsafe impl GlobalAlloc for Bounded {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > MOST {
+            // Nothing may be allocated here: libFuzzer tells which input it was.
+            std::process::abort();
+        }
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static BOUNDED: Bounded = Bounded;
 
 static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     let name = std::env::var("WEFT_FUZZ").unwrap_or_default();
@@ -24,9 +51,9 @@ fn give_seeds() {
     let Some(folder) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) else {
         return;
     };
-    for (number, seed) in (TARGET.seeds)().iter().enumerate() {
+    for (number, seed) in (TARGET.seeds)().into_iter().chain(TARGET.corpus()).enumerate() {
         let path = Path::new(&folder).join(format!("seed-{number}"));
-        if let Err(error) = std::fs::write(&path, seed) {
+        if let Err(error) = std::fs::write(&path, &seed) {
             eprintln!("cannot write {}: {error}", path.display());
             std::process::exit(2);
         }

@@ -15,7 +15,13 @@ use weft_storaged::engine::fuzz as engine;
 macro_rules! targets {
     ($($name:literal: $read:expr, $seeds:expr, $what:literal;)+) => {
         pub const ALL: &[Target] = &[$(
-            Target { name: $name, what: $what, read: $read, seeds: || $seeds },
+            Target {
+                name: $name,
+                what: $what,
+                read: $read,
+                seeds: || $seeds,
+                corpus: include_str!(concat!("../../corpus/", $name)),
+            },
         )+];
     };
 }
