@@ -202,7 +202,7 @@ mod tests {
         assert!(descriptors.len() == 1 && descriptors[0].contains("descr"), "{descriptors:?}");
         let threads = grown(&|hours: f64| [90_000.0, 60.0, 21.0 + (4.0 * hours).floor(), 4e5]);
         assert!(threads.len() == 1 && threads[0].contains("threads"), "{threads:?}");
-        let files = grown(&|hours| [90_000.0, 60.0, 21.0, 4e5 + 1e5 * hours]);
+        let files = grown(&|hours| [90_000.0, 60.0, 21.0, 4e5 + 3e5 * hours]);
         assert!(files.len() == 1 && files[0].contains("files"), "{files:?}");
     }
 
