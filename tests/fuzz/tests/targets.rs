@@ -65,7 +65,9 @@ fn try_out(target: &Target, random: &mut StdRng) {
     assert!(taken * 2 > seeds.len(), "{name}: {taken} of {} seeds are taken", seeds.len());
     // What was found once, as it was.
     let corpus: Vec<_> = target.corpus().collect();
-    corpus.iter().for_each(|input| drop((target.read)(input)));
+    for input in &corpus {
+        (target.read)(input);
+    }
     let all = [&seeds[..], &corpus[..]].concat();
     let mut good = 0;
     for _ in 0..INPUTS {
