@@ -124,6 +124,8 @@ jepsen: setup
 	$(CARGO) build --release --locked --workspace --bin weft --bin weft-jepsen --bin weft-jepsen-page
 	'$(target)/release/weft-jepsen' --minutes '$(MINUTES)'
 
+# Caches fill for a good part of an hour; less time tells nothing.
+soak: MINUTES = 120
 soak: setup
 	$(CARGO) build --release --locked --workspace --bin weft --bin weft-soak --bin weft-jepsen-page
 	'$(target)/release/weft-soak' --minutes '$(MINUTES)'

@@ -44,7 +44,13 @@ fn planted_bugs_are_found() -> Result<()> {
 #[test]
 fn a_seed_decides_all() -> Result<()> {
     let first = run(4)?;
-    ensure!(first.contains("trace ") && first != run(5)?, "{first}");
     ensure!(run(4)? == first, "{first}");
+    // And it is the trace of this seed, not of any.
+    let trace = |summary: &str| {
+        let (_, trace) = summary.split_once("trace ")?;
+        trace.split(',').next().map(str::to_owned)
+    };
+    let (trace_of_it, of_another) = (trace(&first), trace(&run(5)?));
+    ensure!(trace_of_it.is_some() && of_another.is_some() && trace_of_it != of_another, "{first}");
     Ok(())
 }

@@ -122,14 +122,14 @@ pub fn drawn<M: Message + prost::Name + Default>(source: &mut Source<'_>) -> M {
 
 fn message(of: &MessageDescriptor, source: &mut Source<'_>, depth: u32) -> DynamicMessage {
     let mut message = DynamicMessage::new(of.clone());
-    for choice in of.oneofs().filter(|choice| !is_synthetic(choice)) {
+    for choice in of.oneofs().filter(is_choice) {
         let fields: Vec<_> = choice.fields().collect();
         // One that is not chosen is a message of another version, which has its own tests.
         let field = &fields[usize::from(source.byte()) % fields.len()];
         message.set_field(field, value(field, source, depth));
     }
     for field in of.fields() {
-        if field.containing_oneof().is_some_and(|choice| !is_synthetic(&choice)) {
+        if field.containing_oneof().is_some_and(|choice| is_choice(&choice)) {
             continue;
         }
         // Some are left out: of those that hold others three of four.
@@ -152,9 +152,9 @@ fn message(of: &MessageDescriptor, source: &mut Source<'_>, depth: u32) -> Dynam
     message
 }
 
-/// One of those that stand for `optional`.
-fn is_synthetic(choice: &OneofDescriptor) -> bool {
-    choice.is_synthetic()
+/// Not one of those that stand for `optional`.
+fn is_choice(oneof: &OneofDescriptor) -> bool {
+    !oneof.is_synthetic()
 }
 
 fn value(field: &FieldDescriptor, source: &mut Source<'_>, depth: u32) -> Value {

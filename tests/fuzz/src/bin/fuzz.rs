@@ -37,8 +37,8 @@ static BOUNDED: Bounded = Bounded;
 static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     let name = std::env::var("WEFT_FUZZ").unwrap_or_default();
     Target::named(&name).unwrap_or_else(|| {
-        let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
-        eprintln!("WEFT_FUZZ={name:?}: it names one of {}", names.join(", "));
+        eprintln!("WEFT_FUZZ={name:?}: it names one of");
+        TARGETS.iter().for_each(|target| eprintln!("    {:16} {}", target.name, target.what));
         std::process::exit(2);
     })
 });
