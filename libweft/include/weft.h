@@ -80,6 +80,11 @@ typedef struct weft_file weft_file;
 typedef struct weft_fs weft_fs;
 
 /**
+ * Memory of a GPU that is registered. Any number of threads may use it.
+ */
+typedef struct weft_gpu_memory weft_gpu_memory;
+
+/**
  * A ring of entries and completions. Any number of threads may use it.
  */
 typedef struct weft_ring weft_ring;
@@ -185,6 +190,37 @@ typedef struct weft_cqe {
      */
     int64_t res;
 } weft_cqe;
+
+/**
+ * What to read of one file, into registered memory of a GPU.
+ */
+typedef struct weft_gpu_read {
+    /**
+     * Where it is.
+     */
+    const char *path;
+    /**
+     * First byte.
+     */
+    uint64_t off;
+    /**
+     * Where the bytes go.
+     */
+    struct weft_gpu_memory *memory;
+    /**
+     * The first of them there.
+     */
+    size_t memory_off;
+    /**
+     * How many there may be.
+     */
+    size_t len;
+    /**
+     * Set by the call: bytes that were read, fewer than len only at the end of the file; or a
+     * negative errno.
+     */
+    ssize_t result;
+} weft_gpu_read;
 
 /**
  * One name in a directory.
@@ -452,6 +488,60 @@ int weft_ring_reap(struct weft_ring *ring,
  * their end and complete with what became of them; -ENOENT if none is under way.
  */
 int weft_ring_cancel(struct weft_ring *ring, uint64_t user_data);
+
+/**
+ * What cuFileHandleRegister takes as fs_ops of a handle of type CU_FILE_HANDLE_TYPE_USERSPACE_FS
+ * whose handle.handle is a weft_file: a const CUfileFSOps_t. A libcufile that refuses such handles
+ * says so there; weft_gpu_pread and weft_gpu_pwrite need none.
+ */
+const void *weft_cufile_ops(void);
+
+/**
+ * Registers len bytes of memory of a GPU, by their address there (CUdeviceptr), to read into and
+ * write from. It must stay until it is unregistered. -EOPNOTSUPP without a CUDA driver, -EINVAL if
+ * it is not memory of one GPU.
+ */
+int weft_gpu_register(void *address, size_t len, struct weft_gpu_memory **memory);
+
+/**
+ * Forgets memory of a GPU, and frees what registering it made: no call may be using it. When this
+ * returns nothing is written to the memory any more.
+ */
+int weft_gpu_unregister(struct weft_gpu_memory *memory);
+
+/**
+ * How bytes come to registered memory: "pinned host memory", which the GPU's driver reads by
+ * itself, or "pageable host memory", which it copies once more. The string stays.
+ */
+const char *weft_gpu_way(const struct weft_gpu_memory *memory);
+
+/**
+ * weft_pread, into len bytes from memory_off on of registered memory; -EFAULT if they are not
+ * within it. It begins after what stream was asked for before: a CUstream, or NULL for the legacy
+ * default stream; programs that are compiled for a default stream of each thread pass
+ * CU_STREAM_PER_THREAD. When it has returned, all work that is asked for after it finds the bytes.
+ */
+ssize_t weft_gpu_pread(struct weft_file *file,
+                       struct weft_gpu_memory *memory,
+                       size_t memory_off,
+                       size_t len,
+                       off_t off,
+                       void *stream);
+
+/**
+ * weft_pwrite, from len bytes from memory_off on of registered memory, as weft_gpu_pread reads.
+ */
+ssize_t weft_gpu_pwrite(struct weft_file *file,
+                        struct weft_gpu_memory *memory,
+                        size_t memory_off,
+                        size_t len,
+                        off_t off,
+                        void *stream);
+
+/**
+ * weft_read_many, into registered memory of GPUs; stream is that of weft_gpu_pread.
+ */
+int weft_gpu_read_many(struct weft_fs *fs, struct weft_gpu_read *reads, size_t n, void *stream);
 
 /**
  * Attributes of what a path leads to. st_dev is 0.

@@ -32,6 +32,9 @@ mod read_many;
 
 mod ring;
 
+mod cufile;
+mod gpu;
+
 mod attrs;
 mod names;
 mod xattrs;

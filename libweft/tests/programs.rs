@@ -115,6 +115,7 @@ fn c_programs_find_all_as_the_manual_says() -> Result<()> {
     static_library(&setup)?;
     exits(&setup)?;
     killed(&setup)?;
+    gpus(&setup)?;
     examples(&setup)?;
     header_in_cpp(&setup)
 }
@@ -219,6 +220,46 @@ fn killed(setup: &Setup) -> Result<()> {
     ensure!(acknowledged >= RECORDS, "only {acknowledged} records were written");
     let mut verify = setup.command(&program, "killed")?;
     succeeded(verify.arg(acknowledged.to_string()).output()?).map(drop)
+}
+
+/// Files in the memory of a GPU that is simulated, and what is said without one.
+fn gpus(setup: &Setup) -> Result<()> {
+    let program = setup.compile("tests/gpu.c", "gpu", ASAN)?;
+    let folder = |name: &str| -> Result<PathBuf> {
+        let folder = setup.programs.join(name);
+        fs::create_dir(&folder)?;
+        Ok(folder)
+    };
+    let (driver, broken) = (folder("driver")?, folder("broken")?);
+    symlink(weft_cuda_sim::library(), driver.join("libcuda.so.1"))?;
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        fs::write(broken.join(name), "no library")?;
+    }
+    let run = |folder: &Path, what: &str, gpu: bool| {
+        let mut command = setup.command(&program, what)?;
+        command.arg(what).env("LD_LIBRARY_PATH", folder);
+        if !gpu {
+            command.env("WEFT_CUDA_SIM_NO_GPU", "1");
+        }
+        succeeded(command.output()?).map(drop).with_context(|| format!("gpu {what}"))
+    };
+    run(&driver, "gpu", true)?;
+    run(&driver, "without", false)?;
+    run(&broken, "without", false)?;
+    gpu_bench(setup, &driver)
+}
+
+/// `weft bench --gpu` measures what it says, and checks what it reads.
+fn gpu_bench(setup: &Setup, driver: &Path) -> Result<()> {
+    let mut bench = Command::new(weft_binary());
+    bench.args(["bench", "--gpu", "--size=80MiB", "--repeat=1", "--limit=60", "--output=json"]);
+    bench.args(["--cluster", &setup.address]).arg("--scratch").arg(&setup.programs);
+    bench.envs(setup.cluster.environment()).env("LD_LIBRARY_PATH", driver);
+    let report = succeeded(bench.output()?)?;
+    for figure in ["gpu_copy", "gpu_read", "gpu_write"] {
+        ensure!(report.contains(&format!("\"{figure}\"")), "{figure} is missing: {report}");
+    }
+    Ok(())
 }
 
 /// The examples, the one with what the other has written.

@@ -96,7 +96,8 @@ fn whole(target: &Target, data: &ReadData) -> Result<usize> {
     Ok(target.fill(data))
 }
 
-fn answers<'py, T>(
+/// The answers of a batch: what `good` makes of them, or an `OSError`.
+pub fn answers<'py, T>(
     py: Python<'py>,
     wanted: &[Item<'py>],
     reads: Vec<Result<T>>,

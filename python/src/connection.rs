@@ -5,6 +5,7 @@ use crate::batch::{self, Item};
 use crate::buffers::Source;
 use crate::completions::{Completions, Later, call};
 use crate::file::opened;
+use crate::gpu::{self, Place};
 use crate::link::Link;
 use crate::settings::Settings;
 use crate::value::Value;
@@ -103,6 +104,16 @@ impl Connection {
             Some(into) => batch::into(py, &self.connection, &self.caller, &items, &into),
             None => batch::to_new(py, &self.connection, &self.caller, &items),
         }
+    }
+
+    /// Reads many files, or pieces of files, into memory of GPUs.
+    fn read_batch_gpu<'py>(
+        &self,
+        py: Python<'py>,
+        items: Vec<Item<'py>>,
+        places: Vec<Place>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        gpu::read_many(py, &self.connection, &self.caller, &items, places)
     }
 
     /// The same for an event loop, which is given a `Data` or an `OSError` for each.

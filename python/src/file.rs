@@ -2,6 +2,7 @@
 
 use crate::buffers::{Source, Target};
 use crate::completions::{Later, call};
+use crate::gpu::{self, Place};
 use crate::link::Link;
 use crate::value::{Value, to_bytes};
 use crate::wait::wait;
@@ -98,6 +99,16 @@ impl File {
         let write = || write_all(&self.file, off, source.bytes());
         let written = wait(py, &self.connection, write).map_err(|e| e.raise(None))?;
         written.object(py, &self.connection)
+    }
+
+    /// `pread_into`, into memory of a GPU.
+    fn pread_gpu(&self, py: Python<'_>, place: Place, off: u64) -> PyResult<usize> {
+        gpu::read(py, &self.connection, &self.file, place, off)
+    }
+
+    /// `pwrite`, from memory of a GPU; `whole`: as one write, for a file that was opened to append.
+    fn pwrite_gpu(&self, py: Python<'_>, place: Place, off: u64, whole: bool) -> PyResult<usize> {
+        gpu::write(py, &self.connection, &self.file, place, (off, whole))
     }
 
     /// The same for an event loop. The bytes are copied: the buffer may be changed at once.

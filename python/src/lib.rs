@@ -20,6 +20,7 @@ mod completions;
 mod connection;
 mod errors;
 mod file;
+mod gpu;
 mod link;
 mod settings;
 mod stats;
@@ -38,6 +39,12 @@ mod _weft {
     #[pymodule_export]
     use crate::value::Data;
     use pyo3::pyfunction;
+
+    /// The GPUs that this process sees: number, name, place on the bus.
+    #[pyfunction]
+    fn gpus(py: pyo3::Python<'_>) -> pyo3::PyResult<Vec<(i32, String, String)>> {
+        crate::gpu::gpus(py)
+    }
 
     /// Bytes of file content that this process has copied in memory on their way, so far.
     #[pyfunction]

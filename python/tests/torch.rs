@@ -9,5 +9,5 @@ use std::time::Duration;
 fn torch_loads_saves_and_goes_on() -> Result<()> {
     let python = support::python("tests/requirements-torch.txt")?;
     let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torch");
-    support::pytest(&python, Duration::from_secs(900), &[tests])
+    support::pytest(&python, Duration::from_secs(900), &[tests], None)
 }

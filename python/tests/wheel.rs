@@ -4,6 +4,7 @@
 mod support;
 
 use anyhow::Result;
+use std::os::unix::fs::symlink;
 use std::time::Duration;
 use weft_tests::not_tested;
 
@@ -15,6 +16,12 @@ fn the_wheel_installs_and_its_tests_pass() -> Result<()> {
     }
     let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
     let torch = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/torch");
+    let gpu = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu");
     let python = support::python("tests/requirements.txt")?;
-    support::pytest(&python, Duration::from_secs(300), &["--ignore", torch, tests])
+    let limit = Duration::from_secs(300);
+    support::pytest(&python, limit, &["--ignore", torch, "--ignore", gpu, tests], None)?;
+    // With the driver of a GPU that is simulated.
+    let driver = tempfile::tempdir()?;
+    symlink(weft_cuda_sim::library(), driver.path().join("libcuda.so.1"))?;
+    support::pytest(&python, limit, &[gpu], Some(driver.path()))
 }

@@ -3,6 +3,8 @@
 import operator
 import os
 
+from . import _gpu
+
 
 def _normal(item):
     if isinstance(item, (str, bytes, os.PathLike)):
@@ -17,8 +19,10 @@ def normal_items(items):
 
 
 def writable(target):
-    """The memory of an array, a tensor or a buffer: a flat ``memoryview`` of bytes, and how many
-    rows there are (``None`` if it has but one dimension)."""
+    """The memory of an array, a tensor or a buffer: a flat ``memoryview`` of bytes, or a ``View`` of
+    a GPU, and how many rows there are (``None`` if it has but one dimension)."""
+    if (of_gpu := _gpu.target(target)) is not None:
+        return of_gpu, of_gpu.rows
     if hasattr(target, "untyped_storage"):
         target = _of_tensor(target)
     try:
@@ -38,7 +42,7 @@ def _of_tensor(tensor):
     import torch
 
     if tensor.device.type != "cpu":
-        raise ValueError(f"out is on {tensor.device}: read into CPU memory (pinned, perhaps)")
+        raise ValueError(f"out is on {tensor.device}: read into CPU memory, or that of a CUDA GPU")
     if not tensor.is_contiguous():
         raise ValueError("out is not C-contiguous")
     # Also of types that numpy does not know, as bfloat16.

@@ -5,6 +5,8 @@ import io
 import os
 from typing import Any
 
+from . import _gpu
+
 #: Bytes that buffered files read and write at a time.
 BUFFER = 256 * 1024
 _SEEK_DATA = getattr(os, "SEEK_DATA", 3)
@@ -87,14 +89,23 @@ class File(io.RawIOBase):
         return self._do(self._native.pread, n, offset)
 
     def pread_into(self, buffer: Any, offset: int) -> int:
-        """Fills a writable buffer from ``offset``. Answers how many bytes there were."""
+        """Fills a writable buffer, or memory of a GPU (see ``Filesystem.read_batch``), from
+        ``offset``. Answers how many bytes there were."""
         self._check("readable")
+        if (of_gpu := _gpu.target(buffer)) is not None:
+            return self._do(self._native.pread_gpu, of_gpu.place, offset) if len(of_gpu) else 0
         return self._do(self._native.pread_into, buffer, offset)
 
     def pwrite(self, buffer: Any, offset: int) -> int:
-        """Writes all of a buffer at ``offset``, or, in append mode, at the end. Answers how many
-        bytes that were."""
+        """Writes all of a buffer, or of memory of a GPU, at ``offset``, or, in append mode, at the
+        end. Answers how many bytes that were."""
         self._check("writable")
+        of_gpu = _gpu.view(buffer)
+        if of_gpu is not None and not len(of_gpu):
+            buffer = b""
+        elif of_gpu is not None:
+            whole = bool(self._flags & os.O_APPEND)
+            return self._do(self._native.pwrite_gpu, of_gpu.place, offset, whole)
         return self._do(self._native.pwrite, buffer, offset)
 
     def read(self, size: int | None = -1) -> bytes:

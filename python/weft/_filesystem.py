@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
 
-from . import _batch, _process
+from . import _batch, _gpu, _process
 from ._entries import Scan
 from ._file import BUFFER, File, buffered, flags_of
 from ._weft import Connection
@@ -193,13 +193,16 @@ class Filesystem:
         lengths is answered: one contiguous numpy array, torch tensor or buffer of shape
         ``(n, ...)`` with a row for each item, or flat (cut into the items' lengths, or equal
         parts), or a list with a buffer for each. A file that is longer than its buffer is an error
-        (``EFBIG``). Bytes are copied once, and without the interpreter's lock.
+        (``EFBIG``). Bytes are copied once, and without the interpreter's lock. Memory may be of
+        CUDA GPUs: tensors of torch, arrays with ``__cuda_array_interface__``, or DLPack.
 
         ``errors="return"`` puts the ``OSError`` of what fails in its place in the list.
         """
         _batch.check_errors(errors)
         items = _batch.normal_items(items)
         buffers = None if out is None else _batch.slots(items, out)
+        if buffers and (places := _gpu.places(buffers)):
+            return _batch.settled(self.connection().read_batch_gpu(items, places), errors)
         return _batch.settled(self.connection().read_batch(items, buffers), errors)
 
     # Attributes.

@@ -14,9 +14,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from . import _batch, _filesystem
+from . import _batch, _filesystem, _gpu
 from ._file import flags_of
 from ._filesystem import Filesystem
+
+#: ``CU_STREAM_PER_THREAD``.
+_PER_THREAD = 2
 
 __all__ = ["AsyncFile", "AsyncFilesystem", "connect", "of"]
 
@@ -149,6 +152,8 @@ class AsyncFilesystem:
         _batch.check_errors(errors)
         items = _batch.normal_items(items)
         buffers = None if out is None else _batch.slots(items, out)
+        if buffers and (places := _gpu.places(buffers)):
+            return _batch.settled(await self._read_gpu(items, buffers, places), errors)
         asked = items if buffers is None else _batch.within(items, buffers)
         reads = await self._begin("begin_read_batch", asked)
         results = []
@@ -161,6 +166,24 @@ class AsyncFilesystem:
             else:
                 results.append(_fill(read, buffers[at], item[0]))
         return _batch.settled(results, errors)
+
+    async def _read_gpu(self, items, buffers, places):
+        if any(stream == _PER_THREAD for _, _, stream in places):
+            raise ValueError("the default stream of a thread is nothing to an event loop")
+        connection = self._here().connection
+
+        def read():
+            # Their owners are kept to its end, also when nobody waits any more.
+            return connection.read_batch_gpu(items, places), buffers
+
+        # It waits for the GPU, too: a thread is in place.
+        reads = asyncio.ensure_future(asyncio.to_thread(read))
+        try:
+            return (await asyncio.shield(reads))[0]
+        except asyncio.CancelledError:
+            # Until then the memory is filled. Who gives up that wait, too, is not kept.
+            await asyncio.wait([reads])
+            raise
 
     async def stat(self, path: Any, *, follow_symlinks: bool = True) -> os.stat_result:
         """An ``os.stat_result``."""

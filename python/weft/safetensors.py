@@ -104,14 +104,15 @@ def _header(file, path):
     return tensors, metadata, 8 + length
 
 
-def _new(kind, shape, framework):
+def _new(kind, shape, framework, device):
     """A tensor or array, and its memory."""
     _, of_numpy, of_torch = _TYPES[kind]
     if framework == "pt":
         import torch
 
-        tensor = torch.empty(shape, dtype=getattr(torch, of_torch))
-        return tensor, tensor.reshape(-1).view(torch.uint8).numpy()
+        tensor = torch.empty(shape, dtype=getattr(torch, of_torch), device=device)
+        memory = tensor.reshape(-1).view(torch.uint8)
+        return tensor, memory if memory.is_cuda else memory.numpy()
     if of_numpy is None:
         raise TypeError(f"numpy has no type for {kind}: load it with framework='pt'")
     import numpy
@@ -131,17 +132,19 @@ def load_file(
     """The tensors of a file by name; all, or those in ``names``.
 
     ``framework``: ``"pt"`` for torch, ``"np"`` for numpy. Bytes go straight to their place, many
-    pieces at a time; tensors are moved to ``device`` then. Errors: ``ValueError`` for what is no
+    pieces at a time, also on a CUDA ``device``; tensors are moved to another one then. Errors: ``ValueError`` for what is no
     such file, ``KeyError`` for a name that it has not.
     """
     if framework not in ("pt", "np"):
         raise ValueError(f"framework must be 'pt' or 'np', not {framework!r}")
     names = None if names is None else list(names)
+    # On other devices than these nothing can be read into.
+    place = device if str(device).startswith("cuda") else "cpu"
     for _ in range(_TRIES):
         # While it is open, no other file gets its inode.
         with fs.open(path, "rb", 0) as file:
             before = file.stat()
-            found = _loaded(fs, file, path, names, framework)
+            found = _loaded(fs, file, path, names, (framework, place))
             # Its bytes were read by its name.
             if found is not None and _is_same(fs.stat(path), before):
                 break
@@ -159,14 +162,14 @@ def _is_same(stat, other):
     return marks(stat) == marks(other)
 
 
-def _loaded(fs, file, path, names, framework):
+def _loaded(fs, file, path, names, where):
     """The tensors, read by the file's name, behind which another file may be by then; ``None`` if
     that had not as many bytes."""
     tensors, _, base = _header(file, path)
     found, items, places = {}, [], []
     for name in tensors if names is None else names:
         kind, shape, begin, end = tensors[name]
-        found[name], memory = _new(kind, shape, framework)
+        found[name], memory = _new(kind, shape, *where)
         for at in range(begin, end, _PIECE):
             length = min(_PIECE, end - at)
             items.append((path, base + at, length))
@@ -187,8 +190,9 @@ def _as_bytes(tensor):
         import torch
 
         name = str(tensor.dtype).removeprefix("torch.")
-        shape, tensor = list(tensor.shape), tensor.detach().cpu().contiguous()
-        memory, column = tensor.reshape(-1).view(torch.uint8).numpy(), 2
+        tensor = tensor.detach() if tensor.is_cuda else tensor.detach().cpu()
+        shape, memory = list(tensor.shape), tensor.contiguous().reshape(-1).view(torch.uint8)
+        memory, column = memory if memory.is_cuda else memory.numpy(), 2
     else:
         import numpy
 

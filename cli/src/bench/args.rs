@@ -52,6 +52,9 @@ pub struct Args {
     /// Measure the client library without a mount: the cases `library` and `native_*`
     #[arg(long, conflicts_with = "only")]
     pub native: bool,
+    /// Measure reads into the memory of the first GPU, and writes from there: the case `gpu`
+    #[arg(long, conflicts_with_all = ["only", "native"])]
+    pub gpu: bool,
     /// Do not drop the kernel's caches before cold reads
     #[arg(long)]
     pub keep_caches: bool,

@@ -134,7 +134,7 @@ fn read_batches(
     Ok(done)
 }
 
-fn write_large(user: &User, path: &str, bytes: u64) -> Result<()> {
+pub(super) fn write_large(user: &User, path: &str, bytes: u64) -> Result<()> {
     let flags = OpenFlags { write: true, ..Default::default() };
     let file = user.create(path, 0o600, flags)?;
     let mut buffer = noise(REQUEST, bytes);
@@ -147,7 +147,7 @@ fn write_large(user: &User, path: &str, bytes: u64) -> Result<()> {
 }
 
 /// Does something with a connection of its own, which has nothing cached.
-fn connected<T>(context: &Context, act: impl FnOnce(&User) -> Result<T>) -> Result<T> {
+pub(super) fn connected<T>(context: &Context, act: impl FnOnce(&User) -> Result<T>) -> Result<T> {
     let mut options = ConnectOptions::new(&context.cluster.addresses.join(","))?;
     options.client.client_name = "weft bench".into();
     let connection = Connection::connect(options).context("cannot connect")?;
@@ -157,7 +157,7 @@ fn connected<T>(context: &Context, act: impl FnOnce(&User) -> Result<T>) -> Resu
 }
 
 /// Makes a folder in the root directory, and removes it with all that is in it.
-fn with_folder(
+pub(super) fn with_folder(
     context: &Context,
     name: &str,
     act: impl FnOnce(&Context, &str) -> Result<Vec<Sample>>,

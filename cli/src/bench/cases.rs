@@ -1,7 +1,7 @@
 //! The list of everything that is measured, and which floors a figure stands on.
 
 use super::context::{Context, Sample};
-use super::{batches, floor, library, workload};
+use super::{batches, floor, gpu, library, workload};
 use anyhow::{Result, bail};
 
 /// What a figure counts per second.
@@ -34,6 +34,8 @@ pub enum Needs {
     Nothing,
     Mount,
     Cluster,
+    /// A GPU; for workloads the cluster, too.
+    Gpu,
 }
 
 impl Needs {
@@ -43,6 +45,7 @@ impl Needs {
             Self::Nothing => "no flag",
             Self::Mount => "--mount MNT",
             Self::Cluster => "--cluster ADDR,.. or --dir DIR",
+            Self::Gpu => "--gpu and --cluster ADDR,.. or --dir DIR",
         }
     }
 }
@@ -126,6 +129,12 @@ pub static FLOORS: &[Case] = &[
             row("local_small_read_4", Operations, &[], "small_read_4 on the scratch filesystem"),
         ],
         run: workload::small_local,
+    },
+    Case {
+        name: "gpu_copy",
+        needs: Needs::Gpu,
+        rows: &[row("gpu_copy", Bytes, &[], "pinned memory copied to a GPU, 8 x 4 MiB in flight")],
+        run: gpu::copy,
     },
 ];
 
@@ -262,6 +271,15 @@ pub static WORKLOADS: &[Case] = &[
             "as small_read_4, four threads, 256 in one call of the library",
         )],
         run: batches::samples,
+    },
+    Case {
+        name: "gpu",
+        needs: Needs::Gpu,
+        rows: &[
+            row("gpu_read", Bytes, &["gpu_copy", "net_read"], "a large file into a GPU's memory"),
+            row("gpu_write", Bytes, &["disk_write", "net_write"], "and back into another, fsync"),
+        ],
+        run: gpu::files,
     },
 ];
 

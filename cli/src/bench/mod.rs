@@ -10,6 +10,7 @@ mod cases;
 mod context;
 mod cpu;
 mod floor;
+mod gpu;
 mod library;
 mod machine;
 mod report;
@@ -83,9 +84,15 @@ fn measure(args: &Args) -> Result<Report> {
         Needs::Nothing => true,
         Needs::Mount => args.mount.is_some(),
         Needs::Cluster => !cluster.addresses.is_empty(),
+        Needs::Gpu => args.gpu && !cluster.addresses.is_empty(),
     };
     let native = ["library", "native_random", "native_samples"].map(String::from);
-    let only = if args.native { &native[..] } else { &args.only };
+    let of_gpu = ["gpu".to_owned()];
+    let only = match (args.native, args.gpu) {
+        (true, _) => &native[..],
+        (_, true) => &of_gpu[..],
+        _ => &args.only,
+    };
     let (floors, workloads) = cases::select(only, has)?;
     let mount = args.mount.as_deref().map(OwnDir::create).transpose()?;
     let parent = args.scratch.clone().or_else(|| args.dir.clone());

@@ -4,6 +4,7 @@ use super::check::Check;
 use super::system::System;
 
 const PCI: &str = "sys/bus/pci/devices";
+const NVIDIA: &str = "0x10de";
 /// PCI Express extended capability of access control services.
 const ACS: u16 = 0x000D;
 /// Control bits that send traffic between two devices up to the root: request redirect, completion
@@ -38,6 +39,33 @@ pub fn driver(system: &System) -> Vec<Check> {
              goes by host memory",
         )
     }]
+}
+
+/// NVIDIA's GPUs as programs find them: through the driver's library.
+pub fn cuda(system: &System) -> Vec<Check> {
+    let name = "CUDA";
+    let vendor = |gpu: &String| system.read(&format!("{PCI}/{gpu}/vendor"));
+    let nvidia = |gpu: &String| vendor(gpu).is_some_and(|vendor| vendor.trim() == NVIDIA);
+    if !system.gpus().iter().any(nvidia) {
+        return vec![Check::none(name, "no GPU of NVIDIA")];
+    }
+    let gpus = match weft_gpu::gpus() {
+        Ok(gpus) => gpus,
+        Err(error) => {
+            let advice = "install NVIDIA's driver with its library libcuda.so.1: programs cannot \
+                          read into the memory of GPUs without it";
+            return vec![Check::fail(name, error.to_string(), advice)];
+        }
+    };
+    let shown = gpus.iter().map(|gpu| {
+        let ways = match (gpu.dma_buf, gpu.peer_memory) {
+            (true, _) => "dma-buf",
+            (false, true) => "peer memory",
+            (false, false) => "through the host only",
+        };
+        format!("{} at {} ({ways})", gpu.name, gpu.pci)
+    });
+    vec![Check::ok(name, shown.collect::<Vec<_>>().join(", "))]
 }
 
 pub fn iommu(system: &System) -> Vec<Check> {
@@ -187,6 +215,17 @@ mod tests {
         let group =
             |kind| looks(iommu, &with_gpu(&[("sys/kernel/iommu_groups/3/type", kind)]))[0].verdict;
         assert_eq!((group("DMA-FQ"), group("identity")), (Verdict::Warn, Verdict::Ok));
+    }
+
+    #[test]
+    fn what_the_driver_knows_matters_with_a_gpu_of_its_vendor() {
+        assert_eq!(looks(cuda, &[])[0].verdict, Verdict::NotApplicable);
+        let other = ("sys/bus/pci/devices/0000:17:00.0/vendor", "0x1002");
+        assert_eq!(looks(cuda, &[GPU[0], other])[0].verdict, Verdict::NotApplicable);
+        // With a driver this machine has one, else it is said to be missing.
+        let found = looks(cuda, &GPU).remove(0);
+        let here = weft_gpu::gpus().is_ok();
+        assert_eq!(found.verdict, if here { Verdict::Ok } else { Verdict::Fail }, "{found:?}");
     }
 
     /// Configuration space with two extended capabilities, the second at 0x148 being ACS.

@@ -74,6 +74,7 @@ const LOOKS: &[(Look, &[Role])] = &[
     (fabric::rdma, &[Client, Storage]),
     (fabric::memlock, &[Client, Storage]),
     (gpu::driver, &[Client]),
+    (gpu::cuda, &[Client]),
     (gpu::iommu, &[Client]),
     (gpu::acs, &[Client]),
     (gpu::numa, &[Client, Storage]),

@@ -23,4 +23,4 @@ mod xattrs;
 
 pub use caller::Caller;
 pub use open_file::OpenFile;
-pub use read_many::ReadItem;
+pub use read_many::{ReadItem, Room};

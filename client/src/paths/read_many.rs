@@ -53,12 +53,15 @@ impl ReadItem {
     }
 }
 
-/// A read that is over. The room that it takes up is free when this is dropped.
+/// A read that is over.
 struct Done {
     at: usize,
     data: Result<ReadData>,
-    _room: Option<OwnedSemaphorePermit>,
+    room: Room,
 }
+
+/// What a read takes up of the bytes of its batch that may be held here, until this is dropped.
+pub struct Room(#[allow(dead_code, reason = "held")] Option<OwnedSemaphorePermit>);
 
 /// What the reads of one batch share.
 #[derive(Clone)]
@@ -82,6 +85,16 @@ impl Caller {
         items: Vec<ReadItem>,
         mut take: impl FnMut(usize, Result<ReadData>),
     ) {
+        self.read_many_held(items, |at, data, _| take(at, data)).await;
+    }
+
+    /// The same for who holds on to what was read: with its room. No more is read while all room is
+    /// taken.
+    pub async fn read_many_held(
+        &self,
+        items: Vec<ReadItem>,
+        mut take: impl FnMut(usize, Result<ReadData>, Room),
+    ) {
         let mut answered = vec![false; items.len()];
         let (done, mut reads) = mpsc::unbounded_channel();
         let batch = Batch {
@@ -91,15 +104,15 @@ impl Caller {
             done,
         };
         let taking = async {
-            while let Some(Done { at, data, _room }) = reads.recv().await {
+            while let Some(Done { at, data, room }) = reads.recv().await {
                 answered[at] = true;
-                take(at, data);
+                take(at, data, room);
             }
         };
         join(batch.begin(items), taking).await;
         let stopped = || Error::new(ErrorKind::Internal, "a read ended without an answer");
         let left = answered.iter().enumerate().filter(|(_, answered)| !**answered);
-        left.for_each(|(at, _)| take(at, Err(stopped())));
+        left.for_each(|(at, _)| take(at, Err(stopped()), Room(None)));
     }
 }
 
@@ -183,7 +196,7 @@ impl Batch {
             }
             Err(error) => {
                 for (at, _) in file {
-                    self.tell(Done { at, data: Err(error.clone()), _room: None });
+                    self.tell(Done { at, data: Err(error.clone()), room: Room(None) });
                 }
             }
         }
@@ -204,7 +217,7 @@ impl Batch {
             let stopped = || Error::new(ErrorKind::Internal, "a read ended without an answer");
             apart.join_next().await.and_then(|read| read.ok()).unwrap_or_else(|| Err(stopped()))
         };
-        self.tell(Done { at, data, _room: room });
+        self.tell(Done { at, data, room: Room(room) });
     }
 
     fn tell(&self, done: Done) {

@@ -25,8 +25,13 @@ pub fn python(requirements: &str) -> Result<PathBuf> {
     Ok(said.trim().into())
 }
 
-/// Runs tests with it.
-pub fn pytest(python: &Path, limit: Duration, tests: &[&str]) -> Result<()> {
+/// Runs tests with it; `libraries`: a folder that the dynamic linker looks into first.
+pub fn pytest(
+    python: &Path,
+    limit: Duration,
+    tests: &[&str],
+    libraries: Option<&Path>,
+) -> Result<()> {
     let cluster = Cluster::start()?;
     cluster.allow(limit)?;
     let folder = tempfile::tempdir()?;
@@ -42,7 +47,8 @@ pub fn pytest(python: &Path, limit: Duration, tests: &[&str]) -> Result<()> {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .envs(cluster.environment())
         .env("WEFT_CLUSTER", cluster.address()?)
-        .env("WEFT_MOUNT", cluster.mnt());
+        .env("WEFT_MOUNT", cluster.mnt())
+        .envs(libraries.map(|folder| ("LD_LIBRARY_PATH", folder)));
     // Shown as it is said: who hangs is not asked at the end.
     let status = pytest.stdin(Stdio::null()).status().context("run pytest")?;
     ensure!(status.success(), "pytest ended with {status}");

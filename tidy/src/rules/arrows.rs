@@ -15,13 +15,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("weft-client", &["weft-proto", "weft-net", "weft-segments"]),
     ("weft-fuse", &["weft-proto", "weft-client"]),
     ("weft-csi", &["weft-proto", "weft-net", "weft-client", "weft-fuse"]),
-    ("weft-c", &["weft-proto", "weft-client"]),
-    ("weft-python", &["weft-proto", "weft-client"]),
+    ("weft-gpu", &["weft-proto", "weft-net", "weft-client"]),
+    ("weft-c", &["weft-proto", "weft-client", "weft-gpu"]),
+    ("weft-python", &["weft-proto", "weft-client", "weft-gpu"]),
     ("weft-tidy", &[]),
 ];
 
 /// Those that may use all others.
-const TOPS: &[&str] = &["weft", "weft-tests", "weft-fuzz", "weft-jepsen"];
+const TOPS: &[&str] = &["weft", "weft-cuda-sim", "weft-tests", "weft-fuzz", "weft-jepsen"];
 
 pub fn check(workspace: &Workspace) -> Vec<Finding> {
     let mut findings = Vec::new();
