@@ -88,6 +88,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     args.transport.set_if_there();
     daemon::raise_descriptor_limit();
+    daemon::give_back_large_blocks();
     let (id, listen) = (config.id, config.listen.clone());
     let transport = network::serving(
         config.tls.as_ref(),

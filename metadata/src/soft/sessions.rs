@@ -384,6 +384,7 @@ impl Sessions {
     pub fn end_purge(&mut self, inos: &[InodeId]) {
         for ino in inos {
             self.purging.remove(ino);
+            self.leases.forget_map(*ino);
         }
     }
 

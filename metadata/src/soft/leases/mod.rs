@@ -469,6 +469,12 @@ impl Leases {
         self.note_change();
     }
 
+    /// Nobody has this inode open, and nobody will: who had the right to map it needs it no more.
+    /// Nobody may ever ask for it again.
+    pub fn forget_map(&mut self, ino: InodeId) {
+        self.mappers.remove(&ino);
+    }
+
     /// Recalls newer than `seen` that wait for this session, and news of more.
     pub fn mail(
         &self,

@@ -48,6 +48,18 @@ fn nothing_is_purged_before_all_have_declared() {
 }
 
 #[test]
+fn the_right_to_map_goes_with_the_inode() {
+    let (mut t, now) = table();
+    t.renew(now, A, opens(&[])).unwrap();
+    t.renew(now, B, opens(&[])).unwrap();
+    assert_eq!(t.leases.map(A, INO, &mut 0), Some(true));
+    assert_eq!(t.leases.map(B, INO, &mut 0), None, "who has it is asked");
+    assert_eq!(t.begin_purge(&[INO]), [INO]);
+    t.end_purge(&[INO]);
+    assert_eq!(t.leases.map(B, INO, &mut 0), Some(true), "nothing is kept of what is gone");
+}
+
+#[test]
 fn a_declaration_in_pieces_counts_when_it_is_whole() {
     let (mut t, now) = table();
     let piece = |number, piece, more, ino| {
