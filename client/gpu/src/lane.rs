@@ -172,6 +172,7 @@ fn wait(
 
 /// Waits for all that a stream was asked for, when a wait has failed. Why may be nothing of it, so
 /// that what copies use is kept until they are over. Nothing goes on in a context that has failed.
+#[allow(clippy::disallowed_methods, reason = "a thread that does nothing else")]
 fn all_over(scope: Scope, stream: RawStream) -> Result<()> {
     loop {
         let waited = scope.within(|| {

@@ -163,6 +163,7 @@ impl Work {
 }
 
 /// The code that a copy fails with.
+#[allow(clippy::disallowed_methods, reason = "a thread that does nothing else")]
 fn pause() -> Option<i32> {
     std::thread::sleep(Duration::from_micros(PAUSE.load(Ordering::SeqCst)));
     let code = FAILURE.load(Ordering::SeqCst);

@@ -23,7 +23,11 @@ fn floors_come_along_with_their_workloads() {
     let (floors, workloads) = select(&["fsync".into()], |_| true).unwrap();
     assert_eq!((names(&floors), names(&workloads)), (vec!["log"], vec![]));
     let (floors, workloads) = select(&[], |needs| needs == Needs::Nothing).unwrap();
-    assert_eq!((floors.len(), names(&workloads)), (FLOORS.len(), vec!["encode"]));
+    let everywhere = FLOORS.iter().filter(|floor| floor.needs == Needs::Nothing).count();
+    assert_eq!((floors.len(), names(&workloads)), (everywhere, vec!["encode"]));
+    let (floors, workloads) = select(&["gpu".into()], |_| true).unwrap();
+    assert_eq!(names(&workloads), ["gpu"]);
+    assert_eq!(names(&floors), ["disk", "network", "gpu_copy"]);
     assert!(select(&["nonsense".into()], |_| true).is_err());
     // What cannot be measured is not found out after the floors.
     let missing = select(&["seq_read".into()], |_| false).err().unwrap().to_string();
