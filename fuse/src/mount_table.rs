@@ -7,6 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Once;
 
 /// What the source of our mounts starts with in the kernel's table, but for those that mount(8)
 /// made: their source is what that was given.
@@ -14,6 +15,9 @@ pub const SOURCE_PREFIX: &str = "weft:";
 
 /// The type of our mounts there.
 const FS_TYPE: &str = "fuse.weft";
+
+/// The type of the mount in which the kernel lists connections.
+const CONTROL: &str = "fusectl";
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +54,7 @@ pub struct Connection {
 impl Connection {
     /// That of the mount that was just made at exactly this absolute path.
     pub fn at(path: &Path) -> Option<Self> {
+        mount_control();
         let mount = mount_at(path).ok()??;
         if !mount.fs_type.starts_with("fuse") {
             return None;
@@ -75,7 +80,7 @@ impl Connection {
                 Some(_) => return control.write_all(b"1").map(|()| true),
                 None => {}
             }
-        } else if self.life.is_some() && mounts()?.iter().any(|m| m.fs_type == "fusectl") {
+        } else if self.life.is_some() && mounts()?.iter().any(|m| m.fs_type == CONTROL) {
             return Ok(false);
         }
         // Where that is not mounted. Files that are open keep the mount, without the connection.
@@ -93,6 +98,20 @@ impl Connection {
             _ => Ok(true),
         }
     }
+}
+
+/// Has the kernel's list of connections be in its place, as init systems do: in containers, and on
+/// systems without one, nobody has. Who may not do that goes without it.
+fn mount_control() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        if mounts().is_ok_and(|all| all.iter().any(|mount| mount.fs_type == CONTROL)) {
+            return;
+        }
+        let (name, at) = (c"fusectl", c"/sys/fs/fuse/connections");
+        // SAFETY: all are strings that end with a NUL and outlive the call; there is no data.
+        unsafe { libc::mount(name.as_ptr(), at.as_ptr(), name.as_ptr(), 0, std::ptr::null()) };
+    });
 }
 
 /// Of its file in the kernel's folder, which is made with the connection.
