@@ -61,8 +61,8 @@ async fn content_goes_to_a_gpu_and_back_as_it_is() {
     assert_eq!(memory.way(), Way::Pinned);
     let after = setup.cuda.copies();
     let (pinned, pageable) = (after[0] - before[0], after[1] - before[1]);
-    // Holes are not.
-    assert!(pinned > 10 * pageable, "{pinned} copies are pinned, {pageable} are not");
+    // Holes are not, which are half of the file at first.
+    assert!(pinned > 3 * pageable, "{pinned} copies are pinned, {pageable} are not");
     let back = file.read(0, LEN).await.unwrap().into_bytes();
     assert!(back == expected);
     drop(memory);
