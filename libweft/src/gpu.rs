@@ -5,7 +5,7 @@ use crate::connect::weft_fs;
 use crate::error::{Answer, Failure, call, call_int, call_unit, failed, of_this_process};
 use crate::memory::{count, offset};
 use crate::open::weft_file;
-use crate::pointers::{object, out, string};
+use crate::pointers::{list, object, out, string};
 use bytes::Bytes;
 use libc::{c_char, c_int, c_void, off_t, ssize_t};
 use std::ffi::CStr;
@@ -175,17 +175,8 @@ pub unsafe extern "C" fn weft_gpu_read_many(
         // SAFETY: the caller's pointer, see `crate`.
         let fs = unsafe { object(fs)? };
         of_this_process(fs.user.connection())?;
-        if n == 0 {
-            return Ok(0);
-        }
-        if reads.is_null() {
-            return failed(libc::EFAULT, "the list of reads is NULL");
-        }
-        if c_int::try_from(n).is_err() {
-            return failed(libc::EINVAL, format!("{n} reads are too many for one call"));
-        }
         // SAFETY: there are as many, see `crate`.
-        let reads = unsafe { std::slice::from_raw_parts_mut(reads, n) };
+        let reads = unsafe { list(reads, n)? };
         let (mut items, mut places) = (Vec::with_capacity(n), Vec::with_capacity(n));
         for read in &*reads {
             // SAFETY: the caller's pointers, see `crate`.

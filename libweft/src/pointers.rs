@@ -71,3 +71,21 @@ pub unsafe fn fill(answer: &[u8], buf: *mut libc::c_void, size: usize) -> Answer
     unsafe { std::ptr::copy_nonoverlapping(answer.as_ptr(), buf.cast(), answer.len()) };
     Ok(answer.len())
 }
+
+/// Entries of a call that reads many. Errors: `EFAULT`, `EINVAL` of more than a call can answer for.
+///
+/// # Safety
+/// See [`crate`].
+pub unsafe fn list<'a, T>(entries: *mut T, n: usize) -> Answer<&'a mut [T]> {
+    if n == 0 {
+        return Ok(&mut []);
+    }
+    if entries.is_null() {
+        return failed(libc::EFAULT, "the list of reads is NULL");
+    }
+    if libc::c_int::try_from(n).is_err() {
+        return failed(libc::EINVAL, format!("{n} reads are too many for one call"));
+    }
+    // SAFETY: there are as many, as the caller says.
+    Ok(unsafe { std::slice::from_raw_parts_mut(entries, n) })
+}

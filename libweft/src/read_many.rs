@@ -2,9 +2,9 @@
 
 use crate::at::named;
 use crate::connect::weft_fs;
-use crate::error::{Failure, call_int, failed, of_this_process};
+use crate::error::{Failure, call_int, of_this_process};
 use crate::memory::{self, Buffer, count};
-use crate::pointers::{object, string};
+use crate::pointers::{list, object, string};
 use bytes::Bytes;
 use libc::{c_char, c_int, c_void, ssize_t};
 use weft_client::{ReadData, ReadItem};
@@ -41,17 +41,8 @@ pub unsafe extern "C" fn weft_read_many(
         // SAFETY: the caller's pointer, see `crate`.
         let fs = unsafe { object(fs)? };
         of_this_process(fs.user.connection())?;
-        if n == 0 {
-            return Ok(0);
-        }
-        if reads.is_null() {
-            return failed(libc::EFAULT, "the list of reads is NULL");
-        }
-        if c_int::try_from(n).is_err() {
-            return failed(libc::EINVAL, format!("{n} reads are too many for one call"));
-        }
         // SAFETY: there are as many, see `crate`.
-        let reads = unsafe { std::slice::from_raw_parts_mut(reads, n) };
+        let reads = unsafe { list(reads, n)? };
         let (mut items, mut buffers) = (Vec::with_capacity(n), Vec::with_capacity(n));
         for read in &*reads {
             // SAFETY: the caller's pointer, see `crate`.

@@ -29,7 +29,7 @@ const SURE: f64 = 0.5;
 
 /// What happened before this share of the time is over is not judged: caches fill, that of the
 /// metadata servers for half an hour.
-const WARM_UP: f64 = 0.5;
+const WARM_UP: f64 = 0.33;
 
 /// Fewer samples say nothing.
 const FEWEST: usize = 6;
@@ -230,10 +230,10 @@ mod tests {
     fn what_grows_is_found() {
         let grown = |of: &dyn Fn(f64) -> [f64; 4]| account(of).grown();
         let memory =
-            grown(&|hours| [90_000.0 + 15_000.0 * hours + noise(hours, 3000.0), 60.0, 21.0, 4e5]);
+            grown(&|hours| [90_000.0 + 9000.0 * hours + noise(hours, 3000.0), 60.0, 21.0, 4e5]);
         assert!(memory.len() == 1 && memory[0].contains("memory"), "{memory:?}");
         let descriptors =
-            grown(&|hours| [90_000.0, 60.0 + 15.0 * hours + noise(hours, 3.0), 21.0, 4e5]);
+            grown(&|hours| [90_000.0, 60.0 + 10.0 * hours + noise(hours, 3.0), 21.0, 4e5]);
         assert!(descriptors.len() == 1 && descriptors[0].contains("descr"), "{descriptors:?}");
         let threads = grown(&|hours: f64| [90_000.0, 60.0, 21.0 + (4.0 * hours).floor(), 4e5]);
         assert!(threads.len() == 1 && threads[0].contains("threads"), "{threads:?}");
