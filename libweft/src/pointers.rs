@@ -72,7 +72,7 @@ pub unsafe fn fill(answer: &[u8], buf: *mut libc::c_void, size: usize) -> Answer
     Ok(answer.len())
 }
 
-/// Entries of a call that reads many. Errors: `EFAULT`, `EINVAL` of more than a call can answer for.
+/// Entries of a call that reads many. Errors: `EFAULT`; `EINVAL` of more than it can answer for.
 ///
 /// # Safety
 /// See [`crate`].
