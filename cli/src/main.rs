@@ -41,6 +41,7 @@ mod target;
 mod top;
 mod trace;
 mod umount;
+mod warm;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
@@ -77,6 +78,7 @@ enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     Sync(sync::Args),
+    Warm(warm::Args),
     Status(status::Args),
     Top(top::Args),
     Trace(trace::Args),
@@ -156,6 +158,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Mount(args) => done(mount::run(&args, &log)),
         Command::Umount(args) => done(umount::run(&args)),
         Command::Sync(args) => done(sync::run(&args)),
+        Command::Warm(args) => warm::run(args),
         Command::Status(args) => on_runtime()?.block_on(status::run(args)),
         Command::Top(args) => done(on_runtime()?.block_on(top::run(args))),
         Command::Trace(args) => on_runtime()?.block_on(trace::run(args)),

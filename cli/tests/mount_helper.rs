@@ -108,6 +108,8 @@ fn each_option_of_the_manual_page_is_one() {
         let value = match name.as_str() {
             "soft=" | "timeout=" | "stop_timeout=" | "workers=" | "fuse_threads=" => "1",
             "cache=" | "write_buffer=" | "read_ahead=" => "1MiB",
+            "hot=" => "/x,hot_size=256MiB",
+            "hot_size=" => "256MiB,hot=/x",
             "io_uring=" => "auto",
             "metrics=" => "127.0.0.1:9464",
             "otlp=" => "http://127.0.0.1:4317",

@@ -44,8 +44,10 @@ pub use options::{KeepSession, Options};
 pub use paths::{Caller, OpenFile, ReadItem, Room};
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,
-    OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs, Via,
+    OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs, Via, Warmed,
 };
+/// Where a mount keeps what was read.
+pub use weft_hot::HotOptions;
 /// Locks that a forked process finds as it needs them.
 pub use weft_net::sync;
 /// What one operation did, and in which processes.

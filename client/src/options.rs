@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use weft_hot::HotOptions;
 use weft_net::Transport;
 use weft_proto::Uuid;
 
@@ -59,6 +60,8 @@ pub struct Options {
     /// Told the key of each session before it is opened; the last one counts. Whoever has it, once
     /// this client is dead, ends the session with it ([`Self::dead_sessions`]).
     pub keep_session: Option<KeepSession>,
+    /// Keeps content that was read on a drive of this machine.
+    pub hot: Option<HotOptions>,
     /// Seed of all random choices, for simulations; `None`: from the operating system.
     pub seed: Option<u64>,
 }
@@ -85,6 +88,7 @@ impl Options {
             close_sync: false,
             dead_sessions: Vec::new(),
             keep_session: None,
+            hot: None,
             seed: None,
         }
     }

@@ -39,7 +39,10 @@ impl Caller {
 
 /// Whether a file may have such bits, as far as is known without asking.
 pub fn may_be_there(fs: &Filesystem, ino: InodeId) -> bool {
-    fs.get_attr_now(ino).is_none_or(|attr| attr.mode & SET_IDS != 0)
+    match fs.get_attr_now(ino) {
+        Some(attr) => attr.mode & SET_IDS != 0,
+        None => !fs.has_no_set_ids(ino),
+    }
 }
 
 /// Takes the bits of a file that `caller` is going to write.

@@ -11,10 +11,12 @@ use crate::sharing;
 use crate::soft::leases::{Leases, Mode, Name, Use};
 use crate::soft::sessions::Sessions;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use weft_proto::planted::{self, Bug};
+use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Footprint, InodeId, Result, SessionId, v1};
 
 /// Who waits for his turn sees so soon that others wait for him.
@@ -27,9 +29,16 @@ pub struct Claim {
     by: SessionId,
     names: Vec<Name>,
     pub inos: Vec<InodeId>,
+    /// A file that is written only where its session alone may, and the number of that.
+    in_ranges: Option<(InodeId, u64)>,
 }
 
 impl Claim {
+    fn nothing(node: &Arc<Node>, term: u64, by: SessionId) -> Self {
+        let (names, inos, in_ranges) = (Vec::new(), Vec::new(), None);
+        Self { node: node.clone(), term, by, names, inos, in_ranges }
+    }
+
     /// The directories whose names it takes.
     pub fn dirs(&self) -> BTreeSet<InodeId> {
         self.names.iter().map(|(dir, _)| *dir).collect()
@@ -68,7 +77,9 @@ impl Claim {
             self.inos.iter().copied().filter(|ino| is_held(*ino)).collect()
         });
         self.inos.retain(|ino| !held.contains(ino));
-        Self { node: self.node.clone(), term, by, names: Vec::new(), inos: held }
+        let mut split = Self::nothing(&self.node, term, by);
+        split.inos = held;
+        split
     }
 }
 
@@ -78,6 +89,8 @@ impl Drop for Claim {
             if s.term() == self.term {
                 s.leases.free_names(&self.names);
                 s.leases.unclaim(self.by, &self.inos);
+                let in_ranges = self.in_ranges.iter();
+                in_ranges.for_each(|(ino, number)| s.leases.written(*ino, *number));
             }
         });
     }
@@ -166,7 +179,7 @@ async fn in_line<T>(
 }
 
 /// Who may have made an inode that this server has not heard of, holds that to write.
-fn enter_unheard(node: &Node, by: SessionId, ino: InodeId) -> Result<()> {
+pub fn enter_unheard(node: &Node, by: SessionId, ino: InodeId) -> Result<()> {
     if let Some(owner) = node.state.unheard_of(ino)?.filter(|owner| *owner != by) {
         node.soft.with(|s| s.leases.enter_made(owner, ino));
     }
@@ -197,6 +210,19 @@ pub async fn must_grant(
     let what = "a change by another session has not ended yet";
     let serve = |leases: &mut Leases| leases.serve(Instant::now(), to, ino, mode);
     in_line(node, (to, ino, mode), deadline, what, serve).await
+}
+
+/// Grants ranges of a file, as [`must_grant`] does.
+pub async fn must_grant_ranges(
+    node: &Node,
+    to: SessionId,
+    ino: InodeId,
+    records: &[Range<u64>],
+    deadline: Instant,
+) -> Result<Option<v1::Grant>> {
+    let what = "another session has not given up what it may write of the file yet";
+    let serve = |leases: &mut Leases| leases.serve_ranges(Instant::now(), to, ino, records);
+    in_line(node, (to, ino, Mode::Ranges), deadline, what, serve).await
 }
 
 /// Waits for those who came earlier for the right to write, which nobody is granted while another
@@ -236,8 +262,7 @@ pub async fn claim_own(
     deadline: Instant,
 ) -> Result<Claim> {
     all_declared(node, SessionId(0), deadline).await?;
-    let mut claim =
-        Claim { node: node.clone(), term, by: SessionId(0), names: Vec::new(), inos: Vec::new() };
+    let mut claim = Claim::nothing(node, term, SessionId(0));
     claim.take(inos, deadline).await?;
     Ok(claim)
 }
@@ -251,8 +276,7 @@ pub async fn claim_free(
     patience: Instant,
 ) -> Result<(Claim, Claim)> {
     all_declared(node, SessionId(0), patience).await?;
-    let mut claim =
-        Claim { node: node.clone(), term, by: SessionId(0), names: Vec::new(), inos: Vec::new() };
+    let mut claim = Claim::nothing(node, term, SessionId(0));
     match claim.take(inos, patience).await {
         Err(error) if error.kind != ErrorKind::TimedOut => Err(error),
         _ => {
@@ -260,6 +284,26 @@ pub async fn claim_free(
             Ok((claim, held))
         }
     }
+}
+
+/// Takes what a commit writes, if only its session may write there: what others hold of the file
+/// stays where it is.
+pub fn claim_ranges(node: &Arc<Node>, term: u64, by: SessionId, op: &Op) -> Option<Claim> {
+    let Op::CommitExtents(op) = op else { return None };
+    let ino = InodeId(op.ino);
+    // Who changes attributes has all recalled that may be known of them.
+    let whole = op.append || op.min_size > 0 || op.extents.is_empty() || op.attr.is_some();
+    let ranges = || op.extents.iter().map(|e| e.file_off..e.file_off.saturating_add(e.len));
+    if whole {
+        return None;
+    }
+    let number = node.soft.with(|s| match s.term() == term {
+        true => s.leases.begin_write(by, ino, ranges()),
+        false => None,
+    })?;
+    let mut claim = Claim::nothing(node, term, by);
+    claim.in_ranges = Some((ino, number));
+    Some(claim)
 }
 
 /// Takes what a client's change touches. `unasked`: it was made under leases to write, if the
@@ -275,7 +319,7 @@ pub async fn claim(
     // A name that is moved to itself, or changed several times.
     names.sort_unstable();
     names.dedup();
-    let mut claim = Claim { node: node.clone(), term, by, names: Vec::new(), inos: Vec::new() };
+    let mut claim = Claim::nothing(node, term, by);
     if let Some(made) = unasked {
         let writes = |ino| made.contains(&ino) || node.soft.with(|s| s.leases.writes(by, ino));
         // Whoever has taken one of these names waits for the lease, and so for this.

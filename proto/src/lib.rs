@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+mod byte_ranges;
 mod convert;
 mod error;
 mod footprint;
@@ -29,6 +30,7 @@ pub mod v1 {
 #[cfg(feature = "fuzz")]
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/weft.v1.descriptors"));
 
+pub use byte_ranges::ByteRanges;
 pub use error::{Error, ErrorKind, Result};
 pub use footprint::{Footprint, Kind, Makes};
 pub use ids::*;

@@ -44,7 +44,7 @@ fn closes_end(writer: &Path, closers: [&Path; 2]) -> Result<()> {
     let writing = thread::spawn({
         let over = over.clone();
         move || -> Result<()> {
-            let contents = [[b'a'; LEN], [b'b'; LEN]].map(Vec::from);
+            let contents = [b'a', b'b'].map(|byte| vec![byte; LEN]);
             for content in contents.iter().cycle() {
                 file.write_all_at(content, 0)?;
                 if over.load(Ordering::Relaxed) {

@@ -79,7 +79,9 @@ fn every_process_tells_what_it_has_done() -> Result<()> {
     // Another may take it before the mount does, which waits then.
     let free = TcpListener::bind("127.0.0.1:0")?;
     let address = free.local_addr()?.to_string();
-    let mount = cluster.mount_with("watched", &["--metrics", &address])?;
+    let drive = cluster.scratch("drive")?;
+    let hot = ["--hot", drive.to_str().context("a path")?, "--hot-size", "256MiB"];
+    let mount = cluster.mount_with("watched", &[&["--metrics", &address][..], &hot].concat())?;
     drop(free);
     fs::write(mount.join("file"), vec![7u8; 3 << 20])?;
     fs::File::open(mount.join("file"))?.sync_all()?;
@@ -87,10 +89,12 @@ fn every_process_tells_what_it_has_done() -> Result<()> {
     ensure!(fs::read(cluster.mnt().join("file"))?.len() == 3 << 20);
     let mut found = BTreeSet::new();
     // The mount asked, the daemons served.
+    ensure!(fs::read(mount.join("file"))?.len() == 3 << 20);
     let asked = eventually(Duration::from_secs(30), "the mount to answer", || {
         read(&address)
             .ok()
             .filter(|all| all.contains_key("weft_client_sent_bytes_total{op=\"PUT\"}"))
+            .filter(|all| all.get("weft_hot_size_bytes").is_some_and(|size| *size > 0.0))
     })?;
     let sent = asked.get("weft_client_sent_bytes_total{op=\"PUT\"}");
     ensure!(sent.is_some_and(|bytes| *bytes >= f64::from(3 << 20)), "{sent:?} bytes were sent");

@@ -117,6 +117,37 @@ fn limits_of_a_folder_hold_and_are_shown() -> Result<()> {
     cluster.await_clean()
 }
 
+/// A mount hears a moment later that a file was closed, and tells it a moment after that.
+#[test]
+fn what_was_closed_and_removed_leaves_room_to_all_who_want_it_at_once() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let dir = cluster.mnt().join("full");
+    fs::create_dir(&dir)?;
+    set(&[path(&dir), "--bytes", "8MiB"])?;
+    for round in 0..20 {
+        let mut file = File::create(dir.join("big"))?;
+        file.write_all(&vec![round; 8 << 20])?;
+        file.sync_all()?;
+        drop(file);
+        fs::remove_file(dir.join("big"))?;
+        let writers = (0..4).map(|i| {
+            let path = dir.join(format!("small{i}"));
+            std::thread::spawn(move || {
+                let mut file = File::create(&path)?;
+                file.write_all(&vec![i; 2 << 20])?;
+                file.sync_all()?;
+                drop(file);
+                fs::remove_file(&path)
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            let wrote = writer.join().expect("a writer panicked");
+            wrote.with_context(|| format!("round {round}"))?;
+        }
+    }
+    cluster.await_clean()
+}
+
 /// Bytes in all and free, and inodes that are free.
 fn nix_statvfs(of: &Path) -> Result<(u64, u64, u64)> {
     let out = Command::new("stat").args(["-f", "-c", "%S %b %a %d", path(of)]).output()?;

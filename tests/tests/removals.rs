@@ -118,6 +118,30 @@ fn others_see_each_removal_at_once() -> Result<()> {
     cluster.await_clean()
 }
 
+/// Also if what went was open, and was written to before the group heard that it went.
+#[test]
+fn a_removal_leaves_its_directory_the_time_that_was_shown() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let other = cluster.mount_again("second")?;
+    let dir = cluster.mnt().join("d");
+    fs::create_dir(&dir)?;
+    let file = File::create(dir.join("f"))?;
+    file.write_all_at(b"before", 0)?;
+    file.set_modified(std::time::UNIX_EPOCH)?;
+    fs::remove_file(dir.join("f"))?;
+    let times = |dir: &Path| {
+        let meta = fs::metadata(dir)?;
+        anyhow::Ok([meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()])
+    };
+    let shown = times(&dir)?;
+    file.write_all_at(b"after", 0)?;
+    file.sync_all()?;
+    ensure!(times(&other.join("d"))? == shown, "others see another time");
+    ensure!(times(&dir)? == shown, "it changed later");
+    drop(file);
+    cluster.await_clean()
+}
+
 /// What is not told yet when its mount dies is there again, and nothing else is lost.
 #[test]
 fn a_mount_that_dies_has_removed_a_prefix() -> Result<()> {

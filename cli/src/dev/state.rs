@@ -7,6 +7,7 @@ use crate::durable;
 use crate::process::Process;
 use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirEntry, File};
 use std::io::ErrorKind;
@@ -195,6 +196,13 @@ pub fn port_taken(address: &str) -> bool {
     TcpListener::bind(address).is_err_and(|e| e.kind() == ErrorKind::AddrInUse)
 }
 
+/// Ports are taken by blocks of so many. Who holds the first of one has the others to itself.
+const BLOCK: u16 = 32;
+
+/// The first ports of blocks, held until this process ends: by then its daemons listen, and who
+/// starts another cluster at the same time has looked elsewhere.
+static HELD: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
+
 /// Free ports of 127.0.0.1 below the range that the kernel gives to outgoing connections, so that
 /// they are still free when the cluster is started again.
 fn free_ports(count: usize) -> Result<Vec<u16>> {
@@ -203,17 +211,18 @@ fn free_ports(count: usize) -> Result<Vec<u16>> {
         .and_then(|range| range.split_ascii_whitespace().next()?.parse().ok())
         .filter(|&low| low > 12_000u16)
         .unwrap_or(32_768);
-    // All listeners stay open until the end, so that no port is found twice.
-    let mut held = Vec::with_capacity(count);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut ports = Vec::with_capacity(count);
     for _ in 0..20_000 {
-        if held.len() == count {
-            break;
+        if ports.len() == count {
+            return Ok(ports);
         }
-        let port = rand::random_range(10_000..below);
-        held.extend(TcpListener::bind(("127.0.0.1", port)).ok().map(|listener| (port, listener)));
+        let block = rand::random_range(10_000 / BLOCK + 1..below / BLOCK) * BLOCK;
+        let Ok(first) = TcpListener::bind(("127.0.0.1", block)) else { continue };
+        HELD.lock().push(first);
+        ports.extend((block + 1..block + BLOCK).filter(is_free).take(count - ports.len()));
     }
-    ensure!(held.len() == count, "found only {} of {count} free ports on 127.0.0.1", held.len());
-    Ok(held.into_iter().map(|(port, _)| port).collect())
+    bail!("found only {} of {count} free ports on 127.0.0.1", ports.len())
 }
 
 #[cfg(test)]
@@ -271,10 +280,12 @@ mod tests {
 
     #[test]
     fn ports_are_distinct_and_the_lock_excludes() {
-        let mut ports = free_ports(40).unwrap();
+        // Many clusters at once: each keeps its ports to itself before its daemons listen.
+        let all: Vec<_> = (0..12).map(|_| std::thread::spawn(|| free_ports(40).unwrap())).collect();
+        let mut ports: Vec<_> = all.into_iter().flat_map(|ports| ports.join().unwrap()).collect();
         ports.sort_unstable();
         ports.dedup();
-        assert_eq!(ports.len(), 40);
+        assert_eq!(ports.len(), 12 * 40);
         let held = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(port_taken(&held.local_addr().unwrap().to_string()));
 

@@ -1,6 +1,8 @@
 //! What `weft mount` is asked for.
 
-use super::options::{MountOptions, TRACE_RATIO, io_uring, mount_options, ratio, yes_or_no};
+use super::options::{
+    MountOptions, TRACE_RATIO, hot_dir, hot_size, io_uring, mount_options, ratio, yes_or_no,
+};
 use super::spec::subdir;
 use crate::collector::CollectorArgs;
 use crate::control::ClusterArgs;
@@ -21,6 +23,7 @@ use weft_fuse::IoUring;
   weft mount --supervise --cluster 10.0.0.1:7100 /datasets  # comes back when its process dies
   weft mount --cluster 10.0.0.1:7100 --subdir /team-a /team-a  # a folder of it
   weft mount -o suid,dev --cluster 10.0.0.1:7100 /srv/root  # set-user-id programs, device nodes
+  weft mount --hot /nvme/weft --hot-size 2TiB --cluster 10.0.0.1:7100 /datasets  # kept here, too
   weft mount --foreground --cluster 127.0.0.1:7100 /mnt     # for a service manager
   weft mount --takeover /datasets  # this version goes on with the mount; programs notice nothing")]
 pub struct Args {
@@ -66,6 +69,13 @@ pub struct Args {
     /// Most memory for data that was written and is not durable yet
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub write_buffer: Size,
+    /// Keep content that was read in this folder, on a drive of this machine (the hot tier), and
+    /// read it from there again: as many bytes as --hot-size says. A mount each
+    #[arg(long, value_name = "DIR", requires = "hot_size", value_parser = hot_dir)]
+    pub hot: Option<PathBuf>,
+    /// Size of the hot tier, all of which is taken on its drive at once; 256MiB at least
+    #[arg(long, value_name = "SIZE", requires = "hot", value_parser = hot_size)]
+    pub hot_size: Option<Size>,
     /// How far the kernel reads ahead of a sequential reader (raising it needs root)
     #[arg(long, value_name = "SIZE", default_value = "512KiB")]
     pub read_ahead: Size,

@@ -56,6 +56,10 @@ pub fn settings(args: &Args, log: &LogArgs, log_file: Option<&Path>) -> Vec<Stri
     if let Some(subdir) = &args.subdir {
         option("--subdir", subdir.clone());
     }
+    if let (Some(dir), Some(size)) = (&args.hot, args.hot_size) {
+        option("--hot", dir.display().to_string());
+        option("--hot-size", size.0.to_string());
+    }
     if let Some(source) = &args.source {
         option("--source", source.clone());
     }

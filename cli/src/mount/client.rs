@@ -4,12 +4,12 @@ use super::args::Args;
 use super::options::MountOptions;
 use super::session_file::SessionFile;
 use crate::mounts::MountRecord;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use weft_client::Filesystem;
+use weft_client::{Filesystem, HotOptions};
 use weft_fuse::Mounted;
 
 /// A mount that is served here.
@@ -41,6 +41,11 @@ pub fn client_options(
     options.access_times = !flags.noatime;
     options.dir_sync = flags.dirsync;
     options.close_sync = closesync;
+    if let (Some(dir), Some(size)) = (&args.hot, args.hot_size) {
+        let inside = dir.starts_with(path);
+        ensure!(!inside, "--hot {}: it lies in the mount itself", dir.display());
+        options.hot = Some(HotOptions { dir: dir.clone(), size: size.0 });
+    }
     options.dead_sessions = session.dead();
     let session = session.clone();
     options.keep_session = Some(Arc::new(move |key| session.keep(key)));

@@ -30,6 +30,8 @@ const IGNORED_WITH: &[&str] = &["x-", "X-", "comment=", "user=", "helper=", "uhe
 const VALUES: &[&str] = &[
     "subdir",
     "cache",
+    "hot",
+    "hot_size",
     "write_buffer",
     "read_ahead",
     "name",

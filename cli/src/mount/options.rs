@@ -1,6 +1,9 @@
 //! Options of `weft mount` as text.
 
+use crate::size::Size;
 use std::fmt;
+use std::path::PathBuf;
+use weft_client::HotOptions;
 use weft_fuse::{IoUring, MountFlags};
 
 pub fn yes_or_no(text: &str) -> Result<bool, String> {
@@ -59,6 +62,21 @@ pub fn mount_options(text: &str) -> Result<MountOptions, String> {
         }
     }
     Ok(options)
+}
+
+/// The folder of a hot tier, from the root on: the process that serves may work in another one.
+pub fn hot_dir(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|e| e.to_string())
+}
+
+/// The size of a hot tier.
+pub fn hot_size(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse()?;
+    let least = HotOptions::MIN_SIZE;
+    if size.0 < least {
+        return Err(format!("a hot tier has {} MiB at least", least >> 20));
+    }
+    Ok(size)
 }
 
 pub fn io_uring(text: &str) -> Result<IoUring, String> {

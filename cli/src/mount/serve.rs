@@ -226,6 +226,7 @@ async fn served(started: Started) -> Result<Ended> {
         if told.is_err() {
             tracing::warn!("the kernel still uses pages that it was to forget");
         }
+        fs.close_hot().await;
         tracing::info!("another process serves {} now", path.display());
         return Ok(Ended::HandedOver);
     }

@@ -15,9 +15,10 @@ impl Leases {
             v1::HeldLease { ino: ino.0, seq: held.seq, write }
         });
         let surplus = self.all_surplus();
-        let given =
-            |(ino, seq): &(InodeId, u64)| v1::HeldLease { ino: ino.0, seq: *seq, write: false };
-        (held.collect(), surplus.iter().map(given).collect())
+        // Nothing waits that was written under ranges: whoever needs some asks anew.
+        let surplus = surplus.into_iter().chain(table.all_ranges());
+        let given = |(ino, seq): (InodeId, u64)| v1::HeldLease { ino: ino.0, seq, write: false };
+        (held.collect(), surplus.map(given).collect())
     }
 
     /// Takes [`Self::at_rest`] over.
@@ -43,6 +44,10 @@ impl Leases {
         for (ino, held) in table.inodes.iter_mut().filter(|(_, held)| held.flushing) {
             (held.mode, held.flushing) = (Mode::Write, false);
             self.release_later(*ino, held.seq);
+        }
+        for (ino, ranges) in table.ranges.iter_mut().filter(|(_, ranges)| ranges.flushing) {
+            ranges.flushing = false;
+            self.release_later(*ino, ranges.seq);
         }
         self.surplus_grew.notify_one();
     }

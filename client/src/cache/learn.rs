@@ -24,7 +24,18 @@ impl Leases {
             }
             _ => Vec::new(),
         };
-        reply.grants.iter().for_each(|grant| table.hold(start, grant));
+        for grant in &reply.grants {
+            match op {
+                Op::Lease(v1::LeaseOp { records: Some(asked), .. }) if grant.records > 0 => {
+                    let mode = match &reply.result {
+                        Some(Reply::Open(found)) => found.attr.map(|attr| attr.mode),
+                        _ => None,
+                    };
+                    self.hold_ranges(table, start, grant, (asked, mode));
+                }
+                _ => table.hold(start, grant),
+            }
+        }
         table.learn_zones(start, reply);
         match (op, &reply.result) {
             (Op::Lookup(op), Some(Reply::Attr(attr))) => {
@@ -89,6 +100,7 @@ impl Leases {
             }
             table.change(ino);
             self.forget_attr_above(ino);
+            table.may_change_mode(op, ino);
             if let Some(held) = table.inodes.get_mut(&ino) {
                 let attr = attr_of(reply, ino).filter(|_| alone);
                 (held.attr, held.content) = (attr, None);
@@ -129,8 +141,8 @@ impl Leases {
                 reply.touched.iter().filter(|ino| names.iter().all(|(dir, ..)| dir.0 != **ino));
             // It may be open here and have been written to: it is held until that was looked after.
             for ino in gone.map(|ino| InodeId(*ino)) {
-                if let Some(held) = table.inodes.get(&ino) {
-                    self.release_later(ino, held.seq);
+                if let Some(seq) = table.newest_grant(ino) {
+                    self.release_later(ino, seq);
                 }
             }
         }

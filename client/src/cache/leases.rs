@@ -8,15 +8,16 @@
 use super::name_cache::NameCache;
 use super::quotas::{Quotas, Spent, UNKNOWN};
 use super::table::{Mode, Right, Start, Table};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 use weft_net::sync::Mutex;
-use weft_proto::InodeId;
 use weft_proto::planted::{self, Bug};
+use weft_proto::{InodeId, SessionId, v1};
 
 pub(crate) struct Leases {
     origin: Instant,
@@ -33,6 +34,10 @@ pub(crate) struct Leases {
     pub(super) giving: Mutex<HashMap<InodeId, u64>>,
     /// Inodes whose recall was carried out, and how many answers to one are under way.
     pub(super) returning: watch::Sender<HashMap<InodeId, usize>>,
+    /// Inodes whose leases are being given up, each with the session that was asked for them.
+    pub(super) releasing: watch::Sender<HashSet<(SessionId, InodeId)>>,
+    /// Ranges of a file are held no more.
+    pub(super) ranges_gone: watch::Sender<()>,
     /// What caches names and attributes above.
     pub(super) above: OnceLock<Arc<dyn NameCache>>,
 }
@@ -50,6 +55,8 @@ impl Default for Leases {
             surplus_grew: Notify::new(),
             giving: Mutex::default(),
             returning: watch::Sender::default(),
+            releasing: watch::Sender::default(),
+            ranges_gone: watch::Sender::default(),
             above: OnceLock::new(),
         }
     }
@@ -108,11 +115,10 @@ impl Leases {
         self.mode(ino) == Some(Mode::Write)
     }
 
-    /// Whether what is committed of the inode was buffered under the right to write it, or may have
-    /// been.
+    /// Whether what is committed of the inode was buffered under the right to write it, or ranges
+    /// of it, or may have been.
     pub fn writes(&self, ino: InodeId) -> bool {
-        let table = self.table.lock();
-        table.inodes.get(&ino).is_some_and(|held| held.mode == Mode::Write || held.flushing)
+        self.table.lock().rights(ino).next().is_some()
     }
 
     /// Whether the right to write was not recalled, whether or not it may be used now.
@@ -129,7 +135,10 @@ impl Leases {
 
     /// The directory whose quota counts what is done to an inode under its lease.
     fn zone(&self, ino: InodeId) -> u64 {
-        self.table.lock().inodes.get(&ino).map_or(UNKNOWN, |held| held.quota)
+        let table = self.table.lock();
+        let of_ranges = || table.ranges.get(&ino).map(|lease| lease.quota);
+        let held = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write || held.flushing);
+        held.map(|held| held.quota).or_else(of_ranges).unwrap_or(UNKNOWN)
     }
 
     /// Whether so many bytes more of a file, which belongs to this user and group, may stay in a
@@ -147,20 +156,17 @@ impl Leases {
         self.quotas.are_on() && self.quotas.credit(self.zone(ino), owner)[0] == 0
     }
 
-    /// While the lease may be over: the right under which bytes are kept that were stored under it.
+    /// While the lease may be over: the right under which these bytes are kept that were stored
+    /// under it.
     /// It is kept ([`Self::keeps`]) if the lease turns out to have lasted.
-    pub fn right_in_doubt(&self, ino: InodeId) -> Option<Right> {
-        let table = self.table.lock();
-        let held = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write || held.flushing);
-        let right = held.map_or(Right::GONE, |held| Right(held.since));
+    pub fn right_in_doubt(&self, ino: InodeId, range: &Range<u64>) -> Option<Right> {
+        let right = self.table.lock().right_held_to(ino, range).unwrap_or(Right::GONE);
         (!self.live()).then_some(right)
     }
 
     /// Whether nobody else may write what was buffered under this right: it was not given back.
     pub fn keeps(&self, ino: InodeId, right: Right) -> bool {
-        let table = self.table.lock();
-        let held = table.inodes.get(&ino).filter(|held| held.mode == Mode::Write || held.flushing);
-        held.is_some_and(|held| held.since == right.0)
+        self.table.lock().rights(ino).any(|held| held == right)
     }
 
     /// Whether locks of the file may be taken without asking.
@@ -188,15 +194,17 @@ impl Leases {
         let table = &mut *self.table.lock();
         table.forget_all();
         table.inodes.clear();
+        table.ranges.clear();
+        self.ranges_gone.send_replace(());
     }
 
     /// Gives up all but the right to write, for a declaration to a new leader. Answers what is
     /// kept.
-    pub fn keep_writes(&self) -> Vec<InodeId> {
+    pub fn keep_writes(&self) -> (Vec<InodeId>, Vec<v1::HeldRange>) {
         let table = &mut *self.table.lock();
         table.forget_all();
         let mut kept: Vec<_> = table.inodes.keys().copied().collect();
         kept.sort_unstable();
-        kept
+        (kept, table.held_ranges())
     }
 }

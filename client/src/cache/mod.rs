@@ -15,6 +15,7 @@ mod name_cache;
 mod named;
 mod pages;
 mod quotas;
+mod ranges;
 mod recall;
 mod table;
 mod xattrs;

@@ -2,8 +2,8 @@
 
 use super::leases::Leases;
 use super::table::{Held, Mode, Table};
-use weft_proto::InodeId;
 use weft_proto::planted::{self, Bug};
+use weft_proto::{InodeId, SessionId};
 
 /// Inodes that are kept, and names in all directories; above it, half of them are given back.
 pub(super) const MAX_INODES: usize = 200_000;
@@ -28,7 +28,35 @@ impl Drop for Answering<'_> {
     }
 }
 
+/// The lease of an inode is given up, by one at a time of each session until this is dropped.
+pub(crate) struct Releasing<'a> {
+    leases: &'a Leases,
+    of: (SessionId, InodeId),
+}
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        self.leases.releasing.send_modify(|releasing| {
+            releasing.remove(&self.of);
+        });
+    }
+}
+
 impl Leases {
+    /// Waits until nobody else gives this lease up. A recall of the right to write may be followed
+    /// by one of the right to read while it is carried out: what the second waits for may need the
+    /// right that the first takes away. Not for a session before: it may be waiting for ever for
+    /// servers that are away, and nothing of the lease of this one.
+    pub async fn begin_release(&self, session: SessionId, ino: InodeId) -> Releasing<'_> {
+        let of = (session, ino);
+        while !self.releasing.send_if_modified(|releasing| releasing.insert(of)) {
+            let mut releasing = self.releasing.subscribe();
+            // The sender lives as long as `self`.
+            let _ = releasing.wait_for(|r| !r.contains(&of)).await;
+        }
+        Releasing { leases: self, of }
+    }
+
     /// First step of a recall: from now on nothing more is buffered, nor locked without asking;
     /// also not by a grant that is on its way still. Answers whether something may be buffered;
     /// `None`, with nothing done, if there is the right to write and something has to be done under
@@ -38,13 +66,19 @@ impl Leases {
         if !planted::is(Bug::GrantOutlivesRecall) {
             table.mark(ino);
         }
-        let Some(held) = table.inodes.get_mut(&ino) else { return Some(false) };
-        if held.mode == Mode::Write && !ready {
-            return None;
+        let mut flushing = false;
+        if let Some(held) = table.inodes.get_mut(&ino) {
+            if held.mode == Mode::Write && !ready {
+                return None;
+            }
+            held.flushing |= held.mode == Mode::Write;
+            (held.mode, held.locks, held.maps) = (Mode::Read, false, false);
+            flushing = held.flushing;
         }
-        held.flushing |= held.mode == Mode::Write;
-        (held.mode, held.locks, held.maps) = (Mode::Read, false, false);
-        Some(held.flushing)
+        if let Some(ranges) = table.ranges.get_mut(&ino) {
+            (ranges.flushing, flushing) = (true, true);
+        }
+        Some(flushing)
     }
 
     /// Second step of a recall: what was buffered is committed, and nothing is used any more,
@@ -52,11 +86,17 @@ impl Leases {
     /// again.
     pub fn flushed(&self, ino: InodeId, keep_read: bool) -> bool {
         let table = &mut *self.table.lock();
+        if table.ranges.get(&ino).is_some_and(|ranges| !ranges.flushing) {
+            return false;
+        }
         if let Some(held) = table.inodes.get_mut(&ino) {
             if held.mode == Mode::Write {
                 return false;
             }
             held.flushing = false;
+        }
+        if table.ranges.remove(&ino).is_some() {
+            self.ranges_gone.send_replace(());
         }
         if !keep_read && !planted::is(Bug::CacheOutlivesRecall) {
             if !planted::is(Bug::GrantOutlivesRecall) {

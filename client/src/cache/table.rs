@@ -9,10 +9,11 @@ use super::xattrs::Xattrs;
 use crate::types::Attr;
 use bytes::Bytes;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_proto::{InodeId, v1};
+use weft_proto::{ByteRanges, InodeId, v1};
 
 /// Extended attributes that are kept of all inodes, in bytes; no more are kept above it.
 const MAX_XATTRS: usize = 64 << 20;
@@ -91,6 +92,28 @@ impl Held {
     }
 }
 
+/// Byte ranges of a file, to write.
+pub(super) struct RangeLease {
+    pub(super) ranges: ByteRanges,
+    /// When the first was granted, as the table counts.
+    pub(super) since: u64,
+    /// They were recalled, and what was buffered is being committed.
+    pub(super) flushing: bool,
+    pub(super) seq: u64,
+    /// The directory whose quota counts what is written; 0: none.
+    pub(super) quota: u64,
+    /// They are too many, and are going to be given back.
+    pub(super) is_surplus: bool,
+    /// The file has no set-id bits.
+    pub(super) no_set_ids: bool,
+}
+
+impl RangeLease {
+    pub(super) fn right_to(&self, range: &Range<u64>) -> Option<Right> {
+        self.ranges.covers(range).then_some(Right(self.since))
+    }
+}
+
 /// Changes of one inode, and of names in it, that were sent and are not answered.
 #[derive(Default)]
 pub(super) struct Changes {
@@ -98,16 +121,25 @@ pub(super) struct Changes {
     pub(super) names: HashMap<Bytes, usize>,
 }
 
+/// The epochs of the last recall or change of an inode, and of the last recall.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Mark {
+    any: u64,
+    recall: u64,
+}
+
 pub(super) struct Table {
     /// Counts recalls and changes.
     pub(super) epoch: u64,
-    /// The epoch of the last recall or change of an inode, of this and the time before.
-    pub(super) marks: [HashMap<InodeId, u64>; 2],
+    /// What ended on an inode last, of this and the time before.
+    pub(super) marks: [HashMap<InodeId, Mark>; 2],
     pub(super) turned: Instant,
     pub(super) turned_at: u64,
     /// Requests that were sent before this epoch teach nothing.
     pub(super) floor: u64,
     pub(super) inodes: HashMap<InodeId, Held>,
+    /// What may be written of files that others write, too.
+    pub(super) ranges: HashMap<InodeId, RangeLease>,
     /// What this mount is changing.
     pub(super) in_flight: HashMap<InodeId, Changes>,
     /// Names in all directories.
@@ -127,6 +159,7 @@ impl Table {
             turned_at: 0,
             floor: 0,
             inodes: HashMap::new(),
+            ranges: HashMap::new(),
             in_flight: HashMap::new(),
             names: 0,
             xattrs: 0,
@@ -134,18 +167,28 @@ impl Table {
         }
     }
 
-    fn mark_of(&self, ino: InodeId) -> u64 {
+    fn mark_of(&self, ino: InodeId) -> Mark {
         let mark = |at: usize| self.marks[at].get(&ino).copied();
-        mark(0).or_else(|| mark(1)).unwrap_or(0)
+        mark(0).or_else(|| mark(1)).unwrap_or_default()
     }
 
     /// Whether what a request learned that was sent at `start` is still so.
     pub(super) fn holds_since(&self, start: Start, ino: InodeId) -> bool {
-        start.0 >= self.floor && self.mark_of(ino) <= start.0
+        start.0 >= self.floor && self.mark_of(ino).any <= start.0
     }
 
-    /// From now on, what was asked before is not believed about this inode.
+    /// Whether what a request was granted that was sent at `start` was not recalled since.
+    pub(super) fn keeps_since(&self, start: Start, ino: InodeId) -> bool {
+        start.0 >= self.floor && self.mark_of(ino).recall <= start.0
+    }
+
+    /// A recall, or what is like one: from now on, what was asked before is not believed about this
+    /// inode.
     pub(super) fn mark(&mut self, ino: InodeId) {
+        self.note(ino, true);
+    }
+
+    fn note(&mut self, ino: InodeId, recall: bool) {
         self.epoch += 1;
         let now = Instant::now();
         if now.duration_since(self.turned) > MARKS_LIFETIME {
@@ -154,12 +197,14 @@ impl Table {
             self.marks.swap(0, 1);
             self.marks[0].clear();
         }
-        self.marks[0].insert(ino, self.epoch);
+        let any = self.epoch;
+        let recall = if recall { any } else { self.mark_of(ino).recall };
+        self.marks[0].insert(ino, Mark { any, recall });
     }
 
     /// [`Self::mark`] of an inode that this mount changes.
     pub(super) fn change(&mut self, ino: InodeId) {
-        self.mark(ino);
+        self.note(ino, false);
         if let Some(held) = self.inodes.get_mut(&ino) {
             held.changed = Some(Instant::now());
         }
@@ -170,11 +215,15 @@ impl Table {
         if !self.holds_since(start, ino) {
             return;
         }
+        let flushing = self.ranges.get(&ino).is_some_and(|lease| lease.flushing);
         let held = self.inodes.entry(ino).or_insert_with(|| Held::new(Mode::Read));
         // What is being given back is not written under again before it is.
-        if grant.write && !held.flushing {
+        if grant.write && !held.flushing && !flushing {
             if held.mode == Mode::Read {
-                (held.mode, held.since) = (Mode::Write, self.epoch);
+                // What was written under ranges need not be committed before more is.
+                let ranges = self.ranges.remove(&ino);
+                let since = ranges.map_or(self.epoch, |lease| lease.since);
+                (held.mode, held.since) = (Mode::Write, since);
                 (held.locks, held.maps) = (false, false);
             }
             held.locks |= grant.locks;
@@ -276,6 +325,7 @@ impl Table {
         self.floor = self.epoch;
         self.inodes.retain(|_, held| held.mode == Mode::Write || held.flushing);
         (self.names, self.xattrs) = (0, 0);
+        self.ranges.values_mut().for_each(|lease| lease.no_set_ids = false);
         for held in self.inodes.values_mut() {
             (held.attr, held.content, held.xattrs) = (None, None, Xattrs::default());
             (held.layout, held.complete, held.listing) = (None, false, None);

@@ -5,11 +5,12 @@ use super::recall::MAX_INODES;
 use super::table::Mode;
 use super::xattrs::Xattrs;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{ErrorKind, InodeId, v1};
+use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 const DIR: u64 = 1;
 const INO: u64 = 7;
@@ -65,7 +66,7 @@ fn opened(ino: u64) -> Option<Reply> {
 async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
     let l = leases();
     let create = Op::Create(v1::CreateOp { parent: DIR, name: "a".into(), ..Default::default() });
-    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, alone: false });
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, ..Default::default() });
     let grants = vec![write_grant(DIR), write_grant(INO)];
     let reply =
         v1::MetaReply { result: opened(INO), grants, touched: vec![DIR], ..Default::default() };
@@ -84,7 +85,7 @@ async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
 #[tokio::test]
 async fn what_was_not_given_back_is_held_as_before() {
     let l = leases();
-    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, alone: false });
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, ..Default::default() });
     let grants = vec![write_grant(INO)];
     l.learn(
         l.start(),
@@ -344,7 +345,7 @@ async fn a_new_leader_leaves_the_right_to_write() {
     reply.grants[1].write = true;
     l.learn(l.start(), &lookup("a"), &reply);
     let before = l.start();
-    assert_eq!(l.keep_writes(), [InodeId(INO)]);
+    assert_eq!(l.keep_writes().0, [InodeId(INO)]);
     assert!(l.may_buffer(InodeId(INO)) && l.attr(InodeId(INO)).is_none());
     l.learn(before, &lookup("a"), &found());
     assert!(l.mode(InodeId(DIR)).is_none(), "the old leader's grants are worth nothing");
@@ -354,9 +355,9 @@ async fn a_new_leader_leaves_the_right_to_write() {
             && !l.stop_buffering(InodeId(DIR), true).unwrap()
     );
     assert!(!l.may_buffer(InodeId(INO)));
-    assert_eq!(l.keep_writes(), [InodeId(INO)]);
+    assert_eq!(l.keep_writes().0, [InodeId(INO)]);
     assert!(l.flushed(InodeId(INO), true));
-    assert!(l.keep_writes().is_empty());
+    assert!(l.keep_writes().0.is_empty());
 }
 
 /// Between a recall and its answer what was buffered before may be committed; after it nobody is
@@ -364,7 +365,7 @@ async fn a_new_leader_leaves_the_right_to_write() {
 #[tokio::test]
 async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
     let (l, ino) = (leases(), InodeId(INO));
-    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, alone: false });
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, ..Default::default() });
     let grants = vec![write_grant(INO)];
     let reply = v1::MetaReply { result: opened(INO), grants, ..Default::default() };
     l.learn(l.start(), &lease, &reply);
@@ -491,4 +492,17 @@ async fn of_two_names_of_one_inode_neither_goes_by_a_rename() {
         let gone = l.lookup(InodeId(DIR), b"a").is_some_and(|known| known.is_err());
         assert_eq!(gone, !stays, "{known:?}");
     }
+}
+
+/// It may be waiting for servers that are away, for as long as that takes.
+#[tokio::test]
+async fn a_release_for_a_session_that_is_over_holds_up_none_of_the_next() {
+    let (l, ino) = (leases(), InodeId(INO));
+    let (over, next) = (SessionId(1), SessionId(2));
+    let first = l.begin_release(over, ino).await;
+    assert!(l.begin_release(over, ino).now_or_never().is_none(), "two at a time");
+    assert!(l.begin_release(over, InodeId(DIR)).now_or_never().is_some());
+    assert!(l.begin_release(next, ino).now_or_never().is_some());
+    drop(first);
+    assert!(l.begin_release(over, ino).now_or_never().is_some());
 }

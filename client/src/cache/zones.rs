@@ -19,6 +19,11 @@ impl Table {
             {
                 held.quota = quota;
             }
+            if self.holds_since(start, ino)
+                && let Some(ranges) = self.ranges.get_mut(&ino)
+            {
+                ranges.quota = quota;
+            }
         }
     }
 
@@ -44,6 +49,9 @@ impl Table {
             // A directory with a quota of its own keeps that.
             if let Some(held) = self.inodes.get_mut(&ino).filter(|held| held.quota != ino.0) {
                 held.quota = quota;
+            }
+            if let Some(ranges) = self.ranges.get_mut(&ino) {
+                ranges.quota = quota;
             }
         }
     }

@@ -34,7 +34,7 @@ impl File {
         keep_size: bool,
     ) -> Result<()> {
         self.context.log.settle_all().await?;
-        let _order = self.order.lock().await;
+        let _whole = self.begin_whole().await?;
         let mut seen = self.failures();
         self.flush_in_order(None).await;
         self.failure_since(&mut seen)?;

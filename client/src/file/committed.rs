@@ -20,7 +20,7 @@ use weft_proto::{Error, ErrorKind, Result, SegmentId, v1};
 const MISSING_MAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A storage daemon hears within a second of the key that a new leader signs tickets with.
-const TICKET_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const TICKET_INTERVAL: Duration = Duration::from_millis(100);
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
@@ -105,7 +105,7 @@ impl File {
                 return Err(Error::new(ErrorKind::Io, what));
             }
             Some(Source::Segment { segment, off }) => {
-                vec![self.context.segments.get(&segment, off, len, is_there, deadline).await?]
+                return self.context.content(&segment, off..off + len, is_there, deadline).await;
             }
             None => {
                 let mut zeros = ReadData::default();
@@ -121,7 +121,7 @@ impl File {
     }
 
     /// Finds out where `range` is.
-    async fn plan(&self, range: Range<u64>, deadline: Instant) -> Result<Plan> {
+    pub(super) async fn plan(&self, range: Range<u64>, deadline: Instant) -> Result<Plan> {
         // Each answer tells more, unless the file changes under it every time.
         loop {
             let (gap, size) = {

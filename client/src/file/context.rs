@@ -5,9 +5,10 @@ use crate::cache::{Leases, Pages};
 use crate::locks::Locks;
 use crate::meta::Sessions;
 use crate::namespace::{ChangeLog, Opens, Requests};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
+use weft_hot::Hot;
 use weft_segments::Segments;
 
 pub(crate) struct Context {
@@ -21,6 +22,9 @@ pub(crate) struct Context {
     pub leases: Arc<Leases>,
     pub pages: Arc<Pages>,
     pub segments: Arc<Segments>,
+    /// Segments that are kept on a drive of this machine, if that is asked for and it is known of
+    /// which cluster they are.
+    pub hot: Arc<OnceLock<Arc<Hot>>>,
     pub budget: Arc<Budget>,
     /// Room for read-ahead, bytes.
     pub ahead: Arc<Semaphore>,

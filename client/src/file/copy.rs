@@ -75,8 +75,10 @@ async fn move_bytes(
     let data = from.file.read(at, len as usize, &from.ahead, false).await?;
     let mut done = 0;
     for part in data.parts() {
+        let at = into + done;
+        let records = Some(v1::Records::one(at..at + part.len() as u64));
         let (written, buffered) =
-            to.file.write(into + done, part, false, Way::Along, permitted).await?;
+            to.file.write(at, part, false, records, Way::Along(None), permitted).await?;
         if !buffered {
             to.flush().await?;
         }
@@ -111,7 +113,7 @@ impl File {
         len: u64,
     ) -> Result<u64> {
         self.context.log.settle_all().await?;
-        let _order = self.order.lock().await;
+        let _whole = self.begin_whole().await?;
         let mut seen = self.failures();
         self.flush_in_order(None).await;
         self.failure_since(&mut seen)?;

@@ -8,6 +8,7 @@ use super::inode::File;
 use super::outcome::Outcome;
 use crate::namespace::Slot;
 use crate::to_the_end::to_the_end;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::warn;
@@ -59,6 +60,20 @@ impl File {
         .await
     }
 
+    /// [`Self::write_back`] of what has to be before a lease is given back. A failure is noted for
+    /// the handles. Ends as soon as that is committed by whomever: who changes the file as a whole
+    /// commits it first, and then holds `order` while others give up theirs.
+    pub async fn write_back_owed(self: &Arc<Self>) {
+        let (mut commits, mut written) = (self.commits.subscribe(), pin!(self.write_back()));
+        while self.is_new() || self.owes_recall() {
+            tokio::select! {
+                _ = &mut written => return,
+                // The sender lives as long as `self`.
+                _ = commits.changed() => {}
+            }
+        }
+    }
+
     /// Why the file could not be made is a failure of its handles.
     pub(super) fn note_not_made(&self) {
         if let Some(error) = self.context.log.take_failure(self.ino) {
@@ -69,8 +84,8 @@ impl File {
 
     /// Puts what was written so far into the log: it is sent to storage now, and committed when it
     /// is its turn there. Answers whether nothing is left to wait for. Not without the right to
-    /// buffer writes, nor while there may be no room for it, or a quota leaves none: then who
-    /// writes has to hear of that.
+    /// buffer writes of the whole file, nor while there may be no room for it, or a quota leaves
+    /// none: then who writes has to hear of that.
     pub fn defer(self: &Arc<Self>) -> bool {
         let (launched, deferred) = {
             let state = &mut *self.state.lock();
@@ -80,7 +95,9 @@ impl File {
             let under = state.buffered_under;
             let kept = |right| self.context.leases.keeps(self.ino, right);
             let session = self.context.sessions.current().id;
-            if under.session != session || !under.right.is_some_and(kept) {
+            let in_ranges = |right| self.context.leases.is_of_ranges(self.ino, right);
+            let right = under.right.filter(|right| kept(*right) && !in_ranges(*right));
+            if under.session != session || right.is_none() {
                 return false;
             }
             let no_credit = self.context.leases.has_no_credit(self.ino, state.owner());

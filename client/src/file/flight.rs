@@ -51,6 +51,7 @@ impl Flight {
                         let what = "written data is lost; the writer will be told";
                         warn!(ino = %file.ino, %error, "{what}");
                         state.fail(error);
+                        file.commits.send_replace(());
                         file.forget_behind(ALL);
                     }
                     Vec::new()

@@ -2,6 +2,7 @@
 
 use super::ahead::ReadAhead;
 use super::inode::File;
+use super::pattern::WritePattern;
 use crate::cache::Coherence;
 use crate::types::OpenFlags;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub(crate) struct Handle {
     /// It is open for writing.
     writer: bool,
     pub ahead: ReadAhead,
+    pub pattern: WritePattern,
     coherence: Arc<Coherence>,
     /// The caller may map the file to write through it.
     pub(super) maps: AtomicBool,
@@ -44,6 +46,7 @@ impl Handle {
             writes: AtomicBool::new(flags.write),
             writer: flags.write,
             ahead: ReadAhead::default(),
+            pattern: WritePattern::default(),
             coherence,
             maps: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -119,8 +122,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.writer {
-            self.file.writers.fetch_sub(1, Ordering::AcqRel);
+        if self.writer && self.file.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.file.context.leases.give_ranges_back(self.file.ino);
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::types::Attr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_net::sync::Mutex;
 use weft_proto::{InodeId, Layout, Result, SessionId, v1};
@@ -25,9 +26,14 @@ pub(crate) struct File {
     pub(super) state: Mutex<State>,
     /// Held by whoever commits or resizes.
     pub(super) order: tokio::sync::Mutex<()>,
+    /// What was written was committed, or given up.
+    pub(super) commits: watch::Sender<()>,
+    /// How many change the file as a whole, or wait to.
+    pub(super) wholes: AtomicUsize,
     pub above: Above,
-    /// Until then no lease to write is asked for: it was refused.
-    pub(super) refused_until: Mutex<Option<Instant>>,
+    /// Until then no lease to write is asked for, for an append and for other writes: it was
+    /// refused.
+    pub(super) refused_until: Mutex<[Option<Instant>; 2]>,
     /// Somebody waits to commit behind what is in the log.
     pub(super) comes_behind: AtomicBool,
     /// Handles that are open for writing.
@@ -41,6 +47,8 @@ impl File {
             context,
             state: Mutex::new(State::new(attr, layout)),
             order: tokio::sync::Mutex::default(),
+            commits: watch::Sender::default(),
+            wholes: AtomicUsize::new(0),
             above: Above::default(),
             refused_until: Mutex::default(),
             comes_behind: AtomicBool::new(false),
@@ -163,6 +171,7 @@ impl File {
         let dead = state.dirty.batch(BufferNo::MAX, usize::MAX).dead;
         state.waiting = Waiting::default();
         drop(state);
+        self.commits.send_replace(());
         dead.into_iter().for_each(|segment| self.context.segments.discard(segment));
     }
 

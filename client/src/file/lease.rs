@@ -1,26 +1,31 @@
 //! The lease of a file: what is known is made good by it, and writes are buffered under it.
 
 use super::inode::File;
+use super::write::Way;
 use crate::cache::Mode;
 use crate::meta::unexpected;
 use crate::types::Attr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Layout, Result, v1};
 
 /// A lease that is asked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum Wanted {
     Read,
-    /// To write, if nobody else uses the file.
-    Write,
+    /// To write, if nobody else uses the file; else to write these bytes of it, or to read.
+    Write(Option<v1::Records>),
     /// To write: others give up theirs.
     Alone,
 }
 
+/// A write waits for ranges to be given back for so long before it is committed by itself.
+const RANGES_TIMEOUT: Duration = Duration::from_secs(2);
+/// Whether they are given back only after it is looked at so often meanwhile.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// After a lease to write was refused, it is not asked for again for this long.
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -72,9 +77,15 @@ impl File {
     /// of a lease that was lost is committed, or dropped and told to its writers, before anything
     /// else is seen.
     pub async fn settle(self: &Arc<Self>) {
-        if self.context.leases.mode(self.ino).is_none() && self.is_dirty() {
+        let leases = &self.context.leases;
+        if leases.mode(self.ino).is_none() && self.is_dirty() && !self.is_in_ranges() {
             let _ = self.write_back().await;
         }
+    }
+
+    /// Whether what is buffered lies in ranges that nobody else may write, or read before.
+    fn is_in_ranges(&self) -> bool {
+        self.context.leases.live() && !self.is_new() && self.owes_ranges()
     }
 
     /// What was kept under a right that is gone is committed, or dropped and told to its writers,
@@ -91,26 +102,73 @@ impl File {
         Ok(())
     }
 
-    /// Asks for the right to buffer writes, unless it was refused a moment ago.
-    pub(super) async fn prepare_to_write(self: &Arc<Self>) -> Result<()> {
+    /// Asks for the right to buffer what is going to be written: `records`, the first of them now;
+    /// `None`: wherever the file ends. Not where it was refused a moment ago.
+    pub(super) async fn prepare_to_write(
+        self: &Arc<Self>,
+        records: Option<v1::Records>,
+        way: Way<'_>,
+    ) -> Result<()> {
         let leases = &self.context.leases;
-        let refused = self.refused_until.lock().is_some_and(|until| Instant::now() < until);
+        let may = || match &records {
+            Some(records) => leases.right_to(self.ino, &records.first()).is_some(),
+            None => leases.may_buffer(self.ino),
+        };
+        let kind = usize::from(records.is_some());
+        let refused = self.refused_until.lock()[kind].is_some_and(|until| Instant::now() < until);
         // Without any lease, the pages that the caller caches of the write would never be recalled.
-        if leases.may_buffer(self.ino) || (refused && leases.mode(self.ino).is_some()) {
+        if may() || (refused && leases.mode(self.ino).is_some()) {
             return Ok(());
         }
-        leases.settled(self.ino).await;
-        self.settle().await;
-        self.ask_for_lease(if refused { Wanted::Read } else { Wanted::Write }).await?;
-        if !refused && !leases.may_buffer(self.ino) {
-            *self.refused_until.lock() = Some(Instant::now() + REFUSAL_INTERVAL);
+        loop {
+            leases.settled(self.ino).await;
+            self.settle().await;
+            // What is left of an earlier right goes first: its commit has others' ranges recalled.
+            if records.is_some() && self.is_in_doubt() {
+                return Ok(());
+            }
+            let wanted = if refused { Wanted::Read } else { Wanted::Write(records) };
+            self.ask_for_lease(wanted).await?;
+            // Who has to give ranges back first is granted none before.
+            let owes = records.is_some() && !refused && leases.mode(self.ino).is_none();
+            if may() || !owes || !self.ranges_go(way).await {
+                break;
+            }
+        }
+        // Ranges are refused by older leaders only.
+        let is_refusal = records.is_none() || leases.mode(self.ino).is_some();
+        if !refused && is_refusal && !may() {
+            self.refused_until.lock()[kind] = Some(Instant::now() + REFUSAL_INTERVAL);
         }
         Ok(())
     }
 
+    /// Waits until the ranges that are held of the file were given back, for a while. Answers
+    /// whether there were some; not if whoever gives them back waits for this write.
+    async fn ranges_go(&self, way: Way<'_>) -> bool {
+        let (leases, until) = (&self.context.leases, Instant::now() + RANGES_TIMEOUT);
+        let waited_for = || match way {
+            Way::Along(Some(ticket)) => ticket.goes_on(),
+            Way::Along(None) | Way::Past(_) => false,
+            Way::Back => true,
+        };
+        let held = leases.holds_ranges(self.ino);
+        while leases.holds_ranges(self.ino) {
+            if waited_for() || Instant::now() >= until {
+                return false;
+            }
+            let _ = timeout(LOOK_INTERVAL, leases.ranges_gone(self.ino)).await;
+        }
+        held
+    }
+
     pub(super) async fn ask_for_lease(&self, wanted: Wanted) -> Result<()> {
         let (write, alone) = (wanted != Wanted::Read, wanted == Wanted::Alone);
-        let op = Op::Lease(v1::LeaseOp { ino: self.ino.0, write, alone });
+        let records = match wanted {
+            Wanted::Write(records) => records,
+            _ => None,
+        };
+        let op = Op::Lease(v1::LeaseOp { ino: self.ino.0, write, alone, records });
         let Reply::Open(reply) = self.context.requests.ask(op).await? else {
             return Err(unexpected("asking for a lease"));
         };

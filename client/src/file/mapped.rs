@@ -28,10 +28,11 @@
 use super::above::Ticket;
 use super::inode::File;
 use super::lease::Wanted;
+use super::write::Way;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
-use weft_proto::{Error, ErrorKind, Result, SessionId};
+use weft_proto::{Error, ErrorKind, Result, SessionId, v1};
 
 /// Pause before a lease that was not granted is asked for again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
@@ -63,16 +64,23 @@ impl File {
     }
 
     /// Returns when a request may go on that fills the cache: programs may store there then. To be
-    /// called again before a read is repeated.
-    pub async fn may_fill(self: &Arc<Self>, ticket: &Ticket<'_>) -> Result<()> {
+    /// called again before a read is repeated. `writes`: what it writes, and is going to.
+    pub async fn may_fill(
+        self: &Arc<Self>,
+        ticket: &Ticket<'_>,
+        writes: Option<v1::Records>,
+    ) -> Result<()> {
+        let leases = &self.context.leases;
+        // Whole pages are left of what is written, of bytes that nobody else writes.
+        let right = |records: &v1::Records| leases.right_to(self.ino, &records.first());
+        let may_write = || writes.as_ref().and_then(right).is_some();
         loop {
             ticket.turn().await;
-            let leases = &self.context.leases;
             let (good, wanted) = match self.is_cached_alone() {
                 true => (leases.may_buffer(self.ino), Wanted::Alone),
                 false => {
                     let mapped = self.context.opens.may_be_mapped(self.ino);
-                    let covered = !mapped || leases.mode(self.ino).is_some();
+                    let covered = !mapped || leases.mode(self.ino).is_some() || may_write();
                     // What goes on is taken back before the lease that is being given up.
                     (covered || ticket.goes_on(), Wanted::Read)
                 }
@@ -80,11 +88,21 @@ impl File {
             if good {
                 return Ok(());
             }
+            if writes.is_some() && wanted == Wanted::Read {
+                self.prepare_to_write(writes, Way::Along(Some(ticket))).await?;
+                if may_write() {
+                    return Ok(());
+                }
+            }
             leases.settled(self.ino).await;
             self.settle().await;
             self.ask_for_lease(wanted).await?;
-            if !self.is_cached_alone() && leases.mode(self.ino).is_none() {
-                // Somebody else is served first.
+            let granted = match wanted {
+                Wanted::Alone => leases.may_buffer(self.ino),
+                _ => leases.mode(self.ino).is_some(),
+            };
+            if !granted {
+                // Somebody else is served first, or an earlier lease has to be given back.
                 sleep(RETRY_INTERVAL).await;
             }
         }

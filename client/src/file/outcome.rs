@@ -69,6 +69,8 @@ impl File {
             _ => state.buffered_under.version = attr.data_version,
         }
         state.went_along();
+        drop(state);
+        self.commits.send_replace(());
         let (pieces, segments) = (pieces.len(), batch.segments.len());
         debug!(ino = %self.ino, pieces, segments, "committed");
         Outcome::Committed
@@ -169,6 +171,7 @@ impl File {
         }
         state.fail(error);
         drop(state);
+        self.commits.send_replace(());
         self.forget_behind(ALL);
         self.discard_unsent(dropped, &batch.segments);
         // Who says that they were committed before may be right: then they are seen.

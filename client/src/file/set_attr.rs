@@ -7,12 +7,11 @@ use crate::namespace::{ChangeLog, Requests};
 use crate::to_the_end::to_the_end;
 use crate::types::{Attr, SetAttr, SetTime};
 use std::sync::Arc;
-use tokio::sync::MutexGuard;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use weft_proto::mode::mode_after;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
+use weft_proto::{InodeId, Result, v1};
 
 impl File {
     /// Changes attributes in order with what was written: a new size cuts what lies beyond, a new
@@ -25,7 +24,7 @@ impl File {
 
     async fn set_attr_in_order(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
         let kept = {
-            let _order = self.in_order().await?;
+            let _whole = self.begin_whole().await?;
             self.keep(&change)
         };
         if let Some(attr) = kept {
@@ -35,14 +34,15 @@ impl File {
             return Ok(attr);
         }
         self.context.log.settle_all().await?;
-        let _order = self.in_order().await?;
+        let _whole = self.begin_whole().await?;
         let (append, more) = {
             let state = self.state.lock();
             (state.dirty.append, state.waiting.is_more())
         };
         let mut seen = self.failures();
         let timed = change.mtime.is_some() || change.atime.is_some();
-        if timed || more || (append && change.size.is_some()) {
+        let appended = append && change.size.is_some();
+        if timed || more || appended || self.owes_ranges() {
             self.flush_in_order(None).await;
         }
         self.failure_since(&mut seen)?;
@@ -58,14 +58,6 @@ impl File {
         }
         state.adopt(attr);
         Ok(self.view(&state))
-    }
-
-    async fn in_order(&self) -> Result<MutexGuard<'_, ()>> {
-        let order = timeout_at(self.context.requests.deadline(), self.order.lock()).await;
-        order.map_err(|_| {
-            let what = "what was written before is not committed yet";
-            Error::new(ErrorKind::TimedOut, what)
-        })
     }
 
     /// Changes attributes here, under a lease to write, for the next commit. `None`, with nothing

@@ -10,6 +10,7 @@ use super::inode::File;
 use super::lease::attr_and_layout;
 use crate::cache::AccessTimes;
 use crate::types::{Attr, HandleId, OpenFlags};
+use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -226,6 +227,17 @@ impl Files {
         let committed = self.commit_all().await;
         self.sweep();
         committed.and(self.context.log.take_lost(None))
+    }
+
+    /// Commits what was written under ranges, which has no place in the log of changes: before a
+    /// name is changed that may be of one of these files.
+    pub async fn write_ranges_back(&self) -> Result<()> {
+        let files = self.all().into_iter().filter(|file| file.owes_ranges());
+        let written = join_all(files.map(|file| async move {
+            let written = file.write_back().await;
+            if file.owes_ranges() { written } else { Ok(()) }
+        }));
+        written.await.into_iter().collect()
     }
 
     /// Commits everything of all files, many at a time. Answers the first failure.

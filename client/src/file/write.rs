@@ -1,5 +1,6 @@
 //! Takes written bytes in: one copy, into the buffer that becomes a segment.
 
+use super::above::Ticket;
 use super::buffer::BufferNo;
 use super::dirty::Dirty;
 use super::inode::File;
@@ -9,9 +10,10 @@ use crate::cache::Spent;
 use std::future::pending;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::sync::OwnedSemaphorePermit;
 use weft_proto::layout::MAX_FILE;
-use weft_proto::{Error, ErrorKind, Result};
+use weft_proto::{Error, ErrorKind, Result, v1};
 
 /// Bytes that are taken in at a time. An append of up to this length lands in one piece.
 const MAX_STEP: usize = 1 << 20;
@@ -19,8 +21,8 @@ const MAX_STEP: usize = 1 << 20;
 /// How bytes that are written come here, as to what is cached above.
 #[derive(Clone, Copy)]
 pub(crate) enum Way<'a> {
-    /// It has them as well.
-    Along,
+    /// It has them as well, and holds the pages for this request.
+    Along(Option<&'a Ticket<'a>>),
     /// It has them not: they go past it, under this number if it may hold what was there before.
     Past(Option<&'a WritePast>),
     /// They were stored in the cache, which writes them back.
@@ -49,12 +51,14 @@ impl File {
     /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
     /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or
     /// the file would be too long; and whether it may stay in the buffer, which another mount's use
-    /// of the file forbids. `permitted` is asked whenever there was something to wait for.
+    /// of the same bytes forbids, or of any for an append. `records`: this, and what is going to be
+    /// written. `permitted` is asked whenever there was something to wait for.
     pub async fn write(
         self: &Arc<Self>,
         off: u64,
         data: &[u8],
         append: bool,
+        records: Option<v1::Records>,
         way: Way<'_>,
         permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
@@ -65,7 +69,7 @@ impl File {
             return Err(Error::new(ErrorKind::TooLarge, what));
         }
         let data = &data[..data.len().min(room as usize)];
-        self.prepare_to_write().await?;
+        self.prepare_to_write(records, way).await?;
         let (mut done, mut buffered) = (0, true);
         for step in data.chunks(MAX_STEP) {
             match self.take_in(off + done as u64, step, append, way, &permitted).await {
@@ -91,7 +95,7 @@ impl File {
             return None;
         }
         let budget = &self.context.budget;
-        let in_doubt = || self.context.leases.right_in_doubt(self.ino).is_some();
+        let in_doubt = || !self.context.leases.live();
         let permit = match way {
             Way::Back if in_doubt() => budget.try_take_more(data.len()),
             _ => budget.try_take(data.len()),
@@ -173,9 +177,13 @@ impl File {
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
             let (leases, session) = (&self.context.leases, self.context.sessions.current().id);
-            let right = leases.right_to_write(self.ino);
+            let range = off..off + data.len() as u64;
+            let right = match append || self.wholes.load(Ordering::Acquire) > 0 {
+                false => leases.right_to(self.ino, &range),
+                true => leases.right_to_write(self.ino),
+            };
             let back = matches!(way, Way::Back) && right.is_none();
-            let in_doubt = back.then(|| leases.right_in_doubt(self.ino)).flatten();
+            let in_doubt = back.then(|| leases.right_in_doubt(self.ino, &range)).flatten();
             let stays = right.is_some() || in_doubt.is_some();
             let other_way = state.dirty.append != append && !state.dirty.is_empty();
             let other_right = state.buffered_under.right != right && state.is_dirty();
@@ -244,7 +252,7 @@ impl File {
         };
         match way {
             Way::Back => state.past.rest(range).for_each(|part| take(&mut state.dirty, part)),
-            Way::Along => {
+            Way::Along(_) => {
                 state.past.filled(range.clone());
                 take(&mut state.dirty, range);
             }

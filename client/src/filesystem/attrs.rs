@@ -31,6 +31,12 @@ impl Filesystem {
         Some(self.inner.files.view(self.inner.group.leases.attr(ino)?))
     }
 
+    /// Whether it is known that a file has no set-id bits, although its attributes are not: this
+    /// mount may write ranges of it.
+    pub fn has_no_set_ids(&self, ino: InodeId) -> bool {
+        self.inner.group.leases.has_no_set_ids(ino)
+    }
+
     /// Attributes that may be cached above ([`NameCache`](crate::NameCache)), once that knows of
     /// it, and for how long: a lease answers them, and nobody here is changing them.
     pub fn attr_to_cache(&self, ino: InodeId) -> Option<(Attr, Duration)> {

@@ -2,9 +2,9 @@
 
 use super::facade::Filesystem;
 use crate::file::{self, End};
-use crate::types::{Allocate, HandleId, ReadData, Seek, Via};
+use crate::types::{Allocate, HandleId, ReadData, Seek, Via, Warmed};
 use weft_proto::planted::{self, Bug};
-use weft_proto::{Error, ErrorKind, Result};
+use weft_proto::{Error, ErrorKind, InodeId, Result};
 
 /// A read that fills the cache is repeated so often for writes of the same bytes.
 const MAX_REPEATS: usize = 3;
@@ -35,7 +35,7 @@ impl Filesystem {
                 let ticket = file.above.begin(range.clone(), via, false).await;
                 let mut repeats = 0;
                 loop {
-                    file.may_fill(&ticket).await?;
+                    file.may_fill(&ticket, None).await?;
                     let data = file.read(off, len, &handle.ahead, true).await?;
                     match ticket.ends(repeats < MAX_REPEATS) {
                         End::Good => break data,
@@ -53,6 +53,17 @@ impl Filesystem {
             self.note_access(|| Some(handle.file.attr()));
         }
         Ok(data)
+    }
+
+    /// Has the hot tier keep `len` bytes of a file from `off` on, as far as they are committed, and
+    /// answers when they are there. Errors: `NotSupported` without one
+    /// ([`Options::hot`](crate::Options::hot)), `Busy` while its drive cannot be used, `Invalid` if
+    /// nobody has the file open.
+    pub async fn warm(&self, ino: InodeId, off: u64, len: u64) -> Result<Warmed> {
+        let Some(file) = self.inner.files.get(ino) else {
+            return Err(Error::new(ErrorKind::Invalid, "open the file first, and keep it open"));
+        };
+        file.warm(off..off.saturating_add(len)).await
     }
 
     /// Everything written to the file is durable and visible to all.

@@ -119,6 +119,7 @@ impl Filesystem {
         let deadline = after(self.inner.options.op_deadline.min(CLOSE_TIMEOUT));
         let closed = self.inner.requests.change_in(&session, op, deadline).await;
         self.inner.end();
+        self.close_hot().await;
         match closed {
             Ok(_) => {}
             Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {}
@@ -128,6 +129,13 @@ impl Filesystem {
             }
         }
         flushed
+    }
+
+    /// The hot tier lets go of its drive: another process may go on with what it has.
+    pub async fn close_hot(&self) {
+        if let Some(hot) = self.inner.hot.get() {
+            hot.close().await;
+        }
     }
 
     /// What `syncfs(2)` does: everything written through this mount is durable and visible to all.

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
+use weft_hot::Hot;
 use weft_net::Peers;
 use weft_net::sync::Mutex;
 use weft_proto::Uuid;
@@ -30,6 +31,7 @@ pub(super) struct Inner {
     pub pages: Arc<Pages>,
     pub files: Arc<Files>,
     pub segments: Arc<Segments>,
+    pub hot: Arc<OnceLock<Arc<Hot>>>,
     pub atimes: Arc<AtimePublisher>,
     pub supervisor: Arc<Supervisor>,
     pub peers: Arc<Peers>,
@@ -64,6 +66,7 @@ impl Inner {
         let locks = Locks::new(group.clone(), requests.clone(), options.op_deadline);
         let pages: Arc<Pages> = Arc::default();
         let budget = Budget::new(options.write_buffer_bytes, options.op_deadline);
+        let hot: Arc<OnceLock<Arc<Hot>>> = Arc::default();
         let context = Context {
             requests: requests.clone(),
             log: log.clone(),
@@ -74,6 +77,7 @@ impl Inner {
             leases: leases.clone(),
             pages: pages.clone(),
             segments: segments.clone(),
+            hot: hot.clone(),
             budget: budget.clone(),
             ahead: Arc::new(Semaphore::new(options.cache_bytes.min(Semaphore::MAX_PERMITS))),
             read_ahead_bytes: options.read_ahead_bytes,
@@ -99,6 +103,7 @@ impl Inner {
             pages,
             files,
             segments,
+            hot,
             atimes,
             supervisor,
             peers,
@@ -135,6 +140,9 @@ impl Inner {
     /// Begins all else that the mount does on its own, once it has a session.
     pub fn start(&self) {
         let Some(&(ttl, cluster)) = self.session.get() else { return };
+        if let (Some(options), Some(cluster)) = (&self.options.hot, cluster) {
+            self.hot.get_or_init(|| Hot::start(options.clone(), cluster));
+        }
         let leases = &self.group.leases;
         let files = || Arc::downgrade(&self.files);
         let keep_alive = KeepAlive {

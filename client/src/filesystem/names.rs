@@ -155,11 +155,18 @@ impl Filesystem {
             flags,
         };
         let moved = self.inner.group.leases.child(parent, name);
+        if moved.is_none() {
+            // It may be any.
+            self.inner.files.write_ranges_back().await?;
+        }
         if let Some(file) = moved.and_then(|ino| self.inner.files.get(ino))
             && !file.defer()
         {
-            // Its failure is its handles'.
-            let _ = file.write_back().await;
+            // Its failure is its handles'; but what waits still must not come after the name.
+            let written = file.write_back().await;
+            if file.owes() {
+                written?;
+            }
         }
         let here = || self.inner.log.rename(op.clone(), self.now_here()?);
         match self.try_here(parent, name, here).await {

@@ -1,11 +1,12 @@
 //! Writes, through a cache above and past it.
 
 use super::facade::Filesystem;
-use crate::file::{End, File, Ticket, Way};
+use crate::file::{End, File, Handle, Ticket, Way};
 use crate::types::{HandleId, Via};
+use std::ops::Range;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use weft_proto::{Result, SessionId};
+use weft_proto::{Result, SessionId, v1};
 
 /// Pause before what the cache above writes back while the leases are over is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -13,6 +14,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// A write is answered after so long although a page that it changed may hold what was there
 /// before: a read of it has no answer.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is written through a handle, and is going to be. Where an append lands nobody knows before,
+/// and what a cache writes back tells nothing.
+fn expected(handle: &Handle, range: &Range<u64>, other: bool) -> Option<v1::Records> {
+    let positioned = !other && !range.is_empty();
+    positioned.then(|| handle.pattern.note(range.clone()))
+}
 
 impl Filesystem {
     /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers
@@ -43,25 +51,27 @@ impl Filesystem {
         // The cache writes pages back through any handle.
         let append = handle.append && !back;
         let past = (via == Via::Direct).then(|| file.write_past());
-        let way = match via {
-            Via::Direct => Way::Past(past.as_ref()),
-            Via::Cache => Way::Along,
-            Via::WriteBack => Way::Back,
-        };
         let range = off..off.saturating_add(data.len() as u64);
+        let records = expected(&handle, &range, append || back);
         let ticket = match via {
             Via::Direct => None,
             via => Some(file.above.begin(range.clone(), via, true).await),
         };
+        let way = match via {
+            Via::Direct => Way::Past(past.as_ref()),
+            Via::Cache => Way::Along(ticket.as_ref()),
+            Via::WriteBack => Way::Back,
+        };
         let write = async {
             if let (Via::Cache, Some(ticket)) = (via, &ticket) {
-                file.may_fill(ticket).await?;
+                file.may_fill(ticket, records).await?;
             }
             if !back {
                 handle.failure()?;
             }
             handle.writes();
-            let (written, buffered) = file.write(off, data, append, way, permitted).await?;
+            let write = file.write(off, data, append, records, way, permitted);
+            let (written, buffered) = write.await?;
             match back {
                 // Earlier failures are none of what was stored: who writes, syncs or closes is
                 // told.
@@ -167,9 +177,10 @@ impl Filesystem {
             return None;
         }
         let append = handle.append && !back;
+        expected(&handle, &(off..off.saturating_add(data.len() as u64)), append || back);
         let way = match via {
             Via::Direct => Way::Past(None),
-            Via::Cache => Way::Along,
+            Via::Cache => Way::Along(None),
             Via::WriteBack => Way::Back,
         };
         let permitted = || {

@@ -5,6 +5,7 @@ use super::names::name_of;
 use super::{layout_xattr, quota_xattr};
 use crate::cache::ACLS;
 use crate::meta::unexpected;
+use crate::types::Warmed;
 use bytes::Bytes;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
@@ -18,6 +19,10 @@ const SYNC: &[u8] = b"user.weft.sync";
 /// The same by root, as the kernel makes sure: what failed before is told once.
 const SYNC_BY_ROOT: &[u8] = b"trusted.weft.sync";
 
+/// Reading this one of a file that is open, followed by `OFF.LEN`, has the hot tier keep that part
+/// of it; by who may read it. The value is what became of it, as JSON.
+const WARM: &[u8] = b"user.weft.warm.";
+
 impl Filesystem {
     /// The value of an extended attribute. Errors: `NoAttribute`.
     pub async fn get_xattr(&self, ino: InodeId, name: &[u8]) -> Result<Bytes> {
@@ -30,6 +35,13 @@ impl Filesystem {
         }
         if name == SYNC_BY_ROOT {
             return self.sync().await.map(|()| Bytes::new());
+        }
+        if let Some(range) = name.strip_prefix(WARM) {
+            let Some((off, len)) = part(range) else {
+                return Err(Error::new(ErrorKind::Invalid, "write user.weft.warm.OFF.LEN"));
+            };
+            let Warmed { wanted, kept, room } = self.warm(ino, off, len).await?;
+            return Ok(format!(r#"{{"wanted":{wanted},"kept":{kept},"room":{room}}}"#).into());
         }
         if name == layout_xattr::NAME {
             return Ok(layout_xattr::print(&self.get_layout(ino).await?).into());
@@ -111,6 +123,12 @@ impl Filesystem {
             None => Ok(()),
         }
     }
+}
+
+/// `OFF.LEN`.
+fn part(text: &[u8]) -> Option<(u64, u64)> {
+    let (off, len) = std::str::from_utf8(text).ok()?.split_once('.')?;
+    Some((off.parse().ok()?, len.parse().ok()?))
 }
 
 /// Of the attributes that mean something to the kernel (`system.*`), access control lists are

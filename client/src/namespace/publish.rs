@@ -147,7 +147,7 @@ impl ChangeLog {
             return Ok(());
         }
         let count = steps.len();
-        let op = Op::Batch(v1::BatchOp { steps, session: owner.0, guarded: false });
+        let op = Op::Batch(v1::BatchOp { steps, session: owner.0, ..Default::default() });
         // What it tells of was answered long ago, and is not given up.
         let answer = self.group.change_in(&session, op, Instant::now() + FOR_EVER).await;
         let reply = match answer {

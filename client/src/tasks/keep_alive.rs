@@ -14,7 +14,7 @@ use weft_segments::Rng;
 
 /// Most opens, and most leases, in one piece of a declaration: some 2 MiB, half of what a request
 /// may be.
-const MAX_PIECE: usize = 1 << 16;
+const MAX_PIECE: usize = 1 << 12;
 
 pub(crate) struct KeepAlive {
     pub group: Arc<Group>,
@@ -44,15 +44,15 @@ impl KeepAlive {
                 declares = true;
                 continue;
             }
-            let write_leases = match declares {
+            let kept = match declares {
                 true => {
                     let kept = group.leases.keep_writes();
                     self.forget_content().await;
                     kept
                 }
-                false => Vec::new(),
+                false => Default::default(),
             };
-            match self.renew(&session, declares, write_leases, ttl).await {
+            match self.renew(&session, declares, kept, ttl).await {
                 Ok(reply) => {
                     ttl = Duration::from_millis(reply.ttl_ms.max(1));
                     if reply.need_declare && !declares {
@@ -130,7 +130,7 @@ impl KeepAlive {
         &self,
         session: &Session,
         declares: bool,
-        write_leases: Vec<InodeId>,
+        (write_leases, ranges): (Vec<InodeId>, Vec<v1::HeldRange>),
         ttl: Duration,
     ) -> Result<v1::RenewReply> {
         let open_files = Some(self.opens.count());
@@ -142,13 +142,16 @@ impl KeepAlive {
         let mut leases = write_leases.chunks(MAX_PIECE);
         let maps = self.opens.all_maps();
         let mut maps = maps.chunks(MAX_PIECE);
+        let mut ranges = ranges.chunks(MAX_PIECE);
         let (mut after, mut piece) = (None, 0);
         loop {
             let opens = self.opens.declare_some(after, MAX_PIECE);
             after = opens.last().map(|open| InodeId(open.ino)).or(after);
             let write_leases = leases.next().unwrap_or_default().iter().map(|ino| ino.0).collect();
             let maps_of = maps.next().unwrap_or_default().iter().map(|ino| ino.0).collect();
-            let more = opens.len() == MAX_PIECE || leases.len() > 0 || maps.len() > 0;
+            let ranges_of = ranges.next().unwrap_or_default().to_vec();
+            let left = leases.len() + maps.len() + ranges.len();
+            let more = opens.len() == MAX_PIECE || left > 0;
             let op = v1::RenewOp {
                 declares,
                 opens,
@@ -158,6 +161,7 @@ impl KeepAlive {
                 piece,
                 more,
                 maps: maps_of,
+                ranges: ranges_of,
             };
             let reply = renew(&self.group, session.id, op, ttl).await?;
             if !more {

@@ -51,11 +51,12 @@ impl Releaser {
         if let Err(error) = self.log.settle(&[ino]).await {
             debug!(%ino, %error, "what was made here is not told yet");
         }
-        if let Some(file) = file.filter(|file| file.is_dirty()) {
-            // A failure is noted for the file's handles.
-            let _ = file.write_back().await;
+        // Not for what is written without a right: its commit may be waiting for another mount that
+        // waits for this one.
+        if let Some(file) = file {
+            file.write_back_owed().await;
         }
-        !self.log.is_unpublished(ino) && !file.is_some_and(|file| file.owes())
+        !self.log.is_unpublished(ino) && !file.is_some_and(|file| file.owes_recall())
     }
 
     /// Does what has to be done before a lease is given back. Answers what the leader is to be
@@ -63,7 +64,11 @@ impl Releaser {
     pub async fn release<'a>(&'a self, files: &Files, recall: Recall) -> Option<Return<'a>> {
         let (ino, leases) = (InodeId(recall.ino), &self.leases);
         let session = self.sessions.current().id;
-        let mut taken: Option<Taken> = None;
+        let _turn = leases.begin_release(session, ino).await;
+        if self.sessions.is_over(session) {
+            return None;
+        }
+        let (mut taken, mut seq): (Option<Taken>, u64) = (None, recall.seq);
         loop {
             let file = files.get(ino);
             let is_taken =
@@ -75,13 +80,20 @@ impl Releaser {
             }
             // The right to write may come meanwhile.
             let ready = left.is_none_or(|file| !file.is_cached_alone());
+            let newest = leases.newest_grant(ino);
+            if self.sessions.is_over(session) {
+                return None;
+            }
             let Some(buffered) = leases.stop_buffering(ino, ready) else { continue };
+            // More of them may have been granted since it was said that they are to go.
+            seq = seq.max(newest);
             // What was written without a lease to write is on its way already, and must not be
             // waited for: its commit may be waiting for another mount that waits for this one.
             let owing = file.as_ref().filter(|_| buffered);
             while !planted::is(Bug::RecallBeforeFlush) && !self.publish_all(ino, owing).await {
                 sleep(RETRY_INTERVAL).await;
                 if self.sessions.is_over(session) {
+                    leases.keep_ranges(ino);
                     return None;
                 }
             }
@@ -92,18 +104,7 @@ impl Releaser {
         }
         if !recall.keep_read {
             leases.forget_above(ino).await;
-        }
-        let is_left = |file: &Arc<File>, taken: &Option<Taken>| {
-            let is_taken = taken.as_ref().is_some_and(|taken| taken.is_of(file));
-            !is_taken && !file.is_cached_alone() && !recall.keep_read
-        };
-        // It may have been opened meanwhile, also so that it may be mapped; or closed, and opened
-        // as another, while it was taken back.
-        while let Some(file) = files.get(ino).filter(|file| is_left(file, &taken)) {
-            taken = Some(match self.opens.may_be_mapped(ino) {
-                true => file.take_mapped_back().await,
-                false => file.take_back().await,
-            });
+            taken = self.take_rest(files, ino, taken).await;
         }
         // What was stored under the lease when that may have been over is refused once others have
         // changed the file. Only who has the right to map it can have such: no two mounts wait for
@@ -117,10 +118,30 @@ impl Releaser {
             }
         }
         let answering = leases.answering(ino);
-        let Recall { ino: number, seq, keep_read, .. } = recall;
+        let Recall { ino: number, keep_read, .. } = recall;
         let (open_seq, maps) = (self.opens.tell(ino), self.opens.maps(ino));
         let item = Item { ino: number, seq, keep_read, open_seq, maps, of_map: false };
         Some((item, answering, taken))
+    }
+
+    /// Takes back what was cached of a file besides `taken`: it may have been opened meanwhile,
+    /// also so that it may be mapped; or closed, and opened as another, while that was taken back.
+    async fn take_rest(
+        &self,
+        files: &Files,
+        ino: InodeId,
+        mut taken: Option<Taken>,
+    ) -> Option<Taken> {
+        let is_left = |file: &Arc<File>, taken: &Option<Taken>| {
+            !taken.as_ref().is_some_and(|taken| taken.is_of(file)) && !file.is_cached_alone()
+        };
+        while let Some(file) = files.get(ino).filter(|file| is_left(file, &taken)) {
+            taken = Some(match self.opens.may_be_mapped(ino) {
+                true => file.take_mapped_back().await,
+                false => file.take_back().await,
+            });
+        }
+        taken
     }
 
     /// If it does not get through, the leader asks again, or the session has ended and all with it.

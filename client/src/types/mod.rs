@@ -13,4 +13,4 @@ pub use data::ReadData;
 pub use dir::{DirEntry, DirPage};
 pub use lock::{Lock, LockKind};
 pub use open::{Allocate, HandleId, OpenFlags, Opened, Seek, Via};
-pub use stat::{Counters, StatFs};
+pub use stat::{Counters, StatFs, Warmed};

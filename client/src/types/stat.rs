@@ -28,6 +28,17 @@ pub struct Counters {
     pub metadata_requests: u64,
 }
 
+/// What became of content that the hot tier was to keep.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Warmed {
+    /// Bytes that lie on targets.
+    pub wanted: u64,
+    /// Bytes of those that are kept.
+    pub kept: u64,
+    /// Bytes that there is room for.
+    pub room: u64,
+}
+
 impl Counters {
     /// As a JSON object, which the virtual attribute `user.weft.stats` shows.
     pub fn to_json(&self) -> String {

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, SetAttr, Via};
+use weft_client::{Allocate, Creator, Filesystem, HandleId, OpenFlags, SetAttr, Via};
 use weft_proto::{ErrorKind, InodeId, v1};
 
 async fn content(cluster: &Cluster, ino: InodeId) -> Vec<u8> {
@@ -480,5 +480,34 @@ async fn appends_that_wait_leave_no_hole_between_them() {
     }
     let bytes: Vec<_> = [1, 9, 9, 9, 9, 2, 3, 4].into_iter().flat_map(|byte| [byte; LEN]).collect();
     assert!(content(&cluster, ino).await == bytes);
+    cluster.assert_no_violations();
+}
+
+/// Whoever changes a file as a whole commits first what was written, and then waits until others
+/// have given up theirs: they may be waiting for this one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recall_does_not_wait_for_a_change_that_wrote_back_what_it_waits_for() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (fs, metadata) = (cluster.client().await, &cluster.metadata);
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, b"before").await.unwrap();
+    metadata.hold_answers();
+    let changer = fs.clone();
+    let changes =
+        tokio::spawn(
+            async move { changer.fallocate(handle, 0, 1 << 20, Allocate::Room, false).await },
+        );
+    until(|| metadata.count("commit") == 1).await;
+    metadata.recall(ino.0);
+    // It comes in this time.
+    for _ in 0..100 {
+        fs.stat_fs().await.unwrap();
+    }
+    assert_eq!(metadata.count("return_leases"), 0, "given back before what was written is there");
+    metadata.answer(1);
+    until(|| metadata.count("return_leases") == 1).await;
+    assert!(!changes.is_finished());
+    metadata.answer(u64::MAX);
+    changes.await.unwrap().unwrap();
     cluster.assert_no_violations();
 }

@@ -2,7 +2,7 @@
 
 use super::propose::{LOOK_INTERVAL, propose};
 use crate::conflicts::{self, Claim};
-use crate::node::Node;
+use crate::node::{Looks, Node};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -23,8 +23,7 @@ const PASSING: [ErrorKind; 3] = [ErrorKind::NotLeader, ErrorKind::Unavailable, E
 pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
     // What was put on the list before this is gone.
     let mut done = None;
-    // The same before the last look.
-    let mut before = 0;
+    let mut looks = Looks::default();
     // Those on which leases have not come back yet.
     let mut held = Vec::new();
     loop {
@@ -33,12 +32,10 @@ pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
             node.purged.sleep(LOOK_INTERVAL).await;
             continue;
         }
+        let begun = Instant::now();
         match look(node, term, &mut held).await {
             Ok(left) => {
-                // Of a file that was closed just before the close may be heard of a moment later:
-                // what is open is looked at twice.
-                node.purged.tell(if left == 0 { put } else { before });
-                before = put;
+                looks.ended(&node.purged, (put, begun), left);
                 done = (left == 0).then_some(put);
             }
             Err(error) if PASSING.contains(&error.kind) => done = None,

@@ -43,6 +43,7 @@ use bytes::Bytes;
 use lease::Lease;
 use parking_lot::Mutex;
 use proposal::Proposal;
+pub use purged::Looks;
 use purged::Purged;
 use rand::RngCore;
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,7 +121,7 @@ pub struct Node {
     pub ticket_key: TicketKey,
 }
 
-/// Entries of the log that older versions do not know, each with all before it.
+/// What older versions do not know, mostly entries of the log, each with all before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Known {
     MovesOfExtents = 1,
@@ -138,11 +139,15 @@ pub enum Known {
     Guards = 7,
     /// And commits whose attributes are.
     GuardedAttributes = 8,
+    /// And, no entry, ranges that sessions declare to a new leader.
+    Ranges = 9,
+    /// And batches in which each inode has its own times.
+    OwnTimes = 10,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::GuardedAttributes as u32;
+    pub const NEWEST: u32 = Self::OwnTimes as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.

@@ -30,10 +30,17 @@ impl Change for v1::BatchOp {
         let (mut known, mut own) = (Known::default(), BTreeMap::new());
         let mut reply = v1::BatchReply::default();
         for step in &self.steps {
-            let now = believed(step.at_ns, cx.now).unwrap_or(cx.now).max(latest(tx.state(), step)?);
+            let said = believed(step.at_ns, cx.now).unwrap_or(cx.now);
+            let now = said.max(latest(tx.state(), step, self.own_times)?);
+            let (later, since) = match self.own_times {
+                true => (later(tx.state(), step, now)?, said),
+                false => (Vec::new(), i64::MAX),
+            };
             reply.other_times |= step.at_ns != 0 && now != step.at_ns;
             let cx = Context { now, session: cx.session };
             let guarded = self.guarded && of != cx.session;
+            let foreign =
+                if guarded { foreign(tx.state(), step, since, &own)? } else { Vec::new() };
             let taken = attempt(tx, |tx| match guarded && overtaken(tx.state(), step, &own)? {
                 true => Ok(Done::default()),
                 false => take(step, of, tx, &cx, &mut known),
@@ -41,8 +48,11 @@ impl Change for v1::BatchOp {
             match taken {
                 Ok(done) => {
                     reply.done.push(done);
+                    for (ino, ctime_ns) in later {
+                        tx.edit_inode(ino, |inode| inode.attr.ctime_ns = ctime_ns)?;
+                    }
                     if guarded {
-                        note_own(&mut own, tx.state(), step)?;
+                        note_own(&mut own, tx.state(), step, &foreign)?;
                     }
                 }
                 Err(fault) => {
@@ -56,7 +66,7 @@ impl Change for v1::BatchOp {
     }
 }
 
-/// Inodes that are there and that a step touches; 0: none.
+/// Inodes that are there and that a step touches, directories of names first; 0: none.
 fn touched(step: &Step) -> [u64; 4] {
     match &step.op {
         Some(Op::Make(op)) => [op.parent, 0, 0, 0],
@@ -68,10 +78,12 @@ fn touched(step: &Step) -> [u64; 4] {
     }
 }
 
-/// When the inodes of a step changed last: their times do not go back.
-fn latest(state: &dyn Read, step: &Step) -> StoreResult<i64> {
+/// When the inodes of a step changed last: their times do not go back. With their own times, those
+/// that are changed at the time of the step: directories, and what it sets attributes of.
+fn latest(state: &dyn Read, step: &Step, own_times: bool) -> StoreResult<i64> {
     let mut latest = i64::MIN;
-    for ino in touched(step).into_iter().filter(|ino| *ino != 0) {
+    let among = if own_times { 2 } else { usize::MAX };
+    for ino in touched(step).into_iter().take(among).filter(|ino| *ino != 0) {
         if let Some(inode) = state.inode(InodeId(ino))? {
             latest = latest.max(inode.attr.ctime_ns);
         }
@@ -79,13 +91,48 @@ fn latest(state: &dyn Read, step: &Step) -> StoreResult<i64> {
     Ok(latest)
 }
 
+/// What names lead to and was changed after this step, and when: content is committed with all that
+/// was written by then, also after its name went.
+fn later(state: &dyn Read, step: &Step, now: i64) -> StoreResult<Vec<(InodeId, i64)>> {
+    let mut later = Vec::new();
+    for ino in touched(step).into_iter().skip(2).filter(|ino| *ino != 0).map(InodeId) {
+        if let Some(inode) = state.inode(ino)?.filter(|inode| inode.attr.ctime_ns > now) {
+            later.push((ino, inode.attr.ctime_ns));
+        }
+    }
+    Ok(later)
+}
+
+/// What others have changed since a step was taken: it is not the batch's own after it, either.
+fn foreign(
+    state: &dyn Read,
+    step: &Step,
+    since: i64,
+    own: &BTreeMap<u64, i64>,
+) -> StoreResult<Vec<u64>> {
+    let mut foreign = Vec::new();
+    for ino in touched(step).into_iter().filter(|ino| *ino != 0) {
+        let changed = state.inode(InodeId(ino))?.map(|inode| inode.attr.ctime_ns);
+        if changed.is_some_and(|changed| changed > since && own.get(&ino) != Some(&changed)) {
+            foreign.push(ino);
+        }
+    }
+    Ok(foreign)
+}
+
 /// What a batch itself has changed is as it left that.
-fn note_own(own: &mut BTreeMap<u64, i64>, state: &dyn Read, step: &Step) -> StoreResult<()> {
+fn note_own(
+    own: &mut BTreeMap<u64, i64>,
+    state: &dyn Read,
+    step: &Step,
+    foreign: &[u64],
+) -> StoreResult<()> {
     let made = match &step.op {
         Some(Op::Make(op)) => op.ino,
         _ => 0,
     };
-    for ino in touched(step).into_iter().chain([made]).filter(|ino| *ino != 0) {
+    let changed = touched(step).into_iter().chain([made]);
+    for ino in changed.filter(|ino| *ino != 0 && !foreign.contains(ino)) {
         if let Some(inode) = state.inode(InodeId(ino))? {
             own.insert(ino, inode.attr.ctime_ns);
         }

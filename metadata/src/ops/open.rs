@@ -36,6 +36,12 @@ pub(super) fn reply(state: &dyn Read, ino: InodeId, limit: usize) -> Result<v1::
     Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents: Some(extents) })
 }
 
+/// As [`open_reply`], without extents.
+pub(crate) fn bare_open_reply(state: &dyn Read, ino: InodeId) -> Result<v1::OpenReply, Fault> {
+    let inode = inodes::existing(state, ino.0)?;
+    Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents: None })
+}
+
 /// As [`open_reply`], of one of many: without extents if there are many, or much inline content.
 pub(crate) fn short_open_reply(
     state: &dyn Read,

@@ -3,7 +3,7 @@
 
 use super::context::{RequestContext, without};
 use super::{locks, quotas};
-use crate::conflicts;
+use crate::conflicts::{self, Claim};
 use crate::node::{Effect, Known, Node};
 use crate::soft::leases::Mode;
 use crate::soft::sessions::Sessions;
@@ -44,7 +44,7 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     }
     let (makes, dir) = (footprint.makes, footprint.names.first().map(|(dir, _)| *dir));
     let unasked = matches!(op, Op::MakeFiles(_) | Op::Batch(_)).then_some(&made);
-    let claim = conflicts::claim(node, term, session, footprint, unasked, deadline).await?;
+    let claim = claim(&cx, term, op, footprint, unasked).await?;
     let entered = match op {
         Op::MakeFiles(op) => enter_made(&cx, op.files.iter().map(|file| file.ino)),
         Op::Batch(_) => enter_made(&cx, made.iter().map(|ino| ino.0)),
@@ -53,17 +53,8 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     let is_batch = matches!(op, Op::Batch(_));
     let limits = matches!(op, Op::SetQuota(_));
     let removes = matches!(op, Op::Unlink(_) | Op::RmDir(_) | Op::Rename(_));
-    let knows = node.all_know(Known::Batches);
-    match &mut cx.request.op {
-        Some(Op::ReserveInodes(op)) => op.batches = knows,
-        Some(Op::Batch(op)) => {
-            op.guarded = node.all_know(Known::Guards);
-            op.steps.iter_mut().for_each(without_guard);
-        }
-        Some(Op::CommitExtents(op)) if !node.all_know(Known::GuardedAttributes) => {
-            op.attr_was = None;
-        }
-        _ => {}
+    if let Some(op) = &mut cx.request.op {
+        say_what_all_know(node, op);
     }
     let (effect, body) = (Effect::of(&cx.request), Body::Client(std::mem::take(&mut cx.request)));
     // The lock that is being set ends with the change.
@@ -86,6 +77,36 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         opened.ttl_ms = node.config.session_ttl_ms;
     }
     Ok(reply)
+}
+
+/// Takes what a change touches: only bytes, if it is a commit of some that its session alone may
+/// write.
+async fn claim(
+    cx: &RequestContext<'_>,
+    term: u64,
+    op: &Op,
+    footprint: Footprint,
+    unasked: Option<&BTreeSet<InodeId>>,
+) -> Result<Claim> {
+    let (node, by) = (cx.node, cx.session);
+    match conflicts::claim_ranges(node, term, by, op) {
+        Some(claim) => Ok(claim),
+        None => conflicts::claim(node, term, by, footprint, unasked, cx.deadline).await,
+    }
+}
+
+/// What older versions do not know is done once all servers of the group know it.
+fn say_what_all_know(node: &Node, op: &mut Op) {
+    match op {
+        Op::ReserveInodes(op) => op.batches = node.all_know(Known::Batches),
+        Op::Batch(op) => {
+            op.guarded = node.all_know(Known::Guards);
+            op.own_times = node.all_know(Known::OwnTimes);
+            op.steps.iter_mut().for_each(without_guard);
+        }
+        Op::CommitExtents(op) if !node.all_know(Known::GuardedAttributes) => op.attr_was = None,
+        _ => {}
+    }
 }
 
 /// A commit in a batch is of a session that lives.

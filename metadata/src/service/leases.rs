@@ -2,6 +2,7 @@
 
 use super::context::{RequestContext, empty, granted, reply};
 use crate::conflicts;
+use crate::node::Known;
 use crate::soft::leases::Mode;
 use crate::soft::sessions::Sessions;
 use tokio::time::Instant;
@@ -14,6 +15,10 @@ const MAX_AT_ONCE: usize = 256;
 /// Grants a lease on a file to a session that has it open, with what an open answers.
 pub(super) async fn lease(cx: &RequestContext<'_>, op: &v1::LeaseOp) -> Result<v1::MetaReply> {
     let ino = InodeId(op.ino);
+    // Another leader would not hear of them.
+    if let Some(records) = op.records.filter(|_| op.write && cx.node.all_know(Known::Ranges)) {
+        return lease_ranges(cx, ino, &records).await;
+    }
     cx.may_read(Some(ino)).await?;
     let mut grants = Vec::new();
     if op.write {
@@ -25,6 +30,33 @@ pub(super) async fn lease(cx: &RequestContext<'_>, op: &v1::LeaseOp) -> Result<v
     }
     let found = cx.node.state.open_reply(ino)?;
     Ok(granted(Reply::Open(found), grants))
+}
+
+/// Grants a lease to write, if nobody else uses the file, else to write ranges of it.
+async fn lease_ranges(
+    cx: &RequestContext<'_>,
+    ino: InodeId,
+    records: &v1::Records,
+) -> Result<v1::MetaReply> {
+    let records = records.ranges()?;
+    // What others write to other bytes of it stays where it is.
+    cx.may_read(None).await?;
+    conflicts::enter_unheard(cx.node, cx.session, ino)?;
+    let mut grants = Vec::from_iter(cx.grant_to_write(ino)?);
+    if grants.is_empty() {
+        let granted =
+            conflicts::must_grant_ranges(cx.node, cx.session, ino, &records, cx.deadline).await?;
+        grants.extend(granted);
+    }
+    match cx.node.state.bare_open_reply(ino) {
+        Ok(found) => Ok(granted(Reply::Open(found), grants)),
+        Err(error) => {
+            // Of what is not there nothing is held.
+            let newest = grants.iter().map(|grant| grant.seq).max().unwrap_or(0);
+            cx.node.soft.with(|s| s.leases.returned(cx.session, ino, newest, false));
+            Err(error)
+        }
+    }
 }
 
 /// Grants leases to write, on those of these inodes that nobody else uses.

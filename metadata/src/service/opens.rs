@@ -58,6 +58,7 @@ pub(super) async fn renew(cx: &RequestContext<'_>, renew: &v1::RenewOp) -> Resul
         piece: (renew.declaration, renew.piece),
         more: renew.more,
         maps: renew.maps.iter().map(|&ino| InodeId(ino)).collect(),
+        ranges: renew.ranges.iter().map(|held| (InodeId(held.ino), held.start..held.end)).collect(),
     });
     let need_declare = cx.node.soft.with(|s| {
         s.has_open(cx.session, renew.open_files);

@@ -146,7 +146,7 @@ impl About {
         let news = v1::QuotaNews { owners, version, more: true, ..Default::default() };
         let news = reply.quota.insert(news);
         let mut keys = BTreeSet::new();
-        for grant in reply.grants.iter_mut().filter(|grant| grant.write) {
+        for grant in reply.grants.iter_mut().filter(|grant| grant.write || grant.records > 0) {
             if let Some(of) = node.state.zone(InodeId(grant.ino))? {
                 grant.quota = of.zone;
                 keys.extend(of.keys());

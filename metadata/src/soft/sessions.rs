@@ -11,6 +11,7 @@
 use crate::soft::leases::Leases;
 use crate::soft::lock_waits::{Turn, Waits};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -48,6 +49,7 @@ pub struct Declaration {
     /// More pieces follow.
     pub more: bool,
     pub maps: Vec<InodeId>,
+    pub ranges: Vec<(InodeId, Range<u64>)>,
 }
 
 /// Whose a session is.
@@ -209,6 +211,7 @@ impl Sessions {
                 session.declared = !declaration.more;
                 self.undeclared -= usize::from(!declaration.more);
                 self.leases.declared(id, &declaration.write_leases);
+                self.leases.declared_ranges(id, &declaration.ranges);
                 self.leases.note_change();
             }
             for ino in declaration.maps {

@@ -277,6 +277,11 @@ impl StateMachine {
         self.read_by(self.store.view(|s| ops::open_reply(s, ino)))
     }
 
+    /// The same without extents.
+    pub fn bare_open_reply(&self, ino: InodeId) -> Result<v1::OpenReply> {
+        self.read_by(self.store.view(|s| ops::bare_open_reply(s, ino)))
+    }
+
     /// A lock of another owner that stands against `lock` of `session`.
     pub fn lock_conflict(&self, session: SessionId, lock: &v1::Lock) -> Result<Option<v1::Lock>> {
         self.read_by(self.store.view(|s| locks::conflict(s, session, lock)))

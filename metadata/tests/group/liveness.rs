@@ -159,7 +159,8 @@ async fn a_file_and_two_readers(group: &Group) -> (u64, Client, Client, Client) 
 async fn who_waits_to_write_alone_is_served_before_readers_who_come_back() {
     let group = Group::start(3, |_| {}).await;
     let (ino, mut writer, mut first, mut second) = a_file_and_two_readers(&group).await;
-    let writing = ask_to_keep(&writer, v1::LeaseOp { ino, write: true, alone: true });
+    let writing =
+        ask_to_keep(&writer, v1::LeaseOp { ino, write: true, alone: true, records: None });
     let seqs = [recalled(&mut first, ino).await, recalled(&mut second, ino).await];
     give_back(&mut first, ino, seqs[0]).await;
     // Were it granted, one of them would always hold a lease.
@@ -179,7 +180,7 @@ async fn who_waits_to_write_alone_is_served_before_readers_who_come_back() {
 async fn who_waits_to_write_alone_and_goes_keeps_nobody_waiting() {
     let group = Group::start(3, |_| {}).await;
     let (ino, mut writer, mut first, _second) = a_file_and_two_readers(&group).await;
-    let alone = v1::LeaseOp { ino, write: true, alone: true };
+    let alone = v1::LeaseOp { ino, write: true, alone: true, records: None };
     let op = Some(Op::Lease(alone));
     let request = v1::MetaRequest { session: writer.session, op, ..Default::default() };
     let waits = writer.ask(&writer.leader, &request, Duration::from_millis(500)).await;
@@ -203,7 +204,8 @@ async fn who_waits_to_write_alone_and_goes_keeps_nobody_waiting() {
 async fn who_waits_to_write_alone_is_served_before_locks() {
     let group = Group::start(3, |_| {}).await;
     let (ino, mut writer, mut first, mut second) = a_file_and_two_readers(&group).await;
-    let writing = ask_to_keep(&writer, v1::LeaseOp { ino, write: true, alone: true });
+    let writing =
+        ask_to_keep(&writer, v1::LeaseOp { ino, write: true, alone: true, records: None });
     let seqs = [recalled(&mut first, ino).await, recalled(&mut second, ino).await];
     let lock = |start| {
         let (kind, end) = (v1::lock::Kind::Write as i32, start);

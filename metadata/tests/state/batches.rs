@@ -110,6 +110,36 @@ fn steps_build_on_each_other() {
     rig.check();
 }
 
+/// Content takes its place in the log before a name goes, and may be written until it is told.
+#[test]
+fn what_a_name_leads_to_was_written_after_it_went() {
+    let mut rig = Rig::in_memory();
+    let first = rig.reserve(10).unwrap();
+    let [moved, gone] = [first, first + 1];
+    let at = rig.attr(ROOT).unwrap().ctime_ns + 1000;
+    let timed = |step: Step, after| Step { at_ns: at + after, ..step };
+    let written = |ino, after| match commit(ino, b"later").op {
+        Some(Do::Commit(op)) => {
+            step(Do::Commit(v1::CommitExtentsOp { changed_ns: at + after, ..op }))
+        }
+        _ => unreachable!("a commit"),
+    };
+    let steps = vec![
+        timed(file(moved, ROOT, "moved"), 0),
+        timed(file(gone, ROOT, "gone"), 1),
+        written(moved, 100),
+        written(gone, 200),
+        timed(rename((ROOT, "moved"), (ROOT, "here"), moved, 0), 2),
+        timed(unlink(ROOT, "gone", gone), 3),
+    ];
+    let op = v1::BatchOp { steps, own_times: true, ..Default::default() };
+    let Ok(Reply::Batch(told)) = run(&mut rig, Op::Batch(op)) else { panic!("no batch") };
+    assert_eq!((told.done.len(), told.other_times), (6, false));
+    let times = |ino| rig.attr(ino).unwrap().ctime_ns - at;
+    assert_eq!([times(ROOT), times(moved), times(gone)], [3, 100, 200]);
+    rig.check();
+}
+
 #[test]
 fn what_comes_after_a_refusal_is_not_done() {
     let mut rig = Rig::in_memory();
@@ -201,7 +231,12 @@ fn attributes_that_are_told_late_undo_nothing() {
     rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session: dead })).unwrap();
     (rig.session, rig.number) = (next, 0);
     let late = |rig: &mut Rig, steps: &[Step]| {
-        let op = Op::Batch(v1::BatchOp { steps: steps.to_vec(), session: dead, guarded: true });
+        let op = Op::Batch(v1::BatchOp {
+            steps: steps.to_vec(),
+            session: dead,
+            guarded: true,
+            ..Default::default()
+        });
         match run(rig, op) {
             Ok(Reply::Batch(reply)) => (reply.done.len(), ErrorKind::from_code(reply.error)),
             other => panic!("a batch answered {other:?}"),
@@ -246,11 +281,45 @@ fn attributes_of_what_is_told_late_itself_are_taken() {
         let name = format!("made-{ino}");
         let made = Step { at_ns, ..dir(ino, ROOT, &name) };
         let steps = vec![made, mode(ino, at_ns + 1), mode(ino, at_ns + 2)];
-        match run(&mut rig, Op::Batch(v1::BatchOp { steps, session: dead, guarded: true })) {
+        match run(
+            &mut rig,
+            Op::Batch(v1::BatchOp { steps, session: dead, guarded: true, ..Default::default() }),
+        ) {
             Ok(Reply::Batch(reply)) => assert_eq!((reply.done.len(), reply.error), (3, 0)),
             other => panic!("a batch answered {other:?}"),
         }
         assert_eq!(rig.attr(ino).unwrap().mode, 0o711);
     }
+    rig.check();
+}
+
+/// Nor is what others have changed meanwhile a batch's own because it has touched that as well.
+#[test]
+fn attributes_that_are_told_late_undo_nothing_behind_another_step() {
+    let mut rig = Rig::in_memory();
+    let first = rig.reserve(4).unwrap();
+    let dead = rig.session;
+    let at = rig.attr(ROOT).unwrap().ctime_ns + 1;
+    let timed = |step: Step, after| Step { at_ns: at + after, ..step };
+    let steps = vec![timed(dir(first, ROOT, "d"), 0), timed(file(first + 1, ROOT, "f"), 1)];
+    assert_eq!(batch(&mut rig, steps), (2, None));
+    let next = rig.open_session(2);
+    rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session: dead })).unwrap();
+    (rig.session, rig.number) = (next, 0);
+    let mode = |ino, mode| v1::SetAttrOp { ino, mode: Some(mode), ..Default::default() };
+    for ino in [first, first + 1] {
+        run(&mut rig, Op::SetAttr(mode(ino, 0o750))).unwrap();
+    }
+    let set = |ino| timed(step(Do::SetAttr(mode(ino, 0o700))), 3);
+    let made = timed(file(first + 2, first, "x"), 2);
+    let moved = timed(rename((ROOT, "f"), (ROOT, "g"), first + 1, 0), 2);
+    for steps in [vec![made, set(first)], vec![moved, set(first + 1)]] {
+        let op = v1::BatchOp { steps, session: dead, guarded: true, own_times: true };
+        let Ok(Reply::Batch(told)) = run(&mut rig, Op::Batch(op)) else { panic!("no batch") };
+        let error = ErrorKind::from_code(told.error);
+        assert_eq!((told.done.len(), error), (1, ErrorKind::Stale), "{}", told.message);
+    }
+    let modes = [first, first + 1].map(|ino| rig.attr(ino).unwrap().mode);
+    assert_eq!(modes, [0o750; 2], "what was set since is undone");
     rig.check();
 }

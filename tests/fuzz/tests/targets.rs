@@ -113,6 +113,8 @@ targets! {
     header "header",
     journal "journal",
     index "index",
+    hot_record "hot-record",
+    hot_list "hot-list",
     raft "raft",
     log "log",
     acl "acl",

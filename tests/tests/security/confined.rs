@@ -163,7 +163,7 @@ fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
             Op::GetExtents(v1::GetExtentsOp { ino: secret, off: 0, len: 9 }),
             Op::GetXattr(v1::GetXattrOp { ino: secret, name: "user.a".into() }),
             Op::Open(v1::OpenOp { ino: secret, open_seq: 1, write: false }),
-            Op::Lease(v1::LeaseOp { ino: secret, write: true, alone: true }),
+            Op::Lease(v1::LeaseOp { ino: secret, write: true, alone: true, records: None }),
             Op::LeaseMany(v1::LeaseManyOp { inos: vec![tree.own, secret] }),
             Op::LookupMany(v1::LookupManyOp {
                 items: vec![v1::lookup_many_op::Item { parent: outside, name: "secret".into() }],

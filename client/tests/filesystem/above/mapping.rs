@@ -249,3 +249,38 @@ async fn no_page_is_filled_while_pages_are_taken_back() {
     returns.wait_for(|n| *n == 2).await.unwrap();
     assert_eq!(reads.await.unwrap().unwrap(), [7; PAGE as usize]);
 }
+
+/// Who wants to read has the right to write recalled, and who wants to write then the lease to
+/// read. A write that fills a page waits for the right meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_recalls_of_a_file_do_not_wait_for_what_only_one_allows() {
+    const LAST: u64 = PAGES - 1;
+    let rig = Rig::start().await;
+    let metadata = &rig.cluster.metadata;
+    share(&rig).await;
+    let flags = OpenFlags { write: true, both: true, ..Default::default() };
+    let opened = rig.fs.open(rig.ino, flags).await.unwrap();
+    assert!(!opened.cached, "another has the right to map it");
+    // A mapping is filled, under the right to write.
+    *metadata.on_return.lock() = None;
+    rig.fs.read_via(opened.handle, 0, PAGE as usize, Via::Cache).await.unwrap();
+    rig.set(0, 7);
+    rig.kernel.pages.lock().insert(LAST, Page::Locked);
+    let told = metadata.returns.lock().len();
+    metadata.recall_write(rig.ino.0);
+    while rig.kernel.shown().contains(&0) {
+        yield_now().await;
+    }
+    // The first has passed it, the second will wait for it.
+    rig.kernel.pages.lock().insert(0, Page::Locked);
+    metadata.recall(rig.ino.0);
+    for _ in 0..100 {
+        rig.fs.stat_fs().await.unwrap();
+    }
+    rig.set(LAST, 7);
+    while metadata.returns.lock().len() < told + 1 {
+        yield_now().await;
+    }
+    rig.fs.write_via(rig.handle, PAGE, &[8; PAGE as usize], Via::Cache).await.unwrap();
+    assert_eq!(metadata.returns.lock().len(), told + 2);
+}

@@ -7,7 +7,7 @@
 
 use crate::node::Node;
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_net::Confinement;
@@ -112,7 +112,8 @@ impl<'a> Confined<'a> {
     /// names may have been its to use, although that cannot be seen any more: it stays held, since
     /// others are to be kept from it, and is not used before it was looked up once more.
     fn check_declared(&self, renew: &mut v1::RenewOp) -> Result<()> {
-        bounded(renew.opens.len() + renew.write_leases.len() + renew.maps.len())?;
+        let leases = renew.write_leases.len() + renew.ranges.len();
+        bounded(renew.opens.len() + leases + renew.maps.len())?;
         let held = |ino: &u64| {
             let ino = InodeId(*ino);
             let several = self.node.state.has_names_elsewhere(ino).unwrap_or(true);
@@ -121,8 +122,12 @@ impl<'a> Confined<'a> {
         renew.opens.retain(|open| held(&open.ino));
         renew.write_leases.retain(held);
         renew.maps.retain(held);
+        let files: BTreeSet<_> = renew.ranges.iter().map(|range| range.ino).collect();
+        let files: BTreeSet<_> = files.into_iter().filter(held).collect();
+        renew.ranges.retain(|range| files.contains(&range.ino));
         if self.limits.read_only {
             renew.write_leases.clear();
+            renew.ranges.clear();
             renew.maps.clear();
         }
         Ok(())

@@ -29,10 +29,12 @@ impl Line {
         self.0.retain(|w| w.number != number);
     }
 
-    /// Whether another session came earlier for something that cannot be granted beside this.
+    /// Whether another session came earlier for something that cannot be granted beside this. Who
+    /// wants ranges waits for nobody who does: whoever comes late for bytes has them recalled, and
+    /// who had none of them in time commits its write.
     pub fn has_earlier(&self, than: SessionId, mode: Mode) -> bool {
         let before = self.0.iter().take_while(|w| w.session != than || w.mode < mode);
-        let stands = |w: &Waiter| w.mode == Mode::Write || mode == Mode::Write;
+        let stands = |w: &Waiter| !w.mode.stands_beside(mode);
         before.filter(|w| w.session != than).any(stands)
     }
 }

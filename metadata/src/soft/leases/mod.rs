@@ -5,17 +5,20 @@
 //! session has declared what it keeps ([`crate::soft::sessions`]); so a lease outlives its leader
 //! safely.
 //!
-//! Invariants (I6): while a session holds a lease to write, no other holds any on that inode; a
+//! Invariants (I6): while a session holds a lease to write, no other holds any on that inode; while
+//! one holds ranges, no other holds the same bytes, or a lease to read; a
 //! change is carried out only after every other session's lease on what it touches was returned or
 //! its session ended ([`Leases::claim`] keeps new ones from being granted meanwhile); a lease is
 //! granted before the state is read for the answer that carries it. Grants and recalls are numbered
 //! in one sequence, so that a return never takes away what was granted after it.
 //!
+//! Of a file that several sessions write, each holds byte ranges ([`ranges`]).
 //! Who has to wait does so in line ([`line`]), and nothing is granted that stands against one who
 //! came earlier.
 
 mod line;
 mod mode;
+mod ranges;
 
 pub use mode::{Mode, Use};
 
@@ -27,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_proto::planted::{self, Bug};
-use weft_proto::{InodeId, SessionId, v1};
+use weft_proto::{ByteRanges, InodeId, SessionId, v1};
 
 /// After a recall nothing is granted for this long, unless it has to be, but for reading to
 /// readers: inodes that several sessions change are cheaper without leases.
@@ -43,9 +46,18 @@ static RECALLS: LazyLock<IntCounter> = LazyLock::new(|| {
 struct Holder {
     session: SessionId,
     mode: Mode,
+    /// What it may write without a lease to write all.
+    ranges: ByteRanges,
     /// Of the newest grant.
     seq: u64,
     recall: Option<Recall>,
+}
+
+impl Holder {
+    /// Whether it may have buffered something.
+    fn buffers(&self) -> bool {
+        self.mode == Mode::Write || !self.ranges.is_empty()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -56,12 +68,21 @@ struct Recall {
     weaker: Option<u64>,
 }
 
+/// A commit under way, of what only its session may write.
+struct Writing {
+    number: u64,
+    by: SessionId,
+    ranges: ByteRanges,
+}
+
 #[derive(Default)]
 struct Lease {
     holders: Vec<Holder>,
     line: Line,
     /// Sessions that are changing the inode, one entry a change.
     claims: Vec<SessionId>,
+    /// Sessions that are committing what only they may write of it, one entry a commit.
+    writing: Vec<Writing>,
     /// Sessions that are locking it, one entry a request: another that may write would lock without
     /// asking.
     locking: Vec<SessionId>,
@@ -74,6 +95,7 @@ impl Lease {
         self.holders.is_empty()
             && self.line.is_empty()
             && self.claims.is_empty()
+            && self.writing.is_empty()
             && self.locking.is_empty()
             && self.is_cool(now, Mode::Write)
     }
@@ -219,11 +241,15 @@ impl Leases {
                     holder.seq = seq;
                 }
                 holder.mode = holder.mode.max(mode);
+                if holder.mode == Mode::Write {
+                    holder.ranges = ByteRanges::default();
+                }
                 Some((holder.seq, holder.mode))
             }
             None => {
                 party.inos.insert(ino);
-                lease.holders.push(Holder { session: to, mode, seq, recall: None });
+                let ranges = ByteRanges::default();
+                lease.holders.push(Holder { session: to, mode, ranges, seq, recall: None });
                 Some((seq, mode))
             }
         }
@@ -245,13 +271,12 @@ impl Leases {
         }
         if let Some(lease) = self.inodes.get(&ino) {
             let cool = must || lease.is_cool(now, mode);
-            let claimed = lease.claims.iter().any(|c| *c != to);
+            let writing = lease.writing.iter().map(|writing| &writing.by);
+            let claimed = lease.claims.iter().chain(writing).any(|c| *c != to);
             let locking = mode == Mode::Write && lease.locking.iter().any(|l| *l != to);
             let barred = lease.holders.iter().any(|h| match h.session == to {
                 true => h.recall.is_some(),
-                false => {
-                    (mode == Mode::Write || h.mode == Mode::Write) && !planted::is(Bug::DoubleGrant)
-                }
+                false => (mode == Mode::Write || h.buffers()) && !planted::is(Bug::DoubleGrant),
             });
             if !cool || claimed || locking || barred || lease.line.has_earlier(to, mode) {
                 return None;
@@ -260,7 +285,7 @@ impl Leases {
         let (seq, mode) = self.insert(to, ino, mode)?;
         let write = mode == Mode::Write;
         let maps = write && self.mappers.get(&ino).is_none_or(|mapper| mapper.session == to);
-        Some(v1::Grant { ino: ino.0, seq, write, locks: false, layout: None, maps, quota: 0 })
+        Some(v1::Grant { ino: ino.0, seq, write, maps, ..Default::default() })
     }
 
     /// Takes a place in line, until [`Leases::wait_no_more`] with the number that this answers.
@@ -320,15 +345,8 @@ impl Leases {
             return None;
         }
         let (seq, _) = self.insert(to, ino, Mode::Write)?;
-        Some(v1::Grant {
-            ino: ino.0,
-            seq,
-            write: true,
-            locks: true,
-            layout: None,
-            maps: true,
-            quota: 0,
-        })
+        let (ino, all) = (ino.0, true);
+        Some(v1::Grant { ino, seq, write: all, locks: all, maps: all, ..Default::default() })
     }
 
     /// Whether a session has to answer a recall of this inode, or is not known.
@@ -341,18 +359,31 @@ impl Leases {
     /// Recalls what others hold on `ino` that stands against `by` using it. Answers whether
     /// nothing does.
     pub fn recall(&mut self, now: Instant, by: SessionId, ino: InodeId, what: Use) -> bool {
+        let to_read = what == Use::Read;
+        self.recall_from(now, by, ino, to_read, |holder| match what {
+            Use::Read => holder.buffers(),
+            Use::Change => true,
+        })
+    }
+
+    /// The same of those that `stands` says it of.
+    fn recall_from(
+        &mut self,
+        now: Instant,
+        by: SessionId,
+        ino: InodeId,
+        to_read: bool,
+        stands: impl Fn(&Holder) -> bool,
+    ) -> bool {
         let Some(lease) = self.inodes.get_mut(&ino) else { return true };
         let (mut clear, mut recalled) = (true, false);
         for holder in &mut lease.holders {
-            let stands = match what {
-                Use::Read => holder.mode == Mode::Write,
-                Use::Change => true,
-            };
-            if holder.session == by || !stands {
+            if holder.session == by || !stands(holder) {
                 continue;
             }
             clear = false;
-            let keep_read = what == Use::Read;
+            // Of ranges nothing is left to read with.
+            let keep_read = to_read && holder.mode != Mode::Ranges;
             if holder.recall.is_some_and(|r| keep_read || !r.keep_read) {
                 continue;
             }
@@ -360,7 +391,7 @@ impl Leases {
             let seq = self.seq;
             let weaker = holder.recall.map(|r| r.seq);
             holder.recall = Some(Recall { seq, keep_read, weaker });
-            lease.cool[usize::from(!keep_read)] = Some(now + COOL);
+            lease.cool[usize::from(!to_read)] = Some(now + COOL);
             if let Some(party) = self.parties.get_mut(&holder.session) {
                 let recall =
                     v1::recalls_reply::Recall { ino: ino.0, seq, keep_read, of_map: false };
@@ -393,8 +424,13 @@ impl Leases {
             }
             holder.recall.take_if(|r| answered(&r.seq));
         }
-        if keep_read {
-            holder.mode = Mode::Read;
+        if !holder.ranges.is_empty() {
+            // Others write the file, too, and will come for it.
+            lease.cool[0] = Some(Instant::now() + COOL);
+            self.cooling.push_back((Instant::now() + COOL, ino));
+        }
+        if keep_read && holder.mode != Mode::Ranges {
+            (holder.mode, holder.ranges) = (Mode::Read, ByteRanges::default());
         } else {
             party.inos.remove(&ino);
             lease.holders.swap_remove(at);

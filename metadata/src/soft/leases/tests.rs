@@ -2,18 +2,18 @@
 
 use super::*;
 
-const A: SessionId = SessionId(1);
-const B: SessionId = SessionId(2);
-const C: SessionId = SessionId(3);
-const INO: InodeId = InodeId(100);
+pub(super) const A: SessionId = SessionId(1);
+pub(super) const B: SessionId = SessionId(2);
+pub(super) const C: SessionId = SessionId(3);
+pub(super) const INO: InodeId = InodeId(100);
 
-fn table() -> (Leases, Instant) {
+pub(super) fn table() -> (Leases, Instant) {
     let mut leases = Leases::default();
     [A, B, C].into_iter().for_each(|s| leases.joined(s));
     (leases, Instant::now())
 }
 
-fn recalls(leases: &Leases, of: SessionId) -> Vec<(u64, bool)> {
+pub(super) fn recalls(leases: &Leases, of: SessionId) -> Vec<(u64, bool)> {
     leases.mail(of, 0).unwrap().0.iter().map(|r| (r.seq, r.keep_read)).collect()
 }
 

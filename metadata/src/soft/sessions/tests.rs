@@ -65,7 +65,14 @@ fn a_declaration_in_pieces_counts_when_it_is_whole() {
     let piece = |number, piece, more, ino| {
         let (opens, write_leases) = (vec![(InodeId(ino), 1)], vec![InodeId(ino + 10)]);
         let maps = Vec::new();
-        Some(Declaration { opens, write_leases, maps, piece: (number, piece), more })
+        Some(Declaration {
+            opens,
+            write_leases,
+            maps,
+            piece: (number, piece),
+            more,
+            ranges: vec![],
+        })
     };
     // The first was told to another leader.
     assert!(t.renew(now, A, piece(1, 1, true, 5)).unwrap());

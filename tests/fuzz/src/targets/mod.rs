@@ -7,6 +7,7 @@ mod state;
 
 use crate::Target;
 use weft_client::fuzz as client;
+use weft_hot::fuzz as hot;
 use weft_metadata::fuzz as metadata;
 use weft_net::{Kind, fuzz as net};
 use weft_proto::{op, v1};
@@ -36,6 +37,8 @@ targets! {
     "header": engine::header, vec![engine::seeds()[1].clone()], "what stands before a chunk";
     "journal": engine::journal, vec![engine::seeds()[2].clone()], "a record of the journal";
     "index": engine::index, vec![engine::seeds()[3].clone()], "what the index knows of a chunk";
+    "hot-record": hot::record, vec![hot::seeds()[0].clone()], "a piece in the hot tier";
+    "hot-list": hot::list, vec![hot::seeds()[1].clone()], "what is in a region of the hot tier";
     "raft": metadata::raft, vec![metadata::seeds()[0].clone()], "what servers of a group send";
     "log": metadata::log, vec![metadata::seeds()[1].clone()], "an entry of Raft's log";
     "acl": metadata::acl, vec![metadata::seeds()[2].clone()], "an access control list";
