@@ -8,7 +8,9 @@ use parking_lot::RwLock;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_net::{Credentials, RdmaOptions, TlsFiles, Transport, rdma, tcp, tcp_on_loopback, tls};
+use weft_net::{
+    Credentials, RdmaOptions, TlsFiles, Transport, rdma, rdma_if_there, tcp, tcp_on_loopback, tls,
+};
 use weft_proto::Role;
 
 /// Who this process is to others, and who they are to it.
@@ -57,6 +59,10 @@ pub struct TransportArgs {
     /// Traffic class of RoCE's packets, by which switches know them [default: the system's]
     #[arg(long, env = "WEFT_RDMA_TRAFFIC_CLASS", value_name = "0-255")]
     rdma_traffic_class: Option<u8>,
+    /// Look so long for what a card has done before sleeping until it tells: less latency, for the
+    /// time of a core
+    #[arg(long, env = "WEFT_RDMA_BUSY_POLL", value_name = "MICROSECONDS", default_value_t)]
+    rdma_busy_poll: u32,
 }
 
 /// How others are reached.
@@ -91,7 +97,7 @@ impl NetworkArgs {
     pub fn set(self) -> Result<()> {
         let insecure = self.insecure;
         let files = self.files()?;
-        *NETWORK.write() = Some(Network::new(files, insecure, None)?);
+        *NETWORK.write() = Some(Network::new(files, insecure, None, Missing::Refuse)?);
         Ok(())
     }
 }
@@ -101,11 +107,24 @@ impl TransportArgs {
     pub fn options(&self) -> Vec<String> {
         let class = self.rdma_traffic_class.map(|class| format!("--rdma-traffic-class={class}"));
         let rdma = (self.transport == Kind::Rdma).then(|| "--transport=rdma".to_owned());
-        rdma.into_iter().chain(class).collect()
+        let poll = self.rdma_busy_poll;
+        let poll = (poll > 0).then(|| format!("--rdma-busy-poll={poll}"));
+        rdma.into_iter().chain(class).chain(poll).collect()
     }
 
     /// Has this process go over RDMA from now on, if that was asked for. Error: what it lacks.
     pub fn set(self) -> Result<()> {
+        self.set_for(Missing::Refuse)
+    }
+
+    /// As [`Self::set`], for a daemon, which goes over TCP where there is no RDMA.
+    pub fn set_if_there(self) {
+        if let Err(error) = self.set_for(Missing::FallBack) {
+            tracing::error!("goes over TCP until it is started anew: {}", describe(&error));
+        }
+    }
+
+    fn set_for(self, missing: Missing) -> Result<()> {
         if self.transport == Kind::Tcp {
             return Ok(());
         }
@@ -114,22 +133,27 @@ impl TransportArgs {
             Some(network) => (network.files.clone(), network.insecure),
             None => (None, false),
         };
-        let traffic_class = self.rdma_traffic_class;
-        let options = RdmaOptions { traffic_class, ..RdmaOptions::default() };
-        *network = Some(Network::new(files, insecure, Some(options))?);
+        let (traffic_class, busy_poll_us) = (self.rdma_traffic_class, self.rdma_busy_poll);
+        let options = RdmaOptions { traffic_class, busy_poll_us, ..RdmaOptions::default() };
+        *network = Some(Network::new(files, insecure, Some(options), missing)?);
         Ok(())
-    }
-
-    /// As [`Self::set`], for a daemon, which goes over TCP where there is no RDMA.
-    pub fn set_if_there(self) {
-        if let Err(error) = self.set() {
-            tracing::error!("goes over TCP until it is started anew: {}", describe(&error));
-        }
     }
 }
 
+/// What to do on a machine without RDMA.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Refuse,
+    FallBack,
+}
+
 impl Network {
-    fn new(files: Option<TlsFiles>, insecure: bool, options: Option<RdmaOptions>) -> Result<Self> {
+    fn new(
+        files: Option<TlsFiles>,
+        insecure: bool,
+        options: Option<RdmaOptions>,
+        missing: Missing,
+    ) -> Result<Self> {
         let streams = match &files {
             Some(files) => tls(Credentials::load(files.clone())?),
             None if insecure => tcp(),
@@ -141,6 +165,9 @@ impl Network {
                 "RDMA is not encrypted, so that it is not to be had with certificates: leave \
                  --transport and [rdma] out"
             ),
+            Some(options) if missing == Missing::FallBack => {
+                rdma_if_there(streams, options.clone())
+            }
             Some(options) => rdma(streams, options.clone())
                 .context("no RDMA here: see weft doctor, or go over TCP")?,
         };
@@ -173,7 +200,7 @@ pub fn show(files: TlsFiles) -> Result<()> {
     let mut network = NETWORK.write();
     let now = network.as_ref().map(|network| (network.insecure, network.rdma.clone()));
     let (insecure, rdma) = now.unwrap_or_default();
-    *network = Some(Network::new(Some(files), insecure, rdma)?);
+    *network = Some(Network::new(Some(files), insecure, rdma, Missing::Refuse)?);
     Ok(())
 }
 
@@ -208,6 +235,8 @@ fn environment_of(rdma: &RdmaOptions) -> Vec<(OsString, OsString)> {
     let mut environment = vec![("WEFT_TRANSPORT".into(), "rdma".into())];
     let class = rdma.traffic_class.map(|class| class.to_string().into());
     environment.extend(class.map(|class| ("WEFT_RDMA_TRAFFIC_CLASS".into(), class)));
+    let poll = (rdma.busy_poll_us > 0).then(|| rdma.busy_poll_us.to_string().into());
+    environment.extend(poll.map(|poll| ("WEFT_RDMA_BUSY_POLL".into(), poll)));
     environment
 }
 
@@ -233,15 +262,10 @@ pub fn serving(
     let files = files.cloned().or_else(|| shared.as_ref()?.files.clone());
     let insecure = insecure || shared.as_ref().is_some_and(|network| network.insecure);
     let rdma = rdma.cloned().or_else(|| shared?.rdma);
+    // A card that is not there must not keep a daemon from serving.
+    let missing = Missing::FallBack;
     let Some(files) = files else {
-        // A card that is not there must not keep a daemon from serving.
-        return match Network::new(None, insecure, rdma.clone()) {
-            Err(error) if rdma.is_some() => {
-                tracing::error!("goes over TCP until it is started anew: {}", describe(&error));
-                Ok(Network::new(None, insecure, None)?.transport)
-            }
-            network => Ok(network?.transport),
-        };
+        return Ok(Network::new(None, insecure, rdma, missing)?.transport);
     };
     let credentials = Credentials::load(files.clone())?;
     let subject = credentials.subject();
@@ -251,5 +275,5 @@ pub fn serving(
          weft ca issue --role {role} --name {name}",
         files.cert.display()
     );
-    Ok(Network::new(Some(files), insecure, rdma)?.transport)
+    Ok(Network::new(Some(files), insecure, rdma, missing)?.transport)
 }

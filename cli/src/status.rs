@@ -10,7 +10,9 @@ use serde::Serialize;
 use std::process::ExitCode;
 use weft_control::{Answers, Problem, Severity, headline, problems};
 use weft_proto::Uuid;
-use weft_proto::v1::{RepairStat, StatusReply, TargetInfo, TargetState};
+use weft_proto::v1::{
+    DaemonStat, Fallback, NetworkStat, RepairStat, StatusReply, TargetInfo, TargetState,
+};
 
 /// Show the state of a cluster: first what is wrong, what follows from it, and the command that
 /// helps
@@ -34,6 +36,7 @@ struct Report {
     targets: Vec<TargetRow>,
     pools: Vec<PoolRow>,
     sessions: Vec<SessionRow>,
+    storage_daemons: Vec<DaemonRow>,
     garbage_segments: u64,
     #[serde(flatten)]
     compaction: CompactionRow,
@@ -153,6 +156,53 @@ struct SessionRow {
     opens: u64,
     /// Open inodes, as the session last said; null until it has.
     open_files: Option<u64>,
+    /// What its connections to servers go over, as it last said.
+    network: Option<NetworkRow>,
+}
+
+/// A storage daemon, by what it says of itself.
+#[derive(Serialize)]
+struct DaemonRow {
+    daemon: String,
+    /// What connections from others go over.
+    network: Option<NetworkRow>,
+}
+
+/// Connections of a process.
+#[derive(Serialize)]
+struct NetworkRow {
+    tcp: u64,
+    tls: u64,
+    rdma: u64,
+    /// What goes over TCP although RDMA was asked for, and why; some of it.
+    fallbacks: Vec<FallbackRow>,
+}
+
+#[derive(Serialize)]
+struct FallbackRow {
+    /// Null: others do not reach this process over RDMA.
+    server: Option<String>,
+    why: String,
+}
+
+impl From<&NetworkStat> for NetworkRow {
+    fn from(stat: &NetworkStat) -> Self {
+        let row = |fallback: &Fallback| FallbackRow {
+            server: Some(fallback.server.clone()).filter(|server| !server.is_empty()),
+            why: fallback.why.clone(),
+        };
+        let fallbacks = stat.fallbacks.iter().map(row).collect();
+        Self { tcp: stat.tcp, tls: stat.tls, rdma: stat.rdma, fallbacks }
+    }
+}
+
+impl NetworkRow {
+    /// Such as `rdma 6, tcp 2`.
+    fn text(&self) -> String {
+        let all = [("rdma", self.rdma), ("tls", self.tls), ("tcp", self.tcp)];
+        let used = all.iter().filter(|(_, connections)| *connections > 0);
+        used.map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Exit code 0 if the cluster has a leader, else 1.
@@ -175,6 +225,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         targets: reply.map(target::rows).unwrap_or_default(),
         pools: reply.map(pool::rows).unwrap_or_default(),
         sessions: reply.map(session_rows).unwrap_or_default(),
+        storage_daemons: reply.map(daemon_rows).unwrap_or_default(),
         garbage_segments: reply.map_or(0, |r| r.garbage_segments),
         compaction: reply.map(CompactionRow::from).unwrap_or_default(),
         health: health(&answers, reply),
@@ -235,8 +286,17 @@ fn session_rows(reply: &StatusReply) -> Vec<SessionRow> {
         idle_ms: s.idle_ms,
         opens: s.opens,
         open_files: s.open_files,
+        network: s.network.as_ref().map(NetworkRow::from),
     };
     reply.sessions.iter().map(row).collect()
+}
+
+fn daemon_rows(reply: &StatusReply) -> Vec<DaemonRow> {
+    let row = |d: &DaemonStat| DaemonRow {
+        daemon: d.daemon.clone(),
+        network: d.network.as_ref().map(NetworkRow::from),
+    };
+    reply.daemons.iter().map(row).collect()
 }
 
 fn text(report: &Report) -> String {
@@ -299,13 +359,21 @@ fn text(report: &Report) -> String {
         out += &repair_text(repair);
     }
     out += &format!("\npools\n{}", pool::text(&report.pools));
-    let mut sessions = Table::new(&["SESSION", "CLIENT", "IDLE", "OPEN FILES"]);
+    // Who has nothing but TCP need not be told so.
+    let daemons = || report.storage_daemons.iter().filter_map(|d| Some((d, d.network.as_ref()?)));
+    if daemons().any(|(_, network)| network.rdma > 0 || !network.fallbacks.is_empty()) {
+        let mut table = Table::new(&["DAEMON", "CONNECTIONS"]);
+        daemons().for_each(|(d, network)| table.row([d.daemon.clone(), network.text()]));
+        out += &format!("\nstorage daemons\n{}", table.render("  "));
+    }
+    let mut sessions = Table::new(&["SESSION", "CLIENT", "IDLE", "OPEN FILES", "NETWORK"]);
     for s in &report.sessions {
         sessions.row([
             s.id.to_string(),
             s.client.clone(),
             format!("{:.1} s", s.idle_ms as f64 / 1e3),
             target::known(s.open_files),
+            s.network.as_ref().map_or_else(|| "-".into(), NetworkRow::text),
         ]);
     }
     out += &format!("\nsessions: {}\n{}", report.sessions.len(), sessions.render("  "));

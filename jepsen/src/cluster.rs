@@ -220,6 +220,8 @@ pub struct Config {
     pub clocks: bool,
     /// A bug that everybody has.
     pub planted: Option<String>,
+    /// Bytes of what metadata servers cache of their state, if not as many as by default.
+    pub metadata_cache: Option<u64>,
 }
 
 const METADATA: u8 = 3;
@@ -306,6 +308,9 @@ impl Cluster {
             i + 1,
             path(&data)
         );
+        if let Some(bytes) = self.config.metadata_cache {
+            text += &format!("cache_bytes = {bytes}\n");
+        }
         for (peer, address) in (1..).zip(addresses) {
             text += &format!("[[peers]]\nid = {peer}\naddress = {address:?}\n");
         }

@@ -93,6 +93,7 @@ pub fn run(plan: &Plan) -> Result<Summary> {
         disks: plan.nemeses.iter().any(|nemesis| nemesis.needs_disks()),
         clocks: plan.nemeses.contains(&Nemesis::Clock),
         planted: plan.planted.clone(),
+        ..Config::default()
     })?;
     let recorder = Recorder::default();
     let worked = work(plan, &mut cluster, &recorder);

@@ -84,6 +84,10 @@ pub struct Config {
     pub reserve_percent: u64,
     #[serde(default = "default_reserve_bytes")]
     pub reserve_bytes: u64,
+    /// Memory for what is read of the state, in bytes: the larger the namespace is that is used at a
+    /// time, the more of it pays. Other memory comes on top: some 200 MiB, and what requests take.
+    #[serde(default = "default_cache_bytes")]
+    pub cache_bytes: u64,
     /// Most connections at once, of clients (a mount has up to four), daemons and other servers.
     #[serde(default = "default_max_connections")]
     pub max_connections: u64,
@@ -142,6 +146,9 @@ fn default_reserve_percent() -> u64 {
 fn default_reserve_bytes() -> u64 {
     2 << 30
 }
+fn default_cache_bytes() -> u64 {
+    128 << 20
+}
 fn default_full_percent() -> u64 {
     95
 }
@@ -173,6 +180,7 @@ impl Config {
             rebalance_after_ms: default_rebalance_after_ms(),
             sample_interval_ms: default_sample_interval_ms(),
             full_percent: default_full_percent(),
+            cache_bytes: default_cache_bytes(),
             max_connections: default_max_connections(),
             tls: None,
             insecure: false,
@@ -242,6 +250,7 @@ impl Config {
             ("rebalance_after_ms", self.rebalance_after_ms, 1),
             ("sample_interval_ms", self.sample_interval_ms, 1),
             ("compact_after_ms", self.compact_after_ms, 1),
+            ("cache_bytes", self.cache_bytes, 1 << 20),
             ("max_connections", self.max_connections, 16),
         ] {
             if value < min || value > 1 << 40 {

@@ -26,6 +26,7 @@ use v1::control_server::Control;
 use v1::set_target_request::Action;
 use v1::set_target_state_entry::Change;
 use weft_control::to_status;
+use weft_net::bounded_network_stat;
 use weft_proto::{ChunkId, Error, ErrorKind, InodeId, NodeId, Result, TargetId, Uuid, v1};
 
 /// How long a call may wait for a leader.
@@ -167,8 +168,10 @@ impl ControlService {
             let ours = self.node.env.clock.now_ns() / 1_000_000_000;
             let theirs = i64::try_from(request.clock_s).unwrap_or(i64::MAX);
             let (ahead_s, late_ms) = (theirs.saturating_sub(ours), request.late_ms);
-            let clock = v1::ClockStat { daemon: request.daemon.clone(), ahead_s, late_ms };
-            self.targets.hear_clock(Instant::now(), clock);
+            let (daemon, network) = (request.daemon.clone(), request.network.take());
+            let network = network.map(bounded_network_stat);
+            let stat = v1::DaemonStat { daemon, ahead_s, late_ms, network };
+            self.targets.hear_daemon(Instant::now(), stat);
         }
         self.node.sharing.hear(Instant::now(), std::mem::take(&mut request.tenants));
         self.targets.hear(Instant::now(), request);
@@ -380,6 +383,7 @@ impl ControlService {
                     idle_ms: s.idle.as_millis() as u64,
                     opens: s.opens as u64,
                     open_files: s.open_files,
+                    network: s.network,
                 })
                 .collect(),
             garbage_segments: 0,
@@ -398,7 +402,7 @@ impl ControlService {
             compacted_bytes_per_s: compacted.bytes_per_s,
             compacted_files_per_hour: compacted.files_per_hour,
             clock_ns: node.env.clock.now_ns(),
-            clocks: if view.ready { self.targets.clocks(Instant::now()) } else { Vec::new() },
+            daemons: if view.ready { self.targets.daemons(Instant::now()) } else { Vec::new() },
             lost_groups,
             bare_groups,
         }

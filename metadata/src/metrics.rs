@@ -84,10 +84,10 @@ fn of_the_cluster(all: &mut Values, status: &v1::StatusReply) {
     let active = members.iter().map(|m| of(m, flag(m.active)));
     all.each("weft_raft_member_active", help, "member", active);
     let help = "How far the clock of a storage daemon is before the leader's.";
-    let ahead = status.clocks.iter().map(|c| (c.daemon.clone(), c.ahead_s as f64));
+    let ahead = status.daemons.iter().map(|c| (c.daemon.clone(), c.ahead_s as f64));
     all.each("weft_daemon_clock_ahead_seconds", help, "daemon", ahead);
     let help = "How late a storage daemon gets to run, of late, on average.";
-    let late = status.clocks.iter().filter_map(|c| Some((c, c.late_ms?)));
+    let late = status.daemons.iter().filter_map(|c| Some((c, c.late_ms?)));
     let late = late.map(|(c, ms)| (c.daemon.clone(), ms as f64 / 1e3));
     all.each("weft_daemon_late_seconds", help, "daemon", late);
     all.one(

@@ -80,7 +80,9 @@ pub async fn run_in(
     }
     let listener = bind().await?;
     let opening = config.data_dir.join(STATE);
-    let state = Arc::new(env.blocking(move || StateMachine::open(&opening)).await?);
+    let cache = usize::try_from(config.cache_bytes).unwrap_or(usize::MAX);
+    let opened = env.blocking(move || StateMachine::open_with_cache(&opening, cache));
+    let state = Arc::new(opened.await?);
     Server::start(config, transport, env, identity, state, listener, shutdown)?.run().await
 }
 

@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// What the network is called in addresses.
@@ -29,7 +30,10 @@ const STREAM: usize = 64 << 10;
 
 /// Hosts that reach each other.
 #[derive(Default)]
-pub struct Fabric(Mutex<Ports>);
+pub struct Fabric {
+    ports: Mutex<Ports>,
+    busy_poll: Duration,
+}
 
 #[derive(Default)]
 struct Ports {
@@ -51,6 +55,11 @@ impl Fabric {
         Arc::default()
     }
 
+    /// One whose connections look for completions so long before they wait to be woken.
+    pub fn with_busy_poll(busy_poll: Duration) -> Arc<Self> {
+        Arc::new(Self { busy_poll, ..Self::default() })
+    }
+
     /// The network as seen by a host of this name, which its connections come from.
     pub fn host(self: &Arc<Self>, name: &str) -> Arc<dyn Transport> {
         Arc::new(Host { fabric: self.clone(), name: name.into() })
@@ -68,7 +77,7 @@ fn place(address: &Address) -> io::Result<(String, u16)> {
 impl Host {
     /// Has whoever listens at `address` accept what this speaks.
     fn knock(&self, address: &Address, what: Speaks) -> io::Result<()> {
-        let mut ports = self.fabric.0.lock();
+        let mut ports = self.fabric.ports.lock();
         ports.last = ports.last.wrapping_add(1);
         let from = format!("{NETWORK}://{}:{}", self.name, ports.last).parse()?;
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
@@ -86,7 +95,7 @@ impl Transport for Host {
         let [ours, theirs] = memory;
         let link = |end: End, memory: Memory, side: Side| -> io::Result<Link> {
             let domain = Domain::new(Box::new(memory))?;
-            connected(Box::new(end), domain, side, Box::pin(pending()))
+            connected(Box::new(end), domain, side, Box::pin(pending()), self.fabric.busy_poll)
         };
         self.knock(address, Speaks::Frames(link(server, theirs, Side::Server)?))?;
         link(caller, ours, Side::Caller)
@@ -100,7 +109,7 @@ impl Transport for Host {
 
     async fn bind(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
         let (host, mut port) = place(address)?;
-        let mut ports = self.fabric.0.lock();
+        let mut ports = self.fabric.ports.lock();
         while port == 0
             || (address.port() == 0 && ports.listening.contains_key(&(host.clone(), port)))
         {
@@ -136,7 +145,7 @@ impl Listener for Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        self.fabric.0.lock().listening.remove(&self.key);
+        self.fabric.ports.lock().listening.remove(&self.key);
     }
 }
 

@@ -33,6 +33,7 @@ mod frame;
 pub mod fuzz;
 mod hello;
 pub mod metrics;
+mod network;
 mod qos;
 mod rdma;
 mod server;
@@ -53,8 +54,9 @@ pub use environment::from_env;
 pub use fabric::Fabric;
 pub use frame::{Broken, Encode, Frame, Head, Header, Kind, MAX_HEAD, MAX_PAYLOAD};
 pub use hello::{Features, Identity, PeerInfo};
+pub use network::{bounded_network_stat, network_stat};
 pub use qos::{Class, Gate, Limits, Pass, Policy, Served, Tenant, Tenants, Window};
-pub use rdma::{RdmaOptions, rdma};
+pub use rdma::{RdmaOptions, rdma, rdma_if_there};
 pub use server::{Incoming, Outgoing, ServerOptions, Service, serve};
 #[cfg(feature = "sim")]
 pub use stream::sim;
@@ -62,6 +64,7 @@ pub use stream::tcp::{tcp, tcp_on_loopback, tls};
 pub use stream::{BoxStream, ReadHalf, Stream, WriteHalf};
 pub use tls::{Confinement, Credentials, Subject, TlsFiles};
 pub use transport::{
-    Fetch, Link, Listener, Opening, Progress, Pump, Receiver, Sender, Speaks, Transport, User,
+    Fallback, Fetch, Link, Listener, Opening, Progress, Pump, Receiver, Sender, Speaks, Transport,
+    User,
 };
 pub use way::Way;

@@ -69,7 +69,7 @@ pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
 });
 
 /// What carries connections.
-const NETWORKS: [&str; 3] = ["tcp", "tls", "rdma"];
+pub(crate) const NETWORKS: [&str; 3] = ["tcp", "tls", "rdma"];
 
 /// Connections that are open, by side and what carries them. Looked up without a lock, as errors
 /// are.
@@ -88,8 +88,28 @@ pub(crate) fn carried(served: bool, network: &str) -> &'static IntGauge {
 /// What is counted of RDMA.
 pub(crate) mod rdma {
     use super::registered;
-    use prometheus::IntCounter;
+    use crate::address::Address;
+    use prometheus::{IntCounter, IntGaugeVec, Opts};
     use std::sync::LazyLock;
+
+    /// What is not reached over RDMA now.
+    static FALLEN_BACK: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+        let help = "Servers that are reached over TCP because they could not be over RDMA.";
+        let opts = Opts::new("weft_rdma_fallback", help);
+        registered(IntGaugeVec::new(opts, &["server", "why"]))
+    });
+
+    /// Why a server was not reached over RDMA before, and is not now.
+    pub fn note_fallback(server: &Address, before: Option<&str>, now: Option<&str>) {
+        let server = server.to_string();
+        if let Some(before) = before {
+            // Told of by one of several transports, and forgotten by another.
+            let _ = FALLEN_BACK.remove_label_values(&[&server, before]);
+        }
+        if let Some(now) = now {
+            FALLEN_BACK.with_label_values(&[&server, now]).set(1);
+        }
+    }
 
     /// Connections that were to be made over RDMA and could not.
     pub static FALLBACKS: LazyLock<IntCounter> = LazyLock::new(|| {

@@ -31,7 +31,7 @@ mod transport;
 mod verbs;
 pub(crate) mod wire;
 
-pub use transport::{RdmaOptions, rdma};
+pub use transport::{RdmaOptions, rdma, rdma_if_there};
 
 #[cfg(feature = "sim")]
 pub(crate) use in_memory::*;
@@ -48,6 +48,7 @@ mod in_memory {
     use crate::transport::Link;
     use std::io;
     use std::sync::Arc;
+    use std::time::Duration;
 
     /// A connection over a queue pair that is connected.
     pub(crate) fn connected(
@@ -55,8 +56,9 @@ mod in_memory {
         domain: Arc<Domain>,
         side: Side,
         watch: Watch,
+        busy_poll: Duration,
     ) -> io::Result<Link> {
         let connection = super::connection::Connection::new(qp, domain, side)?;
-        Ok(super::link::link(connection, watch, None))
+        Ok(super::link::link(connection, watch, None, busy_poll))
     }
 }

@@ -39,6 +39,10 @@ pub trait Transport: Send + Sync + 'static {
     }
     /// Whether a link that [`Self::connect`] or [`Self::connect_best`] made has carried anything.
     fn tried(&self, _address: &Address, _carried: Result<(), String>) {}
+    /// What goes by another way than it was meant to, and why, for people.
+    fn fallbacks(&self) -> Vec<Fallback> {
+        Vec::new()
+    }
     /// How long a server that can be reached takes to be connected, at most.
     fn connect_timeout(&self) -> Duration {
         CONNECT_TIMEOUT
@@ -47,6 +51,15 @@ pub trait Transport: Send + Sync + 'static {
     async fn stream(&self, address: &Address) -> io::Result<BoxStream>;
     /// Listens; port 0 picks a free one.
     async fn bind(&self, address: &Address) -> io::Result<Box<dyn Listener>>;
+}
+
+/// Something goes by another way than it was meant to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fallback {
+    /// The server that is reached so; none: others reach this process so.
+    pub server: Option<Address>,
+    /// What the better way lacks.
+    pub why: String,
 }
 
 /// A bound port.

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use weft_control::Group;
-use weft_net::{Identity, Listener, ServerOptions, Service, Transport};
+use weft_net::{Identity, Listener, ServerOptions, Service, Transport, network_stat};
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
 
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -147,7 +147,8 @@ impl Daemon {
             async move { lateness.measure().await }
         });
         let membership = Membership {
-            group: Group::new(self.transport, self.config.metadata.clone()),
+            group: Group::new(self.transport.clone(), self.config.metadata.clone()),
+            transport: self.transport,
             config: self.config,
             address: self.address,
             open: open.clone(),
@@ -210,6 +211,7 @@ async fn keep_all(keepers: Vec<Keeper>, open: Arc<Mutex<Vec<Open>>>) -> Result<(
 
 struct Membership {
     group: Group,
+    transport: Arc<dyn Transport>,
     config: Config,
     address: String,
     open: Arc<Mutex<Vec<Open>>>,
@@ -332,6 +334,7 @@ impl Membership {
             tenants: sharing.report(),
             clock_s: self.config.clock.now_s(),
             late_ms: Some(self.lateness.ms()),
+            network: Some(network_stat(true, &*self.transport)),
         };
         let reply = self.group.call(request).await?;
         self.group.learn(reply.metadata);

@@ -3,11 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
+use weft_tests::not_tested;
 use weft_tests::{Cluster, Shape, data, eventually, path, weft, weft_ok};
 
 #[test]
@@ -91,6 +93,54 @@ fn damage_is_found(cluster: &Cluster, scrub: &[&str], bytes: &[u8]) -> Result<()
         found.as_array().context("a list")?.iter().filter_map(|t| t["damaged"].as_u64()).sum();
     ensure!(damaged == 1, "{found}");
     ensure!(fs::read(cluster.mnt().join("f"))? == bytes);
+    Ok(())
+}
+
+/// A card that is not there, or not any more, must keep nobody from serving, and must not go
+/// unnoticed.
+#[test]
+fn a_daemon_that_is_to_serve_rdma_and_cannot_says_why() -> Result<()> {
+    if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut all| all.next().is_some()) {
+        not_tested("daemons on a machine without RDMA; this one has a device");
+        return Ok(());
+    }
+    let cluster = Cluster::start_as(Shape { tls: false, ..Shape::default() })?;
+    let address = cluster.address()?;
+    let status = || -> Result<Value> {
+        let out = weft_ok(&["status", "--cluster", &address, "--output", "json"])?;
+        Ok(serde_json::from_str(&out)?)
+    };
+    let told = |status: &Value| -> Vec<Value> {
+        let daemons = status["storage_daemons"].as_array().into_iter().flatten();
+        daemons.flat_map(|d| d["network"]["fallbacks"].as_array().cloned()).flatten().collect()
+    };
+    let before = status()?;
+    ensure!(told(&before).is_empty(), "{before}");
+    eventually(Duration::from_secs(30), "a session that tells what it goes over", || {
+        let status = status().ok()?;
+        let network = &status["sessions"][0]["network"];
+        (network["tcp"].as_u64()? > 0 && network["fallbacks"] == json!([])).then_some(())
+    })?;
+
+    let config = cluster.dir().join("config/storage-1.toml");
+    let text = fs::read_to_string(&config).with_context(|| config.display().to_string())?;
+    fs::write(&config, text + "\n[rdma]\n")?;
+    hang_up(&cluster, 0)?;
+    let after = eventually(Duration::from_secs(30), "a daemon that says why", || {
+        status().ok().filter(|status| !told(status).is_empty())
+    })?;
+    let told = told(&after);
+    ensure!(told.len() == 1 && told[0]["server"].is_null(), "{told:?}");
+    let why = told[0]["why"].as_str().context("no reason")?;
+    ensure!(why.contains("RDMA") || why.contains("is not installed"), "{why}");
+    let problems = after["problems"].as_array().context("no problems")?;
+    let problem = problems.iter().find(|p| p["kind"] == "rdma_not_served");
+    let text = problem.context("no problem")?["text"].as_str().unwrap_or_default();
+    ensure!(text.contains(why), "{text}");
+    let people = weft_ok(&["status", "--cluster", &address])?;
+    ensure!(people.contains(text) && people.contains("storage daemons\n"), "{people}");
+    fs::write(cluster.mnt().join("f"), "it serves on")?;
+    weft_ok(&["sync", path(cluster.mnt())])?;
     Ok(())
 }
 

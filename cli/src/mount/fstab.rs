@@ -42,6 +42,7 @@ const VALUES: &[&str] = &[
     "stop_timeout",
     "transport",
     "rdma_traffic_class",
+    "rdma_busy_poll",
     "log",
     "log_file",
     "log_format",

@@ -153,6 +153,7 @@ impl Inner {
             files: files(),
             client: self.options.client_name.clone(),
             cluster,
+            transport: self.options.transport.clone(),
             rng: self.rng.clone(),
         };
         let releaser = Arc::new(Releaser {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{debug, error, warn};
+use weft_net::{Transport, network_stat};
 use weft_proto::{ErrorKind, InodeId, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
@@ -25,6 +26,7 @@ pub(crate) struct KeepAlive {
     /// What people see in the list of sessions.
     pub client: String,
     pub cluster: Option<Uuid>,
+    pub transport: Arc<dyn Transport>,
     pub rng: Arc<Rng>,
 }
 
@@ -134,8 +136,9 @@ impl KeepAlive {
         ttl: Duration,
     ) -> Result<v1::RenewReply> {
         let open_files = Some(self.opens.count());
+        let network = Some(network_stat(false, &*self.transport));
         if !declares {
-            let op = v1::RenewOp { open_files, ..Default::default() };
+            let op = v1::RenewOp { open_files, network, ..Default::default() };
             return renew(&self.group, session.id, op, ttl).await;
         }
         let declaration = self.opens.begin_declaration();
@@ -162,6 +165,7 @@ impl KeepAlive {
                 more,
                 maps: maps_of,
                 ranges: ranges_of,
+                network: network.clone(),
             };
             let reply = renew(&self.group, session.id, op, ttl).await?;
             if !more {

@@ -9,7 +9,7 @@ const LATE_MS: u64 = 100;
 const LATE_TIMES: u64 = 5;
 
 pub(super) fn problems(reply: &StatusReply) -> Vec<Problem> {
-    let told = || reply.clocks.iter().filter_map(|c| Some((&c.daemon, c.late_ms?)));
+    let told = || reply.daemons.iter().filter_map(|c| Some((&c.daemon, c.late_ms?)));
     let mut all: Vec<u64> = told().map(|(_, late)| late).collect();
     all.sort_unstable();
     // Of two, which is usual is not known.

@@ -3,6 +3,7 @@
 
 mod daemons;
 mod drives;
+mod network;
 mod problem;
 mod servers;
 mod targets;
@@ -21,6 +22,7 @@ pub fn problems(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<
         all.extend(targets::problems(reply));
         all.extend(daemons::problems(reply));
         all.extend(drives::problems(reply));
+        all.extend(network::problems(reply));
     }
     // As they were found among those that are as bad.
     all.sort_by_key(|problem| problem.severity);

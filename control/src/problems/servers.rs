@@ -174,7 +174,7 @@ fn held(reply: &StatusReply) -> Option<Problem> {
 /// Clocks of daemons against the leader's, and of servers against each other.
 fn clocks(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<Problem> {
     let mut apart: Vec<(String, i64)> = Vec::new();
-    let daemons = leader.into_iter().flat_map(|reply| &reply.clocks);
+    let daemons = leader.into_iter().flat_map(|reply| &reply.daemons);
     apart.extend(daemons.map(|c| (format!("storage daemon {}", c.daemon), c.ahead_s)));
     if let (Some(leader), Some(answers)) = (leader, answers) {
         // The leader was asked at the same moment as the others, if it is among them.

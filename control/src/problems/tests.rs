@@ -3,8 +3,8 @@
 use super::problem::TOLD;
 use super::*;
 use weft_proto::v1::{
-    ClockStat, ClusterMap, MemberRole, MemberStat, NodeInfo, RepairStat, TargetInfo, TargetLoad,
-    TargetStat, TargetState,
+    ClusterMap, DaemonStat, Fallback, MemberRole, MemberStat, NetworkStat, NodeInfo, RepairStat,
+    SessionStat, TargetInfo, TargetLoad, TargetStat, TargetState,
 };
 use weft_proto::{Error, ErrorKind};
 
@@ -141,7 +141,8 @@ fn room_clocks_and_slow_drives_are_told() {
     let all = problems(Some(&reply), Some(&asked));
     assert_eq!(kinds(&all), ["metadata_full", "clocks_apart"]);
     assert!(all[1].text.contains("metadata server 2 is 90 s ahead of the leader's"), "{all:?}");
-    reply.clocks = vec![ClockStat { daemon: "storage-5".into(), ahead_s: -400, late_ms: None }];
+    reply.daemons =
+        vec![DaemonStat { daemon: "storage-5".into(), ahead_s: -400, ..Default::default() }];
     let all = problems(Some(&reply), None);
     assert_eq!((kinds(&all), all[0].severity), (vec!["clocks_apart"], Severity::Critical));
     assert_eq!(headline("ok", &all), "ok, 1 problem");
@@ -161,21 +162,43 @@ fn room_clocks_and_slow_drives_are_told() {
 #[test]
 fn a_daemon_that_is_late_is_told_where_others_are_not() {
     let mut reply = cluster();
-    let late = |daemon: &str, late_ms: u64| ClockStat {
+    let late = |daemon: &str, late_ms: u64| DaemonStat {
         daemon: daemon.into(),
-        ahead_s: 0,
         late_ms: Some(late_ms),
+        ..Default::default()
     };
-    reply.clocks = vec![late("a", 1), late("b", 150), late("c", 2)];
+    reply.daemons = vec![late("a", 1), late("b", 150), late("c", 2)];
     let all = problems(Some(&reply), None);
     assert_eq!(kinds(&all), ["daemon_late"]);
     assert!(all[0].text.contains("daemon b is slow") && all[0].text.contains("150 ms"), "{all:?}");
-    reply.clocks = vec![late("a", 60), late("b", 150), late("c", 40)];
+    reply.daemons = vec![late("a", 60), late("b", 150), late("c", 40)];
     assert!(problems(Some(&reply), None).is_empty(), "all of them are");
-    reply.clocks = vec![late("a", 1), late("b", 150)];
-    let silent = |daemon: &str| ClockStat { late_ms: None, ..late(daemon, 0) };
-    reply.clocks.extend([silent("c"), silent("d")]);
+    reply.daemons = vec![late("a", 1), late("b", 150)];
+    let silent = |daemon: &str| DaemonStat { late_ms: None, ..late(daemon, 0) };
+    reply.daemons.extend([silent("c"), silent("d")]);
     assert!(problems(Some(&reply), None).is_empty(), "which is usual is not known");
+}
+
+#[test]
+fn what_goes_over_tcp_against_the_wish_is_told_with_the_reason() {
+    let mut reply = cluster();
+    let stat = |fallbacks| Some(NetworkStat { tcp: 2, fallbacks, ..Default::default() });
+    let fallback = |server: &str, why: &str| Fallback { server: server.into(), why: why.into() };
+    let daemon = DaemonStat { daemon: "a".into(), network: stat(vec![]), ..Default::default() };
+    let session = SessionStat { client: "m1".into(), network: stat(vec![]), ..Default::default() };
+    (reply.daemons, reply.sessions) = (vec![daemon], vec![session]);
+    assert!(problems(Some(&reply), None).is_empty(), "TCP is what was asked for");
+    reply.daemons[0].network = stat(vec![fallback("", "no card")]);
+    reply.sessions[0].network = stat(vec![fallback("s1:1", "no way"), fallback("s2:1", "no way")]);
+    let all = problems(Some(&reply), None);
+    assert_eq!(kinds(&all), ["rdma_not_served", "rdma_fallback"]);
+    assert_eq!(all[0].text, "storage daemon a does not serve RDMA: no card");
+    assert_eq!(all[1].text, "m1 does not reach s1:1 over RDMA: no way, and 1 other too");
+    let many = std::iter::repeat_n(reply.sessions[0].clone(), 1000).collect();
+    reply.sessions = many;
+    let all = problems(Some(&reply), None);
+    assert_eq!(all.len(), 1 + 9);
+    assert_eq!(all[9].text, "and 992 more clients that go over TCP");
 }
 
 #[test]

@@ -33,13 +33,17 @@ pub struct Soak {
     pub round: Duration,
 }
 
+/// What metadata servers cache: so little that it is full when it is begun to be judged what grows.
+const METADATA_CACHE: u64 = 16 << 20;
+
 /// Faults that everybody outlives.
 const NEMESES: [Nemesis; 5] =
     [Nemesis::Pause, Nemesis::Cut, Nemesis::CutOneWay, Nemesis::Lossy, Nemesis::Drain];
 
 /// Does all rounds; tells what each has done. Fails if something is wrong, or grows.
 pub fn soak(soak: &Soak) -> Result<String> {
-    let config = Config { clients: soak.clients, ..Config::default() };
+    let metadata_cache = Some(METADATA_CACHE);
+    let config = Config { clients: soak.clients, metadata_cache, ..Config::default() };
     let mut cluster = Cluster::start(&config)?;
     let done = rounds(soak, &mut cluster);
     done.with_context(|| format!("seed {}; logs:\n{}", soak.seed, notable(&cluster.logs())))

@@ -6,6 +6,7 @@ use crate::soft::leases::Mode;
 use crate::soft::sessions::Declaration;
 use tokio::time::Instant;
 use v1::meta_reply::Result as Reply;
+use weft_net::bounded_network_stat;
 use weft_proto::{InodeId, Result, v1};
 
 /// Registers the open first and reads after, so that the inode cannot vanish in between; if
@@ -60,8 +61,9 @@ pub(super) async fn renew(cx: &RequestContext<'_>, renew: &v1::RenewOp) -> Resul
         maps: renew.maps.iter().map(|&ino| InodeId(ino)).collect(),
         ranges: renew.ranges.iter().map(|held| (InodeId(held.ino), held.start..held.end)).collect(),
     });
+    let network = renew.network.clone().map(bounded_network_stat);
     let need_declare = cx.node.soft.with(|s| {
-        s.has_open(cx.session, renew.open_files);
+        s.hear(cx.session, renew.open_files, network);
         s.renew(Instant::now(), cx.session, declaration)
     })?;
     let (ttl_ms, epoch) = (cx.node.config.session_ttl_ms, cx.node.epoch().0);

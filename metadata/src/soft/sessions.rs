@@ -75,6 +75,8 @@ struct Session {
     closed: Closed,
     /// How many inodes it has open, as it last said: those under its leases, too.
     open_files: Option<u64>,
+    /// What its connections go over, as it last said.
+    network: Option<v1::NetworkStat>,
     seen: Seen,
 }
 
@@ -121,6 +123,7 @@ pub struct Shown {
     pub idle: Duration,
     pub opens: usize,
     pub open_files: Option<u64>,
+    pub network: Option<v1::NetworkStat>,
 }
 
 impl Sessions {
@@ -151,6 +154,7 @@ impl Sessions {
             opens: HashMap::new(),
             closed: Closed::default(),
             open_files: None,
+            network: None,
             seen: Seen::default(),
         };
         self.sessions.insert(id, session);
@@ -231,10 +235,16 @@ impl Sessions {
         Some(self.leases.awaited(id)? || self.locks.is_wanted_of(id))
     }
 
-    /// Notes how many inodes a session has open, for people.
-    pub fn has_open(&mut self, id: SessionId, files: Option<u64>) {
+    /// Notes what a session says of itself for people: how many inodes it has open, and what its
+    /// connections go over.
+    pub fn hear(
+        &mut self,
+        id: SessionId,
+        open_files: Option<u64>,
+        network: Option<v1::NetworkStat>,
+    ) {
         if let Ok(session) = self.live(id) {
-            session.open_files = files;
+            (session.open_files, session.network) = (open_files, network);
         }
     }
 
@@ -435,6 +445,7 @@ impl Sessions {
                 idle: now.duration_since(s.renewed),
                 opens: s.opens.len(),
                 open_files: s.open_files,
+                network: s.network.clone(),
             })
             .collect()
     }

@@ -14,8 +14,8 @@ use weft_proto::{ChunkId, Profile, TargetId, v1};
 /// Most missing chunks of a target that are made at a time.
 const MAX_MISSING: usize = 64;
 
-/// What a daemon has said of its clock is not told for longer.
-const CLOCK_GOOD: Duration = Duration::from_secs(10);
+/// What a daemon has said of itself is not told for longer.
+const SAID_GOOD: Duration = Duration::from_secs(10);
 
 /// A full target is taken back when it is this many percent below the limit.
 const HYSTERESIS: u64 = 5;
@@ -50,8 +50,8 @@ pub struct Targets {
     suspects: Mutex<BTreeSet<TargetId>>,
     /// Chunks that were looked for at their targets and are not there.
     missing: Mutex<BTreeSet<(TargetId, ChunkId)>>,
-    /// What daemons said of their own time, and when.
-    clocks: Mutex<BTreeMap<String, (Instant, v1::ClockStat)>>,
+    /// What daemons said of themselves, and when.
+    daemons: Mutex<BTreeMap<String, (Instant, v1::DaemonStat)>>,
 }
 
 #[derive(Clone)]
@@ -177,16 +177,16 @@ impl Targets {
         self.heard.lock().values().map(told).collect()
     }
 
-    /// What a daemon that is known says of its own time.
-    pub fn hear_clock(&self, now: Instant, clock: v1::ClockStat) {
-        self.clocks.lock().insert(clock.daemon.clone(), (now, clock));
+    /// What a daemon that is known says of itself.
+    pub fn hear_daemon(&self, now: Instant, stat: v1::DaemonStat) {
+        self.daemons.lock().insert(stat.daemon.clone(), (now, stat));
     }
 
     /// The same of all daemons, as they told lately.
-    pub fn clocks(&self, now: Instant) -> Vec<v1::ClockStat> {
-        let mut clocks = self.clocks.lock();
-        clocks.retain(|_, (at, _)| now.saturating_duration_since(*at) < CLOCK_GOOD);
-        clocks.values().map(|(_, clock)| clock.clone()).collect()
+    pub fn daemons(&self, now: Instant) -> Vec<v1::DaemonStat> {
+        let mut daemons = self.daemons.lock();
+        daemons.retain(|_, (at, _)| now.saturating_duration_since(*at) < SAID_GOOD);
+        daemons.values().map(|(_, stat)| stat.clone()).collect()
     }
 
     /// Why a target does not serve, for people, as heard `since` this server leads.

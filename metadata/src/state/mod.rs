@@ -41,7 +41,7 @@ use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, InodeId, PgId, Result, SegmentId, SessionId, v1};
 
 /// Default size of RocksDB's block cache, in bytes.
-pub const DEFAULT_CACHE: usize = 128 << 20;
+const DEFAULT_CACHE: usize = 128 << 20;
 
 /// The replicated state of one metadata shard. See the module's documentation.
 pub struct StateMachine {

@@ -12,6 +12,7 @@ use crate::transport::{Fetch, Link, Receiver, Sender};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// A connection over a queue pair that is connected.
@@ -19,6 +20,7 @@ pub(super) fn link(
     connection: Arc<Connection>,
     watch: Watch,
     subject: Option<Arc<Subject>>,
+    busy_poll: Duration,
 ) -> Link {
     let (heard, sent) = (connection.heard.clone(), connection.sent.clone());
     let receiver = Incoming {
@@ -31,7 +33,7 @@ pub(super) fn link(
     Link {
         sender: Arc::new(Outgoing(connection.clone())),
         receiver: Box::new(receiver),
-        pump: Box::new(Engine::new(connection, watch)),
+        pump: Box::new(Engine::new(connection, watch, busy_poll)),
         heard,
         sent,
         subject,

@@ -169,14 +169,29 @@ pub(super) async fn reach(to: SocketAddr, token: Uuid, class: Option<u8>) -> io:
     // SAFETY: `id` is there.
     check("looking for a way", unsafe { rdma_resolve_route(id.at, RESOLVE_MS) })?;
     events.wait(rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_RESOLVED, "no way to this host").await?;
-    let id = Arc::new(id);
-    let (queue_pair, domain) = queue_pair(&id, Side::Caller, READS.into())?;
-    let step = Step::Connect(token, reads(&id)?);
-    Ok(Made { queue_pair, domain, events, connecting: Connecting { id, step } })
+    aside(move || {
+        let id = Arc::new(id);
+        let (queue_pair, domain) = queue_pair(&id, Side::Caller, READS.into())?;
+        let step = Step::Connect(token, reads(&id)?);
+        Ok(Made { queue_pair, domain, events, connecting: Connecting { id, step } })
+    })
+    .await
 }
 
 /// Takes up a request and makes a queue pair for it.
-pub(super) fn take_up(request: Request) -> io::Result<Made> {
+pub(super) async fn take_up(request: Request) -> io::Result<Made> {
+    aside(move || take_up_now(request)).await
+}
+
+/// Does what waits for the card on a thread on which nobody else waits: making a queue pair takes
+/// milliseconds, and registering a region its time for each page.
+pub(super) async fn aside<T: Send + 'static>(
+    make: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(make).await.map_err(io::Error::other)?
+}
+
+fn take_up_now(request: Request) -> io::Result<Made> {
     let Request { mut id, reads: (answered, asked), .. } = request;
     let events = Events::new()?;
     // SAFETY: what was told of it so far was acknowledged.

@@ -3,7 +3,8 @@
 //! open as long as the connection is: when either process is gone its kernel says so there.
 
 use super::connection::{Connection, Side};
-use super::manager::{self, Events, Made, Port, Request};
+use super::manager::{self, Events, Made, Port, Request, aside};
+use super::transport::RdmaOptions;
 use crate::stream::BoxStream;
 use crate::sync::Mutex;
 use crate::transport::Link;
@@ -72,9 +73,10 @@ async fn ask(stream: &mut BoxStream) -> io::Result<v1::RdmaOffer> {
 pub(super) async fn connect(
     mut stream: BoxStream,
     hosts: Vec<IpAddr>,
-    class: Option<u8>,
+    options: &RdmaOptions,
     limit: Duration,
 ) -> io::Result<Link> {
+    let (class, busy_poll) = (options.traffic_class, options.busy_poll());
     let offer = ask(&mut stream).await?;
     let wrong = |what: &str| garbage(format!("an offer with a wrong {what}"));
     let token = Uuid::from_slice(&offer.token).ok_or_else(|| wrong("token"))?;
@@ -89,7 +91,9 @@ pub(super) async fn connect(
             connected(made, Side::Caller).await
         };
         match timeout(limit, attempt).await {
-            Ok(Ok((connection, events))) => return Ok(linked(connection, events, stream)),
+            Ok(Ok((connection, events))) => {
+                return Ok(linked(connection, events, stream, busy_poll));
+            }
             Ok(Err(error)) => last = error,
             Err(_) => last = io::Error::other(format!("{host}: not connected in {limit:?}")),
         }
@@ -100,13 +104,18 @@ pub(super) async fn connect(
 /// Connects what was made.
 async fn connected(made: Made, side: Side) -> io::Result<(Arc<Connection>, Events)> {
     let Made { queue_pair, domain, events, connecting } = made;
-    let connection = Connection::new(queue_pair, domain, side)?;
+    let connection = aside(move || Connection::new(queue_pair, domain, side)).await?;
     connecting.connect(&events).await?;
     Ok((connection, events))
 }
 
 /// The connection, as long as its stream is there.
-fn linked(connection: Arc<Connection>, events: Events, mut stream: BoxStream) -> Link {
+fn linked(
+    connection: Arc<Connection>,
+    events: Events,
+    mut stream: BoxStream,
+    busy_poll: Duration,
+) -> Link {
     let subject = stream.subject().cloned();
     let watch = Box::pin(async move {
         let mut nothing = [0; 1];
@@ -119,7 +128,7 @@ fn linked(connection: Arc<Connection>, events: Events, mut stream: BoxStream) ->
             },
         }
     });
-    super::link::link(connection, watch, subject)
+    super::link::link(connection, watch, subject, busy_poll)
 }
 
 /// What a server offers.
@@ -127,20 +136,21 @@ pub(super) struct Offers {
     port: u16,
     hosts: Vec<String>,
     expected: Expected,
+    busy_poll: Duration,
     /// Why the port is gone.
-    over: Arc<OnceLock<String>>,
+    pub over: Arc<OnceLock<String>>,
     task: AbortHandle,
 }
 
 impl Offers {
     /// Listens at this address. `hosts`: where it is reached, if not where the stream is.
-    pub fn bind(at: IpAddr, hosts: Vec<String>) -> io::Result<Arc<Self>> {
+    pub fn bind(at: IpAddr, hosts: Vec<String>, busy_poll: Duration) -> io::Result<Arc<Self>> {
         let port = Port::bind(SocketAddr::new(at, 0))?;
         let (number, expected) = (port.number(), Expected::default());
         let over = Arc::new(OnceLock::new());
         let serving = hand_out(port, expected.clone(), over.clone());
         let task = tokio::spawn(serving).abort_handle();
-        Ok(Arc::new(Self { port: number, hosts, expected, over, task }))
+        Ok(Arc::new(Self { port: number, hosts, expected, busy_poll, over, task }))
     }
 
     /// Makes an offer on a stream that has asked for one, and waits for who takes it up. The caller
@@ -165,8 +175,9 @@ impl Offers {
             // It has found no way, and says no more.
             _ = stream.read(&mut nothing) => return Err(io::ErrorKind::ConnectionAborted.into()),
         };
-        let (connection, events) = connected(manager::take_up(request)?, Side::Server).await?;
-        Ok(linked(connection, events, stream))
+        let made = manager::take_up(request).await?;
+        let (connection, events) = connected(made, Side::Server).await?;
+        Ok(linked(connection, events, stream, self.busy_poll))
     }
 }
 

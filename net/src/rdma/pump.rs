@@ -7,6 +7,8 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Rounds of what the card has done, after which others have their turn.
 const ROUNDS: usize = 16;
@@ -14,10 +16,28 @@ const ROUNDS: usize = 16;
 /// Resolves when a connection is over for a reason that the queue pair does not know. The reason.
 pub(crate) type Watch = Pin<Box<dyn Future<Output = String> + Send>>;
 
+/// Looks for completions before the card is asked to tell of them.
+struct Looking {
+    busy_poll: Duration,
+    /// Since when nothing has come.
+    quiet_since: Option<Instant>,
+}
+
+impl Looking {
+    fn goes_on(&mut self) -> bool {
+        if self.busy_poll.is_zero() {
+            return false;
+        }
+        let now = Instant::now();
+        now.saturating_duration_since(*self.quiet_since.get_or_insert(now)) < self.busy_poll
+    }
+}
+
 /// Does what the card tells of.
 pub(super) struct Engine {
     connection: Arc<Connection>,
     watch: Watch,
+    looking: Looking,
     /// The card tells of the next completion.
     armed: bool,
     /// Why the connection is over.
@@ -25,8 +45,9 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub fn new(connection: Arc<Connection>, watch: Watch) -> Self {
-        Self { connection, watch, armed: false, ended: None }
+    pub fn new(connection: Arc<Connection>, watch: Watch, busy_poll: Duration) -> Self {
+        let looking = Looking { busy_poll, quiet_since: None };
+        Self { connection, watch, looking, armed: false, ended: None }
     }
 
     /// Ends when everything has left, or the connection is over.
@@ -47,7 +68,12 @@ impl Engine {
                 return Poll::Ready(Ok(()));
             }
             if any {
+                self.looking.quiet_since = None;
                 continue;
+            }
+            if !self.armed && self.looking.goes_on() {
+                // Others of this thread have their turn in between.
+                break;
             }
             if !self.armed {
                 // What has ended since the last look is not told of.

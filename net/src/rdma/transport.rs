@@ -5,14 +5,14 @@ use super::card::usable;
 use super::id::may_use_cards;
 use super::offer::{self, Offers};
 use crate::address::Address;
-use crate::metrics::rdma::FALLBACKS;
+use crate::metrics::rdma::{FALLBACKS, note_fallback};
 use crate::stream::BoxStream;
 use crate::sync::Mutex;
-use crate::transport::{Link, Listener, Opening, Speaks, Transport};
+use crate::transport::{Fallback, Link, Listener, Opening, Speaks, Transport};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
@@ -33,32 +33,70 @@ pub struct RdmaOptions {
     pub addresses: Vec<IpAddr>,
     /// The traffic class of RoCE, which switches may treat as lossless.
     pub traffic_class: Option<u8>,
+    /// How long a connection's task looks for what the card has done before it sleeps until the
+    /// card wakes it, microseconds: what comes meanwhile is taken at once, for a core's time.
+    pub busy_poll_us: u32,
     /// Servers that cannot be reached over RDMA cannot be reached.
     #[serde(skip)]
     pub required: bool,
+}
+
+impl RdmaOptions {
+    pub(super) fn busy_poll(&self) -> Duration {
+        Duration::from_micros(self.busy_poll_us.into())
+    }
 }
 
 /// RDMA where it can be had, and `streams`, which must not be encrypted, elsewhere and for gRPC.
 /// Error: `Unsupported`, this machine has no RDMA; and what is missing.
 pub fn rdma(streams: Arc<dyn Transport>, options: RdmaOptions) -> io::Result<Arc<dyn Transport>> {
     if !may_use_cards() {
-        // Cards know the memory of who was forked, and not of this process.
-        tracing::info!("this process was forked by one that uses RDMA: it goes over TCP");
-        return Ok(streams);
+        tracing::info!("{FORKED}: it goes over TCP");
+        return Ok(Arc::new(Rdma::new(streams, options, Some(FORKED.into()))));
     }
     usable()?;
-    Ok(Arc::new(Rdma { streams, options, failed: Mutex::default() }))
+    Ok(Arc::new(Rdma::new(streams, options, None)))
 }
+
+/// As [`rdma()`], for a daemon, which must serve although this machine has no RDMA: then it does so
+/// by `streams`, and whoever asks for RDMA is told why there is none.
+pub fn rdma_if_there(streams: Arc<dyn Transport>, options: RdmaOptions) -> Arc<dyn Transport> {
+    match rdma(streams.clone(), options.clone()) {
+        Ok(transport) => transport,
+        Err(error) => {
+            tracing::error!("no RDMA, goes over TCP until it is started anew: {error}");
+            Arc::new(Rdma::new(streams, options, Some(error.to_string())))
+        }
+    }
+}
+
+/// Cards know the memory of who was forked, and not of this process.
+const FORKED: &str = "this process was forked by one that uses RDMA";
 
 struct Rdma {
     streams: Arc<dyn Transport>,
     options: RdmaOptions,
+    /// Why this process has no cards, if it has none.
+    missing: Option<String>,
     /// Servers that could not be reached over RDMA, and why: they are reached by streams at once,
     /// until they could be again.
     failed: Mutex<HashMap<Address, String>>,
+    /// Why others do not reach this process over RDMA, once that is so; of the port bound last.
+    unserved: Mutex<Arc<OnceLock<String>>>,
 }
 
 impl Rdma {
+    fn new(streams: Arc<dyn Transport>, options: RdmaOptions, missing: Option<String>) -> Self {
+        let (failed, unserved) = (Mutex::default(), Mutex::default());
+        Self { streams, options, missing, failed, unserved }
+    }
+
+    /// Why this process goes by streams, if it does.
+    fn missing(&self) -> Option<&str> {
+        let forked = (!may_use_cards()).then_some(FORKED);
+        self.missing.as_deref().or(forked)
+    }
+
     async fn try_connect(
         &self,
         address: &Address,
@@ -67,8 +105,7 @@ impl Rdma {
     ) -> io::Result<Link> {
         let found = lookup_host((address.host(), address.port())).await?;
         let hosts = found.map(|at| at.ip()).collect();
-        let class = self.options.traffic_class;
-        match timeout(limit, offer::connect(stream, hosts, class, limit)).await {
+        match timeout(limit, offer::connect(stream, hosts, &self.options, limit)).await {
             Ok(connected) => connected,
             Err(_) => Err(io::Error::other(format!("not connected in {limit:?}"))),
         }
@@ -81,14 +118,15 @@ impl Rdma {
 
     async fn connect_stream(&self, address: &Address) -> io::Result<Link> {
         let link = self.streams.connect(address).await?;
-        let retry_after = may_use_cards().then_some(RETRY_INTERVAL);
+        let retry_after = self.missing().is_none().then_some(RETRY_INTERVAL);
         Ok(Link { retry_after, ..link })
     }
 
     fn fails(&self, address: &Address, why: String) {
         FALLBACKS.inc();
         let before = self.failed.lock().insert(address.clone(), why.clone());
-        if before.is_none_or(|before| before != why) {
+        if before.as_ref() != Some(&why) {
+            note_fallback(address, before.as_deref(), Some(&why));
             tracing::warn!(%address, why, "not over RDMA, but TCP");
         }
     }
@@ -97,7 +135,7 @@ impl Rdma {
 #[async_trait::async_trait]
 impl Transport for Rdma {
     async fn connect(&self, address: &Address) -> io::Result<Link> {
-        if !may_use_cards() || self.failed.lock().contains_key(address) {
+        if self.missing().is_some() || self.failed.lock().contains_key(address) {
             return self.connect_stream(address).await;
         }
         // Who cannot be reached at all has not failed over RDMA.
@@ -112,7 +150,7 @@ impl Transport for Rdma {
     }
 
     async fn connect_best(&self, address: &Address) -> io::Result<Link> {
-        if !may_use_cards() {
+        if self.missing().is_some() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let stream = self.streams.stream(address).await?;
@@ -124,11 +162,26 @@ impl Transport for Rdma {
             Err(why) if !self.options.required => self.fails(address, why),
             Err(_) => {}
             Ok(()) => {
-                if self.failed.lock().remove(address).is_some() {
+                let before = self.failed.lock().remove(address);
+                if before.is_some() {
+                    note_fallback(address, before.as_deref(), None);
                     tracing::info!(%address, "reached over RDMA again");
                 }
             }
         }
+    }
+
+    fn fallbacks(&self) -> Vec<Fallback> {
+        let unserved = self.unserved.lock().get().cloned();
+        let own = self.missing().map(str::to_owned).or(unserved);
+        let own = own.map(|why| Fallback { server: None, why });
+        let failed = self.failed.lock();
+        let mut failed: Vec<_> = failed
+            .iter()
+            .map(|(server, why)| Fallback { server: Some(server.clone()), why: why.clone() })
+            .collect();
+        failed.sort_by_cached_key(|fallback| fallback.server.as_ref().map(Address::to_string));
+        own.into_iter().chain(failed).collect()
     }
 
     fn connect_timeout(&self) -> Duration {
@@ -153,11 +206,17 @@ impl Transport for Rdma {
             [only] => (*only, vec![only.to_string()]),
             several => (any(several[0]), several.iter().map(IpAddr::to_string).collect()),
         };
-        let offers = Offers::bind(at, hosts);
-        if let Err(error) = &offers {
-            tracing::warn!(%address, at = %at, %error, "serving TCP, but not RDMA");
-        }
-        let offers = offers.map_err(|e| e.to_string());
+        let offers = match self.missing() {
+            Some(why) => Err(why.to_owned()),
+            None => Offers::bind(at, hosts, self.options.busy_poll()).map_err(|e| {
+                tracing::warn!(%address, at = %at, error = %e, "serving TCP, but not RDMA");
+                e.to_string()
+            }),
+        };
+        *self.unserved.lock() = match &offers {
+            Ok(offers) => offers.over.clone(),
+            Err(why) => Arc::new(OnceLock::from(why.clone())),
+        };
         Ok(Box::new(Port { streams, offers }))
     }
 }
