@@ -84,8 +84,9 @@ pub struct Config {
     pub reserve_percent: u64,
     #[serde(default = "default_reserve_bytes")]
     pub reserve_bytes: u64,
-    /// Memory for what is read of the state, in bytes: the larger the namespace is that is used at a
-    /// time, the more of it pays. Other memory comes on top: some 200 MiB, and what requests take.
+    /// Memory for what is read of the state, in bytes: the larger the namespace is that is used at
+    /// a time, the more of it pays. Other memory comes on top: some 200 MiB, and what requests
+    /// take.
     #[serde(default = "default_cache_bytes")]
     pub cache_bytes: u64,
     /// Most connections at once, of clients (a mount has up to four), daemons and other servers.

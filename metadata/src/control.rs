@@ -26,7 +26,6 @@ use v1::control_server::Control;
 use v1::set_target_request::Action;
 use v1::set_target_state_entry::Change;
 use weft_control::to_status;
-use weft_net::bounded_network_stat;
 use weft_proto::{ChunkId, Error, ErrorKind, InodeId, NodeId, Result, TargetId, Uuid, v1};
 
 /// How long a call may wait for a leader.
@@ -166,12 +165,7 @@ impl ControlService {
         request.failed.retain(|&id| known(id));
         if request.clock_s != 0 && map.targets.iter().any(|t| t.daemon == request.daemon) {
             let ours = self.node.env.clock.now_ns() / 1_000_000_000;
-            let theirs = i64::try_from(request.clock_s).unwrap_or(i64::MAX);
-            let (ahead_s, late_ms) = (theirs.saturating_sub(ours), request.late_ms);
-            let (daemon, network) = (request.daemon.clone(), request.network.take());
-            let network = network.map(bounded_network_stat);
-            let stat = v1::DaemonStat { daemon, ahead_s, late_ms, network };
-            self.targets.hear_daemon(Instant::now(), stat);
+            self.targets.hear_daemon(Instant::now(), ours, &request);
         }
         self.node.sharing.hear(Instant::now(), std::mem::take(&mut request.tenants));
         self.targets.hear(Instant::now(), request);

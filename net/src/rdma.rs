@@ -24,6 +24,7 @@ mod manager;
 mod memory;
 mod nic;
 mod offer;
+mod options;
 mod post;
 mod pump;
 mod state;
@@ -31,7 +32,8 @@ mod transport;
 mod verbs;
 pub(crate) mod wire;
 
-pub use transport::{RdmaOptions, rdma, rdma_if_there};
+pub use options::RdmaOptions;
+pub use transport::{rdma, rdma_if_there};
 
 #[cfg(feature = "sim")]
 pub(crate) use in_memory::*;

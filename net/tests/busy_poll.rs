@@ -1,5 +1,5 @@
-//! The suite over a network in memory that moves payloads as RDMA does, by connections that look for
-//! what their card has done instead of sleeping.
+//! The suite over a network in memory that moves payloads as RDMA does, by connections that look
+//! for what their card has done instead of sleeping.
 #![cfg(feature = "sim")]
 
 #[path = "suite/calls.rs"]

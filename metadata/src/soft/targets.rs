@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::set_target_state_entry::Change;
+use weft_net::bounded_network_stat;
 use weft_proto::{ChunkId, Profile, TargetId, v1};
 
 /// Most missing chunks of a target that are made at a time.
@@ -177,8 +178,15 @@ impl Targets {
         self.heard.lock().values().map(told).collect()
     }
 
-    /// What a daemon that is known says of itself.
-    pub fn hear_daemon(&self, now: Instant, stat: v1::DaemonStat) {
+    /// What a daemon that is known says of itself. `clock_s`: what time it is here.
+    pub fn hear_daemon(&self, now: Instant, clock_s: i64, said: &v1::HeartbeatRequest) {
+        let theirs = i64::try_from(said.clock_s).unwrap_or(i64::MAX);
+        let stat = v1::DaemonStat {
+            daemon: said.daemon.clone(),
+            ahead_s: theirs.saturating_sub(clock_s),
+            late_ms: said.late_ms,
+            network: said.network.clone().map(bounded_network_stat),
+        };
         self.daemons.lock().insert(stat.daemon.clone(), (now, stat));
     }
 

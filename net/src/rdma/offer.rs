@@ -4,7 +4,7 @@
 
 use super::connection::{Connection, Side};
 use super::manager::{self, Events, Made, Port, Request, aside};
-use super::transport::RdmaOptions;
+use super::options::RdmaOptions;
 use crate::stream::BoxStream;
 use crate::sync::Mutex;
 use crate::transport::Link;

@@ -4,6 +4,7 @@
 use super::card::usable;
 use super::id::may_use_cards;
 use super::offer::{self, Offers};
+use super::options::RdmaOptions;
 use crate::address::Address;
 use crate::metrics::rdma::{FALLBACKS, note_fallback};
 use crate::stream::BoxStream;
@@ -24,28 +25,6 @@ const PATIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server that could not be reached over RDMA is tried again after this long, and after twice as
 /// long each time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-
-/// How RDMA is used.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RdmaOptions {
-    /// Where a server is reached over RDMA. Empty: at the address that it listens at.
-    pub addresses: Vec<IpAddr>,
-    /// The traffic class of RoCE, which switches may treat as lossless.
-    pub traffic_class: Option<u8>,
-    /// How long a connection's task looks for what the card has done before it sleeps until the
-    /// card wakes it, microseconds: what comes meanwhile is taken at once, for a core's time.
-    pub busy_poll_us: u32,
-    /// Servers that cannot be reached over RDMA cannot be reached.
-    #[serde(skip)]
-    pub required: bool,
-}
-
-impl RdmaOptions {
-    pub(super) fn busy_poll(&self) -> Duration {
-        Duration::from_micros(self.busy_poll_us.into())
-    }
-}
 
 /// RDMA where it can be had, and `streams`, which must not be encrypted, elsewhere and for gRPC.
 /// Error: `Unsupported`, this machine has no RDMA; and what is missing.
