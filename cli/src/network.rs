@@ -59,9 +59,15 @@ pub struct TransportArgs {
     /// Traffic class of RoCE's packets, by which switches know them [default: the system's]
     #[arg(long, env = "WEFT_RDMA_TRAFFIC_CLASS", value_name = "0-255")]
     rdma_traffic_class: Option<u8>,
-    /// Look so long for what a card has done before sleeping until it tells: less latency, for the
-    /// time of a core
-    #[arg(long, env = "WEFT_RDMA_BUSY_POLL", value_name = "MICROSECONDS", default_value_t)]
+    /// Busy-poll the completion queues so long before waiting for an event: less latency, for the
+    /// time of a core or two
+    #[arg(
+        long,
+        env = "WEFT_RDMA_BUSY_POLL",
+        value_name = "MICROSECONDS",
+        default_value_t,
+        value_parser = clap::value_parser!(u32).range(..=i64::from(RdmaOptions::MAX_BUSY_POLL_US))
+    )]
     rdma_busy_poll: u32,
 }
 
@@ -261,7 +267,10 @@ pub fn serving(
     let shared = NETWORK.read().clone();
     let files = files.cloned().or_else(|| shared.as_ref()?.files.clone());
     let insecure = insecure || shared.as_ref().is_some_and(|network| network.insecure);
-    let rdma = rdma.cloned().or_else(|| shared?.rdma);
+    let rdma = match (rdma.cloned(), shared.and_then(|network| network.rdma)) {
+        (Some(own), Some(shared)) => Some(own.or(&shared)),
+        (own, shared) => own.or(shared),
+    };
     // A card that is not there must not keep a daemon from serving.
     let missing = Missing::FallBack;
     let Some(files) = files else {

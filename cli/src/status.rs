@@ -174,8 +174,10 @@ struct NetworkRow {
     tcp: u64,
     tls: u64,
     rdma: u64,
-    /// What goes over TCP although RDMA was asked for, and why; some of it.
+    /// What goes over TCP although RDMA was asked for, and why; the first of it.
     fallbacks: Vec<FallbackRow>,
+    /// How much that is in all.
+    fallback_count: u64,
 }
 
 #[derive(Serialize)]
@@ -192,7 +194,8 @@ impl From<&NetworkStat> for NetworkRow {
             why: fallback.why.clone(),
         };
         let fallbacks = stat.fallbacks.iter().map(row).collect();
-        Self { tcp: stat.tcp, tls: stat.tls, rdma: stat.rdma, fallbacks }
+        let fallback_count = stat.fallback_count;
+        Self { tcp: stat.tcp, tls: stat.tls, rdma: stat.rdma, fallbacks, fallback_count }
     }
 }
 

@@ -7,9 +7,11 @@ use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use weft_net::Transport;
 use weft_proto::Role;
 use weft_storaged::{Config, Target};
 
@@ -113,17 +115,15 @@ async fn serve(mut config: Config, file: Option<PathBuf>) -> Result<()> {
     let mut shutdown = daemon::shutdown_on_signal()?;
     daemon::attend(&config.listen);
     let mut hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
+    let mut transport = transport_of(&config)?;
     loop {
         let (stop, stopped) = watch::channel(false);
-        let (files, insecure) = (config.tls.as_ref(), config.insecure);
-        let rdma = config.rdma.as_ref();
-        let transport = network::serving(files, insecure, rdma, Role::Storage, &config.name)?;
         let mut serving = pin!(weft_storaged::run(config.clone(), transport, stopped));
         let next = loop {
             tokio::select! {
                 result = &mut serving => return Ok(result?),
                 _ = shutdown.wait_for(|stop| *stop) => break None,
-                _ = hangup.recv() => match file.as_deref().map(load) {
+                _ = hangup.recv() => match file.as_deref().map(reload) {
                     Some(Ok(next)) => break Some(next),
                     Some(Err(e)) => tracing::error!("SIGHUP: goes on as before: {}", describe(&e)),
                     None => tracing::warn!("SIGHUP: there is no --config to read again"),
@@ -134,6 +134,19 @@ async fn serve(mut config: Config, file: Option<PathBuf>) -> Result<()> {
         serving.await?;
         let Some(next) = next else { return Ok(()) };
         tracing::info!("SIGHUP: goes on with the configuration as it is now");
-        config = next;
+        (config, transport) = next;
     }
+}
+
+fn transport_of(config: &Config) -> Result<Arc<dyn Transport>> {
+    let (files, rdma) = (config.tls.as_ref(), config.rdma.as_ref());
+    network::serving(files, config.insecure, rdma, Role::Storage, &config.name)
+}
+
+/// All that a daemon that runs needs to go on with what a file says now: nothing is ended before it
+/// is there.
+fn reload(path: &Path) -> Result<(Config, Arc<dyn Transport>)> {
+    let config = load(path)?;
+    let transport = transport_of(&config).with_context(|| path.display().to_string())?;
+    Ok((config, transport))
 }

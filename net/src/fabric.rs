@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -33,6 +34,8 @@ const STREAM: usize = 64 << 10;
 pub struct Fabric {
     ports: Mutex<Ports>,
     busy_poll: Duration,
+    /// How often a card was asked to tell of completions.
+    armed: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -58,6 +61,11 @@ impl Fabric {
     /// One whose connections look for completions so long before they wait to be woken.
     pub fn with_busy_poll(busy_poll: Duration) -> Arc<Self> {
         Arc::new(Self { busy_poll, ..Self::default() })
+    }
+
+    /// How often a connection waited to be woken.
+    pub fn waits(&self) -> u64 {
+        self.armed.load(Ordering::Relaxed)
     }
 
     /// The network as seen by a host of this name, which its connections come from.
@@ -91,7 +99,7 @@ impl Host {
 impl Transport for Host {
     async fn connect(&self, address: &Address) -> io::Result<Link> {
         let memory = [Memory::default(), Memory::default()];
-        let [caller, server] = End::pair(&memory);
+        let [caller, server] = End::pair(&memory, &self.fabric.armed);
         let [ours, theirs] = memory;
         let link = |end: End, memory: Memory, side: Side| -> io::Result<Link> {
             let domain = Domain::new(Box::new(memory))?;

@@ -88,28 +88,16 @@ pub(crate) fn carried(served: bool, network: &str) -> &'static IntGauge {
 /// What is counted of RDMA.
 pub(crate) mod rdma {
     use super::registered;
-    use crate::address::Address;
-    use prometheus::{IntCounter, IntGaugeVec, Opts};
+    use prometheus::{IntCounter, IntGauge};
     use std::sync::LazyLock;
 
     /// What is not reached over RDMA now.
-    static FALLEN_BACK: LazyLock<IntGaugeVec> = LazyLock::new(|| {
-        let help = "Servers that are reached over TCP because they could not be over RDMA.";
-        let opts = Opts::new("weft_rdma_fallback", help);
-        registered(IntGaugeVec::new(opts, &["server", "why"]))
+    pub static FALLBACK_SERVERS: LazyLock<IntGauge> = LazyLock::new(|| {
+        registered(IntGauge::new(
+            "weft_rdma_fallback_servers",
+            "Servers that are reached over TCP now because they could not be over RDMA.",
+        ))
     });
-
-    /// Why a server was not reached over RDMA before, and is not now.
-    pub fn note_fallback(server: &Address, before: Option<&str>, now: Option<&str>) {
-        let server = server.to_string();
-        if let Some(before) = before {
-            // Told of by one of several transports, and forgotten by another.
-            let _ = FALLEN_BACK.remove_label_values(&[&server, before]);
-        }
-        if let Some(now) = now {
-            FALLEN_BACK.with_label_values(&[&server, now]).set(1);
-        }
-    }
 
     /// Connections that were to be made over RDMA and could not.
     pub static FALLBACKS: LazyLock<IntCounter> = LazyLock::new(|| {

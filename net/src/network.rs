@@ -1,25 +1,26 @@
 //! What the connections of this process go over, for people.
 
+use crate::address::Address;
 use crate::metrics::{NETWORKS, carried};
 use crate::transport::{Fallback, Transport};
 use weft_proto::v1;
 
-/// Most fallbacks that are told of, and bytes of why.
-const FALLBACKS: usize = 8;
+/// Most fallbacks that are told of, and bytes of why: a leader keeps those of each session.
+const FALLBACKS: usize = 2;
 const WHY: usize = 200;
 
 /// What the connections of this process go over, those from others (`served`) or to them; and what
 /// goes by another way than it was meant to.
 pub fn network_stat(served: bool, transport: &dyn Transport) -> v1::NetworkStat {
     let [tcp, tls, rdma] = NETWORKS.map(|network| carried(served, network).get() as u64);
-    let mut fallbacks = transport.fallbacks();
-    fallbacks.retain(|fallback| fallback.server.is_none() == served);
-    let told = |fallback: Fallback| v1::Fallback {
-        server: fallback.server.map(|server| server.to_string()).unwrap_or_default(),
-        why: cut(fallback.why, WHY),
+    let fallbacks = transport.fallbacks();
+    let told = |fallback: &Fallback| v1::Fallback {
+        server: fallback.server.as_ref().map(Address::to_string).unwrap_or_default(),
+        why: cut(fallback.why.clone(), WHY),
     };
-    let fallbacks = fallbacks.into_iter().take(FALLBACKS).map(told).collect();
-    v1::NetworkStat { tcp, tls, rdma, fallbacks }
+    let fallback_count = fallbacks.len() as u64;
+    let fallbacks = fallbacks.iter().take(FALLBACKS).map(told).collect();
+    v1::NetworkStat { tcp, tls, rdma, fallbacks, fallback_count }
 }
 
 /// What another process says of its network, no longer than [`network_stat`] makes it.
@@ -44,12 +45,12 @@ mod tests {
 
     #[test]
     fn what_others_say_is_cut() {
-        let long = "\u{e9}".repeat(1 << 20);
+        let long = format!("x{}", "\u{e9}".repeat(1 << 20));
         let fallback = v1::Fallback { server: long.clone(), why: long };
         let stat =
             v1::NetworkStat { fallbacks: vec![fallback; 100], rdma: 3, ..Default::default() };
         let stat = bounded_network_stat(stat);
         assert_eq!((stat.rdma, stat.fallbacks.len()), (3, FALLBACKS));
-        assert!(stat.fallbacks.iter().all(|f| f.server.len() == WHY && f.why.len() == WHY));
+        assert!(stat.fallbacks.iter().all(|f| f.server.len() == WHY - 1 && f.why.len() == WHY - 1));
     }
 }

@@ -30,6 +30,8 @@ async fn without_cards_all_goes_over_tcp_and_who_asks_is_told_why() {
     let peer = peer(&server.address);
     assert_eq!(ask(&peer, ECHO, b"hello").await.unwrap(), "hello");
 
+    // Nothing better was tried.
+    transport().tried(&server.address.parse().unwrap(), Err("no hello".into()));
     let [Fallback { server: None, why }] = &transport().fallbacks()[..] else {
         panic!("{:?}", transport().fallbacks())
     };
@@ -38,7 +40,8 @@ async fn without_cards_all_goes_over_tcp_and_who_asks_is_told_why() {
     let (served, calls) = (network_stat(true, &*transport()), network_stat(false, &*transport()));
     assert_eq!((served.fallbacks.len(), &served.fallbacks[0].why), (1, why));
     assert!(served.tcp > 0 && served.rdma == 0, "{served:?}");
-    assert!(calls.tcp > 0 && calls.fallbacks.is_empty(), "{calls:?}");
+    assert!(calls.tcp > 0 && calls.fallbacks == served.fallbacks, "{calls:?}");
+    assert_eq!(calls.fallback_count, 1);
 
     // So does a caller that has cards.
     let mut stream = transport().stream(&server.address.parse().unwrap()).await.unwrap();

@@ -22,6 +22,9 @@ fn host() -> String {
 
 /// What the suite runs over.
 fn transport() -> Arc<dyn Transport> {
-    let options = RdmaOptions { required: true, ..RdmaOptions::default() };
+    let poll =
+        std::env::var("WEFT_TEST_RDMA_BUSY_POLL").map(|us| us.parse().expect("microseconds"));
+    let busy_poll_us = poll.unwrap_or_default();
+    let options = RdmaOptions { required: true, busy_poll_us, ..RdmaOptions::default() };
     rdma(tcp(), options).expect("there is RDMA here")
 }

@@ -124,7 +124,8 @@ fn a_daemon_that_is_to_serve_rdma_and_cannot_says_why() -> Result<()> {
 
     let config = cluster.dir().join("config/storage-1.toml");
     let text = fs::read_to_string(&config).with_context(|| config.display().to_string())?;
-    fs::write(&config, text + "\n[rdma]\n")?;
+    let with_rdma = text + "\n[rdma]\n";
+    fs::write(&config, &with_rdma)?;
     hang_up(&cluster, 0)?;
     let after = eventually(Duration::from_secs(30), "a daemon that says why", || {
         status().ok().filter(|status| !told(status).is_empty())
@@ -139,6 +140,16 @@ fn a_daemon_that_is_to_serve_rdma_and_cannot_says_why() -> Result<()> {
     ensure!(text.contains(why), "{text}");
     let people = weft_ok(&["status", "--cluster", &address])?;
     ensure!(people.contains(text) && people.contains("storage daemons\n"), "{people}");
+    // Certificates that do not read, and RDMA beside them: no daemon ends for that.
+    let pid = || Ok::<_, anyhow::Error>(cluster.status()?["storage"][0]["pid"].clone());
+    let before = pid()?;
+    let files = "ca = \"/nonexistent\"\ncert = \"/nonexistent\"\nkey = \"/nonexistent\"\n";
+    fs::write(&config, with_rdma + "\n[tls]\n" + files)?;
+    hang_up(&cluster, 0)?;
+    eventually(Duration::from_secs(30), "a daemon that goes on as before", || {
+        cluster.logs().contains("SIGHUP: goes on as before").then_some(())
+    })?;
+    ensure!(pid()? == before, "the daemon ended");
     fs::write(cluster.mnt().join("f"), "it serves on")?;
     weft_ok(&["sync", path(cluster.mnt())])?;
     Ok(())

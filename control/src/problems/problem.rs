@@ -51,9 +51,11 @@ pub(super) fn bounded(mut all: Vec<Problem>, what: &str) -> Vec<Problem> {
     if more > 0 {
         let severity = all.iter().map(|p| p.severity).min().unwrap_or(Severity::Note);
         let kind = all[0].kind.clone();
+        let same = all.iter().all(|p| p.command == all[0].command);
+        let command = if same { all[0].command.clone() } else { "weft target list".into() };
         all.truncate(TOLD);
         let text = format!("and {more} more {what}");
-        all.push(Problem::new(severity, &kind, text, "as above", "weft target list"));
+        all.push(Problem::new(severity, &kind, text, "as above", &command));
     }
     all
 }

@@ -182,7 +182,10 @@ fn a_daemon_that_is_late_is_told_where_others_are_not() {
 #[test]
 fn what_goes_over_tcp_against_the_wish_is_told_with_the_reason() {
     let mut reply = cluster();
-    let stat = |fallbacks| Some(NetworkStat { tcp: 2, fallbacks, ..Default::default() });
+    let stat = |fallbacks: Vec<_>| {
+        let fallback_count = fallbacks.len() as u64 * 100;
+        Some(NetworkStat { tcp: 2, fallbacks, fallback_count, ..Default::default() })
+    };
     let fallback = |server: &str, why: &str| Fallback { server: server.into(), why: why.into() };
     let daemon = DaemonStat { daemon: "a".into(), network: stat(vec![]), ..Default::default() };
     let session = SessionStat { client: "m1".into(), network: stat(vec![]), ..Default::default() };
@@ -192,13 +195,16 @@ fn what_goes_over_tcp_against_the_wish_is_told_with_the_reason() {
     reply.sessions[0].network = stat(vec![fallback("s1:1", "no way"), fallback("s2:1", "no way")]);
     let all = problems(Some(&reply), None);
     assert_eq!(kinds(&all), ["rdma_not_served", "rdma_fallback"]);
-    assert_eq!(all[0].text, "storage daemon a does not serve RDMA: no card");
-    assert_eq!(all[1].text, "m1 does not reach s1:1 over RDMA: no way, and 1 other too");
+    assert_eq!(all[0].text, "storage daemon a does not use RDMA: no card");
+    assert_eq!(all[1].text, "m1 does not reach s1:1 over RDMA: no way, and 199 others too");
     let many = std::iter::repeat_n(reply.sessions[0].clone(), 1000).collect();
     reply.sessions = many;
     let all = problems(Some(&reply), None);
     assert_eq!(all.len(), 1 + 9);
     assert_eq!(all[9].text, "and 992 more clients that go over TCP");
+    assert!(all[9].command.contains("deploy/rdma.md"), "{all:?}");
+    reply.sessions.iter_mut().for_each(|session| session.owner = "proved".into());
+    assert_eq!(problems(Some(&reply), None).len(), 1, "with certificates there is no RDMA");
 }
 
 #[test]

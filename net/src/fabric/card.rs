@@ -5,6 +5,7 @@ use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 /// Requests that a card does in a row, and reads that it has under way.
@@ -76,6 +77,7 @@ pub(super) struct End {
     side: usize,
     /// Of the caller and of the server.
     memory: [Memory; 2],
+    armed: Arc<AtomicU64>,
 }
 
 impl Card {
@@ -93,9 +95,11 @@ impl Wire {
 
 impl End {
     /// Both ends of a connection, the caller's and the server's, with what their cards know.
-    pub fn pair(memory: &[Memory; 2]) -> [Self; 2] {
+    pub fn pair(memory: &[Memory; 2], armed: &Arc<AtomicU64>) -> [Self; 2] {
         let wire = Arc::<Mutex<Wire>>::default();
-        [0, 1].map(|side| Self { wire: wire.clone(), side, memory: memory.clone() })
+        let end =
+            |side| Self { wire: wire.clone(), side, memory: memory.clone(), armed: armed.clone() };
+        [0, 1].map(end)
     }
 
     fn post(&self, id: u64, request: Request) -> io::Result<()> {
@@ -213,6 +217,7 @@ unsafe impl QueuePair for End {
     }
 
     fn arm(&self) -> io::Result<()> {
+        self.armed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

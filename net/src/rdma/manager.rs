@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Semaphore;
 use weft_proto::Uuid;
 
 /// How long the manager looks for a host and a way to it, in milliseconds. Who asks waits no longer
@@ -22,6 +23,8 @@ const BACKLOG: i32 = 1024;
 /// How often a card sends again what was not acknowledged: 0 to 7, and 7 for ever where the other
 /// side has no memory for a message, which never happens.
 const RETRIES: u8 = 7;
+/// Queue pairs that are made at a time: the threads are those that wait for drives, too.
+const MAKERS: usize = 8;
 /// Bytes of what is said with a request to connect.
 pub(super) const TOKEN: usize = 16;
 
@@ -183,12 +186,21 @@ pub(super) async fn take_up(request: Request) -> io::Result<Made> {
     aside(move || take_up_now(request)).await
 }
 
-/// Does what waits for the card on a thread on which nobody else waits: making a queue pair takes
-/// milliseconds, and registering a region its time for each page.
+/// Does what waits for the card on a thread of those for that, few at a time: to make a queue pair
+/// takes milliseconds, and to register a region its time for each page. Who stops to wait before it
+/// is his turn leaves nothing to be done. Ending a connection is not done so: its memory has to be
+/// free of the card when the caller goes on.
 pub(super) async fn aside<T: Send + 'static>(
     make: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(make).await.map_err(io::Error::other)?
+    static TURNS: Semaphore = Semaphore::const_new(MAKERS);
+    let turn = TURNS.acquire().await.map_err(io::Error::other)?;
+    let made = tokio::task::spawn_blocking(move || {
+        let made = make();
+        drop(turn);
+        made
+    });
+    made.await.map_err(io::Error::other)?
 }
 
 fn take_up_now(request: Request) -> io::Result<Made> {
@@ -201,7 +213,8 @@ fn take_up_now(request: Request) -> io::Result<Made> {
     let most = reads(&id)?;
     let (answered, asked) = (answered.min(most), asked.min(most));
     if asked == 0 {
-        return Err(io::Error::other("the other side lets nobody read its memory"));
+        let what = "the other side lets nobody read its memory";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     let (queue_pair, domain) = queue_pair(&id, Side::Server, asked.into())?;
     let step = Step::Accept(answered, asked);

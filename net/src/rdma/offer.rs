@@ -137,9 +137,39 @@ pub(super) struct Offers {
     hosts: Vec<String>,
     expected: Expected,
     busy_poll: Duration,
-    /// Why the port is gone.
-    pub over: Arc<OnceLock<String>>,
+    pub unserved: Arc<Unserved>,
     task: AbortHandle,
+}
+
+/// What keeps a port from serving.
+#[derive(Default)]
+pub(super) struct Unserved {
+    /// Why it is gone.
+    over: OnceLock<String>,
+    /// Why the last queue pair for somebody who came could not be made, if it could not.
+    trouble: Mutex<Option<String>>,
+}
+
+impl Unserved {
+    /// Of a port that could not be had.
+    pub fn for_good(why: String) -> Arc<Self> {
+        Arc::new(Self { over: OnceLock::from(why), trouble: Mutex::default() })
+    }
+
+    pub fn why(&self) -> Option<String> {
+        self.over.get().cloned().or_else(|| self.trouble.lock().clone())
+    }
+
+    /// A queue pair was made, or could not be for want of something here.
+    fn made(&self, trouble: Option<String>) {
+        let mut last = self.trouble.lock();
+        if let Some(trouble) = &trouble
+            && last.as_ref() != Some(trouble)
+        {
+            tracing::warn!("cannot serve over RDMA: {trouble}");
+        }
+        *last = trouble;
+    }
 }
 
 impl Offers {
@@ -147,16 +177,16 @@ impl Offers {
     pub fn bind(at: IpAddr, hosts: Vec<String>, busy_poll: Duration) -> io::Result<Arc<Self>> {
         let port = Port::bind(SocketAddr::new(at, 0))?;
         let (number, expected) = (port.number(), Expected::default());
-        let over = Arc::new(OnceLock::new());
-        let serving = hand_out(port, expected.clone(), over.clone());
+        let unserved = Arc::<Unserved>::default();
+        let serving = hand_out(port, expected.clone(), unserved.clone());
         let task = tokio::spawn(serving).abort_handle();
-        Ok(Arc::new(Self { port: number, hosts, expected, busy_poll, over, task }))
+        Ok(Arc::new(Self { port: number, hosts, expected, busy_poll, unserved, task }))
     }
 
     /// Makes an offer on a stream that has asked for one, and waits for who takes it up. The caller
     /// bounds the time.
     pub async fn make(self: Arc<Self>, mut stream: BoxStream) -> io::Result<Link> {
-        let over = self.over.get().cloned();
+        let over = self.unserved.over.get().cloned();
         if let Some(why) = over {
             refuse(stream, &why).await?;
             return Err(io::Error::other(why));
@@ -175,8 +205,11 @@ impl Offers {
             // It has found no way, and says no more.
             _ = stream.read(&mut nothing) => return Err(io::ErrorKind::ConnectionAborted.into()),
         };
-        let made = manager::take_up(request).await?;
-        let (connection, events) = connected(made, Side::Server).await?;
+        let made = manager::take_up(request).await;
+        // What the other side does wrong is no trouble of this one.
+        let ours = |e: &io::Error| (e.kind() != io::ErrorKind::InvalidData).then(|| e.to_string());
+        self.unserved.made(made.as_ref().err().and_then(ours));
+        let (connection, events) = connected(made?, Side::Server).await?;
         Ok(linked(connection, events, stream, self.busy_poll))
     }
 }
@@ -200,13 +233,13 @@ impl Drop for Offered<'_> {
 }
 
 /// Gives each that comes to whoever made it an offer. Who is not expected is turned away.
-async fn hand_out(port: Port, expected: Expected, over: Arc<OnceLock<String>>) {
+async fn hand_out(port: Port, expected: Expected, unserved: Arc<Unserved>) {
     loop {
         let request = match port.next().await {
             Ok(request) => request,
             Err(error) => {
                 tracing::error!(%error, "RDMA is served no more: start this daemon anew");
-                over.get_or_init(|| error.to_string());
+                unserved.over.get_or_init(|| error.to_string());
                 return;
             }
         };

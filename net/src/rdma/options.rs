@@ -11,8 +11,9 @@ pub struct RdmaOptions {
     pub addresses: Vec<IpAddr>,
     /// The traffic class of RoCE, which switches may treat as lossless.
     pub traffic_class: Option<u8>,
-    /// How long a connection's task looks for what the card has done before it sleeps until the
-    /// card wakes it, microseconds: what comes meanwhile is taken at once, for a core's time.
+    /// How long the completion queue of a connection is polled before its task waits for an event,
+    /// microseconds, [`Self::MAX_BUSY_POLL_US`] at most: what comes meanwhile is taken at once, for
+    /// the time of a core or two.
     pub busy_poll_us: u32,
     /// Servers that cannot be reached over RDMA cannot be reached.
     #[serde(skip)]
@@ -20,7 +21,20 @@ pub struct RdmaOptions {
 }
 
 impl RdmaOptions {
+    /// Whoever takes it for nanoseconds is not to lose all processors.
+    pub const MAX_BUSY_POLL_US: u32 = 10_000;
+
+    /// These, and of others what is not set here.
+    pub fn or(self, others: &Self) -> Self {
+        let busy_poll_us = match self.busy_poll_us {
+            0 => others.busy_poll_us,
+            own => own,
+        };
+        let traffic_class = self.traffic_class.or(others.traffic_class);
+        Self { busy_poll_us, traffic_class, ..self }
+    }
+
     pub(super) fn busy_poll(&self) -> Duration {
-        Duration::from_micros(self.busy_poll_us.into())
+        Duration::from_micros(self.busy_poll_us.min(Self::MAX_BUSY_POLL_US).into())
     }
 }

@@ -72,8 +72,11 @@ impl Engine {
                 continue;
             }
             if !self.armed && self.looking.goes_on() {
-                // Others of this thread have their turn in between.
-                break;
+                if let Poll::Ready(why) = self.watch.as_mut().poll(cx) {
+                    return self.over(why, user);
+                }
+                std::hint::spin_loop();
+                continue;
             }
             if !self.armed {
                 // What has ended since the last look is not told of.

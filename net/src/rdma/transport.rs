@@ -3,20 +3,20 @@
 
 use super::card::usable;
 use super::id::may_use_cards;
-use super::offer::{self, Offers};
+use super::offer::{self, Offers, Unserved};
 use super::options::RdmaOptions;
 use crate::address::Address;
-use crate::metrics::rdma::{FALLBACKS, note_fallback};
+use crate::metrics::rdma::{FALLBACK_SERVERS, FALLBACKS};
 use crate::stream::BoxStream;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::{Fallback, Link, Listener, Opening, Speaks, Transport};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::lookup_host;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How long it takes to be connected over RDMA, once there is a stream: while somebody waits, and
 /// while nobody does, when a lost packet of the connection manager may be sent again.
@@ -25,6 +25,9 @@ const PATIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server that could not be reached over RDMA is tried again after this long, and after twice as
 /// long each time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// While there is a connection to a server by streams, the better way is tried more often than
+/// this. A failure that is older is of a server that is not used: it is forgotten.
+const FAILURE_LIFETIME: Duration = Duration::from_secs(660);
 
 /// RDMA where it can be had, and `streams`, which must not be encrypted, elsewhere and for gRPC.
 /// Error: `Unsupported`, this machine has no RDMA; and what is missing.
@@ -59,9 +62,16 @@ struct Rdma {
     missing: Option<String>,
     /// Servers that could not be reached over RDMA, and why: they are reached by streams at once,
     /// until they could be again.
-    failed: Mutex<HashMap<Address, String>>,
-    /// Why others do not reach this process over RDMA, once that is so; of the port bound last.
-    unserved: Mutex<Arc<OnceLock<String>>>,
+    failed: Mutex<HashMap<Address, Failure>>,
+    /// What keeps others from reaching this process over RDMA; of the port bound last.
+    unserved: Mutex<Arc<Unserved>>,
+}
+
+/// A server could not be reached over RDMA.
+struct Failure {
+    why: String,
+    /// When that was tried last.
+    at: Instant,
 }
 
 impl Rdma {
@@ -103,10 +113,38 @@ impl Rdma {
 
     fn fails(&self, address: &Address, why: String) {
         FALLBACKS.inc();
-        let before = self.failed.lock().insert(address.clone(), why.clone());
-        if before.as_ref() != Some(&why) {
-            note_fallback(address, before.as_deref(), Some(&why));
+        let failure = Failure { why: why.clone(), at: Instant::now() };
+        let mut failed = self.failed.lock();
+        let before = failed.insert(address.clone(), failure);
+        FALLBACK_SERVERS.add(i64::from(before.is_none()));
+        drop(failed);
+        if before.is_none_or(|before| before.why != why) {
             tracing::warn!(%address, why, "not over RDMA, but TCP");
+        }
+    }
+
+    /// Tried once more, with this outcome, while it is reached by streams.
+    fn fails_still(&self, address: &Address, why: String) {
+        if let Some(failure) = self.failed.lock().get_mut(address) {
+            *failure = Failure { why, at: Instant::now() };
+        }
+    }
+
+    /// Servers that are reached by streams now because they could not be over RDMA.
+    fn failed(&self) -> MutexGuard<'_, HashMap<Address, Failure>> {
+        let (mut failed, now) = (self.failed.lock(), Instant::now());
+        let before = failed.len();
+        failed.retain(|_, failure| now.duration_since(failure.at) < FAILURE_LIFETIME);
+        FALLBACK_SERVERS.sub((before - failed.len()) as i64);
+        failed
+    }
+}
+
+impl Drop for Rdma {
+    fn drop(&mut self) {
+        let failed = std::mem::take(self.failed.get_mut());
+        if !failed.is_empty() {
+            FALLBACK_SERVERS.sub(failed.len() as i64);
         }
     }
 }
@@ -114,7 +152,7 @@ impl Rdma {
 #[async_trait::async_trait]
 impl Transport for Rdma {
     async fn connect(&self, address: &Address) -> io::Result<Link> {
-        if self.missing().is_some() || self.failed.lock().contains_key(address) {
+        if self.missing().is_some() || self.failed().contains_key(address) {
             return self.connect_stream(address).await;
         }
         // Who cannot be reached at all has not failed over RDMA.
@@ -133,17 +171,21 @@ impl Transport for Rdma {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let stream = self.streams.stream(address).await?;
-        self.try_connect(address, stream, PATIENT_TIMEOUT).await
+        let connected = self.try_connect(address, stream, PATIENT_TIMEOUT).await;
+        connected.inspect_err(|error| self.fails_still(address, error.to_string()))
     }
 
     fn tried(&self, address: &Address, carried: Result<(), String>) {
+        // What goes by streams from the first says nothing of RDMA.
+        if self.missing().is_some() {
+            return;
+        }
         match carried {
             Err(why) if !self.options.required => self.fails(address, why),
             Err(_) => {}
             Ok(()) => {
-                let before = self.failed.lock().remove(address);
-                if before.is_some() {
-                    note_fallback(address, before.as_deref(), None);
+                if self.failed.lock().remove(address).is_some() {
+                    FALLBACK_SERVERS.dec();
                     tracing::info!(%address, "reached over RDMA again");
                 }
             }
@@ -151,16 +193,15 @@ impl Transport for Rdma {
     }
 
     fn fallbacks(&self) -> Vec<Fallback> {
-        let unserved = self.unserved.lock().get().cloned();
+        let unserved = self.unserved.lock().why();
         let own = self.missing().map(str::to_owned).or(unserved);
         let own = own.map(|why| Fallback { server: None, why });
-        let failed = self.failed.lock();
-        let mut failed: Vec<_> = failed
-            .iter()
-            .map(|(server, why)| Fallback { server: Some(server.clone()), why: why.clone() })
-            .collect();
-        failed.sort_by_cached_key(|fallback| fallback.server.as_ref().map(Address::to_string));
-        own.into_iter().chain(failed).collect()
+        let failed = self.failed();
+        let of = |(server, failure): (&Address, &Failure)| Fallback {
+            server: Some(server.clone()),
+            why: failure.why.clone(),
+        };
+        own.into_iter().chain(failed.iter().map(of)).collect()
     }
 
     fn connect_timeout(&self) -> Duration {
@@ -193,8 +234,8 @@ impl Transport for Rdma {
             }),
         };
         *self.unserved.lock() = match &offers {
-            Ok(offers) => offers.over.clone(),
-            Err(why) => Arc::new(OnceLock::from(why.clone())),
+            Ok(offers) => offers.unserved.clone(),
+            Err(why) => Unserved::for_good(why.clone()),
         };
         Ok(Box::new(Port { streams, offers }))
     }
