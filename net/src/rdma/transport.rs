@@ -135,7 +135,11 @@ impl Rdma {
         let (mut failed, now) = (self.failed.lock(), Instant::now());
         let before = failed.len();
         failed.retain(|_, failure| now.duration_since(failure.at) < FAILURE_LIFETIME);
-        FALLBACK_SERVERS.sub((before - failed.len()) as i64);
+        let gone = before - failed.len();
+        // Not touched for nothing: a forked process may find its locks held by who is not there.
+        if gone > 0 {
+            FALLBACK_SERVERS.sub(gone as i64);
+        }
         failed
     }
 }
