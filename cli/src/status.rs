@@ -182,7 +182,7 @@ struct NetworkRow {
 
 #[derive(Serialize)]
 struct FallbackRow {
-    /// Null: others do not reach this process over RDMA.
+    /// Null: this process has no RDMA, or others do not reach it so.
     server: Option<String>,
     why: String,
 }

@@ -205,7 +205,10 @@ impl Transport for Rdma {
             server: Some(server.clone()),
             why: failure.why.clone(),
         };
-        own.into_iter().chain(failed.iter().map(of)).collect()
+        let mut failed: Vec<_> = failed.iter().map(of).collect();
+        // The first are told: always the same ones.
+        failed.sort_by_cached_key(|fallback| fallback.server.as_ref().map(Address::to_string));
+        own.into_iter().chain(failed).collect()
     }
 
     fn connect_timeout(&self) -> Duration {
