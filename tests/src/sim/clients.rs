@@ -18,6 +18,11 @@ const WATCH_PAUSE: u64 = 4000;
 /// Longest pauses between two calls, in milliseconds: of a busy client, and of one that is there
 /// for many faults.
 const PAUSES: [u64; 3] = [40, 150, 500];
+/// And while everybody turns to one register, which is what most calls are about then.
+const SPOTLIT_PAUSE: u64 = 60;
+const SPOTLIT: f64 = 0.8;
+/// Longest pause between two glimpses at it, in milliseconds.
+const GLIMPSE_PAUSE: u64 = 40;
 /// So many calls are given up before they end, each after at most so long.
 const DROPPED: f64 = 0.1;
 const DROPPED_AFTER: Duration = Duration::from_millis(60);
@@ -32,6 +37,7 @@ pub async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result 
         biased;
         () = work(&fs, number, seed, &history, &unsynced) => {}
         () = watch(&fs, number, !seed, &history, &unsynced) => {}
+        () = glimpses(&fs, seed.rotate_left(8), &history, &unsynced) => {}
     }
     history.borrow_mut().finished += 1;
     Ok(())
@@ -44,11 +50,19 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynce
     let mut turns = Turns::open(fs, number, history.clone()).await;
     let pause = PAUSES[rng.random_range(0..PAUSES.len())];
     for i in 1..=CALLS_PER_CLIENT {
+        let spotlight = history.borrow().spotlight;
+        let turns_to = |only: Option<usize>| only.is_none_or(|only| only as u64 + 1 == number);
+        let spotlight = spotlight.filter(|at| turns_to(at.alone) && rng.random_bool(SPOTLIT));
+        let pause = if spotlight.is_some() { pause.min(SPOTLIT_PAUSE) } else { pause };
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..pause))).await;
         let value = number << 32 | i;
-        let register = rng.random_range(0..REGISTERS);
+        let (register, kind) = match spotlight {
+            Some(Spotlight { register, .. }) => (register, rng.random_range(0..4)),
+            None => (rng.random_range(0..REGISTERS), rng.random_range(0..7)),
+        };
+        let kind = if kind < 2 && !has_room(history, register) { 2 } else { kind };
         let caller = Caller::draw(&mut rng);
-        match (rng.random_range(0..7), register) {
+        match (kind, register) {
             (6, _) => turns.take(fs, &mut rng).await,
             (0 | 1, CONTENTS..) => {
                 let sync = rng.random_bool(0.3).then(|| Caller::draw(&mut rng));
@@ -58,7 +72,10 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynce
             (0 | 1, OPEN_MODES..) => {
                 let sync = rng.random_bool(0.3).then(|| Caller::draw(&mut rng));
                 let value = number * 1000 + i;
-                files.set_mode(fs, register, value, rng.random_bool(0.5), caller, sync).await;
+                // Who writes data may keep the mode, too, and sends it late perhaps; where others
+                // wrote data, it is by that that what comes late is refused.
+                let writes = number == 1 + (register - OPEN_MODES) as u64 && rng.random_bool(0.7);
+                files.set_mode(fs, register, value, writes, caller, sync).await;
             }
             (0 | 1, MODES..) => set_mode(fs, history, register, number * 1000 + i, caller).await,
             (2 | 3, MODES..) => get_mode(fs, history, register, Some(unsynced)).await,
@@ -85,6 +102,36 @@ async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsync
         // What comes of it is not waited for.
         let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(own, at as u64, &bytes)).await;
     }
+}
+
+/// Looks at the register that everybody turns to as often as leases allow it, without asking anybody:
+/// while a client is cut off, and while changes are under way. Most that is seen so says nothing;
+/// what looks old is noted.
+async fn glimpses(fs: &Filesystem, seed: u64, history: &Shared, unsynced: &Unsynced) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut inos = BTreeMap::new();
+    for register in MODES..CONTENTS {
+        let opened = shared(fs, &name(register)).await;
+        let _ = fs.release(opened.handle).await;
+        inos.insert(register, opened.attr.ino);
+    }
+    loop {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(1..GLIMPSE_PAUSE))).await;
+        let Some(Spotlight { register, .. }) = history.borrow().spotlight else { continue };
+        let Some(attr) = inos.get(&register).and_then(|ino| fs.get_attr_now(*ino)) else {
+            continue;
+        };
+        let (value, start) = (attr.mode.into(), now());
+        if is_older(&history.borrow().registers[register], value, start) {
+            let at = note(history, register, Call::new(Op::Read(value), start, now()));
+            let at = at.filter(|_| register >= OPEN_MODES);
+            unsynced.borrow_mut().extend(at.map(|at| (register, at)));
+        }
+    }
+}
+
+fn name(register: usize) -> String {
+    format!("r{register}")
 }
 
 /// Who makes a call. It may give up before the call ends.
@@ -129,7 +176,7 @@ pub async fn get_mode(
     unsynced: Option<&Unsynced>,
 ) {
     let start = now();
-    let Ok(attr) = fs.lookup(InodeId::ROOT, format!("r{register}").as_bytes()).await else {
+    let Ok(attr) = fs.lookup(InodeId::ROOT, name(register).as_bytes()).await else {
         return;
     };
     history.borrow_mut().answered += 1;
@@ -146,9 +193,8 @@ async fn set_mode(
     value: u64,
     mut caller: Caller,
 ) {
-    let name = format!("r{register}");
     let ino = loop {
-        if let Ok(attr) = fs.lookup(InodeId::ROOT, name.as_bytes()).await {
+        if let Ok(attr) = fs.lookup(InodeId::ROOT, name(register).as_bytes()).await {
             break attr.ino;
         }
         tokio::time::sleep(RETRY_INTERVAL).await;
@@ -180,7 +226,7 @@ impl OpenFiles {
     async fn open(fs: &Filesystem, history: Shared, unsynced: Unsynced) -> Self {
         let mut files = BTreeMap::new();
         for register in MODES..REGISTERS {
-            let opened = shared(fs, &format!("r{register}")).await;
+            let opened = shared(fs, &name(register)).await;
             match register {
                 OPEN_MODES.. => drop(files.insert(register, opened)),
                 _ => drop(fs.release(opened.handle).await),

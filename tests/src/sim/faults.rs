@@ -4,26 +4,28 @@
 //! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata
 //! group and one target in a run, and no target while another one errs.
 
+use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, REGISTERS, Shared, Spotlight};
 use super::hosts::{CLIENTS, DAEMONS, SERVERS};
 use super::storage::Host;
 use anyhow::Result;
 use rand::{Rng, rngs::SmallRng};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause between two steps, and between two scripts, in milliseconds.
-const PAUSE: std::ops::Range<u64> = 200..4000;
+const PAUSE: Range<u64> = 200..4000;
 /// Disks of the metadata group that are replaced in a run, at most: what a group of three survives.
 const SERVER_DISKS: usize = 1;
 /// An outage that outlives every deadline of the clients.
-const LONG: std::ops::Range<u64> = 25_000..60_000;
+const LONG: Range<u64> = 25_000..60_000;
 
 /// An outage that outlives a session.
-const SESSION: std::ops::Range<u64> = 10_000..25_000;
+const SESSION: Range<u64> = 10_000..25_000;
 /// One after which a target is given up, and what it held is made elsewhere.
-const GIVEN_UP: std::ops::Range<u64> = 16_000..30_000;
+const GIVEN_UP: Range<u64> = 16_000..30_000;
 
 /// What faults are done to.
 pub struct World {
@@ -40,7 +42,7 @@ pub struct World {
 
 /// One thing that happens.
 enum Step {
-    Pause(std::ops::Range<u64>),
+    Pause(Range<u64>),
     Crash(&'static str),
     Start(&'static str),
     Cut(&'static str, Vec<&'static str>),
@@ -57,6 +59,7 @@ enum Step {
     Rot(usize),
     /// An admin restarts a daemon whose target has failed.
     RestartFailed(usize),
+    Spotlight(Option<Spotlight>),
 }
 
 /// The rest of a fault.
@@ -83,7 +86,7 @@ impl World {
         let servers: Vec<_> = SERVERS.into_iter().filter(|other| *other != name).collect();
         let others: Vec<_> = servers.iter().copied().chain(CLIENTS).chain(DAEMONS).collect();
         let pause = || Step::Pause(PAUSE);
-        let (what, steps) = match self.random.random_range(0..16) {
+        let (what, steps) = match self.random.random_range(0..19) {
             0 => (format!("crash {name}"), vec![Step::Crash(name), pause(), Step::Start(name)]),
             1 => (
                 format!("cut off {name}"),
@@ -98,35 +101,24 @@ impl World {
                 format!("hold messages of {name}"),
                 vec![Step::Hold(name, others.clone()), pause(), Step::Deliver(name, others)],
             ),
-            4 | 5 => {
-                let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
-                let from = SERVERS.to_vec();
-                (
-                    format!("cut off {client}"),
-                    vec![Step::Cut(client, from.clone()), pause(), Step::Join(client, from)],
-                )
-            }
+            4 | 5 => self.cut_off_client(PAUSE, ""),
             6 => self.outage(),
             7 if self.wiped_servers < SERVER_DISKS => self.wipe_server(server),
             8 if !self.wiped_target && self.rotten.is_none() => self.replace_target(),
             9 => self.power_cut(),
-            // Longer than its session lives.
             10 => self.late_puts(),
-            11 => {
-                let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
-                let from = SERVERS.to_vec();
-                let steps = vec![
-                    Step::Cut(client, from.clone()),
-                    Step::Pause(SESSION),
-                    Step::Join(client, from),
-                ];
-                (format!("cut off {client} for long"), steps)
-            }
+            11 | 15 => self.cut_off_client(SESSION, " for long"),
             12 if !self.wiped_target => self.rot(),
             13 => {
                 let daemon = DAEMONS[self.random.random_range(0..DAEMONS.len())];
                 let steps = vec![Step::Crash(daemon), Step::Pause(GIVEN_UP), Step::Start(daemon)];
                 (format!("{daemon} is down until it is given up"), steps)
+            }
+            14 => {
+                let register = self.register();
+                let spotlight = Spotlight { register, alone: None };
+                let steps = vec![Step::Spotlight(Some(spotlight)), pause(), Step::Spotlight(None)];
+                (format!("all turn to register {register}"), steps)
             }
             _ => {
                 let daemon = DAEMONS[self.random.random_range(0..DAEMONS.len())];
@@ -134,6 +126,35 @@ impl World {
             }
         };
         (what, Script { steps: steps.into(), next: now })
+    }
+
+    /// A register that may be known under a lease, or buffered.
+    fn register(&mut self) -> usize {
+        let kinds = [MODES..OPEN_MODES, OPEN_MODES..CONTENTS, CONTENTS..LARGE, LARGE..REGISTERS];
+        let kind = self.random.random_range(0..kinds.len());
+        self.random.random_range(kinds[kind].clone())
+    }
+
+    /// A client hears nothing of the group, and the group nothing of it, while the others turn to
+    /// what it used last.
+    fn cut_off_client(&mut self, pause: Range<u64>, how_long: &str) -> (String, Vec<Step>) {
+        let (servers, register) = (SERVERS.to_vec(), self.register());
+        let any = self.random.random_range(0..CLIENTS.len());
+        // Of these it must be the one that may keep what it changes.
+        let client = (OPEN_MODES..CONTENTS).position(|r| r == register).unwrap_or(any);
+        let spotlight = |alone| Step::Spotlight(Some(Spotlight { register, alone }));
+        let (alone, client) = (spotlight(Some(client)), CLIENTS[client]);
+        let steps = vec![
+            alone,
+            Step::Pause(50..500),
+            Step::Cut(client, servers.clone()),
+            spotlight(None),
+            Step::Pause(pause),
+            Step::Join(client, servers),
+            Step::Pause(50..500),
+            Step::Spotlight(None),
+        ];
+        (format!("cut off {client}{how_long}, while all turn to register {register}"), steps)
     }
 
     /// No majority of the metadata group for longer than anybody waits: it is cut apart, or down.
@@ -259,7 +280,12 @@ impl World {
 
 impl Script {
     /// Does what is to be done now. Answers whether that was all.
-    pub fn go_on(&mut self, sim: &mut turmoil::Sim<'_>, world: &mut World) -> Result<bool> {
+    pub fn go_on(
+        &mut self,
+        sim: &mut turmoil::Sim<'_>,
+        world: &mut World,
+        history: &Shared,
+    ) -> Result<bool> {
         while let Some(step) = self.steps.pop_front() {
             match step {
                 Step::Pause(range) => {
@@ -282,6 +308,7 @@ impl Script {
                     sim.bounce(DAEMONS[daemon]);
                 }
                 Step::RestartFailed(_) => {}
+                Step::Spotlight(spotlight) => history.borrow_mut().spotlight = spotlight,
             }
         }
         Ok(true)

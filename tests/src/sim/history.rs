@@ -32,6 +32,14 @@ pub struct History {
     pub answered: u64,
     pub unknown: u64,
     pub finished: usize,
+    pub spotlight: Option<Spotlight>,
+}
+
+/// The register that all clients turn to for a while, or one of them does alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spotlight {
+    pub register: usize,
+    pub alone: Option<usize>,
 }
 
 pub type Shared = Rc<RefCell<History>>;
@@ -67,6 +75,23 @@ pub fn value_of(register: usize, found: &[u8]) -> Result<u64, String> {
 
 pub fn now() -> u64 {
     turmoil::sim_elapsed().expect("inside the simulation").as_nanos() as u64
+}
+
+/// Whether there is room for another write in the register's history, whatever is under way.
+pub fn has_room(history: &Shared, register: usize) -> bool {
+    history.borrow().registers[register].len() < MAX_CALLS - 10
+}
+
+/// Whether what was read, from `start` on, is older than what was known before. Calls that are still
+/// under way may explain it: that is for the checker to say.
+pub fn is_older(calls: &[Call], value: u64, start: u64) -> bool {
+    let written = calls.iter().find(|call| call.op == Op::Write(value));
+    let written = written.map_or(0, |call| call.end);
+    let is_newer = |call: &Call| {
+        let (Op::Write(other) | Op::Read(other)) = call.op;
+        other != value && call.end < start && call.start > written
+    };
+    calls.iter().any(is_newer)
 }
 
 /// Answers where in the register's history the call is, if there is room for it.

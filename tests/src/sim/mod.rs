@@ -169,7 +169,7 @@ fn drive(
             if all_done {
                 going.hurry(now);
             }
-            if going.next <= now && going.go_on(sim, world)? {
+            if going.next <= now && going.go_on(sim, world, history)? {
                 script = None;
                 next = now + world.pause();
             }
