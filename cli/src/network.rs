@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::BoolishValueParser;
 use parking_lot::RwLock;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_net::{
@@ -71,6 +72,17 @@ pub struct TransportArgs {
     rdma_busy_poll: u32,
 }
 
+/// The same for a daemon, which goes over TCP where there is no RDMA.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "RDMA")]
+pub struct DaemonTransportArgs {
+    #[command(flatten)]
+    transport: TransportArgs,
+    /// Where it is reached over RDMA, an address for each card [default: where it listens]
+    #[arg(long, env = "WEFT_RDMA_ADDRESSES", value_name = "IP,...", value_delimiter = ',')]
+    rdma_addresses: Vec<IpAddr>,
+}
+
 /// How others are reached.
 #[derive(Clone)]
 struct Network {
@@ -120,17 +132,10 @@ impl TransportArgs {
 
     /// Has this process go over RDMA from now on, if that was asked for. Error: what it lacks.
     pub fn set(self) -> Result<()> {
-        self.set_for(Missing::Refuse)
+        self.set_for(Vec::new(), Missing::Refuse)
     }
 
-    /// As [`Self::set`], for a daemon, which goes over TCP where there is no RDMA.
-    pub fn set_if_there(self) {
-        if let Err(error) = self.set_for(Missing::FallBack) {
-            tracing::error!("goes over TCP until it is started anew: {}", describe(&error));
-        }
-    }
-
-    fn set_for(self, missing: Missing) -> Result<()> {
+    fn set_for(self, addresses: Vec<IpAddr>, missing: Missing) -> Result<()> {
         if self.transport == Kind::Tcp {
             return Ok(());
         }
@@ -140,9 +145,19 @@ impl TransportArgs {
             None => (None, false),
         };
         let (traffic_class, busy_poll_us) = (self.rdma_traffic_class, self.rdma_busy_poll);
-        let options = RdmaOptions { traffic_class, busy_poll_us, ..RdmaOptions::default() };
+        let options =
+            RdmaOptions { addresses, traffic_class, busy_poll_us, ..RdmaOptions::default() };
         *network = Some(Network::new(files, insecure, Some(options), missing)?);
         Ok(())
+    }
+}
+
+impl DaemonTransportArgs {
+    /// Has this process go over RDMA from now on, if that was asked for and is there.
+    pub fn set(self) {
+        if let Err(error) = self.transport.set_for(self.rdma_addresses, Missing::FallBack) {
+            tracing::error!("goes over TCP until it is started anew: {}", describe(&error));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `weft storaged`: one storage daemon with its targets.
 
 use crate::collector::CollectorArgs;
-use crate::network::TransportArgs;
+use crate::network::DaemonTransportArgs;
 use crate::output::describe;
 use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     workers: usize,
     #[command(flatten)]
-    transport: TransportArgs,
+    transport: DaemonTransportArgs,
     #[command(flatten)]
     collector: CollectorArgs,
 }
@@ -98,7 +98,7 @@ pub fn read(path: &Path) -> Result<Config> {
 
 pub fn run(args: Args) -> Result<()> {
     let (workers, file, collector) = (args.workers, args.config.clone(), args.collector.clone());
-    args.transport.clone().set_if_there();
+    args.transport.clone().set();
     let config = args.config()?;
     daemon::raise_descriptor_limit();
     let what = format!("storage daemon {} at {}", config.name, config.listen);

@@ -1,7 +1,7 @@
 //! One metadata server.
 
 use crate::collector::CollectorArgs;
-use crate::network::TransportArgs;
+use crate::network::DaemonTransportArgs;
 use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
     #[command(flatten)]
-    transport: TransportArgs,
+    transport: DaemonTransportArgs,
     #[command(flatten)]
     collector: CollectorArgs,
 }
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<()> {
         return weft_metadata::bootstrap(&config)
             .with_context(|| format!("cannot bootstrap metadata server {}", config.id));
     }
-    args.transport.set_if_there();
+    args.transport.set();
     daemon::raise_descriptor_limit();
     daemon::give_back_large_blocks();
     let (id, listen) = (config.id, config.listen.clone());

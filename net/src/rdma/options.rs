@@ -31,7 +31,11 @@ impl RdmaOptions {
             own => own,
         };
         let traffic_class = self.traffic_class.or(others.traffic_class);
-        Self { busy_poll_us, traffic_class, ..self }
+        let addresses = match self.addresses.is_empty() {
+            true => others.addresses.clone(),
+            false => self.addresses,
+        };
+        Self { addresses, busy_poll_us, traffic_class, ..self }
     }
 
     pub(super) fn busy_poll(&self) -> Duration {
