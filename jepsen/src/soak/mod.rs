@@ -55,7 +55,8 @@ fn rounds(soak: &Soak, cluster: &mut Cluster) -> Result<String> {
     let (mut all, mut churned) = (Faults::new(), Churned::default());
     for number in 0.. {
         let seed = soak.seed.wrapping_add(number);
-        let (faults, files) = one_round(soak, seed, cluster)?;
+        let (faults, files) = one_round(soak, seed, cluster)
+            .with_context(|| format!("round {number}; until then:\n{}", account.report()))?;
         faults.into_iter().for_each(|(kind, n)| *all.entry(kind).or_default() += n);
         churned.add(files);
         cluster.check()?;

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::timeout;
 use weft_client::{Creator, Filesystem, OpenFlags, Opened, SetAttr};
+use weft_proto::mode::SET_IDS;
 use weft_proto::{ErrorKind, InodeId, Layout, SessionId};
 
 const CALLS_PER_CLIENT: u64 = 200;
@@ -57,7 +58,10 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynce
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..pause))).await;
         let value = number << 32 | i;
         let (register, kind) = match spotlight {
-            Some(Spotlight { register, .. }) => (register, rng.random_range(0..4)),
+            Some(at) => {
+                let writes = rng.random_bool(if at.alone.is_some() { 0.7 } else { 0.2 });
+                (at.register, if writes { 0 } else { 2 })
+            }
             None => (rng.random_range(0..REGISTERS), rng.random_range(0..7)),
         };
         let kind = if kind < 2 && !has_room(history, register) { 2 } else { kind };
@@ -71,13 +75,15 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynce
             (2 | 3, CONTENTS..) => files.read(fs, register).await,
             (0 | 1, OPEN_MODES..) => {
                 let sync = rng.random_bool(0.3).then(|| Caller::draw(&mut rng));
-                let value = number * 1000 + i;
+                let value = mode_value(number, i);
                 // Who writes data may keep the mode, too, and sends it late perhaps; where others
                 // wrote data, it is by that that what comes late is refused.
                 let writes = number == 1 + (register - OPEN_MODES) as u64 && rng.random_bool(0.7);
                 files.set_mode(fs, register, value, writes, caller, sync).await;
             }
-            (0 | 1, MODES..) => set_mode(fs, history, register, number * 1000 + i, caller).await,
+            (0 | 1, MODES..) => {
+                set_mode(fs, history, register, mode_value(number, i), caller).await
+            }
             (2 | 3, MODES..) => get_mode(fs, history, register, Some(unsynced)).await,
             (0 | 1, _) => write(fs, history, register, value, caller).await,
             (2 | 3, _) => read(fs, history, register).await,
@@ -104,9 +110,9 @@ async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsync
     }
 }
 
-/// Looks at the register that everybody turns to as often as leases allow it, without asking anybody:
-/// while a client is cut off, and while changes are under way. Most that is seen so says nothing;
-/// what looks old is noted.
+/// Looks at the register that everybody turns to as often as leases allow it, without asking
+/// anybody: while a client is cut off, and while changes are under way. Most that is seen so says
+/// nothing; what looks old is noted.
 async fn glimpses(fs: &Filesystem, seed: u64, history: &Shared, unsynced: &Unsynced) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut inos = BTreeMap::new();
@@ -122,12 +128,21 @@ async fn glimpses(fs: &Filesystem, seed: u64, history: &Shared, unsynced: &Unsyn
             continue;
         };
         let (value, start) = (attr.mode.into(), now());
-        if is_older(&history.borrow().registers[register], value, start) {
+        let is_older = is_older(&history.borrow().registers[register], value, start);
+        if is_older {
             let at = note(history, register, Call::new(Op::Read(value), start, now()));
             let at = at.filter(|_| register >= OPEN_MODES);
             unsynced.borrow_mut().extend(at.map(|at| (register, at)));
         }
     }
+}
+
+/// What a client's call sets a mode to: without the bits that a write of data takes away, of which
+/// one that comes late does so, too.
+fn mode_value(number: u64, call: u64) -> u64 {
+    let value = number << 8 | call;
+    debug_assert!(call < 1 << 8 && value & u64::from(SET_IDS) == 0);
+    value
 }
 
 fn name(register: usize) -> String {

@@ -146,13 +146,13 @@ impl World {
         let (alone, client) = (spotlight(Some(client)), CLIENTS[client]);
         let steps = vec![
             alone,
-            Step::Pause(50..500),
+            Step::Pause(300..2000),
             Step::Cut(client, servers.clone()),
             spotlight(None),
             Step::Pause(pause),
-            Step::Join(client, servers),
-            Step::Pause(50..500),
+            // Nor is what comes late written over at once.
             Step::Spotlight(None),
+            Step::Join(client, servers),
         ];
         (format!("cut off {client}{how_long}, while all turn to register {register}"), steps)
     }

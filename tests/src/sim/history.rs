@@ -17,8 +17,10 @@ pub const LARGE: usize = 12;
 /// Bytes of a large one.
 pub const LARGE_LEN: usize = 24_000;
 
-/// Reads are left out from then on, so that there is room for the writes.
-const MOST_WITH_READS: usize = MAX_CALLS - 30;
+/// Reads that show nothing unexpected are left out from then on, then all; and no more is written.
+const MOST_WITH_READS: usize = 64;
+const MOST_WITH_WRITES: usize = MAX_CALLS - 28;
+const MOST: usize = MAX_CALLS - 10;
 
 /// What all clients saw.
 #[derive(Default)]
@@ -79,14 +81,18 @@ pub fn now() -> u64 {
 
 /// Whether there is room for another write in the register's history, whatever is under way.
 pub fn has_room(history: &Shared, register: usize) -> bool {
-    history.borrow().registers[register].len() < MAX_CALLS - 10
+    history.borrow().registers[register].len() < MOST_WITH_WRITES
 }
 
-/// Whether what was read, from `start` on, is older than what was known before. Calls that are still
-/// under way may explain it: that is for the checker to say.
+/// Whether what was read, from `start` on, is older than what was known before. Calls that are
+/// still under way may explain it: that is for the checker to say.
 pub fn is_older(calls: &[Call], value: u64, start: u64) -> bool {
     let written = calls.iter().find(|call| call.op == Op::Write(value));
-    let written = written.map_or(0, |call| call.end);
+    // What got no answer may have been there from the first on.
+    let written = written.map_or(0, |call| match call.end {
+        u64::MAX => call.lost.unwrap_or(call.start),
+        end => end,
+    });
     let is_newer = |call: &Call| {
         let (Op::Write(other) | Op::Read(other)) = call.op;
         other != value && call.end < start && call.start > written
@@ -97,8 +103,11 @@ pub fn is_older(calls: &[Call], value: u64, start: u64) -> bool {
 /// Answers where in the register's history the call is, if there is room for it.
 pub fn note(history: &Shared, register: usize, call: Call) -> Option<usize> {
     let calls = &mut history.borrow_mut().registers[register];
-    if matches!(call.op, Op::Read(_)) && calls.len() >= MOST_WITH_READS {
-        return None;
+    if let Op::Read(value) = call.op {
+        let most = if is_older(calls, value, call.start) { MOST } else { MOST_WITH_READS };
+        if calls.len() >= most {
+            return None;
+        }
     }
     assert!(calls.len() < MAX_CALLS, "more calls on one register than the checker takes");
     calls.push(call);
