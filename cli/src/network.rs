@@ -78,7 +78,8 @@ pub struct TransportArgs {
 pub struct DaemonTransportArgs {
     #[command(flatten)]
     transport: TransportArgs,
-    /// Where it is reached over RDMA, an address for each card [default: where it listens]
+    /// Where it is reached with --transport rdma, an address for each card [default: where it
+    /// listens]
     #[arg(long, env = "WEFT_RDMA_ADDRESSES", value_name = "IP,...", value_delimiter = ',')]
     rdma_addresses: Vec<IpAddr>,
 }

@@ -51,3 +51,17 @@ async fn without_cards_all_goes_over_tcp_and_who_asks_is_told_why() {
     all.await.expect("it is told, and the connection closed").unwrap();
     assert!(String::from_utf8_lossy(&said).contains(why), "{said:?}");
 }
+
+#[test]
+fn what_a_daemon_is_not_configured_for_is_as_its_environment_says() {
+    let said = |address: &str, traffic_class, busy_poll_us| RdmaOptions {
+        addresses: address.parse().into_iter().collect(),
+        traffic_class,
+        busy_poll_us,
+        ..RdmaOptions::default()
+    };
+    let environment = said("10.0.0.1", Some(1), 1);
+    assert_eq!(RdmaOptions::default().or(&environment), environment);
+    let own = said("10.0.0.2", Some(0), 2);
+    assert_eq!(own.clone().or(&environment), own);
+}

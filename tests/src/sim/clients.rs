@@ -2,7 +2,7 @@
 
 use super::calls::{RETRY_INTERVAL, shared};
 use super::history::*;
-use super::hosts::connect;
+use super::hosts::{CLIENTS, connect};
 use super::linear::{Call, Op};
 use super::turns::Turns;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -140,9 +140,8 @@ async fn glimpses(fs: &Filesystem, seed: u64, history: &Shared, unsynced: &Unsyn
 /// What a client's call sets a mode to: without the bits that a write of data takes away, of which
 /// one that comes late does so, too.
 fn mode_value(number: u64, call: u64) -> u64 {
-    let value = number << 8 | call;
-    debug_assert!(call < 1 << 8 && value & u64::from(SET_IDS) == 0);
-    value
+    const { assert!(CALLS_PER_CLIENT < 1 << 8 && CLIENTS.len() << 8 < 0o2000 && SET_IDS == 0o6000) };
+    number << 8 | call
 }
 
 fn name(register: usize) -> String {
