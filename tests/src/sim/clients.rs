@@ -140,7 +140,7 @@ async fn glimpses(fs: &Filesystem, seed: u64, history: &Shared, unsynced: &Unsyn
 /// What a client's call sets a mode to: without the bits that a write of data takes away, of which
 /// one that comes late does so, too.
 fn mode_value(number: u64, call: u64) -> u64 {
-    const { assert!(CALLS_PER_CLIENT < 1 << 8 && CLIENTS.len() << 8 < 0o2000 && SET_IDS == 0o6000) };
+    const { assert!(CALLS_PER_CLIENT < 1 << 8 && CLIENTS.len() < 4 && SET_IDS == 0o6000) };
     number << 8 | call
 }
 
