@@ -113,3 +113,27 @@ pub fn note(history: &Shared, register: usize, call: Call) -> Option<usize> {
     calls.push(call);
     Some(calls.len() - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_older_than_what_was_known_is_told_apart() {
+        let call = |op, start, end, lost| Call { lost, ..Call::new(op, start, end) };
+        let calls = [
+            call(Op::Write(1), 0, 10, None),
+            call(Op::Write(2), 20, 30, None),
+            // Lost after it was answered, and never answered.
+            call(Op::Write(3), 40, u64::MAX, Some(50)),
+            call(Op::Write(4), 40, u64::MAX, None),
+            call(Op::Read(2), 60, 70, None),
+        ];
+        for old in [0, 1, 3, 4] {
+            assert!(is_older(&calls, old, 80), "{old} after 2 was read");
+        }
+        assert!(!is_older(&calls, 2, 80), "the newest");
+        assert!(!is_older(&calls, 1, 25), "2 is still being written");
+        assert!(!is_older(&calls[..4], 3, 80), "nothing newer is known");
+    }
+}
