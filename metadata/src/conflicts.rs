@@ -17,10 +17,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, Footprint, InodeId, Result, SessionId, v1};
+use weft_proto::{ByteRanges, Error, ErrorKind, Footprint, InodeId, Result, SessionId, v1};
 
 /// Who waits for his turn sees so soon that others wait for him.
 const AWAITED_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Ranges in a commit that are looked for one by one in what others hold, at each change there.
+const MOST_OTHERS: usize = 256;
 
 /// Names and inodes that a change takes, until this is dropped.
 pub struct Claim {
@@ -29,7 +32,7 @@ pub struct Claim {
     by: SessionId,
     names: Vec<Name>,
     pub inos: Vec<InodeId>,
-    /// A file that is written only where its session alone may, and the number of that.
+    /// A file of which it takes only what is written, and the number of that.
     in_ranges: Option<(InodeId, u64)>,
 }
 
@@ -212,16 +215,21 @@ pub async fn must_grant(
     in_line(node, (to, ino, mode), deadline, what, serve).await
 }
 
-/// Grants ranges of a file, as [`must_grant`] does.
+/// Grants ranges of a file, as [`must_grant`] does. Answers as well whether something has to be
+/// given back first.
 pub async fn must_grant_ranges(
     node: &Node,
     to: SessionId,
     ino: InodeId,
     records: &[Range<u64>],
     deadline: Instant,
-) -> Result<Option<v1::Grant>> {
+) -> Result<(Option<v1::Grant>, bool)> {
     let what = "another session has not given up what it may write of the file yet";
-    let serve = |leases: &mut Leases| leases.serve_ranges(Instant::now(), to, ino, records);
+    let serve = |leases: &mut Leases| {
+        let granted = leases.serve_ranges(Instant::now(), to, ino, records)?;
+        let owes = granted.is_none() && leases.owes(to, ino);
+        Some((granted, owes))
+    };
     in_line(node, (to, ino, Mode::Ranges), deadline, what, serve).await
 }
 
@@ -286,24 +294,42 @@ pub async fn claim_free(
     }
 }
 
-/// Takes what a commit writes, if only its session may write there: what others hold of the file
-/// stays where it is.
-pub fn claim_ranges(node: &Arc<Node>, term: u64, by: SessionId, op: &Op) -> Option<Claim> {
-    let Op::CommitExtents(op) = op else { return None };
+/// Takes what a commit writes of a file that several sessions write: what others hold of the rest
+/// stays where it is. `None` if that is not all that it takes.
+pub async fn claim_ranges(
+    node: &Arc<Node>,
+    term: u64,
+    by: SessionId,
+    op: &Op,
+    deadline: Instant,
+) -> Result<Option<Claim>> {
+    let Op::CommitExtents(op) = op else { return Ok(None) };
     let ino = InodeId(op.ino);
     // Who changes attributes has all recalled that may be known of them.
-    let whole = op.append || op.min_size > 0 || op.extents.is_empty() || op.attr.is_some();
-    let ranges = || op.extents.iter().map(|e| e.file_off..e.file_off.saturating_add(e.len));
-    if whole {
-        return None;
+    if op.append || op.min_size > 0 || op.extents.is_empty() || op.attr.is_some() {
+        return Ok(None);
     }
-    let number = node.soft.with(|s| match s.term() == term {
-        true => s.leases.begin_write(by, ino, ranges()),
+    let mut ranges = ByteRanges::default();
+    for extent in &op.extents {
+        ranges.insert(extent.file_off..extent.file_off.saturating_add(extent.len));
+    }
+    // What was written in doubt is for the content that it was written to, and so is all of that.
+    let only_own = op.expect_version.is_some() || ranges.len() > MOST_OTHERS;
+    let begun = node.soft.with(|s| match s.term() == term {
+        true => s.leases.begin_write(by, ino, &ranges, only_own),
         false => None,
-    })?;
+    });
+    let Some((number, is_own)) = begun else { return Ok(None) };
     let mut claim = Claim::nothing(node, term, by);
     claim.in_ranges = Some((ino, number));
-    Some(claim)
+    if !is_own {
+        let what = "another session has not given up what it may write of the file yet";
+        when(node, Some(term), deadline, what, |s| {
+            s.leases.recall_ranges(Instant::now(), by, ino, &ranges).then_some(())
+        })
+        .await?;
+    }
+    Ok(Some(claim))
 }
 
 /// Takes what a client's change touches. `unasked`: it was made under leases to write, if the

@@ -36,8 +36,6 @@ pub(crate) struct Leases {
     pub(super) returning: watch::Sender<HashMap<InodeId, usize>>,
     /// Inodes whose leases are being given up, each with the session that was asked for them.
     pub(super) releasing: watch::Sender<HashSet<(SessionId, InodeId)>>,
-    /// Ranges of a file are held no more.
-    pub(super) ranges_gone: watch::Sender<()>,
     /// What caches names and attributes above.
     pub(super) above: OnceLock<Arc<dyn NameCache>>,
 }
@@ -56,7 +54,6 @@ impl Default for Leases {
             giving: Mutex::default(),
             returning: watch::Sender::default(),
             releasing: watch::Sender::default(),
-            ranges_gone: watch::Sender::default(),
             above: OnceLock::new(),
         }
     }
@@ -195,7 +192,6 @@ impl Leases {
         table.forget_all();
         table.inodes.clear();
         table.ranges.clear();
-        self.ranges_gone.send_replace(());
     }
 
     /// Gives up all but the right to write, for a declaration to a new leader. Answers what is

@@ -125,7 +125,7 @@ impl Leases {
             dir.nlink += u32::from(is_dir);
         });
         let extents = Some(v1::ExtentsReply { attr: Some(attr), ..Default::default() });
-        let reply = v1::OpenReply { attr: Some(attr), layout: Some(layout), extents };
+        let reply = v1::OpenReply { attr: Some(attr), layout: Some(layout), extents, owes: false };
         let is_file = op.kind() == FileKind::Regular;
         let (since, layout) = (table.epoch, is_dir.then_some(layout));
         let held = Held::new(Mode::Write);

@@ -65,13 +65,6 @@ impl Leases {
         self.table.lock().ranges.contains_key(&ino)
     }
 
-    /// Waits until that is over.
-    pub async fn ranges_gone(&self, ino: InodeId) {
-        let mut gone = self.ranges_gone.subscribe();
-        // The sender lives as long as `self`.
-        while self.holds_ranges(ino) && gone.changed().await.is_ok() {}
-    }
-
     /// Takes in ranges that were granted.
     pub(super) fn hold_ranges(
         &self,

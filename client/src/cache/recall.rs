@@ -1,7 +1,7 @@
 //! Leases that are given back: those that the leader recalls, and those that are too many.
 
 use super::leases::Leases;
-use super::table::{Held, Mode, Table};
+use super::table::{Held, Mode, Start, Table};
 use weft_proto::planted::{self, Bug};
 use weft_proto::{InodeId, SessionId};
 
@@ -57,6 +57,22 @@ impl Leases {
         Releasing { leases: self, of }
     }
 
+    /// Whether a lease of this session is being given up.
+    pub fn is_releasing(&self, session: SessionId, ino: InodeId) -> bool {
+        self.releasing.borrow().contains(&(session, ino))
+    }
+
+    /// Returns when some lease begins to be given up, or has been.
+    pub async fn releases_change(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.releasing.subscribe().changed().await;
+    }
+
+    /// Whether nothing of an inode was recalled since `start`.
+    pub fn keeps_since(&self, start: Start, ino: InodeId) -> bool {
+        self.table.lock().keeps_since(start, ino)
+    }
+
     /// First step of a recall: from now on nothing more is buffered, nor locked without asking;
     /// also not by a grant that is on its way still. Answers whether something may be buffered;
     /// `None`, with nothing done, if there is the right to write and something has to be done under
@@ -95,9 +111,7 @@ impl Leases {
             }
             held.flushing = false;
         }
-        if table.ranges.remove(&ino).is_some() {
-            self.ranges_gone.send_replace(());
-        }
+        table.ranges.remove(&ino);
         if !keep_read && !planted::is(Bug::CacheOutlivesRecall) {
             if !planted::is(Bug::GrantOutlivesRecall) {
                 table.mark(ino);

@@ -58,7 +58,7 @@ fn write_grant(ino: u64) -> v1::Grant {
 
 fn opened(ino: u64) -> Option<Reply> {
     let (attr, layout) = (Some(attr(ino)), Some(v1::LayoutInfo::default()));
-    Some(Reply::Open(v1::OpenReply { attr, layout, extents: None }))
+    Some(Reply::Open(v1::OpenReply { attr, layout, extents: None, owes: false }))
 }
 
 /// The leader has sent the answer first, and has had its lease back since.

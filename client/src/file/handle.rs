@@ -113,6 +113,17 @@ impl Handle {
         self.closing.store(true, Ordering::Relaxed);
     }
 
+    /// Something was written through it, or `back` by the cache: it is committed if it may not stay
+    /// buffered, or is to be durable. Earlier failures are none of what the cache writes back: who
+    /// writes, syncs or closes is told.
+    pub async fn wrote(&self, back: bool, buffered: bool) -> Result<()> {
+        match back {
+            true if !buffered => self.file.flush().await,
+            false if self.sync || !buffered => self.flush().await,
+            _ => Ok(()),
+        }
+    }
+
     /// Flushes, and answers a failure of this flush or an earlier one.
     pub async fn flush(&self) -> Result<()> {
         let flushed = self.file.flush().await;

@@ -2,9 +2,10 @@
 
 use super::inode::File;
 use super::write::Way;
-use crate::cache::Mode;
+use crate::cache::{Mode, Start};
 use crate::meta::unexpected;
 use crate::types::Attr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -22,9 +23,11 @@ pub(super) enum Wanted {
     Alone,
 }
 
-/// A write waits for ranges to be given back for so long before it is committed by itself.
-const RANGES_TIMEOUT: Duration = Duration::from_secs(2);
-/// Whether they are given back only after it is looked at so often meanwhile.
+/// A write waits for what has to be given back first for so long before it is committed by itself.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The leader is asked again after so long: another one need not want it back.
+const RETURN_INTERVAL: Duration = Duration::from_millis(200);
+/// Whether who gives it back waits for the write is looked at so often meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// After a lease to write was refused, it is not asked for again for this long.
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -68,7 +71,7 @@ impl File {
         let without = async {
             leases.settled(self.ino).await;
             self.settle().await;
-            self.ask_for_lease(Wanted::Read).await
+            self.ask_for_lease(Wanted::Read).await.map(drop)
         };
         Box::pin(without).await
     }
@@ -120,7 +123,10 @@ impl File {
         if may() || (refused && leases.mode(self.ino).is_some()) {
             return Ok(());
         }
-        loop {
+        let until = Instant::now() + RETURN_TIMEOUT;
+        let session = self.context.sessions.current().id;
+        let granted = loop {
+            let releasing = leases.is_releasing(session, self.ino);
             leases.settled(self.ino).await;
             self.settle().await;
             // What is left of an earlier right goes first: its commit has others' ranges recalled.
@@ -128,41 +134,59 @@ impl File {
                 return Ok(());
             }
             let wanted = if refused { Wanted::Read } else { Wanted::Write(records) };
-            self.ask_for_lease(wanted).await?;
-            // Who has to give ranges back first is granted none before.
-            let owes = records.is_some() && !refused && leases.mode(self.ino).is_none();
-            if may() || !owes || !self.ranges_go(way).await {
-                break;
+            let (asked, newest) = (leases.start(), leases.newest_grant(self.ino));
+            let owes = self.ask_for_lease(wanted).await?;
+            if may() || refused || !owes || !self.given_back((asked, releasing), way, until).await {
+                let is_newer = leases.newest_grant(self.ino) > newest;
+                break is_newer && leases.keeps_since(asked, self.ino);
             }
-        }
-        // Ranges are refused by older leaders only.
-        let is_refusal = records.is_none() || leases.mode(self.ino).is_some();
+        };
+        // Ranges are refused by older leaders only, which grant a lease to read.
+        let is_refusal = records.is_none() || (granted && leases.mode(self.ino).is_some());
         if !refused && is_refusal && !may() {
             self.refused_until.lock()[kind] = Some(Instant::now() + REFUSAL_INTERVAL);
         }
         Ok(())
     }
 
-    /// Waits until the ranges that are held of the file were given back, for a while. Answers
-    /// whether there were some; not if whoever gives them back waits for this write.
-    async fn ranges_go(&self, way: Way<'_>) -> bool {
-        let (leases, until) = (&self.context.leases, Instant::now() + RANGES_TIMEOUT);
-        let waited_for = || match way {
-            Way::Along(Some(ticket)) => ticket.goes_on(),
-            Way::Along(None) | Way::Past(_) => false,
-            Way::Back => true,
-        };
-        let held = leases.holds_ranges(self.ino);
-        while leases.holds_ranges(self.ino) {
-            if waited_for() || Instant::now() >= until {
-                return false;
-            }
-            let _ = timeout(LOOK_INTERVAL, leases.ranges_gone(self.ino)).await;
-        }
-        held
+    /// Whether what the caller caches of these bytes would be recalled.
+    pub fn is_covered(&self, range: &Range<u64>) -> bool {
+        let leases = &self.context.leases;
+        leases.mode(self.ino).is_some() || leases.right_to(self.ino, range).is_some()
     }
 
-    pub(super) async fn ask_for_lease(&self, wanted: Wanted) -> Result<()> {
+    /// Waits until a recall of what is held of the file was carried out that came after the leader
+    /// was `asked`, or was under way then. Answers whether the leader is to be asked again: not if
+    /// who gives it back waits for this write, nor after `until`.
+    async fn given_back(
+        &self,
+        (asked, mut was_releasing): (Start, bool),
+        way: Way<'_>,
+        until: Instant,
+    ) -> bool {
+        let (leases, session) = (&self.context.leases, self.context.sessions.current().id);
+        let again = until.min(Instant::now() + RETURN_INTERVAL);
+        loop {
+            let waited_for = match way {
+                Way::Along(Some(ticket)) => ticket.goes_on(),
+                Way::Along(None) | Way::Past(_) => false,
+                Way::Back => true,
+            };
+            if waited_for {
+                return false;
+            }
+            let is_releasing = leases.is_releasing(session, self.ino);
+            was_releasing |= is_releasing || !leases.keeps_since(asked, self.ino);
+            let now = Instant::now();
+            if (!is_releasing && was_releasing) || now >= again {
+                return now < until;
+            }
+            let _ = timeout(LOOK_INTERVAL, leases.releases_change()).await;
+        }
+    }
+
+    /// Answers whether an earlier lease has to be given back first.
+    pub(super) async fn ask_for_lease(&self, wanted: Wanted) -> Result<bool> {
         let (write, alone) = (wanted != Wanted::Read, wanted == Wanted::Alone);
         let records = match wanted {
             Wanted::Write(records) => records,
@@ -173,6 +197,11 @@ impl File {
             return Err(unexpected("asking for a lease"));
         };
         let (attr, layout) = attr_and_layout(&reply)?;
-        self.opened(attr, layout, reply.extents).map(drop)
+        // Older leaders do not say so of ranges.
+        let leases = &self.context.leases;
+        let in_ranges = || leases.mode(self.ino).is_none() && leases.holds_ranges(self.ino);
+        let owes = reply.owes || (records.is_some() && in_ranges());
+        self.opened(attr, layout, reply.extents)?;
+        Ok(owes)
     }
 }

@@ -90,7 +90,8 @@ impl File {
             }
             if writes.is_some() && wanted == Wanted::Read {
                 self.prepare_to_write(writes, Way::Along(Some(ticket))).await?;
-                if may_write() {
+                // A lease to read would have the ranges of all others recalled.
+                if may_write() || ticket.goes_on() {
                     return Ok(());
                 }
             }

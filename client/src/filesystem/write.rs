@@ -62,6 +62,7 @@ impl Filesystem {
             Via::Cache => Way::Along(ticket.as_ref()),
             Via::WriteBack => Way::Back,
         };
+        let was_covered = file.is_covered(&range);
         let write = async {
             if let (Via::Cache, Some(ticket)) = (via, &ticket) {
                 file.may_fill(ticket, records).await?;
@@ -72,19 +73,15 @@ impl Filesystem {
             handle.writes();
             let write = file.write(off, data, append, records, way, permitted);
             let (written, buffered) = write.await?;
-            match back {
-                // Earlier failures are none of what was stored: who writes, syncs or closes is
-                // told.
-                true if !buffered => file.flush().await?,
-                false if handle.sync || !buffered => handle.flush().await?,
-                _ => {}
-            }
-            Ok(written)
+            handle.wrote(back, buffered).await?;
+            Ok((written, buffered))
         };
         let written = match via {
             Via::WriteBack => tokio::select! {
                 biased;
-                written = self.write_back_in_doubt(id, off, data, session) => written,
+                written = self.write_back_in_doubt(id, off, data, session) => {
+                    written.map(|written| (written, true))
+                }
                 written = write => written,
             },
             _ => write.await,
@@ -92,7 +89,10 @@ impl Filesystem {
         if let (Via::Cache, Some(ticket)) = (via, &ticket) {
             self.forget_filled(file, ticket).await;
         }
-        if ticket.is_some_and(|ticket| ticket.ends(false) != End::Good) {
+        // No recall would find them, or found them before what was written was there.
+        let is_alone = matches!(written, Ok((_, false)));
+        let uncovered = is_alone && via == Via::Cache && !(was_covered && file.is_covered(&range));
+        if ticket.is_some_and(|ticket| ticket.ends(false) != End::Good) || uncovered {
             // The pages that it changed may hold more than that, from before.
             file.forget_behind(range);
         } else if via == Via::Direct
@@ -100,7 +100,7 @@ impl Filesystem {
         {
             forgotten.await;
         }
-        written
+        written.map(|(written, _)| written)
     }
 
     /// Who fills pages may have read before what was written was there to be read: forgets them.

@@ -164,6 +164,25 @@ async fn a_lease_is_not_given_back_before_what_was_written_under_it_is_committed
     cluster.assert_no_violations();
 }
 
+/// Who writes while the right to is being given back waits for that, and not for what stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_go_on_to_read_may_write_again_once_the_right_to_is_back() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, b"abc").await.unwrap();
+    let metadata = &cluster.metadata;
+    metadata.hold_commits.send_replace(true);
+    metadata.recall_write(ino.0);
+    until(|| metadata.held.load(Ordering::SeqCst) > 0).await;
+    let (writer, asked) = (fs.clone(), metadata.count("lease"));
+    let writes = tokio::spawn(async move { writer.write(handle, 0, b"xyz").await });
+    until(|| metadata.count("lease") > asked).await;
+    metadata.hold_commits.send_replace(false);
+    assert_eq!(writes.await.unwrap(), Ok(3));
+    assert_eq!(metadata.count("commit"), 1, "the second was committed by itself");
+    cluster.assert_no_violations();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_is_not_given_back_before_what_was_made_in_it_is_told() {
     let (cluster, fs) = client(|options| options.op_deadline = Duration::from_millis(200)).await;

@@ -55,6 +55,7 @@ impl Operation for v1::CreateOp {
             attr: Some(file.attr),
             layout: file.layout,
             extents: Some(v1::ExtentsReply { attr: Some(file.attr), ..Default::default() }),
+            owes: false,
         }))
     }
 }

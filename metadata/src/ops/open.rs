@@ -33,13 +33,18 @@ pub(super) fn reply(state: &dyn Read, ino: InodeId, limit: usize) -> Result<v1::
         FileKind::Regular => get_extents::extents(state, &inode, 0, u64::MAX, limit)?,
         _ => v1::ExtentsReply { attr: Some(inode.attr), ..Default::default() },
     };
-    Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents: Some(extents) })
+    Ok(v1::OpenReply {
+        attr: Some(inode.attr),
+        layout: inode.layout,
+        extents: Some(extents),
+        owes: false,
+    })
 }
 
 /// As [`open_reply`], without extents.
 pub(crate) fn bare_open_reply(state: &dyn Read, ino: InodeId) -> Result<v1::OpenReply, Fault> {
     let inode = inodes::existing(state, ino.0)?;
-    Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents: None })
+    Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents: None, owes: false })
 }
 
 /// As [`open_reply`], of one of many: without extents if there are many, or much inline content.
@@ -52,5 +57,5 @@ pub(crate) fn short_open_reply(
     let short = inode.kind() == FileKind::Regular && inode.attr.inline_bytes <= inline;
     let found = if short { reply(state, ino, FEW_EXTENTS)? } else { v1::OpenReply::default() };
     let extents = found.extents.filter(|extents| !extents.truncated);
-    Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents })
+    Ok(v1::OpenReply { attr: Some(inode.attr), layout: inode.layout, extents, owes: false })
 }

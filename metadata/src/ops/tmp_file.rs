@@ -33,6 +33,7 @@ impl Operation for v1::TmpFileOp {
             attr: Some(file.attr),
             layout: file.layout,
             extents: Some(v1::ExtentsReply { attr: Some(file.attr), ..Default::default() }),
+            owes: false,
         }))
     }
 }

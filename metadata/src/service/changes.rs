@@ -79,8 +79,8 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     Ok(reply)
 }
 
-/// Takes what a change touches: only bytes, if it is a commit of some that its session alone may
-/// write.
+/// Takes what a change touches: only bytes, if it is a commit of some to a file that several
+/// sessions write.
 async fn claim(
     cx: &RequestContext<'_>,
     term: u64,
@@ -89,7 +89,7 @@ async fn claim(
     unasked: Option<&BTreeSet<InodeId>>,
 ) -> Result<Claim> {
     let (node, by) = (cx.node, cx.session);
-    match conflicts::claim_ranges(node, term, by, op) {
+    match conflicts::claim_ranges(node, term, by, op, cx.deadline).await? {
         Some(claim) => Ok(claim),
         None => conflicts::claim(node, term, by, footprint, unasked, cx.deadline).await,
     }

@@ -43,13 +43,15 @@ async fn lease_ranges(
     cx.may_read(None).await?;
     conflicts::enter_unheard(cx.node, cx.session, ino)?;
     let mut grants = Vec::from_iter(cx.grant_to_write(ino)?);
+    let mut owes = false;
     if grants.is_empty() {
-        let granted =
+        let granted;
+        (granted, owes) =
             conflicts::must_grant_ranges(cx.node, cx.session, ino, &records, cx.deadline).await?;
         grants.extend(granted);
     }
     match cx.node.state.bare_open_reply(ino) {
-        Ok(found) => Ok(granted(Reply::Open(found), grants)),
+        Ok(found) => Ok(granted(Reply::Open(v1::OpenReply { owes, ..found }), grants)),
         Err(error) => {
             // Of what is not there nothing is held.
             let newest = grants.iter().map(|grant| grant.seq).max().unwrap_or(0);

@@ -80,27 +80,41 @@ impl Leases {
         Some(v1::Grant { ino, seq, write, records, ..Default::default() })
     }
 
-    /// A session is about to commit these bytes. Not if it does not hold them, or is not just
-    /// giving them back. Nobody else is granted a lease to read, or these bytes, until
-    /// [`Leases::written`] with the number that this answers.
+    /// A session is about to commit these bytes of a file of which it or others hold ranges; else
+    /// `None`. Nobody else is granted a lease to read, or these bytes, until [`Leases::written`]
+    /// with the number that this answers, with whether they are its own: it holds them, or is just
+    /// giving them back. What others hold of those that are not, [`Leases::recall_ranges`] recalls.
+    /// `only_own`: nothing is begun if they are not.
     pub fn begin_write(
         &mut self,
         by: SessionId,
         ino: InodeId,
-        ranges: impl Iterator<Item = Range<u64>>,
-    ) -> Option<u64> {
+        ranges: &ByteRanges,
+        only_own: bool,
+    ) -> Option<(u64, bool)> {
         let number = self.number();
         let lease = self.inodes.get_mut(&ino)?;
-        let holder = lease.holders.iter().find(|h| h.session == by && !h.ranges.is_empty())?;
-        let mut written = ByteRanges::default();
-        for range in ranges {
-            if !holder.ranges.covers(&range) {
-                return None;
-            }
-            written.insert(range);
+        let covers = |h: &Holder| ranges.iter().all(|range| h.ranges.covers(&range));
+        let is_own = lease.holders.iter().any(|h| h.session == by && covers(h));
+        let is_shared = || lease.holders.iter().any(|h| !h.ranges.is_empty());
+        if ranges.is_empty() || !(is_own || !only_own && is_shared()) {
+            return None;
         }
-        lease.writing.push(Writing { number, by, ranges: written });
-        Some(number)
+        lease.writing.push(Writing { number, by, ranges: ranges.clone() });
+        Some((number, is_own))
+    }
+
+    /// Recalls what others hold of a file that stands against `by` writing these bytes: they know
+    /// nothing of the rest by holding ranges of it. Answers whether nothing does.
+    pub fn recall_ranges(
+        &mut self,
+        now: Instant,
+        by: SessionId,
+        ino: InodeId,
+        ranges: &ByteRanges,
+    ) -> bool {
+        let overlaps = |h: &Holder| ranges.iter().any(|range| h.ranges.overlaps(&range));
+        self.recall_from(now, by, ino, false, |h| h.mode != Mode::Ranges || overlaps(h))
     }
 
     /// Ends what [`Leases::begin_write`] began.

@@ -13,6 +13,12 @@ fn ask(l: &mut Leases, now: Instant, of: SessionId, records: &[Range<u64>]) -> O
     l.serve_ranges(now, of, INO, records).map(|granted| granted.map(|grant| grant.records))
 }
 
+fn bytes(ranges: &[Range<u64>]) -> ByteRanges {
+    let mut all = ByteRanges::default();
+    ranges.iter().for_each(|range| all.insert(range.clone()));
+    all
+}
+
 fn give_back(l: &mut Leases, of: SessionId) {
     for (seq, keep_read) in recalls(l, of) {
         l.returned(of, INO, seq, keep_read);
@@ -88,9 +94,8 @@ fn who_reads_what_it_writes_keeps_reading_when_others_read() {
 fn what_is_being_committed_keeps_readers_away_and_no_writer() {
     let (mut l, now) = table();
     ask(&mut l, now, A, &[0..10]).flatten().unwrap();
-    assert_eq!(l.begin_write(A, INO, std::iter::once(5..11)), None, "not all of it is its own");
-    assert_eq!(l.begin_write(B, INO, std::iter::once(0..5)), None);
-    let number = l.begin_write(A, INO, [0..5, 5..10].into_iter()).unwrap();
+    let (number, is_own) = l.begin_write(A, INO, &bytes(&[0..5, 5..10]), true).unwrap();
+    assert!(is_own);
     assert_eq!(ask(&mut l, now, B, &[10..20]), Some(Some(1)));
     // The answer was lost, and it gives them back: that can still take effect.
     l.recall(now, C, INO, Use::Read);
@@ -104,6 +109,41 @@ fn what_is_being_committed_keeps_readers_away_and_no_writer() {
     l.returned(B, INO, u64::MAX, false);
     l.written(INO, number);
     assert!(l.grant(now, C, INO, Mode::Read, true).is_some());
+}
+
+#[test]
+fn what_is_committed_without_a_right_has_only_those_bytes_recalled() {
+    let (mut l, now) = table();
+    assert_eq!(l.begin_write(C, INO, &bytes(&[0..5]), false), None, "nobody holds ranges");
+    ask(&mut l, now, A, &[0..10]).flatten().unwrap();
+    ask(&mut l, now, B, &[10..20]).flatten().unwrap();
+    // Neither what nobody holds, nor what is partly its own.
+    for (by, range) in [(C, 20..30), (A, 5..10), (A, 30..40)] {
+        let written = bytes(std::slice::from_ref(&range));
+        let (number, _) = l.begin_write(by, INO, &written, false).unwrap();
+        assert!(l.recall_ranges(now, by, INO, &written));
+        // Nobody else is granted these bytes meanwhile, or may read.
+        assert_eq!(ask(&mut l, now, B, &[18..19, range.start..range.end]), Some(Some(1)));
+        assert_eq!(ask(&mut l, now, B, &[range]), None);
+        assert!(l.grant(now, B, INO, Mode::Read, true).is_none());
+        l.written(INO, number);
+        give_back(&mut l, A);
+        ask(&mut l, now, A, &[0..10]).flatten().unwrap();
+    }
+    assert!(recalls(&l, B).is_empty());
+    assert_eq!(l.begin_write(A, INO, &bytes(&[8..12]), true), None);
+    let (number, is_own) = l.begin_write(A, INO, &bytes(&[8..12]), false).unwrap();
+    assert!(!is_own && !l.recall_ranges(now, A, INO, &bytes(&[8..12])));
+    assert!(recalls(&l, A).is_empty() && !recalls(&l, B).is_empty());
+    give_back(&mut l, B);
+    assert!(l.recall_ranges(now, A, INO, &bytes(&[8..12])));
+    l.written(INO, number);
+    // Who reads knows all of it.
+    give_back(&mut l, A);
+    l.returned(A, INO, u64::MAX, false);
+    l.grant(now, C, INO, Mode::Read, true).unwrap();
+    assert_eq!(l.begin_write(A, INO, &bytes(&[0..5]), false), None);
+    assert!(!l.recall_ranges(now, A, INO, &bytes(&[0..5])) && !recalls(&l, C).is_empty());
 }
 
 #[test]
@@ -140,12 +180,17 @@ enum Step {
     Lease(u64, bool),
     Answer(u64),
     Return(u64),
+    /// Writes what it need not hold, or ends the oldest that does.
+    Write(u64, Range<u64>),
+    Written,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let range = (0..40_u64, 1..8_u64).prop_map(|(at, len)| at..at + len);
     let who = || 1..4_u64;
     let step = prop_oneof![
+        3 => (who(), range.clone()).prop_map(|(s, range)| Step::Write(s, range)),
+        2 => Just(Step::Written),
         4 => (who(), prop::collection::vec(range, 1..4)).prop_map(|(s, r)| Step::Ranges(s, r)),
         2 => (who(), any::<bool>()).prop_map(|(s, write)| Step::Lease(s, write)),
         4 => who().prop_map(Step::Answer),
@@ -159,8 +204,17 @@ proptest! {
     #[test]
     fn no_two_sessions_may_buffer_the_same_bytes_or_read_what_another_buffers(steps in steps()) {
         let (mut l, now) = table();
+        let mut writes: Vec<(u64, SessionId, ByteRanges, bool)> = Vec::new();
         for step in steps {
             match step {
+                Step::Write(s, range) => {
+                    let (by, written) = (SessionId(s), bytes(&[range]));
+                    if let Some((number, _)) = l.begin_write(by, INO, &written, false) {
+                        writes.push((number, by, written, false));
+                    }
+                }
+                Step::Written if !writes.is_empty() => l.written(INO, writes.remove(0).0),
+                Step::Written => {}
                 Step::Ranges(s, records) => {
                     let _ = l.serve_ranges(now, SessionId(s), INO, &records);
                 }
@@ -170,6 +224,12 @@ proptest! {
                 }
                 Step::Answer(s) => give_back(&mut l, SessionId(s)),
                 Step::Return(s) => l.returned(SessionId(s), INO, u64::MAX, false),
+            }
+            // Who may go on to write stays the only one who may.
+            for (_, by, written, clear) in &mut writes {
+                let is_clear = l.recall_ranges(now, *by, INO, written);
+                prop_assert!(is_clear || !*clear);
+                *clear = is_clear;
             }
             let holders = l.inodes.get(&INO).map_or(&[][..], |lease| &lease.holders);
             for (n, a) in holders.iter().enumerate() {
