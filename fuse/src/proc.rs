@@ -54,8 +54,13 @@ pub async fn walks(thread: u32) -> Option<bool> {
 pub fn sees_walks() -> bool {
     let stack = read_to_string("/proc/thread-self/stack").unwrap_or_default();
     let Ok(names) = File::open("/proc/kallsyms") else { return false };
-    let is_walk = |line: String| line.split_ascii_whitespace().nth(2) == Some(WALK);
+    let is_walk = |line: String| line.split_ascii_whitespace().nth(2).is_some_and(is_walk);
     !stack.is_empty() && BufReader::new(names).lines().map_while(Result::ok).any(is_walk)
+}
+
+/// Whether a function is that walk, or the part of it that a compiler has split off.
+fn is_walk(function: &str) -> bool {
+    function.strip_prefix(WALK).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Groups of a process beside its own: the kernel tells only that one. None of what has ended, or
@@ -130,6 +135,12 @@ mod tests {
         // Threads of the kernel close files, too.
         assert!(!is_over(&status("", none).replace("Kthread:\t0", "Kthread:\t1")));
         assert!(!is_over("") && !is_over("SigPnd:\tx"));
+    }
+
+    #[test]
+    fn a_part_of_the_walk_is_the_walk() {
+        assert!(is_walk("link_path_walk") && is_walk("link_path_walk.part.0.constprop.0"));
+        assert!(!is_walk("link_path_walker") && !is_walk("__pfx_link_path_walk"));
     }
 
     #[tokio::test]

@@ -9,13 +9,8 @@ const PORTS: [u16; 2] = [7100, 7200];
 pub fn kernel(system: &System) -> Vec<Check> {
     let name = "kernel";
     let release = system.read("proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let version = match (parts.next(), parts.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
-        _ => None,
-    };
     let advice = "use 6.1 or newer (FUSE over io_uring: 6.14)";
-    vec![match version {
+    vec![match version(&release) {
         None => Check::warn(name, "its version cannot be read", advice),
         Some(v) if v < (5, 10) => Check::fail(name, release, advice),
         Some(v) if v < (6, 1) => Check::warn(name, release, advice),
@@ -158,10 +153,54 @@ pub fn fuse(system: &System) -> Vec<Check> {
     checks
 }
 
+/// The number of the PID namespace of a whole machine (Linux, `PROC_PID_INIT_INO`).
+const WHOLE_MACHINE: &str = "pid:[4026531836]";
+
+/// Whether the kernel may keep the names that a mount looks up; else it asks for each.
+pub fn names(system: &System) -> Vec<Check> {
+    let name = "names in the kernel";
+    let without = "it asks a mount for each name, each time";
+    let release = system.read("proc/sys/kernel/osrelease").unwrap_or_default();
+    // Or a part of it that a compiler has split off.
+    let is_walk = |line: String| {
+        let mut parts = line.split_ascii_whitespace().nth(2).unwrap_or_default().split('.');
+        parts.next() == Some("link_path_walk")
+    };
+    let sees_walks = system.read("proc/thread-self/stack").is_some()
+        && system.has_line("proc/kallsyms", is_walk);
+    vec![if version(&release).is_some_and(|v| v < (6, 6)) {
+        Check::warn(name, format!("Linux {release}: {without}"), "use 6.6 or newer")
+    } else if !sees_walks {
+        Check::warn(
+            name,
+            format!("/proc/self/stack and /proc/kallsyms tell this user nothing: {without}"),
+            "look again as root, and mount as root: what is there needs CONFIG_STACKTRACE and \
+             CONFIG_KALLSYMS",
+        )
+    } else if system.link("proc/self/ns/pid").is_some_and(|own| own != WHOLE_MACHINE) {
+        Check::warn(
+            name,
+            format!("this is a PID namespace of its own: of programs outside it, {without}"),
+            "mount in the host's PID namespace (hostPID: true of a pod)",
+        )
+    } else {
+        Check::ok(name, "kept while leases say that they are good")
+    }]
+}
+
+/// Of a kernel.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::check::Verdict;
-    use super::super::system::tests::looks;
+    use super::super::system::tests::{bare, looks, tree};
     use super::*;
 
     fn verdict(look: fn(&System) -> Vec<Check>, files: &[(&str, &str)]) -> Verdict {
@@ -175,6 +214,28 @@ mod tests {
         assert_eq!(kernel_of("5.15.0"), Verdict::Warn);
         assert_eq!(kernel_of("4.18.0-553.el8"), Verdict::Fail);
         assert_eq!(kernel_of("linux"), Verdict::Warn);
+    }
+
+    #[test]
+    fn a_kernel_keeps_names_where_the_mount_may_see_who_walks() {
+        let stack = ("proc/thread-self/stack", "[<0>] proc_pid_stack+0xaa/0x110");
+        let symbols = ("proc/kallsyms", "0000000000000000 T link_path_walk");
+        let of = |release| ("proc/sys/kernel/osrelease", release);
+        assert_eq!(verdict(names, &[stack, symbols, of("6.12.1")]), Verdict::Ok);
+        assert_eq!(verdict(names, &[stack, symbols, of("6.1.0")]), Verdict::Warn);
+        assert_eq!(verdict(names, &[symbols, of("6.12.1")]), Verdict::Warn);
+        assert_eq!(verdict(names, &[stack, of("6.12.1")]), Verdict::Warn);
+        let part = ("proc/kallsyms", "0000000000000000 t link_path_walk.part.0.constprop.0");
+        assert_eq!(verdict(names, &[stack, part, of("6.12.1")]), Verdict::Ok);
+        let dir = tempfile::tempdir().unwrap();
+        tree(dir.path(), &[stack, symbols, of("6.12.1"), ("proc/self/ns/x", "")]);
+        let own = |at| {
+            let link = dir.path().join("proc/self/ns/pid");
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(at, link).unwrap();
+            names(&bare(dir.path()))[0].verdict
+        };
+        assert_eq!((own(WHOLE_MACHINE), own("pid:[4026532415]")), (Verdict::Ok, Verdict::Warn));
     }
 
     #[test]

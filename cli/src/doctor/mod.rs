@@ -66,6 +66,7 @@ const LOOKS: &[(Look, &[Role])] = &[
     (host::governor, &[Client, Storage, Metadata]),
     (host::io_uring, &[Storage]),
     (host::fuse, &[Client]),
+    (host::names, &[Client]),
     (drives::drives, &[Storage]),
     (drives::fabrics, &[Storage]),
     (drives::multipath, &[Storage]),

@@ -1,7 +1,7 @@
 //! What can be known of a machine: files below a root, and what only a system call tells.
 
 use nix::sys::resource::{Resource, getrlimit};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 
 /// Longest file that is read, in bytes; a device's PCI configuration has this many.
@@ -53,6 +53,17 @@ impl System {
             let _ = file.take(MAX_FILE).read_to_end(&mut bytes);
         }
         bytes
+    }
+
+    /// Whether a file of any length has such a line.
+    pub fn has_line(&self, path: &str, is_it: impl FnMut(String) -> bool) -> bool {
+        let Ok(file) = std::fs::File::open(self.at(path)) else { return false };
+        BufReader::new(file).lines().map_while(Result::ok).any(is_it)
+    }
+
+    /// What a symbolic link holds.
+    pub fn link(&self, path: &str) -> Option<String> {
+        std::fs::read_link(self.at(path)).ok()?.into_os_string().into_string().ok()
     }
 
     /// The trimmed text of a file that has any, fit for a terminal.

@@ -29,14 +29,14 @@
 mod back;
 mod closed;
 mod moves;
+mod names;
 mod table;
 
 use self::closed::Closed;
 use self::table::Table;
-use crate::abi::{Answer, EXPIRES, Entry, Header, InitReply, Reply, opcode};
+use crate::abi::{Answer, Entry, Header, InitReply, Reply, opcode};
 use crate::attr::to_kernel;
 use crate::notifier::Notifier;
-use crate::proc::sees_walks;
 use crate::reply;
 use crate::root::Root;
 use bytes::Bytes;
@@ -86,7 +86,7 @@ impl Dcache {
 
     /// From now on things may be given to the kernel, which has agreed on this.
     pub fn begin(&self, notifier: Notifier, agreed: &InitReply) {
-        let names = AtomicBool::new(agreed.minor >= EXPIRES && sees_walks());
+        let names = AtomicBool::new(names::may_be_kept(agreed.minor));
         let gives = AtomicBool::new(true);
         let _ = self.0.kernel.set(Kernel { notifier, names, gives });
     }
@@ -236,6 +236,7 @@ impl Dcache {
     fn give_no_names(&self) {
         let gave = |kernel: &Kernel| kernel.names.swap(false, Ordering::SeqCst);
         if self.0.kernel.get().is_some_and(gave) {
+            names::warn_of_strangers();
             // It is on its way.
             drop(self.forget_all());
         }
