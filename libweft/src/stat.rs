@@ -3,8 +3,8 @@
 use libc::{c_long, stat, statvfs};
 use weft_client::{Attr, StatFs};
 
-/// Bytes that are best read at once.
-const IO_SIZE: i64 = 1 << 20;
+/// Bytes that are best read at once. `st_blksize` has 64 bits on x86, and 32 on Arm.
+const IO_SIZE: i32 = 1 << 20;
 /// Unit of `statvfs`, bytes.
 const BLOCK: u64 = 4096;
 /// Longest name, bytes.
@@ -22,7 +22,7 @@ pub fn fill(attr: &Attr, stat: &mut stat) {
     stat.st_gid = attr.gid;
     stat.st_rdev = device(attr.rdev);
     stat.st_size = attr.size.try_into().unwrap_or(i64::MAX);
-    stat.st_blksize = IO_SIZE;
+    stat.st_blksize = IO_SIZE.into();
     stat.st_blocks = attr.blocks.try_into().unwrap_or(i64::MAX);
     (stat.st_atime, stat.st_atime_nsec) = time(attr.atime_ns);
     (stat.st_mtime, stat.st_mtime_nsec) = time(attr.mtime_ns);
