@@ -1,6 +1,7 @@
 //! What is answered without asking.
 
 use super::leases::Leases;
+use super::recall::MAX_NAMES;
 use super::table::Mode;
 use super::xattrs::ACLS;
 use crate::types::{Attr, DirPage};
@@ -35,23 +36,61 @@ impl Leases {
 
     /// A piece of a directory, without attributes.
     pub fn page(&self, ino: InodeId, cookie: u64, limit: usize) -> Option<DirPage> {
-        let table = self.table.lock();
-        let held = table.inodes.get(&ino).filter(|_| !table.is_in_flight(ino))?;
-        let page = held.listing.as_ref()?.page(cookie, limit)?;
+        let mut table = self.table.lock();
+        if table.is_in_flight(ino) {
+            return None;
+        }
+        let listing = table.inodes.get_mut(&ino)?.listing.as_mut()?;
+        let page = listing.page(cookie, limit)?;
+        if !page.entries.is_empty() {
+            listing.is_listed();
+        }
         drop(table);
         self.live().then_some(page)
     }
 
-    /// What to ask in place of a name that is not known, to know those after it too.
-    pub fn ahead(&self, parent: InodeId, name: &[u8]) -> Option<v1::ReadDirOp> {
+    /// What to ask beside a name that nothing is known of, so that more names of the directory are
+    /// known, or all.
+    pub fn names_ahead(&self, dir: InodeId, name: &[u8]) -> Option<v1::ReadDirOp> {
+        if !self.live() {
+            return None;
+        }
+        let mut table = self.table.lock();
+        // What is answered while it changes would not be believed; and for a guess nothing is
+        // given back.
+        if table.is_in_flight(dir) || table.names > MAX_NAMES / 2 {
+            return None;
+        }
+        let held = table.inodes.get_mut(&dir).filter(|held| !held.complete)?;
+        let (cookie, limit) = match held.names.get(name) {
+            Some(_) => return None,
+            None => held.sought.page(held.listing.as_ref())?,
+        };
+        Some(v1::ReadDirOp { ino: dir.0, cookie, limit, attrs: false })
+    }
+
+    /// The listing of a directory is there because of [`Self::names_ahead`].
+    pub fn are_sought(&self, dir: InodeId) {
+        let mut table = self.table.lock();
+        let held = table.inodes.get_mut(&dir);
+        if let Some(listing) = held.and_then(|held| held.listing.as_mut()) {
+            listing.is_sought();
+        }
+    }
+
+    /// What to ask in place of a name of which nothing but that it is there is known, to know
+    /// the attributes of those after it too.
+    pub fn attrs_ahead(&self, parent: InodeId, name: &[u8]) -> Option<v1::ReadDirOp> {
         let mut table = self.table.lock();
         let led_to = table.led_to(parent, name);
         if table.is_name_in_flight(parent, name) || led_to.is_some_and(|to| table.is_in_flight(to))
         {
             return None;
         }
-        let listing = table.inodes.get_mut(&parent)?.listing.as_mut()?;
-        let (cookie, limit) = listing.ahead(name)?;
+        let held = table.inodes.get_mut(&parent)?;
+        // Each name of the listing is among these.
+        held.names.get(name)?.as_ref()?;
+        let (cookie, limit) = held.listing.as_mut()?.ahead(name)?;
         Some(v1::ReadDirOp { ino: parent.0, cookie, limit, attrs: true })
     }
 
@@ -71,6 +110,14 @@ impl Leases {
     pub fn attr(&self, ino: InodeId) -> Option<Attr> {
         let attr = self.table.lock().attr(ino);
         attr.filter(|_| self.live())
+    }
+
+    /// The version of the content that all see, if this mount is not changing it.
+    pub fn version(&self, ino: InodeId) -> Option<u64> {
+        let table = self.table.lock();
+        let attr = table.attr(ino).filter(|_| !table.is_changing(ino));
+        drop(table);
+        attr.filter(|_| self.live()).map(|attr| attr.data_version)
     }
 
     /// Attributes that a server told, or those of what only this mount changes, which it knows

@@ -102,7 +102,9 @@ impl Leases {
             self.forget_attr_above(ino);
             table.may_change_mode(op, ino);
             if let Some(held) = table.inodes.get_mut(&ino) {
-                let attr = attr_of(reply, ino).filter(|_| alone);
+                // Others may have changed it since, and the lease came with what they made of it.
+                let known = held.attr.map_or(0, |known| known.data_version);
+                let attr = attr_of(reply, ino).filter(|a| alone && a.data_version >= known);
                 (held.attr, held.content) = (attr, None);
                 // A name that goes leaves the others where they are. What is moved is elsewhere.
                 let keeps = alone && names.iter().any(|(dir, ..)| *dir == ino);

@@ -11,6 +11,16 @@ const MAX_NAMES: usize = 1 << 14;
 /// after.
 const MIN_AHEAD: u32 = 16;
 const MAX_AHEAD: u32 = 256;
+/// Names of the first page that is asked for by who looks names up, and of those that follow.
+const FIRST_PAGE: u32 = 256;
+const PAGE: u32 = 1024;
+/// Who looks names up and lists nothing gets attributes ahead in any order among so many names;
+/// among more only one after the other.
+const MAX_ANY_ORDER: usize = FIRST_PAGE as usize + 4 * PAGE as usize;
+/// That near is the next one.
+const NEAR: usize = 64;
+/// How often the first page is asked for under one lease, if what is known is forgotten.
+const MAX_FIRST_PAGES: u8 = 8;
 /// Leases to write that are asked for with the first name that is taken away; four times as many
 /// each time after.
 const MIN_WRITE_AHEAD: usize = 64;
@@ -47,6 +57,48 @@ pub(crate) struct Listing {
     write_ahead: usize,
     /// How many were taken away.
     gone: usize,
+    /// It was asked for by who looks names up: nobody has listed the directory.
+    sought: bool,
+}
+
+/// What was looked up in a directory and is not known, name by name.
+#[derive(Default)]
+pub(crate) struct Sought {
+    names: u32,
+    first_pages: u8,
+    /// The page that was asked for last goes on after this cookie.
+    asked: Option<u64>,
+}
+
+impl Sought {
+    /// A name that nothing is known of is going to be asked for, in a directory with this listing.
+    /// Answers after which cookie, and how many names, to ask for beside: who looked up two will
+    /// look up more. Where there are many, no more are asked for than pays if none is wanted.
+    pub fn page(&mut self, listing: Option<&Listing>) -> Option<(u64, u32)> {
+        self.names = self.names.saturating_add(1);
+        let Some(listing) = listing else {
+            // Not whenever a name is made, which drops a listing.
+            let due = self.names == 2 && self.first_pages < MAX_FIRST_PAGES;
+            self.first_pages += u8::from(due);
+            self.asked = None;
+            return due.then_some((0, FIRST_PAGE));
+        };
+        let (used_up, most) = (listing.is_used_up(), listing.names.len() + PAGE as usize);
+        let due = used_up || self.names.is_multiple_of(MIN_AHEAD);
+        let few = used_up || most <= MAX_ANY_ORDER;
+        let (goes_on, last) = (!listing.end && most <= MAX_NAMES, listing.last_cookie());
+        // Once: it may be on its way, or not be believed.
+        let asks = goes_on && due && few && self.asked != Some(last);
+        asks.then(|| {
+            self.asked = Some(last);
+            (last, PAGE)
+        })
+    }
+
+    /// What was known of the names is not any more.
+    pub fn begin_anew(&mut self) {
+        self.names = 0;
+    }
 }
 
 impl Listing {
@@ -63,13 +115,18 @@ impl Listing {
             next_gone: 0,
             write_ahead: MIN_WRITE_AHEAD,
             gone: 0,
+            sought: false,
         };
         listing.extend(0, page)
     }
 
     /// With the page that was asked for after `cookie` too; nothing if it does not go on from here.
     pub fn extend(mut self, cookie: u64, page: &v1::ReadDirReply) -> Option<Self> {
-        let goes_on = !self.end && self.names.last().map_or(0, |last| last.cookie) == cookie;
+        if self.end || cookie < self.last_cookie() {
+            // Two have asked for it.
+            return Some(self);
+        }
+        let goes_on = self.last_cookie() == cookie;
         if !goes_on || self.names.len() + page.entries.len() > MAX_NAMES {
             return None;
         }
@@ -81,6 +138,26 @@ impl Listing {
         }
         self.end = page.end;
         Some(self)
+    }
+
+    fn last_cookie(&self) -> u64 {
+        self.names.last().map_or(0, |last| last.cookie)
+    }
+
+    /// It came for who looks names up, one at least before.
+    pub fn is_sought(&mut self) {
+        self.sought = true;
+        self.misses = self.misses.max(1);
+    }
+
+    /// Whoever lists the directory will look at all names in whatever order.
+    pub fn is_listed(&mut self) {
+        self.sought = false;
+    }
+
+    /// Whether its last names were looked up, as those before.
+    fn is_used_up(&self) -> bool {
+        self.next > 0 && self.next + NEAR >= self.names.len()
     }
 
     /// Whether it has all names.
@@ -115,7 +192,10 @@ impl Listing {
     /// instead: who looked up two of a listing will look up more. Once a name: what could not be
     /// had ahead, because another mount writes it, is asked for alone from then on.
     pub fn ahead(&mut self, name: &[u8]) -> Option<(u64, u32)> {
-        let at = self.find(self.next, name)?;
+        let at = match self.sought && self.names.len() > MAX_ANY_ORDER {
+            false => self.find(self.next, name)?,
+            true => self.find_near(name)?,
+        };
         if self.names[at].asked {
             return None;
         }
@@ -133,6 +213,12 @@ impl Listing {
         let (behind, rest) = self.names.split_at(from);
         let found = rest.iter().chain(behind).position(|listed| listed.name == name)?;
         Some((behind.len() + found) % self.names.len())
+    }
+
+    /// Where a name is, if that is not long after the one before.
+    fn find_near(&self, name: &[u8]) -> Option<usize> {
+        let near = self.names[self.next..].iter().take(NEAR);
+        near.map(|listed| &listed.name).position(|n| n == name).map(|found| self.next + found)
     }
 
     /// A name was taken away: what follows it stays where it was.
@@ -155,6 +241,9 @@ impl Listing {
     /// use: on what it leads to and on what comes after it. Once a name: what others use is not
     /// asked for again and again.
     pub fn write_ahead(&mut self, name: &[u8]) -> Vec<InodeId> {
+        if self.sought {
+            return Vec::new();
+        }
         let at = self.find(self.next_gone, name).filter(|at| !self.names[*at].asked_to_write);
         let Some(at) = at else { return Vec::new() };
         let ahead =
@@ -169,132 +258,4 @@ impl Listing {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn page(cookies: std::ops::Range<u64>, end: bool) -> v1::ReadDirReply {
-        let entry = |cookie: u64| v1::DirEntry {
-            name: cookie.to_string().into(),
-            ino: cookie + 100,
-            kind: v1::FileKind::Regular.into(),
-            cookie,
-            attr: None,
-        };
-        let entries = cookies.map(entry).collect();
-        v1::ReadDirReply { entries, end, parent: 1, next_cookie: 5000 }
-    }
-
-    fn cookies(page: DirPage) -> (Vec<u64>, bool) {
-        (page.entries.iter().map(|entry| entry.cookie).collect(), page.end)
-    }
-
-    #[test]
-    fn pages_are_answered_as_far_as_they_are_known() {
-        let listing = Listing::begin(&page(3..8, false)).unwrap();
-        assert_eq!(cookies(listing.page(0, 3).unwrap()), (vec![3, 4, 5], false));
-        assert_eq!(cookies(listing.page(5, 10).unwrap()), (vec![6, 7], false));
-        assert_eq!(listing.page(7, 10), None);
-        let listing = listing.extend(7, &page(9..11, true)).unwrap();
-        assert!(listing.is_whole());
-        assert_eq!(cookies(listing.page(7, 2).unwrap()), (vec![9, 10], true));
-        assert_eq!(cookies(listing.page(7, 1).unwrap()), (vec![9], false));
-        // A cookie whose name is gone.
-        assert_eq!(cookies(listing.page(8, 9).unwrap()), (vec![9, 10], true));
-        assert_eq!(cookies(listing.page(10, 9).unwrap()), (vec![], true));
-        assert_eq!(listing.page(0, 1).unwrap().next_cookie, 5000);
-        assert!(listing.extend(10, &page(20..30, true)).is_none(), "there was an end");
-    }
-
-    #[test]
-    fn a_page_from_elsewhere_or_too_many_names_make_it_unknown() {
-        let begun = || Listing::begin(&page(3..8, false)).unwrap();
-        assert!(begun().extend(6, &page(7..9, true)).is_none());
-        assert!(begun().extend(0, &page(3..8, false)).is_none());
-        assert!(begun().extend(7, &page(8..8 + MAX_NAMES as u64, true)).is_none());
-        let unknown = v1::DirEntry { kind: 99, ..Default::default() };
-        let strange = v1::ReadDirReply { entries: vec![unknown], ..page(8..8, true) };
-        assert!(begun().extend(7, &strange).is_none());
-    }
-
-    #[test]
-    fn what_is_taken_away_leaves_the_rest_where_it_is() {
-        let mut listing = Listing::begin(&page(3..8, false)).unwrap();
-        for name in [b"3".as_slice(), b"4", b"6", b"6", b"none"] {
-            listing.remove(name);
-        }
-        assert_eq!(cookies(listing.page(0, 3).unwrap()), (vec![5, 7], false));
-        assert_eq!(cookies(listing.page(5, 1).unwrap()), (vec![7], false));
-        let mut listing = listing.extend(7, &page(8..10, true)).unwrap();
-        listing.remove(b"9");
-        assert_eq!(cookies(listing.page(5, 2).unwrap()), (vec![7, 8], true));
-        listing.remove(b"8");
-        assert_eq!(cookies(listing.page(7, 2).unwrap()), (vec![], true));
-        assert_eq!(cookies(listing.page(5, 1).unwrap()), (vec![7], true));
-    }
-
-    /// Answered with no name, who reads would take it for the end.
-    #[test]
-    fn what_has_only_names_that_are_gone_is_no_page() {
-        let mut listing = Listing::begin(&page(3..6, false)).unwrap();
-        (3..6).for_each(|name| listing.remove(name.to_string().as_bytes()));
-        assert_eq!((listing.page(0, 9), listing.page(4, 9)), (None, None));
-        let listing = listing.extend(5, &page(6..8, true)).unwrap();
-        assert_eq!(cookies(listing.page(0, 9).unwrap()), (vec![6, 7], true));
-    }
-
-    #[test]
-    fn names_that_are_gone_do_not_stay_for_ever() {
-        let mut listing = Listing::begin(&page(3..1003, false)).unwrap();
-        for name in 3..1003 {
-            listing.remove(name.to_string().as_bytes());
-            let kept = listing.names.len();
-            let live = 1002 - name as usize;
-            assert!(kept <= 2 * live + MIN_GONE + 1, "{kept} kept of {live}");
-            let next: Vec<_> = (name + 1..1003).take(2).collect();
-            let told = listing.page(0, 2).map(|page| cookies(page).0).unwrap_or_default();
-            assert_eq!(told, next);
-            assert_eq!(listing.ahead(b"none"), None);
-        }
-        let listing = listing.extend(1002, &page(1003..1005, true)).unwrap();
-        assert_eq!(cookies(listing.page(0, 9).unwrap()), (vec![1003, 1004], true));
-    }
-
-    #[test]
-    fn leases_to_write_are_asked_for_ahead_once() {
-        let mut listing = Listing::begin(&page(3..5003, true)).unwrap();
-        let inos = |from: u64, to: u64| (from + 100..to + 100).map(InodeId).collect::<Vec<_>>();
-        assert_eq!(listing.write_ahead(b"3"), inos(3, 67));
-        for name in 3..67 {
-            let name = name.to_string().into_bytes();
-            assert_eq!(listing.write_ahead(&name), []);
-            listing.remove(&name);
-        }
-        listing.remove(b"69");
-        let without = [inos(67, 69), inos(70, 324)].concat();
-        assert_eq!(listing.write_ahead(b"67"), without);
-        assert_eq!(listing.write_ahead(b"324"), inos(324, 580));
-        assert_eq!(listing.write_ahead(b"4990"), inos(4990, 5003));
-        assert_eq!(listing.write_ahead(b"4980"), inos(4980, 5003), "it comes before those");
-        assert_eq!(listing.write_ahead(b"none"), []);
-        assert_eq!(Listing::begin(&page(3..3, true)).unwrap().write_ahead(b"3"), []);
-    }
-
-    #[test]
-    fn more_and_more_is_asked_ahead() {
-        let mut listing = Listing::begin(&page(3..1003, true)).unwrap();
-        assert_eq!(listing.ahead(b"3"), None);
-        assert_eq!(listing.ahead(b"4"), Some((3, 16)));
-        assert_eq!(listing.ahead(b"20"), Some((19, 32)));
-        assert_eq!(listing.ahead(b"3"), Some((0, 64)));
-        for name in [b"4".as_slice(), b"19", b"66"] {
-            assert_eq!(listing.ahead(name), None, "it was asked for");
-        }
-        assert_eq!(listing.ahead(b"67"), Some((66, 128)));
-        assert_eq!(listing.ahead(b"195"), Some((194, 256)));
-        assert_eq!(listing.ahead(b"900"), Some((899, 256)));
-        assert_eq!(listing.ahead(b"1002"), None, "it was asked for");
-        assert_eq!(listing.ahead(b"none"), None);
-        let mut empty = Listing::begin(&page(3..3, true)).unwrap();
-        assert_eq!(empty.ahead(b"3"), None);
-    }
-}
+mod tests;

@@ -62,7 +62,7 @@ impl Table {
         // With attributes, it is a piece of what is known already.
         if let Some(held) = self.inodes.get_mut(&ino).filter(|_| !op.attrs) {
             held.listing = match (op.cookie, held.listing.take()) {
-                (0, _) => Listing::begin(page),
+                (0, None) => Listing::begin(page),
                 (_, Some(begun)) => begun.extend(op.cookie, page),
                 (_, None) => None,
             };

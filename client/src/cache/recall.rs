@@ -7,7 +7,7 @@ use weft_proto::{InodeId, SessionId};
 
 /// Inodes that are kept, and names in all directories; above it, half of them are given back.
 pub(super) const MAX_INODES: usize = 200_000;
-const MAX_NAMES: usize = 800_000;
+pub(super) const MAX_NAMES: usize = 800_000;
 
 /// An answer to a recall, under way until this is dropped.
 pub(crate) struct Answering<'a> {

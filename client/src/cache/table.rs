@@ -4,7 +4,7 @@
 //! the inode since its request was sent, since answers, recalls and the mount's own changes
 //! overtake each other ([`Start`]).
 
-use super::listing::Listing;
+use super::listing::{Listing, Sought};
 use super::xattrs::Xattrs;
 use crate::types::Attr;
 use bytes::Bytes;
@@ -17,8 +17,10 @@ use weft_proto::{ByteRanges, InodeId, v1};
 
 /// Extended attributes that are kept of all inodes, in bytes; no more are kept above it.
 const MAX_XATTRS: usize = 64 << 20;
-/// Marks of recalls and changes are kept for at least this long: longer than any request lives.
+/// Marks of recalls and changes are kept for at least this long, which is longer than any request
+/// lives; or until there are so many since: a request that is older teaches nothing then.
 const MARKS_LIFETIME: Duration = Duration::from_secs(700);
+pub(super) const MAX_MARKS: usize = 1 << 16;
 
 /// What a lease allows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -68,6 +70,7 @@ pub(super) struct Held {
     pub(super) complete: bool,
     /// The same in the order in which they are read.
     pub(super) listing: Option<Listing>,
+    pub(super) sought: Sought,
 }
 
 impl Held {
@@ -88,6 +91,7 @@ impl Held {
             names: HashMap::new(),
             complete: false,
             listing: None,
+            sought: Sought::default(),
         }
     }
 }
@@ -191,7 +195,8 @@ impl Table {
     fn note(&mut self, ino: InodeId, recall: bool) {
         self.epoch += 1;
         let now = Instant::now();
-        if now.duration_since(self.turned) > MARKS_LIFETIME {
+        let full = self.marks[0].len() >= MAX_MARKS;
+        if full || now.duration_since(self.turned) > MARKS_LIFETIME {
             self.floor = self.floor.max(self.turned_at);
             (self.turned, self.turned_at) = (now, self.epoch);
             self.marks.swap(0, 1);
@@ -277,13 +282,15 @@ impl Table {
             return self.forget_name(parent, name);
         }
         if let Some(held) = self.inodes.get_mut(&parent) {
+            let known = held.names.insert(name.clone(), ino);
+            // Each name of the listing was known.
             if ino.is_none()
+                && known.flatten().is_some()
                 && let Some(listing) = &mut held.listing
             {
                 listing.remove(name);
             }
-            let fresh = held.names.insert(name.clone(), ino).is_none();
-            self.names += usize::from(fresh);
+            self.names += usize::from(known.is_none());
         }
     }
 
@@ -309,6 +316,7 @@ impl Table {
             self.names -= usize::from(held.names.remove(name).is_some());
             held.complete = false;
             held.listing = None;
+            held.sought.begin_anew();
         }
     }
 
@@ -330,6 +338,7 @@ impl Table {
             (held.attr, held.content, held.xattrs) = (None, None, Xattrs::default());
             (held.layout, held.complete, held.listing) = (None, false, None);
             held.names.clear();
+            held.sought.begin_anew();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::leases::Leases;
 use super::recall::MAX_INODES;
-use super::table::Mode;
+use super::table::{MAX_MARKS, Mode};
 use super::xattrs::Xattrs;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -324,6 +324,57 @@ async fn a_directory_made_here_is_known_whole() {
     l.changed(l.start(), &op, &reply);
     assert_eq!(l.lookup(InodeId(9), b"x").unwrap().unwrap_err().kind, ErrorKind::NotFound);
     assert!(l.lookup(InodeId(DIR), b"d").is_none(), "no lease on the parent");
+}
+
+/// Changes are remembered for what is asked meanwhile, and a mount may make thousands each second.
+#[tokio::test]
+async fn what_remembers_changes_is_bounded() {
+    let l = leases();
+    let before = l.start();
+    l.table.lock().change(InodeId(DIR));
+    for ino in 0..3 * MAX_MARKS as u64 {
+        l.table.lock().change(InodeId(1_000_000 + ino));
+    }
+    let marks: usize = l.table.lock().marks.iter().map(|marks| marks.len()).sum();
+    assert!(marks <= 2 * MAX_MARKS, "{marks}");
+    l.learn(before, &lookup("a"), &found());
+    assert!(l.lookup(InodeId(DIR), b"a").is_none(), "the directory was changed since");
+    let start = l.start();
+    (0..MAX_MARKS as u64 - 1).for_each(|ino| l.table.lock().change(InodeId(1_000_000 + ino)));
+    l.learn(start, &lookup("a"), &found());
+    assert!(l.lookup(InodeId(DIR), b"a").is_some());
+}
+
+/// Who looks up two names and lists nothing is told all of them, and which are not there.
+#[tokio::test]
+async fn a_directory_in_which_names_are_looked_up_becomes_known() {
+    let (l, dir) = (leases(), InodeId(DIR));
+    assert!(l.names_ahead(dir, b"a").is_none(), "no lease on it");
+    l.learn(l.start(), &lookup("a"), &found());
+    assert!(l.names_ahead(dir, b"b").is_none(), "one name");
+    assert!(l.names_ahead(dir, b"a").is_none(), "it is known");
+    let op = l.names_ahead(dir, b"c").unwrap();
+    assert_eq!((op.ino, op.cookie, op.attrs), (DIR, 0, false));
+    let entry = |ino: u64, name: &'static str| v1::DirEntry {
+        name: name.into(),
+        ino,
+        kind: v1::FileKind::Regular.into(),
+        cookie: ino,
+        attr: None,
+    };
+    let entries = vec![entry(INO, "a"), entry(8, "b")];
+    let page = v1::ReadDirReply { entries, end: true, parent: DIR, next_cookie: 9 };
+    let result = Some(Reply::ReadDir(page));
+    let reply = v1::MetaReply { result, grants: vec![grant(DIR)], ..Default::default() };
+    l.learn(l.start(), &Op::ReadDir(op), &reply);
+    assert_eq!(l.lookup(dir, b"c").unwrap().unwrap_err().kind, ErrorKind::NotFound);
+    assert!(l.lookup(dir, b"b").is_none(), "its attributes are not known");
+    assert!(l.names_ahead(dir, b"d").is_none(), "there are no more");
+    l.are_sought(dir);
+    assert_eq!(l.attrs_ahead(dir, b"b").map(|op| (op.cookie, op.attrs)), Some((INO, true)));
+    // Given back, nothing is known of it.
+    release(&l, DIR);
+    assert!(l.lookup(dir, b"c").is_none() && l.attrs_ahead(dir, b"b").is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,22 +11,33 @@ use weft_proto::SegmentId;
 const MAX_SMALL: usize = 256 << 10;
 
 impl Dirty {
-    /// Closes all that is open, to be committed: as inline data if it may be and `inline_fits` of
-    /// the number of bytes, and whether they are all of `[0, size)`; else in segments, small
-    /// buffers put together. Answers what is to be launched.
-    pub fn close_all(
-        &mut self,
-        inline_fits: impl Fn(u64) -> bool,
-        segment_len: u64,
-    ) -> Vec<BufferNo> {
-        let pending = |b: &Buffer| matches!(b.stage, Stage::Open | Stage::Inline | Stage::Closed);
-        if self.buffers.values().all(pending) && inline_fits(self.live()) {
+    /// Closes all that is open, to be committed: as inline data, if nothing is on its way, or in
+    /// segments, small buffers put together. Answers what is to be launched.
+    pub fn close_all(&mut self, inline: bool, segment_len: u64) -> Vec<BufferNo> {
+        if inline && self.is_pending() {
             self.buffers.values_mut().for_each(|b| b.close(Stage::Inline));
             return Vec::new();
         }
         self.compact(segment_len);
         let waiting: Vec<BufferNo> =
-            self.buffers.iter().filter(|(_, b)| pending(b)).map(|(no, _)| *no).collect();
+            self.buffers.iter().filter(|(_, b)| b.is_pending()).map(|(no, _)| *no).collect();
+        waiting.into_iter().filter(|no| self.start(*no)).collect()
+    }
+
+    /// [`Self::close_all`], inline but for one buffer, which is to be launched.
+    pub fn close_but(&mut self, spilled: BufferNo) -> Vec<BufferNo> {
+        for (no, buffer) in &mut self.buffers {
+            if *no != spilled {
+                buffer.close(Stage::Inline);
+            }
+        }
+        Vec::from_iter(self.start(spilled).then_some(spilled))
+    }
+
+    /// What was spilled and is not on its way, to be launched.
+    pub fn start_spilled(&mut self) -> Vec<BufferNo> {
+        let waits = |(_, b): &(&BufferNo, &Buffer)| b.spilled && b.is_pending();
+        let waiting = Vec::from_iter(self.buffers.iter().filter(waits).map(|(no, _)| *no));
         waiting.into_iter().filter(|no| self.start(*no)).collect()
     }
 

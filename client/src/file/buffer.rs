@@ -43,6 +43,10 @@ pub(super) struct Buffer {
     pub born: Instant,
     /// Shared by scattered writes.
     pub shared: bool,
+    /// What was committed already, and is written once more.
+    pub spilled: bool,
+    /// It was appended, and may have been committed where it lies.
+    pub placed: bool,
     /// Ranges that were put in.
     pub parts: usize,
     /// One for each part of the budget that it takes up.
@@ -55,6 +59,11 @@ impl Buffer {
             Body::Open(bytes) => bytes.as_ref().len(),
             Body::Closed(bytes) => bytes.len(),
         }
+    }
+
+    /// Whether nothing of it was sent yet.
+    pub fn is_pending(&self) -> bool {
+        matches!(self.stage, Stage::Open | Stage::Inline | Stage::Closed)
     }
 
     /// The segments that it is in, which it has no more.

@@ -12,7 +12,7 @@ use super::piece::{Batch, PieceSource};
 use super::state::State;
 use super::waiting::Waiting;
 use crate::locks::lost_locks;
-use crate::meta::unexpected;
+use crate::meta::{Failed, unexpected};
 use crate::namespace::Slot;
 use crate::types::Attr;
 use std::sync::Arc;
@@ -31,14 +31,6 @@ impl File {
     pub fn commit_behind(self: &Arc<Self>) {
         let file = self.clone();
         tokio::spawn(carried(async move { file.commit_durable().await }));
-    }
-
-    /// Closes all that is written. Answers what is to be launched.
-    pub(super) fn close_all(&self, state: &mut State) -> Vec<BufferNo> {
-        let (limit, inline) = (u64::from(state.layout.inline_limit), state.attr.inline_bytes);
-        let whole = state.dirty.covers(state.attr.size);
-        let fits = |bytes: u64| bytes <= limit && (whole || inline + bytes <= limit);
-        state.dirty.close_all(fits, state.layout.segment_len)
     }
 
     /// Commits what was written so far, in its place in the log if it has one. What is not
@@ -100,12 +92,12 @@ impl File {
 
     async fn try_commit(self: &Arc<Self>, below: BufferNo, slot: Option<&Slot>) -> Outcome {
         let session = self.context.sessions.current();
-        let (batch, append, waiting, guard, moved) = {
+        let (Next { batch, append, placed }, waiting, guard, moved) = {
             let mut state = self.state.lock();
-            let batch = state.dirty.batch(below, MAX_PIECES);
-            let (append, under) = (state.dirty.append, state.buffered_under);
+            let next = self.next_commit(&mut state, below);
+            let under = state.buffered_under;
             let mut waiting = state.waiting;
-            if batch.pieces.is_empty() {
+            if next.batch.pieces.is_empty() {
                 // Nothing was written: that time stays.
                 waiting.mtime_ns.get_or_insert(state.attr.mtime_ns);
             }
@@ -113,7 +105,7 @@ impl File {
             let moved = under.session != session.id;
             let kept = |right| self.context.leases.keeps(self.ino, right);
             let unguarded = moved || under.right.is_some_and(|right| !kept(right));
-            (batch, append, waiting, unguarded.then_some(under), moved)
+            (next, waiting, unguarded.then_some(under), moved)
         };
         // Those of a session that has ended may have been committed, whatever was answered; if they
         // were not, they go with it.
@@ -140,14 +132,20 @@ impl File {
             if (guard.is_some() && !append) || moved || slot.session != session.id {
                 return Outcome::Later;
             }
-            // Nobody else writes: where the file ends is known.
-            let op = commit_op(self.ino, &batch, false, 0, &waiting);
-            return match slot.commit(op).await {
-                Ok(attr) => self.committed(batch, attr, None),
+            let base = if append { first } else { 0 };
+            let op = commit_op(self.ino, &batch, append, base, &waiting);
+            let committed = slot.commit(op).await;
+            self.may_be_placed(placed, &batch, &committed);
+            return match committed {
+                Ok(attr) => {
+                    let end = batch.pieces.last().map_or(base, |piece| piece.range.end);
+                    let landed = attr.size.saturating_sub(end - base);
+                    self.committed(batch, attr, append.then_some((base, landed)))
+                }
                 // Appended once more, it could be there twice.
                 Err(f) if append && f.ambiguous => self.give_up(&batch, f.error, true),
                 Err(f) if f.error.kind == ErrorKind::SessionExpired => Outcome::Later,
-                Err(f) => self.refused(batch, false, session.id, f.error, f.ambiguous).await,
+                Err(f) => self.refused(batch, append, session.id, f.error, f.ambiguous).await,
             };
         }
         let base = if append { first } else { 0 };
@@ -155,7 +153,10 @@ impl File {
         op.expect_version = guard.filter(|_| !append).map(|under| under.version);
         op.attr_was = guard.and(waiting.was).map(|was| was.op(self.ino));
         let requests = &self.context.requests;
-        match requests.commit_in_order(&session, Op::CommitExtents(op), requests.deadline()).await {
+        let op = Op::CommitExtents(op);
+        let committed = requests.commit_in_order(&session, op, requests.deadline()).await;
+        self.may_be_placed(placed, &batch, &committed);
+        match committed {
             Ok(Reply::CommitExtents(v1::CommitExtentsReply {
                 attr: Some(attr),
                 base: landed,
@@ -175,6 +176,58 @@ impl File {
             }
         }
     }
+
+    /// What is committed next. What was appended goes to its place where that is the end of the
+    /// file for certain, or if it may be there already: told twice, it is there once. Else it goes
+    /// wherever the file ends.
+    fn next_commit(&self, state: &mut State, below: BufferNo) -> Next {
+        // What comes behind a buffer that was lost goes by itself.
+        let first = state.dirty.placed_below().or_else(|| state.dirty.first_gap());
+        let below = first.map_or(below, |first| first.min(below));
+        let mut batch = state.dirty.batch(below, MAX_PIECES);
+        if !state.dirty.append || batch.pieces.is_empty() {
+            return Next { batch, append: false, placed: false };
+        }
+        let size = state.attr.size;
+        let follows = state.dirty.appended_in(&batch.buffers).is_none_or(|start| start == size);
+        if state.dirty.placed_below().is_some() || (follows && self.is_alone(state)) {
+            return Next { batch, append: false, placed: true };
+        }
+        let spilled = state.dirty.drop_spilled();
+        if !spilled.is_empty() {
+            self.discard_unsent(spilled, &[]);
+            let dead = batch.dead;
+            batch = state.dirty.batch(below, MAX_PIECES);
+            batch.dead.extend(dead);
+            if state.dirty.is_empty() {
+                // The times of what is dropped are of no commit.
+                (state.waiting.mtime_ns, state.waiting.changed_ns) = (None, None);
+            }
+        }
+        Next { append: !batch.pieces.is_empty(), batch, placed: false }
+    }
+
+    /// What was appended may be where it was thought to go, although that was not answered: it goes
+    /// nowhere else from now on.
+    fn may_be_placed<T>(&self, placed: bool, batch: &Batch, committed: &Result<T, Failed>) {
+        // These had no effect, whenever they were answered.
+        let none = |kind| matches!(kind, ErrorKind::InlineFull | ErrorKind::Misplaced);
+        if let Err(Failed { error, ambiguous: true }) = committed
+            && placed
+            && !none(error.kind)
+        {
+            self.state.lock().dirty.place(&batch.buffers);
+        }
+    }
+}
+
+/// What is committed next.
+struct Next {
+    batch: Batch,
+    /// It goes wherever the file ends.
+    append: bool,
+    /// It was appended, and goes where the file ended.
+    placed: bool,
 }
 
 fn commit_op(

@@ -90,6 +90,11 @@ impl Dirty {
         self.buffers.range(..below).any(|(_, b)| b.stage == Stage::Flying)
     }
 
+    /// Whether nothing of it was sent yet.
+    pub fn is_pending(&self) -> bool {
+        self.buffers.values().all(Buffer::is_pending)
+    }
+
     /// Whether something of buffers with lower numbers is not committed.
     pub fn is_left(&self, below: BufferNo) -> bool {
         self.buffers.range(..below).any(|(_, b)| b.live > 0)
@@ -200,11 +205,114 @@ impl Dirty {
             live: 0,
             born: Instant::now(),
             shared,
+            spilled: false,
+            placed: false,
             parts: 0,
             permits: Vec::new(),
         };
         self.buffers.insert(no, buffer);
         no
+    }
+
+    /// Takes in what was committed before, of which nothing is here, in a buffer of its own, which
+    /// is to be closed next.
+    pub fn spill(
+        &mut self,
+        parts: &[(u64, Bytes)],
+        segment_len: u64,
+        permit: OwnedSemaphorePermit,
+    ) -> BufferNo {
+        let no = self.begin(0, permit.num_permits(), segment_len);
+        let Some(buffer) = self.buffers.get_mut(&no) else { return no };
+        (buffer.shared, buffer.spilled) = (!self.append, true);
+        for (off, data) in parts {
+            let Body::Open(bytes) = &mut buffer.body else { return no };
+            let (mut at, end) = (append(bytes, data), off + data.len() as u64);
+            let mut off = *off;
+            while off < end {
+                let len = (segment_len - off % segment_len).min(end - off);
+                self.places.insert(off..off + len, Place { buffer: no, at });
+                (off, at) = (off + len, at + len);
+                buffer.parts += 1;
+            }
+            buffer.live += data.len() as u64;
+        }
+        buffer.count(permit);
+        if self.append {
+            // Nothing that is appended joins it.
+            buffer.close(Stage::Closed);
+        }
+        no
+    }
+
+    /// What was spilled beside appended data is not written once more. Answers the segments that it
+    /// had.
+    pub fn drop_spilled(&mut self) -> Vec<Segment> {
+        let spilled = self.buffers.iter().filter(|(_, b)| b.spilled).map(|(no, _)| *no);
+        let spilled = Vec::from_iter(spilled);
+        if spilled.is_empty() { Vec::new() } else { self.forget(&spilled) }
+    }
+
+    /// Whether a buffer has only what was committed before.
+    pub fn is_spilled(&self, no: BufferNo) -> bool {
+        self.buffers.get(&no).is_some_and(|b| b.spilled)
+    }
+
+    /// What was appended in these buffers may be where they say.
+    pub fn place(&mut self, buffers: &[BufferNo]) {
+        for no in buffers {
+            if let Some(buffer) = self.buffers.get_mut(no) {
+                buffer.placed = true;
+            }
+        }
+    }
+
+    /// All buffers for which that is so have lower numbers; `None` if it is for none.
+    pub fn placed_below(&self) -> Option<BufferNo> {
+        self.buffers.iter().rev().find(|(_, b)| b.placed).map(|(no, _)| no + 1)
+    }
+
+    /// What was appended, in order.
+    fn appended(&self) -> impl Iterator<Item = (Range<u64>, BufferNo)> {
+        let places = self.places.iter().map(|(range, place)| (range, place.buffer));
+        places.filter(|(_, no)| !self.is_spilled(*no))
+    }
+
+    /// Where the last that was appended ends.
+    pub fn appended_end(&self) -> Option<u64> {
+        if !self.buffers.values().any(|b| b.spilled) {
+            return (self.places.len() > 0).then(|| self.end());
+        }
+        self.appended().last().map(|(range, _)| range.end)
+    }
+
+    /// Where the first begins that was appended in these buffers.
+    pub fn appended_in(&self, buffers: &[BufferNo]) -> Option<u64> {
+        self.appended().find(|(_, no)| buffers.contains(no)).map(|(range, _)| range.start)
+    }
+
+    /// The first buffer of appended data that does not follow the one before.
+    pub fn first_gap(&self) -> Option<BufferNo> {
+        if !self.append {
+            return None;
+        }
+        let mut end = None;
+        let gap = |(range, no): (Range<u64>, BufferNo)| {
+            let follows = end.replace(range.end).is_none_or(|end| end == range.start);
+            (!follows).then_some(no)
+        };
+        self.appended().find_map(gap)
+    }
+
+    /// Whether all that was appended is to be inline, behind what was spilled for it.
+    pub fn is_split(&self) -> bool {
+        let closed = |b: &Buffer| b.spilled || b.stage == Stage::Inline;
+        self.append && self.buffers.values().any(|b| b.spilled) && self.buffers.values().all(closed)
+    }
+
+    /// Bytes of one buffer that are not committed yet.
+    pub fn live_of(&self, no: BufferNo) -> u64 {
+        self.buffers.get(&no).map_or(0, |b| b.live)
     }
 
     /// Open buffers that should go before another is begun: what was appended, the shared one that
@@ -367,6 +475,17 @@ impl Dirty {
     /// The first range at or behind `at`.
     pub fn next_range(&self, at: u64) -> Option<Range<u64>> {
         self.places.overlapping(at..u64::MAX).next().map(|(range, _)| range)
+    }
+
+    /// What was written, in order.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        self.places.iter().map(|(range, _)| range)
+    }
+
+    /// What of `range` is not here.
+    pub fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let cover = self.places.cover(range).into_iter();
+        cover.filter(|(_, place)| place.is_none()).map(|(range, _)| range).collect()
     }
 
     /// Whether `[0, size)` is all here.

@@ -4,6 +4,7 @@
 //! asked for again.
 
 use super::piece::{Piece, PieceSource};
+use crate::copies::note_copied;
 use crate::ranges::{Part, RangeMap};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -43,6 +44,8 @@ pub(crate) type Plan = Vec<(Range<u64>, Option<Source>)>;
 pub(crate) struct Extents {
     version: u64,
     map: RangeMap<Source>,
+    /// Where `map` has inline bytes.
+    inline: RangeMap<()>,
     known: RangeMap<()>,
 }
 
@@ -55,7 +58,38 @@ impl Extents {
     /// Knows nothing any more.
     pub fn forget(&mut self) {
         self.map.clear();
+        self.inline.clear();
         self.known.clear();
+    }
+
+    fn put(&mut self, range: Range<u64>, source: Source) {
+        match source {
+            Source::Inline(_) => self.inline.insert(range.clone(), ()),
+            _ => self.inline.remove(range.clone()),
+        };
+        self.map.insert(range, source);
+    }
+
+    fn take_out(&mut self, range: Range<u64>) {
+        self.map.remove(range.clone());
+        self.inline.remove(range);
+    }
+
+    /// The inline bytes that are known, in order.
+    pub fn inline(&self) -> impl Iterator<Item = (Range<u64>, Bytes)> + '_ {
+        let parts = self.inline.iter().flat_map(|(range, ())| self.map.overlapping(range));
+        parts.filter_map(|(range, source)| match source {
+            Source::Inline(bytes) => {
+                let len = (range.end - range.start) as usize;
+                Some((range, bytes.slice(..len.min(bytes.len()))))
+            }
+            _ => None,
+        })
+    }
+
+    /// How many bytes of `range` are known to be inline.
+    pub fn inline_within(&self, range: Range<u64>) -> u64 {
+        self.inline.overlapping(range).map(|(part, ())| part.end - part.start).sum()
     }
 
     /// The file has this version now: what is known of another is worth nothing.
@@ -120,7 +154,7 @@ impl Extents {
         if version >= self.version {
             self.move_to(version);
             for (range, source) in parts {
-                self.map.insert(range, source);
+                self.put(range, source);
             }
             self.known.insert(off..end, ());
         }
@@ -139,9 +173,13 @@ impl Extents {
                 PieceSource::Segment { segment, at } => {
                     Source::Segment { segment: Arc::new(segment.clone()), off: *at }
                 }
-                PieceSource::Inline(bytes) => Source::Inline(bytes.clone()),
+                // The buffer that it lies in goes back to who lends such memory.
+                PieceSource::Inline(bytes) => {
+                    note_copied(bytes.len());
+                    Source::Inline(Bytes::copy_from_slice(bytes))
+                }
             };
-            self.map.insert(range.clone(), source);
+            self.put(range.clone(), source);
             self.known.insert(range.clone(), ());
         }
     }
@@ -151,7 +189,7 @@ impl Extents {
         if !self.follows(version) {
             return;
         }
-        self.map.remove(size..u64::MAX);
+        self.take_out(size..u64::MAX);
         self.known.insert(size..u64::MAX, ());
     }
 
@@ -160,7 +198,7 @@ impl Extents {
         if !self.follows(version) {
             return;
         }
-        self.map.remove(range.clone());
+        self.take_out(range.clone());
         self.known.insert(range, ());
     }
 
@@ -170,7 +208,7 @@ impl Extents {
         if !self.follows(version) {
             return;
         }
-        self.map.remove(range.clone());
+        self.take_out(range.clone());
         self.known.remove(range);
     }
 
@@ -199,99 +237,4 @@ impl Extents {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn inline(off: u64, text: &'static str) -> v1::Extent {
-        let source = Some(v1::extent::Source::Inline(Bytes::from_static(text.as_bytes())));
-        v1::Extent { file_off: off, len: text.len() as u64, source }
-    }
-
-    fn reply(version: u64, extents: Vec<v1::Extent>, truncated: bool) -> v1::ExtentsReply {
-        let attr = Some(v1::Attr { data_version: version, ..Default::default() });
-        v1::ExtentsReply { extents, segments: Vec::new(), truncated, attr }
-    }
-
-    #[test]
-    fn versions_do_not_mix() {
-        let mut extents = Extents::default();
-        assert_eq!(extents.learn(0, 100, reply(3, vec![inline(2, "ab")], true)), Ok(4));
-        assert_eq!(extents.look(0..10).unwrap_err(), 4..10);
-        assert_eq!(extents.learn(4, 96, reply(3, vec![inline(6, "c")], false)), Ok(100));
-        assert_eq!(extents.look(0..10).unwrap().len(), 5);
-        // An older answer changes nothing; a newer one replaces all.
-        assert_eq!(extents.learn(0, 100, reply(2, Vec::new(), false)), Ok(100));
-        assert_eq!(extents.look(0..10).unwrap().len(), 5);
-        assert_eq!(extents.learn(50, 50, reply(4, Vec::new(), false)), Ok(100));
-        assert_eq!(extents.look(0..60).unwrap_err(), 0..50);
-    }
-
-    #[test]
-    fn own_commits_keep_the_rest_and_foreign_ones_do_not() {
-        let piece =
-            |range, text: &'static str| Piece { range, source: PieceSource::Inline(text.into()) };
-        let mut extents = Extents::default();
-        extents.learn(0, u64::MAX, reply(3, vec![inline(0, "abcdef")], false)).unwrap();
-        extents.commit(4, &[piece(1..3, "XY")]);
-        assert_eq!(extents.look(0..6).unwrap().len(), 3);
-        extents.resize(5, 2);
-        assert_eq!(extents.look(0..6).unwrap().len(), 3);
-        extents.commit(7, &[piece(1..3, "XY")]);
-        assert_eq!(extents.look(0..6).unwrap_err(), 0..1);
-        assert!(extents.look(1..3).is_ok());
-    }
-
-    /// Answers overtake each other: another may have changed the file since, and that be known.
-    #[test]
-    fn own_changes_that_were_overtaken_change_nothing() {
-        let source = PieceSource::Inline("ab".into());
-        let piece = [Piece { range: 0..2, source }];
-        let changes: [&dyn Fn(&mut Extents); 4] = [
-            &|extents| extents.commit(6, &piece),
-            &|extents| extents.resize(6, 1),
-            &|extents| extents.punch(6, 0..2),
-            &|extents| extents.lose(6, 0..2),
-        ];
-        for change in changes {
-            let mut extents = Extents::default();
-            extents.learn(0, u64::MAX, reply(7, vec![inline(0, "xyz")], false)).unwrap();
-            change(&mut extents);
-            let known = extents.look(0..3).unwrap();
-            assert!(matches!(&known[..], [(_, Some(Source::Inline(bytes)))] if bytes == "xyz"));
-            assert_eq!(extents.version(), 7);
-        }
-    }
-
-    #[test]
-    fn runs_of_data_and_holes_are_told_apart() {
-        let mut extents = Extents::default();
-        assert_eq!(extents.run(0..9), Err(0..9));
-        extents.learn(0, 20, reply(3, vec![inline(2, "ab"), inline(8, "c")], false)).unwrap();
-        assert_eq!(extents.run(0..30), Ok((2, false)));
-        assert_eq!(extents.run(2..30), Ok((4, true)));
-        assert_eq!(extents.run(2..3), Ok((3, true)));
-        assert_eq!(extents.run(9..30), Ok((20, false)));
-        assert_eq!(extents.run(20..30), Err(20..30));
-        extents.punch(4, 1..9);
-        assert_eq!(extents.run(1..30), Ok((9, false)));
-        extents.lose(5, 3..6);
-        assert_eq!(extents.run(3..30), Err(3..6));
-        assert_eq!(extents.run(6..30), Ok((9, false)));
-        // Somebody else changed it too.
-        extents.punch(7, 0..30);
-        assert_eq!(extents.run(0..30), Err(0..30));
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        let mut extents = Extents::default();
-        let mut wrong = inline(0, "abc");
-        wrong.len = 4;
-        assert!(extents.learn(0, 9, reply(1, vec![wrong], false)).is_err());
-        assert!(extents.learn(0, 9, reply(1, Vec::new(), true)).is_err());
-        let part = v1::SegmentPart { id: None, off: 0 };
-        let lost =
-            v1::Extent { file_off: 0, len: 1, source: Some(v1::extent::Source::Segment(part)) };
-        assert!(extents.learn(0, 9, reply(1, vec![lost], false)).is_err());
-    }
-}
+mod tests;

@@ -34,6 +34,7 @@ mod piece;
 mod read;
 mod seek;
 mod set_attr;
+mod spill;
 mod state;
 mod table;
 mod take_back;

@@ -8,7 +8,7 @@ use crate::types::{Attr, HandleId, OpenFlags, SetAttr};
 use std::sync::Arc;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, Result, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 impl Files {
     /// Opens an inode. Answers whether what the caller has cached is good.
@@ -50,24 +50,46 @@ impl Files {
     }
 
     /// Makes a file, by the operation that `op` gives for the number of its open, and opens it.
+    ///
+    /// Others may take an empty file away before it is known here that it was made, and a new
+    /// leader, who was not told that it is open, forgets it. What is open then is a file without a
+    /// name. To say `Stale` would not do: the kernel begins anew at that, and made it twice.
     pub async fn create(&self, op: impl FnOnce(u64) -> Op, flags: OpenFlags) -> Result<Entered> {
         let opens = &self.context.opens;
-        let (number, declared) = (opens.number(), opens.declarations());
-        let (id, attr, keep) = match self.context.requests.change(op(number)).await? {
-            Reply::Open(reply) => {
-                let (made, _) = attr_and_layout(&reply)?;
-                opens.made(made.ino, number);
-                self.enter(&reply, number, flags).inspect_err(|_| opens.end(made.ino))?
-            }
-            _ => return Err(unexpected("a create")),
-        };
-        if opens.declarations() != declared
-            && let Err(error) = opens.declare(attr.ino, false).await
-        {
+        let (mut number, mut declared) = (opens.number(), opens.declarations());
+        let mut op = op(number);
+        let mut entered = self.create_once(op.clone(), number, flags).await?;
+        while opens.declarations() != declared {
+            let (id, attr, _) = entered;
+            let Err(error) = opens.declare(attr.ino, false).await else { break };
             self.forget(id);
-            return Err(error);
+            // One with content was there before: nothing was made.
+            if error.kind != ErrorKind::Stale || attr.size > 0 {
+                return Err(error);
+            }
+            (number, declared) = (opens.number(), opens.declarations());
+            op = without_name(op, number);
+            let nameless = self.create_once(op.clone(), number, flags).await;
+            entered = nameless.map_err(|error| match error.kind {
+                ErrorKind::Stale | ErrorKind::NotFound => {
+                    let what = "a new file was removed, with its directory, before it was open";
+                    Error::new(ErrorKind::Io, what)
+                }
+                _ => error,
+            })?;
         }
+        let (id, attr, keep) = entered;
         self.cut_if_asked(id, attr, keep, flags).await
+    }
+
+    async fn create_once(&self, op: Op, number: u64, flags: OpenFlags) -> Result<Entered> {
+        let Reply::Open(reply) = self.context.requests.change(op).await? else {
+            return Err(unexpected("a create"));
+        };
+        let (made, _) = attr_and_layout(&reply)?;
+        let opens = &self.context.opens;
+        opens.made(made.ino, number);
+        self.enter(&reply, number, flags).inspect_err(|_| opens.end(made.ino))
     }
 
     async fn cut_if_asked(
@@ -119,5 +141,16 @@ impl Files {
     pub fn release_dir(&self, id: HandleId) -> Result<()> {
         self.context.opens.end(self.directories.remove(id)?);
         Ok(())
+    }
+}
+
+/// What makes the same file without a name.
+fn without_name(op: Op, open_seq: u64) -> Op {
+    match op {
+        Op::Create(v1::CreateOp { parent, mode, uid, gid, umask, .. }) => {
+            Op::TmpFile(v1::TmpFileOp { parent, mode, uid, gid, open_seq, umask })
+        }
+        Op::TmpFile(op) => Op::TmpFile(v1::TmpFileOp { open_seq, ..op }),
+        op => op,
     }
 }

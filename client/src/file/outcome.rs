@@ -46,6 +46,9 @@ impl File {
         if let Some((base, landed)) = appended
             && base != landed
         {
+            // What has been spilled meanwhile stays where it is.
+            let spilled = state.dirty.drop_spilled();
+            self.discard_unsent(spilled, &[]);
             let by = landed.wrapping_sub(base) as i64;
             state.dirty.shift(by);
             state.past.shift(base, by);
@@ -95,15 +98,15 @@ impl File {
         if error.kind == ErrorKind::Misplaced {
             return self.place_again(&batch).await;
         }
+        if error.kind == ErrorKind::InlineFull {
+            // It had no effect, also if this was not its first answer.
+            batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
+            return self.write_again(&batch);
+        }
         let passes = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable);
         if append && ambiguous {
             // Doing it again could append twice.
             return self.give_up(&batch, error, true);
-        }
-        if error.kind == ErrorKind::InlineFull {
-            // It had no effect.
-            batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
-            return self.write_again(&batch);
         }
         if error.kind == ErrorKind::SessionExpired {
             let deadline = self.context.requests.deadline();
@@ -183,7 +186,7 @@ impl File {
 
     /// Discards what the group was never told of: a buffer that was to be committed as inline data
     /// may have been sent to storage, too, while that was under way.
-    fn discard_unsent(&self, dropped: Vec<Segment>, sent: &[Segment]) {
+    pub(super) fn discard_unsent(&self, dropped: Vec<Segment>, sent: &[Segment]) {
         let session = self.context.sessions.current().id;
         let unsent = dropped.into_iter().filter(|s| sent.iter().all(|sent| sent.id != s.id));
         // Those of a session that has ended go with it, but for what was committed.

@@ -182,6 +182,13 @@ impl File {
                 false => leases.right_to(self.ino, &range),
                 true => leases.right_to_write(self.ino),
             };
+            // The right may have come with another answer than one to this file.
+            if right.is_some()
+                && !state.is_dirty()
+                && let Some(attr) = leases.attr(self.ino)
+            {
+                state.adopt_newer(attr);
+            }
             let back = matches!(way, Way::Back) && right.is_none();
             let in_doubt = back.then(|| leases.right_in_doubt(self.ino, &range)).flatten();
             let stays = right.is_some() || in_doubt.is_some();
@@ -231,9 +238,8 @@ impl File {
         let (append, segment_len) = (state.dirty.append, state.layout.segment_len);
         let off = match append {
             false => off,
-            true if state.dirty.is_empty() => state.size(),
             // Wherever the file ends by now, it comes right after what goes with it.
-            true => state.dirty.end(),
+            true => state.dirty.appended_end().unwrap_or(state.attr.size),
         };
         let range = off..off + data.len() as u64;
         let mut full = Vec::new();

@@ -80,6 +80,11 @@ impl Filesystem {
 
     /// What the next process goes on with, or why it cannot.
     fn at_rest(&self) -> Result<v1::ClientState, String> {
+        self.inner.log.seal();
+        self.look_at_rest().inspect_err(|_| self.inner.log.unseal())
+    }
+
+    fn look_at_rest(&self) -> Result<v1::ClientState, String> {
         let inner = &self.inner;
         let (sessions, leases) = (&inner.group.sessions, &inner.group.leases);
         // The other one has time to begin while they last.
@@ -128,6 +133,7 @@ impl Filesystem {
         let inner = &self.inner;
         self.life(None);
         inner.group.sessions.current().unseal();
+        inner.log.unseal();
         inner.supervisor.resume();
         inner.watch_map();
         inner.start();

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use std::time::Duration;
 use tokio::time::timeout;
+use weft_net::trace::carried;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
@@ -36,7 +37,14 @@ impl Filesystem {
         if let Some(known) = self.lookup_now(parent, name) {
             return known;
         }
-        if let Some(ahead) = self.inner.group.leases.ahead(parent, name)
+        let leases = &self.inner.group.leases;
+        // For a guess nothing is told sooner.
+        if !self.inner.log.is_unpublished(parent)
+            && let Some(names) = leases.names_ahead(parent, name)
+        {
+            self.seek_behind(parent, names);
+        }
+        if let Some(ahead) = leases.attrs_ahead(parent, name)
             && self.inner.requests.ask(Op::ReadDir(ahead)).await.is_ok()
             && let Some(known) = self.lookup_now(parent, name)
         {
@@ -56,6 +64,20 @@ impl Filesystem {
             }
             _ => Err(unexpected("a lookup")),
         }
+    }
+
+    /// Asks for names of a directory; nobody waits for that, nor asks anew if it fails.
+    fn seek_behind(&self, dir: InodeId, names: v1::ReadDirOp) {
+        let inner = self.inner.clone();
+        tokio::spawn(carried(async move {
+            if inner.log.is_unpublished(dir) {
+                return;
+            }
+            let asking = inner.requests.ask(Op::ReadDir(names));
+            if let Ok(Ok(_)) = timeout(AHEAD_TIMEOUT, asking).await {
+                inner.group.leases.are_sought(dir);
+            }
+        }));
     }
 
     /// Attributes of an inode that has a name.

@@ -97,6 +97,8 @@ pub(super) struct Table {
     pub(super) batches: bool,
     /// The mount is ending: what is done waits for the group.
     pub(super) closed: bool,
+    /// The mount is at rest, or about to be: another process may go on with it.
+    pub(super) sealed: bool,
     pub(super) lost: Lost,
     /// Sessions that have ended.
     pub(super) ended: u64,

@@ -165,6 +165,16 @@ impl ChangeLog {
         self.table.lock().closed = true;
     }
 
+    /// Until [`Self::unseal`] the group is asked, and nothing is done here.
+    pub fn seal(&self) {
+        self.table.lock().sealed = true;
+    }
+
+    /// Things are done here again.
+    pub fn unseal(&self) {
+        self.table.lock().sealed = false;
+    }
+
     /// The mount is gone: what was not told never is.
     pub fn end(&self) {
         let gone = {

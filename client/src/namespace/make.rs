@@ -130,7 +130,7 @@ impl ChangeLog {
     /// whoever takes one away looks here next.
     fn begin(&self) -> Option<weft_net::sync::MutexGuard<'_, Table>> {
         let table = self.table.lock();
-        if table.len() >= MAX_PENDING || !table.batches || table.closed {
+        if table.len() >= MAX_PENDING || !table.batches || table.closed || table.sealed {
             return None;
         }
         self.expect(&table);

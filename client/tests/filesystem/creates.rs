@@ -2,10 +2,10 @@
 //! away, and declares sessions dead.
 
 use crate::fixture::alone::{client, create};
-use crate::fixture::{Cluster, pattern};
+use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Filesystem, OpenFlags};
+use weft_client::{Creator, Filesystem, OpenFlags};
 use weft_proto::{ErrorKind, InodeId};
 
 async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
@@ -168,5 +168,40 @@ async fn files_are_made_in_the_session_after_their_own() {
     assert_eq!(fs.lookup(InodeId::ROOT, b"empty").await.unwrap().ino, ino);
     assert_eq!(content(&cluster, "small").await, b"abc");
     assert!(content(&cluster, "large").await == data);
+    cluster.assert_no_violations();
+}
+
+/// A file is made, and the answer comes late; meanwhile another leads, who was not told that it is
+/// open, and others remove it. A kernel that was told `Stale` would make it once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_file_that_others_remove_before_it_is_open_is_not_made_again() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (fs, metadata) = (cluster.client().await, &cluster.metadata);
+    let count = |name| metadata.count(name);
+    metadata.hold_answers();
+    let maker = fs.clone();
+    let making = tokio::spawn(async move {
+        let flags = OpenFlags { exclusive: true, ..Default::default() };
+        maker.create(InodeId::ROOT, b"f", 0o640, Creator::default(), flags).await
+    });
+    while count("create") == 0 {
+        tokio::task::yield_now().await;
+    }
+    metadata.forgets.store(true, Ordering::Relaxed);
+    while count("declare") == 0 {
+        tokio::task::yield_now().await;
+    }
+    metadata.forgets.store(false, Ordering::Relaxed);
+    let gone = metadata.state.lock().names.remove(&b"f"[..]).unwrap();
+    metadata.state.lock().inodes.remove(&gone);
+    metadata.answer(u64::MAX);
+    let opened = making.await.unwrap().unwrap();
+    assert_eq!((count("create"), count("tmp_file")), (1, 1));
+    assert_eq!((opened.attr.mode & 0o777, opened.attr.size), (0o640, 0));
+    fs.write(opened.handle, 0, b"abc").await.unwrap();
+    fs.fsync(opened.handle, false).await.unwrap();
+    assert_eq!(fs.read(opened.handle, 0, 9).await.unwrap().into_bytes(), b"abc"[..]);
+    assert!(metadata.state.lock().names.is_empty());
+    fs.release(opened.handle).await.unwrap();
     cluster.assert_no_violations();
 }

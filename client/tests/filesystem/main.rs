@@ -2,6 +2,7 @@
 //! tells them to.
 
 mod above;
+mod appends;
 mod basics;
 mod batches;
 mod creates;
@@ -13,6 +14,7 @@ mod in_flight;
 mod metadata_faults;
 mod model;
 mod paths;
+mod spill;
 mod storage_faults;
 mod subdir;
 

@@ -11,14 +11,15 @@ mod churn;
 
 use crate::check::check;
 use crate::cluster::{Cluster, Config, Daemon};
-use crate::history::Recorder;
+use crate::history::{Recorder, write_edn};
 use crate::nemesis::Nemesis;
 use crate::run::{Faults, Plan, notable, round, with_workers};
 use crate::workload;
 use account::{Account, Sample};
 use anyhow::{Context, Result, bail, ensure};
 use churn::Churned;
-use std::fs;
+use std::env;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -106,7 +107,11 @@ fn one_round(soak: &Soak, seed: u64, cluster: &mut Cluster) -> Result<(Faults, C
     problems.extend(check(&events));
     if !problems.is_empty() {
         let broke = worked.err().map(|error| format!("; {error:#}")).unwrap_or_default();
-        bail!("{:#?}{broke}", &problems[..problems.len().min(10)]);
+        // It may take hours to see the like again.
+        let kept = env::temp_dir().join(format!("weft-soak-{seed}.edn"));
+        write_edn(&events, File::create(&kept)?)?;
+        let kept = kept.display();
+        bail!("{:#?}{broke}; history in {kept}", &problems[..problems.len().min(10)]);
     }
     let faults = worked?;
     fs::remove_dir_all(&folders[0]).context("remove what a round has made")?;

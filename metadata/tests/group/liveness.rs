@@ -84,10 +84,18 @@ async fn hold(client: &Client, ino: u64) -> u64 {
     let op = Some(Op::GetAttr(v1::GetAttrOp { ino }));
     let request = v1::MetaRequest { session: client.session, op, ..Default::default() };
     let peer = client.peers.peer(&client.leader);
-    let reply: v1::MetaReply = peer.call(&request, Instant::now() + PATIENCE).await.unwrap();
-    assert_eq!(reply.grants.len(), 1);
-    reply.grants[0].seq
+    let begin = Instant::now();
+    loop {
+        let reply: v1::MetaReply = peer.call(&request, Instant::now() + PATIENCE).await.unwrap();
+        if let [grant] = &reply.grants[..] {
+            return grant.seq;
+        }
+        // A leader that has just begun grants none yet.
+        assert!(begin.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(20)).await;
+    }
 }
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_another_changes_is_opened_at_once() {
     let group = Group::start(3, |_| {}).await;

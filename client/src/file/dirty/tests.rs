@@ -21,6 +21,9 @@ enum Op {
     Commit,
     /// A commit is put together, which is answered by the next.
     Send,
+    /// What is committed here is written once more.
+    Spill(u64, usize),
+    DropSpilled,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -28,6 +31,8 @@ fn op() -> impl Strategy<Value = Op> {
     let off = prop_oneof![0..SPAN as u64, (0..48u64).prop_map(|n| n * 65_536)];
     prop_oneof![
         8 => (off.clone(), len).prop_map(|(off, len)| Op::Write(off, len)),
+        2 => (off.clone(), 1usize..200_000).prop_map(|(off, len)| Op::Spill(off, len)),
+        1 => Just(Op::DropSpilled),
         1 => off.prop_map(Op::Cut),
         2 => any::<bool>().prop_map(Op::Close),
         3 => Just(Op::Land),
@@ -67,6 +72,21 @@ impl World {
             self.flying.extend(self.dirty.write(off, head, SEGMENT, permit));
             off += head.len() as u64;
             rest = tail;
+        }
+    }
+
+    fn spill(&mut self, off: u64, len: usize) {
+        let mut parts = Vec::new();
+        for gap in self.dirty.gaps(off..off + len as u64) {
+            let bytes = &self.committed[gap.start as usize..gap.end as usize];
+            parts.push((gap.start, Bytes::copy_from_slice(bytes)));
+        }
+        let len: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
+        if len > 0 {
+            let permit = self.budget.clone().try_acquire_many_owned(len as u32).unwrap();
+            self.dirty.spill(&parts, SEGMENT, permit);
+            let closed = self.dirty.close_all(false, SEGMENT);
+            self.flying.extend(closed);
         }
     }
 
@@ -148,10 +168,10 @@ fn a_first_flight_that_fails_takes_nothing_from_the_second() {
     let permit = budget.clone().try_acquire_many_owned(1000).unwrap();
     let mut dirty = Dirty::default();
     dirty.write(0, &[1; 1000], SEGMENT, permit);
-    assert_eq!(dirty.close_all(|_| false, SEGMENT), [0]);
+    assert_eq!(dirty.close_all(false, SEGMENT), [0]);
     // A commit that was put together before is put off.
     assert!(dirty.ground(&[0]).is_empty());
-    assert_eq!(dirty.close_all(|_| false, SEGMENT), [0]);
+    assert_eq!(dirty.close_all(false, SEGMENT), [0]);
     assert!(dirty.landed(0, vec![segment(7, 1000)]).is_empty());
     assert!(!dirty.failed(0), "that of the first flight");
     assert_eq!(dirty.batch(BufferNo::MAX, 64).segments, [segment(7, 1000)]);
@@ -169,7 +189,7 @@ fn a_buffer_counts_for_two_parts_of_the_budget() {
         let off = n * 5000 + n / 2 * 100_000;
         assert!(dirty.write(off, &[1; 5000], 16 << 20, permit).is_empty());
     }
-    assert_eq!(dirty.close_all(|_| false, 16 << 20).len(), 1);
+    assert_eq!(dirty.close_all(false, 16 << 20).len(), 1);
     let counted: usize = budgets.iter().map(|b| LIMIT - b.available_permits()).sum();
     assert!(counted >= 8 * 5000, "{counted}");
     dirty.cut(0..u64::MAX);
@@ -186,11 +206,11 @@ fn a_segment_that_nobody_was_told_of_is_answered() {
         let permit = |len| budget.clone().try_acquire_many_owned(len).unwrap();
         let mut dirty = Dirty::default();
         dirty.write(0, &[1; 1000], SEGMENT, permit(1000));
-        assert!(dirty.close_all(|_| true, SEGMENT).is_empty());
+        assert!(dirty.close_all(true, SEGMENT).is_empty());
         let sent = dirty.batch(BufferNo::MAX, 64);
         assert!(sent.segments.is_empty(), "all of it is inline");
         dirty.write(1000, &[2; 5000], SEGMENT, permit(5000));
-        assert_eq!(dirty.close_all(|_| false, SEGMENT), [0, 1]);
+        assert_eq!(dirty.close_all(false, SEGMENT), [0, 1]);
         let segment = segment(7, 1000);
         assert!(dirty.landed(0, vec![segment.clone()]).is_empty());
         assert_eq!(drop_all(&mut dirty, &sent.buffers), [segment]);
@@ -227,7 +247,7 @@ proptest! {
                     world.committed[size as usize..].fill(0);
                 }
                 Op::Close(inline) => {
-                    let closed = world.dirty.close_all(|_| inline, SEGMENT);
+                    let closed = world.dirty.close_all(inline, SEGMENT);
                     world.flying.extend(closed);
                 }
                 Op::Land => world.land(),
@@ -238,10 +258,16 @@ proptest! {
                 }
                 Op::Commit => world.commit(),
                 Op::Send => world.send(),
+                Op::Spill(off, len) => world.spill(off, len),
+                Op::DropSpilled => {
+                    world.commit();
+                    let dropped = world.dirty.drop_spilled();
+                    world.settle(&dropped);
+                }
             }
             world.check();
         }
-        world.flying.extend(world.dirty.close_all(|_| false, SEGMENT));
+        world.flying.extend(world.dirty.close_all(false, SEGMENT));
         world.land();
         while !world.dirty.is_empty() {
             world.commit();
