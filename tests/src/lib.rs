@@ -542,6 +542,28 @@ pub fn requests(mount: &Path) -> Result<u64> {
     stats["metadata_requests"].as_u64().context("no counter of requests")
 }
 
+/// So many directories of so many files each, which the mount does not hold any more.
+pub fn tree(
+    cluster: &Cluster,
+    [dirs, files]: [usize; 2],
+    content: impl Fn(usize, usize) -> Vec<u8>,
+) -> Result<()> {
+    for d in 0..dirs {
+        let dir = cluster.mnt().join("t").join(d.to_string());
+        fs::create_dir_all(&dir)?;
+        (0..files).try_for_each(|f| fs::write(dir.join(f.to_string()), content(d, f)))?;
+    }
+    cluster.remount()
+}
+
+/// How many a run makes.
+pub fn cost(mount: &Path, run: impl FnOnce() -> Result<()>) -> Result<u64> {
+    tell_accesses(mount)?;
+    let before = requests(mount)?;
+    run()?;
+    Ok(requests(mount)? - before)
+}
+
 /// A path as an argument; test paths are always text.
 pub fn path(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")

@@ -4,29 +4,10 @@
 use anyhow::{Result, ensure};
 use std::fs;
 use std::path::Path;
-use weft_tests::{Cluster, requests, tell_accesses};
+use weft_tests::{Cluster, cost, tree};
 
 const DIRS: usize = 12;
 const FILES: usize = 30;
-
-/// `DIRS` directories of `FILES` files each, which this mount does not hold any more.
-fn tree(cluster: &Cluster) -> Result<()> {
-    let top = cluster.mnt().join("t");
-    for d in 0..DIRS {
-        let dir = top.join(d.to_string());
-        fs::create_dir_all(&dir)?;
-        (0..FILES).try_for_each(|f| fs::write(dir.join(f.to_string()), vec![d as u8; f + 1]))?;
-    }
-    cluster.remount()
-}
-
-/// What a run costs this mount in requests.
-fn cost(cluster: &Cluster, run: impl FnOnce() -> Result<()>) -> Result<u64> {
-    tell_accesses(cluster.mnt())?;
-    let before = requests(cluster.mnt())?;
-    run()?;
-    Ok(requests(cluster.mnt())? - before)
-}
 
 fn len(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|attr| attr.len())
@@ -35,9 +16,9 @@ fn len(path: &Path) -> Option<u64> {
 #[test]
 fn names_that_are_known_are_looked_up_with_few_requests() -> Result<()> {
     let cluster = Cluster::start()?;
-    tree(&cluster)?;
+    tree(&cluster, [DIRS, FILES], |d, f| vec![d as u8; f + 1])?;
     let top = cluster.mnt().join("t");
-    let asked = cost(&cluster, || {
+    let asked = cost(cluster.mnt(), || {
         for d in 0..DIRS {
             for f in 0..FILES {
                 let path = top.join(format!("{d}/{f}"));
@@ -49,7 +30,7 @@ fn names_that_are_known_are_looked_up_with_few_requests() -> Result<()> {
     let at_most = 6 * DIRS as u64 + 20;
     ensure!(asked <= at_most, "{} names cost {asked} requests", DIRS * FILES);
     // All names of each are known by now.
-    let asked = cost(&cluster, || {
+    let asked = cost(cluster.mnt(), || {
         for d in 0..DIRS {
             for name in ["module.so", "module.py", "module/__init__.py"] {
                 ensure!(len(&top.join(format!("{d}/{name}"))).is_none());
@@ -64,7 +45,7 @@ fn names_that_are_known_are_looked_up_with_few_requests() -> Result<()> {
 #[test]
 fn what_others_change_where_names_were_looked_up_is_seen_at_once() -> Result<()> {
     let cluster = Cluster::start()?;
-    tree(&cluster)?;
+    tree(&cluster, [DIRS, FILES], |d, f| vec![d as u8; f + 1])?;
     let other = cluster.mount_again("second")?;
     for d in 0..DIRS {
         let (here, there) = (cluster.mnt().join("t"), other.join("t"));

@@ -5,37 +5,18 @@ use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use weft_tests::{Cluster, eventually, requests, tell_accesses};
+use weft_tests::{Cluster, cost, eventually, tree};
 
 const DIRS: usize = 12;
 const FILES: usize = 30;
 
-/// `DIRS` directories of `FILES` files each, which this mount does not hold any more.
-fn tree(cluster: &Cluster) -> Result<()> {
-    let top = cluster.mnt().join("t");
-    for d in 0..DIRS {
-        let dir = top.join(d.to_string());
-        fs::create_dir_all(&dir)?;
-        (0..FILES).try_for_each(|f| fs::write(dir.join(f.to_string()), [d as u8; 100]))?;
-    }
-    cluster.remount()
-}
-
-/// What a run costs this mount in requests.
-fn cost(cluster: &Cluster, run: impl FnOnce() -> Result<()>) -> Result<u64> {
-    tell_accesses(cluster.mnt())?;
-    let before = requests(cluster.mnt())?;
-    run()?;
-    Ok(requests(cluster.mnt())? - before)
-}
-
 #[test]
 fn a_tree_is_removed_with_few_requests() -> Result<()> {
     let cluster = Cluster::start()?;
-    tree(&cluster)?;
+    tree(&cluster, [DIRS, FILES], |d, _| vec![d as u8; 100])?;
     let other = cluster.mount_again("second")?;
     let top = cluster.mnt().join("t");
-    let asked = cost(&cluster, || Ok(fs::remove_dir_all(&top)?))?;
+    let asked = cost(cluster.mnt(), || Ok(fs::remove_dir_all(&top)?))?;
     let at_most = 6 * DIRS as u64 + 20;
     ensure!(asked <= at_most, "{} names cost {asked} requests", DIRS * FILES);
     ensure!(!other.join("t").exists(), "it is there for the others");
@@ -45,12 +26,12 @@ fn a_tree_is_removed_with_few_requests() -> Result<()> {
 #[test]
 fn a_folder_is_emptied_into_another_with_few_requests() -> Result<()> {
     let cluster = Cluster::start()?;
-    tree(&cluster)?;
+    tree(&cluster, [DIRS, FILES], |d, _| vec![d as u8; 100])?;
     let other = cluster.mount_again("second")?;
     let (from, to) = (cluster.mnt().join("t/0"), cluster.mnt().join("t/new"));
     fs::create_dir(&to)?;
     let names: Vec<_> = fs::read_dir(&from)?.map(|e| Ok(e?.file_name())).collect::<Result<_>>()?;
-    let asked = cost(&cluster, || {
+    let asked = cost(cluster.mnt(), || {
         names.iter().try_for_each(|name| fs::rename(from.join(name), to.join(name)))?;
         Ok(())
     })?;
@@ -66,7 +47,7 @@ fn a_folder_is_emptied_into_another_with_few_requests() -> Result<()> {
 #[test]
 fn others_see_each_removal_at_once() -> Result<()> {
     let cluster = Cluster::start()?;
-    tree(&cluster)?;
+    tree(&cluster, [DIRS, FILES], |d, _| vec![d as u8; 100])?;
     let other = cluster.mount_again("second")?;
     let (here, there) = (cluster.mnt().join("t"), other.join("t"));
     fs::hard_link(here.join("0/3"), here.join("0/twin"))?;
@@ -146,7 +127,7 @@ fn a_removal_leaves_its_directory_the_time_that_was_shown() -> Result<()> {
 #[test]
 fn a_mount_that_dies_has_removed_a_prefix() -> Result<()> {
     let cluster = Cluster::start()?;
-    tree(&cluster)?;
+    tree(&cluster, [DIRS, FILES], |d, _| vec![d as u8; 100])?;
     let other = cluster.mount_again("second")?;
     let here = other.join("t/0");
     let names: Vec<_> = fs::read_dir(&here)?.map(|e| Ok(e?.file_name())).collect::<Result<_>>()?;

@@ -43,7 +43,7 @@ impl Leases {
         let listing = table.inodes.get_mut(&ino)?.listing.as_mut()?;
         let page = listing.page(cookie, limit)?;
         if !page.entries.is_empty() {
-            listing.is_listed();
+            listing.note_listed();
         }
         drop(table);
         self.live().then_some(page)
@@ -70,11 +70,11 @@ impl Leases {
     }
 
     /// The listing of a directory is there because of [`Self::names_ahead`].
-    pub fn are_sought(&self, dir: InodeId) {
+    pub fn note_sought(&self, dir: InodeId) {
         let mut table = self.table.lock();
         let held = table.inodes.get_mut(&dir);
         if let Some(listing) = held.and_then(|held| held.listing.as_mut()) {
-            listing.is_sought();
+            listing.note_sought();
         }
     }
 

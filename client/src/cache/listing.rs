@@ -145,13 +145,13 @@ impl Listing {
     }
 
     /// It came for who looks names up, one at least before.
-    pub fn is_sought(&mut self) {
+    pub fn note_sought(&mut self) {
         self.sought = true;
         self.misses = self.misses.max(1);
     }
 
     /// Whoever lists the directory will look at all names in whatever order.
-    pub fn is_listed(&mut self) {
+    pub fn note_listed(&mut self) {
         self.sought = false;
     }
 

@@ -370,7 +370,7 @@ async fn a_directory_in_which_names_are_looked_up_becomes_known() {
     assert_eq!(l.lookup(dir, b"c").unwrap().unwrap_err().kind, ErrorKind::NotFound);
     assert!(l.lookup(dir, b"b").is_none(), "its attributes are not known");
     assert!(l.names_ahead(dir, b"d").is_none(), "there are no more");
-    l.are_sought(dir);
+    l.note_sought(dir);
     assert_eq!(l.attrs_ahead(dir, b"b").map(|op| (op.cookie, op.attrs)), Some((INO, true)));
     // Given back, nothing is known of it.
     release(&l, DIR);

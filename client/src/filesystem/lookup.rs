@@ -75,7 +75,7 @@ impl Filesystem {
             }
             let asking = inner.requests.ask(Op::ReadDir(names));
             if let Ok(Ok(_)) = timeout(AHEAD_TIMEOUT, asking).await {
-                inner.group.leases.are_sought(dir);
+                inner.group.leases.note_sought(dir);
             }
         }));
     }

@@ -136,7 +136,7 @@ fn more_and_more_is_asked_ahead() {
 /// Who looks names up and lists nothing.
 fn sought(names: u64, end: bool) -> Listing {
     let mut listing = Listing::begin(&page(3..3 + names, end)).unwrap();
-    listing.is_sought();
+    listing.note_sought();
     listing
 }
 
@@ -187,7 +187,7 @@ fn one_name_after_the_other_leads_to_the_end_of_a_large_directory() {
                 None => Listing::begin(&next),
                 Some(listing) => listing.extend(cookie, &next),
             };
-            listing.as_mut().unwrap().is_sought();
+            listing.as_mut().unwrap().note_sought();
             asked += 1;
         }
         let ahead = listing.as_mut().and_then(|l| l.ahead(name.to_string().as_bytes()));
@@ -207,7 +207,7 @@ fn names_of_a_large_directory_in_any_order_get_none_ahead_unless_it_is_listed() 
     for name in [b"3000".as_slice(), b"70", b"8000"] {
         assert_eq!(listing.ahead(name), None);
     }
-    listing.is_listed();
+    listing.note_listed();
     assert_eq!(listing.ahead(b"3000"), Some((2999, 16)));
 }
 
@@ -241,6 +241,6 @@ fn what_is_forgotten_is_asked_for_again_but_not_for_ever() {
 fn who_lists_nothing_gets_no_leases_to_write() {
     let mut listing = sought(100, true);
     assert_eq!(listing.write_ahead(b"5"), []);
-    listing.is_listed();
+    listing.note_listed();
     assert_eq!(listing.write_ahead(b"5").len(), MIN_WRITE_AHEAD);
 }
