@@ -49,6 +49,8 @@ impl File {
             match self.commit(below, slot).await {
                 Outcome::Later => return,
                 Outcome::Committed => {}
+                // Another close has launched what was to be inline.
+                Outcome::Empty if self.state.lock().dirty.is_flying(below) => {}
                 // Each time because a session died or a placement group was dropped.
                 Outcome::Again(_) if Instant::now() < deadline => {}
                 _ => break,
@@ -92,7 +94,7 @@ impl File {
 
     async fn try_commit(self: &Arc<Self>, below: BufferNo, slot: Option<&Slot>) -> Outcome {
         let session = self.context.sessions.current();
-        let (Next { batch, append, placed }, waiting, guard, moved) = {
+        let (Next { batch, append, placed, expects }, waiting, guard, moved) = {
             let mut state = self.state.lock();
             let next = self.next_commit(&mut state, below);
             let under = state.buffered_under;
@@ -133,7 +135,8 @@ impl File {
                 return Outcome::Later;
             }
             let base = if append { first } else { 0 };
-            let op = commit_op(self.ino, &batch, append, base, &waiting);
+            let mut op = commit_op(self.ino, &batch, append, base, &waiting);
+            op.expect_version = expects;
             let committed = slot.commit(op).await;
             self.may_be_placed(placed, &batch, &committed);
             return match committed {
@@ -141,6 +144,9 @@ impl File {
                     let end = batch.pieces.last().map_or(base, |piece| piece.range.end);
                     let landed = attr.size.saturating_sub(end - base);
                     self.committed(batch, attr, append.then_some((base, landed)))
+                }
+                Err(f) if expects.is_some() && f.error.kind == ErrorKind::Stale => {
+                    self.ends_elsewhere()
                 }
                 // Appended once more, it could be there twice.
                 Err(f) if append && f.ambiguous => self.give_up(&batch, f.error, true),
@@ -150,7 +156,7 @@ impl File {
         }
         let base = if append { first } else { 0 };
         let mut op = commit_op(self.ino, &batch, append, base, &waiting);
-        op.expect_version = guard.filter(|_| !append).map(|under| under.version);
+        op.expect_version = guard.filter(|_| !append).map(|under| under.version).or(expects);
         op.attr_was = guard.and(waiting.was).map(|was| was.op(self.ino));
         let requests = &self.context.requests;
         let op = Op::CommitExtents(op);
@@ -171,6 +177,9 @@ impl File {
                 Err(error) => self.give_up(&batch, error, true),
             },
             Ok(_) => self.give_up(&batch, unexpected("a commit"), true),
+            Err(f) if expects.is_some() && f.error.kind == ErrorKind::Stale => {
+                self.ends_elsewhere()
+            }
             Err(failed) => {
                 self.refused(batch, append, session.id, failed.error, failed.ambiguous).await
             }
@@ -185,26 +194,47 @@ impl File {
         let first = state.dirty.placed_below().or_else(|| state.dirty.first_gap());
         let below = first.map_or(below, |first| first.min(below));
         let mut batch = state.dirty.batch(below, MAX_PIECES);
+        if state.dirty.are_spilled(&batch.buffers) {
+            // What it was to make room for is committed, or lost.
+            self.drop_spilled(state, &mut batch, below);
+        }
         if !state.dirty.append || batch.pieces.is_empty() {
-            return Next { batch, append: false, placed: false };
+            return Next { batch, append: false, placed: false, expects: None };
+        }
+        if state.dirty.placed_below().is_some() {
+            return Next { batch, append: false, placed: true, expects: None };
         }
         let size = state.attr.size;
         let follows = state.dirty.appended_in(&batch.buffers).is_none_or(|start| start == size);
-        if state.dirty.placed_below().is_some() || (follows && self.is_alone(state)) {
-            return Next { batch, append: false, placed: true };
+        if follows && self.is_alone(state) {
+            let expects = Some(state.attr.data_version);
+            return Next { batch, append: false, placed: true, expects };
         }
-        let spilled = state.dirty.drop_spilled();
-        if !spilled.is_empty() {
-            self.discard_unsent(spilled, &[]);
-            let dead = batch.dead;
-            batch = state.dirty.batch(below, MAX_PIECES);
-            batch.dead.extend(dead);
-            if state.dirty.is_empty() {
-                // The times of what is dropped are of no commit.
-                (state.waiting.mtime_ns, state.waiting.changed_ns) = (None, None);
-            }
+        self.drop_spilled(state, &mut batch, below);
+        Next { append: !batch.pieces.is_empty(), batch, placed: false, expects: None }
+    }
+
+    /// What lies inline stays there.
+    fn drop_spilled(&self, state: &mut State, batch: &mut Batch, below: BufferNo) {
+        if !state.dirty.has_spilled() {
+            return;
         }
-        Next { append: !batch.pieces.is_empty(), batch, placed: false }
+        let segments = state.dirty.drop_spilled();
+        self.discard_unsent(segments, &[]);
+        let dead = std::mem::take(&mut batch.dead);
+        *batch = state.dirty.batch(below, MAX_PIECES);
+        batch.dead.extend(dead);
+        if state.dirty.is_empty() {
+            // The times of what is dropped are of no commit.
+            (state.waiting.mtime_ns, state.waiting.changed_ns) = (None, None);
+        }
+    }
+
+    /// The file is not as it was known: an earlier append of this mount, that was given up, came
+    /// late. What was to go to the old end goes to the new one, wherever that is.
+    fn ends_elsewhere(&self) -> Outcome {
+        self.context.leases.unsure();
+        Outcome::Again(Vec::new())
     }
 
     /// What was appended may be where it was thought to go, although that was not answered: it goes
@@ -228,6 +258,8 @@ struct Next {
     append: bool,
     /// It was appended, and goes where the file ended.
     placed: bool,
+    /// And only if nothing has changed the file since this version.
+    expects: Option<u64>,
 }
 
 fn commit_op(

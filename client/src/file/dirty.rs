@@ -95,9 +95,9 @@ impl Dirty {
         self.buffers.values().all(Buffer::is_pending)
     }
 
-    /// Whether something of buffers with lower numbers is not committed.
+    /// Whether something of buffers with lower numbers was never committed.
     pub fn is_left(&self, below: BufferNo) -> bool {
-        self.buffers.range(..below).any(|(_, b)| b.live > 0)
+        self.buffers.range(..below).any(|(_, b)| b.live > 0 && !b.spilled)
     }
 
     /// Changes whenever a buffer flies no more.
@@ -253,9 +253,19 @@ impl Dirty {
         if spilled.is_empty() { Vec::new() } else { self.forget(&spilled) }
     }
 
+    /// Whether there is a buffer that has only what was committed before.
+    pub fn has_spilled(&self) -> bool {
+        self.buffers.values().any(|b| b.spilled)
+    }
+
     /// Whether a buffer has only what was committed before.
-    pub fn is_spilled(&self, no: BufferNo) -> bool {
+    fn is_spilled(&self, no: BufferNo) -> bool {
         self.buffers.get(&no).is_some_and(|b| b.spilled)
+    }
+
+    /// Whether there are buffers, and that is so of all of them.
+    pub fn are_spilled(&self, buffers: &[BufferNo]) -> bool {
+        !buffers.is_empty() && buffers.iter().all(|no| self.is_spilled(*no))
     }
 
     /// What was appended in these buffers may be where they say.
@@ -280,7 +290,7 @@ impl Dirty {
 
     /// Where the last that was appended ends.
     pub fn appended_end(&self) -> Option<u64> {
-        if !self.buffers.values().any(|b| b.spilled) {
+        if !self.has_spilled() {
             return (self.places.len() > 0).then(|| self.end());
         }
         self.appended().last().map(|(range, _)| range.end)
@@ -307,7 +317,7 @@ impl Dirty {
     /// Whether all that was appended is to be inline, behind what was spilled for it.
     pub fn is_split(&self) -> bool {
         let closed = |b: &Buffer| b.spilled || b.stage == Stage::Inline;
-        self.append && self.buffers.values().any(|b| b.spilled) && self.buffers.values().all(closed)
+        self.append && self.has_spilled() && self.buffers.values().all(closed)
     }
 
     /// Bytes of one buffer that are not committed yet.
@@ -357,25 +367,29 @@ impl Dirty {
     }
 
     /// A flight failed for good: what was on it is lost, unless it was sent again meanwhile and got
-    /// there, or was committed otherwise. Answers whether it is lost.
+    /// there, or was committed, otherwise or before. Answers whether it is lost.
     pub fn failed(&mut self, no: BufferNo) -> bool {
-        let flies = self.buffers.get(&no).is_some_and(|b| b.stage == Stage::Flying);
-        if flies {
-            // It has no segments yet.
-            drop(self.forget(&[no]));
-        }
-        flies
+        let Some(buffer) = self.buffers.get(&no).filter(|b| b.stage == Stage::Flying) else {
+            return false;
+        };
+        let is_lost = !buffer.spilled;
+        // It has no segments yet.
+        drop(self.forget(&[no]));
+        is_lost
     }
 
     /// A flight is over. Answers whether it was that of a buffer which is neither durable nor
     /// dropped: it must be sent again, by whoever flushes next.
     pub fn crashed(&mut self, no: BufferNo) -> bool {
-        let flies = self.buffers.get(&no).is_some_and(|b| b.stage == Stage::Flying);
-        if flies {
-            // It has no segments yet.
-            drop(self.ground(&[no]));
+        match self.buffers.get(&no) {
+            Some(buffer) if buffer.spilled => self.failed(no),
+            Some(buffer) if buffer.stage == Stage::Flying => {
+                // It has no segments yet.
+                drop(self.ground(&[no]));
+                true
+            }
+            _ => false,
         }
-        flies
     }
 
     /// Bytes that were put in are within the credit of a quota.

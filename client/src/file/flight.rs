@@ -47,9 +47,7 @@ impl Flight {
             let unwanted = match sent {
                 Ok(segments) => state.dirty.landed(*no, segments),
                 Err(error) => {
-                    // What is only written once more is where it was.
-                    let spilled = state.dirty.is_spilled(*no);
-                    if state.dirty.failed(*no) && !spilled {
+                    if state.dirty.failed(*no) {
                         let what = "written data is lost; the writer will be told";
                         warn!(ino = %file.ino, %error, "{what}");
                         state.fail(error);

@@ -141,6 +141,47 @@ async fn an_append_lands_behind_what_came_before_the_right_to_write() {
     cluster.assert_no_violations();
 }
 
+/// Nobody knew any more whether a line was appended, which its writer was told; it comes after all,
+/// when the next one is on its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_lands_behind_one_that_came_late() {
+    for logged in [false, true] {
+        let (cluster, fs) = client(|_| ()).await;
+        let (handle, ino) = log(&fs).await;
+        let mut model = Vec::new();
+        for i in 0..4 {
+            let line = pattern(SMALL, i);
+            fs.write(handle, 0, &line).await.unwrap();
+            fs.fsync(handle, false).await.unwrap();
+            model.extend(line);
+        }
+        let source = Some(Source::Inline(b"late".as_slice().into()));
+        let late = v1::Extent { file_off: model.len() as u64, len: 4, source };
+        {
+            let state = &mut *cluster.metadata.state.lock();
+            let inode = state.inodes.get_mut(&ino.0).unwrap();
+            inode.insert(late);
+            inode.attr.data_version += 1;
+        }
+        model.extend(b"late");
+        // It does not fit inline, and the next one does.
+        for i in 4..6 {
+            let line = pattern(SMALL, i);
+            fs.write(handle, 0, &line).await.unwrap();
+            model.extend(line);
+            match logged {
+                true => {
+                    fs.close(handle, 7).await.unwrap();
+                    fs.sync().await.unwrap();
+                }
+                false => fs.fsync(handle, false).await.unwrap(),
+            }
+        }
+        assert_content(&cluster, ino, &model).await;
+        cluster.assert_no_violations();
+    }
+}
+
 /// A new leader has attributes forgotten: where the file ends is not certain, but what is done
 /// after a close still comes after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -217,6 +217,27 @@ fn a_segment_that_nobody_was_told_of_is_answered() {
     }
 }
 
+/// What was committed before is where it was, whatever becomes of what is written once more.
+#[test]
+fn what_was_spilled_is_never_lost() {
+    for crashes in [false, true] {
+        let budget = Arc::new(Semaphore::new(1 << 30));
+        let permit = |len| budget.clone().try_acquire_many_owned(len).unwrap();
+        let mut dirty = Dirty { append: true, ..Dirty::default() };
+        dirty.write(1000, &[1; 100], SEGMENT, permit(100));
+        let spilled = dirty.spill(&[(0, vec![2; 1000].into())], SEGMENT, permit(1000));
+        assert_eq!(dirty.close_but(spilled), [spilled]);
+        let written = dirty.batch(BufferNo::MAX, 10).buffers;
+        assert!(!written.contains(&spilled), "it flies");
+        assert!(dirty.is_left(BufferNo::MAX) && !dirty.are_spilled(&written));
+        dirty.forget(&written);
+        assert!(!dirty.is_left(BufferNo::MAX) && dirty.is_flying(BufferNo::MAX));
+        let is_lost = if crashes { dirty.crashed(spilled) } else { dirty.failed(spilled) };
+        assert!(!is_lost && dirty.is_empty());
+        assert_eq!(budget.available_permits(), 1 << 30);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
