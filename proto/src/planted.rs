@@ -38,6 +38,10 @@ macro_rules! bugs {
 bugs! {
     /// A server of the metadata group acknowledges entries before its disk has them.
     AnswerBeforeSync,
+    /// The Raft log is written and not synced.
+    LogUnsynced,
+    /// The Raft log is shortened though the state that has it is not synced.
+    StateUnsynced,
     /// A server whose disk was replaced votes as if it had forgotten nothing.
     EmptyVoterVotes,
     /// A snapshot that is sent to another server lacks the sessions.

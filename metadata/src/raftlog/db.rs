@@ -12,6 +12,7 @@ use raft::eraftpb::{ConfState, Entry, HardState};
 use raft_prost::Message as _;
 use rocksdb::{DB, DBRecoveryMode, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions};
 use std::path::Path;
+use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, Result};
 
 const HARD_STATE: &[u8] = b"h";
@@ -190,7 +191,8 @@ impl LogDb {
             }
         }
         let mut options = WriteOptions::default();
-        options.set_sync(changes.iter().any(|c| c.sync));
+        let synced = changes.iter().any(|c| c.sync);
+        options.set_sync(synced && !planted::is(Bug::LogUnsynced));
         self.db.write_opt(batch, &options).map_err(|e| failed(&e))
     }
 

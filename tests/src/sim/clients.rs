@@ -88,8 +88,10 @@ async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynce
             (0 | 1, _) => write(fs, history, register, value, caller).await,
             (2 | 3, _) => read(fs, history, register).await,
             (4, _) => append(fs, history, value, caller).await,
-            (_, 0..MODES) => make(fs, history, &format!("{number}.{i}"), caller).await,
-            _ => make_file(fs, history, &format!("{number}.{i}"), caller).await,
+            _ => {
+                let name = format!("{number}.{i}");
+                make(fs, history, &name, register >= MODES, caller).await
+            }
         }
     }
     files.sync_all(fs).await;
@@ -402,36 +404,27 @@ pub async fn read(fs: &Filesystem, history: &Shared, register: usize) {
     }
 }
 
-async fn make(fs: &Filesystem, history: &Shared, name: &str, mut caller: Caller) {
-    let made = fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, Creator::default());
-    let made = caller.call(made).await;
-    let mut history = history.borrow_mut();
-    match made {
-        Some(Ok(_)) => {
-            history.answered += 1;
-            history.made.insert(name.into());
+/// A directory or a file, of which the group may hear later: acknowledged once the directory that
+/// it is in is synced in the session in which it was made.
+async fn make(fs: &Filesystem, history: &Shared, name: &str, file: bool, mut caller: Caller) {
+    let (session, by) = (fs.session(), Creator::default());
+    let made = async {
+        if !file {
+            return fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, by).await.map(|_| ());
         }
-        Some(Err(e)) if e.kind == ErrorKind::Exists => {
-            history.broken.push(format!("{name} was made once and refused as existing"));
-        }
-        _ => history.unknown += 1,
-    }
-}
-
-/// A file, which the group may hear of later: acknowledged once its directory is synced in the
-/// session in which it was made.
-async fn make_file(fs: &Filesystem, history: &Shared, name: &str, mut caller: Caller) {
-    let (session, flags) = (fs.session(), OpenFlags { exclusive: true, ..Default::default() });
-    let made = fs.create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), flags);
-    let opened = match caller.call(made).await {
-        Some(Ok(opened)) => opened,
+        let flags = OpenFlags { exclusive: true, ..Default::default() };
+        let opened = fs.create(InodeId::ROOT, name.as_bytes(), 0o644, by, flags).await?;
+        let _ = fs.release(opened.handle).await;
+        Ok(())
+    };
+    match caller.call(made).await {
+        Some(Ok(())) => {}
         Some(Err(e)) if e.kind == ErrorKind::Exists => {
             let what = format!("{name} was made once and refused as existing");
             return history.borrow_mut().broken.push(what);
         }
         _ => return history.borrow_mut().unknown += 1,
-    };
-    let _ = fs.release(opened.handle).await;
+    }
     let synced = fs.sync_dir(InodeId::ROOT).await;
     let mut history = history.borrow_mut();
     if synced.is_ok() && fs.session() == session {

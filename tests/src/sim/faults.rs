@@ -6,8 +6,9 @@
 
 use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, REGISTERS, Shared, Spotlight};
 use super::hosts::{CLIENTS, DAEMONS, SERVERS};
+use super::CutPower;
 use super::storage::Host;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rand::{Rng, rngs::SmallRng};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,6 +33,7 @@ pub struct World {
     pub storage: Vec<Arc<Host>>,
     /// Folders of the metadata servers.
     pub folders: Vec<PathBuf>,
+    cut_power: CutPower,
     pub random: SmallRng,
     /// Disks that were replaced, so that no more are.
     wiped_servers: usize,
@@ -51,6 +53,8 @@ enum Step {
     Deliver(&'static str, Vec<&'static str>),
     /// Of a metadata server that is down: its folder is empty.
     WipeServer(usize),
+    /// Of a metadata server, which goes down: of what it has not synced, this share is left.
+    CutServerPower(usize, f64),
     /// Of a daemon that is down: what was not flushed is gone; with `true` the index is.
     CutPower(usize, bool),
     FailReads(usize, u32),
@@ -70,8 +74,14 @@ pub struct Script {
 }
 
 impl World {
-    pub fn new(storage: Vec<Arc<Host>>, folders: Vec<PathBuf>, random: SmallRng) -> Self {
-        Self { storage, folders, random, wiped_servers: 0, wiped_target: false, rotten: None }
+    pub fn new(
+        storage: Vec<Arc<Host>>,
+        folders: Vec<PathBuf>,
+        cut_power: CutPower,
+        random: SmallRng,
+    ) -> Self {
+        let (wiped_servers, wiped_target, rotten) = (0, false, None);
+        Self { storage, folders, cut_power, random, wiped_servers, wiped_target, rotten }
     }
 
     /// A pause that is not part of a script.
@@ -86,7 +96,7 @@ impl World {
         let servers: Vec<_> = SERVERS.into_iter().filter(|other| *other != name).collect();
         let others: Vec<_> = servers.iter().copied().chain(CLIENTS).chain(DAEMONS).collect();
         let pause = || Step::Pause(PAUSE);
-        let (what, steps) = match self.random.random_range(0..19) {
+        let (what, steps) = match self.random.random_range(0..21) {
             0 => (format!("crash {name}"), vec![Step::Crash(name), pause(), Step::Start(name)]),
             1 => (
                 format!("cut off {name}"),
@@ -106,6 +116,7 @@ impl World {
             7 if self.wiped_servers < SERVER_DISKS => self.wipe_server(server),
             8 if !self.wiped_target && self.rotten.is_none() => self.replace_target(),
             9 => self.power_cut(),
+            19 | 20 => self.server_power_cut(),
             10 => self.late_puts(),
             11 | 15 => self.cut_off_client(SESSION, " for long"),
             12 if !self.wiped_target => self.rot(),
@@ -272,6 +283,45 @@ impl World {
         (format!("cut the power{what} of all daemons; one read in {every} fails"), steps)
     }
 
+    /// Metadata servers lose power, all with the daemons perhaps, and are back one after another.
+    fn server_power_cut(&mut self) -> (String, Vec<Step>) {
+        let mut servers = vec![0, 1, 2];
+        servers.rotate_left(self.random.random_range(0..SERVERS.len()));
+        let count = [1, 2, 3, 3][self.random.random_range(0..4)];
+        servers.truncate(count);
+        let (mut what, mut steps) = (String::new(), Vec::new());
+        for &server in &servers {
+            let share = [0.0, self.random.random_range(0.0..1.0)][self.random.random_range(0..2)];
+            what += &format!(" {}", SERVERS[server]);
+            steps.push(Step::CutServerPower(server, share));
+        }
+        if count == SERVERS.len() && self.random.random_bool(0.5) {
+            let (daemons, more) = self.power_cut();
+            what += &format!("; {daemons}");
+            steps.extend(more);
+        }
+        for server in servers {
+            steps.extend([Step::Pause(PAUSE), Step::Start(SERVERS[server])]);
+        }
+        (format!("cut the power of{what}"), steps)
+    }
+
+    fn cut_server_power(
+        &self,
+        sim: &mut turmoil::Sim<'_>,
+        server: usize,
+        share: f64,
+    ) -> Result<()> {
+        let folder = &self.folders[server];
+        let left = folder.with_extension("left");
+        (self.cut_power)(folder, &left, share)
+            .with_context(|| format!("what is left of {}", folder.display()))?;
+        // What it writes when it is dropped was never written.
+        sim.crash(SERVERS[server]);
+        std::fs::remove_dir_all(folder)?;
+        Ok(std::fs::rename(left, folder)?)
+    }
+
     fn two_servers(&mut self) -> (usize, usize) {
         let a = self.random.random_range(0..SERVERS.len());
         (a, (a + self.random.random_range(1..SERVERS.len())) % SERVERS.len())
@@ -300,6 +350,7 @@ impl Script {
                 Step::Hold(host, from) => from.iter().for_each(|&o| sim.hold(host, o)),
                 Step::Deliver(host, from) => from.iter().for_each(|&o| sim.release(host, o)),
                 Step::WipeServer(server) => std::fs::remove_dir_all(&world.folders[server])?,
+                Step::CutServerPower(server, share) => world.cut_server_power(sim, server, share)?,
                 Step::CutPower(daemon, lost) => world.storage[daemon].cut_power(lost)?,
                 Step::FailReads(daemon, every) => world.storage[daemon].fail_reads(every),
                 Step::ReplaceTarget(daemon) => world.storage[daemon].replace()?,

@@ -49,6 +49,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use storage::Host;
@@ -86,8 +87,12 @@ pub fn folder() -> Result<TempDir> {
     Ok(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?)
 }
 
+/// Copies a folder as it is found if the power goes now, to another one. Of what was written to a
+/// file and not synced, this share is left.
+pub type CutPower = fn(&Path, &Path, f64) -> io::Result<()>;
+
 /// Runs one seed in an empty folder; an error says what was wrong.
-pub fn run(seed: u64, dir: &Path) -> Result<Summary> {
+pub fn run(seed: u64, dir: &Path, cut_power: CutPower) -> Result<Summary> {
     let history = Shared::default();
     let mut random = SmallRng::seed_from_u64(seed);
     let mut sim = turmoil::Builder::new()
@@ -119,7 +124,7 @@ pub fn run(seed: u64, dir: &Path) -> Result<Summary> {
     }
     sim.client("judge", judge(seed, history.clone(), storage.clone()));
     let folders = SERVERS.iter().map(|name| dir.join(name)).collect();
-    let mut world = World::new(storage, folders, random);
+    let mut world = World::new(storage, folders, cut_power, random);
     let mut faults = Vec::new();
     let mut trace = DefaultHasher::new();
     drive(&mut sim, &mut world, &history, &mut faults, &mut trace).with_context(|| {

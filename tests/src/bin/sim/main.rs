@@ -6,6 +6,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "how long seeds take is a matter of real time")]
 
+mod disk;
 mod planted;
 mod seeds;
 
@@ -135,9 +136,10 @@ fn alone(seed: u64, folder: &Path, bug: Option<Bug>) -> Result<()> {
         let log = tracing_subscriber::fmt().without_time().with_ansi(false);
         log.with_env_filter(filter).with_writer(std::io::stderr).init();
     }
+    disk::watch(folder)?;
     // On a thread that has drawn nothing, whether there is a log or not.
     let folder = folder.to_owned();
-    let ran = std::thread::spawn(move || run(seed, &folder)).join();
+    let ran = std::thread::spawn(move || run(seed, &folder, disk::cut_power)).join();
     let summary = ran.map_err(|_| anyhow!("seed {seed}: a panic"))??;
     println!("{}", serde_json::to_string(&summary)?);
     Ok(())
