@@ -1,6 +1,6 @@
 //! The simulated cluster under fixed seeds and a fresh one; a failure names its seed.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::process::Command;
 
 /// What a seed does, and that it ends well.
@@ -52,5 +52,26 @@ fn a_seed_decides_all() -> Result<()> {
     };
     let (trace_of_it, of_another) = (trace(&first), trace(&run(5)?));
     ensure!(trace_of_it.is_some() && of_another.is_some() && trace_of_it != of_another, "{first}");
+    Ok(())
+}
+
+/// Nothing needs to go wrong, nor all to be called, to find this bug.
+#[test]
+fn a_failing_seed_is_made_short() -> Result<()> {
+    let sim = |arguments: &[&str]| -> Result<String> {
+        let output = Command::new(env!("CARGO_BIN_EXE_sim"))
+            .args(["7", "--planted", "LockTwice", "--jobs", "1"])
+            .args(arguments)
+            .output()?;
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let said = sim(&["--shrink"])?;
+    let left = said.split_once(" --faults none --calls ").map(|(_, calls)| calls);
+    let calls = left.and_then(|left| left.split_once(": ")).context(said.clone())?.0;
+    let all: u64 = calls.split(',').map(str::parse::<u64>).sum::<Result<_, _>>()?;
+    ensure!((2..200).contains(&all), "{said}");
+    // And that is how it fails again.
+    let again = sim(&["--faults", "none", "--calls", calls, "--minutes", "1"])?;
+    ensure!(again.starts_with("LockTwice: found (1 seeds"), "{again}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::calls::{RETRY_INTERVAL, shared};
 use super::history::*;
-use super::hosts::{CLIENTS, connect};
+use super::hosts::{CLIENT_CLOCKS, CLIENTS, connect};
 use super::linear::{Call, Op};
 use super::turns::Turns;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -13,7 +13,7 @@ use weft_client::{Creator, Filesystem, OpenFlags, Opened, SetAttr};
 use weft_proto::mode::SET_IDS;
 use weft_proto::{ErrorKind, InodeId, Layout, SessionId};
 
-const CALLS_PER_CLIENT: u64 = 200;
+pub const CALLS_PER_CLIENT: u64 = 200;
 /// Longest pause between two looks of a client, in milliseconds.
 const WATCH_PAUSE: u64 = 4000;
 /// Longest pauses between two calls, in milliseconds: of a busy client, and of one that is there
@@ -29,14 +29,14 @@ const DROPPED: f64 = 0.1;
 const DROPPED_AFTER: Duration = Duration::from_millis(60);
 
 /// One client, to its end.
-pub async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result {
+pub async fn client(number: u64, seed: u64, calls: u64, history: Shared) -> turmoil::Result {
     let seed = seed ^ number << 40;
-    let fs = connect(&format!("client {number}"), seed).await?;
+    let fs = connect(&format!("client {number}"), seed, CLIENT_CLOCKS[number as usize - 1]).await?;
     lay_out(&fs).await;
     let unsynced = Unsynced::default();
     tokio::select! {
         biased;
-        () = work(&fs, number, seed, &history, &unsynced) => {}
+        () = work(&fs, (number, calls), seed, &history, &unsynced) => {}
         () = watch(&fs, number, !seed, &history, &unsynced) => {}
         () = glimpses(&fs, seed.rotate_left(8), &history, &unsynced) => {}
     }
@@ -45,12 +45,18 @@ pub async fn client(number: u64, seed: u64, history: Shared) -> turmoil::Result 
 }
 
 /// Call after call; one that hangs holds up the next.
-async fn work(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynced: &Unsynced) {
+async fn work(
+    fs: &Filesystem,
+    (number, calls): (u64, u64),
+    seed: u64,
+    history: &Shared,
+    unsynced: &Unsynced,
+) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut files = OpenFiles::open(fs, history.clone(), unsynced.clone()).await;
     let mut turns = Turns::open(fs, number, history.clone()).await;
     let pause = PAUSES[rng.random_range(0..PAUSES.len())];
-    for i in 1..=CALLS_PER_CLIENT {
+    for i in 1..=calls {
         let spotlight = history.borrow().spotlight;
         let turns_to = |only: Option<usize>| only.is_none_or(|only| only as u64 + 1 == number);
         let spotlight = spotlight.filter(|at| turns_to(at.alone) && rng.random_bool(SPOTLIT));

@@ -4,9 +4,9 @@
 //! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata
 //! group and one target in a run, and no target while another one errs.
 
-use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, REGISTERS, Shared, Spotlight};
-use super::hosts::{CLIENTS, DAEMONS, SERVERS};
 use super::CutPower;
+use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, REGISTERS, Shared, Spotlight};
+use super::hosts::{CLIENTS, CLOCKS, DAEMONS, SERVERS, set_clock};
 use super::storage::Host;
 use anyhow::{Context, Result};
 use rand::{Rng, rngs::SmallRng};
@@ -20,6 +20,8 @@ use std::time::Duration;
 const PAUSE: Range<u64> = 200..4000;
 /// Disks of the metadata group that are replaced in a run, at most: what a group of three survives.
 const SERVER_DISKS: usize = 1;
+/// How far a clock is wrong, in milliseconds, at most.
+const CLOCK_STEP_MS: i64 = 2 * 3_600_000;
 /// An outage that outlives every deadline of the clients.
 const LONG: Range<u64> = 25_000..60_000;
 
@@ -64,11 +66,15 @@ enum Step {
     /// An admin restarts a daemon whose target has failed.
     RestartFailed(usize),
     Spotlight(Option<Spotlight>),
+    /// A clock is wrong by so many nanoseconds.
+    SetClock(usize, i64),
 }
 
 /// The rest of a fault.
 pub struct Script {
     steps: VecDeque<Step>,
+    /// Time passes, and that is all.
+    pub does_nothing: bool,
     /// When the next step comes, in simulated time.
     pub next: Duration,
 }
@@ -96,7 +102,7 @@ impl World {
         let servers: Vec<_> = SERVERS.into_iter().filter(|other| *other != name).collect();
         let others: Vec<_> = servers.iter().copied().chain(CLIENTS).chain(DAEMONS).collect();
         let pause = || Step::Pause(PAUSE);
-        let (what, steps) = match self.random.random_range(0..21) {
+        let (what, steps) = match self.random.random_range(0..23) {
             0 => (format!("crash {name}"), vec![Step::Crash(name), pause(), Step::Start(name)]),
             1 => (
                 format!("cut off {name}"),
@@ -117,6 +123,7 @@ impl World {
             8 if !self.wiped_target && self.rotten.is_none() => self.replace_target(),
             9 => self.power_cut(),
             19 | 20 => self.server_power_cut(),
+            21 | 22 => self.wrong_clock(),
             10 => self.late_puts(),
             11 | 15 => self.cut_off_client(SESSION, " for long"),
             12 if !self.wiped_target => self.rot(),
@@ -136,7 +143,7 @@ impl World {
                 (format!("crash {daemon}"), vec![Step::Crash(daemon), pause(), Step::Start(daemon)])
             }
         };
-        (what, Script { steps: steps.into(), next: now })
+        (what, Script { steps: steps.into(), does_nothing: false, next: now })
     }
 
     /// A register that may be known under a lease, or buffered.
@@ -306,6 +313,22 @@ impl World {
         (format!("cut the power of{what}"), steps)
     }
 
+    /// The clock of a host is stepped, and set right after a while.
+    fn wrong_clock(&mut self) -> (String, Vec<Step>) {
+        let clock = self.random.random_range(0..CLOCKS);
+        let host = SERVERS.into_iter().chain(DAEMONS).chain(CLIENTS).nth(clock).unwrap_or("?");
+        let wrong_ms: i64 = match self.random.random_bool(0.5) {
+            true => self.random.random_range(-CLOCK_STEP_MS..CLOCK_STEP_MS),
+            false => self.random.random_range(-5000..5000),
+        };
+        let steps = vec![
+            Step::SetClock(clock, wrong_ms * 1_000_000),
+            Step::Pause(200..20_000),
+            Step::SetClock(clock, 0),
+        ];
+        (format!("the clock of {host} is wrong by {wrong_ms} ms"), steps)
+    }
+
     fn cut_server_power(
         &self,
         sim: &mut turmoil::Sim<'_>,
@@ -343,6 +366,7 @@ impl Script {
                     self.next = sim.elapsed() + pause;
                     return Ok(false);
                 }
+                _ if self.does_nothing => {}
                 Step::Crash(host) => sim.crash(host),
                 Step::Start(host) => sim.bounce(host),
                 Step::Cut(host, from) => from.iter().for_each(|&o| sim.partition(host, o)),
@@ -350,7 +374,9 @@ impl Script {
                 Step::Hold(host, from) => from.iter().for_each(|&o| sim.hold(host, o)),
                 Step::Deliver(host, from) => from.iter().for_each(|&o| sim.release(host, o)),
                 Step::WipeServer(server) => std::fs::remove_dir_all(&world.folders[server])?,
-                Step::CutServerPower(server, share) => world.cut_server_power(sim, server, share)?,
+                Step::CutServerPower(server, share) => {
+                    world.cut_server_power(sim, server, share)?
+                }
                 Step::CutPower(daemon, lost) => world.storage[daemon].cut_power(lost)?,
                 Step::FailReads(daemon, every) => world.storage[daemon].fail_reads(every),
                 Step::ReplaceTarget(daemon) => world.storage[daemon].replace()?,
@@ -359,6 +385,7 @@ impl Script {
                     sim.bounce(DAEMONS[daemon]);
                 }
                 Step::RestartFailed(_) => {}
+                Step::SetClock(clock, wrong_ns) => set_clock(clock, wrong_ns),
                 Step::Spotlight(spotlight) => history.borrow_mut().spotlight = spotlight,
             }
         }

@@ -1,6 +1,7 @@
 //! Who takes part: metadata servers, storage daemons, clients.
 
 use super::calls::RETRY_INTERVAL;
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,26 +38,55 @@ pub fn config(id: u64, name: &str, dir: &Path) -> Config {
     }
 }
 
-/// The simulation's clock, as wall time.
-pub struct SimClock;
+/// Hosts that have a clock: servers, daemons, clients.
+pub const CLOCKS: usize = SERVERS.len() + DAEMONS.len() + CLIENTS.len();
 
-impl Clock for SimClock {
+thread_local! {
+    /// By how many nanoseconds the clock of each host is wrong.
+    static WRONG: [Cell<i64>; CLOCKS] = const { [const { Cell::new(0) }; CLOCKS] };
+}
+
+/// What the clock of a host says, in nanoseconds since 1970.
+fn wall<const CLOCK: usize>() -> i64 {
+    turmoil::since_epoch().map_or(0, |t| t.as_nanos() as i64) + WRONG.with(|by| by[CLOCK].get())
+}
+
+fn wall_s<const CLOCK: usize>() -> u64 {
+    (wall::<CLOCK>() / 1_000_000_000) as u64
+}
+
+pub const DAEMON_CLOCKS: [fn() -> u64; DAEMONS.len()] =
+    [wall_s::<3>, wall_s::<4>, wall_s::<5>, wall_s::<6>];
+pub const CLIENT_CLOCKS: [fn() -> i64; CLIENTS.len()] = [wall::<7>, wall::<8>, wall::<9>];
+
+/// From now on a clock is wrong by so much.
+pub fn set_clock(clock: usize, wrong_ns: i64) {
+    WRONG.with(|by| by[clock].set(wrong_ns));
+}
+
+/// The clock of a metadata server.
+struct ServerClock(fn() -> i64);
+
+impl Clock for ServerClock {
     fn now_ns(&self) -> i64 {
-        turmoil::since_epoch().map_or(0, |t| t.as_nanos() as i64)
+        self.0()
     }
 }
 
 /// One metadata server, until it is crashed.
 pub async fn serve(config: Config, seed: u64) -> turmoil::Result {
     let (_stop, stopped) = watch::channel(false);
-    let env = Env { clock: Arc::new(SimClock), seed: seed ^ config.id.0 << 48, threads: false };
+    let clock = [wall::<0>, wall::<1>, wall::<2>][config.id.0 as usize - 1];
+    let clock = Arc::new(ServerClock(clock));
+    let env = Env { clock, seed: seed ^ config.id.0 << 48, threads: false };
     run_in(config, sim::transport(), env, stopped).await?;
     Ok(())
 }
 
-pub async fn connect(name: &str, seed: u64) -> turmoil::Result<Filesystem> {
+pub async fn connect(name: &str, seed: u64, clock: fn() -> i64) -> turmoil::Result<Filesystem> {
     let options = Options {
         client_name: name.into(),
+        clock,
         op_deadline: Duration::from_secs(20),
         seed: Some(seed),
         ..Options::new(addresses(), sim::transport())

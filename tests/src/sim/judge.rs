@@ -3,7 +3,7 @@
 use super::calls::{LOOKS, until};
 use super::clients::{get_mode, read};
 use super::history::*;
-use super::hosts::{CLIENTS, connect};
+use super::hosts::{CLIENT_CLOCKS, CLIENTS, connect};
 use super::linear::{Call, Op};
 use super::storage::Host;
 use super::turns;
@@ -18,7 +18,7 @@ pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmo
     while history.borrow().finished < CLIENTS.len() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let fs = connect("judge", seed).await?;
+    let fs = connect("judge", seed, CLIENT_CLOCKS[0]).await?;
     let mut broken = names(&fs, &history).await;
     broken.extend(turns::judge(&fs, &history).await);
     for register in 0..MODES {

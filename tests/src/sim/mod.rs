@@ -39,14 +39,17 @@ mod storage;
 mod turns;
 
 use anyhow::{Context, Result, ensure};
+pub use clients::CALLS_PER_CLIENT;
 use clients::client;
 use faults::{Script, World};
 use history::Shared;
-use hosts::{CLIENTS, DAEMONS, PORT, SERVERS, addresses, config, serve};
+pub use hosts::CLIENTS;
+use hosts::{DAEMON_CLOCKS, DAEMONS, PORT, SERVERS, addresses, config, serve};
 use judge::judge;
 use linear::is_linearizable;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -87,12 +90,29 @@ pub fn folder() -> Result<TempDir> {
     Ok(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?)
 }
 
+/// What a run leaves out of what its seed decides. All else that the seed draws stays the same, but
+/// what comes of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Less {
+    /// Only these faults strike, by their place among all, from 0 on; the others do nothing. `None`:
+    /// all strike.
+    pub faults: Option<BTreeSet<usize>>,
+    /// Calls of each client, where they are fewer than usual.
+    pub calls: [Option<u64>; CLIENTS.len()],
+}
+
+impl Less {
+    fn strikes(&self, fault: usize) -> bool {
+        self.faults.as_ref().is_none_or(|faults| faults.contains(&fault))
+    }
+}
+
 /// Copies a folder as it is found if the power goes now, to another one. Of what was written to a
 /// file and not synced, this share is left.
 pub type CutPower = fn(&Path, &Path, f64) -> io::Result<()>;
 
 /// Runs one seed in an empty folder; an error says what was wrong.
-pub fn run(seed: u64, dir: &Path, cut_power: CutPower) -> Result<Summary> {
+pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Summary> {
     let history = Shared::default();
     let mut random = SmallRng::seed_from_u64(seed);
     let mut sim = turmoil::Builder::new()
@@ -113,21 +133,32 @@ pub fn run(seed: u64, dir: &Path, cut_power: CutPower) -> Result<Summary> {
     let servers = addresses();
     let storage: Vec<_> = DAEMONS
         .into_iter()
-        .map(|name| Host::new(name, PORT, servers.clone(), dir, random.random()))
+        .zip(DAEMON_CLOCKS)
+        .map(|host| Host::new(host, PORT, servers.clone(), dir, random.random()))
         .collect();
     for host in &storage {
         let host = host.clone();
         sim.host(host.name(), move || host.clone().serve());
     }
-    for (number, name) in (1..).zip(CLIENTS) {
-        sim.client(name, client(number, seed, history.clone()));
+    for ((number, name), calls) in (1..).zip(CLIENTS).zip(less.calls) {
+        let calls = calls.map_or(CALLS_PER_CLIENT, |calls| calls.min(CALLS_PER_CLIENT));
+        sim.client(name, client(number, seed, calls, history.clone()));
     }
     sim.client("judge", judge(seed, history.clone(), storage.clone()));
     let folders = SERVERS.iter().map(|name| dir.join(name)).collect();
     let mut world = World::new(storage, folders, cut_power, random);
     let mut faults = Vec::new();
     let mut trace = DefaultHasher::new();
-    drive(&mut sim, &mut world, &history, &mut faults, &mut trace).with_context(|| {
+    let driven = drive(&mut sim, &mut world, less, &history, &mut faults, &mut trace);
+    let faults: Vec<String> = faults
+        .into_iter()
+        .enumerate()
+        .map(|(number, what)| match less.strikes(number) {
+            true => what,
+            false => format!("left out: {what}"),
+        })
+        .collect();
+    driven.with_context(|| {
         format!("seed {seed}: {} calls answered; {faults:#?}", history.borrow().answered)
     })?;
     let history = history.borrow();
@@ -152,6 +183,7 @@ pub fn run(seed: u64, dir: &Path, cut_power: CutPower) -> Result<Summary> {
 fn drive(
     sim: &mut turmoil::Sim<'_>,
     world: &mut World,
+    less: &Less,
     history: &Shared,
     faults: &mut Vec<String>,
     trace: &mut DefaultHasher,
@@ -179,7 +211,8 @@ fn drive(
                 next = now + world.pause();
             }
         } else if next <= now && !all_done {
-            let (what, drawn) = world.draw(now);
+            let (what, mut drawn) = world.draw(now);
+            drawn.does_nothing = !less.strikes(faults.len());
             faults.push(what);
             script = Some(drawn);
         }

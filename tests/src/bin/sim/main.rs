@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "how long seeds take is a matter of real time")]
 
 mod disk;
+mod less;
 mod planted;
 mod seeds;
 
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 use weft_proto::planted::{Bug, plant};
-use weft_tests::sim::{Summary, run};
+use weft_tests::sim::{Less, Summary, run};
 
 /// Simulates whole clusters under faults
 #[derive(Parser)]
@@ -41,6 +42,15 @@ struct Args {
     /// With a bug planted on purpose, until it is found; `all`, or several with commas between
     #[arg(long, value_name = "BUG", value_parser = planted::wanted)]
     planted: Option<planted::Wanted>,
+    /// Leaves out of the seed, which fails, what it fails without
+    #[arg(long, requires = "seed", conflicts_with_all = ["count", "minutes"])]
+    shrink: bool,
+    /// Only these faults of the seed strike, by their numbers from 0 on, or `none`
+    #[arg(long, requires = "seed", value_name = "FAULTS", value_parser = less::faults)]
+    faults: Option<less::Faults>,
+    /// How many calls each client makes
+    #[arg(long, requires = "seed", value_name = "CALLS", value_delimiter = ',')]
+    calls: Vec<u64>,
     /// In this very process, in an empty folder
     #[arg(long, hide = true, requires = "seed", value_name = "FOLDER")]
     one: Option<PathBuf>,
@@ -79,11 +89,16 @@ fn main() -> Result<()> {
         limit,
         jobs: args.jobs.unwrap_or(cores),
         planted: None,
+        less: less::asked(args.faults, args.calls)?,
         until_failure: false,
     };
     match (args.one, args.planted) {
-        (Some(folder), None) => alone(seed, &folder, None),
-        (Some(folder), Some(wanted)) => alone(seed, &folder, Some(wanted.one()?)),
+        (Some(folder), None) => alone(seed, &folder, None, &seeds.less),
+        (Some(folder), Some(wanted)) => alone(seed, &folder, Some(wanted.one()?), &seeds.less),
+        (None, wanted) if args.shrink => {
+            seeds.planted = wanted.map(|wanted| wanted.one()).transpose()?;
+            less::shrink(&seeds)
+        }
         (None, Some(wanted)) => {
             (seeds.count, seeds.until_failure) = (args.count, true);
             planted::find(&wanted, seeds)
@@ -124,7 +139,7 @@ fn run_all(seeds: &Seeds) -> Result<()> {
 }
 
 /// Runs a seed, which decides all from now on.
-fn alone(seed: u64, folder: &Path, bug: Option<Bug>) -> Result<()> {
+fn alone(seed: u64, folder: &Path, bug: Option<Bug>, less: &Less) -> Result<()> {
     // Whoever started it keeps its time.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     // Before anything is drawn.
@@ -138,8 +153,8 @@ fn alone(seed: u64, folder: &Path, bug: Option<Bug>) -> Result<()> {
     }
     disk::watch(folder)?;
     // On a thread that has drawn nothing, whether there is a log or not.
-    let folder = folder.to_owned();
-    let ran = std::thread::spawn(move || run(seed, &folder, disk::cut_power)).join();
+    let (folder, less) = (folder.to_owned(), less.clone());
+    let ran = std::thread::spawn(move || run(seed, &less, &folder, disk::cut_power)).join();
     let summary = ran.map_err(|_| anyhow!("seed {seed}: a panic"))??;
     println!("{}", serde_json::to_string(&summary)?);
     Ok(())

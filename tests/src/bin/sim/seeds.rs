@@ -1,5 +1,6 @@
 //! Many seeds, each in a process of its own, several at a time.
 
+use super::less;
 use anyhow::{Context, Result};
 use std::io::Read;
 use std::num::NonZero;
@@ -8,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weft_proto::planted::Bug;
-use weft_tests::sim::{Summary, folder};
+use weft_tests::sim::{Less, Summary, folder};
 
 /// A seed that takes longer hangs.
 const SEED_TIMEOUT: Duration = Duration::from_secs(300);
@@ -25,6 +26,7 @@ pub struct Seeds {
     pub limit: Option<Duration>,
     pub jobs: NonZero<usize>,
     pub planted: Option<Bug>,
+    pub less: Less,
     /// None begins once one has failed.
     pub until_failure: bool,
 }
@@ -94,6 +96,7 @@ impl Seeds {
         if let Some(bug) = self.planted {
             alone.args(["--planted", &format!("{bug:?}")]);
         }
+        alone.args(less::arguments(&self.less));
         let mut child = alone.spawn().context("a process for a seed")?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let (out, err) = (out.map(listen), err.map(listen));
