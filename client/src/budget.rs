@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use weft_net::buggify::{self, Point};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// Most bytes that one file keeps durable without committing them.
@@ -92,6 +93,7 @@ impl Budget {
 
     /// Whether a file with so many durable bytes should commit them now.
     pub fn wants_commit(&self, durable: u64) -> bool {
-        durable > 0 && (self.is_short() || durable >= MAX_DURABLE.min(self.limit / 4) as u64)
+        let soon = self.is_short() || buggify::fires(Point::CommitSoon);
+        durable > 0 && (soon || durable >= MAX_DURABLE.min(self.limit / 4) as u64)
     }
 }

@@ -24,6 +24,7 @@
 mod address;
 mod aligned;
 mod buffer;
+pub mod buggify;
 mod client;
 mod environment;
 #[cfg(feature = "sim")]

@@ -17,6 +17,7 @@ use crate::namespace::Slot;
 use crate::types::Attr;
 use std::sync::Arc;
 use tokio::time::Instant;
+use weft_net::buggify::{self, Point};
 use weft_net::trace::carried;
 use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -193,7 +194,7 @@ impl File {
         // What comes behind a buffer that was lost goes by itself.
         let first = state.dirty.placed_below().or_else(|| state.dirty.first_gap());
         let below = first.map_or(below, |first| first.min(below));
-        let mut batch = state.dirty.batch(below, MAX_PIECES);
+        let mut batch = state.dirty.batch(below, most_pieces());
         if state.dirty.are_spilled(&batch.buffers) {
             // What it was to make room for is committed, or lost.
             self.drop_spilled(state, &mut batch, below);
@@ -222,7 +223,7 @@ impl File {
         let segments = state.dirty.drop_spilled();
         self.discard_unsent(segments, &[]);
         let dead = std::mem::take(&mut batch.dead);
-        *batch = state.dirty.batch(below, MAX_PIECES);
+        *batch = state.dirty.batch(below, most_pieces());
         batch.dead.extend(dead);
         if state.dirty.is_empty() {
             // The times of what is dropped are of no commit.
@@ -249,6 +250,10 @@ impl File {
             self.state.lock().dirty.place(&batch.buffers);
         }
     }
+}
+
+fn most_pieces() -> usize {
+    if buggify::fires(Point::TwoPieces) { 2 } else { MAX_PIECES }
 }
 
 /// What is committed next.

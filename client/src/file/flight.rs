@@ -5,6 +5,7 @@ use super::inode::File;
 use crate::cache::ALL;
 use std::sync::Arc;
 use tracing::warn;
+use weft_net::buggify::{self, Point};
 use weft_proto::{Error, ErrorKind};
 
 /// A buffer on its way to storage, which it is no longer when this ends, however it does.
@@ -41,6 +42,7 @@ impl Flight {
         let deadline = file.context.requests.deadline();
         let sent = file.context.segments.put(&layout, &payload, deadline).await;
         drop(payload);
+        buggify::pause(Point::LandLate).await;
         let (unwanted, durable) = {
             let mut state = file.state.lock();
             *over = true;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
+use weft_net::buggify::{self, Point};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Result, v1};
@@ -127,7 +128,7 @@ impl Group {
         match self.send(&request, ATTEMPT_TIMEOUT, deadline).await {
             Ok(answered) => {
                 self.leases.changed(start, &op, &answered.reply);
-                if answered.repeated {
+                if answered.repeated || buggify::fires(Point::Forgetful) {
                     // The leader that answered need not know what the change touched.
                     self.leases.unsure();
                 }

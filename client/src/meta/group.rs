@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
+use weft_net::buggify::{self, Point};
 use weft_net::{Peers, Way};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
@@ -112,6 +113,11 @@ impl Group {
             let until = deadline.min(Instant::now() + attempt);
             let call = self.peers.peer_on(&server, way);
             let answer = call.call(request, until).await;
+            buggify::pause(Point::AnswerLate).await;
+            let answer = match buggify::fires(Point::AnswerLost) {
+                true => Err(Error::new(ErrorKind::Unavailable, "the answer is lost")),
+                false => answer,
+            };
             let error = match answer {
                 Ok(reply) => {
                     self.outage.over("the metadata leader answers again");

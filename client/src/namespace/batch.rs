@@ -4,6 +4,7 @@ use super::entries::{Entry, Of, Published, Stage, Table, What};
 use super::log::BATCH;
 use tokio::sync::oneshot;
 use v1::batch_op::{Step, step::Op as Do};
+use weft_net::buggify::{self, Point};
 use weft_proto::{SessionId, v1};
 
 /// About how many bytes go in one request.
@@ -50,7 +51,8 @@ impl Table {
         };
         let (mut steps, mut waiters, mut bytes) = (Vec::new(), Vec::new(), 0);
         for entry in queue.iter_mut() {
-            let full = steps.len() >= BATCH || bytes >= MAX_BATCH_BYTES;
+            let one = !steps.is_empty() && buggify::fires(Point::OneStep);
+            let full = one || steps.len() >= BATCH || bytes >= MAX_BATCH_BYTES;
             if full || entry.session != owner || !entry.is_ready() {
                 break;
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::debug;
 use v1::batch_op::{Step, step::Op as Do};
+use weft_net::buggify::{self, Point};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, v1};
@@ -130,7 +131,8 @@ impl ChangeLog {
     /// whoever takes one away looks here next.
     fn begin(&self) -> Option<weft_net::sync::MutexGuard<'_, Table>> {
         let table = self.table.lock();
-        if table.len() >= MAX_PENDING || !table.batches || table.closed || table.sealed {
+        let full = table.len() >= MAX_PENDING || buggify::fires(Point::LogFull);
+        if full || !table.batches || table.closed || table.sealed {
             return None;
         }
         self.expect(&table);

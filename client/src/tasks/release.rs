@@ -22,6 +22,7 @@ use tokio::time::sleep;
 use tracing::debug;
 use v1::recalls_reply::Recall;
 use v1::return_leases_op::Item;
+use weft_net::buggify::{self, Point};
 use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, v1};
@@ -117,6 +118,7 @@ impl Releaser {
                 return None;
             }
         }
+        buggify::pause(Point::RecallLate).await;
         let answering = leases.answering(ino);
         let Recall { ino: number, keep_read, .. } = recall;
         let (open_seq, maps) = (self.opens.tell(ino), self.opens.maps(ino));

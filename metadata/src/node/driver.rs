@@ -34,6 +34,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use weft_net::Peers;
+use weft_net::buggify::{self, Point};
 use weft_proto::{Error, ErrorKind, NodeId, Result, planted};
 
 /// Most proposals in the log that wait for their answer.
@@ -295,6 +296,13 @@ impl Driver {
             *elapsed = (*elapsed + 1).min(self.node.config.election_ticks());
         }
         if self.leads.is_some() && self.log_hangs() {
+            tracing::error!(
+                "the log's disk has written nothing for an election timeout: this server gives up \
+                 its lead"
+            );
+            self.step_down();
+        }
+        if self.leads.is_some() && buggify::fires(Point::StepDown) {
             self.step_down();
         }
         if self.leads.is_some() && (self.node.lease.take_used() || !self.readers.is_empty()) {
@@ -340,10 +348,6 @@ impl Driver {
     }
 
     fn step_down(&mut self) {
-        tracing::error!(
-            "the log's disk has written nothing for an election timeout: this server gives up its \
-             lead"
-        );
         let raft = &mut self.raw.raft;
         raft.become_follower(raft.term, raft::INVALID_ID);
     }

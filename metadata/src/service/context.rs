@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
+use weft_net::buggify::{self, Point};
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// Who waits for others is answered so long before its deadline, if there is nothing to tell.
@@ -53,6 +54,9 @@ impl RequestContext<'_> {
 
     /// Grants a lease to who asks, if nothing stands against it or `must` is set.
     pub fn grant(&self, ino: InodeId, mode: Mode, must: bool) -> Option<v1::Grant> {
+        if !must && buggify::fires(Point::GrantWithheld) {
+            return None;
+        }
         self.node.soft.with(|s| s.leases.grant(Instant::now(), self.session, ino, mode, must))
     }
 

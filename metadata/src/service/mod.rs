@@ -32,6 +32,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use v1::meta_request::Op;
+use weft_net::buggify::{self, Point};
 use weft_net::slow::{self, Slow};
 use weft_net::trace::Span;
 use weft_net::{Incoming, Outgoing, PeerInfo, Service};
@@ -164,6 +165,11 @@ impl MetadataService {
                 }
                 answer => answer,
             }
+        };
+        let answer = async {
+            let answer = answer.await;
+            buggify::pause(Point::ServerLate).await;
+            answer
         };
         let mut reply = tokio::time::timeout_at(deadline, answer)
             .await

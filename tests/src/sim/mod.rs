@@ -115,6 +115,7 @@ pub type CutPower = fn(&Path, &Path, f64) -> io::Result<()>;
 pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Summary> {
     let history = Shared::default();
     let mut random = SmallRng::seed_from_u64(seed);
+    weft_net::buggify::choose(random.random());
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
         .epoch(SystemTime::UNIX_EPOCH + EPOCH)

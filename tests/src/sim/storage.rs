@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+use weft_net::buggify::{self, Point};
 use weft_net::{AlignedBuf, Incoming, Outgoing, Service, sim};
 use weft_proto::{Error, ErrorKind, Uuid};
 use weft_storaged::engine::{Device, Done, Engine, Superblock, Unread};
@@ -315,7 +316,9 @@ impl Service for Delayed {
     async fn call(&self, request: Incoming) -> weft_proto::Result<Outgoing> {
         let delay = lock(&self.host.random).random_range(0..SLOWEST);
         tokio::time::sleep(Duration::from_micros(delay)).await;
-        self.service.call(request).await
+        let answer = self.service.call(request).await;
+        buggify::pause(Point::DaemonLate).await;
+        answer
     }
 }
 
