@@ -83,6 +83,19 @@ pub fn choose(seed: u64) {
     POINTS.set(Some(Points { random, often }));
 }
 
+/// Whether a seed decides here.
+#[cfg(feature = "sim")]
+pub fn is_seeded() -> bool {
+    POINTS.with_borrow(Option::is_some)
+}
+
+/// Whether a seed decides here: never, in such a build.
+#[cfg(not(feature = "sim"))]
+#[inline]
+pub const fn is_seeded() -> bool {
+    false
+}
+
 /// Whether this rare thing happens now.
 #[cfg(feature = "sim")]
 pub fn fires(point: Point) -> bool {

@@ -2,7 +2,7 @@
 
 use super::leases::Leases;
 use super::recall::MAX_NAMES;
-use super::table::Mode;
+use super::table::{Least, Mode};
 use super::xattrs::ACLS;
 use crate::types::{Attr, DirPage};
 use bytes::Bytes;
@@ -118,6 +118,11 @@ impl Leases {
         let attr = table.attr(ino).filter(|_| !table.is_changing(ino));
         drop(table);
         attr.filter(|_| self.live()).map(|attr| attr.data_version)
+    }
+
+    /// What a lease is of is not older than this, whatever is known of it still.
+    pub fn least(&self, ino: InodeId) -> Least {
+        self.table.lock().inodes.get(&ino).map_or(Least::default(), |held| held.least)
     }
 
     /// Attributes that a server told, or those of what only this mount changes, which it knows

@@ -75,17 +75,25 @@ impl File {
         let alike = !state.is_dirty() || state.buffered_under.right == right;
         let ending = self.context.is_closing();
         let asks = listed || counted || nothing;
-        if !simple || asks || state.dirty.append || right.is_none() || !alike || ending {
+        // The right may have come with another answer than one to this file.
+        let (newest, least) =
+            (self.context.leases.attr(self.ino), self.context.leases.least(self.ino));
+        if !state.is_dirty()
+            && let Some(newest) = newest
+        {
+            state.adopt_newer(newest);
+        }
+        let other = state.dirty.append || !alike || state.is_behind(least);
+        if !simple || asks || right.is_none() || other || ending {
             return None;
         }
-        state.keeps_under(self.context.sessions.current().id, right);
+        state.keeps_under(self.context.sessions.current().id, right, least);
         let now = (self.context.clock)();
         let time = |time: SetTime| match time {
             SetTime::At(ns) => ns,
             SetTime::Now => now,
         };
         // Under that right this mount alone has changed it since, by a request perhaps.
-        let newest = self.context.leases.attr(self.ino);
         let newest = newest.filter(|newest| newest.ctime_ns > state.attr.ctime_ns);
         let was = Was::from(&newest.unwrap_or(state.attr));
         let waiting = &mut state.waiting;

@@ -209,7 +209,7 @@ impl File {
             }
             match in_doubt {
                 Some(right) => state.keeps_in_doubt(session, right),
-                None => state.keeps_under(session, right),
+                None => state.keeps_under(session, right, leases.least(self.ino)),
             }
             if let Spent::Credit(credit) = spent {
                 state.dirty.spend(credit);

@@ -9,6 +9,7 @@ mod creates;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod flush;
+mod granted;
 mod handover;
 mod in_flight;
 mod metadata_faults;

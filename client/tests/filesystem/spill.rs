@@ -11,7 +11,7 @@ pub const SIZE: usize = 300_000;
 pub const SMALL: usize = 500;
 
 /// A file of segments, and what is in it.
-async fn large(fs: &Filesystem) -> (HandleId, InodeId, Vec<u8>) {
+pub async fn large(fs: &Filesystem) -> (HandleId, InodeId, Vec<u8>) {
     let (handle, ino) = create(fs, "f").await;
     let data = pattern(SIZE, 1);
     assert_eq!(fs.write(handle, 0, &data).await, Ok(SIZE));

@@ -17,6 +17,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use weft_net::buggify;
 
 /// Keys of one inode, directory or session share this many bytes: shard, tag, id.
 const PREFIX: usize = 11;
@@ -79,6 +80,8 @@ fn options(cache_bytes: usize, create: bool) -> Options {
     options.set_max_background_jobs(2);
     options.set_max_open_files(4096);
     options.set_keep_log_file_num(4);
+    // Which files a checkpoint has, and so how long it takes to send it, a thread would decide.
+    options.set_disable_auto_compactions(buggify::is_seeded());
     options
 }
 
