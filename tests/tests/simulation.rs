@@ -67,7 +67,8 @@ fn a_failing_seed_is_made_short() -> Result<()> {
     };
     let said = sim(&["--shrink"])?;
     let left = said.split_once(" --faults none --calls ").map(|(_, calls)| calls);
-    let calls = left.and_then(|left| left.split_once(": ")).context(said.clone())?.0;
+    let calls = left.and_then(|left| left.split_once(" --planted LockTwice: "));
+    let calls = calls.context(said.clone())?.0;
     let all: u64 = calls.split(',').map(str::parse::<u64>).sum::<Result<_, _>>()?;
     ensure!((2..200).contains(&all), "{said}");
     // And that is how it fails again.

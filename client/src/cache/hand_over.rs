@@ -3,7 +3,7 @@
 
 use super::leases::Leases;
 use super::quotas::UNKNOWN;
-use super::table::{Held, Least, Mode};
+use super::table::{Held, Mode};
 use weft_proto::{InodeId, v1};
 
 impl Leases {
@@ -12,15 +12,12 @@ impl Leases {
         let table = self.table.lock();
         let held = table.inodes.iter().map(|(ino, held)| {
             let write = held.mode == Mode::Write || held.flushing;
-            let Least { version, ctime_ns } = held.least;
-            let (least_version, least_ctime_ns) = (version, ctime_ns);
-            v1::HeldLease { ino: ino.0, seq: held.seq, write, least_version, least_ctime_ns }
+            v1::HeldLease { ino: ino.0, seq: held.seq, write }
         });
         let surplus = self.all_surplus();
         // Nothing waits that was written under ranges: whoever needs some asks anew.
         let surplus = surplus.into_iter().chain(table.all_ranges());
-        let given =
-            |(ino, seq): (InodeId, u64)| v1::HeldLease { ino: ino.0, seq, ..Default::default() };
+        let given = |(ino, seq): (InodeId, u64)| v1::HeldLease { ino: ino.0, seq, write: false };
         (held.collect(), surplus.map(given).collect())
     }
 
@@ -29,10 +26,8 @@ impl Leases {
         let table = &mut *self.table.lock();
         for lease in leases {
             let mode = if lease.write { Mode::Write } else { Mode::Read };
-            let v1::HeldLease { seq, least_version: version, least_ctime_ns: ctime_ns, .. } =
-                *lease;
-            let (since, quota, least) = (table.epoch, UNKNOWN, Least { version, ctime_ns });
-            let held = Held { since, seq, least, quota, ..Held::new(mode) };
+            let (since, seq, quota) = (table.epoch, lease.seq, UNKNOWN);
+            let held = Held { since, seq, quota, ..Held::new(mode) };
             table.inodes.insert(InodeId(lease.ino), held);
         }
         surplus.iter().for_each(|lease| self.release_later(InodeId(lease.ino), lease.seq));

@@ -2,7 +2,7 @@
 
 use super::leases::Leases;
 use super::recall::MAX_NAMES;
-use super::table::{Least, Mode};
+use super::table::Mode;
 use super::xattrs::ACLS;
 use crate::types::{Attr, DirPage};
 use bytes::Bytes;
@@ -120,9 +120,10 @@ impl Leases {
         attr.filter(|_| self.live()).map(|attr| attr.data_version)
     }
 
-    /// What a lease is of is not older than this, whatever is known of it still.
-    pub fn least(&self, ino: InodeId) -> Least {
-        self.table.lock().inodes.get(&ino).map_or(Least::default(), |held| held.least)
+    /// [`Self::attr`], but for what changes of this mount do that are under way.
+    pub fn attr_before_changes(&self, ino: InodeId) -> Option<Attr> {
+        let attr = self.table.lock().inodes.get(&ino)?.attr;
+        attr.filter(|_| self.live())
     }
 
     /// Attributes that a server told, or those of what only this mount changes, which it knows

@@ -186,6 +186,16 @@ impl Leases {
         drop(self.forget_all_above());
     }
 
+    /// The same of one inode.
+    pub fn unsure_of(&self, ino: InodeId) {
+        let table = &mut *self.table.lock();
+        table.mark(ino);
+        if let Some(held) = table.inodes.get_mut(&ino) {
+            (held.attr, held.content) = (None, None);
+        }
+        self.forget_attr_above(ino);
+    }
+
     /// The session is another one: nothing is held any more.
     pub fn lost(&self) {
         let table = &mut *self.table.lock();

@@ -29,7 +29,7 @@ pub use pages::ContentCache;
 pub(crate) use pages::{ALL, Coherence, Pages};
 pub(crate) use quotas::Spent;
 pub(crate) use recall::Answering;
-pub(crate) use table::{Least, Mode, Right, Start};
+pub(crate) use table::{Mode, Right, Start};
 pub(crate) use xattrs::ACLS;
 
 #[cfg(test)]

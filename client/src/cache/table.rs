@@ -42,19 +42,6 @@ impl Right {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Start(pub(super) u64);
 
-/// How old something may be: the version of the content, and the time of the last change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Least {
-    pub version: u64,
-    pub ctime_ns: i64,
-}
-
-impl From<&Attr> for Least {
-    fn from(attr: &Attr) -> Self {
-        Self { version: attr.data_version, ctime_ns: attr.ctime_ns }
-    }
-}
-
 pub(super) struct Held {
     pub(super) mode: Mode,
     /// With the right to write: when it was granted, as the table counts.
@@ -70,8 +57,6 @@ pub(super) struct Held {
     /// When this mount changed the inode last.
     pub(super) changed: Option<Instant>,
     pub(super) attr: Option<Attr>,
-    /// The content and the attributes are not older than these were, also when they are forgotten.
-    pub(super) least: Least,
     pub(super) xattrs: Xattrs,
     /// What an open would answer.
     pub(super) content: Option<Arc<v1::OpenReply>>,
@@ -99,7 +84,6 @@ impl Held {
             seq: 0,
             changed: None,
             attr: None,
-            least: Least::default(),
             xattrs: Xattrs::default(),
             content: None,
             quota: 0,
@@ -272,7 +256,6 @@ impl Table {
             && held.attr.is_none_or(|known| known.data_version <= attr.data_version)
         {
             held.attr = Some(attr);
-            held.least = Least::from(&attr);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::leases::Leases;
 use super::recall::MAX_INODES;
-use super::table::{Least, MAX_MARKS, Mode};
+use super::table::{MAX_MARKS, Mode};
 use super::xattrs::Xattrs;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -104,29 +104,6 @@ async fn what_was_not_given_back_is_held_as_before() {
     assert_eq!(l.take_surplus(), []);
     let (held, surplus) = l.at_rest();
     assert_eq!((held.len(), held[0].write, surplus.len()), (1, true, 0));
-}
-
-/// A file that was not told of what a lease came with has to ask, also when that is forgotten, and
-/// in the process that goes on with the mount.
-#[tokio::test]
-async fn what_a_lease_is_of_at_least_is_not_forgotten() {
-    let (l, ino) = (leases(), InodeId(INO));
-    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, ..Default::default() });
-    let mut result = opened(INO);
-    if let Some(Reply::Open(v1::OpenReply { attr: Some(attr), .. })) = &mut result {
-        (attr.data_version, attr.ctime_ns) = (7, 8);
-    }
-    let grants = vec![write_grant(INO)];
-    l.learn(l.start(), &lease, &v1::MetaReply { result, grants, ..Default::default() });
-    l.unsure();
-    let least = Least { version: 7, ctime_ns: 8 };
-    assert_eq!((l.attr(ino), l.least(ino)), (None, least));
-    let heir = leases();
-    let (held, surplus) = l.at_rest();
-    heir.adopt(&held, &surplus);
-    assert_eq!((heir.mode(ino), heir.least(ino)), (Some(Mode::Write), least));
-    l.lost();
-    assert_eq!(l.least(ino), Least::default());
 }
 
 /// A change that was sent may be seen by others before its answer is here.

@@ -139,7 +139,7 @@ impl File {
             let mut op = commit_op(self.ino, &batch, append, base, &waiting);
             op.expect_version = expects;
             let committed = slot.commit(op).await;
-            self.may_be_placed(placed, &batch, &committed);
+            self.may_be_placed(placed, expects, &batch, &committed);
             return match committed {
                 Ok(attr) => {
                     let end = batch.pieces.last().map_or(base, |piece| piece.range.end);
@@ -162,7 +162,7 @@ impl File {
         let requests = &self.context.requests;
         let op = Op::CommitExtents(op);
         let committed = requests.commit_in_order(&session, op, requests.deadline()).await;
-        self.may_be_placed(placed, &batch, &committed);
+        self.may_be_placed(placed, expects, &batch, &committed);
         match committed {
             Ok(Reply::CommitExtents(v1::CommitExtentsReply {
                 attr: Some(attr),
@@ -225,24 +225,31 @@ impl File {
         let dead = std::mem::take(&mut batch.dead);
         *batch = state.dirty.batch(below, most_pieces());
         batch.dead.extend(dead);
-        if state.dirty.is_empty() {
-            // The times of what is dropped are of no commit.
-            (state.waiting.mtime_ns, state.waiting.changed_ns) = (None, None);
-        }
+        state.forget_times();
     }
 
     /// The file is not as it was known: an earlier append of this mount, that was given up, came
     /// late. What was to go to the old end goes to the new one, wherever that is.
     fn ends_elsewhere(&self) -> Outcome {
-        self.context.leases.unsure();
+        self.context.leases.unsure_of(self.ino);
         Outcome::Again(Vec::new())
     }
 
     /// What was appended may be where it was thought to go, although that was not answered: it goes
     /// nowhere else from now on.
-    fn may_be_placed<T>(&self, placed: bool, batch: &Batch, committed: &Result<T, Failed>) {
+    fn may_be_placed<T>(
+        &self,
+        placed: bool,
+        expects: Option<u64>,
+        batch: &Batch,
+        committed: &Result<T, Failed>,
+    ) {
         // These had no effect, whenever they were answered.
-        let none = |kind| matches!(kind, ErrorKind::InlineFull | ErrorKind::Misplaced);
+        let none = |kind| match kind {
+            ErrorKind::InlineFull | ErrorKind::Misplaced => true,
+            ErrorKind::Stale => expects.is_some(),
+            _ => false,
+        };
         if let Err(Failed { error, ambiguous: true }) = committed
             && placed
             && !none(error.kind)

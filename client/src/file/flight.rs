@@ -23,6 +23,7 @@ impl Drop for Flight {
             let what = "written data did not get to storage; it will be sent again";
             state.fail(Error::new(ErrorKind::Io, what));
         }
+        state.forget_times();
     }
 }
 
@@ -56,6 +57,7 @@ impl Flight {
                         file.commits.send_replace(());
                         file.forget_behind(ALL);
                     }
+                    state.forget_times();
                     Vec::new()
                 }
             };

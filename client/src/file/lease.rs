@@ -53,14 +53,11 @@ impl File {
             // Only this mount has changed it since, and knows how; but the answer that the lease
             // came with may be on its way to this file still.
             Some(Mode::Write) => {
-                if let Some(attr) = leases.attr(self.ino) {
-                    self.state.lock().adopt_newer(attr);
+                if let Some(attr) = leases.attr_before_changes(self.ino) {
+                    self.told(attr);
                     return Ok(());
                 }
                 // Or this file was never told, and it is forgotten since.
-                if !self.is_behind() {
-                    return Ok(());
-                }
             }
             // It may have come with an answer that this file was not told, that of a lookup by
             // name; then so did the attributes.
@@ -78,11 +75,6 @@ impl File {
             self.ask_for_lease(Wanted::Read).await.map(drop)
         };
         Box::pin(without).await
-    }
-
-    /// Whether the lease is of something newer than what is known here.
-    fn is_behind(&self) -> bool {
-        self.state.lock().is_behind(self.context.leases.least(self.ino))
     }
 
     /// Without a lease nothing may stay buffered, where only this mount would see it: what is left

@@ -75,19 +75,16 @@ impl File {
         let alike = !state.is_dirty() || state.buffered_under.right == right;
         let ending = self.context.is_closing();
         let asks = listed || counted || nothing;
-        // The right may have come with another answer than one to this file.
-        let (newest, least) =
-            (self.context.leases.attr(self.ino), self.context.leases.least(self.ino));
-        if !state.is_dirty()
-            && let Some(newest) = newest
-        {
-            state.adopt_newer(newest);
+        // What the right came with this file need not have been told, or it is forgotten since.
+        let newest = self.context.leases.attr_before_changes(self.ino);
+        if let Some(newest) = newest.filter(|_| !state.is_dirty()) {
+            state.adopt(newest);
         }
-        let other = state.dirty.append || !alike || state.is_behind(least);
-        if !simple || asks || right.is_none() || other || ending {
+        let known = newest.is_some() && alike && right.is_some();
+        if !simple || asks || state.dirty.append || !known || ending {
             return None;
         }
-        state.keeps_under(self.context.sessions.current().id, right, least);
+        state.keeps_under(self.context.sessions.current().id, right);
         let now = (self.context.clock)();
         let time = |time: SetTime| match time {
             SetTime::At(ns) => ns,

@@ -4,7 +4,7 @@ use super::dirty::Dirty;
 use super::extents::Extents;
 use super::past::Past;
 use super::waiting::Waiting;
-use crate::cache::{Least, Pages, Right};
+use crate::cache::{Pages, Right};
 use crate::types::Attr;
 use weft_proto::{Error, Layout, Result, SessionId};
 
@@ -81,17 +81,16 @@ impl State {
     }
 
     /// Something is about to be kept here under this right.
-    pub fn keeps_under(&mut self, session: SessionId, right: Option<Right>, least: Least) {
+    pub fn keeps_under(&mut self, session: SessionId, right: Option<Right>) {
         if !self.is_dirty() {
-            let version = self.attr.data_version.max(least.version);
-            self.buffered_under = Under { session, right, version };
+            self.buffered_under = Under { session, right, version: self.attr.data_version };
         }
     }
 
     /// The same of what was stored under a lease that may be over, and joins whatever waits: all of
     /// it is committed only onto the content that the lease was of.
     pub fn keeps_in_doubt(&mut self, session: SessionId, right: Right) {
-        self.keeps_under(session, Some(right), Least::default());
+        self.keeps_under(session, Some(right));
         let under = &mut self.buffered_under;
         under.version = under.version.min(self.lapsed_at);
         if under.right != Some(right) {
@@ -120,20 +119,6 @@ impl State {
         }
     }
 
-    /// [`Self::adopt`] only of what is newer.
-    pub fn adopt_newer(&mut self, attr: Attr) {
-        if self.is_behind(Least::from(&attr)) {
-            self.adopt(attr);
-        }
-    }
-
-    /// Whether what is known is older than this.
-    pub fn is_behind(&self, least: Least) -> bool {
-        let known = &self.attr;
-        known.data_version < least.version
-            || (known.data_version == least.version && known.ctime_ns < least.ctime_ns)
-    }
-
     /// Takes over a change of the content that this mount made under `order`; `change` does the
     /// same to what is known of the extents.
     pub fn changed(&mut self, pages: &Pages, attr: Attr, change: impl FnOnce(&mut Extents)) {
@@ -144,6 +129,13 @@ impl State {
         follow(&mut self.buffered_under.version, attr.data_version);
         follow(&mut self.lapsed_at, attr.data_version);
         self.adopt(attr);
+    }
+
+    /// What was written is committed, given up or lost, all of it: its times go with no other commit.
+    pub fn forget_times(&mut self) {
+        if self.dirty.is_empty() && !self.waiting.is_more() {
+            self.waiting = Waiting::default();
+        }
     }
 
     pub fn fail(&mut self, error: Error) {

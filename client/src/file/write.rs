@@ -185,9 +185,9 @@ impl File {
             // The right may have come with another answer than one to this file.
             if right.is_some()
                 && !state.is_dirty()
-                && let Some(attr) = leases.attr(self.ino)
+                && let Some(attr) = leases.attr_before_changes(self.ino)
             {
-                state.adopt_newer(attr);
+                state.adopt(attr);
             }
             let back = matches!(way, Way::Back) && right.is_none();
             let in_doubt = back.then(|| leases.right_in_doubt(self.ino, &range)).flatten();
@@ -209,7 +209,7 @@ impl File {
             }
             match in_doubt {
                 Some(right) => state.keeps_in_doubt(session, right),
-                None => state.keeps_under(session, right, leases.least(self.ino)),
+                None => state.keeps_under(session, right),
             }
             if let Spent::Credit(credit) = spent {
                 state.dirty.spend(credit);

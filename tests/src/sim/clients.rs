@@ -416,15 +416,17 @@ async fn make(fs: &Filesystem, history: &Shared, name: &str, file: bool, mut cal
     let (session, by) = (fs.session(), Creator::default());
     let made = async {
         if !file {
-            return fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, by).await.map(|_| ());
+            return fs.mk_dir(InodeId::ROOT, name.as_bytes(), 0o755, by).await.map(|_| None);
         }
         let flags = OpenFlags { exclusive: true, ..Default::default() };
-        let opened = fs.create(InodeId::ROOT, name.as_bytes(), 0o644, by, flags).await?;
-        let _ = fs.release(opened.handle).await;
-        Ok(())
+        fs.create(InodeId::ROOT, name.as_bytes(), 0o644, by, flags).await.map(Some)
     };
     match caller.call(made).await {
-        Some(Ok(())) => {}
+        Some(Ok(opened)) => {
+            if let Some(opened) = opened {
+                let _ = fs.release(opened.handle).await;
+            }
+        }
         Some(Err(e)) if e.kind == ErrorKind::Exists => {
             let what = format!("{name} was made once and refused as existing");
             return history.borrow_mut().broken.push(what);

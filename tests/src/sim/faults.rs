@@ -11,8 +11,9 @@ use super::storage::Host;
 use anyhow::{Context, Result};
 use rand::{Rng, rngs::SmallRng};
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const PAUSE: Range<u64> = 200..4000;
 /// Disks of the metadata group that are replaced in a run, at most: what a group of three survives.
 const SERVER_DISKS: usize = 1;
 /// How far a clock is wrong, in milliseconds, at most.
-const CLOCK_STEP_MS: i64 = 2 * 3_600_000;
+const CLOCK_STEPS_MS: [i64; 3] = [5000, 60_000, 2 * 3_600_000];
 /// An outage that outlives every deadline of the clients.
 const LONG: Range<u64> = 25_000..60_000;
 
@@ -55,8 +56,9 @@ enum Step {
     Deliver(&'static str, Vec<&'static str>),
     /// Of a metadata server that is down: its folder is empty.
     WipeServer(usize),
-    /// Of a metadata server, which goes down: of what it has not synced, this share is left.
-    CutServerPower(usize, f64),
+    /// Of a metadata server, which goes down: of what it has not synced, as much is left of each
+    /// file as this number says; `None`: nothing.
+    CutServerPower(usize, Option<u64>),
     /// Of a daemon that is down: what was not flushed is gone; with `true` the index is.
     CutPower(usize, bool),
     FailReads(usize, u32),
@@ -123,7 +125,7 @@ impl World {
             8 if !self.wiped_target && self.rotten.is_none() => self.replace_target(),
             9 => self.power_cut(),
             19 | 20 => self.server_power_cut(),
-            21 | 22 => self.wrong_clock(),
+            21 | 22 => self.wrong_clock(now),
             10 => self.late_puts(),
             11 | 15 => self.cut_off_client(SESSION, " for long"),
             12 if !self.wiped_target => self.rot(),
@@ -298,9 +300,9 @@ impl World {
         servers.truncate(count);
         let (mut what, mut steps) = (String::new(), Vec::new());
         for &server in &servers {
-            let share = [0.0, self.random.random_range(0.0..1.0)][self.random.random_range(0..2)];
+            let (some, left) = (self.random.random_bool(0.5), self.random.random());
             what += &format!(" {}", SERVERS[server]);
-            steps.push(Step::CutServerPower(server, share));
+            steps.push(Step::CutServerPower(server, some.then_some(left)));
         }
         if count == SERVERS.len() && self.random.random_bool(0.5) {
             let (daemons, more) = self.power_cut();
@@ -313,31 +315,38 @@ impl World {
         (format!("cut the power of{what}"), steps)
     }
 
-    /// The clock of a host is stepped, and set right after a while.
-    fn wrong_clock(&mut self) -> (String, Vec<Step>) {
+    /// The clock of a host is stepped, and set right after a while, in which something else happens
+    /// perhaps.
+    fn wrong_clock(&mut self, now: Duration) -> (String, Vec<Step>) {
         let clock = self.random.random_range(0..CLOCKS);
-        let host = SERVERS.into_iter().chain(DAEMONS).chain(CLIENTS).nth(clock).unwrap_or("?");
-        let wrong_ms: i64 = match self.random.random_bool(0.5) {
-            true => self.random.random_range(-CLOCK_STEP_MS..CLOCK_STEP_MS),
-            false => self.random.random_range(-5000..5000),
-        };
-        let steps = vec![
-            Step::SetClock(clock, wrong_ms * 1_000_000),
-            Step::Pause(200..20_000),
-            Step::SetClock(clock, 0),
-        ];
-        (format!("the clock of {host} is wrong by {wrong_ms} ms"), steps)
+        let host = SERVERS.into_iter().chain(CLIENTS).nth(clock).unwrap_or("?");
+        let most = CLOCK_STEPS_MS[self.random.random_range(0..CLOCK_STEPS_MS.len())];
+        let wrong_ms: i64 = self.random.random_range(-most..most);
+        let mut what = format!("the clock of {host} is wrong by {wrong_ms} ms");
+        let mut steps = vec![Step::SetClock(clock, wrong_ms * 1_000_000), Step::Pause(200..10_000)];
+        if self.random.random_bool(0.5) {
+            let (other, script) = self.draw(now);
+            what += &format!("; {other}");
+            steps.extend(script.steps);
+        }
+        steps.extend([Step::Pause(PAUSE), Step::SetClock(clock, 0)]);
+        (what, steps)
     }
 
     fn cut_server_power(
         &self,
         sim: &mut turmoil::Sim<'_>,
         server: usize,
-        share: f64,
+        seed: Option<u64>,
     ) -> Result<()> {
         let folder = &self.folders[server];
         let left = folder.with_extension("left");
-        (self.cut_power)(folder, &left, share)
+        // A disk writes one file and not the other.
+        let share = |file: &Path| {
+            let hash = |seed| BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, file));
+            seed.map_or(0.0, |seed| hash(seed) as f64 / u64::MAX as f64)
+        };
+        (self.cut_power)(folder, &left, &share)
             .with_context(|| format!("what is left of {}", folder.display()))?;
         // What it writes when it is dropped was never written.
         sim.crash(SERVERS[server]);
@@ -374,9 +383,7 @@ impl Script {
                 Step::Hold(host, from) => from.iter().for_each(|&o| sim.hold(host, o)),
                 Step::Deliver(host, from) => from.iter().for_each(|&o| sim.release(host, o)),
                 Step::WipeServer(server) => std::fs::remove_dir_all(&world.folders[server])?,
-                Step::CutServerPower(server, share) => {
-                    world.cut_server_power(sim, server, share)?
-                }
+                Step::CutServerPower(server, left) => world.cut_server_power(sim, server, left)?,
                 Step::CutPower(daemon, lost) => world.storage[daemon].cut_power(lost)?,
                 Step::FailReads(daemon, every) => world.storage[daemon].fail_reads(every),
                 Step::ReplaceTarget(daemon) => world.storage[daemon].replace()?,

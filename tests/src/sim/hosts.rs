@@ -38,8 +38,8 @@ pub fn config(id: u64, name: &str, dir: &Path) -> Config {
     }
 }
 
-/// Hosts that have a clock: servers, daemons, clients.
-pub const CLOCKS: usize = SERVERS.len() + DAEMONS.len() + CLIENTS.len();
+/// Clocks on which something depends: of servers and of clients.
+pub const CLOCKS: usize = SERVERS.len() + CLIENTS.len();
 
 thread_local! {
     /// By how many nanoseconds the clock of each host is wrong.
@@ -51,13 +51,7 @@ fn wall<const CLOCK: usize>() -> i64 {
     turmoil::since_epoch().map_or(0, |t| t.as_nanos() as i64) + WRONG.with(|by| by[CLOCK].get())
 }
 
-fn wall_s<const CLOCK: usize>() -> u64 {
-    (wall::<CLOCK>() / 1_000_000_000) as u64
-}
-
-pub const DAEMON_CLOCKS: [fn() -> u64; DAEMONS.len()] =
-    [wall_s::<3>, wall_s::<4>, wall_s::<5>, wall_s::<6>];
-pub const CLIENT_CLOCKS: [fn() -> i64; CLIENTS.len()] = [wall::<7>, wall::<8>, wall::<9>];
+pub const CLIENT_CLOCKS: [fn() -> i64; CLIENTS.len()] = [wall::<3>, wall::<4>, wall::<5>];
 
 /// From now on a clock is wrong by so much.
 pub fn set_clock(clock: usize, wrong_ns: i64) {

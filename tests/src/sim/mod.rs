@@ -44,7 +44,7 @@ use clients::client;
 use faults::{Script, World};
 use history::Shared;
 pub use hosts::CLIENTS;
-use hosts::{DAEMON_CLOCKS, DAEMONS, PORT, SERVERS, addresses, config, serve};
+use hosts::{DAEMONS, PORT, SERVERS, addresses, config, serve};
 use judge::judge;
 use linear::is_linearizable;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -108,8 +108,8 @@ impl Less {
 }
 
 /// Copies a folder as it is found if the power goes now, to another one. Of what was written to a
-/// file and not synced, this share is left.
-pub type CutPower = fn(&Path, &Path, f64) -> io::Result<()>;
+/// file and not synced, as large a share is left as is said for its name.
+pub type CutPower = fn(&Path, &Path, &dyn Fn(&Path) -> f64) -> io::Result<()>;
 
 /// Runs one seed in an empty folder; an error says what was wrong.
 pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Summary> {
@@ -134,8 +134,7 @@ pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Su
     let servers = addresses();
     let storage: Vec<_> = DAEMONS
         .into_iter()
-        .zip(DAEMON_CLOCKS)
-        .map(|host| Host::new(host, PORT, servers.clone(), dir, random.random()))
+        .map(|name| Host::new(name, PORT, servers.clone(), dir, random.random()))
         .collect();
     for host in &storage {
         let host = host.clone();

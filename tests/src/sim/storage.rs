@@ -41,8 +41,6 @@ const SLOWEST: u64 = 3000;
 /// One storage host: a drive and what outlives the daemon.
 pub struct Host {
     name: &'static str,
-    /// In seconds.
-    clock: fn() -> u64,
     port: u16,
     metadata: Vec<String>,
     /// The index, and what of it is durable.
@@ -83,7 +81,7 @@ struct Drive {
 
 impl Host {
     pub fn new(
-        (name, clock): (&'static str, fn() -> u64),
+        name: &'static str,
         port: u16,
         metadata: Vec<String>,
         dir: &Path,
@@ -93,7 +91,6 @@ impl Host {
         let state = State::blank(&mut random);
         Arc::new(Self {
             name,
-            clock,
             port,
             metadata,
             index: dir.join(format!("{name}.index")),
@@ -186,7 +183,7 @@ impl Host {
             (format!("0.0.0.0:{}", self.port), format!("{}:{}", self.name, self.port));
         let mut config = Config::new(self.name, listen, self.metadata.clone());
         config.advertise = Some(public);
-        (config.scrub_period, config.clock) = (SCRUB_PERIOD, Clock(self.clock));
+        (config.scrub_period, config.clock) = (SCRUB_PERIOD, Clock(simulated_s));
         config.targets.push(Target::new("/simulated", None));
         let daemon = Daemon::bind(config, sim::transport()).await?;
         let (_stop, stopped) = watch::channel(false);
@@ -320,6 +317,10 @@ impl Service for Delayed {
         buggify::pause(Point::DaemonLate).await;
         answer
     }
+}
+
+fn simulated_s() -> u64 {
+    turmoil::since_epoch().map_or(0, |t| t.as_secs())
 }
 
 fn ready<T>(result: io::Result<T>) -> Done<T> {

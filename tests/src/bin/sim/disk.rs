@@ -28,12 +28,19 @@ struct Write {
 pub fn watch(folder: &Path) -> io::Result<()> {
     let device = fs::metadata(folder)?.dev();
     DEVICE.get_or_init(|| device);
-    Ok(())
+    let probe = folder.join("probe");
+    let mut file = fs::File::create(&probe)?;
+    file.write_all(b"unsynced")?;
+    if !unsynced().contains_key(&file.metadata()?.ino()) {
+        return Err(io::Error::other(format!("{}: writes are not seen", folder.display())));
+    }
+    fs::remove_file(probe)
 }
 
-/// Copies a folder as it is found if the power goes now: of what was not synced, of each file this
-/// share of its writes is left, and half of the next.
-pub fn cut_power(from: &Path, to: &Path, share: f64) -> io::Result<()> {
+/// Copies a folder as it is found if the power goes now: of what was not synced, of each file some
+/// share of its writes is left, and half of the next. `share` says how much of a file with this
+/// name.
+pub fn cut_power(from: &Path, to: &Path, share: &dyn Fn(&Path) -> f64) -> io::Result<()> {
     let mut files = Vec::new();
     let unsynced = unsynced();
     let mut folders = vec![from.to_owned()];
@@ -51,7 +58,8 @@ pub fn cut_power(from: &Path, to: &Path, share: f64) -> io::Result<()> {
             match data {
                 Ok((ino, data)) => {
                     let writes = unsynced.get(&ino).map_or(&[][..], |writes| writes);
-                    files.push((path, left_of(data, writes, share)));
+                    let path = path.strip_prefix(from).map_err(io::Error::other)?;
+                    files.push((path.to_owned(), left_of(data, writes, share(path))));
                 }
                 // RocksDB removes what it needs no more in the background.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -62,7 +70,7 @@ pub fn cut_power(from: &Path, to: &Path, share: f64) -> io::Result<()> {
     drop(unsynced);
     fs::create_dir_all(to)?;
     for (path, data) in files {
-        let path = to.join(path.strip_prefix(from).map_err(io::Error::other)?);
+        let path = to.join(path);
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         let mut file = fs::File::create(path)?;
         file.write_all(&data)?;
@@ -112,6 +120,10 @@ fn covers(
     let (ino, _) = watched(fd)?;
     let mut unsynced = unsynced();
     let (_, file_len) = watched(fd)?;
+    if file_len == 0 {
+        // It is a new one, or was emptied.
+        unsynced.remove(&ino);
+    }
     let off = match off {
         Some(off) => off as u64,
         // SAFETY: these only ask.
@@ -204,7 +216,7 @@ mod tests {
         file.write_all_at(b"S", 0).unwrap();
         fs::write(from.join("other"), b"never").unwrap();
         let left = |share| {
-            cut_power(&from, &to, share).unwrap();
+            cut_power(&from, &to, &|_| share).unwrap();
             [fs::read(to.join("log")).unwrap(), fs::read(to.join("other")).unwrap()]
         };
         assert_eq!(left(0.99), [b"Synced and some more".to_vec(), b"never".to_vec()]);

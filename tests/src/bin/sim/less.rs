@@ -1,7 +1,7 @@
 //! A failing seed with fewer faults and fewer calls, which fails still: what is left is what to look
 //! at.
 
-use super::seeds::{Ended, Seeds};
+use super::seeds::{Ended, Seeds, TOO_LATE};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use weft_tests::sim::{CALLS_PER_CLIENT, CLIENTS, Less};
@@ -84,15 +84,22 @@ pub fn shrink(seeds: &Seeds) -> Result<()> {
         }
     }
     // With what it says then.
-    shrinking.fails(&less)?;
+    ensure!(shrinking.fails(&less)?, "seed {} does not fail each time", seeds.first);
+    let mut arguments = arguments(&less);
+    arguments.extend(seeds.planted.into_iter().flat_map(|bug| {
+        let name = format!("{bug:?}");
+        ["--planted".into(), name]
+    }));
+    let (arguments, why) = (arguments.join(" "), shrinking.why);
     println!(
-        "seed {} fails still, after {} runs, with {}: {}",
-        seeds.first,
-        shrinking.runs,
-        arguments(&less).join(" "),
-        shrinking.why
+        "seed {} fails still, after {} runs, with {arguments}: {why}",
+        seeds.first, shrinking.runs
     );
     Ok(())
+}
+
+fn is_late(why: &str) -> bool {
+    why.starts_with(TOO_LATE)
 }
 
 struct Shrinking {
@@ -110,6 +117,8 @@ impl Shrinking {
         alone.run(|_, how| ended = Some(how))?;
         match ended.context("a seed that was not run")? {
             Ended::Well(_) => Ok(false),
+            // What takes too long is another matter, unless that is it from the first on.
+            Ended::Wrong(why) if self.runs > 1 && is_late(&why) != is_late(&self.why) => Ok(false),
             Ended::Wrong(why) => {
                 self.why = why;
                 Ok(true)

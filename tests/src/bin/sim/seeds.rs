@@ -13,6 +13,7 @@ use weft_tests::sim::{Less, Summary, folder};
 
 /// A seed that takes longer hangs.
 const SEED_TIMEOUT: Duration = Duration::from_secs(300);
+pub const TOO_LATE: &str = "not over within";
 /// Between two looks whether one has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -123,7 +124,7 @@ impl Seeds {
             }
             Some(status) => Some(Ended::Wrong(format!("{status}: {err}"))),
             None if enough.load(Ordering::SeqCst) => None,
-            None => Some(Ended::Wrong(format!("not over within {SEED_TIMEOUT:?}; {err}"))),
+            None => Some(Ended::Wrong(format!("{TOO_LATE} {SEED_TIMEOUT:?}; {err}"))),
         })
     }
 }
