@@ -1,6 +1,6 @@
-//! What is rare and allowed, made frequent by a seed (FoundationDB's BUGGIFY): answers that are lost
-//! or late, small batches, a lead that is given up. A simulation chooses for each run which of these
-//! points fire, and how often, so that orders of events are seen that chance alone hardly makes.
+//! What is rare and allowed, made frequent by a seed (FoundationDB's BUGGIFY): answers that are
+//! lost or late, small batches, a lead that is given up. A simulation chooses for each run which of
+//! these points fire, and how often, so that orders of events are seen that chance hardly makes.
 //!
 //! Only a build with the feature `sim` can, and only on a thread that has [`choose`]n. Everywhere
 //! else [`fires`] is `false` before anything is compiled.

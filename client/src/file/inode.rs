@@ -9,7 +9,7 @@ use super::buffer::BufferNo;
 use super::context::Context;
 use super::state::{State, Under};
 use super::waiting::Waiting;
-use crate::cache::Right;
+use crate::cache::{Leases, Right};
 use crate::types::Attr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl File {
                 state.extents.learn(0, u64::MAX, reply)?;
             }
         }
-        state.adopt(attr);
+        self.adopt_told(&mut state, attr);
         Ok(self.view(&state))
     }
 
@@ -125,8 +125,27 @@ impl File {
     /// Takes over attributes that a server told, and answers how this mount sees them.
     pub fn told(&self, attr: Attr) -> Attr {
         let mut state = self.state.lock();
-        state.adopt(attr);
+        self.adopt_told(&mut state, attr);
         self.view(&state)
+    }
+
+    /// Takes over what a server told, or what is known better, since this mount alone changes it:
+    /// an answer from before such a change may come after it.
+    fn adopt_told(&self, state: &mut State, told: Attr) {
+        let leases = &self.context.leases;
+        let newer = told.data_version > state.attr.data_version;
+        match leases.attr_before_changes(self.ino) {
+            None if leases.has_right_to_write(self.ino) && !newer => {}
+            _ => state.adopt(leases.newest(told)),
+        }
+    }
+
+    /// Takes over what a lease says of the file. Answers whether one does.
+    pub(super) fn adopt_known(&self, known: impl FnOnce(&Leases) -> Option<Attr>) -> bool {
+        // Under this lock, so that nothing newer is taken over in between.
+        let mut state = self.state.lock();
+        let attr = known(&self.context.leases);
+        attr.inspect(|attr| state.adopt(*attr)).is_some()
     }
 
     /// As this mount sees them.

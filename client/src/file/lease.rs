@@ -53,8 +53,7 @@ impl File {
             // Only this mount has changed it since, and knows how; but the answer that the lease
             // came with may be on its way to this file still.
             Some(Mode::Write) => {
-                if let Some(attr) = leases.attr_before_changes(self.ino) {
-                    self.told(attr);
+                if self.adopt_known(|leases| leases.attr_before_changes(self.ino)) {
                     return Ok(());
                 }
                 // Or this file was never told, and it is forgotten since.
@@ -62,8 +61,7 @@ impl File {
             // It may have come with an answer that this file was not told, that of a lookup by
             // name; then so did the attributes.
             Some(Mode::Read) => {
-                if let Some(attr) = leases.attr(self.ino) {
-                    self.told(attr);
+                if self.adopt_known(|leases| leases.attr(self.ino)) {
                     return Ok(());
                 }
             }

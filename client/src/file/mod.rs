@@ -26,6 +26,7 @@ mod lapse;
 mod lease;
 mod map;
 mod mapped;
+mod next;
 mod open;
 mod outcome;
 mod past;

@@ -66,6 +66,11 @@ impl File {
         let state = &mut *self.state.lock();
         let owner = [change.uid, change.gid];
         let simple = change.size.is_none() && !owner.contains(&Some(u32::MAX));
+        // What the right came with this file need not have been told, or it is forgotten since.
+        let newest = self.context.leases.attr_before_changes(self.ino);
+        if let Some(newest) = newest {
+            state.adopt(newest);
+        }
         // A mode changes the list, and an owner nothing of it; who has a list is rare.
         let listed = state.attr.acls && (change.mode.is_some() || owner != [None, None]);
         let nothing = *change == SetAttr::default();
@@ -75,11 +80,6 @@ impl File {
         let alike = !state.is_dirty() || state.buffered_under.right == right;
         let ending = self.context.is_closing();
         let asks = listed || counted || nothing;
-        // What the right came with this file need not have been told, or it is forgotten since.
-        let newest = self.context.leases.attr_before_changes(self.ino);
-        if let Some(newest) = newest.filter(|_| !state.is_dirty()) {
-            state.adopt(newest);
-        }
         let known = newest.is_some() && alike && right.is_some();
         if !simple || asks || state.dirty.append || !known || ending {
             return None;
@@ -90,9 +90,7 @@ impl File {
             SetTime::At(ns) => ns,
             SetTime::Now => now,
         };
-        // Under that right this mount alone has changed it since, by a request perhaps.
-        let newest = newest.filter(|newest| newest.ctime_ns > state.attr.ctime_ns);
-        let was = Was::from(&newest.unwrap_or(state.attr));
+        let was = Was::from(&state.attr);
         let waiting = &mut state.waiting;
         let chowned = owner != [None, None];
         if change.mode.is_some() || chowned {

@@ -131,7 +131,7 @@ impl State {
         self.adopt(attr);
     }
 
-    /// What was written is committed, given up or lost, all of it: its times go with no other commit.
+    /// All that was written is committed, given up or lost: its times go with no other commit.
     pub fn forget_times(&mut self) {
         if self.dirty.is_empty() && !self.waiting.is_more() {
             self.waiting = Waiting::default();

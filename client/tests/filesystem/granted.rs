@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use weft_client::{Filesystem, SetAttr};
 use weft_proto::InodeId;
 
-/// The right to write what is there comes along, since a name is taken away; then, `lost`, it is not
-/// known whether something was carried out, nor so what it did.
+/// The right to write what is there comes along, since a name is taken away; then, `lost`, it is
+/// not known whether something was carried out, nor so what it did.
 async fn granted(cluster: &Cluster, fs: &Filesystem, lost: bool) {
     fs.sync().await.unwrap();
     fs.read_dir(InodeId::ROOT, 0, 1000, false).await.unwrap();

@@ -58,8 +58,7 @@ pub struct Wiring {
     pub reports: mpsc::UnboundedReceiver<Report>,
     pub snapshots: Arc<Snapshots>,
     /// The entry that admitted this server when its disk was lost; index 0: none. Before its log
-    /// holds it, it stands for no election, and votes only for who has it; without a term, for
-    /// nobody.
+    /// holds it, it stands for no election, and votes for who has it; without a term, for nobody.
     pub admitted: Position,
     pub shutdown: watch::Receiver<bool>,
 }
@@ -295,14 +294,7 @@ impl Driver {
             let elapsed = &mut self.raw.raft.election_elapsed;
             *elapsed = (*elapsed + 1).min(self.node.config.election_ticks());
         }
-        if self.leads.is_some() && self.log_hangs() {
-            tracing::error!(
-                "the log's disk has written nothing for an election timeout: this server gives up \
-                 its lead"
-            );
-            self.step_down();
-        }
-        if self.leads.is_some() && buggify::fires(Point::StepDown) {
+        if self.leads.is_some() && (self.log_hangs() || buggify::fires(Point::StepDown)) {
             self.step_down();
         }
         if self.leads.is_some() && (self.node.lease.take_used() || !self.readers.is_empty()) {
@@ -348,6 +340,10 @@ impl Driver {
     }
 
     fn step_down(&mut self) {
+        tracing::error!(
+            "the log's disk has written nothing for an election timeout: this server gives up its \
+             lead"
+        );
         let raft = &mut self.raw.raft;
         raft.become_follower(raft.term, raft::INVALID_ID);
     }

@@ -4,7 +4,6 @@
 //! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata
 //! group and one target in a run, and no target while another one errs.
 
-use super::CutPower;
 use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, REGISTERS, Shared, Spotlight};
 use super::hosts::{CLIENTS, CLOCKS, DAEMONS, SERVERS, set_clock};
 use super::storage::Host;
@@ -30,6 +29,10 @@ const LONG: Range<u64> = 25_000..60_000;
 const SESSION: Range<u64> = 10_000..25_000;
 /// One after which a target is given up, and what it held is made elsewhere.
 const GIVEN_UP: Range<u64> = 16_000..30_000;
+
+/// Copies a folder as it is found if the power goes now, to another one. Of what was written to a
+/// file and not synced, as large a share is left as is said for its name.
+pub type CutPower = fn(&Path, &Path, &dyn Fn(&Path) -> f64) -> std::io::Result<()>;
 
 /// What faults are done to.
 pub struct World {

@@ -41,6 +41,7 @@ mod turns;
 use anyhow::{Context, Result, ensure};
 pub use clients::CALLS_PER_CLIENT;
 use clients::client;
+pub use faults::CutPower;
 use faults::{Script, World};
 use history::Shared;
 pub use hosts::CLIENTS;
@@ -52,7 +53,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use storage::Host;
@@ -90,12 +90,12 @@ pub fn folder() -> Result<TempDir> {
     Ok(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?)
 }
 
-/// What a run leaves out of what its seed decides. All else that the seed draws stays the same, but
-/// what comes of it.
+/// What a run leaves out of what its seed decides. All else that the seed draws stays the same,
+/// but what comes of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Less {
-    /// Only these faults strike, by their place among all, from 0 on; the others do nothing. `None`:
-    /// all strike.
+    /// Only these faults strike, by their place among all, from 0 on; the others do nothing.
+    /// `None`: all strike.
     pub faults: Option<BTreeSet<usize>>,
     /// Calls of each client, where they are fewer than usual.
     pub calls: [Option<u64>; CLIENTS.len()],
@@ -106,10 +106,6 @@ impl Less {
         self.faults.as_ref().is_none_or(|faults| faults.contains(&fault))
     }
 }
-
-/// Copies a folder as it is found if the power goes now, to another one. Of what was written to a
-/// file and not synced, as large a share is left as is said for its name.
-pub type CutPower = fn(&Path, &Path, &dyn Fn(&Path) -> f64) -> io::Result<()>;
 
 /// Runs one seed in an empty folder; an error says what was wrong.
 pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Summary> {

@@ -1,5 +1,5 @@
-//! A failing seed with fewer faults and fewer calls, which fails still: what is left is what to look
-//! at.
+//! A failing seed with fewer faults and fewer calls, which fails still: what is left is what to
+//! look at.
 
 use super::seeds::{Ended, Seeds, TOO_LATE};
 use anyhow::{Context, Result, ensure};
