@@ -133,9 +133,10 @@ impl File {
     /// an answer from before such a change may come after it.
     fn adopt_told(&self, state: &mut State, told: Attr) {
         let leases = &self.context.leases;
-        let newer = told.data_version > state.attr.data_version;
+        let of = |attr: &Attr| (attr.data_version, attr.ctime_ns);
+        let older = of(&told) < of(&state.attr);
         match leases.attr_before_changes(self.ino) {
-            None if leases.has_right_to_write(self.ino) && !newer => {}
+            None if leases.has_right_to_write(self.ino) && older => {}
             _ => state.adopt(leases.newest(told)),
         }
     }
