@@ -51,21 +51,15 @@ impl File {
         let leases = &self.context.leases;
         match leases.mode(self.ino) {
             // Only this mount has changed it since, and knows how; but the answer that the lease
-            // came with may be on its way to this file still.
-            Some(Mode::Write) => {
-                if self.adopt_known(|leases| leases.attr_before_changes(self.ino)) {
-                    return Ok(());
-                }
-                // Or this file was never told, and it is forgotten since.
+            // came with may be on its way to this file still. Or this file was never told, and it
+            // is forgotten since: then it is asked for.
+            Some(Mode::Write) if self.adopt_known(|l| l.attr_before_changes(self.ino)) => {
+                return Ok(());
             }
             // It may have come with an answer that this file was not told, that of a lookup by
             // name; then so did the attributes.
-            Some(Mode::Read) => {
-                if self.adopt_known(|leases| leases.attr(self.ino)) {
-                    return Ok(());
-                }
-            }
-            None => {}
+            Some(Mode::Read) if self.adopt_known(|l| l.attr(self.ino)) => return Ok(()),
+            _ => {}
         }
         let without = async {
             leases.settled(self.ino).await;
