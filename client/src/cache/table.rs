@@ -252,8 +252,9 @@ impl Table {
             && let Some(held) = self.inodes.get_mut(&attr.ino)
             // Of a directory that only this mount changes it knows more.
             && !(attr.is_dir() && held.mode == Mode::Write && held.attr.is_some())
-            // An answer from before the lease may come after the one that it came with.
-            && held.attr.is_none_or(|known| known.data_version <= attr.data_version)
+            // An answer from before the lease may come after the one that it came with. A mode or
+            // an owner counts no version.
+            && held.attr.is_none_or(|known| known.age() <= attr.age())
         {
             held.attr = Some(attr);
         }

@@ -106,6 +106,22 @@ async fn what_was_not_given_back_is_held_as_before() {
     assert_eq!((held.len(), held[0].write, surplus.len()), (1, true, 0));
 }
 
+/// Nobody recalled anything, as nothing was held when it was asked.
+#[tokio::test]
+async fn an_answer_from_before_the_lease_does_not_undo_a_mode() {
+    let (l, ino) = (leases(), InodeId(INO));
+    let start = l.start();
+    let told = |mode, ctime_ns, grants| {
+        let attr = v1::Attr { mode, ctime_ns, ..attr(INO) };
+        v1::MetaReply { result: Some(Reply::Attr(attr)), grants, ..Default::default() }
+    };
+    let (newer, older) = (told(0o600, 2, vec![grant(INO)]), told(0o644, 1, vec![grant(INO)]));
+    let asked = Op::GetAttr(v1::GetAttrOp { ino: INO, ..Default::default() });
+    l.learn(l.start(), &asked, &newer);
+    l.learn(start, &asked, &older);
+    assert_eq!(l.attr(ino).map(|attr| attr.mode), Some(0o600));
+}
+
 /// A change that was sent may be seen by others before its answer is here.
 #[tokio::test]
 async fn what_a_change_in_flight_is_about_is_asked_for() {

@@ -150,7 +150,7 @@ impl File {
         let mut state = self.state.lock();
         state.extents.learn(gap.start, len, reply)?;
         if let Some(attr) = attr {
-            state.adopt(attr);
+            self.adopt_told(&mut state, attr);
         }
         Ok(())
     }

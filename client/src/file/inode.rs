@@ -131,10 +131,9 @@ impl File {
 
     /// Takes over what a server told, or what is known better, since this mount alone changes it:
     /// an answer from before such a change may come after it.
-    fn adopt_told(&self, state: &mut State, told: Attr) {
+    pub(super) fn adopt_told(&self, state: &mut State, told: Attr) {
         let leases = &self.context.leases;
-        let of = |attr: &Attr| (attr.data_version, attr.ctime_ns);
-        let older = of(&told) < of(&state.attr);
+        let older = told.age() < state.attr.age();
         match leases.attr_before_changes(self.ino) {
             None if leases.has_right_to_write(self.ino) && older => {}
             _ => state.adopt(leases.newest(told)),

@@ -125,6 +125,11 @@ impl Attr {
         self.kind == FileKind::Directory
     }
 
+    /// The greater, the newer: a change of attributes alone counts no version.
+    pub(crate) fn age(&self) -> (u64, i64) {
+        (self.data_version, self.ctime_ns)
+    }
+
     /// With an access that the group was told of.
     pub(crate) fn adopt_atime(&mut self, at: i64) {
         if at >= self.ctime_ns {

@@ -137,8 +137,9 @@ fn covers(
     let mut before = vec![0; (file_len.saturating_sub(off) as usize).min(len)];
     if !before.is_empty() {
         // It may be open for writing only.
-        let file = fs::File::open(format!("/proc/self/fd/{fd}")).ok()?;
-        file.read_exact_at(&mut before, off).ok()?;
+        let file = fs::File::open(format!("/proc/self/fd/{fd}"));
+        let read = file.and_then(|file| file.read_exact_at(&mut before, off));
+        read.expect("what a write covers can be read");
     }
     unsynced.entry(ino).or_default().push(Write { off, len, before, file_len });
     Some(unsynced)
