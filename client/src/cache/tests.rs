@@ -116,7 +116,7 @@ async fn an_answer_from_before_the_lease_does_not_undo_a_mode() {
         v1::MetaReply { result: Some(Reply::Attr(attr)), grants, ..Default::default() }
     };
     let (newer, older) = (told(0o600, 2, vec![grant(INO)]), told(0o644, 1, vec![grant(INO)]));
-    let asked = Op::GetAttr(v1::GetAttrOp { ino: INO, ..Default::default() });
+    let asked = Op::GetAttr(v1::GetAttrOp { ino: INO });
     l.learn(l.start(), &asked, &newer);
     l.learn(start, &asked, &older);
     assert_eq!(l.attr(ino).map(|attr| attr.mode), Some(0o600));
