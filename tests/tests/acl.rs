@@ -7,11 +7,13 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::ffi::{CStr, CString};
 use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use weft_tests::Cluster;
+use weft_tests::{Cluster, run};
 
 const ACCESS: &CStr = c"system.posix_acl_access";
 const DEFAULT: &CStr = c"system.posix_acl_default";
@@ -21,6 +23,13 @@ const FOLDERS: usize = 3;
 /// Who lists name, and who is asked what it may do.
 const IDS: [u32; 3] = [7, 8, 9];
 const OPERATIONS: u32 = 250;
+
+/// Owner, owning group and others, as `chmod 640` leaves them.
+const PLAIN: [[u8; 8]; 3] = [
+    [1, 0, 6, 0, 0xff, 0xff, 0xff, 0xff],
+    [4, 0, 4, 0, 0xff, 0xff, 0xff, 0xff],
+    [32, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+];
 
 type Errno = i32;
 
@@ -215,5 +224,77 @@ fn lists_are_kept_inherited_and_obeyed_as_on_a_local_filesystem() -> Result<()> 
         }
     }
     ensure!(picture(&tops[0]).len() == NAMES.len(), "too few names: {:?}", picture(&tops[0]));
+    cluster.await_clean()
+}
+
+/// Sets a list on what is open.
+fn set_list_of_open(file: &fs::File, value: &[u8]) -> Result<i64, Errno> {
+    // SAFETY: the descriptor is open, and the value as long as is said.
+    answer(i64::from(unsafe {
+        libc::fsetxattr(file.as_raw_fd(), ACCESS.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+    }))
+}
+
+/// `cp -a` sets a list of each file and directory, which mostly says no more than the mode.
+#[test]
+fn lists_that_are_modes_cost_no_request() -> Result<()> {
+    const FILES: [usize; 2] = [10, 20];
+    let cluster = Cluster::start()?;
+    let mnt = cluster.mnt();
+    for d in 0..FILES[0] {
+        let dir = mnt.join("from").join(d.to_string());
+        fs::create_dir_all(&dir)?;
+        for f in 0..FILES[1] {
+            let name = dir.join(f.to_string());
+            fs::write(&name, vec![f as u8; 500 * (d + f)])?;
+            fs::set_permissions(&name, fs::Permissions::from_mode(0o600 | (f as u32 % 8)))?;
+        }
+    }
+    let copy = || run("cp", &["-a", "from", "to"], mnt).map(drop);
+    let cost = weft_tests::cost(mnt, copy)?;
+    let files = (FILES[0] * FILES[1]) as u64;
+    // What is read is opened.
+    ensure!(cost <= files + files / 5, "{cost} requests for {files} files");
+    run("diff", &["-r", "from", "to"], mnt)?;
+    let modes = |top: &str| run("find", &[top, "-printf", "%P %m %T@\\n"], mnt);
+    ensure!(modes("from")? == modes("to")?, "modes and times are copied");
+    cluster.await_clean()
+}
+
+#[test]
+fn a_list_that_is_a_mode_takes_the_place_of_one_that_says_more() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let second = cluster.mount_again("second")?;
+    let mnt = cluster.mnt();
+    let plain = [&[2, 0, 0, 0][..], &PLAIN.concat()].concat();
+    let entry = |tag: u16, id: u32| [&tag.to_le_bytes()[..], &[6, 0], &id.to_le_bytes()].concat();
+    let nobody = u32::MAX;
+    let named = [(1, nobody), (2, IDS[0]), (4, nobody), (16, nobody), (32, nobody)];
+    let named = named.map(|(tag, id)| entry(tag, id)).concat();
+    let named = [&[2, 0, 0, 0][..], &named].concat();
+    for round in 0..3 {
+        // Made here, and all that others do to it is known here only when they have.
+        let path = mnt.join(format!("f{round}"));
+        let mut file = fs::File::create(&path)?;
+        file.write_all(b"data")?;
+        file.set_permissions(fs::Permissions::from_mode(0o4711))?;
+        let there = second.join(format!("f{round}"));
+        let theirs = Step::Set(ACCESS, named.clone()).run(&there);
+        ensure!(theirs.is_ok(), "{theirs:?}");
+        ensure!(xattr(&path, ACCESS).is_ok_and(|list| list == named), "round {round}");
+        match round {
+            0 => ensure!(set_list_of_open(&file, &plain).is_ok()),
+            1 => ensure!(Step::Set(ACCESS, plain.clone()).run(&path).is_ok()),
+            _ => {
+                drop(file);
+                ensure!(Step::Set(ACCESS, plain.clone()).run(&path).is_ok());
+            }
+        }
+        for path in [&path, &there] {
+            ensure!(xattr(path, ACCESS) == Err(libc::ENODATA), "round {round}: {path:?}");
+            let mode = fs::metadata(path)?.mode() & 0o7777;
+            ensure!(mode == 0o4640, "round {round}: {path:?} has {mode:o}");
+        }
+    }
     cluster.await_clean()
 }

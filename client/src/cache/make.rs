@@ -217,6 +217,18 @@ impl Leases {
         Some(Changed { ino, at_ns: now, nlink: attr.nlink, replaced: target })
     }
 
+    /// The attributes of what may be changed here.
+    pub fn attr_to_change(&self, ino: InodeId) -> Option<Attr> {
+        self.table.lock().writable(ino)
+    }
+
+    /// Whether it is known that an inode has no access control lists.
+    pub fn has_no_lists(&self, ino: InodeId) -> bool {
+        let table = self.table.lock();
+        let attr = table.inodes.get(&ino).and_then(|held| held.attr);
+        attr.is_some_and(|attr| !attr.acls && !table.is_changing(ino)) && self.live()
+    }
+
     /// Changes attributes but a size. Answers them, and when.
     pub fn set_attr(&self, op: &v1::SetAttrOp, now: i64) -> Option<(Attr, i64)> {
         let table = &mut *self.table.lock();

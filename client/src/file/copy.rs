@@ -15,6 +15,9 @@ use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{ErrorKind, InodeId, Result, v1};
 
+/// What is no longer is moved to another file, and goes with what is written there: sharing is a
+/// commit of its own.
+const SMALL: u64 = 128 << 10;
 /// Bytes to move before sharing is tried again: past a piece that lives in metadata, and of a file
 /// with another redundancy.
 const PAST_INLINE: u64 = 64 << 10;
@@ -31,12 +34,17 @@ pub(crate) async fn copy_range(
     permitted: impl Fn() -> Result<()>,
 ) -> Result<u64> {
     to.failure()?;
-    if from.file.is_dirty() {
-        from.file.flush().await?;
-    }
     from.file.refresh().await?;
     // Within one file, the copy may move its end.
-    let len = len.min(from.file.size().saturating_sub(from_off));
+    let mut len = len.min(from.file.size().saturating_sub(from_off));
+    if len <= SMALL && from.file.ino != to.file.ino {
+        return move_small((from, from_off), (to, to_off), len, permitted).await;
+    }
+    if from.file.is_dirty() {
+        from.file.flush().await?;
+        from.file.refresh().await?;
+        len = len.min(from.file.size().saturating_sub(from_off));
+    }
     let (mut done, mut moved) = (0, 0);
     while done < len && moved < MAX_MOVED {
         permitted()?;
@@ -62,6 +70,23 @@ pub(crate) async fn copy_range(
     }
     if to.sync {
         to.flush().await?;
+    }
+    Ok(done)
+}
+
+async fn move_small(
+    from: (&Handle, u64),
+    to: (&Handle, u64),
+    len: u64,
+    permitted: impl Fn() -> Result<()>,
+) -> Result<u64> {
+    if len == 0 {
+        return Ok(0);
+    }
+    permitted()?;
+    let done = move_bytes(from, to, len, &permitted).await?;
+    if to.0.sync {
+        to.0.flush().await?;
     }
     Ok(done)
 }

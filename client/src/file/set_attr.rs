@@ -5,7 +5,7 @@ use super::waiting::Was;
 use crate::meta::unexpected;
 use crate::namespace::{ChangeLog, Requests};
 use crate::to_the_end::to_the_end;
-use crate::types::{Attr, SetAttr, SetTime};
+use crate::types::{Attr, ModeList, SetAttr, SetTime};
 use std::sync::Arc;
 use tokio::time::Instant;
 use weft_proto::mode::mode_after;
@@ -22,16 +22,38 @@ impl File {
         to_the_end(async move { file.set_attr_in_order(change).await }).await
     }
 
+    /// Sets the permission bits that a list stands for. `None`, with nothing changed, where only the
+    /// group can.
+    pub async fn set_list(self: &Arc<Self>, list: ModeList) -> Result<Option<Attr>> {
+        let file = self.clone();
+        to_the_end(async move {
+            let kept = {
+                let _whole = file.begin_whole().await?;
+                let mode = list.mode_after(file.state.lock().view().mode);
+                file.keep(&SetAttr { mode: Some(mode), ..SetAttr::default() })
+            };
+            match kept {
+                Some(attr) => file.defer_or_commit(attr).await.map(Some),
+                None => Ok(None),
+            }
+        })
+        .await
+    }
+
+    async fn defer_or_commit(self: &Arc<Self>, attr: Attr) -> Result<Attr> {
+        if !self.defer() {
+            self.write_back().await?;
+        }
+        Ok(attr)
+    }
+
     async fn set_attr_in_order(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
         let kept = {
             let _whole = self.begin_whole().await?;
             self.keep(&change)
         };
         if let Some(attr) = kept {
-            if !self.defer() {
-                self.write_back().await?;
-            }
-            return Ok(attr);
+            return self.defer_or_commit(attr).await;
         }
         self.context.log.settle_all().await?;
         let _whole = self.begin_whole().await?;

@@ -5,7 +5,7 @@ use super::names::name_of;
 use super::{layout_xattr, quota_xattr};
 use crate::cache::ACLS;
 use crate::meta::unexpected;
-use crate::types::Warmed;
+use crate::types::{ModeList, Warmed};
 use bytes::Bytes;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
@@ -84,6 +84,11 @@ impl Filesystem {
         if name == quota_xattr::SET {
             return self.set_quota(quota_xattr::parse(value, ino.0)?).await;
         }
+        if let Some(list) = ModeList::read(name, value, clear_setgid)
+            && self.set_list(ino, list).await?
+        {
+            return Ok(());
+        }
         self.settle_mode(ino, name).await?;
         let (ino, name, value) = (ino.0, name_of(name), name_of(value));
         let op = v1::SetXattrOp { ino, name, value, flags, clear_setgid };
@@ -110,9 +115,24 @@ impl Filesystem {
             let what = "a layout can be changed and not removed";
             return Err(Error::new(ErrorKind::NotPermitted, what));
         }
+        // There is nothing to remove, and that is no error.
+        if name.starts_with(ACLS) && self.inner.group.leases.has_no_lists(ino) {
+            return Ok(());
+        }
         self.settle_mode(ino, name).await?;
         let op = v1::RemoveXattrOp { ino: ino.0, name: name_of(name) };
         self.inner.requests.change(Op::RemoveXattr(op)).await.map(drop)
+    }
+
+    /// Sets the permission bits that a list stands for here, as `chmod` does. Answers whether it did:
+    /// otherwise the group has to, which knows of a list that has to go.
+    async fn set_list(&self, ino: InodeId, list: ModeList) -> Result<bool> {
+        let inner = &self.inner;
+        let set = match inner.files.get(ino) {
+            Some(file) => file.set_list(list).await?,
+            None => inner.log.set_list(ino, list, (inner.options.clock)()),
+        };
+        Ok(set.is_some())
     }
 
     /// An access control list and the mode change each other: in the order of the calls.

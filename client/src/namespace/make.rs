@@ -4,13 +4,14 @@
 use super::entries::{Of, Stage, Table, What};
 use super::log::{ChangeLog, MAX_PENDING};
 use crate::cache::Changed;
-use crate::types::Attr;
+use crate::types::{Attr, ModeList};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::debug;
 use v1::batch_op::{Step, step::Op as Do};
 use weft_net::buggify::{self, Point};
+use weft_net::sync::MutexGuard;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, v1};
@@ -114,8 +115,27 @@ impl ChangeLog {
     }
 
     /// Changes attributes but a size, if leases allow that without asking.
-    pub fn set_attr(&self, mut op: v1::SetAttrOp, now: i64) -> Option<Attr> {
-        let mut table = self.begin()?;
+    pub fn set_attr(&self, op: v1::SetAttrOp, now: i64) -> Option<Attr> {
+        self.set_attr_in(self.begin()?, op, now)
+    }
+
+    /// Sets the permission bits that a list stands for, if leases allow that without asking.
+    pub fn set_list(&self, ino: InodeId, list: ModeList, now: i64) -> Option<Attr> {
+        let table = self.begin()?;
+        let Some(before) = self.group.leases.attr_to_change(ino) else {
+            self.counted(&table);
+            return None;
+        };
+        let mode = Some(list.mode_after(before.mode));
+        self.set_attr_in(table, v1::SetAttrOp { ino: ino.0, mode, ..Default::default() }, now)
+    }
+
+    fn set_attr_in(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        mut op: v1::SetAttrOp,
+        now: i64,
+    ) -> Option<Attr> {
         let Some((attr, at_ns)) = self.group.leases.set_attr(&op, now) else {
             self.counted(&table);
             return None;
@@ -129,7 +149,7 @@ impl ChangeLog {
 
     /// The table, in which something may be pushed. Counted before the leases are looked at:
     /// whoever takes one away looks here next.
-    fn begin(&self) -> Option<weft_net::sync::MutexGuard<'_, Table>> {
+    fn begin(&self) -> Option<MutexGuard<'_, Table>> {
         let table = self.table.lock();
         let full = table.len() >= MAX_PENDING || buggify::fires(Point::LogFull);
         if full || !table.batches || table.closed || table.sealed {

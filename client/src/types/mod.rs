@@ -5,6 +5,7 @@ mod attr;
 mod data;
 mod dir;
 mod lock;
+mod mode_list;
 mod open;
 mod stat;
 
@@ -12,5 +13,6 @@ pub use attr::{Attr, Creator, FileKind, SetAttr, SetTime};
 pub use data::ReadData;
 pub use dir::{DirEntry, DirPage};
 pub use lock::{Lock, LockKind};
+pub(crate) use mode_list::ModeList;
 pub use open::{Allocate, HandleId, OpenFlags, Opened, Seek, Via};
 pub use stat::{Counters, StatFs, Warmed};

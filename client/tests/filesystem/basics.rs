@@ -391,19 +391,46 @@ async fn a_copy_moves_no_data() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_copy_goes_with_what_is_written() {
+    let cluster = Cluster::start(6, small_layout("4+2")).await;
+    let fs = cluster.client().await;
+    let ((from, _), (to, ino)) = (create(&fs, "from").await, create(&fs, "to").await);
+    let (mut model, data) = (vec![0; 10], pattern(100_000, 1));
+    fs.write(from, 0, &data).await.unwrap();
+    fs.write(to, 0, &model).await.unwrap();
+    let requests = || fs.counters().metadata_requests;
+    let before = requests();
+    // Neither is committed yet, and a part beyond the end is none.
+    assert_eq!(fs.copy_range(from, 1, to, 10, u64::MAX).await.unwrap(), 99_999);
+    assert_eq!(fs.copy_range(from, 100_000, to, 0, 5).await.unwrap(), 0);
+    model.extend(&data[1..]);
+    assert!(content(&fs, ino).await == model);
+    assert_eq!(requests(), before);
+    fs.sync().await.unwrap();
+    assert!(content(&cluster.client().await, ino).await == model);
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inline_data_that_does_not_fit_is_moved() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
     let fs = cluster.client().await;
     let ((from, _), (to, ino)) = (create(&fs, "from").await, create(&fs, "to").await);
     let (first, second) = (pattern(1500, 1), pattern(1400, 2));
-    for (handle, data) in [(from, &first), (to, &second)] {
-        fs.write(handle, 0, data).await.unwrap();
-        fs.flush(handle).await.unwrap();
+    let more = pattern(200_000, 3);
+    for (handle, off, data) in [(from, 0, &first), (to, 0, &second), (from, 4096, &more)] {
+        fs.write(handle, off, data).await.unwrap();
+        fs.fsync(handle, false).await.unwrap();
     }
-    assert_eq!(fs.copy_range(from, 0, to, 1400, 1500).await.unwrap(), 1500);
-    assert!(content(&fs, ino).await == [second, first].concat());
+    let model = [&second[..], &first, &[0; 4096 - 1500], &more].concat();
+    let mut done = 0;
+    while let n @ 1.. = fs.copy_range(from, done, to, 1400 + done, u64::MAX).await.unwrap() {
+        done += n;
+    }
+    assert!(content(&fs, ino).await == model);
+    assert!(cluster.metadata.count("copy_range") > 1, "what is inline is refused first");
     fs.flush(to).await.unwrap();
-    assert!(content(&cluster.client().await, ino).await.len() == 2900);
+    assert!(content(&cluster.client().await, ino).await == model);
     cluster.assert_no_violations();
 }
 
