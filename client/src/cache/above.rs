@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use weft_proto::InodeId;
 
-/// Attributes of an inode that this mount has changed are not cached for so long: who caches them
-/// has to be told of each change.
+/// Attributes of an inode that the group has changed for this mount are not cached for so long: who
+/// caches them has to be told of each such change.
 const CHANGING_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Leases {
@@ -60,6 +60,13 @@ impl Leases {
         match self.above.get() {
             Some(above) => above.forget_all(),
             None => Box::pin(ready(())),
+        }
+    }
+
+    /// A request changes an inode that this mount alone may write.
+    pub(super) fn followed_above(&self, ino: InodeId) {
+        if let Some(above) = self.above.get() {
+            above.followed(ino);
         }
     }
 

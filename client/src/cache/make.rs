@@ -6,10 +6,9 @@
 
 use super::leases::Leases;
 use super::table::{Held, Mode, Start, Table};
-use crate::types::Attr;
+use crate::types::{Attr, ModeList};
 use bytes::Bytes;
 use v1::FileKind;
-use v1::batch_op::{Step, step::Op as Do};
 use weft_proto::mode::{MODE_MASK, SETGID, mode_after, mode_of_new};
 use weft_proto::rename::NOREPLACE;
 use weft_proto::{InodeId, v1};
@@ -68,14 +67,15 @@ impl Table {
 impl Leases {
     /// Changes the attributes of an inode that is held.
     fn edit(&self, table: &mut Table, ino: InodeId, edit: impl FnOnce(&mut Attr)) {
-        table.change(ino);
-        self.forget_attr_above(ino);
-        let Some(held) = table.inodes.get_mut(&ino) else { return };
-        if let Some(attr) = &mut held.attr {
-            edit(attr);
+        table.note_change(ino);
+        if let Some(held) = table.inodes.get_mut(&ino) {
+            if let Some(attr) = &mut held.attr {
+                edit(attr);
+            }
+            // It would answer an open with what was before.
+            held.content = None;
         }
-        // It would answer an open with what was before.
-        held.content = None;
+        self.followed_above(ino);
     }
 
     /// Makes an inode in a directory, if its name is free and all is known that it inherits.
@@ -155,6 +155,10 @@ impl Leases {
     fn drop_name(&self, table: &mut Table, attr: Attr, now: i64) -> Changed {
         let nlink = attr.nlink.saturating_sub(1);
         self.edit(table, attr.ino, |gone| (gone.nlink, gone.ctime_ns) = (nlink, now));
+        if nlink > 0 {
+            // The kernel counts down by itself what it has by then, which may be this already.
+            table.change(attr.ino);
+        }
         Changed { ino: attr.ino, at_ns: now, nlink, replaced: None }
     }
 
@@ -217,11 +221,6 @@ impl Leases {
         Some(Changed { ino, at_ns: now, nlink: attr.nlink, replaced: target })
     }
 
-    /// The attributes of what may be changed here.
-    pub fn attr_to_change(&self, ino: InodeId) -> Option<Attr> {
-        self.table.lock().writable(ino)
-    }
-
     /// Whether it is known that an inode has no access control lists.
     pub fn has_no_lists(&self, ino: InodeId) -> bool {
         let table = self.table.lock();
@@ -229,11 +228,22 @@ impl Leases {
         attr.is_some_and(|attr| !attr.acls && !table.is_changing(ino)) && self.live()
     }
 
-    /// Changes attributes but a size. Answers them, and when.
-    pub fn set_attr(&self, op: &v1::SetAttrOp, now: i64) -> Option<(Attr, i64)> {
+    /// Changes attributes but a size; `list`: and permissions, which are put into `op`. Answers the
+    /// attributes, and when.
+    pub fn set_attr(
+        &self,
+        op: &mut v1::SetAttrOp,
+        list: Option<ModeList>,
+        now: i64,
+    ) -> Option<(Attr, i64)> {
         let table = &mut *self.table.lock();
         let ino = InodeId(op.ino);
         let before = table.writable(ino).filter(|attr| !attr.acls && self.live())?;
+        if let Some(list) = list {
+            // A list that says more may be on its way.
+            op.mode = (!table.is_changing(ino)).then(|| list.mode_after(before.mode));
+            op.mode?;
+        }
         let owner = [op.uid, op.gid];
         let chowned = owner != [None, None] && self.quotas.have_owners();
         if op.size.is_some() || owner.contains(&Some(NOBODY)) || chowned {
@@ -251,43 +261,6 @@ impl Leases {
             attr.ctime_ns = now;
         });
         Some((table.writable(ino)?, now))
-    }
-
-    /// What was made here is gone, and nobody has ever heard of it.
-    pub fn never_was(&self, ino: InodeId) {
-        let table = &mut *self.table.lock();
-        table.mark(ino);
-        table.drop_lease(ino);
-    }
-
-    /// A step that was taken here was not by the group: what it was about is not known any more.
-    pub fn not_done(&self, step: &Step, concerns: &[InodeId]) {
-        let table = &mut *self.table.lock();
-        let names = match &step.op {
-            Some(Do::Make(op)) => vec![(op.parent, &op.name)],
-            Some(Do::Unlink(op)) => vec![(op.parent, &op.name)],
-            Some(Do::RmDir(op)) => vec![(op.parent, &op.name)],
-            Some(Do::Rename(op)) => vec![(op.parent, &op.name), (op.new_parent, &op.new_name)],
-            Some(Do::SetAttr(_) | Do::Commit(_)) | None => Vec::new(),
-        };
-        for (dir, name) in names {
-            table.forget_name(InodeId(dir), name);
-            // It goes on by itself.
-            drop(self.forget_above(InodeId(dir)));
-        }
-        for ino in concerns.iter().filter(|ino| ino.0 != 0) {
-            table.mark(*ino);
-            self.forget_attr_above(*ino);
-            if let Some(held) = table.inodes.get_mut(ino) {
-                (held.attr, held.content, held.listing) = (None, None, None);
-            }
-        }
-        if let Some(Do::Make(op)) = &step.op
-            && table.drop_lease(InodeId(op.ino)).is_some()
-        {
-            // Whatever the leader has entered.
-            self.release_later(InodeId(op.ino), u64::MAX);
-        }
     }
 }
 

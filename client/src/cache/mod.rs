@@ -18,6 +18,7 @@ mod quotas;
 mod ranges;
 mod recall;
 mod table;
+mod undone;
 mod xattrs;
 mod zones;
 

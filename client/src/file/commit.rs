@@ -35,16 +35,19 @@ impl File {
     /// then it stays. The caller holds `order`, and has waited for the log before if it has no
     /// place.
     pub(super) async fn flush_in_order(self: &Arc<Self>, slot: Option<&Slot>) {
-        let (launched, below, failures) = {
+        let (launched, below, failures, place) = {
             let state = &mut *self.state.lock();
-            (self.close_all(state), state.dirty.next(), state.failures)
+            (self.close_all(state), state.dirty.next(), state.failures, state.place)
         };
         self.launch(launched);
         let deadline = self.context.requests.deadline();
         loop {
             self.landed(below).await;
             match self.commit(below, slot).await {
-                Outcome::Later => return,
+                Outcome::Later => {
+                    self.state.lock().displaced = true;
+                    return;
+                }
                 Outcome::Committed => {}
                 // Another close has launched what was to be inline.
                 Outcome::Empty if self.state.lock().dirty.is_flying(below) => {}
@@ -54,6 +57,10 @@ impl File {
             }
         }
         let mut state = self.state.lock();
+        let is_left = state.dirty.is_left(below) || state.waiting.is_more();
+        // What comes from now on has no place yet.
+        state.place = state.place.filter(|at| is_left || Some(*at) != place);
+        state.displaced = is_left && (state.displaced || slot.is_some());
         if state.failures == failures && state.dirty.is_left(below) {
             let what = "written data could not be committed in time; it will be tried again";
             state.fail(Error::new(ErrorKind::TimedOut, what));

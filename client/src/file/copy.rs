@@ -7,6 +7,7 @@
 use super::handle::Handle;
 use super::inode::File;
 use super::write::Way;
+use crate::cache::ALL;
 use crate::meta::unexpected;
 use crate::to_the_end::to_the_end;
 use crate::types::Attr;
@@ -69,7 +70,7 @@ pub(crate) async fn copy_range(
         }
     }
     if to.sync {
-        to.flush().await?;
+        to.sync().await?;
     }
     Ok(done)
 }
@@ -84,11 +85,15 @@ async fn move_small(
         return Ok(0);
     }
     permitted()?;
-    let done = move_bytes(from, to, len, &permitted).await?;
-    if to.0.sync {
-        to.0.flush().await?;
+    let mut moved = move_bytes(from, to, len, &permitted).await;
+    if moved.is_ok() && to.0.sync {
+        moved = to.0.sync().await.and(moved);
     }
-    Ok(done)
+    if moved.is_err() {
+        // The kernel drops what it has cached of what it is told was copied.
+        to.0.file.forget_behind(ALL);
+    }
+    moved
 }
 
 async fn move_bytes(

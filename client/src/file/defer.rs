@@ -28,7 +28,7 @@ impl File {
                 true => Ok(()),
                 false => {
                     file.defer();
-                    log.settle_all().await
+                    log.settle_log().await
                 }
             };
             file.note_not_made();
@@ -97,7 +97,7 @@ impl File {
             let session = self.context.sessions.current().id;
             let in_ranges = |right| self.context.leases.is_of_ranges(self.ino, right);
             let right = under.right.filter(|right| kept(*right) && !in_ranges(*right));
-            if under.session != session || right.is_none() {
+            if under.session != session || right.is_none() || self.context.log.owes() {
                 return false;
             }
             let no_credit = self.context.leases.has_no_credit(self.ino, state.owner());
@@ -122,6 +122,19 @@ impl File {
     async fn fill(self: Arc<Self>, slot: Slot) {
         let _order = self.order.lock().await;
         self.flush_in_order(Some(&slot)).await;
+        // Before who waits for the place goes on.
+        if self.is_displaced() {
+            self.context.log.owe();
+        }
+    }
+
+    /// Whether there is content that has lost its place in the log.
+    pub fn is_displaced(&self) -> bool {
+        let (displaced, place) = {
+            let state = self.state.lock();
+            (state.displaced && state.is_dirty(), state.place.filter(|_| state.is_dirty()))
+        };
+        displaced || place.is_some_and(|seq| !self.context.log.has_place(seq))
     }
 
     /// Commits what is durable by now, unless someone else is committing.

@@ -119,9 +119,19 @@ impl Handle {
     pub async fn wrote(&self, back: bool, buffered: bool) -> Result<()> {
         match back {
             true if !buffered => self.file.flush().await,
-            false if self.sync || !buffered => self.flush().await,
+            false if self.sync => self.sync().await,
+            false if !buffered => self.flush().await,
             _ => Ok(()),
         }
+    }
+
+    /// As [`Self::flush`], with all that was closed before: it may lose its place in the log
+    /// meanwhile.
+    pub async fn sync(&self) -> Result<()> {
+        let log = &self.file.context.log;
+        let before = log.pay().await;
+        self.flush().await.and(before)?;
+        log.pay().await
     }
 
     /// Flushes, and answers a failure of this flush or an earlier one.

@@ -12,12 +12,12 @@ use super::waiting::Waiting;
 use crate::cache::{Leases, Right};
 use crate::types::Attr;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_net::sync::Mutex;
-use weft_proto::{InodeId, Layout, Result, SessionId, v1};
+use weft_proto::{Error, InodeId, Layout, Result, SessionId, v1};
 
 /// A file that is open on this mount.
 pub(crate) struct File {
@@ -38,6 +38,8 @@ pub(crate) struct File {
     pub(super) comes_behind: AtomicBool,
     /// Handles that are open for writing.
     pub(super) writers: AtomicUsize,
+    /// The directory in which this mount has made it: who syncs that is told what is lost of it.
+    made_in: OnceLock<InodeId>,
 }
 
 impl File {
@@ -53,7 +55,18 @@ impl File {
             refused_until: Mutex::default(),
             comes_behind: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
+            made_in: OnceLock::new(),
         }
+    }
+
+    pub(super) fn was_made_in(&self, dir: InodeId) {
+        let _ = self.made_in.set(dir);
+    }
+
+    /// Nobody has the file open who could be told.
+    pub(super) fn lose(&self, error: &Error) {
+        let of = [Some(&self.ino), self.made_in.get()];
+        self.context.log.lose(of.into_iter().flatten().copied(), error);
     }
 
     pub fn is_in_doubt(&self) -> bool {
@@ -120,6 +133,16 @@ impl File {
     /// Size of what is committed, as far as is known here.
     pub(super) fn committed_size(&self) -> u64 {
         self.state.lock().attr.size
+    }
+
+    /// As [`Self::told`], unless what was written under a right that is gone has to be committed
+    /// first: it was closed, and is not to seem lost.
+    pub fn told_now(&self, attr: Attr) -> Option<Attr> {
+        let mut state = self.state.lock();
+        self.adopt_told(&mut state, attr);
+        let gone = |right| !self.context.leases.keeps(self.ino, right);
+        let doubtful = state.is_dirty() && state.buffered_under.right.is_some_and(gone);
+        (!doubtful).then(|| state.view())
     }
 
     /// Takes over attributes that a server told, and answers how this mount sees them.

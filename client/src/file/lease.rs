@@ -86,7 +86,7 @@ impl File {
 
     /// What was kept under a right that is gone is committed, or dropped and told to its writers,
     /// before anything is seen: it is not shown, and was stored before.
-    async fn settle_doubt(self: &Arc<Self>) -> Result<()> {
+    pub async fn settle_doubt(self: &Arc<Self>) -> Result<()> {
         while self.is_in_doubt() {
             // What was dropped is no matter of who reads.
             if let Err(error) = self.write_back().await

@@ -29,6 +29,7 @@ mod mapped;
 mod next;
 mod open;
 mod outcome;
+mod owing;
 mod past;
 mod pattern;
 mod piece;

@@ -42,11 +42,14 @@ impl Files {
     /// number.
     pub fn make(&self, file: v1::MakeOp, flags: OpenFlags) -> Option<Result<Entered>> {
         let (opens, now) = (&self.context.opens, (self.context.clock)());
+        let dir = InodeId(file.parent);
         let mut begun = (InodeId(0), 0);
         let mut open = |ino| begun = (ino, opens.begin(ino));
         let reply = self.context.log.make(file, now, Some(&mut open))?;
         let (ino, number) = begun;
-        Some(self.enter(&reply, number, flags).inspect_err(|_| opens.end(ino)))
+        let entered = self.enter(&reply, number, flags).inspect_err(|_| opens.end(ino));
+        self.was_made_in(ino, dir);
+        Some(entered)
     }
 
     /// Makes a file, by the operation that `op` gives for the number of its open, and opens it.
@@ -58,6 +61,10 @@ impl Files {
         let opens = &self.context.opens;
         let (mut number, mut declared) = (opens.number(), opens.declarations());
         let mut op = op(number);
+        let dir = match &op {
+            Op::Create(create) => Some(InodeId(create.parent)),
+            _ => None,
+        };
         let mut entered = self.create_once(op.clone(), number, flags).await?;
         while opens.declarations() != declared {
             let (id, attr, _) = entered;
@@ -79,7 +86,16 @@ impl Files {
             })?;
         }
         let (id, attr, keep) = entered;
+        if let Some(dir) = dir {
+            self.was_made_in(attr.ino, dir);
+        }
         self.cut_if_asked(id, attr, keep, flags).await
+    }
+
+    fn was_made_in(&self, ino: InodeId, dir: InodeId) {
+        if let Some(file) = self.get(ino) {
+            file.was_made_in(dir);
+        }
     }
 
     async fn create_once(&self, op: Op, number: u64, flags: OpenFlags) -> Result<Entered> {
@@ -99,7 +115,8 @@ impl Files {
         keep: bool,
         flags: OpenFlags,
     ) -> Result<Entered> {
-        if !flags.truncate || attr.size == 0 {
+        let is_empty = attr.size == 0 && !self.handle(id)?.file.is_dirty();
+        if !flags.truncate || is_empty {
             return Ok((id, attr, keep));
         }
         let change = SetAttr { size: Some(0), ..Default::default() };

@@ -16,14 +16,18 @@ impl File {
         ahead: &ReadAhead,
         fills: bool,
     ) -> Result<ReadData> {
-        self.refresh().await?;
-        let (parts, committed) = {
+        let (parts, committed) = loop {
+            self.refresh().await?;
             let state = &mut *self.state.lock();
             let wanted = |size: u64| off..off.saturating_add(len as u64).min(size).max(off);
             // What is not under the right to write nobody may see before all do, by its commit
             // (I6).
             let kept = |right| self.context.leases.keeps(self.ino, right);
             let shown = state.buffered_under.right.is_some_and(kept);
+            if !shown && state.is_dirty() && state.buffered_under.right.is_some() {
+                // It went a moment ago.
+                continue;
+            }
             if fills && (shown || state.dirty.is_empty()) {
                 state.past.filled(off..off.saturating_add(len as u64));
             }
@@ -31,7 +35,7 @@ impl File {
                 true => state.dirty.read(wanted(state.size())),
                 false => vec![(wanted(state.attr.size), None)],
             };
-            (parts, state.attr.size)
+            break (parts, state.attr.size);
         };
         let mut data = ReadData::default();
         for (range, bytes) in parts {

@@ -22,15 +22,15 @@ impl File {
         to_the_end(async move { file.set_attr_in_order(change).await }).await
     }
 
-    /// Sets the permission bits that a list stands for. `None`, with nothing changed, where only the
-    /// group can.
+    /// Sets the permission bits that a list stands for. `None`, with nothing changed, where only
+    /// the group can.
     pub async fn set_list(self: &Arc<Self>, list: ModeList) -> Result<Option<Attr>> {
         let file = self.clone();
         to_the_end(async move {
             let kept = {
                 let _whole = file.begin_whole().await?;
-                let mode = list.mode_after(file.state.lock().view().mode);
-                file.keep(&SetAttr { mode: Some(mode), ..SetAttr::default() })
+                let known = file.context.leases.has_no_lists(file.ino);
+                known.then(|| file.keep(&SetAttr::default(), Some(list))).flatten()
             };
             match kept {
                 Some(attr) => file.defer_or_commit(attr).await.map(Some),
@@ -50,7 +50,7 @@ impl File {
     async fn set_attr_in_order(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
         let kept = {
             let _whole = self.begin_whole().await?;
-            self.keep(&change)
+            self.keep(&change, None)
         };
         if let Some(attr) = kept {
             return self.defer_or_commit(attr).await;
@@ -82,9 +82,10 @@ impl File {
         Ok(self.view(&state))
     }
 
-    /// Changes attributes here, under a lease to write, for the next commit. `None`, with nothing
+    /// Changes attributes here, under a lease to write, for the next commit, and the mode as `list`
+    /// says. `None`, with nothing
     /// changed, where there is none, and where only the group can say what the change does.
-    fn keep(&self, change: &SetAttr) -> Option<Attr> {
+    fn keep(&self, change: &SetAttr, list: Option<ModeList>) -> Option<Attr> {
         let state = &mut *self.state.lock();
         let owner = [change.uid, change.gid];
         let simple = change.size.is_none() && !owner.contains(&Some(u32::MAX));
@@ -93,9 +94,11 @@ impl File {
         if let Some(newest) = newest {
             state.adopt(newest);
         }
+        let mode = state.waiting.mode.unwrap_or(state.attr.mode);
+        let set = list.map(|list| list.mode_after(mode)).or(change.mode);
         // A mode changes the list, and an owner nothing of it; who has a list is rare.
-        let listed = state.attr.acls && (change.mode.is_some() || owner != [None, None]);
-        let nothing = *change == SetAttr::default();
+        let listed = state.attr.acls && (set.is_some() || owner != [None, None]);
+        let nothing = list.is_none() && *change == SetAttr::default();
         let counted = owner != [None, None] && self.context.leases.quotas.have_owners();
         // As in `put_in`: nothing that is kept is missed by a recall.
         let right = self.context.leases.right_to_write(self.ino);
@@ -115,9 +118,8 @@ impl File {
         let was = Was::from(&state.attr);
         let waiting = &mut state.waiting;
         let chowned = owner != [None, None];
-        if change.mode.is_some() || chowned {
-            let mode = waiting.mode.unwrap_or(state.attr.mode);
-            waiting.mode = Some(mode_after(mode, false, change.mode, chowned));
+        if set.is_some() || chowned {
+            waiting.mode = Some(mode_after(mode, false, set, chowned));
         }
         waiting.uid = change.uid.or(waiting.uid);
         waiting.gid = change.gid.or(waiting.gid);
@@ -141,7 +143,7 @@ pub(crate) async fn set_attr(
 ) -> Result<Attr> {
     let op = set_attr_op(ino, change);
     if change != SetAttr::default()
-        && let Some(attr) = log.set_attr(op, now)
+        && let Some(attr) = log.set_attr(op, None, now)
     {
         return Ok(attr);
     }

@@ -23,6 +23,8 @@ pub(super) struct State {
     pub past: Past,
     /// The last place in the log that was taken for the content.
     pub place: Option<u64>,
+    /// Content of an earlier place was not committed there.
+    pub displaced: bool,
     /// Failures so far, and the last.
     pub failures: u64,
     pub failure: Option<Error>,
@@ -51,6 +53,7 @@ impl State {
             lapsed_at: u64::MAX,
             past: Past::default(),
             place: None,
+            displaced: false,
             failures: 0,
             failure: None,
         }

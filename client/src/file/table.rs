@@ -9,6 +9,7 @@ use super::handle::Handle;
 use super::inode::File;
 use super::lease::attr_and_layout;
 use crate::cache::AccessTimes;
+use crate::namespace::Owing;
 use crate::types::{Attr, HandleId, OpenFlags};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
@@ -19,7 +20,7 @@ use weft_net::sync::{Mutex, RwLock};
 use weft_proto::{InodeId, Result, v1};
 
 /// Files that are flushed at a time when all are.
-const MAX_FLUSHES: usize = 64;
+pub(super) const MAX_FLUSHES: usize = 64;
 
 /// A handle, the attributes of its file, and whether what is cached above of the content is good.
 pub(crate) type Entered = (HandleId, Attr, bool);
@@ -43,13 +44,17 @@ pub(crate) struct Files {
 
 impl Files {
     pub fn new(context: Arc<Context>, atimes: Arc<AccessTimes>) -> Arc<Self> {
-        Arc::new(Self {
+        let log = context.log.clone();
+        let files = Arc::new(Self {
             context,
             atimes,
             table: Mutex::default(),
             handles: RwLock::default(),
             directories: Directories::default(),
-        })
+        });
+        let owing: Arc<dyn Owing> = files.clone();
+        log.set_owing(Arc::downgrade(&owing));
+        files
     }
 
     /// The file if it is open here.
@@ -77,6 +82,16 @@ impl Files {
         self.atimes.view(attr)
     }
 
+    /// As [`Self::view`], unless something has to be committed first ([`File::told_now`]).
+    pub fn view_now(&self, attr: Attr) -> Option<Attr> {
+        let attr = self.context.leases.newest(attr);
+        let attr = match self.get(attr.ino) {
+            Some(file) => file.told_now(attr)?,
+            None => attr,
+        };
+        Some(self.atimes.view(attr))
+    }
+
     /// Takes an answered open into the table and makes a handle, which ends the open when it is
     /// gone.
     pub(super) fn enter(
@@ -102,7 +117,7 @@ impl Files {
             entry.file.clone()
         };
         if let Err(error) = missed {
-            self.context.log.lose(attr.ino, &error);
+            file.lose(&error);
         }
         let view = match file.opened(attr, layout, reply.extents.clone()) {
             Ok(view) => view,
@@ -141,7 +156,7 @@ impl Files {
             && !handle.file.has_unwritten()
         {
             // A close was answered before it, and it is not tried again.
-            self.context.log.lose(handle.file.ino, error);
+            handle.file.lose(error);
         }
         self.forget(id);
         result
@@ -192,19 +207,19 @@ impl Files {
     /// who syncs.
     pub fn sweep(&self) {
         let mut gone = Vec::new();
-        self.table.lock().retain(|ino, entry| {
+        self.table.lock().retain(|_, entry| {
             entry.file.note_not_made();
             let stays = entry.handles > 0 || entry.file.has_unwritten();
             if !stays {
-                gone.push((*ino, entry.file.failure_since(&mut entry.told)));
+                gone.push((entry.file.clone(), entry.file.failure_since(&mut entry.told)));
             }
             stays
         });
-        for (ino, failed) in gone {
+        for (file, failed) in gone {
             if let Err(error) = failed {
-                self.context.log.lose(ino, &error);
+                file.lose(&error);
             }
-            self.context.log.left(ino);
+            self.context.log.left(file.ino);
         }
     }
 
@@ -248,7 +263,7 @@ impl Files {
         for (_, file) in &dirty {
             file.defer();
         }
-        let settled = self.context.log.settle_all().await;
+        let settled = self.context.log.settle_log().await;
         let flushes = dirty.into_iter().map(|(mut seen, file)| async move {
             match file.is_dirty() && file.failures() == seen {
                 true => file.flush().await,

@@ -17,18 +17,28 @@ impl Filesystem {
             return Ok(attr);
         }
         // Boxed: most are answered by leases.
-        let asked = async {
-            if let Some(file) = self.inner.files.get(ino) {
-                file.settle().await;
+        Box::pin(async {
+            loop {
+                if let Some(file) = self.inner.files.get(ino) {
+                    file.settle_doubt().await?;
+                    file.settle().await;
+                }
+                let asked = Op::GetAttr(v1::GetAttrOp { ino: ino.0 });
+                let Reply::Attr(attr) = self.inner.requests.ask(asked).await? else {
+                    return Err(unexpected("a request for attributes"));
+                };
+                // It may be in doubt since it was asked.
+                if let Some(attr) = self.inner.files.view_now(attr.try_into()?) {
+                    return Ok(attr);
+                }
             }
-            self.inner.requests.ask(Op::GetAttr(v1::GetAttrOp { ino: ino.0 })).await
-        };
-        self.attr(Box::pin(asked).await?)
+        })
+        .await
     }
 
     /// [`Self::get_attr`] if a lease answers it.
     pub fn get_attr_now(&self, ino: InodeId) -> Option<Attr> {
-        Some(self.inner.files.view(self.inner.group.leases.attr(ino)?))
+        self.inner.files.view_now(self.inner.group.leases.attr(ino)?)
     }
 
     /// Whether it is known that a file has no set-id bits, although its attributes are not: this
@@ -46,6 +56,15 @@ impl Filesystem {
         }
         let (attr, left) = self.inner.group.leases.attr_to_cache(ino)?;
         Some((self.inner.files.view(attr), left))
+    }
+
+    /// As [`Self::attr_to_cache`], of what was made and opened just now: for so long that who opens
+    /// it need not ask for them to do so.
+    pub fn attr_of_new(&self, ino: InodeId) -> Option<(Attr, Duration)> {
+        const OPENING: Duration = Duration::from_millis(10);
+        let file = self.inner.files.get(ino).filter(|file| !file.is_dirty())?;
+        let (attr, left) = self.inner.group.leases.attr_to_cache(file.ino)?;
+        Some((self.inner.files.view(attr), left.min(OPENING)))
     }
 
     /// Changes attributes, in order with what was written here. Errors: `Io` if the size is to be

@@ -68,7 +68,7 @@ impl Filesystem {
 
     /// Everything written to the file is durable and visible to all.
     pub async fn flush(&self, handle: HandleId) -> Result<()> {
-        let flushed = self.inner.files.handle(handle)?.flush().await;
+        let flushed = self.inner.files.handle(handle)?.sync().await;
         self.inner.group.sessions.check().and(flushed)
     }
 
@@ -82,7 +82,7 @@ impl Filesystem {
             return self.inner.group.sessions.check();
         }
         // What was closed before, and nobody was told of, too.
-        let flushed = handle.flush().await.and(self.inner.log.take_lost(Some(handle.file.ino)));
+        let flushed = handle.sync().await.and(self.inner.log.take_lost(Some(handle.file.ino)));
         self.inner.group.sessions.check().and(flushed)
     }
 

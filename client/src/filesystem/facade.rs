@@ -165,12 +165,14 @@ impl Filesystem {
     }
 
     /// What `fsync(2)` of a directory does: what was made, moved or removed in it through this
-    /// mount is durable. Answers, once, why a file that was made in it and closed since could not
-    /// be made.
+    /// mount is durable, and so is what was closed before. Answers, once, why a file that was made
+    /// in it could not be, or why what was written to it is lost.
     pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
-        self.inner.log.settle_all().await?;
-        self.inner.group.sessions.check()?;
-        self.inner.log.take_lost(Some(ino))
+        let Inner { log, group, files, .. } = &*self.inner;
+        log.settle_all().await?;
+        group.sessions.check()?;
+        files.sweep();
+        log.take_lost(Some(ino))
     }
 
     /// What is cached above of the content of an inode is good no more: what changes it was

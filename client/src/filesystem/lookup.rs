@@ -59,7 +59,10 @@ impl Filesystem {
                 // What was done to it here may not be told yet, nor known any more.
                 match file.is_some() || self.inner.group.leases.writes(ino) {
                     true => self.get_attr(ino).await,
-                    false => Ok(self.inner.files.view(attr.try_into()?)),
+                    false => match self.inner.files.view_now(attr.try_into()?) {
+                        Some(attr) => Ok(attr),
+                        None => self.get_attr(ino).await,
+                    },
                 }
             }
             _ => Err(unexpected("a lookup")),
@@ -149,6 +152,6 @@ impl Filesystem {
             return Some(Err(Error::new(ErrorKind::NameTooLong, what)));
         }
         let known = self.inner.group.leases.lookup(parent, name)?;
-        Some(known.map(|attr| self.inner.files.view(attr)))
+        known.map(|attr| self.inner.files.view_now(attr)).transpose()
     }
 }

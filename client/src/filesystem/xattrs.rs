@@ -124,13 +124,16 @@ impl Filesystem {
         self.inner.requests.change(Op::RemoveXattr(op)).await.map(drop)
     }
 
-    /// Sets the permission bits that a list stands for here, as `chmod` does. Answers whether it did:
-    /// otherwise the group has to, which knows of a list that has to go.
+    /// Sets the permission bits that a list stands for here, as `chmod` does. Answers whether it
+    /// did: otherwise the group has to, which knows of a list that has to go.
     async fn set_list(&self, ino: InodeId, list: ModeList) -> Result<bool> {
         let inner = &self.inner;
         let set = match inner.files.get(ino) {
             Some(file) => file.set_list(list).await?,
-            None => inner.log.set_list(ino, list, (inner.options.clock)()),
+            None => {
+                let op = v1::SetAttrOp { ino: ino.0, ..Default::default() };
+                inner.log.set_attr(op, Some(list), (inner.options.clock)())
+            }
         };
         Ok(set.is_some())
     }

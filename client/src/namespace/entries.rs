@@ -211,12 +211,12 @@ impl Table {
 
     /// What is not of this session any more, and not under way, is told apart. Content is not: its
     /// file sends it again in the next session. Nor is what would take away what others may have
-    /// written since the session ended.
-    pub(super) fn part(&mut self, session: SessionId) {
+    /// written since the session ended. Answers whether content has lost its place.
+    pub(super) fn part(&mut self, session: SessionId) -> bool {
         if self.this.front().is_none_or(|entry| entry.session == session || entry.sent) {
-            return;
+            return false;
         }
-        let (mut stay, mut dropped) = (VecDeque::new(), Vec::new());
+        let (mut stay, mut dropped, mut owes) = (VecDeque::new(), Vec::new(), false);
         for entry in std::mem::take(&mut self.this) {
             match &entry.what {
                 _ if entry.session == session || entry.sent => stay.push_back(entry),
@@ -227,11 +227,15 @@ impl Table {
                     dropped.push(entry);
                 }
                 What::Step(_) => self.earlier.push_back(entry),
-                What::Content(..) => dropped.push(entry),
+                What::Content(..) => {
+                    owes = true;
+                    dropped.push(entry);
+                }
             }
         }
         self.this = stay;
         dropped.iter().for_each(|entry| self.forget(entry));
+        owes
     }
 
     /// Whether a step takes a name from what others know: they may write to it as soon as the

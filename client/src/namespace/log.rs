@@ -16,13 +16,15 @@
 //! filesystem next (I8); whoever does more waits when very much is not told yet.
 
 use super::entries::{Lost, Made, Of, Table};
+use super::owed::{Owed, Owing};
 use crate::meta::Group;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::timeout_at;
 use weft_net::sync::Mutex;
-use weft_proto::{Error, InodeId, Result, SessionId};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId};
 
 /// Entries that wait; who does more waits for the group.
 pub(super) const MAX_PENDING: usize = 8192;
@@ -48,6 +50,7 @@ pub(crate) struct ChangeLog {
     pub(super) filled: Notify,
     /// All there is now is to be told.
     pub(super) hurry: AtomicBool,
+    pub(super) owed: Owed,
 }
 
 impl ChangeLog {
@@ -60,6 +63,7 @@ impl ChangeLog {
             due: Default::default(),
             filled: Notify::new(),
             hurry: AtomicBool::new(false),
+            owed: Owed::default(),
         }
     }
 
@@ -110,9 +114,38 @@ impl ChangeLog {
         self.due.iter().for_each(Notify::notify_one);
     }
 
+    /// Tells who has content that may lose its place.
+    pub fn set_owing(&self, files: Weak<dyn Owing>) {
+        self.owed.set_owing(files);
+    }
+
+    /// Content is about to lose its place: to be called before who waits for the log can see that.
+    pub fn owe(&self) {
+        self.owed.owe();
+    }
+
+    /// Whether there may be content that has lost its place.
+    pub fn owes(&self) -> bool {
+        self.owed.owes()
+    }
+
+    /// Returns when content that has lost its place is committed, or given up and told. Not for who
+    /// commits content.
+    pub async fn pay(&self) -> Result<()> {
+        timeout_at(self.group.deadline(), self.owed.pay()).await.unwrap_or_else(|_| {
+            let what = "what was closed in a session that is over is not committed yet";
+            Err(Error::new(ErrorKind::TimedOut, what))
+        })
+    }
+
+    /// Whether a place was neither filled nor given up.
+    pub fn has_place(&self, seq: u64) -> bool {
+        self.table.lock().find(seq).is_some()
+    }
+
     /// What was closed already cannot be committed.
-    pub fn lose(&self, ino: InodeId, error: &Error) {
-        self.table.lock().lose([ino], error);
+    pub fn lose(&self, of: impl IntoIterator<Item = InodeId>, error: &Error) {
+        self.table.lock().lose(of, error);
     }
 
     /// The failure of a file, of what was in a directory, or of anything, that nobody was told;
@@ -148,7 +181,9 @@ impl ChangeLog {
         let mut table = self.table.lock();
         table.numbers.clear();
         table.ended += 1;
-        table.part(NONE);
+        if table.part(NONE) {
+            self.owe();
+        }
         self.counted(&table);
         drop(table);
         self.filled.notify_one();

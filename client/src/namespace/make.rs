@@ -114,29 +114,16 @@ impl ChangeLog {
         Some(())
     }
 
-    /// Changes attributes but a size, if leases allow that without asking.
-    pub fn set_attr(&self, op: v1::SetAttrOp, now: i64) -> Option<Attr> {
-        self.set_attr_in(self.begin()?, op, now)
-    }
-
-    /// Sets the permission bits that a list stands for, if leases allow that without asking.
-    pub fn set_list(&self, ino: InodeId, list: ModeList, now: i64) -> Option<Attr> {
-        let table = self.begin()?;
-        let Some(before) = self.group.leases.attr_to_change(ino) else {
-            self.counted(&table);
-            return None;
-        };
-        let mode = Some(list.mode_after(before.mode));
-        self.set_attr_in(table, v1::SetAttrOp { ino: ino.0, mode, ..Default::default() }, now)
-    }
-
-    fn set_attr_in(
+    /// Changes attributes but a size, if leases allow that without asking; `list`: and the
+    /// permission bits that it stands for.
+    pub fn set_attr(
         &self,
-        mut table: MutexGuard<'_, Table>,
         mut op: v1::SetAttrOp,
+        list: Option<ModeList>,
         now: i64,
     ) -> Option<Attr> {
-        let Some((attr, at_ns)) = self.group.leases.set_attr(&op, now) else {
+        let mut table = self.begin()?;
+        let Some((attr, at_ns)) = self.group.leases.set_attr(&mut op, list, now) else {
             self.counted(&table);
             return None;
         };
@@ -152,7 +139,8 @@ impl ChangeLog {
     fn begin(&self) -> Option<MutexGuard<'_, Table>> {
         let table = self.table.lock();
         let full = table.len() >= MAX_PENDING || buggify::fires(Point::LogFull);
-        if full || !table.batches || table.closed || table.sealed {
+        // What is done now must not come before content that has no place.
+        if full || !table.batches || table.closed || table.sealed || self.owes() {
             return None;
         }
         self.expect(&table);

@@ -9,6 +9,7 @@ mod log;
 mod make;
 mod open_table;
 mod opens;
+mod owed;
 mod publish;
 mod requests;
 mod told;
@@ -17,6 +18,7 @@ pub(crate) use content::Slot;
 pub(crate) use entries::Of;
 pub(crate) use log::ChangeLog;
 pub(crate) use opens::Opens;
+pub(crate) use owed::Owing;
 pub(crate) use requests::Requests;
 
 #[cfg(test)]

@@ -27,8 +27,15 @@ impl ChangeLog {
         }
     }
 
-    /// [`Self::settle`] for all that was done.
+    /// [`Self::settle`] for all that was done, with content that has lost its place. Not for who
+    /// commits content.
     pub async fn settle_all(self: &Arc<Self>) -> Result<()> {
+        self.settle_log().await?;
+        self.pay().await
+    }
+
+    /// [`Self::settle`] for all that is in the log.
+    pub async fn settle_log(self: &Arc<Self>) -> Result<()> {
         match self.is_empty() {
             true => Ok(()),
             false => self.settle_those(None).await,
@@ -129,7 +136,9 @@ impl ChangeLog {
         let session = self.group.sessions.current();
         let has_earlier = {
             let mut table = self.table.lock();
-            table.part(session.id);
+            if table.part(session.id) {
+                self.owe();
+            }
             !table.earlier.is_empty()
         };
         if of == Of::This && has_earlier {

@@ -88,7 +88,7 @@ impl Requests {
     /// Returns when the group knows of everything that a request is about, or why it does not. What
     /// changes names or inodes comes after everything.
     pub async fn settle_for(&self, op: &Op) -> Result<()> {
-        if self.log.is_empty() {
+        if self.log.is_empty() && !self.log.owes() {
             return Ok(());
         }
         let footprint = op.footprint();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use weft_client::{Creator, Filesystem, OpenFlags};
 use weft_proto::{ErrorKind, InodeId};
 
-async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
+pub(crate) async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
     let fs = Filesystem::connect(cluster.options()).await.unwrap();
     let ino = fs.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap().ino;
     let opened = fs.open(ino, OpenFlags::default()).await.unwrap();

@@ -38,6 +38,8 @@ impl NameCache for Slow {
         })
     }
 
+    fn followed(&self, _: InodeId) {}
+
     fn forget_all(&self) -> Forgotten {
         Box::pin(ready(()))
     }

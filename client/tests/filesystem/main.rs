@@ -6,6 +6,7 @@ mod appends;
 mod basics;
 mod batches;
 mod creates;
+mod displaced;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod flush;

@@ -7,7 +7,7 @@ use nix::sched::{CloneFlags, unshare};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::fmt;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,8 +105,10 @@ fn churn(folder: &Path, stop: &AtomicBool, mut rng: SmallRng) -> Result<Churned>
             _ => small(&folder.join("small"), &mut rng, &mut done),
         };
         match turn {
-            Ok(true) => {}
-            Ok(false) => bail!("{}: what was read is not what was synced", folder.display()),
+            Ok(None) => {}
+            Ok(Some(wrong)) => {
+                bail!("{}: what was read is not what was synced: {wrong}", folder.display())
+            }
             // A fault; what is left of it is in the way of nothing.
             Err(_) => {
                 done.errors += 1;
@@ -125,8 +127,26 @@ fn fill(buffer: &mut [u8], at: u64, salt: u64) {
     }
 }
 
-/// Whether all that was read is right.
-fn large(path: &Path, rng: &mut SmallRng, done: &mut Churned) -> io::Result<bool> {
+/// Where what was found differs from what it must be.
+fn difference(found: &[u8], expected: &[u8]) -> Option<String> {
+    let at = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    let len = found.len().min(expected.len());
+    let at = at.or((found.len() != expected.len()).then_some(len))?;
+    let (zeros, wrong) =
+        found[at..].iter().zip(&expected[at..]).fold((0, 0), |(zeros, wrong), (f, e)| {
+            (zeros + usize::from(*f == 0), wrong + usize::from(f != e))
+        });
+    let (found, expected) = (found.len(), expected.len());
+    Some(format!("{found} bytes, not {expected}; from {at} on {wrong} differ, {zeros} are zeros"))
+}
+
+/// Closes a file, and hears whether what was written to it is lost.
+fn close(file: File) -> io::Result<()> {
+    Ok(nix::unistd::close(file)?)
+}
+
+/// Answers what is wrong with what was read.
+fn large(path: &Path, rng: &mut SmallRng, done: &mut Churned) -> io::Result<Option<String>> {
     let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let (salt, len) = (rng.random(), rng.random_range(1..=LARGEST));
     let mut expected = vec![0; PIECE];
@@ -151,44 +171,60 @@ fn large(path: &Path, rng: &mut SmallRng, done: &mut Churned) -> io::Result<bool
         fill(&mut expected[..piece], at, salt);
         // What was synced must be there, all of it: too short is as wrong as other bytes.
         match file.read_exact_at(&mut found[..piece], at) {
-            Ok(()) if found[..piece] == expected[..piece] => {}
+            Ok(()) => {
+                if let Some(wrong) = difference(&found[..piece], &expected[..piece]) {
+                    return Ok(Some(format!("large file of {len} cut at {end}, at {at}: {wrong}")));
+                }
+            }
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
-            _ => return Ok(false),
+            Err(_) => {
+                let size = file.metadata()?.len();
+                let wrong = format!("large file of {len} cut at {end} ends before {piece} at {at}");
+                return Ok(Some(format!("{wrong}; it has {size} bytes")));
+            }
         }
         at += piece as u64;
         done.read += piece as u64;
     }
-    drop(file);
+    close(file)?;
     fs::remove_file(path)?;
     done.files += 1;
-    Ok(true)
+    Ok(None)
 }
 
-/// Whether all that was read is right.
-fn small(folder: &Path, rng: &mut SmallRng, done: &mut Churned) -> io::Result<bool> {
+/// Answers what is wrong with what was read.
+fn small(folder: &Path, rng: &mut SmallRng, done: &mut Churned) -> io::Result<Option<String>> {
     fs::create_dir(folder)?;
     let salt = rng.random();
     let mut expected = vec![0; SMALL_BYTES];
     let lens: Vec<usize> = (0..SMALL).map(|_| rng.random_range(0..SMALL_BYTES)).collect();
     for (number, len) in (0u64..).zip(&lens) {
         fill(&mut expected[..*len], number, salt);
-        fs::write(folder.join(number.to_string()), &expected[..*len])?;
+        let mut file = File::create(folder.join(number.to_string()))?;
+        file.write_all(&expected[..*len])?;
+        close(file)?;
         done.written += *len as u64;
     }
     // From here on all of it is there, whatever strikes.
     File::open(folder)?.sync_all()?;
-    if fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?.len() != lens.len() {
-        return Ok(false);
+    let there = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?.len();
+    if there != lens.len() {
+        return Ok(Some(format!("{there} files in a folder, not {}", lens.len())));
     }
     for (number, len) in (0u64..).zip(&lens) {
         fill(&mut expected[..*len], number, salt);
         match fs::read(folder.join(number.to_string())) {
-            Ok(found) if found == expected[..*len] => done.read += *len as u64,
+            Ok(found) => {
+                if let Some(wrong) = difference(&found, &expected[..*len]) {
+                    return Ok(Some(format!("small file {number}: {wrong}")));
+                }
+                done.read += *len as u64;
+            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => return Ok(false),
+            Err(_) => return Ok(Some(format!("small file {number} is not there"))),
         }
     }
     fs::remove_dir_all(folder)?;
     done.files += SMALL;
-    Ok(true)
+    Ok(None)
 }

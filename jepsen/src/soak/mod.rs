@@ -46,8 +46,16 @@ pub fn soak(soak: &Soak) -> Result<String> {
     let metadata_cache = Some(METADATA_CACHE);
     let config = Config { clients: soak.clients, metadata_cache, ..Config::default() };
     let mut cluster = Cluster::start(&config)?;
-    let done = rounds(soak, &mut cluster);
-    done.with_context(|| format!("seed {}; logs:\n{}", soak.seed, notable(&cluster.logs())))
+    rounds(soak, &mut cluster).with_context(|| {
+        // It may take hours to see the like again.
+        let (logs, kept) =
+            (cluster.logs(), env::temp_dir().join(format!("weft-soak-{}.log", soak.seed)));
+        let kept = match fs::write(&kept, &logs) {
+            Ok(()) => kept.display().to_string(),
+            Err(error) => format!("{} is not written: {error}", kept.display()),
+        };
+        format!("seed {}; logs in {kept}, the last of them:\n{}", soak.seed, notable(&logs))
+    })
 }
 
 fn rounds(soak: &Soak, cluster: &mut Cluster) -> Result<String> {
