@@ -67,10 +67,6 @@ fn own(bytes: &[u8]) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
 
-fn is_list(xattr: &[u8]) -> bool {
-    xattr.starts_with(attr::LISTS)
-}
-
 fn permissions(mode: u32) -> u32 {
     mode & 0o7777
 }
@@ -109,7 +105,7 @@ impl Handler for Adapter {
                 let (name, target, by) = (own(name), own(target), by(0));
                 Outcome::working(async move {
                     let made = fs.sym_link(ino, &name, &target, by).await;
-                    dcache.made(&fs, ino, name, thread, made).await
+                    dcache.made(&fs, ino, name, made)
                 })
             }
             Op::MkNod { name, mode, rdev, umask } => {
@@ -118,31 +114,23 @@ impl Handler for Adapter {
                 let mode = permissions(mode);
                 Outcome::working(async move {
                     let made = fs.mk_nod(ino, &name, kind, mode, rdev, by).await;
-                    dcache.made(&fs, ino, name, thread, made).await
+                    dcache.made(&fs, ino, name, made)
                 })
             }
             Op::MkDir { name, mode, umask } => {
                 let (name, mode, by) = (own(name), permissions(mode), by(umask));
                 Outcome::working(async move {
                     let made = fs.mk_dir(ino, &name, mode, by).await;
-                    dcache.made(&fs, ino, name, thread, made).await
+                    dcache.made(&fs, ino, name, made)
                 })
             }
             Op::Unlink { name } => {
                 let name = own(name);
-                Outcome::working(async move {
-                    let removed = fs.unlink(ino, &name).await;
-                    dcache.followed(&[ino]).await;
-                    reply::empty(removed)
-                })
+                Outcome::working(async move { reply::empty(fs.unlink(ino, &name).await) })
             }
             Op::RmDir { name } => {
                 let name = own(name);
-                Outcome::working(async move {
-                    let removed = fs.rm_dir(ino, &name).await;
-                    dcache.followed(&[ino]).await;
-                    reply::empty(removed)
-                })
+                Outcome::working(async move { reply::empty(fs.rm_dir(ino, &name).await) })
             }
             Op::Rename { name, new_parent, new_name, flags } => {
                 let to = InodeId(self.root.swap(new_parent));
@@ -154,15 +142,14 @@ impl Handler for Adapter {
                     if moved.is_ok() {
                         dcache.moved(&fs, (ino, name), (to, new_name), exchanged, moving).await;
                     }
-                    dcache.followed(&[ino, to]).await;
                     reply::empty(moved)
                 })
             }
             Op::Link { node, name } => {
                 let (name, node) = (own(name), InodeId(self.root.swap(node)));
                 Outcome::working(async move {
-                    let linked = fs.link(node, ino, &name).await;
-                    dcache.linked(&fs, ino, name, linked)
+                    let made = fs.link(node, ino, &name).await;
+                    dcache.made(&fs, ino, name, made)
                 })
             }
             Op::Open { flags } => {
@@ -176,15 +163,13 @@ impl Handler for Adapter {
                     // The kernel takes what this opens for new, and checks no permissions. What
                     // another mount has made meanwhile, it has to look up.
                     let new = OpenFlags { exclusive: true, ..wanted };
-                    let opened = fs.create(ino, &name, mode, by, new).await;
-                    dcache.followed(&[ino]).await;
-                    match opened {
+                    match fs.create(ino, &name, mode, by, new).await {
                         Err(e) if e.kind == ErrorKind::Exists && !wanted.exclusive => {
                             Err(Errno(libc::ESTALE))
                         }
-                        opened => reply::created(opened, |attr| {
-                            dcache.new_entry(&fs, ino, name, thread, attr)
-                        }),
+                        opened => {
+                            reply::created(opened, |attr| dcache.new_entry(&fs, ino, name, attr))
+                        }
                     }
                 })
             }
@@ -288,11 +273,7 @@ impl Handler for Adapter {
             Op::SetXattr { name, value, flags, clear_setgid } => {
                 let (name, value) = (own(name), own(value));
                 Outcome::working(async move {
-                    let set = fs.set_xattr(ino, &name, &value, flags, clear_setgid).await;
-                    if is_list(&name) {
-                        dcache.set_list(ino).await;
-                    }
-                    reply::empty(set)
+                    reply::empty(fs.set_xattr(ino, &name, &value, flags, clear_setgid).await)
                 })
             }
             Op::GetXattr { name, .. } if REFUSED.contains(&name) => refuse(libc::ENODATA),
@@ -310,13 +291,7 @@ impl Handler for Adapter {
             }
             Op::RemoveXattr { name } => {
                 let name = own(name);
-                Outcome::working(async move {
-                    let removed = fs.remove_xattr(ino, &name).await;
-                    if is_list(&name) {
-                        dcache.set_list(ino).await;
-                    }
-                    reply::empty(removed)
-                })
+                Outcome::working(async move { reply::empty(fs.remove_xattr(ino, &name).await) })
             }
             Op::Destroy => done(Reply::Empty),
             _ => refuse(libc::ENOSYS),
@@ -325,7 +300,6 @@ impl Handler for Adapter {
 
     fn unwanted(&self, header: &Header, reply: &Reply) {
         let header = self.ours(header);
-        self.dcache.was_killed(header.pid);
         unwanted::undo(&self.fs, &self.dcache, &self.closing, &header, reply);
     }
 

@@ -3,9 +3,6 @@
 use crate::abi;
 use weft_client::{Allocate, Attr, Lock, LockKind, SetAttr, SetTime, Via};
 
-/// What extended attributes begin with that are access control lists.
-pub const LISTS: &[u8] = b"system.posix_acl_";
-
 /// Size that `stat` recommends for I/O, in bytes: one FUSE request.
 const IO_SIZE: u32 = abi::MAX_REQUEST;
 const NS: i64 = 1_000_000_000;

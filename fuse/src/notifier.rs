@@ -52,15 +52,6 @@ impl Notifier {
         self.send(Notice::Inode { ino: self.root.swap(ino), offset, len })
     }
 
-    /// Attributes alone. Answers whether the kernel knew the inode; of a mount that is no more,
-    /// that it did.
-    pub(crate) fn forget_attr(&self, ino: u64) -> impl Future<Output = bool> + Send + use<> {
-        let notice = Notice::Inode { ino: self.root.swap(ino), offset: -1, len: 0 };
-        let device = self.device.clone();
-        let told = self.run(move || device.notify(&notice));
-        async move { !matches!(told.await, Ok(Err(e)) if e.kind() == io::ErrorKind::NotFound) }
-    }
-
     /// A name in a directory, also one that is known not to be there.
     pub fn inval_entry(
         &self,

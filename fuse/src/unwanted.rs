@@ -7,17 +7,22 @@ use weft_client::{Filesystem, HandleId};
 use weft_proto::InodeId;
 
 /// What changes names in one directory, which the kernel follows when it is told that it succeeded.
-const CHANGES: [u32; 5] =
-    [opcode::SYMLINK, opcode::MKNOD, opcode::MKDIR, opcode::LINK, opcode::CREATE];
-/// The same, where it is not known here any more what a name led to.
-const MOVES: [u32; 4] = [opcode::RENAME, opcode::RENAME2, opcode::UNLINK, opcode::RMDIR];
+const CHANGES: [u32; 7] = [
+    opcode::SYMLINK,
+    opcode::MKNOD,
+    opcode::MKDIR,
+    opcode::UNLINK,
+    opcode::RMDIR,
+    opcode::LINK,
+    opcode::CREATE,
+];
 
 /// Closes what was opened, `closing` being shared until that is done, and takes back what the
 /// kernel has cached of before.
 pub fn undo(fs: &Filesystem, dcache: &Dcache, closing: &Arc<()>, header: &Header, reply: &Reply) {
     // Others may have looked since, before it took effect.
     match header.opcode {
-        moves if MOVES.contains(&moves) => fs.forget_names(None),
+        opcode::RENAME | opcode::RENAME2 => fs.forget_names(None),
         // The mode may be another with its list.
         opcode::SETXATTR | opcode::REMOVEXATTR => fs.forget_names(Some(InodeId(header.node))),
         changes if CHANGES.contains(&changes) => {

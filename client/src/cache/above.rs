@@ -5,16 +5,19 @@
 //! to that. Whoever caches notes it first and asks afterwards, so that a recall that comes between
 //! the two finds it.
 
+use super::in_flight::FORGET_TIMEOUT;
 use super::leases::Leases;
 use super::name_cache::{Forgotten, NameCache};
 use crate::types::Attr;
 use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
+use tracing::warn;
 use weft_proto::InodeId;
 
-/// Attributes of an inode that the group has changed for this mount are not cached for so long: who
-/// caches them has to be told of each such change.
+/// Attributes of an inode that this mount has changed are not cached for so long: who caches them
+/// has to be told of each change.
 const CHANGING_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Leases {
@@ -63,10 +66,14 @@ impl Leases {
         }
     }
 
-    /// A request changes an inode that this mount alone may write.
-    pub(super) fn followed_above(&self, ino: InodeId) {
+    /// Attributes of an inode are other than they were, by a change that whoever caches them does
+    /// not take for one. Returns when they are used no more.
+    pub async fn forget_attr_settled(&self, ino: InodeId) {
         if let Some(above) = self.above.get() {
-            above.followed(ino);
+            let forgotten = above.forget_attrs(&[ino], &[]);
+            if timeout(FORGET_TIMEOUT, forgotten).await.is_err() {
+                warn!("a change is answered while the kernel may still use what was before it");
+            }
         }
     }
 

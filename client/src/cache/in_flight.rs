@@ -18,7 +18,7 @@ use weft_proto::{Footprint, InodeId, v1};
 
 /// A change waits so long at most for attributes to be forgotten above. That takes no lock, but may
 /// come behind what waits for one.
-const FORGET_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const FORGET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A change in flight, until this is dropped.
 pub(crate) struct InFlight<'a> {

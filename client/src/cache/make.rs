@@ -67,15 +67,14 @@ impl Table {
 impl Leases {
     /// Changes the attributes of an inode that is held.
     fn edit(&self, table: &mut Table, ino: InodeId, edit: impl FnOnce(&mut Attr)) {
-        table.note_change(ino);
-        if let Some(held) = table.inodes.get_mut(&ino) {
-            if let Some(attr) = &mut held.attr {
-                edit(attr);
-            }
-            // It would answer an open with what was before.
-            held.content = None;
+        table.change(ino);
+        self.forget_attr_above(ino);
+        let Some(held) = table.inodes.get_mut(&ino) else { return };
+        if let Some(attr) = &mut held.attr {
+            edit(attr);
         }
-        self.followed_above(ino);
+        // It would answer an open with what was before.
+        held.content = None;
     }
 
     /// Makes an inode in a directory, if its name is free and all is known that it inherits.
@@ -155,10 +154,6 @@ impl Leases {
     fn drop_name(&self, table: &mut Table, attr: Attr, now: i64) -> Changed {
         let nlink = attr.nlink.saturating_sub(1);
         self.edit(table, attr.ino, |gone| (gone.nlink, gone.ctime_ns) = (nlink, now));
-        if nlink > 0 {
-            // The kernel counts down by itself what it has by then, which may be this already.
-            table.change(attr.ino);
-        }
         Changed { ino: attr.ino, at_ns: now, nlink, replaced: None }
     }
 

@@ -19,10 +19,6 @@ pub trait NameCache: Send + Sync {
     /// this mount makes old, or has made old. The names themselves stay.
     fn forget_attrs(&self, inos: &[InodeId], names: &[(InodeId, Bytes)]) -> Forgotten;
 
-    /// A request of the caller changes the attributes of this inode, and the caller follows that
-    /// when it is answered. What it was told before, and may take in only then, is forgotten.
-    fn followed(&self, ino: InodeId);
-
     /// Forgets all names and attributes.
     fn forget_all(&self) -> Forgotten;
 }

@@ -54,7 +54,7 @@ pub(super) struct Held {
     /// done, nobody else may be told that there is nothing: a new leader learns of this lease too.
     pub(super) flushing: bool,
     pub(super) seq: u64,
-    /// When the group changed the inode for this mount last.
+    /// When this mount changed the inode last.
     pub(super) changed: Option<Instant>,
     pub(super) attr: Option<Attr>,
     pub(super) xattrs: Xattrs,
@@ -208,13 +208,8 @@ impl Table {
     }
 
     /// [`Self::mark`] of an inode that this mount changes.
-    pub(super) fn note_change(&mut self, ino: InodeId) {
-        self.note(ino, false);
-    }
-
-    /// The same of one that the group changes for this mount.
     pub(super) fn change(&mut self, ino: InodeId) {
-        self.note_change(ino);
+        self.note(ino, false);
         if let Some(held) = self.inodes.get_mut(&ino) {
             held.changed = Some(Instant::now());
         }

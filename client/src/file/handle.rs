@@ -119,8 +119,7 @@ impl Handle {
     pub async fn wrote(&self, back: bool, buffered: bool) -> Result<()> {
         match back {
             true if !buffered => self.file.flush().await,
-            false if self.sync => self.sync().await,
-            false if !buffered => self.flush().await,
+            false if self.sync || !buffered => self.flush().await,
             _ => Ok(()),
         }
     }

@@ -115,7 +115,7 @@ impl Files {
         keep: bool,
         flags: OpenFlags,
     ) -> Result<Entered> {
-        let is_empty = attr.size == 0 && !self.handle(id)?.file.is_dirty();
+        let is_empty = attr.size == 0 && !self.handle(id)?.file.has_unwritten();
         if !flags.truncate || is_empty {
             return Ok((id, attr, keep));
         }

@@ -72,6 +72,7 @@ impl File {
             _ => state.buffered_under.version = attr.data_version,
         }
         state.went_along();
+        state.is_settled();
         drop(state);
         self.commits.send_replace(());
         let (pieces, segments) = (pieces.len(), batch.segments.len());
@@ -172,6 +173,7 @@ impl File {
         if batch.pieces.is_empty() || !state.waiting.is_more() {
             state.went_along();
         }
+        state.is_settled();
         state.fail(error);
         drop(state);
         self.commits.send_replace(());

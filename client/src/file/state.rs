@@ -74,6 +74,13 @@ impl State {
         !self.dirty.is_empty() || self.waiting.is_more()
     }
 
+    /// Something was committed, or given up: what comes when nothing is left has no place yet.
+    pub fn is_settled(&mut self) {
+        if !self.is_dirty() {
+            (self.place, self.displaced) = (None, false);
+        }
+    }
+
     /// The user and the group that what is written counts for.
     pub fn owner(&self) -> (u32, u32) {
         (self.attr.uid, self.attr.gid)

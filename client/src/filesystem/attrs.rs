@@ -58,15 +58,6 @@ impl Filesystem {
         Some((self.inner.files.view(attr), left))
     }
 
-    /// As [`Self::attr_to_cache`], of what was made and opened just now: for so long that who opens
-    /// it need not ask for them to do so.
-    pub fn attr_of_new(&self, ino: InodeId) -> Option<(Attr, Duration)> {
-        const OPENING: Duration = Duration::from_millis(10);
-        let file = self.inner.files.get(ino).filter(|file| !file.is_dirty())?;
-        let (attr, left) = self.inner.group.leases.attr_to_cache(file.ino)?;
-        Some((self.inner.files.view(attr), left.min(OPENING)))
-    }
-
     /// Changes attributes, in order with what was written here. Errors: `Io` if the size is to be
     /// changed through a handle whose locks were lost.
     pub async fn set_attr(

@@ -135,6 +135,10 @@ impl Filesystem {
                 inner.log.set_attr(op, Some(list), (inner.options.clock)())
             }
         };
+        if set.is_some() {
+            // The kernel takes an answer in that was on its way.
+            inner.group.leases.forget_attr_settled(ino).await;
+        }
         Ok(set.is_some())
     }
 

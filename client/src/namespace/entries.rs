@@ -238,6 +238,11 @@ impl Table {
         owes
     }
 
+    /// Whether content of this session waits, or is under way.
+    pub(super) fn has_content(&self) -> bool {
+        self.this.iter().any(|entry| matches!(entry.what, What::Content(..)))
+    }
+
     /// Whether a step takes a name from what others know: they may write to it as soon as the
     /// session has ended.
     fn takes_away(&self, step: &Step) -> bool {

@@ -50,7 +50,7 @@ pub(crate) struct ChangeLog {
     pub(super) filled: Notify,
     /// All there is now is to be told.
     pub(super) hurry: AtomicBool,
-    pub(super) owed: Owed,
+    pub(super) owed: Arc<Owed>,
 }
 
 impl ChangeLog {
@@ -63,7 +63,7 @@ impl ChangeLog {
             due: Default::default(),
             filled: Notify::new(),
             hurry: AtomicBool::new(false),
-            owed: Owed::default(),
+            owed: Arc::default(),
         }
     }
 
@@ -132,9 +132,12 @@ impl ChangeLog {
     /// Returns when content that has lost its place is committed, or given up and told. Not for who
     /// commits content.
     pub async fn pay(&self) -> Result<()> {
-        timeout_at(self.group.deadline(), self.owed.pay()).await.unwrap_or_else(|_| {
+        if !self.owes() {
+            return Ok(());
+        }
+        timeout_at(self.group.deadline(), self.owed.paid()).await.map_err(|_| {
             let what = "what was closed in a session that is over is not committed yet";
-            Err(Error::new(ErrorKind::TimedOut, what))
+            Error::new(ErrorKind::TimedOut, what)
         })
     }
 
@@ -181,7 +184,7 @@ impl ChangeLog {
         let mut table = self.table.lock();
         table.numbers.clear();
         table.ended += 1;
-        if table.part(NONE) {
+        if table.part(NONE) || table.has_content() {
             self.owe();
         }
         self.counted(&table);

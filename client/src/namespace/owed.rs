@@ -1,25 +1,37 @@
 //! Content whose place in the log went with its session, or was given up: its file has it still,
-//! and commits it by itself.
+//! and commits it by itself, in the background.
 //!
 //! Invariant: what is done or synced later comes after it, as if it had its place still (I2).
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{OnceLock, Weak};
-use weft_proto::Result;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// Who could not commit it tries again so much later.
+const AGAIN_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Those who have such content.
 pub(crate) trait Owing: Send + Sync {
-    /// Commits it. Errors: why something is left.
-    fn pay(&self) -> Pin<Box<dyn Future<Output = Result<()>> + Send + '_>>;
+    /// Commits it, or gives it up. Answers whether nothing is left.
+    fn pay(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
+}
+
+/// How often content has lost its place; and how many of these times are settled.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    lost: u64,
+    paid: u64,
 }
 
 #[derive(Default)]
 pub(super) struct Owed {
     files: OnceLock<Weak<dyn Owing>>,
-    /// How often content has lost its place; and how many of these times are settled.
-    lost: AtomicU64,
-    paid: AtomicU64,
+    count: watch::Sender<Count>,
+    /// Somebody pays.
+    pays: AtomicBool,
 }
 
 impl Owed {
@@ -28,24 +40,46 @@ impl Owed {
         let _ = self.files.set(files);
     }
 
-    pub fn owe(&self) {
-        self.lost.fetch_add(1, Ordering::AcqRel);
+    pub fn owe(self: &Arc<Self>) {
+        self.count.send_modify(|count| count.lost += 1);
+        let has_files = self.files.get().is_some();
+        if has_files && !self.pays.swap(true, Ordering::SeqCst) {
+            tokio::spawn(self.clone().pay_behind());
+        }
     }
 
     /// Whether there may be content without a place.
     pub fn owes(&self) -> bool {
-        self.lost.load(Ordering::Acquire) != self.paid.load(Ordering::Acquire)
+        let count = *self.count.borrow();
+        count.lost != count.paid
     }
 
-    /// Returns when such content is committed, or given up.
-    pub async fn pay(&self) -> Result<()> {
-        while self.owes()
-            && let Some(files) = self.files.get().and_then(Weak::upgrade)
-        {
-            let lost = self.lost.load(Ordering::Acquire);
-            files.pay().await?;
-            self.paid.fetch_max(lost, Ordering::AcqRel);
+    async fn pay_behind(self: Arc<Self>) {
+        loop {
+            let Count { lost, paid } = *self.count.borrow();
+            if lost == paid {
+                self.pays.store(false, Ordering::SeqCst);
+                // It may have been lost just before.
+                if !self.owes() || self.pays.swap(true, Ordering::SeqCst) {
+                    return;
+                }
+                continue;
+            }
+            // Without its files the mount is no more.
+            let Some(files) = self.files.get().and_then(Weak::upgrade) else { return };
+            let all = files.pay().await;
+            drop(files);
+            match all {
+                true => self.count.send_modify(|count| count.paid = lost),
+                false => sleep(AGAIN_INTERVAL).await,
+            }
         }
-        Ok(())
+    }
+
+    /// Returns when all that has lost its place by now is committed, or given up.
+    pub async fn paid(&self) {
+        let lost = self.count.borrow().lost;
+        // The sender lives as long as `self`.
+        let _ = self.count.subscribe().wait_for(|count| count.paid >= lost).await;
     }
 }

@@ -93,7 +93,7 @@ async fn a_tree_that_comes_and_goes_is_never_told() {
     make(&log, dir, "l", v1::FileKind::Symlink);
     log.content(InodeId(f), None, Box::new(|_, _| ()));
     let times = v1::SetAttrOp { ino: f, mtime_ns: Some(7), ..Default::default() };
-    assert_eq!(log.set_attr(times, 5).unwrap().mtime_ns, 7);
+    assert_eq!(log.set_attr(times, None, 5).unwrap().mtime_ns, 7);
     assert_eq!(waits(&log), ["make", "make", "make", "content", "setattr"]);
     let op = v1::RmDirOp { parent: ROOT, name: "d".into() };
     assert!(log.rm_dir(op.clone(), 5, |_| false).is_none(), "it is not empty");
@@ -218,7 +218,7 @@ async fn a_file_has_one_place_until_it_is_asked_for() {
     // Nor for what comes after another change.
     let place = log.content(f, None, Box::new(|_, _| ()));
     let mode = v1::SetAttrOp { ino: f.0, mode: Some(0o600), ..Default::default() };
-    log.set_attr(mode, 5).unwrap();
+    log.set_attr(mode, None, 5).unwrap();
     assert_ne!(log.content(f, Some(place), Box::new(|_, _| ())), place);
 }
 

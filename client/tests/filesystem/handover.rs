@@ -42,8 +42,6 @@ impl NameCache for Cache {
         Box::pin(std::future::ready(()))
     }
 
-    fn followed(&self, _: InodeId) {}
-
     fn forget_all(&self) -> Forgotten {
         Box::pin(std::future::ready(()))
     }

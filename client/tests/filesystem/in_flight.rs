@@ -38,8 +38,6 @@ impl NameCache for Slow {
         })
     }
 
-    fn followed(&self, _: InodeId) {}
-
     fn forget_all(&self) -> Forgotten {
         Box::pin(ready(()))
     }

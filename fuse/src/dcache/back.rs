@@ -1,7 +1,5 @@
 //! What was given to the kernel is taken back from it.
 
-use super::asking::Answered;
-use super::table::Table;
 use super::{Dcache, Inner};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -17,40 +15,24 @@ const LATE_INTERVAL: Duration = Duration::from_millis(1);
 impl Inner {
     /// Begins to take back what was given: attributes, and names in directories. None of it is
     /// used any more without asking when the attributes are gone.
-    fn take(self: &Arc<Self>, table: &Table, mut attrs: Vec<u64>, dirs: Vec<(u64, Vec<Bytes>)>) {
+    fn take(self: &Arc<Self>, mut attrs: Vec<u64>, dirs: Vec<(u64, Vec<Bytes>)>) {
         let Some(kernel) = self.kernel.get() else { return };
         attrs.extend(dirs.iter().map(|(dir, _)| *dir));
         if attrs.is_empty() {
             return;
         }
         self.closed.leave(&attrs);
-        let taken = attrs.iter().map(|ino| {
-            let (inner, answers) = (self.clone(), table.answers_about(*ino));
-            let (known, ino) = (kernel.notifier.forget_attr(*ino), *ino);
-            async move {
-                if !known.await && !answers.is_empty() {
-                    inner.take_from_late(ino, &answers).await;
-                }
-            }
-        });
-        let (inner, taken) = (self.clone(), join_all(taken));
+        // What the kernel does not take is a mount that is no more.
+        let taken: Vec<_> =
+            attrs.iter().map(|ino| kernel.notifier.inval_inode(*ino, -1, 0)).collect();
+        let inner = self.clone();
         tokio::spawn(async move {
-            taken.await;
+            join_all(taken).await;
             inner.closed.left(&attrs);
         });
         for (dir, names) in dirs {
             self.closed.close(dir);
             tokio::spawn(self.clone().end_names(dir, names));
-        }
-    }
-
-    /// The kernel did not have an inode: answers that it makes it of may have been on their way.
-    async fn take_from_late(&self, ino: u64, answers: &[Answered]) {
-        while self.table.lock().are_still(ino, answers) {
-            sleep(LATE_INTERVAL).await;
-        }
-        if let Some(kernel) = self.kernel.get() {
-            kernel.notifier.forget_attr(ino).await;
         }
     }
 
@@ -74,7 +56,7 @@ impl NameCache for Dcache {
         let attrs = table.take_attr(ino.0).then_some(ino.0);
         let names = table.take_names(ino.0).map(|names| (ino.0, names));
         // Under the lock: who finds nothing more to take back waits for this.
-        self.0.take(&table, attrs.into_iter().collect(), names.into_iter().collect());
+        self.0.take(attrs.into_iter().collect(), names.into_iter().collect());
         drop(table);
         let inner = self.0.clone();
         Box::pin(async move { inner.closed.gone(vec![ino.0]).await })
@@ -85,23 +67,16 @@ impl NameCache for Dcache {
         let led_to = names.iter().filter_map(|(dir, name)| table.leads_to(dir.0, name));
         let inos: Vec<_> = led_to.chain(inos.iter().map(|ino| ino.0)).collect();
         let attrs = inos.iter().copied().filter(|ino| table.take_attr(*ino)).collect();
-        self.0.take(&table, attrs, Vec::new());
+        self.0.take(attrs, Vec::new());
         drop(table);
         let inner = self.0.clone();
         Box::pin(async move { inner.closed.gone(inos).await })
     }
 
-    fn followed(&self, ino: InodeId) {
-        let mut table = self.0.table.lock();
-        if table.is_asked(ino.0) && table.take_attr(ino.0) {
-            self.0.take(&table, vec![ino.0], Vec::new());
-        }
-    }
-
     fn forget_all(&self) -> Forgotten {
         let mut table = self.0.table.lock();
         let (attrs, names) = (table.take_all_attrs(), table.take_all_names());
-        self.0.take(&table, attrs, names);
+        self.0.take(attrs, names);
         drop(table);
         let inner = self.0.clone();
         Box::pin(async move { inner.closed.gone(inner.closed.leaving()).await })

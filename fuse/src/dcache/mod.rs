@@ -4,15 +4,11 @@
 //! It may while a lease says so ([`NameCache`]). What it is given is in the [`Table`] before the
 //! lease is looked at, so a recall that comes meanwhile finds it there.
 //!
-//! **Attributes** are taken by an inode notice with a negative offset, which needs no lock. The
-//! kernel counts up the inode's version with it: an answer that is on its way still is not taken
-//! in. Where the kernel does not have the inode, an answer that it makes it of may be on its way:
-//! then another notice follows when who asked is through ([`asking`]). They have no more time to
-//! live than the lease has for certain, since a mount whose process stands still, or has died,
-//! takes nothing back.
-//!
-//! What a request changes here, the kernel ends the time to live of itself when that is answered.
-//! Only what it may be told late, by an answer from before, is taken back ([`Dcache::followed`]).
+//! **Attributes** are given with the answers to GETATTR and STATX alone, and taken by an inode
+//! notice with a negative offset, which needs no lock. The kernel has the inode then, and counts up
+//! its version: an answer that is on its way still is not taken in. They have no more time to live
+//! than the lease has for certain, since a mount whose process stands still, or has died, takes
+//! nothing back.
 //!
 //! **Names** are used only with attributes of their directory, by which the kernel checks who may.
 //! So a directory is *closed* first: its attributes are taken, and who asks for them waits. That
@@ -30,11 +26,8 @@
 //! Who asks for the attributes of a closed directory may hold its lock, to see whether its caller
 //! may change it. It has no path to walk any more, so it is answered ([`walks`](crate::proc)).
 
-mod asking;
-mod attrs;
 mod back;
 mod closed;
-mod entries;
 mod moves;
 mod names;
 mod table;
@@ -42,7 +35,7 @@ mod table;
 use self::closed::Closed;
 use self::table::Table;
 use crate::abi::{Answer, Entry, Header, InitReply, Reply, opcode};
-use crate::attr::{LISTS, to_kernel};
+use crate::attr::to_kernel;
 use crate::notifier::Notifier;
 use crate::reply;
 use crate::root::Root;
@@ -52,7 +45,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
-use weft_client::{Attr, Filesystem, NameCache};
+use weft_client::{Attr, FileKind, Filesystem, NameCache};
 use weft_proto::{ErrorKind, InodeId, Result, v1};
 
 /// Of names: until it is ended.
@@ -61,6 +54,8 @@ const NAME_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// What may be sent for a thread later than it was begun: it says nothing of where that is. All
 /// else a thread asks for and waits for itself.
 const BEHIND: [u32; 4] = [opcode::READ, opcode::WRITE, opcode::RELEASE, opcode::RELEASEDIR];
+/// Attributes are asked for so often at most while a directory is closed again and again.
+const MAX_TRIES: usize = 16;
 
 /// What the kernel has of one mount; clones share it.
 #[derive(Clone, Default)]
@@ -107,13 +102,6 @@ impl Dcache {
         }
     }
 
-    /// The caller of a request was killed: it takes in no answer any more.
-    pub fn was_killed(&self, thread: u32) {
-        if thread != 0 {
-            self.0.table.lock().is_through(thread);
-        }
-    }
-
     /// What a lookup by this thread has found; 0 if it is not known.
     pub fn looked_up(
         &self,
@@ -131,13 +119,7 @@ impl Dcache {
                     (true, thread) => self.give_name(fs, dir, name, Some(attr.ino), Some(thread)),
                     (false, _) => self.give_name(fs, dir, name, Some(attr.ino), None),
                 };
-                // Of an inode that it has, the kernel would go on to use access control lists that
-                // it forgets only when it asks for attributes.
-                let (attr, attr_ttl) = match known {
-                    true => (attr, Duration::ZERO),
-                    false => self.give_attr(attr, thread, || fs.attr_to_cache(attr.ino)),
-                };
-                Ok(Reply::Entry(self.entry(&attr, name_ttl, attr_ttl)))
+                Ok(Reply::Entry(self.entry(&attr, name_ttl)))
             }
             Err(error) if error.kind == ErrorKind::NotFound => {
                 match self.give_name(fs, dir, name, None, None) {
@@ -149,9 +131,60 @@ impl Dcache {
         }
     }
 
+    /// What a request has made in a directory, or given a name there.
+    pub fn made(&self, fs: &Filesystem, dir: InodeId, name: Bytes, made: Result<Attr>) -> Answer {
+        made.map(|attr| Reply::Entry(self.new_entry(fs, dir, name, &attr))).map_err(reply::errno)
+    }
+
+    /// The entry of what was made just now.
+    pub fn new_entry(&self, fs: &Filesystem, dir: InodeId, name: Bytes, attr: &Attr) -> Entry {
+        self.0.table.lock().tell(attr.ino.0);
+        self.entry(attr, self.give_name(fs, dir, name, Some(attr.ino), None))
+    }
+
+    /// The entry of what has no name.
+    pub fn unnamed(&self, attr: &Attr) -> Entry {
+        self.0.table.lock().tell(attr.ino.0);
+        self.entry(attr, Duration::ZERO)
+    }
+
+    /// Attributes, and for how long the kernel may use them without asking.
+    pub async fn attr(
+        &self,
+        fs: &Filesystem,
+        ino: InodeId,
+        thread: u32,
+    ) -> Result<(Attr, Duration)> {
+        const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+        let mut tries = 0;
+        let found = loop {
+            let opened = self.0.closed.opened(ino.0, thread).await;
+            let found = fs.get_attr(ino).await?;
+            tries += 1;
+            // It may have been closed meanwhile.
+            if !opened || !self.0.closed.has(ino.0) || tries == MAX_TRIES {
+                break found;
+            }
+        };
+        if !self.gives(|_| true) || fs.attr_to_cache(ino).is_none() {
+            return Ok((found, Duration::ZERO));
+        }
+        if !self.0.table.lock().give_attr(ino.0) {
+            return Ok((found, Duration::ZERO));
+        }
+        // A write takes the bits from a program that the kernel would go on to see them of.
+        let is_safe = |attr: &Attr| attr.mode & SET_IDS == 0 || attr.kind == FileKind::Directory;
+        let known = fs.attr_to_cache(ino).filter(|(attr, _)| is_safe(attr));
+        Ok(match known.filter(|_| !self.0.closed.has(ino.0) && self.gives(|_| true)) {
+            Some(known) => known,
+            None => (found, Duration::ZERO),
+        })
+    }
+
     /// An extended attribute is asked for.
     pub fn asked_xattr(&self, ino: InodeId, name: &[u8]) {
-        if name.starts_with(LISTS) {
+        const ACLS: &[u8] = b"system.posix_acl_";
+        if name.starts_with(ACLS) {
             self.0.table.lock().tell_acl(ino.0);
         }
     }
@@ -214,9 +247,9 @@ impl Dcache {
         kernel.is_some_and(|kernel| kernel.gives.load(Ordering::SeqCst) && what(kernel))
     }
 
-    pub(super) fn entry(&self, attr: &Attr, name_ttl: Duration, attr_ttl: Duration) -> Entry {
+    fn entry(&self, attr: &Attr, name_ttl: Duration) -> Entry {
         let node = self.0.root.swap(attr.ino.0);
-        Entry { node, attr: to_kernel(attr), name_ttl, attr_ttl }
+        Entry { node, attr: to_kernel(attr), name_ttl, attr_ttl: Duration::ZERO }
     }
 
     fn may_give(&self, fs: &Filesystem, dir: InodeId, name: &[u8], ino: Option<InodeId>) -> bool {
@@ -227,7 +260,7 @@ impl Dcache {
 
     /// For how long the kernel may use a name without asking. `late`: it may take the answer in
     /// without the lock of the directory, for this thread.
-    pub(super) fn give_name(
+    fn give_name(
         &self,
         fs: &Filesystem,
         dir: InodeId,

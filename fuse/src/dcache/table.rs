@@ -4,11 +4,14 @@
 //! one, that are not in here. What a request of this mount takes away stays until the kernel drops
 //! its inode: the caller may have been killed, and then the kernel has not followed.
 
-use super::asking::{Answered, Asking, LATE_TIMEOUT};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::v1;
+
+/// The kernel is through with an answer after so long, whoever it woke.
+const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Names that lead nowhere, of all directories. Nothing says when the kernel drops them.
 const MAX_NEGATIVE: usize = 1 << 16;
@@ -24,9 +27,8 @@ pub struct Table {
     inodes: HashMap<u64, Known>,
     /// Names with a time to live, by directory, and what they lead to.
     dirs: HashMap<u64, HashMap<Bytes, u64>>,
-    /// Inodes whose attributes have one, or had one that is over or that the kernel has ended.
+    /// Inodes whose attributes have one.
     attrs: HashSet<u64>,
-    asking: Asking,
     negative: usize,
     /// Threads that the kernel takes an answer in for without the lock of its directory.
     late: Recent<u64>,
@@ -86,7 +88,7 @@ struct Known {
 impl Table {
     /// The kernel may know any inode.
     pub fn unknown() -> Self {
-        Self { unknown: true, asking: Asking::adopted(), ..Self::default() }
+        Self { unknown: true, ..Self::default() }
     }
 
     /// The kernel is told of an inode. Answers whether it may have known it before.
@@ -153,7 +155,6 @@ impl Table {
 
     /// A thread asks for something: the kernel is through with all before it.
     pub fn is_through(&mut self, thread: u32) {
-        self.asking.is_through(thread);
         if !self.late.of.is_empty() {
             self.late.of.remove(&thread.into());
         }
@@ -176,30 +177,13 @@ impl Table {
         self.acls.insert(ino, ());
     }
 
-    /// Attributes get a time to live, in an answer to this thread. Answers whether they may have
-    /// one.
-    pub fn give_attr(&mut self, ino: u64, thread: u32) -> bool {
+    /// Attributes get a time to live. Answers whether they may have one.
+    pub fn give_attr(&mut self, ino: u64) -> bool {
         let given = self.acls.since(ino).is_none();
         if given {
             self.attrs.insert(ino);
-            self.asking.answer(thread, ino);
         }
         given
-    }
-
-    /// Whether somebody may not be through with an answer that gives attributes of an inode.
-    pub fn is_asked(&self, ino: u64) -> bool {
-        self.asking.is_asked(ino)
-    }
-
-    /// All such answers.
-    pub fn answers_about(&self, ino: u64) -> Vec<Answered> {
-        self.asking.about(ino)
-    }
-
-    /// Whether somebody may still not be through with one of these.
-    pub fn are_still(&self, ino: u64, answers: &[Answered]) -> bool {
-        answers.iter().any(|answer| self.asking.is_still(ino, answer))
     }
 
     /// Answers whether the attributes of an inode had a time to live.
@@ -260,8 +244,7 @@ impl Table {
 
     /// The same from another process.
     pub fn adopt(of: v1::KernelCache) -> Self {
-        let asking = Asking::adopted();
-        let mut table = Self { unknown: of.unknown, asking, ..Self::default() };
+        let mut table = Self { unknown: of.unknown, ..Self::default() };
         for (ino, answers) in of.inos.into_iter().zip(of.answers) {
             table.inodes.insert(ino, Known { answers, names: Vec::new() });
         }

@@ -20,7 +20,7 @@ fn an_inode_is_known_from_its_first_answer_until_all_are_forgotten() {
     assert!(!table.tell(7) && table.tell(7));
     table.give(DIR, name("a"), 7);
     table.give(7, name("below"), 8);
-    table.give_attr(7, 1);
+    table.give_attr(7);
     table.forgotten(7, 1);
     assert!(table.tell(7), "one answer is left");
     table.forgotten(7, 2);
@@ -83,7 +83,7 @@ fn what_is_handed_over_is_all_of_it() {
     }
     table.give(DIR, name("a"), 7);
     table.give(8, name("none"), NONE);
-    table.give_attr(8, 1);
+    table.give_attr(8);
     let mut next = Table::adopt(table.hand_over());
     assert_eq!(next.leads_to(DIR, &name("a")), Some(7));
     assert_eq!((next.negative, next.take_attr(8)), (1, true));
@@ -113,9 +113,9 @@ async fn a_thread_is_late_until_it_asks_or_for_a_second() {
     assert!(table.late_in(9).is_empty() && !table.late_in(DIR).is_empty());
     // Attributes have no time to live beside an access control list.
     table.tell_acl(7);
-    assert!(!table.give_attr(7, 1) && table.give_attr(8, 1));
+    assert!(!table.give_attr(7) && table.give_attr(8));
     tokio::time::advance(LATE_TIMEOUT).await;
-    assert!(table.give_attr(7, 1));
+    assert!(table.give_attr(7));
 }
 
 #[test]
