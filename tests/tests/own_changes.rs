@@ -53,7 +53,7 @@ fn a_change_is_seen_whatever_others_were_told_before_it() -> Result<()> {
                 let after = [changed(&dir)?, changed(to)?];
                 ensure!(after[0] > before[0], "{round}: {after:?} after {before:?}: directory");
                 ensure!(after[1] > before[2], "{round}: {after:?} after {before:?}: moved");
-                let mode = 0o600 | round % 0o100;
+                let mode = 0o600 | (round % 0o100);
                 fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
                 let seen = fs::metadata(to)?.mode() & 0o777;
                 ensure!(seen == mode, "{round}: mode {seen:o}, not {mode:o}");
