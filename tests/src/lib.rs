@@ -14,7 +14,6 @@ pub mod data;
 pub mod drive;
 pub mod fsx;
 mod health;
-pub mod kernel;
 pub mod load;
 pub mod model;
 mod not_tested;

@@ -14,14 +14,21 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
-use weft_tests::kernel::reads;
 use weft_tests::{Cluster, eventually, path, weft_ok};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often the process that serves a mount has read: requests of the kernel, and little else.
+fn reads(cluster: &Cluster, mount: &Path) -> Result<u64> {
+    let io = fs::read_to_string(format!("/proc/{}/io", cluster.pid_of_mount(mount)?))?;
+    let count = io.lines().find_map(|line| line.strip_prefix("syscr: "));
+    count.context("reads are not counted")?.parse().context("a number")
+}
+
 /// Calls `look` until the kernel asks for nothing in it.
 fn until_warm(cluster: &Cluster, mount: &Path, look: impl Fn() -> Result<()>) -> Result<()> {
     const OFTEN: usize = 100;
+    // Requests over io_uring, and of kernels before 6.6, are others.
     let before = reads(cluster, mount)?;
     (0..OFTEN).try_for_each(|_| statvfs(mount).map(drop))?;
     ensure!(reads(cluster, mount)? - before >= OFTEN as u64, "requests are not counted");

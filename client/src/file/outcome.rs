@@ -72,7 +72,7 @@ impl File {
             _ => state.buffered_under.version = attr.data_version,
         }
         state.went_along();
-        state.is_settled();
+        state.settled();
         drop(state);
         self.commits.send_replace(());
         let (pieces, segments) = (pieces.len(), batch.segments.len());
@@ -173,7 +173,7 @@ impl File {
         if batch.pieces.is_empty() || !state.waiting.is_more() {
             state.went_along();
         }
-        state.is_settled();
+        state.settled();
         state.fail(error);
         drop(state);
         self.commits.send_replace(());

@@ -75,7 +75,7 @@ impl State {
     }
 
     /// Something was committed, or given up: what comes when nothing is left has no place yet.
-    pub fn is_settled(&mut self) {
+    pub fn settled(&mut self) {
         if !self.is_dirty() {
             (self.place, self.displaced) = (None, false);
         }

@@ -5,7 +5,7 @@ use super::names::name_of;
 use super::{layout_xattr, quota_xattr};
 use crate::cache::ACLS;
 use crate::meta::unexpected;
-use crate::types::{ModeList, Warmed};
+use crate::types::{ModeList, Warmed, is_list};
 use bytes::Bytes;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
@@ -116,7 +116,7 @@ impl Filesystem {
             return Err(Error::new(ErrorKind::NotPermitted, what));
         }
         // There is nothing to remove, and that is no error.
-        if name.starts_with(ACLS) && self.inner.group.leases.has_no_lists(ino) {
+        if is_list(name) && self.inner.group.leases.has_no_lists(ino) {
             return Ok(());
         }
         self.settle_mode(ino, name).await?;

@@ -13,6 +13,6 @@ pub use attr::{Attr, Creator, FileKind, SetAttr, SetTime};
 pub use data::ReadData;
 pub use dir::{DirEntry, DirPage};
 pub use lock::{Lock, LockKind};
-pub(crate) use mode_list::ModeList;
+pub(crate) use mode_list::{ModeList, is_list};
 pub use open::{Allocate, HandleId, OpenFlags, Opened, Seek, Via};
 pub use stat::{Counters, StatFs, Warmed};

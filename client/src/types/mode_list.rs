@@ -1,13 +1,21 @@
 //! An access control list that says no more than a mode: setting it is setting that.
 
+use weft_proto::mode::SETGID;
+
 /// The attribute that holds the list which decides who may.
 const ACCESS: &[u8] = b"system.posix_acl_access";
+/// And the one that new inodes in a directory inherit.
+const DEFAULT: &[u8] = b"system.posix_acl_default";
 /// Version of the attribute's format; then eight bytes for each entry: tag, permissions, id.
 const VERSION: [u8; 4] = 2u32.to_le_bytes();
 /// Tags of the entries of owner, owning group and others, by how much a mode shifts each.
 const CLASSES: [(u16, u32); 3] = [(0x01, 6), (0x04, 3), (0x20, 0)];
 const BITS: u32 = 0o777;
-const SETGID: u32 = 0o2000;
+
+/// Whether an extended attribute is an access control list.
+pub(crate) fn is_list(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
 
 /// Permission bits, as a list of three entries sets them: `cp -a` and `rsync -A` do that to each
 /// file.
@@ -61,7 +69,7 @@ mod tests {
         let read = |clear| ModeList::read(ACCESS, &value, clear).unwrap();
         assert_eq!(read(false).mode_after(0o6777), 0o6641);
         assert_eq!(read(true).mode_after(0o6777), 0o4641);
-        assert_eq!(ModeList::read(b"system.posix_acl_default", &value, false), None);
+        assert_eq!(ModeList::read(DEFAULT, &value, false), None);
     }
 
     #[test]
