@@ -122,6 +122,7 @@ planted: setup
 
 jepsen: setup
 	$(CARGO) build --release --locked --workspace --bin weft --bin weft-jepsen --bin weft-jepsen-page
+	$(CARGO) build --release --locked --package weft-jepsen-clock
 	'$(target)/release/weft-jepsen' --minutes '$(MINUTES)'
 
 # Caches fill for a good part of an hour; less time tells nothing.

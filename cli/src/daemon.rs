@@ -15,6 +15,7 @@ use tokio::time::sleep;
 /// How often a daemon looks whether its own port answers.
 const READY_INTERVAL: Duration = Duration::from_millis(50);
 /// Blocks of so many bytes are given back; those of RocksDB's memtables have a MiB.
+#[cfg(all(target_env = "gnu", not(target_arch = "x86_64")))]
 const LARGE: usize = 256 << 10;
 
 /// A runtime of `workers` threads (0: as many as cores, from 2 to 4).
@@ -65,9 +66,10 @@ pub fn raise_descriptor_limit() {
 /// Has the allocator give large blocks back to the kernel when they are freed. By itself glibc has
 /// them in its heaps as soon as one was freed (mallopt(3), `M_MMAP_THRESHOLD`). There what is small
 /// and lives longer comes to lie between them, and memtables that were written out leave holes that
-/// nothing uses: the process grows although what it uses does not.
+/// nothing uses: the process grows although what it uses does not. On x86-64 there is another
+/// allocator ([`crate::ALLOCATOR`]).
 pub fn give_back_large_blocks() {
-    #[cfg(target_env = "gnu")]
+    #[cfg(all(target_env = "gnu", not(target_arch = "x86_64")))]
     // SAFETY: it only sets a number of the allocator's.
     if unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE as i32) } == 0 {
         tracing::warn!("the allocator keeps large blocks that are freed");
@@ -113,7 +115,7 @@ pub fn tell_manager(state: &str) {
     }
 }
 
-#[cfg(all(test, target_env = "gnu"))]
+#[cfg(all(test, target_env = "gnu", not(target_arch = "x86_64")))]
 mod tests {
     use super::*;
 

@@ -50,6 +50,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use weft_proto::planted;
 
+/// Processes that run for months give back what they no longer use
+/// (docs/decisions/065-memory-is-given-back.md).
+#[cfg(target_arch = "x86_64")]
+#[global_allocator]
+pub static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Weft, a distributed parallel filesystem
 ///
 /// One binary for every role: servers, clients and administration.

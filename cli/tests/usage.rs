@@ -277,3 +277,13 @@ fn a_metadata_server_is_bootstrapped_once_and_never_after_it_ran() {
     let said = refused(&flags, 1);
     assert!(said.contains("move the whole data folder away"), "{said}");
 }
+
+/// RocksDB's memory and ours come from an allocator that gives it back.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn memory_comes_from_jemalloc() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let output = command.arg("--version").env("MALLOC_CONF", "confirm_conf:true").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("<jemalloc>"), "{said}");
+}

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::rngs::SmallRng;
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -39,15 +39,6 @@ pub struct Daemon {
     lost: Option<u64>,
 }
 
-/// Has a program take its time, but for how long something takes, from a file.
-fn faketime() -> Result<PathBuf> {
-    let machine = std::env::consts::ARCH;
-    let at = format!("/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1");
-    let is_there = Path::new(&at).exists();
-    ensure!(is_there, "clocks are stepped by {at} (Debian package faketime), which is not there");
-    Ok(at.into())
-}
-
 impl Daemon {
     /// Starts it unless it runs.
     pub fn start(&mut self) -> Result<()> {
@@ -62,8 +53,8 @@ impl Daemon {
         // Its network is of its own, and has no strangers.
         command.env("WEFT_INSECURE", "1");
         if let Some(clock) = &self.clock {
-            command.env("LD_PRELOAD", faketime()?).env("FAKETIME_TIMESTAMP_FILE", clock);
-            command.env("FAKETIME_CACHE_DURATION", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            command.env("LD_PRELOAD", weft_tests::binary("libweft_jepsen_clock.so"));
+            command.env("WEFT_CLOCK_OFFSET", clock);
         }
         if let Some(bug) = &self.planted {
             command.env("WEFT_PLANTED", bug);
@@ -141,7 +132,9 @@ impl Daemon {
     /// Its clock is wrong by so many seconds from now on.
     pub fn step_clock(&self, seconds: i64) -> Result<()> {
         let clock = self.clock.as_ref().context("its clock is everybody's")?;
-        Ok(fs::write(clock, format!("{seconds:+}"))?)
+        // In place: the process that has it mapped reads it all the while.
+        let file = File::options().write(true).create(true).truncate(false).open(clock)?;
+        Ok(file.write_all_at(&(seconds * 1_000_000_000).to_ne_bytes(), 0)?)
     }
 
     /// Undoes all that was done to it, and starts it if it is dead.

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("weft-gpu", &["weft-proto", "weft-net", "weft-client"]),
     ("weft-c", &["weft-proto", "weft-client", "weft-gpu"]),
     ("weft-python", &["weft-proto", "weft-client", "weft-gpu"]),
+    ("weft-jepsen-clock", &[]),
     ("weft-tidy", &[]),
 ];
 
