@@ -88,9 +88,11 @@ impl Handler for Adapter {
                 })
             }
             Op::GetAttr => {
+                dcache.asks(thread, ino);
                 Outcome::working(async move { reply::attr(dcache.attr(&fs, ino, thread).await) })
             }
             Op::StatX => {
+                dcache.asks(thread, ino);
                 Outcome::working(async move { reply::statx(dcache.attr(&fs, ino, thread).await) })
             }
             Op::SetAttr(change) => {
@@ -105,7 +107,7 @@ impl Handler for Adapter {
                 let (name, target, by) = (own(name), own(target), by(0));
                 Outcome::working(async move {
                     let made = fs.sym_link(ino, &name, &target, by).await;
-                    dcache.made(&fs, ino, name, made)
+                    dcache.made(&fs, ino, name, thread, made)
                 })
             }
             Op::MkNod { name, mode, rdev, umask } => {
@@ -114,14 +116,14 @@ impl Handler for Adapter {
                 let mode = permissions(mode);
                 Outcome::working(async move {
                     let made = fs.mk_nod(ino, &name, kind, mode, rdev, by).await;
-                    dcache.made(&fs, ino, name, made)
+                    dcache.made(&fs, ino, name, thread, made)
                 })
             }
             Op::MkDir { name, mode, umask } => {
                 let (name, mode, by) = (own(name), permissions(mode), by(umask));
                 Outcome::working(async move {
                     let made = fs.mk_dir(ino, &name, mode, by).await;
-                    dcache.made(&fs, ino, name, made)
+                    dcache.made(&fs, ino, name, thread, made)
                 })
             }
             Op::Unlink { name } => {
@@ -149,12 +151,16 @@ impl Handler for Adapter {
                 let (name, node) = (own(name), InodeId(self.root.swap(node)));
                 Outcome::working(async move {
                     let made = fs.link(node, ino, &name).await;
-                    dcache.made(&fs, ino, name, made)
+                    dcache.made(&fs, ino, name, thread, made)
                 })
             }
             Op::Open { flags } => {
                 let wanted = OpenFlags::from_bits(flags as i32);
-                Outcome::working(async move { reply::opened(fs.open(ino, wanted).await) })
+                Outcome::working(async move {
+                    let opened = fs.open(ino, wanted).await;
+                    dcache.told(thread, ino);
+                    reply::opened(opened)
+                })
             }
             Op::Create { name, mode, umask, flags } => {
                 let (name, mode, by) = (own(name), permissions(mode), by(umask));
@@ -167,9 +173,9 @@ impl Handler for Adapter {
                         Err(e) if e.kind == ErrorKind::Exists && !wanted.exclusive => {
                             Err(Errno(libc::ESTALE))
                         }
-                        opened => {
-                            reply::created(opened, |attr| dcache.new_entry(&fs, ino, name, attr))
-                        }
+                        opened => reply::created(opened, |attr| {
+                            dcache.new_entry(&fs, ino, name, thread, attr)
+                        }),
                     }
                 })
             }
@@ -178,7 +184,7 @@ impl Handler for Adapter {
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
                     let opened = fs.tmp_file(ino, mode, by, wanted).await;
-                    reply::created(opened, |attr| dcache.unnamed(attr))
+                    reply::created(opened, |attr| dcache.unnamed(thread, attr))
                 })
             }
             Op::SyncFs => Outcome::working(async move { reply::empty(fs.sync().await) }),

@@ -4,7 +4,7 @@ use crate::abi::{InitReply, Wanted, flag};
 use crate::adapter::Adapter;
 use crate::attach::attach;
 use crate::channel::{Device, Gate, Rings, Threads};
-use crate::dcache::Dcache;
+use crate::dcache::{Content, Dcache};
 use crate::flags::MountFlags;
 use crate::hand_over::Handover;
 use crate::handler::Handler;
@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use weft_client::Filesystem;
+use weft_client::{ContentCache, Filesystem};
 
 /// The kernel's switch for FUSE over io_uring, of all mounts of the machine.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -117,6 +117,11 @@ impl Mounted {
         &self.notifier
     }
 
+    /// The kernel's cached pages.
+    pub fn content_cache(&self) -> Arc<dyn ContentCache> {
+        Arc::new(Content::new(self.dcache.clone(), self.notifier.clone()))
+    }
+
     /// Do requests come over io_uring?
     pub fn over_io_uring(&self) -> bool {
         self.agreed.flags & flag::OVER_IO_URING != 0
@@ -168,7 +173,7 @@ pub fn mount(fs: Filesystem, path: &Path, options: &Options) -> Result<Mounted, 
     let dcache = Dcache::new(Root::new(fs.root()));
     let handler = Arc::new(Adapter::giving(fs.clone(), dcache.clone()));
     let mounted = Mounted { dcache, ..mount_handler(handler, path, &options)? };
-    fs.set_content_cache(Arc::new(mounted.notifier.clone()));
+    fs.set_content_cache(mounted.content_cache());
     fs.set_name_cache(Arc::new(mounted.dcache.clone()));
     mounted.dcache.begin(mounted.notifier.clone(), &mounted.agreed);
     Ok(mounted)

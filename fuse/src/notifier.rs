@@ -6,14 +6,10 @@ use crate::lanes::Lanes;
 use crate::root::Root;
 use bytes::Bytes;
 use std::io;
-use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use weft_client::ContentCache;
-use weft_proto::InodeId;
 
 /// How often is looked whether all notices were sent.
 const SENT_INTERVAL: Duration = Duration::from_millis(10);
@@ -49,7 +45,18 @@ impl Notifier {
         offset: i64,
         len: i64,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        self.send(Notice::Inode { ino: self.root.swap(ino), offset, len })
+        self.inval_inode_after(ino, offset, len, || ())
+    }
+
+    /// The same, behind what may block.
+    pub(crate) fn inval_inode_after<F: FnOnce() + Send + 'static>(
+        &self,
+        ino: u64,
+        offset: i64,
+        len: i64,
+        before: F,
+    ) -> impl Future<Output = io::Result<()>> + Send + use<F> {
+        self.send(Notice::Inode { ino: self.root.swap(ino), offset, len }, before)
     }
 
     /// A name in a directory, also one that is known not to be there.
@@ -58,7 +65,8 @@ impl Notifier {
         parent: u64,
         name: &[u8],
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        self.send(Notice::Entry { parent: self.root.swap(parent), name: name.to_vec() })
+        let notice = Notice::Entry { parent: self.root.swap(parent), name: name.to_vec() };
+        self.send(notice, || ())
     }
 
     /// Ends the time to live of names in a directory, one after the other. What they lead to, and
@@ -87,7 +95,7 @@ impl Notifier {
         name: &[u8],
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
         let (parent, child) = (self.root.swap(parent), self.root.swap(child));
-        self.send(Notice::Delete { parent, child, name: name.to_vec() })
+        self.send(Notice::Delete { parent, child, name: name.to_vec() }, || ())
     }
 
     /// Returns when no notice is on its way.
@@ -97,9 +105,16 @@ impl Notifier {
         }
     }
 
-    fn send(&self, notice: Notice) -> impl Future<Output = io::Result<()>> + Send + use<> {
+    fn send<F: FnOnce() + Send + 'static>(
+        &self,
+        notice: Notice,
+        before: F,
+    ) -> impl Future<Output = io::Result<()>> + Send + use<F> {
         let device = self.device.clone();
-        let told = self.run(move || tell(&device, &notice));
+        let told = self.run(move || {
+            before();
+            tell(&device, &notice)
+        });
         async move { told.await.unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into())) }
     }
 
@@ -124,24 +139,6 @@ fn tell(device: &Device, notice: &Notice) -> io::Result<()> {
         tracing::debug!("the kernel did not take {notice:?}: {error}");
     }
     told
-}
-
-/// The kernel's cached pages.
-impl ContentCache for Notifier {
-    fn forget(&self, ino: InodeId, range: Range<u64>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let far = |at: u64| i64::try_from(at).ok();
-        let (start, end) = (far(range.start), far(range.end));
-        let Some(start) = start.filter(|_| !range.is_empty()) else {
-            return Box::pin(std::future::ready(()));
-        };
-        let forgotten = self.inval_inode(ino.0, start, end.map_or(0, |end| end - start));
-        // What the kernel does not take is a mount that is no more.
-        Box::pin(async move { drop(forgotten.await) })
-    }
-
-    fn page(&self) -> u64 {
-        page_size()
-    }
 }
 
 /// The kernel's pages, bytes.

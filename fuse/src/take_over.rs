@@ -4,7 +4,7 @@
 use crate::abi::InitReply;
 use crate::adapter::Adapter;
 use crate::channel::{Device, Gate, Threads};
-use crate::dcache::Dcache;
+use crate::dcache::{Content, Dcache};
 use crate::mount::Mounted;
 use crate::mount_error::MountError;
 use crate::mount_table::Connection;
@@ -52,7 +52,7 @@ impl Inherited {
 
     /// The kernel's cached pages.
     pub fn content_cache(&self) -> Arc<dyn ContentCache> {
-        Arc::new(self.notifier.clone())
+        Arc::new(Content::new(self.dcache.clone(), self.notifier.clone()))
     }
 
     /// Makes ready to serve the mount at `path`, which is resolved, on `threads` threads, and then

@@ -29,7 +29,8 @@ impl Leases {
     /// Whether a name leads to this inode, or to none, as a lease says.
     pub fn has_name(&self, dir: InodeId, name: &[u8], ino: Option<InodeId>) -> bool {
         let table = self.table.lock();
-        let known = table.inodes.get(&dir).is_some_and(|held| match held.names.get(name) {
+        let held = table.inodes.get(&dir).filter(|held| !held.leaving);
+        let known = held.is_some_and(|held| match held.names.get(name) {
             Some(known) => *known == ino,
             None => held.complete && ino.is_none(),
         });
@@ -42,7 +43,7 @@ impl Leases {
     /// they may be cached: no lease is certain to last longer.
     pub fn attr_to_cache(&self, ino: InodeId) -> Option<(Attr, Duration)> {
         let table = self.table.lock();
-        let held = table.inodes.get(&ino)?;
+        let held = table.inodes.get(&ino).filter(|held| !held.leaving)?;
         let rests = held.changed.is_none_or(|at| at.elapsed() >= CHANGING_INTERVAL);
         let attr = held.attr.filter(|_| rests && !table.is_changing(ino))?;
         drop(table);

@@ -74,10 +74,11 @@ impl Leases {
     }
 
     /// First step of a recall: from now on nothing more is buffered, nor locked without asking;
-    /// also not by a grant that is on its way still. Answers whether something may be buffered;
+    /// also not by a grant that is on its way still; nor are names and attributes cached above,
+    /// unless `keep_read`. Answers whether something may be buffered;
     /// `None`, with nothing done, if there is the right to write and something has to be done under
     /// it before (not `ready`).
-    pub fn stop_buffering(&self, ino: InodeId, ready: bool) -> Option<bool> {
+    pub fn stop_buffering(&self, ino: InodeId, ready: bool, keep_read: bool) -> Option<bool> {
         let mut table = self.table.lock();
         if !planted::is(Bug::GrantOutlivesRecall) {
             table.mark(ino);
@@ -89,6 +90,7 @@ impl Leases {
             }
             held.flushing |= held.mode == Mode::Write;
             (held.mode, held.locks, held.maps) = (Mode::Read, false, false);
+            held.leaving |= !keep_read;
             flushing = held.flushing;
         }
         if let Some(ranges) = table.ranges.get_mut(&ino) {

@@ -53,6 +53,9 @@ pub(super) struct Held {
     /// What was buffered is being committed because the right to write was recalled. Until that is
     /// done, nobody else may be told that there is nothing: a new leader learns of this lease too.
     pub(super) flushing: bool,
+    /// It is being given back: who asks is answered, and no more names and attributes are cached
+    /// above.
+    pub(super) leaving: bool,
     pub(super) seq: u64,
     /// When this mount changed the inode last.
     pub(super) changed: Option<Instant>,
@@ -81,6 +84,7 @@ impl Held {
             locks: false,
             maps: false,
             flushing: false,
+            leaving: false,
             seq: 0,
             changed: None,
             attr: None,

@@ -42,7 +42,7 @@ fn leases() -> Leases {
 }
 
 fn release(l: &Leases, ino: u64) {
-    l.stop_buffering(InodeId(ino), true);
+    l.stop_buffering(InodeId(ino), true, false);
     assert!(l.flushed(InodeId(ino), false));
 }
 
@@ -71,7 +71,7 @@ async fn a_grant_that_its_recall_has_overtaken_is_not_believed() {
     let reply =
         v1::MetaReply { result: opened(INO), grants, touched: vec![DIR], ..Default::default() };
     let (start, inos) = (l.start(), [DIR, INO].map(InodeId));
-    inos.into_iter().for_each(|ino| assert!(!l.stop_buffering(ino, true).unwrap()));
+    inos.into_iter().for_each(|ino| assert!(!l.stop_buffering(ino, true, false).unwrap()));
     l.changed(start, &create, &reply);
     l.learn(start, &lease, &reply);
     assert_eq!(inos.map(|ino| l.mode(ino)), [None; 2]);
@@ -93,7 +93,7 @@ async fn what_was_not_given_back_is_held_as_before() {
         &v1::MetaReply { result: opened(INO), grants, ..Default::default() },
     );
     let ino = InodeId(INO);
-    assert!(l.stop_buffering(ino, true).unwrap() && !l.has_right_to_write(ino));
+    assert!(l.stop_buffering(ino, true, false).unwrap() && !l.has_right_to_write(ino));
     l.release_later(InodeId(8), 3);
     assert_eq!(l.take_surplus(), [(InodeId(8), 3)]);
     l.resume();
@@ -165,7 +165,7 @@ async fn what_only_this_mount_may_write_is_known_while_it_changes() {
     let in_flight = l.in_flight(&Op::SetAttr(op)).await;
     assert!(l.attr(dir).is_some());
     // Its right is given back before the answer: others look.
-    assert!(l.stop_buffering(dir, true).unwrap());
+    assert!(l.stop_buffering(dir, true, false).unwrap());
     assert!(l.attr(dir).is_some(), "not before that is done");
     assert!(l.flushed(dir, true));
     assert!(l.attr(dir).is_none());
@@ -219,7 +219,7 @@ async fn a_file_is_made_where_nobody_else_can() {
     let missing = Some(Reply::Missing(v1::Empty {}));
     l.learn(asked, &op, &v1::MetaReply { result: missing, ..Default::default() });
     assert!(!matches!(l.lookup(InodeId(DIR), b"b"), Some(Err(_))));
-    l.stop_buffering(InodeId(DIR), true);
+    l.stop_buffering(InodeId(DIR), true, false);
     assert!(make(&l, 9, "c").is_none(), "it is being given back");
     // What a list or a removed directory make of a file is not for this mount to say.
     for change in [|dir: &mut v1::Attr| dir.acls = true, |dir: &mut v1::Attr| dir.nlink = 0] {
@@ -418,8 +418,8 @@ async fn a_new_leader_leaves_the_right_to_write() {
     assert!(l.mode(InodeId(DIR)).is_none(), "the old leader's grants are worth nothing");
     // Its recall has begun, and what was buffered is not committed yet.
     assert!(
-        l.stop_buffering(InodeId(INO), true).unwrap()
-            && !l.stop_buffering(InodeId(DIR), true).unwrap()
+        l.stop_buffering(InodeId(INO), true, false).unwrap()
+            && !l.stop_buffering(InodeId(DIR), true, false).unwrap()
     );
     assert!(!l.may_buffer(InodeId(INO)));
     assert_eq!(l.keep_writes().0, [InodeId(INO)]);
@@ -438,7 +438,7 @@ async fn a_right_to_write_ends_when_what_was_buffered_is_committed() {
     l.learn(l.start(), &lease, &reply);
     let first = l.right_to_write(ino).unwrap();
     assert!(l.keeps(ino, first));
-    assert!(l.stop_buffering(ino, true).unwrap());
+    assert!(l.stop_buffering(ino, true, false).unwrap());
     assert_eq!((l.right_to_write(ino), l.keeps(ino, first)), (None, true));
     assert!(l.flushed(ino, true));
     assert!(!l.keeps(ino, first));
@@ -517,11 +517,11 @@ async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
     let right = l.right_to_write(ino).expect("granted");
     assert!(l.may_map(ino));
     assert_eq!(
-        l.stop_buffering(ino, false),
+        l.stop_buffering(ino, false, false),
         None,
         "what is stored in pages is to be written back before"
     );
-    assert!(l.may_buffer(ino) && l.stop_buffering(ino, true).unwrap());
+    assert!(l.may_buffer(ino) && l.stop_buffering(ino, true, false).unwrap());
     granted();
     assert!(!l.may_buffer(ino) && !l.may_lock(ino) && !l.may_map(ino) && l.keeps(ino, right));
     assert!(l.flushed(ino, true));
@@ -534,7 +534,11 @@ async fn what_is_being_given_back_is_not_buffered_under_a_new_grant() {
     // made ready.
     assert!(!l.flushed(ino, false), "there may be something to flush");
     assert!(l.may_buffer(ino));
-    assert!(l.stop_buffering(ino, true).unwrap() && l.flushed(ino, false) && l.mode(ino).is_none());
+    assert!(
+        l.stop_buffering(ino, true, false).unwrap()
+            && l.flushed(ino, false)
+            && l.mode(ino).is_none()
+    );
 }
 
 /// `rename(2)` of one name of an inode to another one of it does nothing.

@@ -188,14 +188,14 @@ async fn a_recall_waits_for_what_is_being_done() {
     let log = alone();
     let op = v1::MakeOp { parent: ROOT, name: "f".into(), ..Default::default() };
     let mut open = |_| {
-        assert!(log.group.leases.stop_buffering(InodeId::ROOT, true).unwrap());
+        assert!(log.group.leases.stop_buffering(InodeId::ROOT, true, false).unwrap());
         assert!(!log.is_empty(), "there is nothing to tell");
     };
     let made = log.make(op.clone(), 5, Some(&mut open));
     assert!(made.is_some() && log.is_unpublished(InodeId::ROOT));
     // After the recall nothing is made, nor counted.
     let log = alone();
-    assert!(log.group.leases.stop_buffering(InodeId::ROOT, true).unwrap());
+    assert!(log.group.leases.stop_buffering(InodeId::ROOT, true, false).unwrap());
     assert!(log.make(op, 5, None).is_none() && log.is_empty());
 }
 

@@ -25,7 +25,7 @@ use v1::return_leases_op::Item;
 use weft_net::buggify::{self, Point};
 use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, v1};
+use weft_proto::{InodeId, SessionId, v1};
 
 /// Pause before what could not be told is told again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -60,6 +60,18 @@ impl Releaser {
         !self.log.is_unpublished(ino) && !file.is_some_and(|file| file.owes_recall())
     }
 
+    /// The same until it is so. Answers whether the session lasts.
+    async fn publish(&self, session: SessionId, ino: InodeId, file: Option<Arc<File>>) -> bool {
+        while !planted::is(Bug::RecallBeforeFlush) && !self.publish_all(ino, file.as_ref()).await {
+            sleep(RETRY_INTERVAL).await;
+            if self.sessions.is_over(session) {
+                self.leases.keep_ranges(ino);
+                return false;
+            }
+        }
+        true
+    }
+
     /// Does what has to be done before a lease is given back. Answers what the leader is to be
     /// told; `None` if the session has ended, and the lease with it.
     pub async fn release<'a>(&'a self, files: &Files, recall: Recall) -> Option<Return<'a>> {
@@ -85,28 +97,29 @@ impl Releaser {
             if self.sessions.is_over(session) {
                 return None;
             }
-            let Some(buffered) = leases.stop_buffering(ino, ready) else { continue };
+            let Some(buffered) = leases.stop_buffering(ino, ready, recall.keep_read) else {
+                continue;
+            };
             // More of them may have been granted since it was said that they are to go.
             seq = seq.max(newest);
             // What was written without a lease to write is on its way already, and must not be
             // waited for: its commit may be waiting for another mount that waits for this one.
-            let owing = file.as_ref().filter(|_| buffered);
-            while !planted::is(Bug::RecallBeforeFlush) && !self.publish_all(ino, owing).await {
-                sleep(RETRY_INTERVAL).await;
-                if self.sessions.is_over(session) {
-                    leases.keep_ranges(ino);
-                    return None;
-                }
+            let owing = |files: &Files| files.get(ino).filter(|_| buffered);
+            if !self.publish(session, ino, owing(files)).await {
+                return None;
             }
             self.locks.publish(ino).await;
+            taken = self.forget_cached(files, &recall, taken).await;
+            // And what was stored above.
+            if !self.publish(session, ino, owing(files)).await {
+                return None;
+            }
             if leases.flushed(ino, recall.keep_read) {
                 break;
             }
         }
-        if !recall.keep_read {
-            leases.forget_above(ino).await;
-            taken = self.take_rest(files, ino, taken).await;
-        }
+        // What was opened meanwhile.
+        taken = self.forget_cached(files, &recall, taken).await;
         // What was stored under the lease when that may have been over is refused once others have
         // changed the file. Only who has the right to map it can have such: no two mounts wait for
         // each other.
@@ -124,6 +137,23 @@ impl Releaser {
         let (open_seq, maps) = (self.opens.tell(ino), self.opens.maps(ino));
         let item = Item { ino: number, seq, keep_read, open_seq, maps, of_map: false };
         Some((item, answering, taken))
+    }
+
+    /// Has all be forgotten that is cached above of an inode, besides what is `taken` already, if
+    /// the right to read it goes. To be called while that answers who asks: the kernel takes in no
+    /// attributes that were asked for before it has heard of this, and would go on with an old size
+    /// if they were those of after the recall.
+    async fn forget_cached(
+        &self,
+        files: &Files,
+        recall: &Recall,
+        taken: Option<Taken>,
+    ) -> Option<Taken> {
+        if recall.keep_read {
+            return taken;
+        }
+        self.leases.forget_above(InodeId(recall.ino)).await;
+        self.take_rest(files, InodeId(recall.ino), taken).await
     }
 
     /// Takes back what was cached of a file besides `taken`: it may have been opened meanwhile,

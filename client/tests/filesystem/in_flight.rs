@@ -1,12 +1,15 @@
-//! What is cached above of what a change is about is forgotten before others may see that.
+//! What is cached above of what a change is about is forgotten before others may see that, and
+//! before this mount hears of it.
 
 use crate::create;
 use crate::fixture::{Cluster, small_layout};
 use bytes::Bytes;
 use std::future::ready;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_client::{Forgotten, NameCache};
+use tokio::sync::Notify;
+use weft_client::{ContentCache, Forgotten, NameCache};
 use weft_net::sync::Mutex;
 use weft_proto::InodeId;
 
@@ -59,5 +62,53 @@ async fn attributes_of_what_a_change_is_about_are_forgotten_above_before_it_is_s
     assert_eq!(forgot.removed, 0, "it was sent before");
     assert_eq!(forgot.names, [(InodeId::ROOT, Bytes::from_static(b"f"))]);
     assert!(forgot.inos.contains(&InodeId::ROOT));
+    cluster.assert_no_violations();
+}
+
+/// Forgets content when it may.
+#[derive(Default)]
+struct Waits {
+    begins: Notify,
+    ends: Notify,
+}
+
+struct Cache(Arc<Waits>);
+
+impl ContentCache for Cache {
+    fn forget(&self, _: InodeId, _: Range<u64>) -> Forgotten {
+        let waits = self.0.clone();
+        Box::pin(async move {
+            waits.begins.notify_one();
+            waits.ends.notified().await;
+        })
+    }
+
+    fn page(&self) -> u64 {
+        4096
+    }
+}
+
+/// The cache takes in nothing that was asked for before it has forgotten. What comes after the
+/// recall must not be told to who asks then: a file would have its old size for who reads it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_is_told_what_a_lease_says_until_nothing_is_cached_under_it() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    let waits = Arc::<Waits>::default();
+    fs.set_content_cache(Arc::new(Cache(waits.clone())));
+    let (handle, ino) = create(&fs, "f").await;
+    fs.fsync(handle, false).await.unwrap();
+    let attr = fs.get_attr(ino).await.unwrap();
+    let asked = cluster.metadata.count("getattr");
+    let is_back = || cluster.metadata.returns.lock().iter().any(|item| item.ino == ino.0);
+    cluster.metadata.recall(ino.0);
+    waits.begins.notified().await;
+    assert_eq!(fs.get_attr(ino).await.unwrap(), attr);
+    assert_eq!((cluster.metadata.count("getattr"), is_back()), (asked, false));
+    assert!(fs.attr_to_cache(ino).is_none(), "it would be used after the recall");
+    waits.ends.notify_one();
+    while !is_back() {
+        tokio::task::yield_now().await;
+    }
     cluster.assert_no_violations();
 }

@@ -1,30 +1,45 @@
 //! What was given to the kernel is taken back from it.
 
 use super::{Dcache, Inner};
+use crate::notifier::Notifier;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::thread::park_timeout;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use weft_client::{Forgotten, NameCache};
 use weft_proto::InodeId;
 
 /// How often is looked whether the kernel is through with an answer.
 const LATE_INTERVAL: Duration = Duration::from_millis(1);
+/// The same of one with attributes; and how long a notice about their inode waits for that.
+const TOLD_INTERVAL: Duration = Duration::from_micros(200);
+const TOLD_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// The range of a notice about attributes alone.
+const ATTRS: (i64, i64) = (-1, 0);
 
 impl Inner {
     /// Begins to take back what was given: attributes, and names in directories. None of it is
     /// used any more without asking when the attributes are gone.
     fn take(self: &Arc<Self>, mut attrs: Vec<u64>, dirs: Vec<(u64, Vec<Bytes>)>) {
         let Some(kernel) = self.kernel.get() else { return };
-        attrs.extend(dirs.iter().map(|(dir, _)| *dir));
-        if attrs.is_empty() {
+        let closed: HashSet<_> = dirs.iter().map(|(dir, _)| *dir).collect();
+        attrs.retain(|ino| !closed.contains(ino));
+        if attrs.is_empty() && dirs.is_empty() {
             return;
         }
+        let behind = attrs.iter().map(|ino| self.send(&kernel.notifier, *ino, ATTRS));
+        let mut taken: Vec<_> = behind.collect();
+        taken.extend(closed.iter().map(|dir| {
+            // Who asks for those of a closed directory waits until it is open.
+            let sent = kernel.notifier.inval_inode(*dir, ATTRS.0, ATTRS.1);
+            Box::pin(async move { drop(sent.await) }) as Forgotten
+        }));
+        attrs.extend(closed);
         self.closed.leave(&attrs);
-        // What the kernel does not take is a mount that is no more.
-        let taken: Vec<_> =
-            attrs.iter().map(|ino| kernel.notifier.inval_inode(*ino, -1, 0)).collect();
         let inner = self.clone();
         tokio::spawn(async move {
             join_all(taken).await;
@@ -33,6 +48,28 @@ impl Inner {
         for (dir, names) in dirs {
             self.closed.close(dir);
             tokio::spawn(self.clone().end_names(dir, names));
+        }
+    }
+
+    /// Sends a notice about an inode, of a range of its content or of its attributes alone, behind
+    /// what threads may be about to take in.
+    pub(super) fn send(
+        self: &Arc<Self>,
+        notifier: &Notifier,
+        ino: u64,
+        (offset, len): (i64, i64),
+    ) -> Forgotten {
+        let inner = self.clone();
+        let sent = notifier.inval_inode_after(ino, offset, len, move || inner.taken_in(ino));
+        // What the kernel does not take is a mount that is no more.
+        Box::pin(async move { drop(sent.await) })
+    }
+
+    /// Returns when all threads have taken in what they were told of an inode, or after a while.
+    fn taken_in(&self, ino: u64) {
+        let begun = Instant::now();
+        while self.told.lock().has(ino) && begun.elapsed() < TOLD_TIMEOUT {
+            park_timeout(TOLD_INTERVAL);
         }
     }
 

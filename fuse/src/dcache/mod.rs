@@ -28,14 +28,19 @@
 
 mod back;
 mod closed;
+mod content;
+mod entries;
 mod moves;
 mod names;
+mod recent;
 mod table;
+mod told;
 
 use self::closed::Closed;
+pub use self::content::Content;
 use self::table::Table;
-use crate::abi::{Answer, Entry, Header, InitReply, Reply, opcode};
-use crate::attr::to_kernel;
+use self::told::Told;
+use crate::abi::{Answer, Header, InitReply, Reply, opcode};
 use crate::notifier::Notifier;
 use crate::reply;
 use crate::root::Root;
@@ -65,6 +70,7 @@ pub struct Dcache(Arc<Inner>);
 struct Inner {
     /// Nothing is asked of the client under it: that tells of changes under a lock of its own.
     table: Mutex<Table>,
+    told: Mutex<Told>,
     closed: Closed,
     kernel: OnceLock<Kernel>,
     root: Root,
@@ -93,6 +99,7 @@ impl Dcache {
 
     /// A request has come.
     pub fn heard(&self, header: &Header) {
+        self.0.told.lock().forget(header.pid);
         if !BEHIND.contains(&header.opcode) {
             self.0.table.lock().is_through(header.pid);
         }
@@ -119,7 +126,7 @@ impl Dcache {
                     (true, thread) => self.give_name(fs, dir, name, Some(attr.ino), Some(thread)),
                     (false, _) => self.give_name(fs, dir, name, Some(attr.ino), None),
                 };
-                Ok(Reply::Entry(self.entry(&attr, name_ttl)))
+                Ok(Reply::Entry(self.entry(thread, &attr, name_ttl)))
             }
             Err(error) if error.kind == ErrorKind::NotFound => {
                 match self.give_name(fs, dir, name, None, None) {
@@ -129,23 +136,6 @@ impl Dcache {
             }
             Err(error) => Err(reply::errno(error)),
         }
-    }
-
-    /// What a request has made in a directory, or given a name there.
-    pub fn made(&self, fs: &Filesystem, dir: InodeId, name: Bytes, made: Result<Attr>) -> Answer {
-        made.map(|attr| Reply::Entry(self.new_entry(fs, dir, name, &attr))).map_err(reply::errno)
-    }
-
-    /// The entry of what was made just now.
-    pub fn new_entry(&self, fs: &Filesystem, dir: InodeId, name: Bytes, attr: &Attr) -> Entry {
-        self.0.table.lock().tell(attr.ino.0);
-        self.entry(attr, self.give_name(fs, dir, name, Some(attr.ino), None))
-    }
-
-    /// The entry of what has no name.
-    pub fn unnamed(&self, attr: &Attr) -> Entry {
-        self.0.table.lock().tell(attr.ino.0);
-        self.entry(attr, Duration::ZERO)
     }
 
     /// Attributes, and for how long the kernel may use them without asking.
@@ -159,13 +149,15 @@ impl Dcache {
         let mut tries = 0;
         let found = loop {
             let opened = self.0.closed.opened(ino.0, thread).await;
-            let found = fs.get_attr(ino).await?;
+            let found =
+                fs.get_attr(ino).await.inspect_err(|_| self.0.told.lock().forget(thread))?;
             tries += 1;
             // It may have been closed meanwhile.
             if !opened || !self.0.closed.has(ino.0) || tries == MAX_TRIES {
                 break found;
             }
         };
+        self.told(thread, ino);
         if !self.gives(|_| true) || fs.attr_to_cache(ino).is_none() {
             return Ok((found, Duration::ZERO));
         }
@@ -179,6 +171,16 @@ impl Dcache {
             Some(known) => known,
             None => (found, Duration::ZERO),
         })
+    }
+
+    /// A thread asks for attributes.
+    pub fn asks(&self, thread: u32, ino: InodeId) {
+        self.0.told.lock().ask(thread, ino.0);
+    }
+
+    /// A thread is about to be told attributes, or has opened something and may ask for them.
+    pub fn told(&self, thread: u32, ino: InodeId) {
+        self.0.told.lock().tell(thread, ino.0);
     }
 
     /// An extended attribute is asked for.
@@ -245,11 +247,6 @@ impl Dcache {
     fn gives(&self, what: impl FnOnce(&Kernel) -> bool) -> bool {
         let kernel = self.0.kernel.get();
         kernel.is_some_and(|kernel| kernel.gives.load(Ordering::SeqCst) && what(kernel))
-    }
-
-    fn entry(&self, attr: &Attr, name_ttl: Duration) -> Entry {
-        let node = self.0.root.swap(attr.ino.0);
-        Entry { node, attr: to_kernel(attr), name_ttl, attr_ttl: Duration::ZERO }
     }
 
     fn may_give(&self, fs: &Filesystem, dir: InodeId, name: &[u8], ino: Option<InodeId>) -> bool {

@@ -4,14 +4,11 @@
 //! one, that are not in here. What a request of this mount takes away stays until the kernel drops
 //! its inode: the caller may have been killed, and then the kernel has not followed.
 
+use super::recent::Recent;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::v1;
-
-/// The kernel is through with an answer after so long, whoever it woke.
-const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Names that lead nowhere, of all directories. Nothing says when the kernel drops them.
 const MAX_NEGATIVE: usize = 1 << 16;
@@ -40,41 +37,6 @@ pub struct Table {
 
 /// A thread that an answer goes to, and since when.
 pub struct Late(u64, Instant);
-
-/// What the kernel may not be through with yet.
-struct Recent<T> {
-    of: HashMap<u64, (T, Instant)>,
-    /// What is old is dropped when there is so much.
-    limit: usize,
-}
-
-impl<T> Default for Recent<T> {
-    fn default() -> Self {
-        Self { of: HashMap::new(), limit: 0 }
-    }
-}
-
-impl<T> Recent<T> {
-    fn insert(&mut self, key: u64, value: T) {
-        const FEW: usize = 1 << 10;
-        if self.of.len() >= self.limit {
-            self.of.retain(|_, (_, since)| since.elapsed() < LATE_TIMEOUT);
-            self.limit = (2 * self.of.len()).max(FEW);
-        }
-        self.of.insert(key, (value, Instant::now()));
-    }
-
-    /// Since when a key is in it.
-    fn since(&self, key: u64) -> Option<Instant> {
-        let since = self.of.get(&key).map(|(_, since)| *since);
-        since.filter(|since| since.elapsed() < LATE_TIMEOUT)
-    }
-
-    fn all(&self) -> impl Iterator<Item = (u64, &T, Instant)> {
-        let all = self.of.iter().map(|(key, (value, since))| (*key, value, *since));
-        all.filter(|(.., since)| since.elapsed() < LATE_TIMEOUT)
-    }
-}
 
 /// An inode that the kernel may know.
 #[derive(Default)]
@@ -155,9 +117,7 @@ impl Table {
 
     /// A thread asks for something: the kernel is through with all before it.
     pub fn is_through(&mut self, thread: u32) {
-        if !self.late.of.is_empty() {
-            self.late.of.remove(&thread.into());
-        }
+        self.late.remove(thread.into());
     }
 
     /// Threads for which the kernel may be about to take in an answer about a name of a directory.

@@ -93,7 +93,7 @@ pub fn serve(cluster: &str, at: &Path, fault: &str) -> Result<()> {
     let _inside = runtime.enter();
     let mounted = weft_fuse::mount_handler(Arc::new(faulty), at, &options)?;
     if fault != Some(Fault::StaleData) {
-        fs.set_content_cache(Arc::new(mounted.notifier().clone()));
+        fs.set_content_cache(mounted.content_cache());
     }
     println!("mounted");
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;

@@ -1,5 +1,6 @@
 //! Tests of the table of what the kernel was given.
 
+use super::super::recent::LATE_TIMEOUT;
 use super::*;
 
 const DIR: u64 = 1;
