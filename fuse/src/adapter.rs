@@ -158,7 +158,7 @@ impl Handler for Adapter {
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
                     let opened = fs.open(ino, wanted).await;
-                    dcache.told(thread, ino);
+                    opened.iter().for_each(|_| dcache.told(thread, ino));
                     reply::opened(opened)
                 })
             }

@@ -1,5 +1,5 @@
 //! Threads for work that may wait in the kernel, for a request that waits for other such work, here
-//! or on another mount.
+//! or on another mount; or for a few milliseconds before.
 //!
 //! Invariant: no work waits for ever for work before it. [`LANES`] threads do what comes. While
 //! more waits and nothing ends for [`STUCK_TIMEOUT`], all of them wait in the kernel, and as many

@@ -1,9 +1,9 @@
 //! What may be cached above this library of names and attributes, and when it is taken back.
 //!
 //! Invariants (I6): what may be cached ([`Leases::has_name`], [`Leases::attr_to_cache`]) is known
-//! under a lease at that moment, and is taken back before the lease is given back, however it comes
-//! to that. Whoever caches notes it first and asks afterwards, so that a recall that comes between
-//! the two finds it.
+//! at that moment under a lease that is not on its way back, and is taken back before the lease is,
+//! however it comes to that. Whoever caches notes it first and asks afterwards, so that a recall
+//! that comes between the two finds it.
 
 use super::in_flight::FORGET_TIMEOUT;
 use super::leases::Leases;

@@ -41,6 +41,7 @@ impl Leases {
         self.giving.lock().clear();
         *self.surplus.lock() = again;
         let table = &mut *self.table.lock();
+        table.inodes.values_mut().for_each(|held| held.leaving = false);
         for (ino, held) in table.inodes.iter_mut().filter(|(_, held)| held.flushing) {
             (held.mode, held.flushing) = (Mode::Write, false);
             self.release_later(*ino, held.seq);

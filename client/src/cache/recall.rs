@@ -111,7 +111,7 @@ impl Leases {
             if held.mode == Mode::Write {
                 return false;
             }
-            held.flushing = false;
+            (held.flushing, held.leaving) = (false, false);
         }
         table.ranges.remove(&ino);
         if !keep_read && !planted::is(Bug::CacheOutlivesRecall) {

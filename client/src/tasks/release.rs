@@ -62,14 +62,18 @@ impl Releaser {
 
     /// The same until it is so. Answers whether the session lasts.
     async fn publish(&self, session: SessionId, ino: InodeId, file: Option<Arc<File>>) -> bool {
-        while !planted::is(Bug::RecallBeforeFlush) && !self.publish_all(ino, file.as_ref()).await {
-            sleep(RETRY_INTERVAL).await;
+        loop {
+            let is_told =
+                planted::is(Bug::RecallBeforeFlush) || self.publish_all(ino, file.as_ref()).await;
             if self.sessions.is_over(session) {
                 self.leases.keep_ranges(ino);
                 return false;
             }
+            if is_told {
+                return true;
+            }
+            sleep(RETRY_INTERVAL).await;
         }
-        true
     }
 
     /// Does what has to be done before a lease is given back. Answers what the leader is to be
@@ -110,15 +114,15 @@ impl Releaser {
             }
             self.locks.publish(ino).await;
             taken = self.forget_cached(files, &recall, taken).await;
-            // And what was stored above.
-            if !self.publish(session, ino, owing(files)).await {
+            // And what the cache wrote back meanwhile. The session may be over by now.
+            if !recall.keep_read && !self.publish(session, ino, owing(files)).await {
                 return None;
             }
             if leases.flushed(ino, recall.keep_read) {
                 break;
             }
         }
-        // What was opened meanwhile.
+        // What was opened, or given, meanwhile.
         taken = self.forget_cached(files, &recall, taken).await;
         // What was stored under the lease when that may have been over is refused once others have
         // changed the file. Only who has the right to map it can have such: no two mounts wait for

@@ -14,9 +14,11 @@ use weft_proto::InodeId;
 
 /// How often is looked whether the kernel is through with an answer.
 const LATE_INTERVAL: Duration = Duration::from_millis(1);
-/// The same of one with attributes; and how long a notice about their inode waits for that.
+/// The same of one with attributes.
 const TOLD_INTERVAL: Duration = Duration::from_micros(200);
-const TOLD_TIMEOUT: Duration = Duration::from_millis(10);
+/// A notice about an inode waits no longer for who asks for its attributes: less than a lane does
+/// that seems to be stuck.
+const TOLD_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// The range of a notice about attributes alone.
 const ATTRS: (i64, i64) = (-1, 0);

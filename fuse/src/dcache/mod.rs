@@ -99,9 +99,12 @@ impl Dcache {
 
     /// A request has come.
     pub fn heard(&self, header: &Header) {
-        self.0.told.lock().forget(header.pid);
-        if !BEHIND.contains(&header.opcode) {
-            self.0.table.lock().is_through(header.pid);
+        match BEHIND.contains(&header.opcode) {
+            true => self.0.told.lock().taken(header.pid),
+            false => {
+                self.0.told.lock().forget(header.pid);
+                self.0.table.lock().is_through(header.pid);
+            }
         }
         // It cannot be seen what such threads do.
         if header.pid == 0 && header.opcode == opcode::LOOKUP {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The kernel is through with an answer after so long, nearly always.
-const TOLD_INTERVAL: Duration = Duration::from_millis(2);
+const TAKEN_TIMEOUT: Duration = Duration::from_millis(1);
 /// What was asked longer ago is not kept for long.
 const OLD: Duration = Duration::from_secs(1);
 /// Threads are looked through for those that have ended when there are so many.
@@ -26,7 +26,7 @@ struct Asked {
 
 impl Asked {
     fn waits(&self) -> bool {
-        self.at.elapsed() < if self.answered { TOLD_INTERVAL } else { OLD }
+        self.at.elapsed() < if self.answered { TAKEN_TIMEOUT } else { OLD }
     }
 }
 
@@ -69,8 +69,18 @@ impl Told {
         self.inodes.entry(asked.ino).or_default().push(thread);
     }
 
+    /// A thread is sent something for: it has taken in what it was told, most likely.
+    pub fn taken(&mut self, thread: u32) {
+        if self.threads.get(&thread).is_some_and(|asked| asked.answered) {
+            self.forget(thread);
+        }
+    }
+
     /// A thread asks for something else.
     pub fn forget(&mut self, thread: u32) {
+        if self.threads.is_empty() {
+            return;
+        }
         let Some(Asked { ino, .. }) = self.threads.remove(&thread) else { return };
         if let Some(threads) = self.inodes.get_mut(&ino) {
             threads.retain(|of| *of != thread);
@@ -96,7 +106,8 @@ mod tests {
     async fn who_was_told_attributes_takes_them_in_when_it_asks_for_more_or_after_a_while() {
         let mut told = Told::default();
         told.ask(1, 7);
-        advance(2 * TOLD_INTERVAL).await;
+        advance(2 * TAKEN_TIMEOUT).await;
+        told.taken(1);
         assert!(told.has(7) && !told.has(8), "it has no answer");
         told.tell(1, 7);
         told.forget(2);
@@ -108,7 +119,10 @@ mod tests {
         told.tell(0, 7);
         assert!(!told.has(7), "it cannot be seen what it does");
         told.tell(1, 7);
-        advance(TOLD_INTERVAL).await;
+        told.taken(1);
+        assert!(!told.has(7));
+        told.tell(1, 7);
+        advance(TAKEN_TIMEOUT).await;
         assert!(!told.has(7));
     }
 
