@@ -18,7 +18,7 @@ const LATE_INTERVAL: Duration = Duration::from_millis(1);
 const TOLD_INTERVAL: Duration = Duration::from_micros(200);
 /// A notice about an inode waits no longer for who asks for its attributes: less than a lane does
 /// that seems to be stuck.
-const TOLD_TIMEOUT: Duration = Duration::from_millis(5);
+const TOLD_TIMEOUT: Duration = Duration::from_millis(8);
 
 /// The range of a notice about attributes alone.
 const ATTRS: (i64, i64) = (-1, 0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The kernel is through with an answer after so long, nearly always.
-const TAKEN_TIMEOUT: Duration = Duration::from_millis(1);
+const TAKEN_TIMEOUT: Duration = Duration::from_millis(2);
 /// What was asked longer ago is not kept for long.
 const OLD: Duration = Duration::from_secs(1);
 /// Threads are looked through for those that have ended when there are so many.
