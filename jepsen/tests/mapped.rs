@@ -13,8 +13,9 @@ use std::time::Duration;
 use weft_tests::Cluster;
 
 const ROUNDS: usize = 900;
-/// So many are killed at most, of five to eight while notices overtook answers: a mount does not hear
-/// what is in the kernel's queue (docs/decisions/027-the-kernel-keeps-names-under-leases.md).
+/// So many are killed at most, of five to eight while notices overtook answers: a mount does not
+/// hear what is in the kernel's queue
+/// (docs/decisions/027-the-kernel-keeps-names-under-leases.md).
 const MOST_KILLED: usize = 2;
 
 /// Maps files, in a process that ends if it is killed by that.
