@@ -1,15 +1,11 @@
 //! A page that another mount has just made a part of a file is there for whoever maps it.
 
 use anyhow::{Context, Result, ensure};
-use nix::libc::SIGBUS;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
+use weft_jepsen::workload::Pager;
 use weft_tests::Cluster;
 
 const ROUNDS: usize = 900;
@@ -17,44 +13,6 @@ const ROUNDS: usize = 900;
 /// hear what is in the kernel's queue
 /// (docs/decisions/027-the-kernel-keeps-names-under-leases.md).
 const MOST_KILLED: usize = 2;
-
-/// Maps files, in a process that ends if it is killed by that.
-struct Pager {
-    child: Child,
-    requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Pager {
-    fn start() -> Result<Self> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weft-jepsen-page"));
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let requests = child.stdin.take().context("a pipe")?;
-        let answers = BufReader::new(child.stdout.take().context("a pipe")?);
-        Ok(Self { child, requests, answers })
-    }
-
-    /// Makes a file, makes it long enough unless it is, and reads it. Answers whether that did not
-    /// kill it.
-    fn gets(&mut self, at: &Path) -> Result<bool> {
-        writeln!(self.requests, "get {}", at.display())?;
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer)?;
-        if answer.is_empty() {
-            let ended = self.child.wait()?;
-            ensure!(ended.signal() == Some(SIGBUS), "{}: {ended}", at.display());
-            return Ok(false);
-        }
-        ensure!(answer == "ok 0\n", "{}: {answer:?}", at.display());
-        Ok(true)
-    }
-}
-
-impl Drop for Pager {
-    fn drop(&mut self) {
-        let _ = self.child.kill().and_then(|()| self.child.wait());
-    }
-}
 
 #[test]
 fn who_maps_a_file_that_others_make_longer_is_hardly_ever_killed() -> Result<()> {
@@ -68,14 +26,14 @@ fn who_maps_a_file_that_others_make_longer_is_hardly_ever_killed() -> Result<()>
             .map(|mount| {
                 let together = &together;
                 scope.spawn(move || -> Result<usize> {
-                    let mut pager = Pager::start()?;
-                    let mut killed = 0;
+                    let (mut pager, mut killed) = (Pager::default(), 0);
                     for round in 0..ROUNDS {
                         together.wait();
                         thread::park_timeout(Duration::from_micros(rand::random_range(0..1500)));
-                        if !pager.gets(&mount.join(format!("d/{round}")))? {
-                            pager = Pager::start()?;
-                            killed += 1;
+                        // It is made, and made long enough unless it is.
+                        match pager.get(&mount.join(format!("d/{round}"))) {
+                            Err(error) if error.raw_os_error().is_none() => killed += 1,
+                            got => ensure!(got? == 0),
                         }
                     }
                     Ok(killed)

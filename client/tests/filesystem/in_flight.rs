@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use weft_client::{ContentCache, Forgotten, NameCache};
+use weft_client::{ContentCache, Forgotten, NameCache, OpenFlags};
 use weft_net::sync::Mutex;
 use weft_proto::InodeId;
 
@@ -93,12 +93,17 @@ impl ContentCache for Cache {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_is_told_what_a_lease_says_until_nothing_is_cached_under_it() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let first = cluster.client().await;
+    let (handle, ino) = create(&first, "f").await;
+    first.release(handle).await.unwrap();
+    first.shutdown().await.unwrap();
+    // What a mount has changed is not cached above for a while.
     let fs = cluster.client().await;
     let waits = Arc::<Waits>::default();
     fs.set_content_cache(Arc::new(Cache(waits.clone())));
-    let (handle, ino) = create(&fs, "f").await;
-    fs.fsync(handle, false).await.unwrap();
+    fs.open(ino, OpenFlags::default()).await.unwrap();
     let attr = fs.get_attr(ino).await.unwrap();
+    assert!(fs.attr_to_cache(ino).is_some());
     let asked = cluster.metadata.count("getattr");
     let is_back = || cluster.metadata.returns.lock().iter().any(|item| item.ino == ino.0);
     cluster.metadata.recall(ino.0);

@@ -6,9 +6,9 @@
 //!
 //! **Attributes** are given with the answers to GETATTR and STATX alone, and taken by an inode
 //! notice with a negative offset, which needs no lock. The kernel has the inode then, and counts up
-//! its version: an answer that is on its way still is not taken in. They have no more time to live
-//! than the lease has for certain, since a mount whose process stands still, or has died, takes
-//! nothing back.
+//! its version: an answer that is on its way still is not taken in, so notices wait for those
+//! ([`told`]). They have no more time to live than the lease has for certain, since a mount whose
+//! process stands still, or has died, takes nothing back.
 //!
 //! **Names** are used only with attributes of their directory, by which the kernel checks who may.
 //! So a directory is *closed* first: its attributes are taken, and who asks for them waits. That

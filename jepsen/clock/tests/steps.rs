@@ -7,16 +7,6 @@ use std::time::SystemTime;
 
 const NANOS: i64 = 1_000_000_000;
 
-fn library() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let mut folders = program.ancestors().skip(1).take(2);
-    let at = folders.find_map(|folder| {
-        let at = folder.join("libweft_jepsen_clock.so");
-        at.exists().then_some(at)
-    });
-    at.expect("it was built with this test")
-}
-
 /// Nanoseconds since 1970.
 fn now() -> i64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as i64
@@ -24,7 +14,7 @@ fn now() -> i64 {
 
 fn told(offset: Option<&PathBuf>) -> i64 {
     let mut date = Command::new("date");
-    date.arg("+%s%N").env("LD_PRELOAD", library());
+    date.arg("+%s%N").env("LD_PRELOAD", weft_tests::binary("libweft_jepsen_clock.so"));
     if let Some(offset) = offset {
         date.env("WEFT_CLOCK_OFFSET", offset);
     }
@@ -35,16 +25,14 @@ fn told(offset: Option<&PathBuf>) -> i64 {
 
 #[test]
 fn a_program_is_told_a_time_that_is_wrong_by_what_the_file_says() {
-    let folder = std::env::temp_dir().join(format!("weft-clock-{}", std::process::id()));
-    fs::create_dir(&folder).unwrap();
-    let file = folder.join("offset");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("offset");
     for offset in [0, 7200 * NANOS, -7200 * NANOS, NANOS - 1, 1 - NANOS] {
         fs::write(&file, offset.to_ne_bytes()).unwrap();
         let before = now();
         let told = told(Some(&file));
         assert!((before..=now()).contains(&(told - offset)), "{offset}: {told}, {before}");
     }
-    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
