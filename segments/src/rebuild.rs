@@ -12,7 +12,8 @@ use weft_proto::{Error, ErrorKind, Result};
 impl Segments {
     /// All bytes of one chunk, made of verified blocks (I3): of its own target, if that is up and
     /// has it, else, or if `of_others`, of as many others as the profile needs. Does not wait for
-    /// targets that are away. Error: `Io`, too few of them answer with good blocks.
+    /// targets that are away. Errors, if too few of them answer with good blocks: `Unavailable`,
+    /// they may when those that did not answer do; else `Io`.
     pub async fn rebuild(
         self: &Arc<Self>,
         segment: &Segment,
@@ -39,7 +40,11 @@ impl Segments {
                 profile.k(),
                 lost.why
             );
-            Error::new(ErrorKind::Io, what)
+            let kind = match lost.may_come_back {
+                true => ErrorKind::Unavailable,
+                false => ErrorKind::Io,
+            };
+            Error::new(kind, what)
         })
     }
 }

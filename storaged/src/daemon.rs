@@ -303,7 +303,13 @@ impl Membership {
             })?;
         let id = TargetId(reply.id);
         engine.join(cluster, id).await?;
+        let open = self.open.lock();
+        if !open.iter().any(|open| open.engine.is_same(engine)) {
+            let what = format!("target {id} was taken out of service while it was registered");
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
         self.targets.insert(id, engine.clone());
+        drop(open);
         tracing::info!(target = %id, location, "registered");
         Ok(())
     }

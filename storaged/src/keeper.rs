@@ -33,6 +33,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// which may have read the whole drive.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_MOST: Duration = Duration::from_secs(10);
+/// After so many tries a drive that cannot make anything durable is taken as it is, to be read.
+const FAILED_TRIES: u32 = 5;
 
 /// A target that is open.
 pub(crate) struct Open {
@@ -88,13 +90,13 @@ impl Keeper {
         known: Option<Uuid>,
         started: &mut Option<oneshot::Sender<Result<()>>>,
     ) -> Option<Engine> {
-        let mut again = AGAIN;
+        let (mut again, mut tries) = (AGAIN, 0);
         let mut said = String::new();
         let unread = Arc::new(Mutex::new(Unread::default()));
         loop {
             let begun = Instant::now();
             let result = match self.find().await {
-                Ok(device) => self.open(device, known, &unread).await,
+                Ok(device) => self.open(device, known, (&unread, tries >= FAILED_TRIES)).await,
                 Err(e) => Err(e),
             };
             let hopeless = result.as_ref().err().filter(|e| !self.may_heal(e)).cloned();
@@ -115,7 +117,7 @@ impl Keeper {
                 Err(_) => {}
             }
             sleep(again.max(begun.elapsed())).await;
-            again = (again * 2).min(AGAIN_MOST);
+            (again, tries) = ((again * 2).min(AGAIN_MOST), tries + 1);
         }
     }
 
@@ -141,11 +143,18 @@ impl Keeper {
         &self,
         device: PathBuf,
         known: Option<Uuid>,
-        unread: &Arc<Mutex<Unread>>,
+        (unread, takes_failed): (&Arc<Mutex<Unread>>, bool),
     ) -> Result<Engine> {
         let options = TargetOptions { path: device, ..self.options.clone() };
         let unread = unread.clone();
-        let open = move || Engine::open_again(&options, &mut unread.lock());
+        let open = move || {
+            let engine = Engine::open_again(&options, &mut unread.lock())?;
+            match engine.failure().filter(|_| !takes_failed) {
+                // It may pass.
+                Some(why) => Err(Error::new(ErrorKind::Io, why)),
+                None => Ok(engine),
+            }
+        };
         let opened = tokio::task::spawn_blocking(open).await;
         let engine =
             opened.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))?;
@@ -178,9 +187,11 @@ impl Keeper {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut errors = 0;
         let mut away = false;
+        // What it was opened with all the same, so that it can be read.
+        let known = engine.failure();
         loop {
             looks.tick().await;
-            if let Some(why) = engine.failure() {
+            if let Some(why) = engine.failure().filter(|_| known.is_none()) {
                 return why;
             }
             if !nvmeof::is_live(&self.roots, remote) {
@@ -225,11 +236,14 @@ impl Keeper {
 
     /// Takes the target out of service and waits for the last request to it.
     async fn retire(&self, engine: Engine, why: &str) {
-        if let Some(id) = engine.id() {
-            self.targets.remove(id, why.to_owned());
+        {
+            // Together, so that nobody who registers it puts it back.
+            let mut open = self.open.lock();
+            if let Some(id) = engine.id() {
+                self.targets.remove(id, why.to_owned());
+            }
+            open.retain(|o| !o.engine.is_same(&engine));
         }
-        let uuid = engine.uuid();
-        self.open.lock().retain(|o| o.engine.uuid() != uuid);
         if let Err(e) = engine.retire().await {
             tracing::warn!(target = %self.location, "closing: {e}");
         }

@@ -161,10 +161,11 @@ impl Rebuilder {
         }
         self.await_map(MapEpoch(q.epoch), deadline).await?;
         let at_a_time = if q.heal { MAX_HEALING } else { MAX_MAKING as usize };
+        let how = (q.heal, q.knows_busy);
         let made = iter(q.items).map(|item| {
             let (rebuilder, engine) = (self.clone(), engine.clone());
             let target = TargetId(q.target);
-            async move { rebuilder.make(engine, target, item, q.heal, deadline).await }
+            async move { rebuilder.make(engine, target, item, how, deadline).await }
         });
         let made: Vec<Result<u64>> = made.buffered(at_a_time).collect().await;
         let bytes = self.segments.counters().fetched_bytes.load(Ordering::Relaxed);
@@ -191,7 +192,7 @@ impl Rebuilder {
         engine: Engine,
         target: TargetId,
         item: v1::rebuild_request::Item,
-        heal: bool,
+        (heal, knows_busy): (bool, bool),
         deadline: Instant,
     ) -> Result<u64> {
         let what = || Error::new(ErrorKind::Protocol, "an order to make a chunk of no segment");
@@ -220,13 +221,13 @@ impl Rebuilder {
         let permit = timeout_at(begin_by, permit).await.map_err(|_| late())?;
         let permit = permit.map_err(|_| ending())?;
         self.check(&engine, deadline)?;
-        let data = self.segments.rebuild(&segment, shard, is_another, deadline).await?;
+        let data = self.segments.rebuild(&segment, shard, is_another, deadline).await;
+        let data = data.map_err(|e| of_others(e, knows_busy))?;
         self.check(&engine, deadline)?;
         // What those take that are read from is theirs to pause for.
-        let (begun, making) = (Instant::now(), self.pace.making());
+        let (begun, making, rebuilder) = (Instant::now(), self.pace.making(), self.clone());
         let (bytes, chunk) = (data.len() as u64, segment.chunk(shard));
         let checksums = weft_erasure::checksum_blocks(std::iter::once(&data[..]));
-        let rebuilder = self.clone();
         // To its end, also if nobody waits any more: until it is stored, nothing is deleted.
         let mut stored = tokio::spawn(async move {
             let placing = rebuilder.placing(target);
@@ -235,14 +236,13 @@ impl Rebuilder {
             let stored = match (is_here, is_another) {
                 (true, true) => engine.supersede(chunk, data.into(), checksums).await,
                 (true, false) => engine.heal(chunk, data.into(), checksums).await.map(drop),
+                // Nobody else is to make it: it may have the room that a damaged one may.
+                (false, _) if heal && rebuilder.has_seat(target, &segment, shard) => {
+                    engine.put_back(chunk, data.into(), checksums).await
+                }
                 (false, _) => engine.restore(chunk, data.into(), checksums).await,
             };
-            // The others of the segment are as good as they were.
-            let here = |e: Error| match e.kind {
-                ErrorKind::Io => Error { kind: ErrorKind::Unavailable, ..e },
-                _ => e,
-            };
-            stored.map_err(here)
+            stored.map_err(of_drive)
         });
         let soon = timeout(HANGS_AFTER, &mut stored).await;
         drop(permit);
@@ -295,6 +295,13 @@ impl Rebuilder {
         }
     }
 
+    /// Whether a seat is the target's by now: it is not merely being given to it.
+    fn has_seat(&self, target: TargetId, segment: &Segment, shard: u8) -> bool {
+        let map = self.map.current();
+        let seat = segment.seats.get(usize::from(shard));
+        seat.and_then(|&seat| map.seat(segment.pg, seat)).is_some_and(|holder| holder.id == target)
+    }
+
     /// Refuses a chunk of a seat that is not, and will not be, the target's.
     fn check_seat(&self, target: TargetId, segment: &Segment, shard: u8) -> Result<()> {
         let map = self.map.current();
@@ -344,10 +351,45 @@ impl Rebuilder {
     }
 }
 
+/// To who ordered a chunk, `Unavailable` is what this target itself cannot do: that the others of
+/// the segment cannot be read now is `Busy`, that they never can be stays `Io`. A leader of before
+/// that does not know it: to it, both are `Io`, behind which it goes on.
+fn of_others(e: Error, knows_busy: bool) -> Error {
+    match e.kind {
+        ErrorKind::Unavailable if knows_busy => Error { kind: ErrorKind::Busy, ..e },
+        ErrorKind::Unavailable => Error { kind: ErrorKind::Io, ..e },
+        _ => e,
+    }
+}
+
+/// What the drive here could not store: the others of the segment are as good as they were.
+fn of_drive(e: Error) -> Error {
+    match e.kind {
+        ErrorKind::Io => Error { kind: ErrorKind::Unavailable, ..e },
+        _ => e,
+    }
+}
+
 pub(super) fn late() -> Error {
     Error::new(ErrorKind::TimedOut, "the time for this order is over; what was made stays")
 }
 
 pub(super) fn ending() -> Error {
     Error::new(ErrorKind::Unavailable, "the daemon ends")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_of_before_is_not_told_that_others_are_busy() {
+        let told = |kind, knows_busy| of_others(Error::new(kind, "some"), knows_busy).kind;
+        assert_eq!(told(ErrorKind::Unavailable, true), ErrorKind::Busy);
+        assert_eq!(told(ErrorKind::Unavailable, false), ErrorKind::Io);
+        for knows_busy in [false, true] {
+            assert_eq!(told(ErrorKind::Io, knows_busy), ErrorKind::Io);
+            assert_eq!(told(ErrorKind::TimedOut, knows_busy), ErrorKind::TimedOut);
+        }
+    }
 }

@@ -4,7 +4,8 @@
 //!
 //! A pass takes the configured time: each chunk has its turn by how many bytes are before it. Who
 //! reads and writes goes first ([`Pace`]). What was missed, as while the daemon was off, is made up
-//! for at a few times the pace, not at once. How far a pass has come survives a restart.
+//! for at a few times the pace, not at once. How far a pass has come, and what it
+//! has found, survives a restart.
 
 use crate::config::Clock;
 use crate::engine::{Engine, Scrub};
@@ -85,13 +86,14 @@ impl Scrubber {
                 tracing::info!(target = %self.id, bytes, "scrub has read everything");
             }
             scrub = Scrub { last_s: self.clock.now_s(), ..Scrub::default() };
-            self.engine()?.set_scrub(scrub).await?;
             // One that was late does not make the next one late. What holds nothing is looked at
             // again soon, so that what comes is not late either.
             let wait = if bytes > 0 { self.period } else { MAX_INTERVAL.min(self.period) };
             begun = Instant::now().max(begun + wait);
+            self.put_down(scrub).await?;
             while Instant::now() < begun {
                 self.rest(begun).await?;
+                self.put_down(scrub).await?;
             }
         }
     }
@@ -106,7 +108,7 @@ impl Scrubber {
                     let turn = self.turn(scrub, begun)?.max(not_before);
                     scrub.elapsed = begun.elapsed();
                     if put_down.elapsed() > MAX_INTERVAL.min(self.period / 100) {
-                        self.engine()?.set_scrub(*scrub).await?;
+                        self.put_down(*scrub).await?;
                         put_down = Instant::now();
                     }
                     if Instant::now() >= turn {
@@ -121,6 +123,11 @@ impl Scrubber {
                 return Ok(());
             }
         }
+    }
+
+    /// Puts down how far a scrub has come, and what it and others have found.
+    async fn put_down(&self, scrub: Scrub) -> Result<()> {
+        self.engine()?.set_scrub(scrub, self.targets.damaged_of(self.id.0)).await
     }
 
     /// When the chunk behind those that were read has its turn.

@@ -80,8 +80,9 @@ struct Slot {
 }
 
 impl Targets {
-    /// Serves a target from now on, under the id it has.
+    /// Serves a target from now on, under the id it has. What it lost when it was opened is told.
     pub fn insert(&self, id: TargetId, engine: Engine) {
+        engine.take_dropped().into_iter().for_each(|chunk| self.note_damaged((id.0, chunk)));
         self.by_id
             .write()
             .insert(id, Slot { engine: Some(engine), away: None, gate: sharing::gate() });
@@ -126,6 +127,13 @@ impl Targets {
             v1::DamagedChunk { target, chunk }
         };
         some.into_iter().map(tell).collect()
+    }
+
+    /// The chunks of a target that are damaged.
+    pub fn damaged_of(&self, target: u32) -> Vec<ChunkId> {
+        let damaged = self.damaged.lock();
+        let from = damaged.chunks.range((target, ChunkId::default())..);
+        from.take_while(|(of, _)| *of == target).map(|(_, chunk)| *chunk).collect()
     }
 
     fn note_damaged(&self, at: (u32, ChunkId)) {

@@ -9,7 +9,9 @@
 //! A look at all of a target finds the chunks of seats that are not its own, too. Those it does not
 //! delete: a seat may be given back, and a request to delete arrive after that. It tells the
 //! target's daemon, which asks again while it makes no chunk there ([`v1::DisownRequest`]). A
-//! target that was given up comes back after such a look.
+//! target that was given up comes back after such a look. The first that finds it opened anew also
+//! finds what it lacks, which is made anew ([`super::heal`]); of more than is remembered at a time,
+//! the rest is found by further looks, when enough of it is made.
 //!
 //! While nothing may be deleted ([`super::hold`]), targets are fenced, and so come back, and what
 //! is there stays.
@@ -17,6 +19,8 @@
 //! Invariant: a chunk is swept only if, at one moment after it was listed, its session was dead and
 //! its segment unknown: a dead session commits nothing any more (I5), so that stays true. What a
 //! target that is down holds waits for it and delays nothing else.
+
+mod missing;
 
 use super::hold;
 use crate::node::Node;
@@ -57,6 +61,9 @@ struct Swept {
     /// Targets that were looked at as a whole, when, and as which opening of them; not those that
     /// have been away since.
     whole: BTreeMap<TargetId, (Instant, u64)>,
+    /// As which opening of them all was found out that targets lack: they may lose something when
+    /// they are opened.
+    known: BTreeMap<TargetId, u64>,
     /// Targets that failed, and until when they are left alone.
     resting: BTreeMap<TargetId, Instant>,
     /// When targets were last looked at, or could not be.
@@ -64,14 +71,34 @@ struct Swept {
 }
 
 impl Swept {
-    /// Targets to be looked at as a whole, of those that are up.
-    fn whole_due(&mut self, now: Instant, up: &BTreeMap<TargetId, Up>) -> Vec<TargetId> {
+    /// Targets to be looked at as a whole, of those that are up. Those of which it is not known yet
+    /// what they lack are, too, if there is room to note it.
+    fn whole_due(
+        &mut self,
+        now: Instant,
+        up: &BTreeMap<TargetId, Up>,
+        has_room: impl Fn(TargetId) -> bool,
+    ) -> Vec<TargetId> {
         self.whole.retain(|target, (at, opened)| {
             up.get(target).is_some_and(|up| up.opened == *opened) && now - *at < WHOLE_INTERVAL
         });
         self.resting.retain(|_, until| now < *until);
-        let due = |t: &&TargetId| !self.whole.contains_key(t) && !self.resting.contains_key(t);
+        let is_done = |t: &TargetId, (at, opened): &(Instant, u64)| {
+            self.known.get(t) == Some(opened) || now - *at < SUSPECT_INTERVAL || !has_room(*t)
+        };
+        let due = |t: &&TargetId| {
+            let done = self.whole.get(t).is_some_and(|look| is_done(t, look));
+            !done && !self.resting.contains_key(t)
+        };
         up.keys().filter(due).copied().collect()
+    }
+
+    /// A target was looked at as a whole; `all_found`: nothing that it lacks was passed over.
+    fn looked(&mut self, now: Instant, target: TargetId, opened: u64, all_found: bool) {
+        self.whole.insert(target, (now, opened));
+        if all_found {
+            self.known.insert(target, opened);
+        }
     }
 
     /// What is there is not known: later, and all of it.
@@ -90,6 +117,7 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
         if held && !holds {
             // What was passed over.
             swept.whole.clear();
+            swept.known.clear();
         }
         held = holds;
         let returning =
@@ -109,7 +137,7 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
                 swept.whole.remove(target);
             }
         }
-        let mut due = swept.whole_due(Instant::now(), &up);
+        let mut due = swept.whole_due(Instant::now(), &up, |id| !holds && targets.has_room(id));
         // Those that are waited for; whoever failed before comes behind all others. One at a time:
         // others may come back meanwhile, and sessions end.
         let tried = |target: &TargetId| swept.tried.get(target).copied();
@@ -117,7 +145,7 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
         let idle = due.len() < 2;
         if let Some(target) = due.into_iter().next() {
             swept.tried.insert(target, Instant::now());
-            look(node, peers, &up, target, &[], &mut swept).await;
+            look(node, targets, peers, &up, target, &[], &mut swept).await;
             if let Some((_, opened)) = swept.whole.get(&target) {
                 targets.note_looked_at(target, *opened);
             }
@@ -138,7 +166,7 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
         };
         if !ended.is_empty() {
             for target in swept.whole.keys().copied().collect::<Vec<_>>() {
-                look(node, peers, &up, target, &ended, &mut swept).await;
+                look(node, targets, peers, &up, target, &ended, &mut swept).await;
             }
         }
         if idle {
@@ -167,6 +195,7 @@ fn up(
 /// Looks for what these sessions left on a target; at all of it if there are none.
 async fn look(
     node: &Arc<Node>,
+    targets: &Targets,
     peers: &Peers,
     up: &BTreeMap<TargetId, Up>,
     target: TargetId,
@@ -175,11 +204,12 @@ async fn look(
 ) {
     let Some(Up { address, opened }) = up.get(&target) else { return };
     let at = TargetClient::new(peers, target, address);
-    match fence_and_sweep(node, peers, &at, ended).await {
-        Ok(()) if ended.is_empty() => {
-            swept.whole.insert(target, (Instant::now(), *opened));
+    let find = (swept.known.get(&target) != Some(opened)).then_some(targets);
+    match fence_and_sweep(node, find, peers, &at, ended).await {
+        Ok(all_found) if ended.is_empty() => {
+            swept.looked(Instant::now(), target, *opened, all_found);
         }
-        Ok(()) => {}
+        Ok(_) => {}
         Err(e) => {
             tracing::warn!(target = target.0, "could not look for chunks of dead sessions: {e}");
             swept.failed(target, Instant::now() + RETRY_INTERVAL);
@@ -187,23 +217,26 @@ async fn look(
     }
 }
 
+/// If all of it is looked at, `find` is told what it lacks. Answers false if there is more that it
+/// lacks, or may be.
 async fn fence_and_sweep(
     node: &Arc<Node>,
+    find: Option<&Targets>,
     peers: &Peers,
     target: &TargetClient,
     ended: &[SessionId],
-) -> Result<()> {
+) -> Result<bool> {
     if ended.is_empty() {
         let (live, next) = sessions(node)?;
         target.fence(&between(&live, next), Instant::now() + REQUEST_TIMEOUT).await?;
-        return sweep_target(node, peers, target, None).await;
+        return sweep_target(node, find, peers, target, None).await;
     }
     let ranges: Vec<_> = ended.iter().map(|id| id.0..=id.0).collect();
     target.fence(&ranges, Instant::now() + REQUEST_TIMEOUT).await?;
     for &session in ended {
-        sweep_target(node, peers, target, Some(session)).await?;
+        sweep_target(node, None, peers, target, Some(session)).await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The sessions before `next` that do not live.
@@ -225,25 +258,35 @@ fn sessions(node: &Node) -> Result<(BTreeSet<SessionId>, u64)> {
     Ok((node.state.live_sessions()?, next))
 }
 
+/// Answers false if there is more that the target lacks than `find` was told, or may be.
 async fn sweep_target(
     node: &Arc<Node>,
+    mut find: Option<&Targets>,
     peers: &Peers,
     target: &TargetClient,
     session: Option<SessionId>,
-) -> Result<()> {
-    let mut after = None;
+) -> Result<bool> {
+    let (mut after, mut all_found) = (None, true);
     while !hold::holds(node) {
         let begun = Instant::now();
         let listed = target.list(after, session, PAGE, begun + REQUEST_TIMEOUT).await?;
         let chunks: Vec<_> = listed.items.iter().map(|(chunk, _)| *chunk).collect();
-        let Some(&last) = chunks.last() else { return Ok(()) };
+        if chunks.is_empty() && find.is_none() {
+            return Ok(all_found);
+        }
+        // Behind the last of all may be something that it lacks.
+        let last = chunks.last().copied().filter(|_| listed.more);
         // The state must be at least as new as the list: a chunk in it whose session is dead now,
         // and whose segment is not known now, will never be.
         node.read_barrier().await?;
         // Thousands of reads: not on the thread that answers everybody.
         let (state, id) = (node.state.clone(), target.id());
-        let judge = move || state.unwanted(id, chunks);
-        let Unwanted { dead, misplaced } = node.env.blocking(judge).await?;
+        let seats = find.map_or_else(Vec::new, |_| missing::seats(node, id));
+        let judge = move || -> Result<_> {
+            let missing = state.missing(&seats, after, last, &chunks)?;
+            Ok((state.unwanted(id, chunks)?, missing))
+        };
+        let (Unwanted { dead, misplaced }, (missing, all)) = node.env.blocking(judge).await?;
         if !dead.is_empty() {
             tracing::info!(%target, chunks = dead.len(), "deleting what dead sessions left");
             target.delete(&dead, Instant::now() + REQUEST_TIMEOUT).await?;
@@ -253,19 +296,41 @@ async fn sweep_target(
             let deleted = target.disown(&misplaced, Instant::now() + REQUEST_TIMEOUT).await?;
             tracing::info!(%target, chunks = deleted, "deleted what other targets hold now");
         }
-        if !listed.more {
-            return Ok(());
+        if let Some(targets) = find {
+            all_found = missing::note(node, targets, target, missing).await? && all;
+            // What lies behind is for another look, and this one is for the others.
+            find = find.filter(|_| all_found);
         }
-        after = Some(last);
+        if !listed.more {
+            return Ok(all_found);
+        }
+        after = last;
         // Half of the time is for others.
         sleep(begun.elapsed()).await;
     }
-    Ok(())
+    Ok(all_found && find.is_none())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_target_lacks_and_did_not_fit_is_looked_for_again_when_there_is_room() {
+        let (mut swept, now, target) = (Swept::default(), Instant::now(), TargetId(1));
+        let up = |opened| BTreeMap::from([(target, Up { address: String::new(), opened })]);
+        let later = now + SUSPECT_INTERVAL;
+        assert_eq!(swept.whole_due(now, &up(3), |_| false), [target], "never looked at");
+        swept.looked(now, target, 3, false);
+        assert!(!swept.known.contains_key(&target));
+        assert!(swept.whole_due(now, &up(3), |_| true).is_empty(), "a moment ago");
+        assert!(swept.whole_due(later, &up(3), |_| false).is_empty(), "it would not fit");
+        assert_eq!(swept.whole_due(later, &up(3), |_| true), [target]);
+        swept.looked(later, target, 3, true);
+        let much_later = later + SUSPECT_INTERVAL;
+        assert!(swept.whole_due(much_later, &up(3), |_| true).is_empty(), "all is known");
+        assert_eq!(swept.whole_due(much_later, &up(4), |_| false), [target], "opened anew");
+    }
 
     #[test]
     fn who_does_not_live_lies_between_who_does() {

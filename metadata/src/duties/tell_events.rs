@@ -21,17 +21,21 @@ const LOOKED_AT: u64 = 1000;
 /// Looks what has changed, for as long as this server leads.
 pub async fn tell_events(node: &Arc<Node>, targets: &Targets, term: u64) {
     let me = node.config.id;
-    node.tell(event("leader", format!("metadata server {me} leads, in term {term}"))).await;
+    let mut leads = Some(event("leader", format!("metadata server {me} leads, in term {term}")));
     let state = node.state.clone();
     let kept = move || state.events(0, LOOKED_AT as usize, LOOKED_AT);
     let kept = node.env.blocking(kept).await.map(|(kept, _)| kept).unwrap_or_default();
     let mut watch = Watch::go_on(&kept, Instant::now());
     loop {
+        // The first leader of a group has to hear of the others first that they keep events.
+        if let Some(leads) = leads.take_if(|_| node.tells_events()) {
+            node.tell(leads).await;
+        }
         sleep(LOOK_INTERVAL).await;
         let repair = watch.repair(Instant::now(), node.repair.under_way());
         let mut events: Vec<_> = repair.into_iter().collect();
         events.extend(watch.room(node.has_room().err().map(|e| e.message)));
-        events.extend(watch.damage(targets.damaged().values().map(Vec::len).sum()));
+        events.extend(watch.damage(targets.count_damaged()));
         events.extend(watch.scrubs(&targets.stats()));
         for event in events {
             node.tell(event).await;

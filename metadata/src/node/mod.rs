@@ -335,7 +335,7 @@ impl Node {
 
     /// Whether entries may carry events: all servers know them, or did, which nothing undoes. Those
     /// that are away when a leader begins have told it nothing, and are the reason for some.
-    fn tells_events(&self) -> bool {
+    pub fn tells_events(&self) -> bool {
         if !self.tells.load(Ordering::Relaxed) {
             let some = self.state.events(0, 1, 1).is_ok_and(|(kept, _)| !kept.is_empty());
             self.tells.store(some || self.all_know(Known::Mends), Ordering::Relaxed);

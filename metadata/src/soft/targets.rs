@@ -6,6 +6,7 @@
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::set_target_state_entry::Change;
@@ -14,6 +15,9 @@ use weft_proto::{ChunkId, Profile, TargetId, v1};
 
 /// Most missing chunks of a target that are made at a time.
 const MAX_MISSING: usize = 64;
+
+/// Most of them that are remembered.
+const MAX_REMEMBERED: usize = 64 * MAX_MISSING;
 
 /// What a daemon has said of itself is not told for longer.
 const SAID_GOOD: Duration = Duration::from_secs(10);
@@ -50,7 +54,7 @@ pub struct Targets {
     /// Targets that are to be looked at as a whole soon.
     suspects: Mutex<BTreeSet<TargetId>>,
     /// Chunks that were looked for at their targets and are not there.
-    missing: Mutex<BTreeSet<(TargetId, ChunkId)>>,
+    missing: Mutex<BTreeMap<TargetId, Missing>>,
     /// What daemons said of themselves, and when.
     daemons: Mutex<BTreeMap<String, (Instant, v1::DaemonStat)>>,
 }
@@ -63,6 +67,26 @@ struct Heard {
     refused: Option<Instant>,
     /// Chunks of it that are damaged, as it said last.
     damaged: Vec<ChunkId>,
+}
+
+/// Chunks that a target lacks.
+#[derive(Default)]
+struct Missing {
+    chunks: BTreeSet<ChunkId>,
+    /// The last that was told of: the next time it is the turn of those behind.
+    told: Option<ChunkId>,
+}
+
+impl Missing {
+    /// Some of them, others each time.
+    fn tell(&mut self) -> Vec<ChunkId> {
+        let after = self.told.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = self.chunks.range((after, Bound::Unbounded));
+        let before = self.told.into_iter().flat_map(|told| self.chunks.range(..=told));
+        let some: Vec<_> = behind.chain(before).take(MAX_MISSING).copied().collect();
+        self.told = some.last().copied();
+        some
+    }
 }
 
 impl Targets {
@@ -101,16 +125,14 @@ impl Targets {
         ids.filter(|id| heard.get(id).is_some_and(|h| h.serves(now, down_after))).collect()
     }
 
-    /// Damaged chunks of targets, as they said last, and missing ones.
+    /// Damaged chunks of targets, as they said last, and some of the missing ones, others each
+    /// time: for who has them made. Others count them.
     pub fn damaged(&self) -> BTreeMap<TargetId, Vec<ChunkId>> {
-        let (heard, missing) = (self.heard.lock(), self.missing.lock());
+        let (heard, mut missing) = (self.heard.lock(), self.missing.lock());
         let mut all: BTreeMap<TargetId, Vec<ChunkId>> = BTreeMap::new();
         for (id, h) in heard.iter().filter(|(_, h)| h.refused.is_none()) {
-            let of_it =
-                (*id, ChunkId::default())..(TargetId(id.0.saturating_add(1)), ChunkId::default());
-            let missing = missing.range(of_it).map(|(_, chunk)| *chunk);
-            let chunks: Vec<_> =
-                h.damaged.iter().copied().chain(missing.take(MAX_MISSING)).collect();
+            let lacks = missing.get_mut(id).map(Missing::tell).unwrap_or_default();
+            let chunks: Vec<_> = h.damaged.iter().copied().chain(lacks).collect();
             if !chunks.is_empty() {
                 all.insert(*id, chunks);
             }
@@ -118,17 +140,39 @@ impl Targets {
         all
     }
 
-    /// A chunk was looked for where it belongs, and is not there.
-    pub fn note_missing(&self, target: TargetId, chunk: ChunkId) {
+    /// How many chunks are damaged, as their targets said last, or missing.
+    pub fn count_damaged(&self) -> usize {
+        let (heard, missing) = (self.heard.lock(), self.missing.lock());
+        let lacks = |id: &TargetId| missing.get(id).map_or(0, |of_it| of_it.chunks.len());
+        let serve = heard.iter().filter(|(_, h)| h.refused.is_none());
+        serve.map(|(id, h)| h.damaged.len() + lacks(id)).sum()
+    }
+
+    /// A chunk was looked for where it belongs, and is not there. Answers whether it is remembered:
+    /// else there is no room, and somebody is to look again.
+    pub fn note_missing(&self, target: TargetId, chunk: ChunkId) -> bool {
         let mut missing = self.missing.lock();
-        if missing.len() < 64 * MAX_MISSING {
-            missing.insert((target, chunk));
+        let chunks = &mut missing.entry(target).or_default().chunks;
+        if chunks.len() < MAX_REMEMBERED {
+            chunks.insert(chunk);
         }
+        chunks.contains(&chunk)
+    }
+
+    /// Whether so many more missing chunks of a target can be remembered that a look is worth it.
+    pub fn has_room(&self, target: TargetId) -> bool {
+        let missing = self.missing.lock();
+        missing.get(&target).is_none_or(|missing| missing.chunks.len() <= MAX_REMEMBERED / 2)
     }
 
     /// A chunk is where it belongs again, or belongs nowhere any more.
     pub fn forget_missing(&self, target: TargetId, chunk: ChunkId) {
-        self.missing.lock().remove(&(target, chunk));
+        let mut missing = self.missing.lock();
+        let Some(of_it) = missing.get_mut(&target) else { return };
+        of_it.chunks.remove(&chunk);
+        if of_it.chunks.is_empty() {
+            missing.remove(&target);
+        }
     }
 
     /// All that a target holds, as this opening of it, was looked at.
@@ -317,6 +361,7 @@ fn is_full(stat: &v1::TargetStat, full_percent: u64, was: bool) -> bool {
 mod tests {
     use super::*;
     use v1::TargetState::{Down, Out, Unknown, Up};
+    use weft_proto::{SegmentId, SessionId};
 
     const LIMITS: Limits = Limits {
         down_after: Duration::from_millis(2500),
@@ -349,6 +394,44 @@ mod tests {
 
     fn states(changes: &[Change]) -> Vec<(u32, v1::TargetState, bool)> {
         changes.iter().map(|c| (c.target, c.state(), c.full)).collect()
+    }
+
+    fn chunk(seq: u64) -> ChunkId {
+        ChunkId { segment: SegmentId { session: SessionId(1), seq }, shard: 0 }
+    }
+
+    #[test]
+    fn missing_chunks_that_cannot_be_made_keep_no_others_out() {
+        let (targets, target) = (Targets::default(), TargetId(1));
+        targets.hear(Instant::now(), beat(1, 0));
+        let last = MAX_MISSING as u64;
+        assert!((0..=last).all(|seq| targets.note_missing(target, chunk(seq))));
+        let told = || targets.damaged().remove(&target).unwrap_or_default();
+        assert_eq!(told(), (0..last).map(chunk).collect::<Vec<_>>());
+        // To count them takes nobody's turn.
+        assert_eq!(targets.count_damaged(), MAX_MISSING + 1);
+        let turns = [last].into_iter().chain(0..last - 1);
+        assert_eq!(told(), turns.map(chunk).collect::<Vec<_>>());
+        targets.forget_missing(target, chunk(last));
+        let turns = [last - 1].into_iter().chain(0..last - 1);
+        assert_eq!(told(), turns.map(chunk).collect::<Vec<_>>());
+        (0..last).for_each(|seq| targets.forget_missing(target, chunk(seq)));
+        assert!(targets.damaged().is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_and_does_not_fit_is_not_taken() {
+        let (targets, one, other) = (Targets::default(), TargetId(1), TargetId(2));
+        let all = MAX_REMEMBERED as u64;
+        assert!((0..all).all(|seq| targets.note_missing(one, chunk(seq))));
+        assert!(!targets.note_missing(one, chunk(all)));
+        assert!(targets.note_missing(one, chunk(0)), "it is remembered already");
+        assert!(targets.note_missing(other, chunk(all)));
+        assert!(!targets.has_room(one) && targets.has_room(other));
+        targets.forget_missing(one, chunk(0));
+        assert!(targets.note_missing(one, chunk(all)));
+        (1..=all / 2).for_each(|seq| targets.forget_missing(one, chunk(seq)));
+        assert!(targets.has_room(one));
     }
 
     #[test]

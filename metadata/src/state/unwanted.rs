@@ -1,13 +1,53 @@
 //! Which chunks have no business at a target: those of dead sessions that no segment needs, and
-//! those whose seats are others' now.
+//! those whose seats are others' now. And which it should hold and does not.
 
 use super::StateMachine;
 use crate::schema;
 use crate::store::{Read, StoreResult};
 use weft_proto::planted::{self, Bug};
-use weft_proto::{ChunkId, Result, SegmentId, TargetId, v1};
+use weft_proto::{ChunkId, PgId, Result, SegmentId, TargetId, v1};
+
+/// Segments of a group that are read in one step: about as many as one has among those of a page of
+/// a list of chunks.
+const GROUP_PAGE: usize = 64;
+/// Most chunks that are found missing at once.
+const MAX_MISSING: usize = 4096;
 
 impl StateMachine {
+    /// Chunks that a target with these seats should hold, after `after` and up to `last` (or all of
+    /// them), and does not: `listed` are those that it holds there, in order of their ids. Answers
+    /// only so many at once, and whether these are all.
+    pub fn missing(
+        &self,
+        seats: &[(PgId, u8)],
+        after: Option<ChunkId>,
+        last: Option<ChunkId>,
+        listed: &[ChunkId],
+    ) -> Result<(Vec<ChunkId>, bool)> {
+        let mut missing = Vec::new();
+        for &(pg, seat) in seats {
+            let mut behind = after.map(|chunk| chunk.segment);
+            loop {
+                let (infos, next) = self.group_segments(pg, false, behind, GROUP_PAGE)?;
+                let should_be = infos.iter().filter_map(|info| chunk_in(info, seat));
+                let lacks = should_be
+                    .filter(|id| last.is_none_or(|last| *id <= last))
+                    .filter(|id| listed.binary_search(id).is_err());
+                missing.extend(lacks);
+                if missing.len() > MAX_MISSING {
+                    missing.truncate(MAX_MISSING);
+                    return Ok((missing, false));
+                }
+                behind = next;
+                let is_past = |id: SegmentId| last.is_some_and(|last| id > last.segment);
+                if next.is_none_or(is_past) {
+                    break;
+                }
+            }
+        }
+        Ok((missing, true))
+    }
+
     /// Which of these chunks, in order of their ids, have no business at a target.
     pub fn unwanted(&self, target: TargetId, chunks: Vec<ChunkId>) -> Result<Unwanted> {
         let mut unwanted = Unwanted::default();
@@ -47,6 +87,13 @@ pub struct Unwanted {
     pub dead: Vec<ChunkId>,
     /// Their seats are those of other targets now: these.
     pub misplaced: Vec<(ChunkId, Vec<u32>)>,
+}
+
+/// The chunk of a segment that lies in a seat, if there is one.
+fn chunk_in(info: &v1::SegmentInfo, seat: u8) -> Option<ChunkId> {
+    let shard = info.seats.iter().position(|at| *at == seat)?;
+    let (segment, shard) = (info.segment_id().ok()?, u8::try_from(shard).ok()?);
+    (info.geometry().ok()?.shard_len(shard) > 0).then_some(ChunkId { segment, shard })
 }
 
 /// Whose the chunks of a segment are.

@@ -1,10 +1,12 @@
 //! Storage daemons as the group sees them: registration, placement, silence, and the deletion of
 //! garbage. The daemons here keep their chunks in a set.
 
+mod rebuilds;
+
 use crate::support::*;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -29,6 +31,10 @@ type Verified = Arc<Mutex<BTreeSet<ChunkId>>>;
 struct Daemon {
     /// It makes one chunk in the time of an order.
     slow: Arc<AtomicBool>,
+    /// Targets that were asked to make chunks of seats that move there, in order.
+    asked: Arc<Mutex<Vec<u32>>>,
+    /// So many of them, the first, do not reach the others.
+    cut_off: Arc<AtomicUsize>,
     verified: Verified,
     chunks: Chunks,
     lists: Lists,
@@ -58,6 +64,15 @@ impl Daemon {
         tokio::spawn(weft_net::serve(listener, Arc::new(daemon.clone()), options, stopped));
         (address, daemon, stop)
     }
+
+    /// Notes that a target is asked to make chunks. Answers whether it reaches the others.
+    fn reaches_others(&self, target: u32) -> bool {
+        let mut asked = self.asked.lock().unwrap();
+        asked.push(target);
+        let first = asked.iter().position(|at| *at == target).unwrap_or(asked.len());
+        let before: BTreeSet<u32> = asked[..first].iter().copied().collect();
+        before.len() >= self.cut_off.load(Ordering::Relaxed)
+    }
 }
 
 #[async_trait::async_trait]
@@ -85,14 +100,19 @@ impl Service for Daemon {
             op::REBUILD => {
                 let order = v1::RebuildRequest::decode(request.head).unwrap();
                 let mut reply = v1::RebuildReply::default();
+                let cut_off = !order.heal && !self.reaches_others(order.target);
                 for item in order.items {
                     let (segment, shard) = (item.segment.unwrap().id, item.shard);
                     let chunk = ChunkId::try_from(v1::ChunkKey { segment, shard }).unwrap();
                     let at = (order.target, chunk);
                     let late = self.slow.load(Ordering::Relaxed) && reply.made > 0;
                     let late = late && !chunks.contains(&at);
-                    let error = if late { ErrorKind::TimedOut.code() } else { 0 };
-                    reply.made += u64::from(!late && chunks.insert(at));
+                    let error = match (cut_off, late) {
+                        (true, _) => ErrorKind::Busy.code(),
+                        (_, true) => ErrorKind::TimedOut.code(),
+                        _ => 0,
+                    };
+                    reply.made += u64::from(error == 0 && chunks.insert(at));
                     let message = String::new();
                     reply.outcomes.push(v1::rebuild_reply::Outcome { error, message });
                 }
@@ -527,65 +547,6 @@ async fn every_shard_of_a_segment_is_verified_in_the_course_of_time() {
     let until = Instant::now() + PATIENCE;
     while *verified.lock().unwrap() != all {
         assert!(Instant::now() < until, "{:?}", verified.lock().unwrap());
-        sleep(Duration::from_millis(20)).await;
-    }
-    beats.abort();
-}
-
-/// A chunk that its target does not have any more, whyever, is made anew: nobody else would notice.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chunk_that_is_missing_is_made_anew() {
-    let group = Group::start(1, |c| c.sample_interval_ms = 10).await;
-    let mut client = group.client();
-    client.open_session().await;
-    let address = client.leader.clone();
-    let (daemon, chunks, _stop) = Daemon::start().await;
-    let (_, beats) = register(&address, &daemon, 6).await;
-    let map = map_until(&address, "groups", |m| !active(m).is_empty()).await;
-    write_file(&mut client, &chunks, &map, "f", 1).await;
-    let all = chunks.lock().unwrap().clone();
-    let lost = *all.iter().nth(2).unwrap();
-    chunks.lock().unwrap().remove(&lost);
-    let until = Instant::now() + PATIENCE;
-    while *chunks.lock().unwrap() != all {
-        assert!(Instant::now() < until, "{lost:?} is not made anew");
-        sleep(Duration::from_millis(20)).await;
-    }
-    beats.abort();
-}
-
-/// A daemon that is slow, since it makes room for others, goes on: nothing is wrong with that.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_target_is_given_up_whose_chunks_are_made_slowly() {
-    let group = Group::start(1, |_| {}).await;
-    let mut client = group.client();
-    client.open_session().await;
-    let address = client.leader.clone();
-    let (daemon, Daemon { chunks, slow, .. }, _stop) = Daemon::start_whole().await;
-    slow.store(true, Ordering::Relaxed);
-    let (_, beats) = register(&address, &daemon, 8).await;
-    let map = map_until(&address, "groups", |m| !active(m).is_empty()).await;
-    for seq in 1..=40 {
-        write_file(&mut client, &chunks, &map, &format!("f{seq}"), seq).await;
-    }
-    let request = v1::SetTargetRequest {
-        target: active(&map)[0].targets[0],
-        action: v1::set_target_request::Action::GiveUp.into(),
-        weight: 0,
-    };
-    control(&address).await.set_target(request).await.unwrap();
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let status = status(&address).await;
-        let repair = status.repair.unwrap_or_default();
-        assert_eq!(repair.problems, Vec::<String>::new());
-        let map = status.map.unwrap();
-        let mut groups = map.pools.iter().flat_map(|pool| &pool.pgs);
-        let moves = groups.any(|pg| !pg.moves.is_empty());
-        if repair.made_chunks >= 40 && repair.missing_chunks == 0 && !moves {
-            break;
-        }
-        assert!(Instant::now() < until, "{repair:?}");
         sleep(Duration::from_millis(20)).await;
     }
     beats.abort();

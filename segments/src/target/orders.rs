@@ -22,7 +22,8 @@ impl TargetClient {
         };
         let count = items.len();
         let items = items.into_iter().map(item).collect();
-        let request = v1::RebuildRequest { target: self.id.0, items, epoch: epoch.0, heal };
+        let (target, epoch) = (self.id.0, epoch.0);
+        let request = v1::RebuildRequest { target, items, epoch, heal, knows_busy: true };
         let reply = self.call(&request, deadline).await?;
         if reply.outcomes.len() != count {
             let what = format!("{} outcomes for {count} chunks", reply.outcomes.len());

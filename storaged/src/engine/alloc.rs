@@ -6,6 +6,10 @@
 use super::entry::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// One block in so many may be kept out, as it cannot be written: with more it is the drive that
+/// fails.
+const KEPT_OUT: u64 = 128;
+
 pub(super) struct Allocator {
     /// Start → length of each free run, in blocks.
     by_start: BTreeMap<u64, u64>,
@@ -16,6 +20,8 @@ pub(super) struct Allocator {
     /// Blocks that puts may not take.
     reserve: u64,
     bad: BTreeSet<u64>,
+    /// Blocks that were given to someone who could not write them.
+    kept_out: u64,
 }
 
 impl Allocator {
@@ -30,6 +36,7 @@ impl Allocator {
             total,
             reserve: (total / 128).min(1 << 18),
             bad: BTreeSet::new(),
+            kept_out: 0,
         };
         it.insert(first, total);
         it.free = total;
@@ -102,6 +109,15 @@ impl Allocator {
     pub fn avoid(&mut self, block: u64) {
         self.bad.insert(block);
         self.claim(Extent { block, blocks: 1 });
+    }
+
+    /// Gives extents that were taken to nobody any more, and does not have them given back either,
+    /// as they cannot be written. `false`, and nothing changed, if that is too much of the drive.
+    pub fn keep_out(&mut self, extents: &[Extent]) -> bool {
+        let blocks: u64 = extents.iter().map(|extent| u64::from(extent.blocks)).sum();
+        let few = self.kept_out + blocks <= self.total / KEPT_OUT;
+        self.kept_out += if few { blocks } else { 0 };
+        few
     }
 
     /// Gives extents back.

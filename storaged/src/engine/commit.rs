@@ -20,9 +20,13 @@ use std::ops::RangeInclusive;
 use std::sync::mpsc;
 use std::sync::{Arc, atomic::Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use weft_proto::planted::{self, Bug};
 use weft_proto::{ChunkId, Error, ErrorKind, Result};
+
+/// At the end of a target its index is waited for no longer than this: its journal is replayed.
+const INDEX_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A change whose data (of a put) has been written.
 pub(super) enum Commit {
@@ -90,7 +94,10 @@ impl Committer {
         if self.queue.send(Message::Close(done)).is_err() {
             return Ok(()); // the thread died
         }
-        let stalled = || self.core.device.stalled();
+        let stalled = || {
+            let index = self.core.flush_waits.longest().max(self.core.index.waits.longest());
+            if index >= INDEX_TIMEOUT { Duration::MAX } else { self.core.device.stalled() }
+        };
         match worker::answer(&result, stalled) {
             Answer::Came(result) => {
                 self.thread.wait(stalled);
@@ -270,12 +277,17 @@ impl Thread {
 
     /// Room in the journal; waits for the index to become durable when it is full.
     fn room(&mut self, number: u64, blocks: u64, own: &mpsc::Sender<Message>) -> Result<u64> {
+        if let Some(at) = self.ring.reserve(number, blocks) {
+            return Ok(at);
+        }
+        let _wait = self.core.flush_waits.begin();
         loop {
             if let Some(at) = self.ring.reserve(number, blocks) {
                 return Ok(at);
             }
             if self.flush.is_none() {
                 self.start_flush(own);
+                self.core.check_writable()?;
             }
             match self.messages.recv() {
                 Ok(Message::Flushed(result)) => self.flushed(result),
@@ -311,6 +323,7 @@ impl Thread {
     }
 
     fn close(&mut self) -> Result<()> {
+        let _wait = self.core.flush_waits.begin();
         if let Some(thread) = self.flush.take() {
             let _ = thread.join();
         }

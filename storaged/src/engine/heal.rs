@@ -5,7 +5,7 @@
 //! not used again while the target is open, and are found again by whoever meets them after that.
 
 use super::entry::JournalEntry;
-use super::ops::{check_payload, run_to_end};
+use super::ops::{MAX_PLACES, check_payload, run_to_end};
 use super::shared::Core;
 use super::unread::of_medium;
 use super::{BLOCK, Engine, header};
@@ -15,8 +15,6 @@ use std::io;
 use std::sync::Arc;
 use weft_proto::{ChunkId, ErrorKind, Result};
 
-/// Places that are tried for a copy that does not read back.
-const MAX_PLACES: usize = 4;
 /// With more blocks of one copy that do not read, it is the drive that fails.
 const MAX_UNREAD: usize = 64;
 

@@ -7,6 +7,7 @@
 
 use super::entry::{JournalEntry, Place, take_u64};
 use super::scrub::Scrub;
+use super::waits::Waits;
 use quick_cache::{Weighter, sync::Cache};
 use rocksdb::{
     BlockBasedOptions, Cache as BlockCache, DB, Direction, ErrorKind as Kind, IteratorMode,
@@ -26,6 +27,8 @@ const APPLIED: &[u8] = b"m/applied";
 const UNREADABLE: &[u8] = b"m/unreadable";
 /// How far a scrub has come: [`Scrub::encode`].
 const SCRUB: &[u8] = b"m/scrub";
+/// Chunks that are damaged, as far as they were met.
+const DAMAGED: &[u8] = b"m/damaged";
 const CHUNK: u8 = b'c';
 const BLOCK_CACHE: usize = 32 << 20;
 const ENTRY_CACHE: u64 = 32 << 20;
@@ -36,6 +39,8 @@ pub(super) struct Index {
     /// Grows with each delete; tells a lookup that what it read may be stale.
     deletes: AtomicU64,
     path: String,
+    /// Who waits for its drive, which need not be the target's own.
+    pub waits: Arc<Waits>,
 }
 
 /// How far the index has come.
@@ -120,6 +125,7 @@ impl Index {
             cache: Cache::with_weighter(64 << 10, ENTRY_CACHE, Weight),
             deletes: AtomicU64::new(0),
             path: path.to_string_lossy().into_owned(),
+            waits: Arc::default(),
         }
     }
 
@@ -162,10 +168,19 @@ impl Index {
         Ok(self.meta(SCRUB)?.and_then(|found| Scrub::decode(&found)).unwrap_or_default())
     }
 
-    /// Sets what [`Self::scrub`] answers; durable with the next changes that are.
-    pub fn set_scrub(&self, scrub: Scrub) -> Result<()> {
+    /// What was damaged when that was put down.
+    pub fn damaged(&self) -> Result<Vec<ChunkId>> {
+        let found = self.meta(DAMAGED)?.unwrap_or_default();
+        // Of what cannot be understood nothing is known.
+        Ok(found.as_chunks().0.iter().map(ChunkId::from_bytes).collect())
+    }
+
+    /// Sets what [`Self::scrub`] and [`Self::damaged`] answer; durable with the next changes that
+    /// are.
+    pub fn set_scrub(&self, scrub: Scrub, damaged: &[ChunkId]) -> Result<()> {
         let mut batch = WriteBatch::default();
         batch.put(SCRUB, scrub.encode());
+        batch.put(DAMAGED, damaged.iter().flat_map(|id| id.to_bytes()).collect::<Vec<_>>());
         self.write(batch)
     }
 
@@ -213,6 +228,7 @@ impl Index {
 
     /// Looks a chunk up in the database itself. May block on the disk.
     pub fn get_newest(&self, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
+        let _wait = self.waits.begin();
         self.read(id, &ReadOptions::default()).map_err(|e| failed(&self.path, &e))?
     }
 
@@ -286,7 +302,9 @@ impl Index {
             None => vec![CHUNK],
         };
         let mut items = Vec::new();
+        let mut wait = self.waits.begin();
         for item in self.db.iterator(IteratorMode::From(&from, Direction::Forward)) {
+            wait.goes_on();
             let (key, value) = item.map_err(|e| failed(&self.path, &e))?;
             let Some(id) = parse_key(&key) else { break };
             if Some(id) <= after {
@@ -309,6 +327,7 @@ impl Index {
     }
 
     fn write(&self, batch: WriteBatch) -> Result<()> {
+        let _wait = self.waits.begin();
         let mut options = WriteOptions::default();
         options.disable_wal(true);
         self.db.write_opt(batch, &options).map_err(|e| failed(&self.path, &e))

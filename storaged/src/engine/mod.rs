@@ -55,6 +55,7 @@ mod superblock;
 mod unread;
 mod uring;
 mod verify;
+mod waits;
 mod worker;
 mod xts;
 
@@ -77,7 +78,7 @@ use shared::Core;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, TargetId, Uuid, v1};
 
 /// One open target. Cheap to clone; the drive is released when the last clone is gone.
 #[derive(Clone)]
@@ -113,9 +114,16 @@ impl Engine {
         self.core.failure.lock().clone()
     }
 
+    /// Chunks that may be damaged, as far as that is known since the target was opened, once: those
+    /// that were lost then, which were here, or were being put, and do not read as they were put;
+    /// and what was damaged before.
+    pub fn take_dropped(&self) -> Vec<ChunkId> {
+        std::mem::take(&mut self.core.dropped.lock())
+    }
+
     /// How long the drive has not answered its oldest request.
     pub fn stalled(&self) -> std::time::Duration {
-        self.core.device.stalled()
+        self.core.stalled()
     }
 
     /// Bytes that chunks can take, and bytes that chunks took.

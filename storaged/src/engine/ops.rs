@@ -7,6 +7,7 @@ use super::commit::Commit;
 use super::device::Done;
 use super::entry::{Extent, JournalEntry, Place, header_blocks};
 use super::shared::Core;
+use super::unread::of_medium;
 use super::{BLOCK, Engine, header, superblock};
 use bytes::Bytes;
 use std::io;
@@ -19,6 +20,8 @@ use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, layout};
 
 /// Most chunks in one journal record of deletes.
 const DELETE_BATCH: usize = 1000;
+/// Places that are tried for a chunk, of which some cannot be written or do not read back.
+pub(super) const MAX_PLACES: usize = 4;
 
 /// A range of a chunk.
 #[derive(Debug)]
@@ -72,10 +75,27 @@ impl Engine {
     /// As [`Self::put`], of a chunk that was made of the others of its segment: its session may
     /// have ended long ago.
     pub async fn restore(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        self.restore_in(id, data, checksums, false).await
+    }
+
+    /// As [`Self::restore`], of a chunk that should be here: it may take of what is kept back from
+    /// puts, as one that is damaged may.
+    pub async fn put_back(&self, id: ChunkId, data: Bytes, checksums: Vec<u32>) -> Result<()> {
+        self.restore_in(id, data, checksums, true).await
+    }
+
+    async fn restore_in(
+        &self,
+        id: ChunkId,
+        data: Bytes,
+        checksums: Vec<u32>,
+        reserve: bool,
+    ) -> Result<()> {
         check_payload(id, &data, &checksums)?;
         self.core.check_writable()?;
         let engine = self.clone();
-        let store = async move { engine.store(id, data, checksums, (), Commit::Restore).await };
+        let commit = Commit::Restore;
+        let store = async move { engine.store(id, data, checksums, reserve, (), commit).await };
         run_to_end(store).await
     }
 
@@ -100,7 +120,7 @@ impl Engine {
         if !self.has(id).await? {
             self.core.check_fence(id)?;
         }
-        self.store(id, data, checksums, turn, Commit::Put).await
+        self.store(id, data, checksums, false, turn, Commit::Put).await
     }
 
     async fn store(
@@ -108,6 +128,7 @@ impl Engine {
         id: ChunkId,
         data: Bytes,
         checksums: Vec<u32>,
+        reserve: bool,
         turn: impl Send,
         commit: fn(ChunkId, Arc<JournalEntry>) -> Commit,
     ) -> Result<()> {
@@ -120,13 +141,14 @@ impl Engine {
                 Err(core.error(ErrorKind::Exists, id, "is stored with other contents"))
             };
         }
-        let entry = self.write_new(id, data, checksums, false).await?;
+        let entry = self.write_new(id, data, checksums, reserve).await?;
         drop(turn);
         self.committer.commit(vec![commit(id, entry)]).await
     }
 
     /// Writes header and data somewhere free, which may be what is kept back (`reserve`) from
-    /// puts. Nobody knows of it until it is committed.
+    /// puts. Nobody knows of it until it is committed. A place that cannot be written is given to
+    /// nobody until the target is opened anew, and another is tried.
     pub(super) async fn write_new(
         &self,
         id: ChunkId,
@@ -135,35 +157,33 @@ impl Engine {
         reserve: bool,
     ) -> Result<Arc<JournalEntry>> {
         let core = &self.core;
-        let length = data.len() as u64;
-        let extents = core.take_space(length, reserve).ok_or_else(|| {
-            let (free, chunk) = core.room();
-            let what = format!(
-                "of {length} bytes does not fit: the target has {free} bytes free, in pieces that \
-                 hold a \
-                 chunk of {chunk}"
-            );
-            Error { hint: chunk.to_string(), ..core.error(ErrorKind::NoSpace, id, &what) }
-        })?;
-        let stamp = core.stamp.fetch_add(1, Ordering::Relaxed);
-        let entry = Arc::new(JournalEntry { place: Place { stamp, length, extents }, checksums });
-        if planted::is(Bug::RecordBeforeData) && !reserve {
-            let (core, behind) = (core.clone(), entry.clone());
-            tokio::spawn(async move { core.write(id, &behind, data).await });
-            return Ok(entry);
-        }
-        if let Err(e) = core.write(id, &entry, data).await {
-            core.discard.give(&entry.place.extents);
+        let mut others = 1..MAX_PLACES;
+        loop {
+            let entry = Arc::new(core.place(id, data.len() as u64, checksums.clone(), reserve)?);
+            if planted::is(Bug::RecordBeforeData) && !reserve {
+                let (core, behind) = (core.clone(), entry.clone());
+                tokio::spawn(async move { core.write(id, &behind, data).await });
+                return Ok(entry);
+            }
+            let extents = &entry.place.extents;
+            let Err(e) = core.write(id, &entry, data.clone()).await else { return Ok(entry) };
             if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+                core.discard.give(extents);
                 let what = format!("does not fit: no space where the target lies: {e}");
                 return Err(core.error(ErrorKind::NoSpace, id, &what));
             }
             core.counters.write_errors.fetch_add(1, Ordering::Relaxed);
             tracing::error!(target = %core.path.display(), chunk = %id, "write: {e}");
             core.after_error(&e).await;
-            return Err(core.error(ErrorKind::Io, id, &format!("could not be written: {e}")));
+            let is_there = of_medium(&e) && core.check_writable().is_ok();
+            let kept_out = is_there && core.allocator.lock().keep_out(extents);
+            if !kept_out {
+                core.discard.give(extents);
+            }
+            if !kept_out || others.next().is_none() {
+                return Err(core.error(ErrorKind::Io, id, &format!("could not be written: {e}")));
+            }
         }
-        Ok(entry)
     }
 
     /// Reads `[off, off + len)` of a chunk, in multiples of 4096 bytes. The data is not verified
@@ -413,6 +433,27 @@ impl Core {
 
     pub(super) fn error(&self, kind: ErrorKind, id: ChunkId, what: &str) -> Error {
         Error::new(kind, format!("chunk {id} {what} ({})", self.path.display()))
+    }
+
+    /// Where a new chunk is to lie.
+    fn place(
+        &self,
+        id: ChunkId,
+        length: u64,
+        checksums: Vec<u32>,
+        reserve: bool,
+    ) -> Result<JournalEntry> {
+        let extents = self.take_space(length, reserve).ok_or_else(|| {
+            let (free, chunk) = self.room();
+            let what = format!(
+                "of {length} bytes does not fit: the target has {free} bytes free, in pieces that \
+                 hold a \
+                 chunk of {chunk}"
+            );
+            Error { hint: chunk.to_string(), ..self.error(ErrorKind::NoSpace, id, &what) }
+        })?;
+        let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
+        Ok(JournalEntry { place: Place { stamp, length, extents }, checksums })
     }
 
     /// Tells a drive that failed once from one that is gone or takes no writes any more: the latter

@@ -10,6 +10,11 @@ use weft_proto::{Error, ErrorKind, Result};
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Engine {
+    /// Whether both are of one opening of a target.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+
     /// Reads the superblock from the drive. Errors: `Io` when it cannot be read, or is not that of
     /// this target any more. Takes as long as the drive does.
     pub async fn probe(&self) -> Result<()> {

@@ -75,8 +75,9 @@ pub(super) fn run(
     Ok((index, applied))
 }
 
-/// Newest first, all that no newer one overlaps or replaces.
-fn keep_newest(mut found: Vec<Found>) -> HashMap<ChunkId, u64> {
+/// Newest first, all that no newer one overlaps or replaces: where the header of each is, and how
+/// many blocks it takes.
+fn keep_newest(mut found: Vec<Found>) -> HashMap<ChunkId, (u64, u64)> {
     found.sort_unstable_by_key(|f| std::cmp::Reverse(f.stamp));
     let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
     let mut kept = HashMap::new();
@@ -86,7 +87,7 @@ fn keep_newest(mut found: Vec<Found>) -> HashMap<ChunkId, u64> {
             .iter()
             .any(|e| taken.range(..e.end()).next_back().is_some_and(|(_, &end)| end > e.block));
         if !overlaps && !kept.contains_key(&f.id) {
-            kept.insert(f.id, f.extents[0].block);
+            kept.insert(f.id, (f.extents[0].block, f.header_blocks));
             taken.extend(f.extents.iter().map(|e| (e.block, e.end())));
         }
     }
@@ -198,14 +199,13 @@ impl Scan<'_> {
     }
 
     /// Makes the index hold exactly the survivors, each from the header at its block.
-    fn settle(&mut self, mut survivors: HashMap<ChunkId, u64>) -> Result<()> {
+    fn settle(&mut self, mut survivors: HashMap<ChunkId, (u64, u64)>) -> Result<()> {
         self.write()?;
         let mut wrong = Vec::new();
         self.index.each(|id, place| {
             match survivors.remove(&id) {
-                Some(block) if block == place.extents[0].block => {}
-                Some(block) => wrong.push((id, Some((block, place.header_blocks())))),
-                None => wrong.push((id, None)),
+                Some((block, _)) if block == place.extents[0].block => {}
+                newer => wrong.push((id, newer)),
             }
             Ok(())
         })?;

@@ -8,14 +8,19 @@ use super::index::Index;
 use super::readers::Readers;
 use super::scrub::Scrub;
 use super::superblock::Superblock;
+use super::waits::Waits;
 use parking_lot::{Mutex, RwLock};
 use rangemap::RangeInclusiveSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use tokio::sync::oneshot;
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
 use weft_proto::planted::{self, Bug};
 use weft_proto::{ChunkId, Error, ErrorKind, Result};
+
+/// An index that is made durable is waited for so long before its drive counts as one that hangs.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the committer and the operations share.
 pub(super) struct Core {
@@ -23,6 +28,10 @@ pub(super) struct Core {
     pub device: Arc<dyn Device>,
     pub superblock: RwLock<Superblock>,
     pub index: Index,
+    /// Who waits for the index to become durable before more can be written.
+    pub flush_waits: Arc<Waits>,
+    /// Turns to look into the index with a thread of the pool that all targets share.
+    pub lookups: Arc<Semaphore>,
     pub allocator: Arc<Mutex<Allocator>>,
     /// Where freed space goes.
     pub discard: Discard,
@@ -36,6 +45,8 @@ pub(super) struct Core {
     /// Sessions that have ended, by id. Only the committer adds to them.
     pub fenced: RwLock<RangeInclusiveSet<u64>>,
     pub scrub: Mutex<Scrub>,
+    /// Chunks that were lost when the target was opened, as far as nobody was told.
+    pub dropped: Mutex<Vec<ChunkId>>,
     /// Why nothing can be written any more.
     pub failure: Mutex<Option<String>>,
 }
@@ -77,9 +88,23 @@ impl Core {
         if self.device.is_simulated() {
             return work();
         }
-        tokio::task::spawn_blocking(work)
-            .await
-            .unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, e.to_string())))
+        let internal = |what: String| Error::new(ErrorKind::Internal, what);
+        let turn = self.lookups.clone().acquire_owned().await;
+        let turn = turn.map_err(|e| internal(e.to_string()))?;
+        // The thread goes on when whoever waits for it has left.
+        let work = move || {
+            let _turn = turn;
+            work()
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(internal(e.to_string())))
+    }
+
+    /// How long the drive, or that of the index, has not answered.
+    pub fn stalled(&self) -> Duration {
+        let index = self.index.waits.longest();
+        // That may take a while, and reads go on meanwhile.
+        let flush = self.flush_waits.longest().saturating_sub(FLUSH_PATIENCE);
+        self.device.stalled().max(index).max(flush)
     }
 
     pub fn check_fence(&self, id: ChunkId) -> Result<()> {

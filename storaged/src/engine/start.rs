@@ -6,7 +6,7 @@
 //! space goes to nobody.
 
 use super::commit::Committer;
-use super::device::{Device, Done};
+use super::device::{Device, Done, keep_found};
 use super::encrypted::Encrypted;
 use super::entry::{JournalEntry, Place};
 use super::file::{self, TargetFile};
@@ -26,6 +26,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Semaphore;
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, Uuid};
 
@@ -33,8 +34,14 @@ use weft_proto::{ChunkId, Error, ErrorKind, Result, Uuid};
 /// way at a crash.
 const STAMP_JUMP: u64 = 1 << 20;
 
+/// Most chunks that were lost at a start which are told of.
+const MAX_DROPPED: usize = 4096;
+
 /// Headers read at once in a replay.
 const READS: usize = 64;
+/// Most threads that look into the index of one target: with more, one whose drive hangs would keep
+/// all others from theirs.
+pub(super) const MAX_LOOKUPS: usize = 64;
 
 impl Engine {
     /// Opens a target, which [`Self::format`] made: nothing here makes one of a file or drive that
@@ -118,13 +125,20 @@ impl Engine {
         let records = journal::scan(&mut salvage, &superblock)?;
         unread.give_up(&salvage, superblock.journal_block..superblock.data_block)?;
         let bad_blocks = salvage.unread;
+        let failure = keep_found(&*device).err().map(|e| {
+            let what = format!("the drive cannot make durable what it holds: {e}");
+            tracing::error!(target = %name, "target takes no writes: {what}");
+            what
+        });
         let start = Start {
             device: &*device,
             superblock: &superblock,
             name: &name,
             whole_journal: bad_blocks.is_empty(),
+            flushed: failure.is_none(),
         };
-        let (index, mut applied) = start.index(index_path, &records, unread)?;
+        let (index, mut applied, mut dropped) = start.index(index_path, &records, unread)?;
+        dropped.extend(index.damaged()?);
         journal::mend(&*device, &bad_blocks).map_err(|e| {
             let what = "a bad block of the journal cannot be written anew, replace the drive";
             Error::new(ErrorKind::Io, format!("{name}: {what}: {e}"))
@@ -144,6 +158,8 @@ impl Engine {
             device,
             superblock: RwLock::new(superblock),
             index,
+            flush_waits: Arc::default(),
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             allocator,
             discard,
             readers: Readers::default(),
@@ -153,7 +169,8 @@ impl Engine {
             opened: rand::random(),
             fenced: RwLock::default(),
             scrub,
-            failure: Mutex::new(None),
+            dropped: Mutex::new(dropped),
+            failure: Mutex::new(failure),
         });
         core.counters.chunks.store(chunks, Ordering::Relaxed);
         core.counters.read_errors.store(unreadable as u64, Ordering::Relaxed);
@@ -277,16 +294,18 @@ struct Start<'a> {
     name: &'a str,
     /// All of the journal could be read.
     whole_journal: bool,
+    /// What the drive holds is durable.
+    flushed: bool,
 }
 
 impl Start<'_> {
-    /// The index with everything in the journal applied.
+    /// The index with everything in the journal applied, and chunks that were lost.
     fn index(
         &self,
         path: &Path,
         records: &BTreeMap<u64, Record>,
         unread: &mut Unread,
-    ) -> Result<(Index, Applied)> {
+    ) -> Result<(Index, Applied, Vec<ChunkId>)> {
         let mut last = records.last_key_value().map_or(0, |(&n, _)| n);
         let lost = match Index::open(path, self.superblock.uuid)? {
             Opened::Ready(_, applied) if !self.whole_journal => {
@@ -298,8 +317,8 @@ impl Start<'_> {
                 // A record was written only when the one before it was durable: one that is missing
                 // before another was overwritten since, or is damaged.
                 if last < next || records.range(next..).count() as u64 == last - applied.record {
-                    let applied = self.replay(&index, applied, records, unread)?;
-                    return Ok((index, applied));
+                    let (applied, dropped) = self.replay(&index, applied, records, unread)?;
+                    return Ok((index, applied, dropped));
                 }
                 tracing::error!(
                     "{}: index {} is older than the journal reaches back, or the journal is \
@@ -322,24 +341,34 @@ impl Start<'_> {
                 self.name,
                 path.display()
             );
-            return rebuild::run(self.device, self.superblock, path, self.name, last, unread);
+            let (device, superblock) = (self.device, self.superblock);
+            let (index, applied) = rebuild::run(device, superblock, path, self.name, last, unread)?;
+            // What was lost, the metadata group finds out.
+            return Ok((index, applied, Vec::new()));
         }
         let index = Index::create(path)?;
         index.seal(self.superblock.uuid, Applied::default())?;
-        Ok((index, Applied::default()))
+        Ok((index, Applied::default(), Vec::new()))
     }
 
-    /// Applies the records after `applied`, in order; none is missing.
+    /// Applies the records after `applied`, in order; none is missing. Answers also chunks that
+    /// were lost.
     fn replay(
         &self,
         index: &Index,
         applied: Applied,
         records: &BTreeMap<u64, Record>,
         unread: &mut Unread,
-    ) -> Result<Applied> {
-        let Outcome { changes, replaced, end } = Outcome::of(applied, records);
+    ) -> Result<(Applied, Vec<ChunkId>)> {
+        // Each record was written when the one before it was durable. Whether the last is, is not
+        // known if the drive does not say so now.
+        let durable = match self.flushed {
+            true => u64::MAX,
+            false => records.last_key_value().map_or(0, |(&last, _)| last.saturating_sub(1)),
+        };
+        let Outcome { changes, replaced, end } = Outcome::of(applied, records, durable);
         if end == applied {
-            return Ok(applied);
+            return Ok((applied, Vec::new()));
         }
         let (puts, deletes): (Vec<_>, Vec<_>) = changes.into_iter().partition(|c| c.1.is_some());
         let mut batch: Vec<_> = deletes.into_iter().map(|c| index::Change::Delete(c.0)).collect();
@@ -377,13 +406,14 @@ impl Start<'_> {
             unread.give_up(&salvage, salvage.data())?;
             index.set_unreadable(&(&index.unreadable()? | &salvage.unread))?;
         }
-        for id in dropped {
+        for id in &dropped {
             tracing::warn!("{}: chunk {id} is not whole and is dropped", self.name);
         }
+        dropped.truncate(MAX_DROPPED);
         index.apply(&batch, end)?;
         index.flush()?;
         tracing::info!("{}: replayed {} journal records", self.name, end.record - applied.record);
-        Ok(end)
+        Ok((end, dropped))
     }
 
     /// Starts to read the header of a chunk; `None` if it cannot lie there.
@@ -434,10 +464,11 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn of(applied: Applied, records: &BTreeMap<u64, Record>) -> Self {
+    fn of(applied: Applied, records: &BTreeMap<u64, Record>, durable: u64) -> Self {
         let (mut changes, mut replaced) = (BTreeMap::new(), BTreeMap::new());
         let mut end = applied;
-        for (&number, record) in records.range(applied.record + 1..) {
+        let records = records.range(applied.record + 1..);
+        for (&number, record) in records.take_while(|(number, _)| **number <= durable) {
             end.record = number;
             replaced.clear();
             for change in &record.changes {

@@ -337,9 +337,9 @@ impl Ring {
             Class::Urgent | Class::Small => (usize::MAX, URGENT_PART),
             Class::Bulk => (self.bulk.limit(), PART),
         };
-        while self.out[at] < SHARES[at] && self.window < window {
+        // Other classes may have all parts; what is taken out of its queue needs one.
+        while self.out[at] < SHARES[at] && self.window < window && !self.free_parts.is_empty() {
             let Some(job) = self.current[at].or_else(|| self.next_job(class)) else { break };
-            // The other class may have them all.
             let Some(part) = self.free_parts.pop() else { break };
             let state = self.jobs[job].as_mut().expect("a current job is there");
             let end = state.request.run_end(state.issued).min(state.issued + most);
@@ -363,6 +363,8 @@ impl Ring {
     }
 
     fn next_job(&mut self, class: Class) -> Option<usize> {
+        let waiting = &mut self.waiting[class as usize];
+        while waiting.pop_front_if(|request| request.is_abandoned()).is_some() {}
         let at = self.free_jobs.pop()?;
         let Some(request) = self.waiting[class as usize].pop_front() else {
             self.free_jobs.push(at);

@@ -72,10 +72,10 @@ impl Engine {
         *self.core.scrub.lock()
     }
 
-    /// Remembers how far a scrub has come.
-    pub async fn set_scrub(&self, scrub: Scrub) -> Result<()> {
+    /// Remembers how far a scrub has come, and what is damaged, for who opens the target next.
+    pub async fn set_scrub(&self, scrub: Scrub, damaged: Vec<ChunkId>) -> Result<()> {
         *self.core.scrub.lock() = scrub;
         let core = self.core.clone();
-        self.core.blocking(move || core.index.set_scrub(scrub)).await
+        self.core.blocking(move || core.index.set_scrub(scrub, &damaged)).await
     }
 }

@@ -48,7 +48,7 @@ impl Running {
         self.task.await.unwrap()
     }
 
-    fn peer(&self) -> Arc<Peer> {
+    pub fn peer(&self) -> Arc<Peer> {
         let identity = Identity { name: "test".into(), cluster: Some(CLUSTER) };
         Peers::new(weft_net::tcp(), identity).peer(&self.address)
     }
@@ -58,7 +58,7 @@ pub fn soon() -> Instant {
     Instant::now() + Duration::from_secs(10)
 }
 
-async fn put(peer: &Peer, target: u32, seq: u64, blocks: usize) -> Result<()> {
+pub async fn put(peer: &Peer, target: u32, seq: u64, blocks: usize) -> Result<()> {
     let chunk = id(1, seq, 0);
     let (bytes, checksums) = data(chunk, blocks, 0);
     let head =
@@ -480,7 +480,7 @@ async fn a_target_behind_a_fabric_goes_and_comes_with_its_path() {
 }
 
 /// Changes one byte of the block of a drive in which `needle` lies.
-fn damage(drive: &Path, needle: &[u8]) {
+pub fn damage(drive: &Path, needle: &[u8]) {
     let all = std::fs::read(drive).unwrap();
     let at = all.chunks(4096).position(|block| block.windows(needle.len()).any(|w| w == needle));
     let at = at.expect("it is on the drive") as u64 * 4096 + 40;
@@ -490,10 +490,26 @@ fn damage(drive: &Path, needle: &[u8]) {
 }
 
 /// What follows the magic number in the header of a chunk, up to its id.
-fn header_of(drive: &Path, chunk: ChunkId) -> Vec<u8> {
+pub fn header_of(drive: &Path, chunk: ChunkId) -> Vec<u8> {
     let all = std::fs::read(drive).unwrap();
     let is = |block: &&[u8]| block.starts_with(b"WEFTCHK\n") && block[24..41] == chunk.to_bytes();
     all.chunks(4096).find(is).expect("it is on the drive")[8..41].to_vec()
+}
+
+/// A daemon with one target that scrubs it in so many seconds.
+fn scrubbing(drive: &Path, metadata: &str, scrub_period: u64) -> Config {
+    let mut config = Config::new("s1", "127.0.0.1:0", vec![metadata.into()]);
+    config.targets = vec![Target::new(drive, Some(SIZE))];
+    (config.scrub_period, config.clock) = (scrub_period, Clock(|| 1_234_567));
+    config
+}
+
+/// The chunks that a heartbeat says are damaged, in order.
+pub fn damaged(beat: &v1::HeartbeatRequest) -> Vec<ChunkId> {
+    let mut chunks: Vec<ChunkId> =
+        beat.damaged.iter().map(|d| d.chunk.unwrap().try_into().unwrap()).collect();
+    chunks.sort_unstable();
+    chunks
 }
 
 /// A block and a header have changed on the drive. Scrub goes on behind a restart, and says when it
@@ -502,14 +518,8 @@ fn header_of(drive: &Path, chunk: ChunkId) -> Vec<u8> {
 async fn what_nobody_reads_is_read_by_scrub() {
     let dir = tempdir().unwrap();
     let metadata = Metadata::default();
-    let addresses = vec![metadata.serve().await];
-    let drive = dir.path().join("a");
-    let config = |scrub_period| {
-        let mut config = Config::new("s1", "127.0.0.1:0", addresses.clone());
-        config.targets = vec![Target::new(&drive, Some(SIZE))];
-        (config.scrub_period, config.clock) = (scrub_period, Clock(|| 1_234_567));
-        config
-    };
+    let (drive, leader) = (dir.path().join("a"), metadata.serve().await);
+    let config = |scrub_period| scrubbing(&drive, &leader, scrub_period);
     make(&config(0).targets[0].options());
     let daemon = run(config(0)).await;
     metadata.wait_for_beat(|b| b.targets.len() == 1).await;
@@ -530,9 +540,35 @@ async fn what_nobody_reads_is_read_by_scrub() {
         .await;
     assert_eq!(beat.targets[0].scrub.unwrap().last_s, 1_234_567);
     let found = metadata.wait_for_beat(|b| b.damaged.len() >= 2).await;
-    let mut found: Vec<ChunkId> =
-        found.damaged.iter().map(|d| d.chunk.unwrap().try_into().unwrap()).collect();
-    found.sort_unstable();
-    assert_eq!(found, [id(1, 2, 0), id(1, 5, 0)]);
+    assert_eq!(damaged(&found), [id(1, 2, 0), id(1, 5, 0)]);
+    daemon.stop().await.unwrap();
+}
+
+/// Until it is made good it is told of, whatever starts anew: a pass may take weeks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_that_scrub_has_found_is_found_again_soon_after_a_restart() {
+    let dir = tempdir().unwrap();
+    let metadata = Metadata::default();
+    let (drive, leader) = (dir.path().join("a"), metadata.serve().await);
+    let config = |scrub_period| scrubbing(&drive, &leader, scrub_period);
+    make(&config(0).targets[0].options());
+    let daemon = run(config(0)).await;
+    metadata.wait_for_beat(|b| b.targets.len() == 1).await;
+    for seq in 1..=6 {
+        put(&daemon.peer(), 1, seq, 3).await.unwrap();
+    }
+    daemon.stop().await.unwrap();
+    let (bytes, _) = data(id(1, 5, 0), 3, 0);
+    damage(&drive, &bytes[4096..8192]);
+    let daemon = run(config(1)).await;
+    let is_through = |t: &v1::TargetStat| t.scrub.is_some_and(|s| s.last_s > 0);
+    let told = |b: &v1::HeartbeatRequest| b.targets.iter().any(is_through) && !b.damaged.is_empty();
+    metadata.wait_for_beat(told).await;
+    daemon.stop().await.unwrap();
+    metadata.1.beats.send_modify(Vec::clear);
+    // The turn of that chunk is days away.
+    let daemon = run(config(14 * 24 * 3600)).await;
+    let again = metadata.wait_for_beat(|b| !b.damaged.is_empty()).await;
+    assert_eq!(damaged(&again), [id(1, 5, 0)]);
     daemon.stop().await.unwrap();
 }

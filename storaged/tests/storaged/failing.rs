@@ -297,6 +297,61 @@ fn a_chunk_of_another_length_is_superseded_at_once() {
     assert_eq!(found.data.concat(), bytes[..]);
 }
 
+/// It is not tried for the next chunk, as the first place that fits, again and again.
+#[test]
+fn a_place_that_cannot_be_written_is_passed_over() {
+    let (dir, superblock) = (tempdir().unwrap(), Superblock::new(16 << 20));
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    let first = superblock.data_block * 4096;
+    let unwritable = (first + 2 * 4096, first + 3 * 4096);
+    recorder.fail(Faults { unwritable, ..Faults::default() });
+    runtime().block_on(async {
+        put(&engine, 1, 0).await.unwrap();
+        assert_eq!(engine.stat().write_errors, 1);
+        put(&engine, 2, 0).await.unwrap();
+        assert_eq!(engine.stat().write_errors, 1, "the same place was tried again");
+        // With more of these it is the drive that fails, and its space is not used up for that.
+        recorder.fail(Faults { writes: true, ..Faults::default() });
+        let used = engine.stat().used_bytes;
+        for seq in 3..20 {
+            assert_eq!(put(&engine, seq, 0).await.unwrap_err().kind, ErrorKind::Io);
+        }
+        let kept_out = engine.stat().used_bytes - used;
+        assert!((1..superblock.size / 128).contains(&kept_out), "{kept_out}");
+        recorder.fail(Faults::default());
+        put(&engine, 3, 0).await.unwrap();
+    });
+}
+
+/// It was written by a process that was killed before it flushed the drive: a power cut would take
+/// what the next tells to be there. What was acknowledged can be read all the same.
+#[test]
+fn what_a_start_finds_is_flushed_before_it_is_relied_on() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let image = worked(dir.path(), &superblock);
+    for (index, old) in [("replayed", true), ("none", false)] {
+        let index = dir.path().join(index);
+        if old {
+            copy_index(&dir.path().join("old"), &index).unwrap();
+        }
+        let (drive, recorder) = Drive::new(image.clone(), 1, None);
+        recorder.fail(Faults { commits: true, ..Faults::default() });
+        let engine = start(drive, &superblock, &index).unwrap();
+        assert!(engine.failure().is_some(), "it was not flushed");
+        runtime().block_on(async {
+            assert_eq!(put(&engine, 9, 0).await.unwrap_err().kind, ErrorKind::Io);
+            // The last put, of which the journal does not say that it was acknowledged.
+            let last = engine.length(id(0, LEFT.end - 1, 0)).await.unwrap();
+            assert_eq!(last.is_none(), old);
+            assert!(engine.length(id(0, LEFT.start, 0)).await.unwrap().is_some());
+        });
+        drop(engine);
+        let (drive, _) = Drive::new(image.clone(), 1, None);
+        assert!(has_all(&start(drive, &superblock, &index).unwrap()));
+    }
+}
+
 /// What fails here and there, or all over the drive, or in a large part of it, may come back.
 #[test]
 fn what_fails_otherwise_is_tried_for_ever() {

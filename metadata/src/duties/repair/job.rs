@@ -5,6 +5,7 @@ use crate::duties::hold;
 use crate::duties::propose::propose;
 use crate::node::Node;
 use crate::soft::targets::Targets;
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,31 +14,47 @@ use v1::log_entry::Body;
 use v1::move_seats_entry::{Change, Step};
 use weft_net::Peers;
 use weft_proto::{Error, ErrorKind, MapEpoch, PgId, Result, TargetId, v1};
-use weft_segments::{Segment, TargetClient};
+use weft_segments::{Map, Segment, TargetClient};
 
 /// How long a storage daemon may take for the chunks of one request.
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
 const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
 const DISOWN_TIMEOUT: Duration = Duration::from_secs(30);
+/// And to read a chunk of a segment that another daemon cannot read.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// So many of the segments of one request that it cannot read are looked at.
+const MAX_LOOKED_AT: usize = 4;
+/// After so many requests in turn of which it could read nothing, the others of the seat are not
+/// asked for: it would not read them either, and another target waits.
+const MAX_IN_VAIN: usize = 8;
 /// Most chunks in one request, and about how many bytes.
 const BATCH: usize = 32;
 const BATCH_BYTES: u64 = 32 << 20;
 
-/// What keeps a move from its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What keeps a move from its end; of several, the last of these counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Obstacle {
-    /// The target has no room for a chunk.
-    NoRoom,
-    /// The target could not store a chunk.
-    CannotStore,
     /// It waits until what is lost is made.
     Waits,
     Other,
+    /// The target could not read what others hold.
+    CannotRead,
+    /// The target could not store a chunk.
+    CannotStore,
+    /// The target has no room for a chunk.
+    NoRoom,
 }
 
 struct Stopped {
     error: Error,
     obstacle: Obstacle,
+}
+
+impl Stopped {
+    /// Whether it is for segments that cannot be read, or not by the target now: others may be.
+    fn is_unread(&self) -> bool {
+        self.error.kind == ErrorKind::Io || self.obstacle == Obstacle::CannotRead
+    }
 }
 
 impl From<Error> for Stopped {
@@ -61,6 +78,16 @@ impl Drop for Leftovers<'_> {
     }
 }
 
+/// What has become of a job.
+pub(super) struct Ended {
+    /// Why the move is not at its end, if it is not.
+    pub failed: Option<Obstacle>,
+    /// Whether it has made any chunk.
+    pub made: bool,
+    /// Whether it has met anything of the seat at the target, of whenever.
+    pub any_there: bool,
+}
+
 pub(super) struct Job {
     node: Arc<Node>,
     targets: Arc<Targets>,
@@ -73,6 +100,8 @@ pub(super) struct Job {
     /// Chunks of the seat, and how many of them are there.
     total: u64,
     there: AtomicU64,
+    /// It has made some of them.
+    made: AtomicBool,
     /// It is to make no more for now.
     waits: Arc<AtomicBool>,
 }
@@ -92,7 +121,8 @@ impl Job {
         let group = map.groups().find(|group| group.id == pg.0);
         let former = group.and_then(|group| group.targets.get(seat as usize).copied());
         let (former, there) = (former.map(TargetId), AtomicU64::new(0));
-        Self { node, targets, peers, pg, seat, to, former, total, there, waits: Arc::default() }
+        let (made, waits) = (AtomicBool::new(false), Arc::default());
+        Self { node, targets, peers, pg, seat, to, former, total, there, made, waits }
     }
 
     /// It makes no more chunks while this is so.
@@ -100,8 +130,19 @@ impl Job {
         Self { waits, ..self }
     }
 
+    /// Takes the move up, and to its end if it can.
+    pub async fn run(self) -> Ended {
+        let failed = self.try_all().await;
+        let any_there = self.there.load(Ordering::Relaxed) > 0;
+        Ended { failed, made: self.has_made(), any_there }
+    }
+
+    fn has_made(&self) -> bool {
+        self.made.load(Ordering::Relaxed)
+    }
+
     /// Answers why the move is not at its end, if it is not.
-    pub async fn run(self) -> Option<Obstacle> {
+    async fn try_all(&self) -> Option<Obstacle> {
         let (pg, seat, to) = (self.pg, self.seat, self.to);
         let at = (pg, seat as u8);
         match self.make_all().await {
@@ -141,7 +182,7 @@ impl Job {
     /// Makes every chunk of the seat. Answers false if the move is no more; an error if any chunk
     /// could not be made.
     async fn make_all(&self) -> Result<bool, Stopped> {
-        let (mut after, mut failed) = (None, None);
+        let (mut after, mut failed, mut in_vain) = (None, None::<Stopped>, 0);
         loop {
             let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
             let Page { found, next } =
@@ -158,22 +199,37 @@ impl Job {
                     }
                     let Some((address, epoch)) = self.destination() else { return Ok(false) };
                     let target = TargetClient::new(&self.peers, self.to, &address);
+                    let there = self.there.load(Ordering::Relaxed);
                     match self.make(&target, &batch, epoch).await {
                         // It goes on, slowly.
-                        Ok(left) => batch = left,
+                        Ok(left) => (batch, in_vain) = (left, 0),
                         // One segment that cannot be read holds up no other.
-                        Err(stopped) if stopped.error.kind == ErrorKind::Io => {
-                            failed = Some(stopped);
+                        Err(stopped) if stopped.is_unread() => {
+                            let unread = stopped.obstacle == Obstacle::CannotRead;
+                            let met = self.there.load(Ordering::Relaxed) > there;
+                            in_vain = if met { 0 } else { in_vain + usize::from(unread) };
+                            if in_vain >= MAX_IN_VAIN {
+                                return Err(stopped);
+                            }
+                            let weighs = |f: &Stopped| f.obstacle <= stopped.obstacle;
+                            if failed.as_ref().is_none_or(weighs) {
+                                failed = Some(stopped);
+                            }
                             break;
                         }
                         Err(stopped) => return Err(stopped),
                     }
                 }
             }
-            match next {
-                Some(_) => after = next,
-                None => return failed.map_or(Ok(true), Err),
+            if next.is_none() {
+                let Some(mut stopped) = failed else { return Ok(true) };
+                // It has read others: what it made is not left for those that it could not.
+                if stopped.obstacle == Obstacle::CannotRead && self.has_made() {
+                    stopped.obstacle = Obstacle::Other;
+                }
+                return Err(stopped);
             }
+            after = next;
         }
     }
 
@@ -233,7 +289,9 @@ impl Job {
             deleted.inspect_err(|_| self.targets.suspect(self.to))?;
         }
         let reply = reply.inspect_err(|_| self.targets.suspect(self.to))?;
-        let (mut there, mut failed, mut left) = (0, None, Vec::new());
+        self.made.fetch_or(reply.made > 0, Ordering::Relaxed);
+        let (mut there, mut left, mut unread) = (0, Vec::new(), Vec::new());
+        let mut failed: Option<Stopped> = None;
         for ((segment, shard), outcome) in batch.iter().zip(&reply.outcomes) {
             if outcome.error == 0 {
                 there += 1;
@@ -245,19 +303,68 @@ impl Job {
                 }
                 let obstacle = match kind {
                     ErrorKind::NoSpace => Obstacle::NoRoom,
-                    // The others of the segment are good, or it would be `Io`.
+                    // The others of the segment are good, or it would be one of those below.
                     ErrorKind::Unavailable => Obstacle::CannotStore,
+                    // They may be good, and did not answer it.
+                    ErrorKind::Busy => Obstacle::CannotRead,
                     _ => Obstacle::Other,
                 };
-                let error = Error::new(kind, outcome.message.clone());
-                failed = Some(Stopped { error, obstacle });
+                if obstacle == Obstacle::CannotRead {
+                    unread.push((segment, *shard));
+                }
+                if failed.as_ref().is_none_or(|before| before.obstacle <= obstacle) {
+                    let error = Error::new(kind, outcome.message.clone());
+                    failed = Some(Stopped { error, obstacle });
+                }
             }
         }
         let at = (self.pg, self.seat as u8);
         let there = there + gone.len() as u64;
         let there = self.there.fetch_add(there, Ordering::Relaxed) + there;
         self.node.repair.note(begun, at, self.total.saturating_sub(there), &reply);
-        failed.map_or(Ok(left), Err)
+        let Some(mut stopped) = failed else { return Ok(left) };
+        // When it has made any it stays, whoever could make these.
+        let cut_off = stopped.obstacle == Obstacle::CannotRead && !self.has_made();
+        if cut_off && !self.is_any_held(&unread).await {
+            // Nobody could make them now: as any that cannot be read.
+            (stopped.error.kind, stopped.obstacle) = (ErrorKind::Io, Obstacle::Other);
+        }
+        Err(stopped)
+    }
+
+    /// Whether any of these chunks, which could not be made there, could be made elsewhere now.
+    async fn is_any_held(&self, chunks: &[(&Segment, u8)]) -> bool {
+        let map = Map::new((*self.node.map()).clone());
+        for (segment, shard) in chunks.iter().take(MAX_LOOKED_AT) {
+            if self.is_held(&map, segment, *shard).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the target that has the seat holds the chunk, or others hold as many others of the
+    /// segment as it can be made of.
+    async fn is_held(&self, map: &Map, segment: &Segment, shard: u8) -> bool {
+        let seats = (0u8..).zip(segment.seats.iter().copied());
+        let looks: Vec<_> = seats.map(|at| self.holds(map, segment, at)).collect();
+        let held = join_all(looks).await;
+        let all = held.iter().filter(|held| **held).count();
+        let own = held.get(usize::from(shard)).copied().unwrap_or(false);
+        own || all >= usize::from(segment.geometry.profile.k())
+    }
+
+    /// Whether the chunk of a shard is where it should be, and whole.
+    async fn holds(&self, map: &Map, segment: &Segment, (shard, seat): (u8, u8)) -> bool {
+        // Of which there is nothing.
+        if segment.geometry.shard_len(shard) == 0 {
+            return true;
+        }
+        let target = map.seat(segment.pg, seat).filter(|target| target.up);
+        let Some(target) = target else { return false };
+        let target = TargetClient::new(&self.peers, target.id, &target.address);
+        let until = Instant::now() + VERIFY_TIMEOUT;
+        matches!(target.verify(segment.chunk(shard), until).await, Ok(None))
     }
 
     /// The chunks of segments that are not committed any more.

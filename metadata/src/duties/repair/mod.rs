@@ -19,7 +19,7 @@ use super::propose::propose;
 use crate::node::Node;
 use crate::soft::repair::{Left, Seat, Shift};
 use crate::soft::targets::Targets;
-use job::{Job, Obstacle};
+use job::{Ended, Job, Obstacle};
 use plan::{Avoid, Leaving, MOVES_PER_TARGET};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -40,13 +40,19 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 /// A seat in which nothing lay is looked at again after this.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
-/// A move that failed is tried again after this, and then after twice as long each time.
+/// A move that failed is tried again after this, and then after twice as long each time in which it
+/// has made nothing.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// A target that cannot store for tries that are this far apart is not asked for the seat, if
 /// another can be, for so long.
 const REFUSED_AFTER: Duration = Duration::from_secs(8);
 const REFUSED_INTERVAL: Duration = Duration::from_secs(600);
+/// One that cannot read, but holds some of the seat, is asked for longer: that would go, too.
+const CUT_OFF_AFTER: Duration = MAX_RETRY_INTERVAL;
+/// With so many targets in that time that cannot make a seat, it is not they that are cut off from
+/// the others, and no other is asked since one cannot read: what one has made goes when it is left.
+const MAX_CUT_OFF: usize = 4;
 
 /// Gives seats away, for as long as this server leads.
 pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>) {
@@ -110,7 +116,7 @@ struct Repair {
     /// Chunks of the seats that are to be given away, and when they were counted; none at all are
     /// in the group.
     counted: HashMap<(u32, u32), (Option<u64>, Instant)>,
-    jobs: JoinSet<((u32, u32), u32, Option<Obstacle>)>,
+    jobs: JoinSet<((u32, u32), u32, Ended)>,
     /// A move has come to an end, or moves have begun.
     due: Arc<Notify>,
     /// Seats whose moves are worked on.
@@ -227,7 +233,8 @@ impl Repair {
     fn reap(&mut self, node: &Node, map: &v1::ClusterMap, leaving: &[Leaving]) {
         while let Some(ended) = self.jobs.try_join_next() {
             // Of a task that was stopped or panicked nothing is known here.
-            let Ok((seat, to, failed)) = ended else { continue };
+            let Ok((seat, to, ended)) = ended else { continue };
+            let Ended { failed, made, any_there } = ended;
             let mut groups = map.groups().filter(|pg| pg.id == seat.0);
             let moves = groups.next().into_iter().flat_map(|pg| &pg.moves);
             if !moves.into_iter().any(|m| (m.seat, m.to) == (seat.1, to)) {
@@ -238,18 +245,19 @@ impl Repair {
                 self.resting.remove(&seat);
                 continue;
             };
-            let again = self.resting.get(&seat).map(|(_, pause)| *pause);
-            let pause = again.unwrap_or(RETRY_INTERVAL);
-            let next = (pause * 2).min(MAX_RETRY_INTERVAL);
-            self.resting.insert(seat, (Instant::now() + pause, next));
-            // It has no room in one piece, or cannot write: another may.
+            let pause = self.rest(seat, made);
+            // It has no room in one piece, cannot write, or reaches no others: another may.
             let up = map.targets.iter().any(|t| t.id == to && t.state() == v1::TargetState::Up);
             // Its target holds the seat as well as ever: it is left there.
             let needless = leaving.iter().any(|l| (l.pg, l.seat) == seat && l.rebalances);
+            let lasts = pause >= REFUSED_AFTER;
+            let cut_off = pause >= if any_there { CUT_OFF_AFTER } else { REFUSED_AFTER };
+            let refusals = self.refused.keys().filter(|(pg, at, _)| (*pg, *at) == seat).count();
             let refused = match obstacle {
                 Obstacle::NoRoom => true,
-                Obstacle::CannotStore => up && pause >= REFUSED_AFTER,
-                Obstacle::Other => needless && pause >= REFUSED_AFTER,
+                Obstacle::CannotStore => up && lasts,
+                Obstacle::CannotRead => cut_off && (needless || up && refusals < MAX_CUT_OFF),
+                Obstacle::Other => needless && lasts,
                 Obstacle::Waits => false,
             };
             if refused && needless {
@@ -260,6 +268,16 @@ impl Repair {
                 self.refused.insert((seat.0, seat.1, to), until);
             }
         }
+    }
+
+    /// A move that failed is left alone for a while: for so long. It is longer each time, but where
+    /// something was made.
+    fn rest(&mut self, seat: (u32, u32), made: bool) -> Duration {
+        let again = self.resting.get(&seat).filter(|_| !made).map(|(_, pause)| *pause);
+        let pause = again.unwrap_or(RETRY_INTERVAL);
+        let next = (pause * 2).min(MAX_RETRY_INTERVAL);
+        self.resting.insert(seat, (Instant::now() + pause, next));
+        pause
     }
 
     /// Works on the moves that are begun and not worked on.
@@ -298,11 +316,28 @@ impl Repair {
             }
             let due = self.due.clone();
             let job = self.jobs.spawn(async move {
-                let failed = job.run().await;
+                let ended = job.run().await;
                 due.notify_one();
-                (seat, to, failed)
+                (seat, to, ended)
             });
             self.working.insert(seat, job);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_that_makes_something_is_not_tried_less_often() {
+        let mut repair = Repair::default();
+        let mut rests = |made: &[bool]| {
+            let pauses = made.iter().map(|made| repair.rest((1, 2), *made).as_secs());
+            pauses.collect::<Vec<_>>()
+        };
+        assert_eq!(rests(&[false; 7]), [2, 4, 8, 16, 32, 60, 60]);
+        // After it, as after the first.
+        assert_eq!(rests(&[true, true, false, false, true, false]), [2, 2, 4, 8, 2, 4]);
     }
 }

@@ -62,6 +62,11 @@ impl Request {
         }
     }
 
+    /// A read that nobody waits for any more. Writes are done all the same.
+    pub fn is_abandoned(&self) -> bool {
+        matches!(self, Self::Read { done, .. } if done.is_closed())
+    }
+
     /// A write that is to be flushed after it.
     pub fn flushes(&self) -> bool {
         matches!(self, Self::Write { flush: true, .. })

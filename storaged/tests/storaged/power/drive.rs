@@ -26,6 +26,8 @@ pub struct Faults {
     pub reads: bool,
     /// Reads are that touch bytes from the first to before the second.
     pub unreadable: (u64, u64),
+    /// Writes are that touch these.
+    pub unwritable: (u64, u64),
     /// Until one of these is written.
     pub heals: bool,
     /// The error; 0: `EIO`.
@@ -178,7 +180,10 @@ impl State {
             Some(_) => self.faults.commits,
             None => self.faults.writes,
         };
-        if failing {
+        let (from, to) = self.faults.unwritable;
+        let touches = |w: &Write| (w.off as u64) < to && from < (w.off + w.bytes.len()) as u64;
+        let written = request.write.and_then(|number| self.trace.writes.get(number));
+        if failing || written.is_some_and(touches) {
             return Err(self.faults.error());
         }
         if let Some(number) = request.write {
