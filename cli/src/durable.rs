@@ -1,27 +1,49 @@
 //! Files that are there whole or not at all, whenever the power goes.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use nix::unistd::geteuid;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 
 /// Puts a file of these bytes in the place of the one that is there, or where there is none,
-/// durably. It has these permissions, or those of a new file. One writer at a time.
+/// durably. It has these permissions, or those of a new file, and the owner and group of the one
+/// before. A link stays, and leads to it. One writer at a time.
 pub fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> Result<()> {
-    let (folder, name) = place(path)?;
+    let path = match path.canonicalize() {
+        Err(e) if e.kind() == ErrorKind::NotFound => path.to_owned(),
+        found => found?,
+    };
+    let (folder, name) = place(&path)?;
     let new = folder.join(format!(".{name}.new"));
     match fs::remove_file(&new) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}
     }
     let mut file = File::create_new(&new)?;
+    match fs::metadata(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        before => keep_owner(&file, &before?)?,
+    }
     if let Some(permissions) = permissions {
         file.set_permissions(permissions)?;
     }
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&new, path)?;
+    fs::rename(&new, &path)?;
     File::open(folder)?.sync_all()
+}
+
+/// Root changes what services have to read, and are not root. Others give away what they may.
+fn keep_owner(file: &File, before: &Metadata) -> Result<()> {
+    let now = file.metadata()?;
+    if (now.uid(), now.gid()) == (before.uid(), before.gid()) {
+        return Ok(());
+    }
+    match fchown(file, Some(before.uid()), Some(before.gid())) {
+        Err(e) if e.kind() == ErrorKind::PermissionDenied && !geteuid().is_root() => Ok(()),
+        given => given,
+    }
 }
 
 /// Makes a file that is not there yet, durably. From its first moment it has no more than this
@@ -45,4 +67,33 @@ fn place(path: &Path) -> Result<(&Path, std::path::Display<'_>)> {
     let name = path.file_name().ok_or(Error::from(ErrorKind::InvalidInput))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     Ok((folder.unwrap_or(Path::new(".")), Path::new(name).display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn what_is_replaced_keeps_its_owner_and_the_links_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("there/file"), dir.path().join("link"));
+        fs::create_dir(dir.path().join("there")).unwrap();
+        replace(&file, b"new", None).unwrap();
+        symlink("there/file", &link).unwrap();
+        // Only root can give it to another.
+        let is_root = geteuid().is_root();
+        if is_root {
+            chown(&file, Some(4321), Some(1234)).unwrap();
+        }
+        replace(&link, b"newer", Some(Permissions::from_mode(0o640))).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"newer");
+        let now = fs::metadata(&file).unwrap();
+        assert_eq!(now.mode() & 0o777, 0o640);
+        if is_root {
+            assert_eq!((now.uid(), now.gid()), (4321, 1234));
+        }
+        assert_eq!(fs::read_dir(dir.path().join("there")).unwrap().count(), 1);
+    }
 }

@@ -100,11 +100,26 @@ impl MountRecord {
 
     /// Remembers a mount; replaces what was known of the same path.
     pub fn save(&self) -> Result<()> {
-        let file = file_of(&self.path)?;
-        let temporary = file.with_extension(format!("tmp{}", self.process.pid));
+        self.save_in(&file_of(&self.path)?)
+    }
+
+    fn save_in(&self, file: &Path) -> Result<()> {
+        // Of its own for each process that writes: one may put back what is another's.
+        let temporary = file.with_extension(format!("tmp{}", std::process::id()));
         let what = || format!("cannot write {}", file.display());
         fs::write(&temporary, serde_json::to_vec(self)?).with_context(what)?;
-        fs::rename(&temporary, &file).with_context(what)
+        fs::rename(&temporary, file).with_context(what)
+    }
+
+    /// Remembers this one again in the place of that of `heir`, which was to serve the mount and
+    /// does not: if the process of this one lives, and so serves it, and nobody else has it.
+    pub fn put_back(&self, heir: &Process) -> Result<()> {
+        self.put_back_in(&file_of(&self.path)?, heir)
+    }
+
+    fn put_back_in(&self, file: &Path, heir: &Process) -> Result<()> {
+        let is_heirs = read(file).is_some_and(|now| now.process == *heir);
+        if is_heirs && self.process.alive() { self.save_in(file) } else { Ok(()) }
     }
 
     /// Forgets this mount, unless another process has taken the path over.
@@ -240,6 +255,30 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(last_word(&file, &other), Ok(()), "the path has another mount now");
+    }
+
+    /// A takeover came to nothing.
+    #[test]
+    fn who_serves_on_is_remembered_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("record");
+        let serves =
+            MountRecord::of_this_process("/m".into(), vec!["a:1".into()], vec![], None).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let heir =
+            MountRecord { process: Process::of(child.id() as i32).unwrap(), ..serves.clone() };
+        let remembered = || read(&file).map(|record| record.process);
+        serves.put_back_in(&file, &heir.process).unwrap();
+        assert_eq!(remembered(), None, "it was unmounted");
+        heir.save_in(&file).unwrap();
+        serves.put_back_in(&file, &serves.process).unwrap();
+        assert_eq!(remembered().as_ref(), Some(&heir.process), "another has it");
+        serves.put_back_in(&file, &heir.process).unwrap();
+        assert_eq!(remembered().as_ref(), Some(&serves.process));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        heir.put_back_in(&file, &serves.process).unwrap();
+        assert_eq!(remembered().as_ref(), Some(&serves.process), "it has died");
     }
 
     #[test]

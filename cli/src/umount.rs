@@ -61,7 +61,17 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let progress = Progress::new(format!("unmounting {}", path.display()));
     unmount(&mount, args.lazy)?;
-    let Some(record) = record else { return Ok(()) };
+    let Some(record) = record else {
+        // It may be another user's, or of another `WEFT_RUN_DIR`.
+        ensure!(
+            args.lazy,
+            "{} is unmounted, but the process that served it was not found, so it is not known \
+             when everything that was written is durable; `weft umount` of whoever mounted it says \
+             so",
+            path.display()
+        );
+        return Ok(());
+    };
     let limit = Duration::from_secs(args.timeout);
     if died {
         eprintln!("weft: the process of {} had died: what was not synced is lost", path.display());

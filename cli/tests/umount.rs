@@ -1,6 +1,8 @@
-//! `weft umount` of what is not mounted.
+//! `weft umount` of what is not mounted, or of what nobody is known to serve.
 
+use nix::mount::{MsFlags, mount};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command};
 
@@ -52,4 +54,30 @@ fn a_dead_mount_that_is_about_to_come_back_is_given_up() {
     let output = umount(&path, &run_dir);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("nothing is mounted"), "{said}");
+}
+
+/// Nobody can be waited for. Needs root, as every mount does that no helper makes.
+#[test]
+fn a_mount_whose_process_is_not_found_is_not_said_to_be_durable() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().canonicalize().unwrap();
+    let (run_dir, path) = (at.join("run"), at.join("mnt"));
+    fs::create_dir(&path).unwrap();
+    for lazy in [false, true] {
+        // Its requests are never read.
+        let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let (source, options) = (Some("weft:a:1"), Some(options.as_str()));
+        mount(source, &path, Some("fuse.weft"), MsFlags::empty(), options).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.arg("umount").args(lazy.then_some("--lazy")).arg(&path);
+        let output = command.env("WEFT_RUN_DIR", &run_dir).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(weft_fuse::mount_at(&path).unwrap().is_none(), "{said}");
+        assert_eq!(output.status.success(), lazy, "{said}");
+        assert_eq!(said.contains("was not found"), !lazy, "{said}");
+    }
 }

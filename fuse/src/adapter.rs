@@ -221,11 +221,13 @@ impl Handler for Adapter {
                     Op::GetLk(_) => {
                         Outcome::working(async move { reply::lock(fs.get_lock(fh, lock).await) })
                     }
-                    Op::SetLk(_) => {
-                        Outcome::working(async move { reply::empty(fs.set_lock(fh, lock).await) })
-                    }
-                    _ => Outcome::waiting(|signal| async move {
-                        reply::empty(fs.wait_lock(fh, lock, signal.notified()).await)
+                    Op::SetLk(_) => Outcome::waiting(|caller| async move {
+                        reply::empty(fs.set_lock_while(fh, lock, move || caller.waits()).await)
+                    }),
+                    _ => Outcome::waiting(|caller| async move {
+                        let (heard, waits) = (caller.clone(), move || caller.waits());
+                        let locked = fs.wait_lock_while(fh, lock, heard.notified(), waits).await;
+                        reply::empty(locked)
                     }),
                 }
             }

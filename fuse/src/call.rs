@@ -1,7 +1,8 @@
 //! A request that has to wait: who wakes it, where its answer goes, what a signal does to it.
 //!
 //! Invariants: a request is answered exactly once, also when its work panics or is dropped; work
-//! that was begun ends; the wait for a lock is told of signals.
+//! that was begun ends; the wait for a lock is told of signals, and whoever takes a lock hears that
+//! its caller is let go before the kernel does.
 //!
 //! Nothing is woken when a request begins to wait. The thread that took the request has polled its
 //! work; whoever wakes it then, mostly a thread of the runtime that has just read the answer of a
@@ -9,7 +10,7 @@
 
 use crate::abi::{Answer, Errno, Header, opcode};
 use crate::channel::Route;
-use crate::handler::{Handler, Work};
+use crate::handler::{Handler, LockCaller, Work};
 use crate::proc::is_killed;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -19,7 +20,6 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// The kernel forgets the pages that they replace only when it is told that they succeeded, so they
@@ -50,9 +50,9 @@ pub struct Waiting {
     table: Mutex<Table>,
 }
 
-/// What a request has that hears of signals.
+/// What a request for a lock has: it hears of its caller.
 pub struct Heard {
-    signal: Arc<Notify>,
+    caller: Arc<LockCaller>,
     /// As it came.
     bytes: Vec<u8>,
     /// The caller got a signal.
@@ -60,8 +60,8 @@ pub struct Heard {
 }
 
 impl Heard {
-    pub fn new(signal: Arc<Notify>, bytes: &[u8]) -> Self {
-        Self { signal, bytes: bytes.to_owned(), came: AtomicBool::new(false) }
+    pub fn new(caller: Arc<LockCaller>, bytes: &[u8]) -> Self {
+        Self { caller, bytes: bytes.to_owned(), came: AtomicBool::new(false) }
     }
 }
 
@@ -85,8 +85,8 @@ impl Waiting {
         Self { handler, again, table: Mutex::default() }
     }
 
-    /// Polls `work`; what it answers, now or later, goes to `route`. A signal to the caller is
-    /// passed on to `signal`. Must be called inside `runtime`.
+    /// Polls `work`; what it answers, now or later, goes to `route`. What becomes of the caller is
+    /// passed on to `heard`. Must be called inside `runtime`.
     pub fn start(
         self: &Arc<Self>,
         header: &Header,
@@ -132,7 +132,7 @@ impl Waiting {
             table.resting = true;
             table.calls.values().filter(|call| call.heard.is_some()).cloned().collect()
         };
-        wait.iter().filter_map(|call| call.heard.as_ref()).for_each(|h| h.signal.notify_one());
+        wait.iter().filter_map(|call| call.heard.as_ref()).for_each(|h| h.caller.signal());
         loop {
             let works = self.table.lock().works;
             if works == 0 && self.handler.rests() {
@@ -242,7 +242,7 @@ enum Progress {
 struct Call {
     header: Header,
     route: Route,
-    /// It hears of signals to the caller.
+    /// It hears of the caller.
     heard: Option<Heard>,
     runtime: Handle,
     waiting: Weak<Waiting>,
@@ -327,6 +327,11 @@ impl Call {
 
     fn let_go(&self) {
         tracing::debug!(opcode = self.header.opcode, "a killed caller does not wait");
+        // Before the kernel hears of it, and closes what the caller had open: a lock that is taken
+        // after that would never be released.
+        if let Some(heard) = &self.heard {
+            heard.caller.let_go();
+        }
         self.answer(&Err(Errno(libc::EINTR)));
     }
 
@@ -335,7 +340,7 @@ impl Call {
             // Under the lock: who answers it looks at this under the same.
             heard.came.store(true, Ordering::Release);
             drop(table);
-            heard.signal.notify_one();
+            heard.caller.signal();
         }
         if REPLACE_PAGES.contains(&self.header.opcode) {
             return;
@@ -344,8 +349,8 @@ impl Call {
         // that is killed.
         let runtime = self.runtime.clone();
         runtime.spawn(async move {
-            // What hears of signals ends by itself.
-            if self.header.opcode == opcode::FLUSH || self.heard.is_some() {
+            // What waits for a lock ends by itself.
+            if matches!(self.header.opcode, opcode::FLUSH | opcode::SETLKW) {
                 tokio::time::sleep(LAST_FLUSH_TIMEOUT).await;
             }
             while !self.answered.load(Ordering::Acquire) {
@@ -367,3 +372,6 @@ impl Drop for Owed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,7 +40,7 @@ pub use adapter::Adapter;
 pub use descriptor::{receive_descriptor, send_descriptor};
 pub use flags::MountFlags;
 pub use hand_over::Handover;
-pub use handler::{Handler, Outcome, Work};
+pub use handler::{Handler, LockCaller, Outcome, Work};
 pub use mount::{IoUring, Mounted, Options, check_mount_point, mount, mount_handler};
 pub use mount_error::MountError;
 pub use mount_table::{

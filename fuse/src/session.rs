@@ -99,8 +99,8 @@ impl Session {
                 let work = traced(span, work);
                 self.waiting.start(&request.header, route, work, None, &self.runtime)
             }
-            Outcome::Waiting(work, signal) => {
-                let (work, heard) = (traced(span, work), Some(Heard::new(signal, bytes)));
+            Outcome::Waiting(work, caller) => {
+                let (work, heard) = (traced(span, work), Some(Heard::new(caller, bytes)));
                 self.waiting.start(&request.header, route, work, heard, &self.runtime)
             }
         };

@@ -149,13 +149,14 @@ impl weft_dir {
         }))
     }
 
-    /// Gets what comes after the last entry that was given or is ready.
+    /// Gets what comes after the last entry that was given or is ready. Names that were made since
+    /// the directory was last read from the start are left out.
     fn fetch(&self, place: &mut Place) -> Answer<()> {
         let last = place.ready.back().map_or(place.off, |entry| entry.cookie);
         let after = if last <= DOTS[1] { 0 } else { last };
         let connection = self.user.connection();
         let page = connection
-            .run(connection.filesystem().read_dir(self.ino, after, PAGE, false))
+            .run(connection.filesystem().read_open_dir(self.handle, after, PAGE))
             .map_err(|e| Failure::from(e).at(&format!("inode {}", self.ino)))?;
         place.ready.extend(page.entries);
         (place.end, place.parent) = (page.end, Some(page.parent));

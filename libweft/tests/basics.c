@@ -351,6 +351,61 @@ static void directories(void)
     free(sub);
 }
 
+/* More than one page. */
+enum { MOVED = 1100 };
+
+/* Names that are moved while they are listed come once, and the listing ends. */
+static void moved_while_listed(void)
+{
+    char *sub = in(dir, "moved"), name[32], seen[MOVED] = "";
+    struct weft_dirent entry;
+    weft_dir *list;
+    int found = 0, answer;
+
+    MUST(weft_mkdir(fs, sub, 0700));
+    for (int i = 0; i < MOVED; i++) {
+        snprintf(name, sizeof name, "f%d", i);
+        char *path = in(sub, name);
+        weft_file *file;
+        MUST(weft_open(fs, path, O_WRONLY | O_CREAT, 0600, &file));
+        MUST(weft_close(file));
+        free(path);
+    }
+    MUST(weft_opendir(fs, sub, &list));
+    while ((answer = weft_readdir(list, &entry)) == 1 && found <= MOVED) {
+        if (entry.name[0] == '.')
+            continue;
+        found++;
+        int i = atoi(entry.name + 1);
+        THAT(entry.name[0] == 'f' && i >= 0 && i < MOVED && !seen[i]);
+        if (entry.name[0] != 'f' || i < 0 || i >= MOVED)
+            continue;
+        seen[i] = 1;
+        snprintf(name, sizeof name, "m%d", i);
+        char *from = in(sub, entry.name), *to = in(sub, name);
+        IS(weft_rename(fs, from, to, 0), 0);
+        free(from), free(to);
+    }
+    IS(answer, 0);
+    IS(found, MOVED);
+
+    /* From the start there is what was made since. */
+    IS(weft_seekdir(list, 0), 0);
+    for (found = 0; (answer = weft_readdir(list, &entry)) == 1 && found <= MOVED;)
+        found += entry.name[0] == 'm';
+    IS(answer, 0);
+    IS(found, MOVED);
+    IS(weft_closedir(list), 0);
+    for (int i = 0; i < MOVED; i++) {
+        snprintf(name, sizeof name, "m%d", i);
+        char *path = in(sub, name);
+        IS(weft_unlink(fs, path), 0);
+        free(path);
+    }
+    IS(weft_rmdir(fs, sub), 0);
+    free(sub);
+}
+
 /* What is used after the end of the connection. */
 static void disconnected(void)
 {
@@ -399,6 +454,7 @@ int main(int argc, char **argv)
     names();
     attributes();
     directories();
+    moved_while_listed();
     disconnected();
     return verdict();
 }

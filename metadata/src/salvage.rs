@@ -12,18 +12,18 @@ use crate::node::apply::apply;
 use crate::raftlog::LogDb;
 use crate::snapshot::{io, remove};
 use crate::state::StateMachine;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use weft_proto::{Error, ErrorKind, Result};
+use weft_proto::{Error, ErrorKind, Result, Uuid};
 
 /// Entries of the log that are applied at a time, and their bytes.
 const BATCH: u64 = 4096;
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// Copies what the configured server has into a folder, which is there and empty; `taken`, in
-/// seconds since 1970, is now. Answers the manifest, which the folder still lacks. Errors:
-/// `NotFound` without such a server; `Invalid` if it had not caught up with its group; `Io` if it
-/// runs; `Corrupt`.
+/// Copies what the configured server has into a folder, which is there and has no file of a backup;
+/// `taken`, in seconds since 1970, is now. Answers the manifest, which the folder still lacks; on
+/// an error nothing is left there. Errors: `NotFound` without such a server; `Invalid` if it had
+/// not caught up with its group; `Io` if it runs; `Corrupt`.
 pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<Manifest> {
     config.validate()?;
     let dir = &config.data_dir;
@@ -42,15 +42,27 @@ pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<Manifest> {
         );
         return Err(Error::new(ErrorKind::Invalid, what));
     };
-    // Whoever does this is root, and the server is not.
-    let _owner = Owner(dir.clone());
     let machine = StateMachine::open(&state)?;
-    let log = LogDb::open(&log)?;
+    // That has locked it: no server uses the folder. Whoever does this is root, and the server is
+    // not.
+    let _owner = Owner(dir.clone());
+    copy(machine, &log, to, cluster, taken)
+}
+
+/// Closes all that it opens.
+fn copy(
+    machine: StateMachine,
+    log: &Path,
+    to: &Path,
+    cluster: Uuid,
+    taken: i64,
+) -> Result<Manifest> {
+    let log = LogDb::open(log)?;
     let recovered = log.recover(machine.applied())?;
-    let scratch = Scratch(to.join("scratch"));
+    let scratch = Scratch::make(to.join("scratch"))?;
     let Scratch(scratch) = &scratch;
-    fs::create_dir(scratch).map_err(|e| io("create", scratch, &e))?;
-    let (part, whole) = (scratch.join("part"), scratch.join("whole"));
+    let (part, whole, copied) =
+        (scratch.join("part"), scratch.join("whole"), scratch.join("copied"));
     machine.checkpoint(&part)?;
     let copy = StateMachine::open(&scratch.join("state"))?;
     copy.replace(&part)?;
@@ -68,17 +80,73 @@ pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<Manifest> {
     let at = (index, recovered.last.term);
     let manifest = Manifest::of(&whole, cluster, at, taken, copy.numbers()?)?;
     drop(copy);
-    copy_files(&manifest, &whole, to)?;
+    fs::create_dir(&copied).map_err(|e| io("create", &copied, &e))?;
+    copy_files(&manifest, &whole, &copied)?;
+    name_in(to, &manifest, &copied)?;
     Ok(manifest)
+}
+
+/// Gives the files of a backup their names, durably: all, or none if one is taken.
+fn name_in(to: &Path, manifest: &Manifest, copied: &Path) -> Result<()> {
+    let mut named = Vec::new();
+    let mut name = || {
+        for part in &manifest.files {
+            let path = to.join(&part.name);
+            fs::hard_link(copied.join(&part.name), &path).map_err(|e| io("make", &path, &e))?;
+            named.push(path);
+        }
+        File::open(to).and_then(|dir| dir.sync_all()).map_err(|e| io("sync", to, &e))
+    };
+    let all = name();
+    if all.is_err() {
+        named.iter().for_each(|path| drop(fs::remove_file(path)));
+    }
+    all
 }
 
 /// What is of no use behind that.
 struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes it. What is there already is not removed.
+    fn make(path: PathBuf) -> Result<Self> {
+        fs::create_dir(&path).map_err(|e| io("create", &path, &e))?;
+        Ok(Self(path))
+    }
+}
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(e) = remove(&self.0) {
             tracing::warn!("{e}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_to_nothing_leaves_what_others_have_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let (copied, to) = (dir.path().join("copied"), dir.path().join("to"));
+        let scratch = to.join("scratch");
+        [&copied, &to, &scratch].iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        ["a", "b", "c"].iter().for_each(|name| fs::write(copied.join(name), "ours").unwrap());
+        let manifest = Manifest::of(&copied, Uuid::NIL, (1, 1), 0, vec![1]).unwrap();
+        fs::write(to.join("b"), "another's").unwrap();
+        assert!(name_in(&to, &manifest, &copied).is_err());
+        assert!(!to.join("a").exists() && !to.join("c").exists());
+        assert_eq!(fs::read_to_string(to.join("b")).unwrap(), "another's");
+        assert!(Scratch::make(scratch.clone()).is_err());
+        assert!(scratch.exists());
+
+        fs::remove_file(to.join("b")).unwrap();
+        fs::remove_dir(&scratch).unwrap();
+        drop(Scratch::make(scratch.clone()).unwrap());
+        name_in(&to, &manifest, &copied).unwrap();
+        manifest.verify(&to).unwrap();
+        assert!(!scratch.exists());
     }
 }

@@ -115,7 +115,8 @@ fn a_mount_that_was_killed_comes_back() -> Result<()> {
     cluster.await_clean()
 }
 
-/// One that was detached dies: its programs are let go, and what is mounted there by now lives.
+/// One that was detached dies, or ends: its programs are let go, and what is mounted there by now
+/// lives.
 #[test]
 fn a_detached_mount_that_was_killed_takes_no_other_with_it() -> Result<()> {
     let cluster = small()?;
@@ -127,6 +128,20 @@ fn a_detached_mount_that_was_killed_takes_no_other_with_it() -> Result<()> {
     let detached = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
     die_stuck(&cluster, pid, &detached, Signal::SIGKILL)?;
     File::create(at.join("dir/lives"))?.sync_all()?;
+    drop(root);
+
+    // Nor does one that is told to stop.
+    let pid = cluster.pid_of_mount(&at)?;
+    let root = File::open(&at)?;
+    weft_ok(&["umount", "--lazy", path(&at)])?;
+    ensure!(cluster.mount_again("dies")? == at);
+    kill(pid, Signal::SIGTERM)?;
+    eventually(PATIENCE, "the detached one has ended", || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"));
+        status.map_or(true, |text| text.contains("State:\tZ")).then_some(())
+    })?;
+    ensure!(weft_fuse::mount_at(&at)?.is_some_and(|mount| mount.is_weft()), "it was unmounted");
+    File::create(at.join("dir/lives on"))?.sync_all()?;
     drop(root);
     weft_ok(&["umount", path(&at)])?;
     cluster.await_clean()

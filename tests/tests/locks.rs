@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
+use tokio::time::Instant;
 use weft_tests::{Cluster, eventually, path, requests};
 
 /// Longer than anything takes, a change of the leader or the end of a session included.
@@ -471,6 +472,35 @@ fn locks_of_who_is_alone_cost_nothing_and_are_found() -> Result<()> {
     for file in [&near, &there.join("file")] {
         drop(Agent::with(file)?);
     }
+    Ok(())
+}
+
+/// Whoever waited in line sets its lock at the leader also where its mount may lock without asking:
+/// else those behind it wait until the leader has given up that it does.
+#[test]
+fn a_lock_that_was_waited_for_is_handed_on_at_once() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let file = cluster.mnt().join("file");
+    let mut agents = [Agent::with(&file)?, Agent::with(&file)?, Agent::with(&file)?];
+    agents[0].must("write f something", "ok")?;
+    agents[0].must("sync f", "ok")?;
+    agents[0].must("try f w 0 0", "ok")?;
+    agents[1].blocks("wait f w 0 0")?;
+    agents[2].blocks("wait f w 0 0")?;
+    let (rounds, mut holder) = (10, 0);
+    let begun = Instant::now();
+    for _ in 0..rounds {
+        agents[holder].must("try f u 0 0", "ok")?;
+        let before = holder;
+        holder = eventually(PATIENCE, "the next holder", || {
+            let has = |agent: &Agent| agent.answers.try_recv().is_ok_and(|answer| answer == "ok");
+            (0..agents.len()).find(|&at| at != before && has(&agents[at]))
+        })?;
+        agents[before].blocks("wait f w 0 0")?;
+    }
+    // The leader gives somebody up after two seconds.
+    let took = begun.elapsed();
+    ensure!(took < rounds * Duration::from_secs(1), "{rounds} locks were handed on in {took:?}");
     Ok(())
 }
 

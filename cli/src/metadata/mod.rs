@@ -1,6 +1,7 @@
 //! `weft metadata`: one metadata server, and who belongs to their group.
 
 mod backup;
+mod folder;
 mod list;
 mod members;
 mod restore;

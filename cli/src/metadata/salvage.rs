@@ -1,10 +1,10 @@
 //! `weft metadata salvage`: a backup from the folder of one server of a group that is lost.
 
-use super::backup::{clear, finish, make_empty};
+use super::folder::Folder;
 use super::serve;
 use crate::output::say;
 use anyhow::{Context, Result};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(clap::Args, Debug)]
@@ -17,22 +17,19 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    make_empty(&args.to)?;
-    let made = make(args.server, &args.to);
-    if made.is_err() {
-        clear(&args.to);
-    }
-    made
+    make(args.server, Folder::take(args.to)?)
 }
 
 #[allow(clippy::disallowed_methods, reason = "wall time: the backup says when it was made")]
-fn make(server: serve::Place, to: &Path) -> Result<()> {
+fn make(server: serve::Place, mut folder: Folder) -> Result<()> {
     let config = server.config()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let taken = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    let manifest = weft_metadata::salvage(&config, to, taken)
+    let to = folder.path().to_owned();
+    let manifest = weft_metadata::salvage(&config, &to, taken)
         .with_context(|| format!("cannot read what metadata server {} has", config.id))?;
-    finish(to, &manifest.to_text()?)?;
+    folder.has(manifest.files.iter().map(|part| part.name.clone()));
+    folder.finish(&manifest.to_text()?)?;
     say(&format!(
         "backup of cluster {} as of term {} and entry {}, the last that server {} knew, in {}: of \
          several, take that of the highest term, and of these the highest entry; then begin the \

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::watch;
 use weft_client::Filesystem;
-use weft_fuse::Mounted;
+use weft_fuse::{Connection, MountEntry, Mounted, mount_at};
 
 /// A process that has handed its mount over waits so long for the kernel to forget what it was
 /// told.
@@ -138,7 +138,7 @@ async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
                 }
                 // A mount that nobody can find does not stay behind.
                 Err(e) => {
-                    take_away(mounted.path().to_owned()).await;
+                    take_away(mounted.path().to_owned(), mounted.connection().cloned()).await;
                     let _ = fs.shutdown().await;
                     Err(e)
                 }
@@ -213,6 +213,7 @@ async fn until_ended(started: Started, limit: Duration) -> Result<Ended> {
 async fn served(started: Started) -> Result<Ended> {
     let Started { fs, mounted, record, session: _, told: mut signal } = started;
     let (path, handover) = (mounted.path().to_owned(), mounted.handover());
+    let own = mounted.connection().cloned();
     let mut session = tokio::task::spawn_blocking(move || mounted.join());
     let ended = tokio::select! {
         ended = &mut session => Some(ended?),
@@ -233,7 +234,7 @@ async fn served(started: Started) -> Result<Ended> {
     let ended = match ended {
         Some(ended) => ended,
         None => {
-            take_away(path.clone()).await;
+            take_away(path.clone(), own).await;
             // Files that are still open keep a detached mount going; what they wrote is flushed
             // below, and the kernel ends the mount with this process.
             let wait = tokio::time::timeout(Duration::from_secs(5), session).await;
@@ -253,18 +254,31 @@ async fn signalled(shutdown: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Unmounts, lazily if files are open.
-async fn take_away(path: PathBuf) {
-    let unmount = move || match weft_fuse::unmount(&path, false) {
-        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
-            tracing::warn!("files in {} are open; detaching it anyway", path.display());
-            weft_fuse::unmount(&path, true)
+/// Unmounts what this process serves, lazily if files are open. Where that was detached, what
+/// others have mounted there since stays.
+async fn take_away(path: PathBuf, own: Option<Connection>) {
+    let unmount = move |lazy| {
+        if !mount_at(&path)?.is_some_and(|top| is_own(&top, own.as_ref())) {
+            tracing::info!("what this process serves is not at {} any more", path.display());
+            return Ok(());
         }
+        if lazy {
+            tracing::warn!("files in {} are open; detaching it anyway", path.display());
+        }
+        weft_fuse::unmount(&path, lazy)
+    };
+    let take = move || match unmount(false) {
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => unmount(true),
         other => other,
     };
-    match tokio::task::spawn_blocking(unmount).await {
+    match tokio::task::spawn_blocking(take).await {
         Ok(Ok(())) => {}
         Ok(Err(e)) => tracing::warn!("cannot unmount: {e}"),
         Err(e) => tracing::warn!("cannot unmount: {e}"),
     }
+}
+
+/// Whether a mount is that of this process; its number is no other's while this one serves it.
+pub(super) fn is_own(mount: &MountEntry, own: Option<&Connection>) -> bool {
+    own.map_or(mount.is_weft(), |own| mount.device == own.device)
 }

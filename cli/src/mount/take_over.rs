@@ -5,9 +5,10 @@ use super::background;
 use super::client::{Started, client_options};
 use super::hand_over::{SERVE_TIMEOUT, TRY_TIMEOUT};
 use super::session_file::SessionFile;
-use super::words::{VERSION, hear, say, take, told};
+use super::words::{VERSION, begins, hear, say, take, told};
 use crate::daemon;
 use crate::mounts::{self, MountRecord};
+use crate::output::describe;
 use crate::process::Process;
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
@@ -89,11 +90,14 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
         .with_context(|| format!("no metadata server answered for {limit:?}"))??;
 
     say(&mut socket, &v1::TakeoverWord::default()).await?;
-    let state: v1::MountState = hear(&mut socket, 2 * TRY_TIMEOUT).await?;
+    begins(&socket, 2 * TRY_TIMEOUT).await?;
     let given = Instant::now();
+    let state: v1::MountState = hear(&mut socket, 2 * TRY_TIMEOUT).await?;
     told(state.error)?;
     // Who unmounts it from here on waits for this process, and nobody ends what it is given with
-    // the other process; if that one goes on, it says so.
+    // the other process; if that one goes on, it says so, and may have done so before.
+    in_time(given)?;
+    let mut heir = Heir { own: record.process.clone(), old: &old, serves: false };
     record.save()?;
     let agreed = state.agreed.context("the mount came without what the kernel has agreed to")?;
     let client = state.client.context("the mount came without its state")?;
@@ -118,8 +122,35 @@ pub async fn take_over(args: &Args, settings: Vec<String>) -> Result<Started> {
     // From here on nobody else serves it.
     let fs = successor.begin();
     let mounted = prepared.serve();
+    heir.serves = true;
     tracing::info!("took {} over from process {}", path.display(), old.process.pid);
     Ok(Started { fs, mounted, record, session, told })
+}
+
+/// The other process goes on by itself when this is over.
+fn in_time(given: Instant) -> Result<()> {
+    let took = given.elapsed();
+    ensure!(took < SERVE_TIMEOUT, "this came too late, {took:?} after it was given the mount");
+    Ok(())
+}
+
+/// This process, whose record is in the place of the other's: that is put back if this one does not
+/// come to serve the mount.
+struct Heir<'a> {
+    own: Process,
+    old: &'a MountRecord,
+    serves: bool,
+}
+
+impl Drop for Heir<'_> {
+    fn drop(&mut self) {
+        if self.serves {
+            return;
+        }
+        if let Err(error) = self.old.put_back(&self.own) {
+            tracing::error!("commands do not find this mount: {}", describe(&error));
+        }
+    }
 }
 
 /// The other process was not told that this one serves. Errors: it goes on, or may do so.
@@ -129,7 +160,19 @@ async fn not_taken_back(socket: &mut UnixStream, old: &MountRecord, given: Insta
     }
     // It closed the conversation without a word: it has died, or is about to. It did not go on
     // before: it waits longer than that.
-    ensure!(given.elapsed() < SERVE_TIMEOUT, "this came too late");
+    in_time(given)?;
     ensure!(old.process.wait(DEATH_TIMEOUT), "process {} serves on", old.process.pid);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_too_late_takes_nothing() {
+        let now = Instant::now();
+        assert!(in_time(now).is_ok());
+        assert!(now.checked_sub(SERVE_TIMEOUT).is_none_or(|then| in_time(then).is_err()));
+    }
 }

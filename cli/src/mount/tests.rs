@@ -1,11 +1,13 @@
 //! Tests of `mount`.
 
 use super::options::mount_options;
+use super::serve::is_own;
 use super::*;
 use crate::{Cli, Command};
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::Path;
+use weft_fuse::{Connection, MountEntry};
 
 /// What the user chose reaches the process in the background, the filter of the log too.
 #[test]
@@ -63,4 +65,22 @@ fn a_process_that_takes_over_understands_the_settings_of_the_other() {
         Cli::try_parse_from(["weft", "mount", "/mnt"]).is_err()
             || std::env::var_os("WEFT_CLUSTER").is_some()
     );
+}
+
+/// A mount that was detached is told to stop: its process leaves alone what is there by now.
+#[test]
+fn what_another_has_mounted_since_is_not_of_this_process() {
+    let mount = |device: &str, fs_type: &str| MountEntry {
+        mount_point: "/mnt".into(),
+        device: device.into(),
+        fs_type: fs_type.into(),
+        source: "weft:a:1".into(),
+        user: None,
+    };
+    let own = Connection { mount_point: "/mnt".into(), device: "0:57".into(), life: None };
+    assert!(is_own(&mount("0:57", "fuse.weft"), Some(&own)));
+    assert!(!is_own(&mount("0:58", "fuse.weft"), Some(&own)));
+    assert!(!is_own(&mount("8:1", "ext4"), Some(&own)));
+    // Where it is not known what this one has.
+    assert!(is_own(&mount("0:58", "fuse.weft"), None) && !is_own(&mount("8:1", "ext4"), None));
 }

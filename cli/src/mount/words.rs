@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use prost::Message;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -36,6 +37,15 @@ pub async fn hear<M: Message + Default>(socket: &mut UnixStream, limit: Duration
         Ok(M::decode(&bytes[..])?)
     });
     heard.await.context("it says nothing")?
+}
+
+/// Waits this long for the next message to begin, or for the end.
+pub async fn begins(socket: &UnixStream, limit: Duration) -> Result<()> {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    let look = || -> io::Result<usize> { Ok(recv(socket.as_raw_fd(), &mut [0], flags)?) };
+    let begun = timeout(limit, socket.async_io(Interest::READABLE, look)).await;
+    begun.context("it says nothing")??;
+    Ok(())
 }
 
 /// Sends a descriptor.
@@ -104,7 +114,9 @@ mod tests {
     async fn what_is_said_is_heard_and_garbage_is_refused() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         let offer = v1::TakeoverOffer { metadata: vec!["a:1".into()], ..Default::default() };
+        assert!(begins(&theirs, Duration::ZERO).await.is_err(), "nothing was said");
         say(&mut ours, &offer).await.unwrap();
+        begins(&theirs, SOON).await.unwrap();
         assert_eq!(hear::<v1::TakeoverOffer>(&mut theirs, SOON).await.unwrap(), offer);
         give(&ours, std::io::stderr().as_fd()).await.unwrap();
         take(&theirs, SOON).await.unwrap();

@@ -15,3 +15,4 @@ mod wire;
 
 pub(crate) use remote::Locks;
 pub(crate) use table::lost_locks;
+pub(crate) use take::StillAsked;

@@ -3,12 +3,13 @@
 //! Invariants:
 //! - locks that the leader does not know are told before the right to take them is given back
 //!   ([`Locks::publish`]), and before the leader is asked for any lock of that file;
-//! - an owner's locks are released after all that it asked for before has ended, answered or not.
+//! - an owner's locks are released after all that it asked for before was answered, also what its
+//!   caller has given up, or went with its session; and are forgotten when that was told.
 
 use super::entry::Gate;
 use super::table::Table;
 use super::wire::to_wire;
-use crate::meta::Group;
+use crate::meta::{Failed, Group, Session};
 use crate::namespace::Requests;
 use crate::options::{FOR_EVER, after};
 use crate::to_the_end::to_the_end;
@@ -16,13 +17,16 @@ use crate::types::{HandleId, Lock, LockKind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tokio::time::timeout;
-use tracing::warn;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
 use weft_net::trace::carried;
 use weft_proto::locks::Ranges;
 use weft_proto::locks::{LAST, Range};
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Pause before a release that did not get through is told again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Locks of files, as processes on this mount take them.
 pub(crate) struct Locks {
@@ -123,24 +127,37 @@ impl Locks {
                 may_hold
             });
             let Some((session, (flock, owner))) = found else { return };
-            if !locks.group.sessions.is_over(session.id) {
-                let kind = LockKind::None;
-                let lock = Lock { flock, owner, kind, start: 0, end: LAST, pid: 0 };
-                let lock = Some(to_wire(ino, &lock));
-                let op = Op::SetLock(v1::SetLockOp { lock, ..Default::default() });
-                // Until its session ends.
-                let until = after(FOR_EVER);
-                match locks.requests.change_in(&session, op, until).await {
-                    Err(failed) if failed.error.kind != ErrorKind::SessionExpired => {
-                        warn!(%ino, error = %failed.error, "locks were not released");
-                    }
-                    _ => {}
-                }
-            }
+            let lock = Lock { flock, owner, kind: LockKind::None, start: 0, end: LAST, pid: 0 };
+            let lock = Some(to_wire(ino, &lock));
+            let op = Op::SetLock(v1::SetLockOp { lock, ..Default::default() });
+            locks.tell_released(ino, &session, op).await;
             locks.table.edit(ino, &gate, |_| false);
         }));
         if timeout(self.patience, releasing).await.is_err() {
             warn!(%ino, "locks are not released yet: no metadata leader answers");
+        }
+    }
+
+    /// Tells the leader what is released, as often as it takes to reach it: until then, or until
+    /// the session ends, it stands against everybody.
+    async fn tell_released(&self, ino: InodeId, session: &Arc<Session>, op: Op) {
+        while !self.group.sessions.is_over(session.id) {
+            // Whoever locks next is to see what was done before; what was refused for good by then
+            // is told to others, and not waited for again.
+            let error = match self.requests.settle_for(&op).await {
+                Err(error) => error,
+                Ok(()) => match self.group.change_in(session, op.clone(), after(FOR_EVER)).await {
+                    Err(Failed { error, .. }) if passes(error.kind) => error,
+                    Err(Failed { error, .. }) if error.kind != ErrorKind::SessionExpired => {
+                        warn!(%ino, %error, "locks were not released");
+                        return;
+                    }
+                    // It holds nothing any more, or went with its session.
+                    _ => return,
+                },
+            };
+            debug!(%ino, %error, "a release did not get through; trying on");
+            sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -158,4 +175,9 @@ impl Locks {
             self.release(ino, gate).await;
         }
     }
+}
+
+/// Whether a release is to be told again.
+fn passes(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::TimedOut | ErrorKind::Unavailable)
 }

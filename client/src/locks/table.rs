@@ -112,6 +112,13 @@ impl Table {
         });
     }
 
+    /// Nobody waits any more for a request of the owner that goes on: what it holds is not known.
+    pub fn doubt(&self, ino: InodeId, owner: Owner) {
+        let mut table = self.inodes.lock();
+        let entries = table.get_mut(&ino).into_iter().flat_map(|of| &mut of.entries);
+        entries.filter(|e| e.owner == owner).for_each(|e| e.doubtful = true);
+    }
+
     /// Changes an entry; it stays if `change` says so. Answers whether it was there.
     pub fn edit(
         &self,

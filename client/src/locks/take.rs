@@ -1,26 +1,61 @@
 //! Takes locks: here, if the table may decide, else at the leader.
+//!
+//! Invariants:
+//! - a request for a lock that was sent is followed to its end, however long its caller waits for
+//!   it: a release that comes after it does so at the leader, too;
+//! - each try is entered in the table, and only then it is looked whether the lock is still asked
+//!   for: whoever is gone by then locks nothing, and the release of who goes later finds the try.
 
 use super::entry::Gate;
 use super::remote::Locks;
 use super::wire::{from_wire, to_wire};
 use crate::meta::{Failed, unexpected};
+use crate::options::{FOR_EVER, after};
 use crate::to_the_end::to_the_end;
 use crate::types::{HandleId, Lock, LockKind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::time::{Instant, timeout_at};
 use weft_proto::locks::LAST;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
+/// Whether a lock is still asked for; the error says why it is not.
+pub(crate) type StillAsked = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// Whether a request for a lock was sent, or was given up before that: whichever comes first.
+#[derive(Clone)]
+struct Fate {
+    sent: Arc<OnceLock<bool>>,
+    asked: StillAsked,
+}
+
+impl Fate {
+    /// It is about to be sent. False: it was given up, and is not to be.
+    fn send(&self) -> bool {
+        *self.sent.get_or_init(|| true)
+    }
+
+    /// Its caller waits no more. Answers whether it was sent.
+    fn give_up(&self) -> bool {
+        *self.sent.get_or_init(|| false)
+    }
+}
+
 impl Locks {
     /// Locks, or unlocks, without waiting. Errors: `WouldBlock` if another holds what stands
-    /// against it; `Io` if locks of this owner were lost.
-    pub async fn set(self: &Arc<Self>, ino: InodeId, handle: HandleId, lock: Lock) -> Result<()> {
-        let mut locked = self.try_lock(ino, handle, &lock, 0).await;
+    /// against it; `Io` if locks of this owner were lost; that of `asked`.
+    pub async fn set(
+        self: &Arc<Self>,
+        ino: InodeId,
+        handle: HandleId,
+        lock: Lock,
+        asked: &StillAsked,
+    ) -> Result<()> {
+        let mut locked = self.try_lock(ino, handle, &lock, 0, asked).await;
         // What another process on this mount has closed before may be on its way.
         if would_block(&locked) && self.releases(ino).await {
-            locked = self.try_lock(ino, handle, &lock, 0).await;
+            locked = self.try_lock(ino, handle, &lock, 0, asked).await;
         }
         // On Linux flock(2) gives up what it holds before it asks for the other kind.
         if would_block(&locked)
@@ -28,7 +63,7 @@ impl Locks {
             && self.table.find(ino, (true, lock.owner), |e| e.held) == Some(true)
         {
             let none = Lock { kind: LockKind::None, ..lock };
-            self.try_lock(ino, handle, &none, 0).await?;
+            self.try_lock(ino, handle, &none, 0, asked).await?;
         }
         locked
     }
@@ -53,9 +88,21 @@ impl Locks {
         handle: HandleId,
         lock: &Lock,
         ticket: u64,
+        asked: &StillAsked,
     ) -> Result<()> {
-        let (locks, lock) = (self.clone(), *lock);
-        to_the_end(async move { locks.lock_once(ino, handle, &lock, ticket).await }).await
+        let (locks, lock, until) = (self.clone(), *lock, self.requests.deadline());
+        let fate = Fate { sent: Arc::default(), asked: asked.clone() };
+        let locking = to_the_end({
+            let fate = fate.clone();
+            async move { locks.lock_once(ino, handle, &lock, ticket, until, &fate).await }
+        });
+        if let Ok(locked) = timeout_at(until, locking).await {
+            return locked;
+        }
+        if fate.give_up() {
+            self.table.doubt(ino, (lock.flock, lock.owner));
+        }
+        Err(given_up())
     }
 
     async fn lock_once(
@@ -64,9 +111,10 @@ impl Locks {
         handle: HandleId,
         lock: &Lock,
         ticket: u64,
+        until: Instant,
+        fate: &Fate,
     ) -> Result<()> {
-        let table = &self.table;
-        let (owner, deadline) = ((lock.flock, lock.owner), self.requests.deadline());
+        let (table, owner) = (&self.table, (lock.flock, lock.owner));
         let unlocks = lock.kind == LockKind::None;
         if unlocks && table.find(ino, owner, |_| ()).is_none() {
             return Ok(());
@@ -74,12 +122,20 @@ impl Locks {
         // Held until all is over, so that a release waits for it, and comes after it.
         let (gate, _shared) = loop {
             let gate = table.begin(ino, owner, handle);
-            if let Some(locked) = table.lock_here(ino, &gate, lock) {
+            if let Err(gone) = (fate.asked)() {
+                table.end(ino, &gate, |_| ());
+                return Err(gone);
+            }
+            // Whose turn it is at the leader locks there: it keeps others waiting behind it until
+            // then.
+            let here = if ticket == 0 { table.lock_here(ino, &gate, lock) } else { None };
+            if let Some(locked) = here {
                 table.end(ino, &gate, |_| ());
                 return locked;
             }
+            // From now on the leader is asked about this file.
             self.publish(ino).await;
-            let shared = timeout_at(deadline, gate.clone().read_owned()).await;
+            let shared = timeout_at(until, gate.clone().read_owned()).await;
             match shared {
                 Ok(shared) if table.find(ino, owner, |e| e.is(&gate)) == Some(true) => {
                     break (gate, shared);
@@ -94,7 +150,7 @@ impl Locks {
             }
         };
         let op = Op::SetLock(v1::SetLockOp { lock: Some(to_wire(ino, lock)), ticket, held: false });
-        let answer = self.ask_for_lock(ino, &gate, op, deadline).await;
+        let answer = self.ask_for_lock(ino, &gate, op, fate).await;
         table.end(ino, &gate, |entry| match &answer {
             Ok(_) if unlocks => {
                 let all = lock.start == 0 && lock.end == LAST && entry.asking == 0;
@@ -112,21 +168,26 @@ impl Locks {
     }
 
     /// Asks in the session of now; in the next one if that ends, with which went whatever was done
-    /// in it. Answers in which.
+    /// in it. Answers in which. Goes on for as long as it takes once it was sent.
     async fn ask_for_lock(
         &self,
         ino: InodeId,
         gate: &Gate,
         op: Op,
-        deadline: Instant,
+        fate: &Fate,
     ) -> Result<SessionId, Failed> {
         let known = |error| Failed { error, ambiguous: false };
+        let until = after(FOR_EVER);
         loop {
             let session = self.table.session_of(ino, gate).map_err(known)?;
-            match self.requests.change_in(&session, op.clone(), deadline).await {
+            self.requests.settle_for(&op).await.map_err(known)?;
+            if !fate.send() {
+                return Err(known(given_up()));
+            }
+            match self.group.change_in(&session, op.clone(), until).await {
                 Ok(_) => return Ok(session.id),
                 Err(failed) if failed.error.kind == ErrorKind::SessionExpired => {
-                    self.group.sessions.replacement(session.id, deadline).await.map_err(known)?;
+                    self.group.sessions.replacement(session.id, until).await.map_err(known)?;
                 }
                 Err(failed) => return Err(failed),
             }
@@ -147,8 +208,87 @@ pub(super) fn would_block<T>(answer: &Result<T>) -> bool {
     answer.as_ref().is_err_and(|error| error.kind == ErrorKind::WouldBlock)
 }
 
+fn given_up() -> Error {
+    Error::new(ErrorKind::TimedOut, "the metadata group has not answered a request for a lock")
+}
+
 /// May the request still take effect?
 fn unsettled(error: &Error) -> bool {
     use ErrorKind::*;
     matches!(error.kind, TimedOut | Unavailable | NotLeader | StaleMap | Protocol)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::meta::Group;
+    use crate::namespace::{ChangeLog, Requests};
+    use futures_util::FutureExt;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+    use weft_net::{Identity, Peers, tcp};
+    use weft_segments::{MapWatch, Rng};
+
+    const INO: InodeId = InodeId(7);
+
+    /// Of a mount without a cluster, which may lock one file without asking.
+    fn alone() -> Arc<Locks> {
+        let options = Options::new(Vec::new(), tcp());
+        let peers = Peers::new(tcp(), Identity { name: String::new(), cluster: None });
+        let group = Group::new(&options, peers, MapWatch::new(), Arc::new(Rng::new(Some(1))));
+        group.sessions.begin(SessionId(1));
+        let (ino, layout) = (INO.0, || Some(v1::LayoutInfo::default()));
+        let (seq, write, locks) = (1, true, true);
+        let grants =
+            vec![v1::Grant { ino, seq, write, locks, layout: layout(), ..Default::default() }];
+        let kind = v1::FileKind::Regular.into();
+        let attr = Some(v1::Attr { ino, kind, ..Default::default() });
+        let opened = v1::OpenReply { attr, layout: layout(), ..Default::default() };
+        let result = Some(Reply::Open(opened));
+        let op = Op::Lease(v1::LeaseOp { ino, write, ..Default::default() });
+        let leases = &group.leases;
+        leases.renewed(Instant::now(), Duration::from_secs(600));
+        leases.learn(leases.start(), &op, &v1::MetaReply { result, grants, ..Default::default() });
+        assert!(leases.may_lock(INO));
+        let group = Arc::new(group);
+        let log = Arc::new(ChangeLog::new(group.clone()));
+        let requests = Arc::new(Requests::new(group.clone(), log));
+        Locks::new(group, requests, FOR_EVER)
+    }
+
+    fn lock(owner: u64) -> Lock {
+        Lock { flock: true, owner, kind: LockKind::Write, start: 0, end: LAST, pid: 1 }
+    }
+
+    /// It waits for what another has closed when it is killed, and has its own closed then.
+    #[tokio::test]
+    async fn who_is_gone_before_it_could_lock_locks_nothing() {
+        let locks = alone();
+        let always: StillAsked = Arc::new(|| Ok(()));
+        locks.set(INO, HandleId(1), lock(1), &always).await.unwrap();
+        let gate = locks.table.find(INO, (true, 1), |e| e.gate.clone()).unwrap();
+        let waits = Arc::new(AtomicBool::new(true));
+        let asked: StillAsked = Arc::new({
+            let waits = waits.clone();
+            move || match waits.load(Ordering::SeqCst) {
+                true => Ok(()),
+                false => Err(ErrorKind::Interrupted.into()),
+            }
+        });
+        let releasing = gate.write().await;
+        let mut set = pin!(locks.set(INO, HandleId(2), lock(2), &asked));
+        assert!(set.as_mut().now_or_never().is_none(), "the other still holds it");
+        waits.store(false, Ordering::SeqCst);
+        locks.unlock_handle(INO, HandleId(2)).await;
+        locks.table.edit(INO, &gate, |_| false);
+        drop(releasing);
+        assert_eq!(set.await.map_err(|error| error.kind), Err(ErrorKind::Interrupted));
+        assert!(locks.table.is_empty(), "nobody is there to release it");
+        // Who waits has it then.
+        locks.set(INO, HandleId(3), lock(3), &always).await.unwrap();
+        locks.unlock_handle(INO, HandleId(3)).await;
+        assert!(locks.table.is_empty());
+    }
 }

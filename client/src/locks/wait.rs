@@ -1,7 +1,7 @@
 //! Waits for locks, in a queue at the leader.
 
 use super::remote::Locks;
-use super::take::would_block;
+use super::take::{StillAsked, would_block};
 use super::wire::to_wire;
 use crate::meta::unexpected;
 use crate::types::{HandleId, Lock};
@@ -31,8 +31,9 @@ impl Locks {
         handle: HandleId,
         lock: Lock,
         interrupted: impl Future<Output = ()> + Send,
+        asked: &StillAsked,
     ) -> Result<()> {
-        let first = self.set(ino, handle, lock).await;
+        let first = self.set(ino, handle, lock, asked).await;
         if !would_block(&first) {
             return first;
         }
@@ -49,7 +50,7 @@ impl Locks {
                 turn = place.turn(ino, &lock) => turn?,
             }
             // Not to be interrupted: it is answered what happened.
-            let locked = self.try_lock(ino, handle, &lock, ticket).await;
+            let locked = self.try_lock(ino, handle, &lock, ticket, asked).await;
             if !would_block(&locked) {
                 place.over = locked.is_ok();
                 return locked;

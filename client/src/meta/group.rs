@@ -5,7 +5,8 @@ use super::servers::Servers;
 use super::sessions::Sessions;
 use crate::Options;
 use crate::cache::Leases;
-use crate::options::{KeepSession, after};
+use crate::options::{FOR_EVER, KeepSession, after};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use weft_net::buggify::{self, Point};
 use weft_net::{Peers, Way};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Kind, Result, SessionId, v1};
 use weft_segments::{MapWatch, Outage, Rng, TicketBook};
 
 /// One server gets this long to answer before another is asked.
@@ -53,6 +54,7 @@ impl Answered {
 pub(crate) struct Group {
     peers: Arc<Peers>,
     rng: Arc<Rng>,
+    pub map: Arc<MapWatch>,
     servers: Servers,
     pub(super) op_deadline: Duration,
     outage: Outage,
@@ -78,7 +80,8 @@ impl Group {
         Self {
             peers,
             rng,
-            servers: Servers::new(options.metadata.clone(), map),
+            servers: Servers::new(options.metadata.clone(), map.clone()),
+            map,
             op_deadline: options.op_deadline,
             outage: Outage::default(),
             sessions: Arc::default(),
@@ -97,7 +100,10 @@ impl Group {
         after(self.op_deadline)
     }
 
-    /// Sends until an answer comes that is not about who leads, or the deadline does.
+    /// Sends until an answer comes that is not about who leads, or the deadline does. Who refuses
+    /// to be asked is no leader, and is passed over; if all servers do, that is the answer, unless
+    /// it is a change that goes on for ever: what was acknowledged long ago is not given up for a
+    /// certificate that has run out.
     pub async fn send(
         &self,
         request: &v1::MetaRequest,
@@ -107,43 +113,47 @@ impl Group {
         let way = self.way(request.op.as_ref());
         let mut ambiguous = false;
         let mut hints = 0;
+        let mut refusing = BTreeSet::new();
         let begun = Instant::now();
+        let keeps = request.op.as_ref().is_some_and(|op| op.kind() == Kind::Change);
         for turn in 0.. {
             let server = self.servers.next();
             let until = deadline.min(Instant::now() + attempt);
             let call = self.peers.peer_on(&server, way);
-            let answer = call.call(request, until).await;
+            let asked = call.call_if_reached(request, until).await;
             buggify::pause(Point::AnswerLate).await;
-            let answer = match buggify::fires(Point::AnswerLost) {
-                true => Err(Error::new(ErrorKind::Unavailable, "the answer is lost")),
-                false => answer,
+            let asked = match buggify::fires(Point::AnswerLost) {
+                true => Ok(Err(Error::new(ErrorKind::Unavailable, "the answer is lost"))),
+                false => asked,
             };
-            let error = match answer {
-                Ok(reply) => {
-                    self.outage.over("the metadata leader answers again");
-                    self.servers.leads(server);
-                    self.keep_tickets(request, &reply);
-                    self.leases.quotas.learn(request.op.as_ref(), &reply);
-                    if matches!(request.op, Some(Op::Batch(_) | Op::Renew(_))) {
-                        self.low_on_room.store(reply.low_on_room, Ordering::Relaxed);
-                    }
+            let (error, hinted) = match asked {
+                Ok(Ok(reply)) => {
+                    self.was_answered(request, server, &reply);
                     return Ok(Answered { reply, repeated: ambiguous });
                 }
-                Err(error) => error,
-            };
-            let hinted = match error.kind {
-                ErrorKind::NotLeader => self.servers.redirect(&server, &error.hint),
-                ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::StaleMap => {
-                    ambiguous = true;
-                    self.servers.silent(&server);
-                    self.servers.redirect(&server, &error.hint)
-                }
-                _ => {
+                Ok(Err(error)) if is_final(error.kind) => {
                     if error.kind == ErrorKind::Quota {
                         self.leases.quotas.refused();
                     }
                     self.servers.leads(server);
                     return Err(Failed { error, ambiguous });
+                }
+                Ok(Err(error)) => {
+                    refusing.remove(&server);
+                    if error.kind != ErrorKind::NotLeader {
+                        ambiguous = true;
+                        self.servers.silent(&server);
+                    }
+                    let hinted = self.servers.redirect(&server, &error.hint);
+                    (error, hinted)
+                }
+                // Nothing was sent to it.
+                Err(error) => {
+                    let nobody = self.servers.not_asked(&server, error.kind, &mut refusing);
+                    if nobody && !(keeps && goes_on_for_ever(begun, deadline)) {
+                        return Err(Failed { error, ambiguous });
+                    }
+                    (error, false)
                 }
             };
             debug!(server, ?error, hinted, "metadata request goes on");
@@ -160,6 +170,17 @@ impl Group {
             sleep_until(next).await;
         }
         unreachable!("turns do not end")
+    }
+
+    /// `server` leads, and has answered.
+    fn was_answered(&self, request: &v1::MetaRequest, server: String, reply: &v1::MetaReply) {
+        self.outage.over("the metadata leader answers again");
+        self.servers.leads(server);
+        self.keep_tickets(request, reply);
+        self.leases.quotas.learn(request.op.as_ref(), reply);
+        if matches!(request.op, Some(Op::Batch(_) | Op::Renew(_))) {
+            self.low_on_room.store(reply.low_on_room, Ordering::Relaxed);
+        }
     }
 
     fn keep_tickets(&self, request: &v1::MetaRequest, reply: &v1::MetaReply) {
@@ -194,6 +215,18 @@ impl Group {
             _ => Way::Common,
         }
     }
+}
+
+/// Whether an error is the leader's answer, and not about who leads.
+fn is_final(kind: ErrorKind) -> bool {
+    use ErrorKind::*;
+    !matches!(kind, NotLeader | Unavailable | TimedOut | StaleMap)
+}
+
+/// Whether a request with this deadline is never given up, as what is in the log is not, and as
+/// nothing is of a mount that waits for its cluster however long.
+fn goes_on_for_ever(begun: Instant, deadline: Instant) -> bool {
+    deadline.saturating_duration_since(begun) > FOR_EVER / 2
 }
 
 fn unlocks(lock: &v1::Lock) -> bool {

@@ -1,9 +1,11 @@
 //! The servers of the metadata group: who was last seen to lead, and whom to try next.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_net::sync::Mutex;
+use weft_proto::ErrorKind;
 use weft_segments::MapWatch;
 
 /// Who did not answer is left alone for so long, if there are others.
@@ -43,6 +45,20 @@ impl Servers {
         let skips = known.silent.as_ref().is_some_and(skips);
         let turn = (turn + usize::from(skips)) % servers.len();
         servers.swap_remove(turn)
+    }
+
+    /// `server` could not be asked at all: it is left alone as one that does not answer. Those that
+    /// refuse to be asked are noted in `refusing`: they are of another cluster, say, which has an
+    /// address that a member had once. Answers whether there is no other than those.
+    pub fn not_asked(&self, server: &str, why: ErrorKind, refusing: &mut BTreeSet<String>) -> bool {
+        self.silent(server);
+        self.redirect(server, "");
+        if matches!(why, ErrorKind::Unavailable | ErrorKind::TimedOut) {
+            refusing.remove(server);
+            return false;
+        }
+        refusing.insert(server.to_string());
+        self.map.servers(&self.known.lock().list).iter().all(|known| refusing.contains(known))
     }
 
     /// This one answers as the leader does.
@@ -88,5 +104,20 @@ mod tests {
         let alone = Servers::new(vec!["a:1".into()], MapWatch::new());
         alone.silent("a:1");
         assert_eq!(alone.next(), "a:1");
+    }
+
+    #[test]
+    fn who_refuses_to_be_asked_is_passed_over_unless_all_do() {
+        let all = ["a:1", "b:1"].map(String::from);
+        let servers = Servers::new(all.to_vec(), MapWatch::new());
+        servers.leads("a:1".into());
+        let mut refusing = BTreeSet::new();
+        assert!(!servers.not_asked("a:1", ErrorKind::WrongCluster, &mut refusing));
+        assert!((0..4).all(|_| servers.next() == "b:1"), "it does not lead");
+        assert!(!servers.not_asked("b:1", ErrorKind::Unavailable, &mut refusing));
+        assert!(servers.not_asked("b:1", ErrorKind::NotPermitted, &mut refusing));
+        // One that is just not there may be the leader.
+        assert!(!servers.not_asked("a:1", ErrorKind::TimedOut, &mut refusing));
+        assert!(!servers.not_asked("b:1", ErrorKind::NotPermitted, &mut refusing));
     }
 }

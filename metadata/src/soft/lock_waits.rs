@@ -10,7 +10,8 @@
 //! run, is told so instead ([`Turn::Deadlock`]); whoever came last to the circle is. Those of
 //! flock(2) take no part, as on Linux.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::hash_map::{Entry, HashMap};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -277,7 +278,7 @@ impl Waits {
 
     /// Tells those who wait here, the last first, if they wait for themselves.
     fn break_circles(&mut self, ino: InodeId, held: &mut Held<'_>) -> Result<()> {
-        let mut known: HashMap<InodeId, Vec<v1::Lock>> = HashMap::new();
+        let mut look = Look::default();
         let mut at = self.queues.get(&ino).map_or(0, Vec::len);
         while at > 0 {
             at -= 1;
@@ -285,10 +286,11 @@ impl Waits {
             let Some(waiter) = self.queues.get(&ino).and_then(|q| q.get(at)).filter(waits) else {
                 continue;
             };
-            if self.waits_for_itself(waiter, &mut known, held)?
+            if self.waits_for_itself(waiter, &mut look, held)?
                 && let Some(queue) = self.queues.get_mut(&ino)
             {
                 queue.remove(at).turn.send_replace(Turn::Deadlock);
+                look.waiting = None;
             }
         }
         self.forget_empty();
@@ -298,44 +300,51 @@ impl Waits {
     fn waits_for_itself(
         &self,
         waiter: &Waiter,
-        known: &mut HashMap<InodeId, Vec<v1::Lock>>,
+        look: &mut Look,
         held: &mut Held<'_>,
     ) -> Result<bool> {
-        let (mut seen, mut todo) = (HashSet::new(), vec![waiter]);
-        let mut by_owner: Option<HashMap<Owner, Vec<&Waiter>>> = None;
+        let (mut seen, mut todo) = (HashSet::new(), vec![waiter.lock]);
+        let waiting = look.waiting.get_or_insert_with(|| self.by_owner());
         while let Some(next) = todo.pop() {
-            let ino = InodeId(next.lock.ino);
-            let mut taken = match known.get(&ino) {
-                Some(taken) => taken.clone(),
-                None => {
-                    let taken = held(ino, false)?;
-                    known.insert(ino, taken.clone());
-                    taken
+            let ino = InodeId(next.ino);
+            let taken = match look.taken.entry(ino) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let mut taken = held(ino, false)?;
+                    let queue = self.queues.get(&ino).into_iter().flatten();
+                    taken.extend(queue.filter(|w| w.has_turn()).map(|w| w.lock));
+                    unknown.insert(taken)
                 }
             };
-            let queue = self.queues.get(&ino).into_iter().flatten();
-            taken.extend(queue.filter(|w| w.has_turn()).map(|w| w.lock));
-            for lock in taken.iter().filter(|lock| conflict(lock, &next.lock)) {
+            for lock in taken.iter().filter(|lock| conflict(lock, &next)) {
                 let holder = owner_of(lock);
                 if holder == waiter.owner() {
                     return Ok(true);
                 }
                 if seen.insert(holder) {
-                    let by_owner = by_owner.get_or_insert_with(|| self.by_owner());
-                    todo.extend(by_owner.get(&holder).into_iter().flatten());
+                    todo.extend(waiting.get(&holder).into_iter().flatten());
                 }
             }
         }
         Ok(false)
     }
 
-    /// Who waits for a lock of fcntl(2).
-    fn by_owner(&self) -> HashMap<Owner, Vec<&Waiter>> {
-        let mut all: HashMap<Owner, Vec<&Waiter>> = HashMap::new();
+    /// What who waits for a lock of fcntl(2) wants.
+    fn by_owner(&self) -> HashMap<Owner, Vec<v1::Lock>> {
+        let mut all: HashMap<Owner, Vec<v1::Lock>> = HashMap::new();
         let waiting = self.queues.values().flatten().filter(|w| !w.lock.flock && !w.has_turn());
-        waiting.for_each(|w| all.entry(w.owner()).or_default().push(w));
+        waiting.for_each(|w| all.entry(w.owner()).or_default().push(w.lock));
         all
     }
+}
+
+/// What one look for circles needs to know of all waiters, put together once.
+#[derive(Default)]
+struct Look {
+    /// What is locked of an inode, or somebody's turn to be.
+    taken: HashMap<InodeId, Vec<v1::Lock>>,
+    /// What each owner waits for.
+    waiting: Option<HashMap<Owner, Vec<v1::Lock>>>,
 }
 
 #[cfg(test)]

@@ -193,22 +193,21 @@ impl Home {
     pub(crate) fn open(dir: &Path, cache_bytes: usize) -> StoreResult<Self> {
         let failed = |e: std::io::Error| StoreError::io(format!("{}: {e}", dir.display()));
         fs::create_dir_all(dir).map_err(failed)?;
-        let named = match fs::read_to_string(dir.join(CURRENT)) {
-            Ok(name) => Some(name),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return Err(failed(e)),
-        };
-        if let Some(name) = named.as_deref().filter(|name| number(name).is_none()) {
-            return Err(StoreError::corrupt(format!(
-                "{} names {name:?}, not a database",
-                dir.join(CURRENT).display()
-            )));
-        }
-        remove_others(dir, named.as_deref()).map_err(failed)?;
+        let named = named(dir)?;
         // Only a directory that never had a store gets a new one: an empty store in place of a lost
         // one would pass for a state in which nothing ever happened.
         let (name, create) = named.map_or(("db-0".into(), true), |name| (name, false));
-        let rocks = Rocks::open(dir.join(&name), cache_bytes, create)?;
+        let path = dir.join(&name);
+        if create && path.try_exists().map_err(failed)? {
+            // Of a first start that was cut short. Fails while it goes on.
+            DB::destroy(&Options::default(), &path)?;
+        }
+        // This locks the store. Another process may use it until then, and install a database.
+        let rocks = Rocks::open(path, cache_bytes, create)?;
+        if !create && self::named(dir)?.as_ref() != Some(&name) {
+            return Err(StoreError::io(format!("another process uses {}", dir.display())));
+        }
+        remove_others(dir, &name).map_err(failed)?;
         if create {
             point_to(dir, &name).map_err(failed)?;
         }
@@ -258,12 +257,24 @@ impl Home {
     }
 }
 
+/// The name of the database that counts, if there is one.
+fn named(dir: &Path) -> StoreResult<Option<String>> {
+    let file = dir.join(CURRENT);
+    let at = file.display();
+    match fs::read_to_string(&file) {
+        Ok(name) if number(&name).is_some() => Ok(Some(name)),
+        Ok(name) => Err(StoreError::corrupt(format!("{at} names {name:?}, not a database"))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(StoreError::io(format!("{at}: {e}"))),
+    }
+}
+
 /// Removes databases that do not count: what a crash left of an installation.
-fn remove_others(dir: &Path, current: Option<&str>) -> std::io::Result<()> {
+fn remove_others(dir: &Path, current: &str) -> std::io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name();
-        if name.to_str().is_some_and(|n| number(n).is_some() && Some(n) != current) {
+        if name.to_str().is_some_and(|n| number(n).is_some() && n != current) {
             fs::remove_dir_all(entry.path())?;
         }
     }
@@ -284,3 +295,6 @@ fn point_to(dir: &Path, name: &str) -> std::io::Result<()> {
     fs::rename(&temporary, dir.join(CURRENT))?;
     fs::File::open(dir)?.sync_all()
 }
+
+#[cfg(test)]
+mod tests;

@@ -180,7 +180,7 @@ impl Connection {
     }
 
     /// Error: `NotPermitted`, the other side is not one of those that serve this.
-    fn check_server(&self, op: u16) -> Result<()> {
+    pub fn check_server(&self, op: u16) -> Result<()> {
         match (&self.subject, op::served_by(op)) {
             (Some(subject), Some(role)) if subject.role != role => Err(Error::new(
                 ErrorKind::NotPermitted,

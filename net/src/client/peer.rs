@@ -135,6 +135,17 @@ impl Peer {
         self.call_op(C::OP, request, deadline).await
     }
 
+    /// As [`Self::call`]. The outer error: nothing was sent, since the peer could not be reached,
+    /// or there is another in its place.
+    pub async fn call_if_reached<C: Call>(
+        &self,
+        request: &C,
+        deadline: Instant,
+    ) -> Result<Result<C::Answer>> {
+        let asked = self.send(C::OP, request, Body::default(), deadline).await?;
+        Ok(asked.and_then(|raw| decode(raw.head, &self.name)))
+    }
+
     /// Sends a request without payload that wants no answer: whether it came, nobody learns. False
     /// if there is no connection now; a call makes one. Those of one caller are begun by the peer
     /// in order if it serves on one thread, else nearly so.
@@ -161,7 +172,7 @@ impl Peer {
         head: &Q,
         deadline: Instant,
     ) -> Result<A> {
-        let raw = self.send(op, head, Body::default(), deadline).await?;
+        let raw = self.send(op, head, Body::default(), deadline).await??;
         decode(raw.head, &self.name)
     }
 
@@ -178,17 +189,18 @@ impl Peer {
         body: Body,
         deadline: Instant,
     ) -> Result<Answer<A>> {
-        let raw = self.send(op, head, body, deadline).await?;
+        let raw = self.send(op, head, body, deadline).await??;
         Ok(Answer { head: decode(raw.head, &self.name)?, payload: raw.payload })
     }
 
+    /// The outer error: nothing was sent.
     async fn send<Q: Message>(
         &self,
         op: u16,
         head: &Q,
         body: Body,
         deadline: Instant,
-    ) -> Result<Raw> {
+    ) -> Result<Result<Raw>> {
         let Some(operation) = ASKED.of(op) else {
             return self.ask(op, head, body, deadline, trace::current()).await;
         };
@@ -198,7 +210,11 @@ impl Peer {
         let mut span = Span::of(Side::Client, operation.name);
         // Also a process that collects nothing passes on where it belongs.
         let place = span.context().or_else(trace::current);
-        let answer = self.ask(op, head, body, deadline, place).await;
+        let asked = self.ask(op, head, body, deadline, place).await;
+        let answer = match &asked {
+            Ok(answer) => answer.as_ref().map_err(Error::clone),
+            Err(error) => Err(error.clone()),
+        };
         let received = answer.as_ref().map_or(0, |a| a.payload.iter().map(Buffer::len).sum());
         running.received(received);
         running.end(&answer);
@@ -208,7 +224,7 @@ impl Peer {
             span.note("weft.received_bytes", received as u64);
         }
         span.end(&answer);
-        answer
+        asked
     }
 
     async fn ask<Q: Message>(
@@ -218,13 +234,14 @@ impl Peer {
         body: Body,
         deadline: Instant,
         place: Option<Context>,
-    ) -> Result<Raw> {
+    ) -> Result<Result<Raw>> {
         let connection = match self.live() {
             Some(connection) => connection,
             // Boxed: what is rare would make the future of every call as large.
             None => Box::pin(self.connect(deadline)).await?,
         };
-        connection.call(op, head, body, deadline, place).await
+        connection.check_server(op)?;
+        Ok(connection.call(op, head, body, deadline, place).await)
     }
 
     fn live(&self) -> Option<Arc<Connection>> {

@@ -79,13 +79,11 @@ impl Connection {
     }
 
     /// Posts what there is room for. What is refused ends the connection.
-    pub(super) fn posted(&self, mut state: MutexGuard<'_, State>) -> bool {
+    pub(super) fn posted(&self, mut state: MutexGuard<'_, State>) {
         let posted = self.post(&mut state);
         let wakers = self.fail_on(&mut state, posted);
-        let lives = state.over.is_none();
         drop(state);
         wake(wakers);
-        lives
     }
 
     /// Takes what the card has done and posts what there is room for then. Answers whether there

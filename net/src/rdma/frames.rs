@@ -17,7 +17,8 @@ const INLINE: usize = 512;
 
 impl Connection {
     /// Queues a frame, and posts it if there is room. `into`: where the payload of its answer goes.
-    /// False: the connection is over.
+    /// False: the connection was over, and nothing was queued. The cost of what was is told by
+    /// [`Self::take_left`], also if it cannot be posted.
     pub fn push(&self, frame: Frame<'_>, into: &[Buffer], cost: Option<usize>) -> bool {
         let id = frame.header.id;
         let made = match self.side {
@@ -39,7 +40,8 @@ impl Connection {
             state.exposed.insert(id, exposed);
         }
         state.frames.push_back(frame);
-        self.posted(state)
+        self.posted(state);
+        true
     }
 
     /// The server reads the payload of a request from where it lies.
@@ -211,4 +213,84 @@ fn paired(payload: Vec<Bytes>, landings: Vec<Piece>) -> VecDeque<(Bytes, Piece)>
         }
     }
     pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::Domain;
+    use super::super::nic::{Completion, Keys, Local, Nic, QueuePair};
+    use super::*;
+    use crate::frame::Kind;
+    use std::task::{Context, Poll};
+
+    /// A card that takes memory for messages, and refuses all else.
+    struct Refusing;
+
+    fn refused() -> io::Result<()> {
+        Err(io::Error::other("the card refuses it"))
+    }
+
+    impl Nic for Refusing {
+        fn register(&self, _: *mut u8, _: usize) -> io::Result<Keys> {
+            Ok(Keys { local: 1, remote: 1, handle: 0 })
+        }
+
+        fn deregister(&self, _: Keys) {}
+    }
+
+    // SAFETY: it uses no memory.
+    unsafe impl QueuePair for Refusing {
+        fn send(&self, _: u64, _: Local) -> io::Result<()> {
+            refused()
+        }
+
+        fn write(&self, _: u64, _: Local, _: Piece, _: bool) -> io::Result<()> {
+            refused()
+        }
+
+        fn read(&self, _: u64, _: Local, _: Piece) -> io::Result<()> {
+            refused()
+        }
+
+        fn receive(&self, _: u64, _: Local) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn poll(&self, _: &mut Vec<Completion>) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn arm(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn poll_event(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn reads(&self) -> usize {
+            1
+        }
+
+        fn disconnect(&self) {}
+
+        fn destroy(&self) {}
+    }
+
+    /// Who queues it counts off what could not be queued, and so nothing else.
+    #[test]
+    fn the_cost_of_an_answer_that_cannot_be_posted_is_told_once() {
+        let domain = Domain::new(Box::new(Refusing)).unwrap();
+        let connection = Connection::new(Box::new(Refusing), domain, Side::Server).unwrap();
+        let answer = || {
+            let head = Head::Bytes(Bytes::new());
+            Frame::new(Header::new(Kind::Answer, 1, 5), head, vec![Bytes::from(vec![7; 1000])])
+        };
+        // Its payload is to be written, which is refused.
+        connection.land_at(5, vec![Piece { address: 4096, len: 1000, key: 1 }]);
+        assert!(connection.push(answer(), &[], Some(1000)), "it was queued");
+        assert_eq!(connection.take_left(), (1, 1000));
+        assert!(!connection.push(answer(), &[], Some(1000)), "the connection is over");
+        assert_eq!(connection.take_left(), (0, 0));
+    }
 }

@@ -93,7 +93,12 @@ impl Connection {
         }
         message.set_len(len);
         state.credits -= 1;
-        self.post_bytes(state, Kind::Frames, message, left)
+        let posted = self.post_bytes(state, Kind::Frames, message, left);
+        if posted.is_err() {
+            // They do not leave any more.
+            state.left = (state.left.0 + left.0, state.left.1 + left.1);
+        }
+        posted
     }
 
     fn post_bytes(
