@@ -36,6 +36,7 @@ mod folder;
 pub mod fuzz;
 mod identity;
 mod join;
+mod known;
 mod map_changes;
 mod metrics;
 mod node;

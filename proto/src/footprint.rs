@@ -204,7 +204,9 @@ fn step_names(step: &Step) -> Vec<(InodeId, Bytes)> {
         Some(Do::Rename(op)) => {
             [name(op.parent, &op.name), name(op.new_parent, &op.new_name)].concat()
         }
-        Some(Do::Commit(_) | Do::SetAttr(_)) | None => Vec::new(),
+        Some(Do::Commit(_) | Do::SetAttr(_) | Do::SetXattr(_) | Do::RemoveXattr(_)) | None => {
+            Vec::new()
+        }
     }
 }
 
@@ -218,6 +220,8 @@ fn step_changes(steps: &[Step]) -> Vec<InodeId> {
     let changes = |step: &Step| match &step.op {
         Some(Do::Commit(op)) => [op.ino, 0],
         Some(Do::SetAttr(op)) => [op.ino, 0],
+        Some(Do::SetXattr(op)) => [op.ino, 0],
+        Some(Do::RemoveXattr(op)) => [op.ino, 0],
         _ => [step.ino, step.replaced],
     };
     let changed: BTreeSet<_> = steps.iter().flat_map(changes).filter(|ino| *ino != 0).collect();
@@ -231,10 +235,7 @@ fn locked(lock: &Option<Lock>) -> Vec<InodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{
-        BatchOp, CommitExtentsOp, CopyRangeOp, Extent, FallocateOp, MakeOp, RenameOp, SetAttrOp,
-        UnlinkOp,
-    };
+    use crate::v1::*;
 
     #[test]
     fn what_reads_changes_nothing() {
@@ -288,10 +289,11 @@ mod tests {
             step(Do::SetAttr(set_attr(5)), 0),
             step(Do::Unlink(unlink), 7),
             step(Do::SetAttr(set_attr(7)), 0),
+            step(Do::SetXattr(SetXattrOp { ino: 8, ..Default::default() }), 0),
             Step { replaced: 9, ..step(Do::Rename(moved), 5) },
         ];
         let footprint = Op::Batch(BatchOp { steps, ..Default::default() }).footprint();
-        assert_eq!(footprint.changes, [7, 9].map(InodeId));
+        assert_eq!(footprint.changes, [7, 8, 9].map(InodeId));
         let dirs: Vec<_> = footprint.names.iter().map(|(dir, _)| dir.0).collect();
         assert_eq!(dirs, [1, 2, 1, 2]);
     }

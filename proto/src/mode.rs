@@ -5,7 +5,8 @@
 pub const MODE_MASK: u32 = 0o7777;
 /// Set-group-id bit: of a directory, its children inherit its group.
 pub const SETGID: u32 = 0o2000;
-const SETUID: u32 = 0o4000;
+/// The bit by which a program runs as its owner.
+pub const SETUID: u32 = 0o4000;
 const GROUP_EXEC: u32 = 0o010;
 
 const PERMISSIONS: u32 = 0o777;

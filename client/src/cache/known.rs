@@ -151,6 +151,11 @@ impl Leases {
         self.live().then(|| value.ok_or_else(absent))
     }
 
+    /// Whether the group has not heard of all changes of an inode's extended attributes.
+    pub fn has_xattr_steps(&self, ino: InodeId) -> bool {
+        self.table.lock().xattr_steps.contains_key(&ino)
+    }
+
     /// The names of all extended attributes, if they are known.
     pub fn xattr_names(&self, ino: InodeId) -> Option<Vec<Bytes>> {
         let table = self.table.lock();

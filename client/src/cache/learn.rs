@@ -101,10 +101,13 @@ impl Leases {
             table.change(ino);
             self.forget_attr_above(ino);
             table.may_change_mode(op, ino);
+            let has_steps = table.xattr_steps.contains_key(&ino);
             if let Some(held) = table.inodes.get_mut(&ino) {
                 // Others may have changed it since, and the lease came with what they made of it.
+                // Nor has the group heard of all that was done here.
                 let known = held.attr.map_or(0, |known| known.data_version);
-                let attr = attr_of(reply, ino).filter(|a| alone && a.data_version >= known);
+                let attr =
+                    attr_of(reply, ino).filter(|a| alone && !has_steps && a.data_version >= known);
                 (held.attr, held.content) = (attr, None);
                 // A name that goes leaves the others where they are. What is moved is elsewhere.
                 let keeps = alone && names.iter().any(|(dir, ..)| *dir == ino);
@@ -169,15 +172,24 @@ impl Leases {
             // It was not done under leases that are held, or otherwise than it is shown.
             self.forget_told(table, op);
         }
+        let mut xattrs_told = Vec::new();
         for (step, done) in op.steps.iter().zip(&told.done) {
             match &step.op {
                 Some(Do::Commit(op)) => table.published(start, InodeId(op.ino), done.attr),
                 Some(Do::Unlink(_) | Do::RmDir(_)) => self.removed(table, step.ino),
                 Some(Do::Rename(_)) => self.removed(table, step.replaced),
                 Some(Do::SetAttr(op)) => table.forget_older(InodeId(op.ino), step.at_ns),
+                Some(Do::SetXattr(v1::SetXattrOp { ino, .. }))
+                | Some(Do::RemoveXattr(v1::RemoveXattrOp { ino, .. })) => {
+                    let last = table.xattr_step_ended(InodeId(*ino));
+                    xattrs_told.extend(last.then_some(InodeId(*ino)));
+                    table.forget_older(InodeId(*ino), step.at_ns);
+                }
                 _ => {}
             }
         }
+        // Content of the same batch was learned before.
+        xattrs_told.into_iter().for_each(|ino| table.xattrs_told(ino));
     }
 
     /// What a batch was about is to be asked for.
@@ -191,6 +203,7 @@ impl Leases {
             table.mark(ino);
             // It goes on by itself.
             drop(self.forget_above(ino));
+            table.edit_xattrs(ino, |known| *known = Xattrs::default());
             if let Some(held) = table.inodes.get_mut(&ino) {
                 (held.attr, held.content, held.listing) = (None, None, None);
             }
@@ -228,19 +241,21 @@ impl Table {
             && held.attr.is_some_and(|attr| attr.ctime_ns < at_ns)
         {
             (held.attr, held.content) = (None, None);
+            self.edit_xattrs(ino, |known| *known = Xattrs::default());
         }
     }
 
     /// Content was committed: what it made of the file, with what was done to that here since.
     fn published(&mut self, start: Start, ino: InodeId, told: Option<v1::Attr>) {
         let alone = self.holds_since(start, ino);
+        let has_xattrs = self.xattr_steps.contains_key(&ino);
         let Some(held) = self.inodes.get_mut(&ino) else { return };
         let told = told.and_then(|attr| Attr::try_from(attr).ok());
         held.attr = told.filter(|_| alone).map(|told| match held.attr {
-            Some(known) => {
-                Attr { nlink: known.nlink, ctime_ns: told.ctime_ns.max(known.ctime_ns), ..told }
+            Some(Attr { nlink, ctime_ns, xattrs, .. }) => {
+                Attr { nlink, xattrs, ctime_ns: told.ctime_ns.max(ctime_ns), ..told }
             }
-            None => told,
+            None => Attr { xattrs: told.xattrs || has_xattrs, ..told },
         });
         // Who asks about it asks after this: no older answer is under way.
         held.content = None;

@@ -6,6 +6,7 @@
 
 use super::leases::Leases;
 use super::table::{Held, Mode, Start, Table};
+use super::xattrs::Xattrs;
 use crate::types::{Attr, ModeList};
 use bytes::Bytes;
 use v1::FileKind;
@@ -88,7 +89,9 @@ impl Leases {
         let (layout, quota) = (held.layout.filter(|_| free && self.live())?, held.quota);
         // A list that is inherited is the group's to make something of.
         let is_dir = op.kind() == FileKind::Directory;
-        if above.acls || above.nlink == u32::MAX || !is_name(&op.name) {
+        // And whether this mount may make what is root's.
+        let of_root = above.mode & SETGID != 0 && above.gid == 0 && op.gid != 0;
+        if above.acls || of_root || above.nlink == u32::MAX || !is_name(&op.name) {
             return None;
         }
         let now = now.max(above.ctime_ns.saturating_add(1));
@@ -256,6 +259,32 @@ impl Leases {
             attr.ctime_ns = now;
         });
         Some((table.writable(ino)?, now))
+    }
+
+    /// Sets an extended attribute that is no access control list, or removes it without `value`;
+    /// `flags` are those of `setxattr(2)`. Answers when, as it is shown; `None`, with nothing
+    /// changed, unless all that there are are known, and held.
+    pub fn set_xattr(
+        &self,
+        ino: InodeId,
+        name: &[u8],
+        value: Option<&[u8]>,
+        flags: u32,
+        now: i64,
+    ) -> Option<i64> {
+        let table = &mut *self.table.lock();
+        let changing = table.is_changing(ino);
+        let before = table.writable(ino).filter(|_| self.live() && !changing)?;
+        let mut xattrs = match before.acls || before.xattrs {
+            true => table.inodes.get(&ino)?.xattrs.clone(),
+            false => Xattrs::none(),
+        };
+        let some = xattrs.change(name, value, flags)?;
+        let now = later(now, &[before]);
+        self.edit(table, ino, |attr| (attr.ctime_ns, attr.xattrs) = (now, some));
+        table.edit_xattrs(ino, |known| *known = xattrs);
+        *table.xattr_steps.entry(ino).or_default() += 1;
+        Some(now)
     }
 }
 

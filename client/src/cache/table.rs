@@ -154,6 +154,9 @@ pub(super) struct Table {
     pub(super) names: usize,
     /// Extended attributes of all inodes, in bytes.
     pub(super) xattrs: usize,
+    /// How many changes of extended attributes that were made here the group has not heard of: what
+    /// it tells of those is from before.
+    pub(super) xattr_steps: HashMap<InodeId, usize>,
     /// Half of it is being given back.
     pub(super) shrinking: bool,
 }
@@ -171,6 +174,7 @@ impl Table {
             in_flight: HashMap::new(),
             names: 0,
             xattrs: 0,
+            xattr_steps: HashMap::new(),
             shrinking: false,
         }
     }
@@ -251,7 +255,8 @@ impl Table {
     }
 
     pub(super) fn learn_attr(&mut self, start: Start, attr: Option<&v1::Attr>) {
-        let Some(attr) = attr.and_then(|a| Attr::try_from(*a).ok()) else { return };
+        let Some(mut attr) = attr.and_then(|a| Attr::try_from(*a).ok()) else { return };
+        attr.xattrs |= self.xattr_steps.contains_key(&attr.ino);
         if self.holds_since(start, attr.ino)
             && let Some(held) = self.inodes.get_mut(&attr.ino)
             // Of a directory that only this mount changes it knows more.
@@ -311,9 +316,28 @@ impl Table {
     }
 
     pub(super) fn learn_xattrs(&mut self, start: Start, ino: u64, learn: impl FnOnce(&mut Xattrs)) {
-        if self.holds_since(start, InodeId(ino)) {
-            self.edit_xattrs(InodeId(ino), learn);
+        let ino = InodeId(ino);
+        if self.holds_since(start, ino) && !self.xattr_steps.contains_key(&ino) {
+            self.edit_xattrs(ino, learn);
         }
+    }
+
+    /// The group has heard of a change of extended attributes that was made here, or never will.
+    /// Answers whether that was the last: then [`Self::xattrs_told`] is due.
+    pub(super) fn xattr_step_ended(&mut self, ino: InodeId) -> bool {
+        let Some(steps) = self.xattr_steps.get_mut(&ino) else { return false };
+        *steps -= 1;
+        let last = *steps == 0;
+        if last {
+            self.xattr_steps.remove(&ino);
+        }
+        last
+    }
+
+    /// The group has heard of all of them: what it was asked before, and answers after that, may be
+    /// from before them.
+    pub(super) fn xattrs_told(&mut self, ino: InodeId) {
+        self.note(ino, false);
     }
 
     pub(super) fn forget_name(&mut self, parent: InodeId, name: &Bytes) {

@@ -577,3 +577,22 @@ async fn a_release_for_a_session_that_is_over_holds_up_none_of_the_next() {
     drop(first);
     assert!(l.begin_release(over, ino).now_or_never().is_some());
 }
+
+/// The group answers a commit before it hears of them.
+#[tokio::test]
+async fn a_commit_hides_no_attributes_that_wait_to_be_told() {
+    let (l, ino) = (leases(), InodeId(INO));
+    let lease = Op::Lease(v1::LeaseOp { ino: INO, write: true, ..Default::default() });
+    let grants = vec![v1::Grant { write: true, ..grant(INO) }];
+    let held = v1::MetaReply { result: opened(INO), grants, ..Default::default() };
+    l.learn(l.start(), &lease, &held);
+    l.table.lock().edit_xattrs(ino, |known| *known = Xattrs::none());
+    assert!(l.set_xattr(ino, b"user.a", Some(b"1"), 0, 5).is_some());
+    let attr = Some(v1::Attr { no_xattrs: true, data_version: 9, ..attr(INO) });
+    let done = Reply::CommitExtents(v1::CommitExtentsReply { attr, ..Default::default() });
+    let told = v1::MetaReply { result: Some(done), touched: vec![INO], ..Default::default() };
+    let op = v1::CommitExtentsOp { ino: INO, ..Default::default() };
+    l.changed(l.start(), &Op::CommitExtents(op), &told);
+    assert_eq!(l.xattr(ino, b"user.a"), Some(Ok("1".into())));
+    assert!(l.set_xattr(ino, b"user.b", Some(b"2"), 0, 6).is_none(), "that is the group's to say");
+}

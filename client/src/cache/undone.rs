@@ -1,6 +1,7 @@
 //! What was done here and never came to be, or not by the group.
 
 use super::leases::Leases;
+use super::xattrs::Xattrs;
 use v1::batch_op::{Step, step::Op as Do};
 use weft_proto::{InodeId, v1};
 
@@ -9,6 +10,7 @@ impl Leases {
     pub fn never_was(&self, ino: InodeId) {
         let table = &mut *self.table.lock();
         table.mark(ino);
+        table.xattr_steps.remove(&ino);
         table.drop_lease(ino);
     }
 
@@ -20,6 +22,11 @@ impl Leases {
             Some(Do::Unlink(op)) => vec![(op.parent, &op.name)],
             Some(Do::RmDir(op)) => vec![(op.parent, &op.name)],
             Some(Do::Rename(op)) => vec![(op.parent, &op.name), (op.new_parent, &op.new_name)],
+            Some(Do::SetXattr(v1::SetXattrOp { ino, .. }))
+            | Some(Do::RemoveXattr(v1::RemoveXattrOp { ino, .. })) => {
+                table.xattr_step_ended(InodeId(*ino));
+                Vec::new()
+            }
             Some(Do::SetAttr(_) | Do::Commit(_)) | None => Vec::new(),
         };
         for (dir, name) in names {
@@ -30,6 +37,7 @@ impl Leases {
         for ino in concerns.iter().filter(|ino| ino.0 != 0) {
             table.mark(*ino);
             self.forget_attr_above(*ino);
+            table.edit_xattrs(*ino, |known| *known = Xattrs::default());
             if let Some(held) = table.inodes.get_mut(ino) {
                 (held.attr, held.content, held.listing) = (None, None, None);
             }

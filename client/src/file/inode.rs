@@ -164,7 +164,7 @@ impl File {
     }
 
     /// Takes over what a lease says of the file. Answers whether one does.
-    pub(super) fn adopt_known(&self, known: impl FnOnce(&Leases) -> Option<Attr>) -> bool {
+    pub fn adopt_known(&self, known: impl FnOnce(&Leases) -> Option<Attr>) -> bool {
         // Under this lock, so that nothing newer is taken over in between.
         let mut state = self.state.lock();
         let attr = known(&self.context.leases);

@@ -74,6 +74,7 @@ impl File {
         state.went_along();
         state.settled();
         drop(state);
+        self.context.log.was_written(self.ino, attr.ctime_ns);
         self.commits.send_replace(());
         let (pieces, segments) = (pieces.len(), batch.segments.len());
         debug!(ino = %self.ino, pieces, segments, "committed");

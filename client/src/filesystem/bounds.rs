@@ -2,6 +2,7 @@
 
 use super::facade::Filesystem;
 use crate::types::{Creator, SetAttr};
+use weft_proto::mode::SET_IDS;
 use weft_proto::{Error, ErrorKind, InodeId, Result};
 
 impl Filesystem {
@@ -45,6 +46,18 @@ impl Filesystem {
         let to_root = change.uid == Some(0) || change.gid == Some(0);
         if to_root && self.inner.group.confinement.squashes_root() {
             let what = "this client's root owns nothing: its certificate says squash=root";
+            return Err(Error::new(ErrorKind::NotPermitted, what));
+        }
+        self.may_plant(change.mode.unwrap_or(0) & SET_IDS != 0)
+    }
+
+    /// Whether something may be made by which a program runs as another, or that is a device, if
+    /// this is such: told at once, as what is done here is not refused long after. Errors:
+    /// `NotPermitted`.
+    pub(super) fn may_plant(&self, is_such: bool) -> Result<()> {
+        if is_such && self.inner.group.confinement.squashes_root() {
+            let what = "no devices, and no programs that run as their owner: this client's \
+                        certificate says squash=root";
             return Err(Error::new(ErrorKind::NotPermitted, what));
         }
         Ok(())

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::timeout;
 use weft_net::trace::carried;
+use weft_proto::mode::{SET_IDS, SETUID};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Result, v1};
@@ -44,6 +45,7 @@ impl Filesystem {
         let kind = kind.to_wire().into();
         let node = !matches!(of_kind, FileKind::Directory | FileKind::Symlink);
         let is_device = matches!(of_kind, FileKind::CharDevice | FileKind::BlockDevice);
+        self.may_plant(is_device || mode & SET_IDS != 0)?;
         let shown = if is_device { rdev } else { 0 };
         let of = v1::MakeOp { parent, name: name.clone(), kind, mode, rdev: shown, ..made_by(by) };
         if node && let Some(made) = self.make_here(of) {
@@ -62,6 +64,7 @@ impl Filesystem {
         by: Creator,
     ) -> Result<Attr> {
         let by = self.may_make(by)?;
+        self.may_plant(mode & SETUID != 0)?;
         let Creator { uid, gid, umask } = by;
         let (parent, name) = (parent.0, name_of(name));
         let kind = v1::FileKind::Directory.into();

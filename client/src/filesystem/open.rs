@@ -6,6 +6,7 @@ use crate::to_the_end::{handing_over, to_the_end};
 use crate::types::{Creator, HandleId, OpenFlags, Opened};
 use bytes::Bytes;
 use std::sync::Arc;
+use weft_proto::mode::SET_IDS;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{InodeId, Result, v1};
 
@@ -50,6 +51,7 @@ impl Filesystem {
         by: Creator,
         flags: OpenFlags,
     ) -> Result<Opened> {
+        self.may_plant(mode & SET_IDS != 0)?;
         let Creator { uid, gid, umask } = self.may_make(by)?;
         let name = Bytes::copy_from_slice(name);
         let (parent, exclusive) = (parent.0, flags.exclusive);
@@ -76,6 +78,7 @@ impl Filesystem {
         by: Creator,
         flags: OpenFlags,
     ) -> Result<Opened> {
+        self.may_plant(mode & SET_IDS != 0)?;
         let Creator { uid, gid, umask } = self.may_make(by)?;
         let parent = parent.0;
         let op =

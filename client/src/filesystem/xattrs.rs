@@ -77,6 +77,7 @@ impl Filesystem {
     ) -> Result<()> {
         self.may_change()?;
         check_xattr(name)?;
+        self.may_plant(name.starts_with(b"security."))?;
         if name == layout_xattr::NAME {
             let layout = layout_xattr::parse(value, &self.get_layout(ino).await?)?;
             return self.set_layout(ino, layout).await;
@@ -89,9 +90,12 @@ impl Filesystem {
         {
             return Ok(());
         }
-        self.settle_mode(ino, name).await?;
-        let (ino, name, value) = (ino.0, name_of(name), name_of(value));
-        let op = v1::SetXattrOp { ino, name, value, flags, clear_setgid };
+        let (name, value) = (name_of(name), name_of(value));
+        if self.change_here(ino, (name.clone(), Some(value.clone())), flags).await {
+            return Ok(());
+        }
+        self.settle_mode(ino, &name).await?;
+        let op = v1::SetXattrOp { ino: ino.0, name, value, flags, clear_setgid };
         self.inner.requests.change(Op::SetXattr(op)).await.map(drop)
     }
 
@@ -119,8 +123,12 @@ impl Filesystem {
         if is_list(name) && self.inner.group.leases.has_no_lists(ino) {
             return Ok(());
         }
-        self.settle_mode(ino, name).await?;
-        let op = v1::RemoveXattrOp { ino: ino.0, name: name_of(name) };
+        let name = name_of(name);
+        if self.change_here(ino, (name.clone(), None), 0).await {
+            return Ok(());
+        }
+        self.settle_mode(ino, &name).await?;
+        let op = v1::RemoveXattrOp { ino: ino.0, name };
         self.inner.requests.change(Op::RemoveXattr(op)).await.map(drop)
     }
 
@@ -140,6 +148,26 @@ impl Filesystem {
             inner.group.leases.forget_attr_settled(ino).await;
         }
         Ok(set.is_some())
+    }
+
+    /// Sets an extended attribute, or removes it without a value, without asking, if leases allow
+    /// that. What was written to the file through this mount before is committed no later.
+    async fn change_here(&self, ino: InodeId, xattr: (Bytes, Option<Bytes>), flags: u32) -> bool {
+        let inner = &self.inner;
+        let file = inner.files.get(ino);
+        // A list is another change of the mode.
+        if xattr.0.starts_with(ACLS) || file.as_ref().is_some_and(|file| !file.defer()) {
+            return false;
+        }
+        let set = inner.log.set_xattr(ino, xattr, flags, (inner.options.clock)());
+        if set.is_some() {
+            if let Some(file) = file {
+                file.adopt_known(|leases| leases.attr_before_changes(ino));
+            }
+            // The kernel takes an answer in that was on its way.
+            inner.group.leases.forget_attr_settled(ino).await;
+        }
+        set.is_some()
     }
 
     /// An access control list and the mode change each other: in the order of the calls.

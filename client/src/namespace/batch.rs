@@ -2,10 +2,11 @@
 
 use super::entries::{Entry, Of, Published, Stage, Table, What};
 use super::log::BATCH;
+use std::collections::HashMap;
 use tokio::sync::oneshot;
 use v1::batch_op::{Step, step::Op as Do};
 use weft_net::buggify::{self, Point};
-use weft_proto::{SessionId, v1};
+use weft_proto::{InodeId, SessionId, v1};
 
 /// About how many bytes go in one request.
 const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -50,6 +51,8 @@ impl Table {
             _ => session,
         };
         let (mut steps, mut waiters, mut bytes) = (Vec::new(), Vec::new(), 0);
+        // When content was written that goes in this request.
+        let mut written: HashMap<u64, i64> = HashMap::new();
         for entry in queue.iter_mut() {
             let one = !steps.is_empty() && buggify::fires(Point::OneStep);
             let full = one || steps.len() >= BATCH || bytes >= MAX_BATCH_BYTES;
@@ -58,8 +61,14 @@ impl Table {
             }
             entry.sent = true;
             let (step, waiter) = match &mut entry.what {
-                What::Step(step) => ((**step).clone(), None),
+                What::Step(step) => {
+                    let mut step = (**step).clone();
+                    let at = xattrs_of(&step).and_then(|ino| written.get(&ino));
+                    step.at_ns = step.at_ns.max(at.copied().unwrap_or(step.at_ns));
+                    (step, None)
+                }
                 What::Content(_, Stage::Ready(op, told)) => {
+                    written.insert(op.ino, op.changed_ns);
                     let told = std::mem::replace(told, oneshot::channel().0);
                     let op = Some(Do::Commit((**op).clone()));
                     (Step { op, ..Step::default() }, Some(told))
@@ -72,6 +81,20 @@ impl Table {
         }
         let owner = if of == Of::This { SessionId(0) } else { owner };
         (steps, waiters, owner)
+    }
+
+    /// The content of a file was told that was changed at this time: also by writes that came after
+    /// changes of its extended attributes which are told behind it. Those are told as no older, or
+    /// they would seem to be overtaken.
+    pub(super) fn was_written(&mut self, ino: InodeId, at_ns: i64) {
+        // Of an earlier session others may have changed the file since.
+        for entry in self.this.iter_mut().filter(|entry| !entry.sent) {
+            if let What::Step(step) = &mut entry.what
+                && xattrs_of(step) == Some(ino.0)
+            {
+                step.at_ns = step.at_ns.max(at_ns);
+            }
+        }
     }
 
     /// Takes out what was sent.
@@ -87,5 +110,14 @@ impl Table {
             entry.sent = false;
             self.queue(of).push_front(entry);
         }
+    }
+}
+
+/// The inode whose extended attributes a step changes.
+fn xattrs_of(step: &Step) -> Option<u64> {
+    match &step.op {
+        Some(Do::SetXattr(op)) => Some(op.ino),
+        Some(Do::RemoveXattr(op)) => Some(op.ino),
+        _ => None,
     }
 }

@@ -65,6 +65,8 @@ impl Entry {
             Some(Do::RmDir(op)) => [op.parent, step.ino, 0, 0],
             Some(Do::Rename(op)) => [op.parent, op.new_parent, step.ino, step.replaced],
             Some(Do::SetAttr(op)) => [op.ino, 0, 0, 0],
+            Some(Do::SetXattr(op)) => [op.ino, 0, 0, 0],
+            Some(Do::RemoveXattr(op)) => [op.ino, 0, 0, 0],
             Some(Do::Commit(op)) => [op.ino, 0, 0, 0],
             None => [0; 4],
         };
@@ -95,6 +97,8 @@ pub(super) struct Table {
     pub(super) reserving: bool,
     /// The group knows batches.
     pub(super) batches: bool,
+    /// And such that change extended attributes.
+    pub(super) xattrs: bool,
     /// The mount is ending: what is done waits for the group.
     pub(super) closed: bool,
     /// The mount is at rest, or about to be: another process may go on with it.
@@ -118,6 +122,10 @@ pub(super) fn describe(step: &Step) -> String {
     let name = |dir: u64, name: &[u8]| {
         format!("{:?} in directory {}", String::from_utf8_lossy(name), InodeId(dir))
     };
+    let xattr = |ino: u64, name: &[u8]| {
+        let name = String::from_utf8_lossy(name);
+        format!("a change of extended attribute {name:?} of inode {}", InodeId(ino))
+    };
     match &step.op {
         Some(Do::Make(op)) => format!("the making of {}", name(op.parent, &op.name)),
         Some(Do::Unlink(op)) => format!("the removal of {}", name(op.parent, &op.name)),
@@ -127,6 +135,8 @@ pub(super) fn describe(step: &Step) -> String {
             format!("the move of {from} to {to}")
         }
         Some(Do::SetAttr(op)) => format!("a change of attributes of inode {}", InodeId(op.ino)),
+        Some(Do::SetXattr(op)) => xattr(op.ino, &op.name),
+        Some(Do::RemoveXattr(op)) => xattr(op.ino, &op.name),
         Some(Do::Commit(_)) | None => "a change".into(),
     }
 }

@@ -146,6 +146,13 @@ impl ChangeLog {
         self.table.lock().find(seq).is_some()
     }
 
+    /// A file was committed outside of the log, with what was written to it by this time.
+    pub fn was_written(&self, ino: InodeId, at_ns: i64) {
+        if self.group.leases.has_xattr_steps(ino) {
+            self.table.lock().was_written(ino, at_ns);
+        }
+    }
+
     /// What was closed already cannot be committed.
     pub fn lose(&self, of: impl IntoIterator<Item = InodeId>, error: &Error) {
         self.table.lock().lose(of, error);

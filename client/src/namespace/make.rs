@@ -5,6 +5,7 @@ use super::entries::{Of, Stage, Table, What};
 use super::log::{ChangeLog, MAX_PENDING};
 use crate::cache::Changed;
 use crate::types::{Attr, ModeList};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -134,6 +135,32 @@ impl ChangeLog {
         Some(attr)
     }
 
+    /// Sets an extended attribute that is no access control list, or removes it without `value`, if
+    /// leases allow that without asking; `flags` are those of `setxattr(2)`.
+    pub fn set_xattr(
+        self: &Arc<Self>,
+        ino: InodeId,
+        (name, value): (Bytes, Option<Bytes>),
+        flags: u32,
+        now: i64,
+    ) -> Option<()> {
+        self.want_numbers(ino);
+        let mut table = self.begin()?;
+        let may = table.xattrs && (value.is_none() || !self.is_low_on_room());
+        let set = || self.group.leases.set_xattr(ino, &name, value.as_deref(), flags, now);
+        let Some(at_ns) = may.then(set).flatten() else {
+            self.counted(&table);
+            return None;
+        };
+        let ino = ino.0;
+        let op = Some(match value {
+            Some(value) => Do::SetXattr(v1::SetXattrOp { ino, name, value, ..Default::default() }),
+            None => Do::RemoveXattr(v1::RemoveXattrOp { ino, name }),
+        });
+        self.push(&mut table, Step { at_ns, op, ..Step::default() });
+        Some(())
+    }
+
     /// The table, in which something may be pushed. Counted before the leases are looked at:
     /// whoever takes one away looks here next.
     fn begin(&self) -> Option<MutexGuard<'_, Table>> {
@@ -167,7 +194,7 @@ impl ChangeLog {
                 What::Content(_, stage) => matches!(stage, Stage::Waiting(_)),
                 What::Step(step) => match &step.op {
                     Some(Do::Make(op)) => op.ino == ino.0,
-                    Some(Do::SetAttr(_)) => true,
+                    Some(Do::SetAttr(_) | Do::SetXattr(_) | Do::RemoveXattr(_)) => true,
                     _ => false,
                 },
             };
@@ -211,7 +238,7 @@ impl ChangeLog {
     }
 
     async fn reserve(self: Arc<Self>, ended: u64) {
-        let op = v1::ReserveInodesOp { count: RESERVED_NUMBERS, batches: false };
+        let op = v1::ReserveInodesOp { count: RESERVED_NUMBERS, ..Default::default() };
         let answer = self.group.change(Op::ReserveInodes(op), self.group.deadline()).await;
         if answer.is_err() {
             // Whoever does something next would only be refused, too.
@@ -220,8 +247,8 @@ impl ChangeLog {
         let mut table = self.table.lock();
         table.reserving = false;
         match answer {
-            Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first, batches })) => {
-                table.batches = batches;
+            Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first, batches, xattrs })) => {
+                (table.batches, table.xattrs) = (batches, xattrs);
                 if table.ended == ended {
                     table.numbers.push_back(first..first.saturating_add(RESERVED_NUMBERS.into()));
                 }

@@ -47,6 +47,8 @@ pub(crate) struct Opens {
     unmapped: watch::Sender<()>,
     /// A new leader waits for the declaration.
     pub declare_now: Notify,
+    /// The newest that was heard of.
+    leader_term: AtomicU64,
     /// The session of now was not told what is open: it was of an earlier one.
     undeclared: AtomicBool,
 }
@@ -64,6 +66,7 @@ impl Opens {
             losses: AtomicU64::new(0),
             unmapped: watch::Sender::default(),
             declare_now: Notify::new(),
+            leader_term: AtomicU64::new(0),
             undeclared: AtomicBool::new(false),
         }
     }
@@ -228,6 +231,16 @@ impl Opens {
         self.declare_now.notify_one();
         // Fails only if the sender is gone, which is `self`.
         let _ = declarations.changed().await;
+    }
+
+    /// A leader of this term has answered.
+    pub fn hear_leader(&self, term: u64) {
+        self.leader_term.fetch_max(term, Ordering::AcqRel);
+    }
+
+    /// The term of the newest leader that has answered; 0: none that says so.
+    pub fn leader_term(&self) -> u64 {
+        self.leader_term.load(Ordering::Acquire)
     }
 
     /// The session is another one, which was told nothing yet.

@@ -79,6 +79,7 @@ fn waits_of(log: &Arc<ChangeLog>, of: Of) -> Vec<&'static str> {
             Some(Do::RmDir(_)) => "rmdir",
             Some(Do::Rename(_)) => "rename",
             Some(Do::SetAttr(_)) => "setattr",
+            Some(Do::SetXattr(_) | Do::RemoveXattr(_)) => "xattr",
             Some(Do::Commit(_)) | None => "other",
         },
     };
@@ -239,4 +240,61 @@ async fn what_waits_is_found_by_each_inode() {
     log.content(InodeId(a), None, Box::new(|_, _| ()));
     log.lost();
     assert!(log.is_unpublished(InodeId(a)), "nor in the next session");
+}
+
+/// What is known of extended attributes is from before those that the group has not heard of.
+#[tokio::test]
+async fn extended_attributes_are_changed_as_the_group_would() {
+    let log = alone();
+    let f = InodeId(file(&log, ROOT, "f"));
+    let set = |name: &'static str, value: Option<&'static str>, flags| {
+        log.set_xattr(f, (name.into(), value.map(Into::into)), flags, 5).is_some()
+    };
+    assert!(!set("user.a", Some("1"), 0), "the group may not know such batches");
+    log.table.lock().xattrs = true;
+    assert!(set("user.b", Some("2"), 1) && set("user.a", Some("1"), 0));
+    // What is refused, and what only the group knows of, is its to answer.
+    assert!(!set("user.a", Some("3"), 1) && !set("user.c", Some("3"), 2));
+    assert!(!set("user.c", None, 0) && !set("", Some("3"), 0) && !set("user.c", Some("3"), 4));
+    assert!(!set("system.posix_acl_access", Some("3"), 0));
+    assert_eq!(waits(&log), ["make", "xattr", "xattr"]);
+
+    let leases = &log.group.leases;
+    let get = |name: &[u8]| leases.xattr(f, name).map(|got| got.ok());
+    let both = || (get(b"user.a"), get(b"user.b"));
+    let knows = |value: &'static str| Some(Some(value.into()));
+    let own = (knows("1"), knows("2"));
+    assert_eq!((both(), get(b"user.c")), (own.clone(), Some(None)));
+    assert_eq!(leases.xattr_names(f).unwrap(), ["user.a", "user.b"]);
+    // As what comes with the listing of its directory.
+    let asked = Op::ReadDir(v1::ReadDirOp { ino: ROOT, ..Default::default() });
+    let listed = |names: &[&'static str]| {
+        let value = Some("9".into());
+        let item =
+            |name: &&'static str| v1::xattrs::Item { name: (*name).into(), value: value.clone() };
+        let xattrs = vec![v1::Xattrs { ino: f.0, items: names.iter().map(item).collect() }];
+        v1::MetaReply { xattrs, ..Default::default() }
+    };
+    leases.learn(leases.start(), &asked, &listed(&[]));
+    assert_eq!(both(), own);
+
+    let steps: Vec<_> = {
+        let table = log.table.lock();
+        let step = |what: &What| match what {
+            What::Step(step) => (**step).clone(),
+            What::Content(..) => v1::batch_op::Step::default(),
+        };
+        table.this.iter().map(|entry| step(&entry.what)).collect()
+    };
+    let done = vec![v1::batch_reply::Done::default(); steps.len()];
+    let told = Reply::Batch(v1::BatchReply { done, ..Default::default() });
+    let told = v1::MetaReply { result: Some(told), ..Default::default() };
+    let late = leases.start();
+    leases.changed(leases.start(), &Op::Batch(v1::BatchOp { steps, ..Default::default() }), &told);
+    assert_eq!(both(), own);
+    // Answered before the batch was carried out, and heard after it.
+    leases.learn(late, &asked, &listed(&["user.a"]));
+    assert_eq!(both(), own);
+    leases.learn(leases.start(), &asked, &listed(&["user.a"]));
+    assert_eq!(both(), (knows("9"), Some(None)));
 }

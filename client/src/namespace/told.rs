@@ -2,7 +2,7 @@
 //! goes again.
 
 use super::batch::Waiter;
-use super::entries::{Entry, Of, Table, What, describe};
+use super::entries::{Entry, Of, Published, Table, What, describe};
 use super::log::ChangeLog;
 use crate::meta::Failed;
 use tracing::warn;
@@ -11,13 +11,13 @@ use weft_proto::{Error, ErrorKind, InodeId, v1};
 
 impl ChangeLog {
     pub(super) fn were_told(&self, of: Of, reply: v1::BatchReply, waiters: Vec<Waiter>) {
-        let mut table = self.table.lock();
+        let (mut table, leases) = (self.table.lock(), &self.group.leases);
         let v1::BatchReply { done, error, message, .. } = reply;
         let refused = (error != 0).then(|| Error::new(ErrorKind::from_code(error), message));
         let sent = table.take_sent(of);
         let mut done = done.into_iter();
         let mut refused = refused.filter(|_| done.len() < waiters.len());
-        let mut stay = Vec::new();
+        let (mut stay, mut written) = (Vec::new(), Vec::new());
         for (mut entry, waiter) in sent.into_iter().zip(waiters) {
             let result = match done.next() {
                 Some(done) => Ok(done),
@@ -37,7 +37,10 @@ impl ChangeLog {
                         let attr = done.attr.ok_or_else(|| Error::new(ErrorKind::Protocol, what));
                         attr?.try_into()
                     });
-                    let answer = answer.map_err(|error| Failed { error, ambiguous: false });
+                    let answer: Published =
+                        answer.map_err(|error| Failed { error, ambiguous: false });
+                    let attr = answer.as_ref().ok();
+                    written.extend(attr.filter(|a| leases.has_xattr_steps(a.ino)).copied());
                     // It is its file's to say that there is no more.
                     entry.what = entry.called();
                     stay.push(entry);
@@ -56,6 +59,7 @@ impl ChangeLog {
             }
         }
         table.put_back(of, stay);
+        written.into_iter().for_each(|attr| table.was_written(attr.ino, attr.ctime_ns));
     }
 
     pub(super) fn were_not_told(&self, of: Of, failed: &Failed, waiters: Vec<Waiter>) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{debug, error, warn};
 use weft_net::{Transport, network_stat};
-use weft_proto::{ErrorKind, InodeId, Result, SessionId, Uuid, v1};
+use weft_proto::{ErrorKind, InodeId, MapEpoch, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
 
 /// Most opens, and most leases, in one piece of a declaration: some 2 MiB, half of what a request
@@ -36,6 +36,7 @@ impl KeepAlive {
         let group = &self.group;
         let mut deaths = group.sessions.deaths();
         let mut declares = self.opens.owes_declaration();
+        let mut missing = MapEpoch(0);
         loop {
             let session = group.sessions.current();
             if *deaths.borrow_and_update() >= session.id {
@@ -46,6 +47,8 @@ impl KeepAlive {
                 declares = true;
                 continue;
             }
+            // What is granted from here on is not in what is gathered.
+            let term = self.opens.leader_term();
             let kept = match declares {
                 true => {
                     let kept = group.leases.keep_writes();
@@ -54,14 +57,19 @@ impl KeepAlive {
                 }
                 false => Default::default(),
             };
-            match self.renew(&session, declares, kept, ttl).await {
+            match self.renew(&session, declares.then_some(term), kept, ttl).await {
                 Ok(reply) => {
                     ttl = Duration::from_millis(reply.ttl_ms.max(1));
-                    if reply.need_declare && !declares {
+                    self.look_for_map(MapEpoch(reply.epoch), &mut missing);
+                    self.opens.hear_leader(reply.term);
+                    // Also if it was gathered for another leader.
+                    if reply.need_declare {
+                        let is_new = !declares || self.opens.leader_term() != term;
                         declares = true;
-                        continue;
-                    }
-                    if std::mem::replace(&mut declares, false) {
+                        if is_new {
+                            continue;
+                        }
+                    } else if std::mem::replace(&mut declares, false) {
                         self.opens.declared();
                     }
                 }
@@ -79,6 +87,17 @@ impl KeepAlive {
                 () = sleep(pause) => {}
             }
         }
+    }
+
+    /// The leader has a map of this epoch. If the server that is watched has not told of what was
+    /// `missing` at the last renewal, it is cut off from the others, and another is watched.
+    fn look_for_map(&self, newest: MapEpoch, missing: &mut MapEpoch) {
+        let known = self.group.map.current().epoch;
+        if known < *missing {
+            debug!(%known, %newest, "the map that is watched is old; watching another server");
+            self.group.map.follow_another();
+        }
+        *missing = newest;
     }
 
     /// Opens another session in place of one that is over. Answers its time to live, unless none
@@ -127,20 +146,21 @@ impl KeepAlive {
         names.await;
     }
 
-    /// Renews the session; `declares`: and tells what it holds, in pieces that fit into a request.
+    /// Renews the session; with a term, and tells what it holds, gathered for the leader of that
+    /// term, in pieces that fit into a request.
     async fn renew(
         &self,
         session: &Session,
-        declares: bool,
+        declares: Option<u64>,
         (write_leases, ranges): (Vec<InodeId>, Vec<v1::HeldRange>),
         ttl: Duration,
     ) -> Result<v1::RenewReply> {
         let open_files = Some(self.opens.count());
         let network = Some(network_stat(false, &*self.transport));
-        if !declares {
+        let Some(term) = declares else {
             let op = v1::RenewOp { open_files, network, ..Default::default() };
             return renew(&self.group, session.id, op, ttl).await;
-        }
+        };
         let declaration = self.opens.begin_declaration();
         let mut leases = write_leases.chunks(MAX_PIECE);
         let maps = self.opens.all_maps();
@@ -156,7 +176,8 @@ impl KeepAlive {
             let left = leases.len() + maps.len() + ranges.len();
             let more = opens.len() == MAX_PIECE || left > 0;
             let op = v1::RenewOp {
-                declares,
+                declares: true,
+                term,
                 opens,
                 write_leases,
                 open_files,

@@ -56,6 +56,7 @@ pub(crate) async fn run(
             }
         };
         if recalls.need_declare {
+            releaser.opens.hear_leader(recalls.term);
             releaser.opens.declare_again().await;
             continue;
         }

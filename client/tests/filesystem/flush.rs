@@ -411,6 +411,18 @@ async fn a_mount_whose_map_is_of_a_server_that_is_behind_asks_another() {
     cluster.assert_no_violations();
 }
 
+/// Nothing of what it does meets the change: what it cannot find yet would be waited for for ever.
+#[tokio::test]
+async fn a_mount_hears_from_the_leader_that_its_map_is_old() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let fs = cluster.client().await;
+    // The first is the one that is watched.
+    cluster.metadata.behind.store(0, Ordering::SeqCst);
+    cluster.metadata.place(2);
+    let newest = cluster.metadata.map.borrow().epoch;
+    until(|| fs.cluster_map().epoch == newest).await;
+}
+
 /// Of a segment that was deleted, the group may have gone, too: where the bytes are now is asked
 /// for.
 #[tokio::test]

@@ -16,9 +16,11 @@ mod in_flight;
 mod metadata_faults;
 mod model;
 mod paths;
+mod refusals;
 mod spill;
 mod storage_faults;
 mod subdir;
+mod xattrs;
 
 use weft_client::{Creator, Filesystem, HandleId, OpenFlags};
 use weft_proto::InodeId;

@@ -3,6 +3,7 @@
 use crate::create;
 use crate::fixture::{Cluster, alone, pattern, small_layout};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use weft_client::{Creator, Filesystem, Finding, OpenFlags, Options, SetAttr};
 use weft_proto::{ErrorKind, InodeId};
 
@@ -37,7 +38,7 @@ async fn a_server_that_is_not_there_is_passed_over() {
     create(&fs, "f").await;
     fs.shutdown().await.unwrap();
     let nobody = Options {
-        op_deadline: std::time::Duration::from_millis(300),
+        op_deadline: Duration::from_millis(300),
         ..Options::new(vec!["127.0.0.1:1".into()], weft_net::tcp())
     };
     assert_eq!(Filesystem::connect(nobody).await.err().unwrap().kind, ErrorKind::TimedOut);
@@ -214,7 +215,7 @@ async fn refused_commits_reach_the_writer() {
 async fn data_that_cannot_be_committed_now_is_committed_later() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
     let mut options = cluster.options();
-    options.op_deadline = std::time::Duration::from_millis(500);
+    options.op_deadline = Duration::from_millis(500);
     let fs = Filesystem::connect(options).await.unwrap();
     let (handle, ino) = create(&fs, "f").await;
     let data = pattern(100_000, 4);
@@ -252,7 +253,7 @@ async fn commits_that_wait_do_not_shut_out_the_sessions_renewal() {
         }
     };
     // Only a renewal that waits behind the commits takes so long.
-    let renewed = tokio::time::timeout(std::time::Duration::from_secs(15), renewed).await;
+    let renewed = tokio::time::timeout(Duration::from_secs(15), renewed).await;
     cluster.metadata.hold_commits.send_replace(false);
     assert!(renewed.is_ok(), "no renewal came through");
     while let Some(synced) = syncs.join_next().await {

@@ -85,7 +85,8 @@ fn next(group: &Membership, me: u64, commit: u64, others: &[v1::MemberStat]) -> 
             let replaced = group.members.iter().any(|other| other.replaces == m.id);
             let has_vote = matches!(m.role(), Voter | Incoming);
             let failed = of(m.id).is_some_and(|o| o.failed_heir);
-            has_vote && !failed && m.id != leaves && !m.leaving && !replaced && whole(m.id)
+            let old = of(m.id).is_some_and(|o| o.old_version);
+            has_vote && !failed && !old && m.id != leaves && !m.leaving && !replaced && whole(m.id)
         };
         let fit = group.members.iter().filter(|m| m.id != me).filter(fit);
         fit.max_by_key(|m| of(m.id).map(|o| o.matched_index)).map(|m| NodeId(m.id))
@@ -119,6 +120,9 @@ fn next(group: &Membership, me: u64, commit: u64, others: &[v1::MemberStat]) -> 
                 let has = others.iter().find(|other| other.id == id).map_or(0, |o| o.matched_index);
                 let silent = if of(id).is_none() { ", which does not answer," } else { "" };
                 Next::Wait(format!("server {id}{silent} has {has} of {commit} entries"))
+            }
+            (Learner, _) if of(id).is_some_and(|o| o.old_version) => {
+                Next::Wait(format!("server {id} is of an older version than the others know"))
             }
             // Alone, a leader cannot hand its lead over before the other has a vote.
             (Learner, Some(leaves)) if group.voters() != [me] => leave(leaves, id),

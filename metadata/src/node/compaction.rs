@@ -9,10 +9,14 @@ use crate::raftlog::Append;
 use weft_proto::Result;
 use weft_proto::planted::{self, Bug};
 
+/// The log grows to so many times what it is shortened from while a snapshot is on its way.
+const MAX_BEHIND: u64 = 16;
+
 impl Driver {
     /// The index up to which the log may be forgotten: not what an active follower still needs,
-    /// unless it is too far behind, in entries or in bytes.
-    fn compactable(&self) -> u64 {
+    /// unless it is too far behind, in entries or in bytes. Nor what comes after a snapshot that is
+    /// being made or sent, unless that is very much: it would be of no use without.
+    pub(super) fn compactable(&self) -> u64 {
         let raft = &self.raw.raft;
         let (applied, config) = (raft.raft_log.applied, &self.node.config);
         let behind = |entries: u64, bytes: u64| {
@@ -28,7 +32,11 @@ impl Driver {
             .min()
             .filter(|_| self.leads.is_some());
         let spare = behind(config.log_entries / 2, config.log_bytes / 2);
-        needed.unwrap_or(applied).min(spare).max(floor)
+        let to = needed.unwrap_or(applied).min(spare).max(floor);
+        match self.raw.store().offered().or(self.making) {
+            Some(at) => to.min(at.max(behind(u64::MAX, MAX_BEHIND * config.log_bytes))),
+            None => to,
+        }
     }
 
     /// Starts to shorten the log if it has grown: the state must be durable first, since it is

@@ -110,7 +110,7 @@ pub struct Driver {
     pub(super) ready: bool,
     last_time_ns: i64,
     pub(super) fetching: bool,
-    pub(super) making: bool,
+    pub(super) making: Option<u64>, // a snapshot, of no earlier index
     pub(super) syncing: bool,
     pub(super) snapshot_sent: BTreeMap<u64, Instant>,
     /// When each of the others was last heard of; by a leader, that it follows.
@@ -182,7 +182,7 @@ impl Driver {
             ready: false,
             last_time_ns: 0,
             fetching: false,
-            making: false,
+            making: None,
             syncing: false,
             snapshot_sent: BTreeMap::new(),
             heard: BTreeMap::new(),

@@ -134,7 +134,8 @@ impl Driver {
     pub(super) fn on_ack(&mut self, peer: NodeId, ack: v1::RaftAck) {
         self.node.note_low(peer, ack.low_on_room && !ack.removed);
         self.node.note_known_entries(peer, ack.known_entries);
-        if ack.changes_members {
+        // Nor may one come back that would pass over what all others know.
+        if ack.changes_members && ack.known_entries >= self.node.once_known() {
             self.group.old_versions.remove(&peer.0);
         } else {
             self.group.old_versions.insert(peer.0);

@@ -23,6 +23,7 @@ mod setup;
 mod snapshots;
 mod succession;
 
+pub use crate::known::Known;
 pub use driver::{Driver, Wiring};
 pub use group::Links;
 pub use proposal::Effect;
@@ -48,7 +49,7 @@ use purged::Purged;
 use rand::RngCore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use weft_net::trace::Span;
@@ -117,37 +118,10 @@ pub struct Node {
     pub purged: Purged,
     /// Which entries of the log other servers know, as [`Known`] numbers them.
     known_entries: Mutex<BTreeMap<NodeId, u32>>,
+    /// What all have known once, as far as it was looked up.
+    once_known: AtomicU32,
     /// Signs what clients show storage daemons while this server leads.
     pub ticket_key: TicketKey,
-}
-
-/// What older versions do not know, mostly entries of the log, each with all before it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Known {
-    MovesOfExtents = 1,
-    /// And seats that move for balance.
-    Weights = 2,
-    /// And mends, and events beside other entries.
-    Mends = 3,
-    /// And batches of what sessions did on their own.
-    Batches = 4,
-    /// And quotas.
-    Quotas = 5,
-    /// And what tenants may have.
-    Qos = 6,
-    /// And batches that are guarded.
-    Guards = 7,
-    /// And commits whose attributes are.
-    GuardedAttributes = 8,
-    /// And, no entry, ranges that sessions declare to a new leader.
-    Ranges = 9,
-    /// And batches in which each inode has its own times.
-    OwnTimes = 10,
-}
-
-impl Known {
-    /// What this version knows.
-    pub const NEWEST: u32 = Self::OwnTimes as u32;
 }
 
 /// To whom the lead is to go (`None`: whoever is furthest), and who asks.
@@ -200,6 +174,7 @@ impl Node {
             mending: Arc::default(),
             purged: Purged::default(),
             known_entries: Mutex::default(),
+            once_known: AtomicU32::new(0),
             ticket_key: TicketKey::new(env.rng(TICKETS).next_u64(), env.secret()),
             state,
             env,
@@ -215,12 +190,36 @@ impl Node {
     /// Whether every server of the group knows these entries: one of an older version would pass
     /// over them, and be another than the others from then on.
     pub fn all_know(&self, entries: Known) -> bool {
-        let known = self.known_entries.lock();
-        let knows = |m: &v1::NodeInfo| {
-            let told = known.get(&NodeId(m.id));
-            m.id == self.config.id.0 || told.is_some_and(|told| *told >= entries as u32)
-        };
-        self.membership().members.iter().all(knows)
+        self.level() >= entries as u32
+    }
+
+    /// What every server of the group knows, as in [`Known`]. One that has not said so to this
+    /// server since it started, as it may be down, knows what all have known once: no older version
+    /// comes back.
+    pub fn level(&self) -> u32 {
+        let (mut told, mut silent) = (Known::NEWEST, false);
+        {
+            let known = self.known_entries.lock();
+            let members = self.membership();
+            for member in members.members.iter().filter(|m| m.id != self.config.id.0) {
+                match known.get(&NodeId(member.id)) {
+                    Some(level) => told = told.min(*level),
+                    None => silent = true,
+                }
+            }
+        }
+        if silent { told.min(self.once_known()) } else { told }
+    }
+
+    /// What all have known once, as the state says.
+    pub fn once_known(&self) -> u32 {
+        let known = self.once_known.load(Ordering::Relaxed);
+        if known >= Known::NEWEST {
+            return known;
+        }
+        let known = self.state.known_level().unwrap_or(known).max(known);
+        self.once_known.fetch_max(known, Ordering::Relaxed);
+        known
     }
 
     /// Who leads.

@@ -103,7 +103,7 @@ impl Driver {
                 }
             }
             Side::Made(made) => {
-                self.making = false;
+                self.making = None;
                 match made.and_then(|made| self.offer(made)) {
                     Ok(()) => {}
                     Err(e) => tracing::warn!("could not make a snapshot: {e}"),
@@ -137,8 +137,8 @@ impl Driver {
     }
 
     pub(super) fn care_for_snapshots(&mut self) {
-        if self.raw.store().take_snapshot_wanted() && !self.making {
-            self.making = true;
+        if self.raw.store().take_snapshot_wanted() && self.making.is_none() {
+            self.making = Some(self.raw.raft.raft_log.applied);
             let (snapshots, done) = (self.wiring.snapshots.clone(), self.side_done.clone());
             tokio::spawn(async move {
                 let _ = done.send(Side::Made(snapshots.make().await));
@@ -157,7 +157,7 @@ impl Driver {
             // Ignored by Raft if the follower has answered by now.
             self.raw.report_snapshot(id, SnapshotStatus::Failure);
         }
-        if !self.making && used.is_some_and(|used| now - used > SNAPSHOT_KEEP_TIMEOUT) {
+        if self.making.is_none() && used.is_some_and(|used| now - used > SNAPSHOT_KEEP_TIMEOUT) {
             self.raw.mut_store().offer_snapshot(None);
             self.wiring.snapshots.discard();
         }

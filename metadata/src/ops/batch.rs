@@ -7,6 +7,7 @@ use super::make;
 use crate::operation::{Change, Context, Fault, Reply, attempt, refuse};
 use crate::schema::Dentry;
 use crate::store::{Read, StoreResult, Txn};
+use crate::tables::acl::Which;
 use crate::tables::names::Place;
 use crate::tables::numbers::Known;
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use weft_proto::rename::NOREPLACE;
 use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 /// Most steps in one request.
-const MAX_STEPS: usize = 4096;
+pub(crate) const MAX_STEPS: usize = 4096;
 
 impl Change for v1::BatchOp {
     fn run(&self, tx: &mut Txn<'_>, cx: &Context) -> Result<Reply, Fault> {
@@ -30,20 +31,23 @@ impl Change for v1::BatchOp {
         let (mut known, mut own) = (Known::default(), BTreeMap::new());
         let mut reply = v1::BatchReply::default();
         for step in &self.steps {
-            let said = believed(step.at_ns, cx.now).unwrap_or(cx.now);
+            let late = self.late && of != cx.session;
+            let said = said(late, step.at_ns, cx.now);
             let now = said.max(latest(tx.state(), step, self.own_times)?);
             let (later, since) = match self.own_times {
-                true => (later(tx.state(), step, now)?, said),
+                true => (later(tx.state(), step, now, late.then_some(said))?, said),
                 false => (Vec::new(), i64::MAX),
             };
             reply.other_times |= step.at_ns != 0 && now != step.at_ns;
+            // What others have done to its directory since is not done to what is made.
+            let made_ns = if late { said } else { now };
             let cx = Context { now, session: cx.session };
             let guarded = self.guarded && of != cx.session;
             let foreign =
                 if guarded { foreign(tx.state(), step, since, &own)? } else { Vec::new() };
             let taken = attempt(tx, |tx| match guarded && overtaken(tx.state(), step, &own)? {
                 true => Ok(Done::default()),
-                false => take(step, of, tx, &cx, &mut known),
+                false => take(step, of, tx, (&cx, made_ns), &mut known),
             });
             match taken {
                 Ok(done) => {
@@ -66,6 +70,15 @@ impl Change for v1::BatchOp {
     }
 }
 
+/// When a step was taken, as its session says. One that is told late may have been taken long ago:
+/// by a time of now, what follows in the next batch would seem to be older than it.
+fn said(late: bool, at_ns: i64, now: i64) -> i64 {
+    match late && (1..=now).contains(&at_ns) {
+        true => at_ns,
+        false => believed(at_ns, now).unwrap_or(now),
+    }
+}
+
 /// Inodes that are there and that a step touches, directories of names first; 0: none.
 fn touched(step: &Step) -> [u64; 4] {
     match &step.op {
@@ -74,6 +87,8 @@ fn touched(step: &Step) -> [u64; 4] {
         Some(Op::RmDir(op)) => [op.parent, 0, step.ino, 0],
         Some(Op::Rename(op)) => [op.parent, op.new_parent, step.ino, step.replaced],
         Some(Op::SetAttr(op)) => [op.ino, 0, 0, 0],
+        Some(Op::SetXattr(op)) => [op.ino, 0, 0, 0],
+        Some(Op::RemoveXattr(op)) => [op.ino, 0, 0, 0],
         Some(Op::Commit(_)) | None => [0; 4],
     }
 }
@@ -92,12 +107,20 @@ fn latest(state: &dyn Read, step: &Step, own_times: bool) -> StoreResult<i64> {
 }
 
 /// What names lead to and was changed after this step, and when: content is committed with all that
-/// was written by then, also after its name went.
-fn later(state: &dyn Read, step: &Step, now: i64) -> StoreResult<Vec<(InodeId, i64)>> {
+/// was written by then, also after its name went. And what is told late was changed when it was
+/// (`said`), and not when others changed the directory.
+fn later(
+    state: &dyn Read,
+    step: &Step,
+    now: i64,
+    said: Option<i64>,
+) -> StoreResult<Vec<(InodeId, i64)>> {
     let mut later = Vec::new();
     for ino in touched(step).into_iter().skip(2).filter(|ino| *ino != 0).map(InodeId) {
-        if let Some(inode) = state.inode(ino)?.filter(|inode| inode.attr.ctime_ns > now) {
-            later.push((ino, inode.attr.ctime_ns));
+        let Some(inode) = state.inode(ino)? else { continue };
+        let changed = inode.attr.ctime_ns.max(said.unwrap_or(i64::MIN));
+        if said.is_some() || changed > now {
+            later.push((ino, changed));
         }
     }
     Ok(later)
@@ -144,12 +167,12 @@ fn take(
     step: &Step,
     of: SessionId,
     tx: &mut Txn<'_>,
-    cx: &Context,
+    (cx, made_ns): (&Context, i64),
     known: &mut Known,
 ) -> Result<Done, Fault> {
     let change: &dyn Change = match &step.op {
         Some(Op::Make(op)) => {
-            make::run(op, of, tx, cx, known)?;
+            make::run(op, of, tx, (cx, made_ns), known)?;
             return Ok(Done::default());
         }
         Some(Op::Commit(op)) => op,
@@ -177,6 +200,14 @@ fn take(
             return refuse(ErrorKind::Invalid, "a batch changes no sizes");
         }
         Some(Op::SetAttr(op)) => op,
+        Some(Op::SetXattr(op)) => {
+            no_list(&op.name)?;
+            op
+        }
+        Some(Op::RemoveXattr(op)) => {
+            no_list(&op.name)?;
+            op
+        }
         None => return refuse(ErrorKind::Protocol, "a step of an unknown kind"),
     };
     Ok(match change.run(tx, cx)? {
@@ -185,24 +216,36 @@ fn take(
     })
 }
 
+/// Refuses to change an access control list, which is another change of the mode.
+fn no_list(xattr: &[u8]) -> Result<(), Fault> {
+    match Which::named(xattr) {
+        Some(_) => refuse(ErrorKind::Invalid, "a batch changes no access control lists"),
+        None => Ok(()),
+    }
+}
+
 /// Refuses what a session that is over did to an inode before others changed it: it would undo
 /// that. Answers whether it is of no use any more: what came and went left the time of its
 /// directory, which is later by now. That is told by clocks: a change is taken for a later one if
 /// its time is, of what this batch has not changed itself (`own`: since when).
 fn overtaken(state: &dyn Read, step: &Step, own: &BTreeMap<u64, i64>) -> Result<bool, Fault> {
-    let Some(Op::SetAttr(op)) = &step.op else { return Ok(false) };
-    let Some(inode) = state.inode(InodeId(op.ino))? else { return Ok(false) };
+    let ino = match &step.op {
+        Some(Op::SetAttr(op)) => op.ino,
+        Some(Op::SetXattr(op)) => op.ino,
+        Some(Op::RemoveXattr(op)) => op.ino,
+        _ => return Ok(false),
+    };
+    let Some(inode) = state.inode(InodeId(ino))? else { return Ok(false) };
     let changed = inode.attr.ctime_ns;
-    if changed <= step.at_ns || own.get(&op.ino) == Some(&changed) {
+    if changed <= step.at_ns || own.get(&ino) == Some(&changed) {
         return Ok(false);
     }
     let mtime_ns = Some(step.at_ns);
-    if *op == (v1::SetAttrOp { ino: op.ino, mtime_ns, ..Default::default() })
-        && mtime_ns <= Some(inode.attr.mtime_ns)
-    {
+    let touches = Op::SetAttr(v1::SetAttrOp { ino, mtime_ns, ..Default::default() });
+    if step.op == Some(touches) && mtime_ns <= Some(inode.attr.mtime_ns) {
         return Ok(true);
     }
-    let what = format!("inode {} was changed by others when that session was over", op.ino);
+    let what = format!("inode {ino} was changed by others when that session was over");
     refuse(ErrorKind::Stale, what)
 }
 

@@ -12,16 +12,16 @@ use crate::tables::numbers::Known;
 use v1::FileKind;
 use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
-/// Makes it, unless that was done before.
+/// Makes it, unless that was done before. It has the time `made_ns`, and its directory that of now.
 pub(super) fn run(
     op: &v1::MakeOp,
     of: SessionId,
     tx: &mut Txn<'_>,
-    cx: &Context,
+    (cx, made_ns): (&Context, i64),
     known: &mut Known,
 ) -> Result<(), Fault> {
     match check(op, of, tx.state(), cx, known)? {
-        Some(place) => Ok(apply(op, place, tx, cx)?),
+        Some(place) => Ok(apply(op, place, tx, cx, made_ns)?),
         None => Ok(()),
     }
 }
@@ -76,7 +76,13 @@ pub(super) fn check_number(
     Ok(())
 }
 
-fn apply(op: &v1::MakeOp, place: Place, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<()> {
+fn apply(
+    op: &v1::MakeOp,
+    place: Place,
+    tx: &mut Txn<'_>,
+    cx: &Context,
+    made_ns: i64,
+) -> StoreResult<()> {
     let kind = op.kind();
     let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
     let wanted = Wanted {
@@ -87,7 +93,7 @@ fn apply(op: &v1::MakeOp, place: Place, tx: &mut Txn<'_>, cx: &Context) -> Store
         gid: op.gid,
         rdev: if is_device { op.rdev } else { 0 },
     };
-    let mut inode = inodes::describe(&place.dir, &wanted, InodeId(op.ino), cx.now)?;
+    let mut inode = inodes::describe(&place.dir, &wanted, InodeId(op.ino), made_ns)?;
     if kind == FileKind::Symlink {
         inode.attr.size = op.target.len() as u64;
         inode.target = op.target.clone();

@@ -59,13 +59,14 @@ mod tmp_file;
 mod trim_files;
 mod unlink;
 
+pub(crate) use batch::MAX_STEPS;
 pub(crate) use compacted::MAX_FILES as MAX_COMPACTED;
 pub(crate) use list_xattr::{SHORT_ALL, short_xattrs};
 pub(crate) use mend::LOST_FOUND;
 pub(crate) use move_seats::MAX_MOVES;
 pub(crate) use open::{BYTES_OF_MANY, bare_open_reply, open_reply, short_open_reply};
 pub use open_session::SESSION_TTL_MS;
-pub(crate) use reserve_inodes::knows_batches;
+pub(crate) use reserve_inodes::{known_level, knows_batches};
 pub(crate) use step_quota::STEP as QUOTA_STEP;
 
 use crate::check;

@@ -4,6 +4,7 @@
 //! for a while after it was declared dead, since its client makes what the group had not heard of
 //! in its next session: by age, because all sessions may die together.
 
+use crate::known::Known;
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Number, Numbers};
 use crate::store::{Read, StoreResult, Txn};
@@ -59,14 +60,25 @@ impl Operation for v1::ReserveInodesOp {
         if self.batches {
             tx.put(schema::meta(schema::BATCHES), &Number { value: 1 });
         }
-        let batches = self.batches || knows_batches(tx)?;
-        Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first, batches }))
+        let known = known_level(tx.state())?;
+        if self.known > known {
+            tx.put(schema::meta(schema::KNOWN), &Number { value: self.known.into() });
+        }
+        let batches = self.batches || knows_batches(tx.state())?;
+        let xattrs = known.max(self.known) >= Known::Xattrs as u32;
+        Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first, batches, xattrs }))
     }
 }
 
 /// Whether sessions may tell of what they do in batches.
 pub(crate) fn knows_batches(state: &dyn Read) -> StoreResult<bool> {
     Ok(state.get(&schema::meta(schema::BATCHES))?.is_some())
+}
+
+/// What every server of the group has known once, as in [`Known`].
+pub(crate) fn known_level(state: &dyn Read) -> StoreResult<u32> {
+    let known = state.load(&schema::meta(schema::KNOWN))?;
+    Ok(known.map_or(0, |Number { value }| u32::try_from(value).unwrap_or(u32::MAX)))
 }
 
 /// The range that the session took numbers from last.

@@ -160,6 +160,11 @@ impl LogStorage {
         self.snapshot_wanted.store(false, Ordering::Relaxed);
     }
 
+    /// The index of the snapshot that is offered.
+    pub fn offered(&self) -> Option<u64> {
+        self.snapshot.as_ref().map(|snapshot| snapshot.get_metadata().index)
+    }
+
     fn cache_first(&self) -> u64 {
         self.cache.front().map_or(self.last + 1, |e| e.index)
     }

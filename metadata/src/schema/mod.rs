@@ -55,6 +55,8 @@ pub(crate) const APPLIED: &str = "applied";
 pub(crate) const FORMAT_NAME: &str = "format";
 /// Present once every server of the group has known batches.
 pub(crate) const BATCHES: &str = "batches";
+/// What every server of the group has known once, since this is kept: [`crate::known::Known`].
+pub(crate) const KNOWN: &str = "known";
 const COUNTERS: &str = "counters";
 pub(crate) const CLUSTER: &str = "cluster";
 

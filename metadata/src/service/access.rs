@@ -10,7 +10,7 @@ use confine::Confined;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_net::PeerInfo;
-use weft_proto::{Error, ErrorKind, Result, SessionId, v1};
+use weft_proto::{Error, ErrorKind, Kind, Result, SessionId, v1};
 
 /// How long a ticket is good for, in seconds: clocks may differ by minutes.
 const TICKET_SECONDS: u64 = 600;
@@ -23,6 +23,10 @@ pub(super) struct Access<'a> {
     confined: Option<Confined<'a>>,
     /// The directory that was listed, of a confined client.
     listed: Option<u64>,
+    /// A change that such a client asks for once more.
+    repeats: bool,
+    /// Why the step is refused that a batch was cut at.
+    cut: Option<Error>,
 }
 
 impl<'a> Access<'a> {
@@ -41,7 +45,8 @@ impl<'a> Access<'a> {
         request: &mut v1::MetaRequest,
     ) -> Result<Self> {
         let session = SessionId(request.session);
-        let mut this = Self { node, peer, session, confined: None, listed: None };
+        let (confined, listed, repeats, cut) = (None, None, false, None);
+        let mut this = Self { node, peer, session, confined, listed, repeats, cut };
         let owner = this.owner();
         match &mut request.op {
             Some(Op::OpenSession(op)) => op.owner = owner.clone(),
@@ -61,13 +66,25 @@ impl<'a> Access<'a> {
         let confinement = peer.confinement();
         if confinement.is_any() {
             let confined = Confined::new(node, session, &owner, confinement)?;
-            confined.check(request)?;
+            // It was checked when it was carried out, and what it is about may be gone by now. What
+            // it says that it is about this time is not looked at.
+            let changes = request.op.as_ref().is_some_and(|op| op.kind() == Kind::Change);
+            this.repeats = changes && node.state.is_done(request)?;
+            if !this.repeats {
+                this.cut = confined.check(request)?;
+            }
             if let Some(Op::ReadDir(op)) = &request.op {
                 this.listed = Some(op.ino);
             }
             this.confined = Some(confined);
         }
         Ok(this)
+    }
+
+    /// Whether this is a change that was carried out before, of which only the answer is wanted:
+    /// nothing that it says now was checked.
+    pub fn repeats(&self) -> bool {
+        self.repeats
     }
 
     /// Who was proved to ask; empty: nobody has to.
@@ -91,8 +108,25 @@ impl<'a> Access<'a> {
         Err(Error::new(ErrorKind::NotPermitted, what))
     }
 
+    /// Whether less is carried out than was asked for.
+    pub fn is_less(&self) -> bool {
+        self.repeats || self.cut.is_some()
+    }
+
+    /// What is answered to a batch of which nothing is left to be carried out.
+    pub fn nothing_left(&self, request: &v1::MetaRequest) -> Option<v1::MetaReply> {
+        let of_none = matches!(&request.op, Some(Op::Batch(batch)) if batch.steps.is_empty());
+        let result = Some(Reply::Batch(v1::BatchReply::default()));
+        (of_none && self.cut.is_some()).then(|| v1::MetaReply { result, ..Default::default() })
+    }
+
     /// Looks at an answer on its way out.
     pub fn note(&self, reply: &mut v1::MetaReply) {
+        if let (Some(why), Some(Reply::Batch(told))) = (&self.cut, &mut reply.result)
+            && told.error == 0
+        {
+            (told.error, told.message) = (why.kind.code(), why.message.clone());
+        }
         let owner = self.owner();
         if owner.is_empty() {
             return;

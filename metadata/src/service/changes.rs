@@ -5,6 +5,7 @@ use super::context::{RequestContext, without};
 use super::{locks, quotas};
 use crate::conflicts::{self, Claim};
 use crate::node::{Effect, Known, Node};
+use crate::ops::MAX_STEPS;
 use crate::soft::leases::Mode;
 use crate::soft::sessions::Sessions;
 use std::collections::BTreeSet;
@@ -79,6 +80,18 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     Ok(reply)
 }
 
+/// Answers a change that was carried out already as it was answered then. What the request is about
+/// now is of no account: nothing of it is taken back, or granted, or put into the log.
+pub(super) async fn answer_again(
+    node: &Arc<Node>,
+    mut request: v1::MetaRequest,
+) -> Result<v1::MetaReply> {
+    let effect = Effect::of(&request);
+    request.op = Some(Op::Batch(v1::BatchOp::default()));
+    let (reply, ()) = propose(node, Body::Client(request), Vec::new(), effect, ()).await?;
+    Ok(reply)
+}
+
 /// Takes what a change touches: only bytes, if it is a commit of some to a file that several
 /// sessions write.
 async fn claim(
@@ -98,10 +111,16 @@ async fn claim(
 /// What older versions do not know is done once all servers of the group know it.
 fn say_what_all_know(node: &Node, op: &mut Op) {
     match op {
-        Op::ReserveInodes(op) => op.batches = node.all_know(Known::Batches),
+        Op::ReserveInodes(op) => {
+            op.batches = node.all_know(Known::Batches);
+            // Versions before that one keep no such level.
+            let level = node.level();
+            op.known = if level >= Known::Xattrs as u32 { level } else { 0 };
+        }
         Op::Batch(op) => {
             op.guarded = node.all_know(Known::Guards);
             op.own_times = node.all_know(Known::OwnTimes);
+            op.late = node.all_know(Known::Xattrs);
             op.steps.iter_mut().for_each(without_guard);
         }
         Op::CommitExtents(op) if !node.all_know(Known::GuardedAttributes) => op.attr_was = None,
@@ -122,7 +141,7 @@ fn made_unasked(node: &Node, op: &Op, footprint: &mut Footprint) -> Result<BTree
     match op {
         Op::SetQuota(_) => quotas::may_set(node)?,
         Op::Batch(op) => {
-            may_batch(node)?;
+            may_batch(node, op)?;
             for ino in op.steps.iter().filter_map(made_by).map(InodeId) {
                 match node.state.attr(ino)?.is_some() {
                     true => footprint.changes.push(ino),
@@ -171,12 +190,21 @@ fn grant_made(
     Ok(())
 }
 
-/// Whether every server knows batches, or did once: another would pass over one, and be another
-/// than the others from then on. And whether there is room for what was done already.
-fn may_batch(node: &Node) -> Result<()> {
-    if !node.all_know(Known::Batches) && !node.state.knows_batches()? {
-        let what = "there are metadata servers of a version that knows no batches, or that have \
-                    not answered yet";
+/// Whether every server knows what is in a batch, or did once: another would pass over it, and be
+/// another than the others from then on. And whether there is room for what was done already.
+fn may_batch(node: &Node, op: &v1::BatchOp) -> Result<()> {
+    // A step may take much more memory than its bytes: here, and in each server that has the entry.
+    if op.steps.len() > MAX_STEPS {
+        let what = format!("{} steps in one request, over {MAX_STEPS}", op.steps.len());
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    let known = match op.steps.iter().any(changes_xattrs) {
+        true => node.all_know(Known::Xattrs),
+        false => node.all_know(Known::Batches) || node.state.knows_batches()?,
+    };
+    if !known {
+        let what = "there are metadata servers of a version that does not know such batches, or \
+                    that have not answered yet";
         return Err(Error::new(ErrorKind::Unavailable, what));
     }
     node.has_last_room()
@@ -186,6 +214,11 @@ fn may_batch(node: &Node) -> Result<()> {
 fn enter_made(cx: &RequestContext<'_>, made: impl Iterator<Item = u64>) -> Vec<v1::Grant> {
     let enter = |s: &mut Sessions, ino| s.leases.enter_made(cx.session, InodeId(ino));
     cx.node.soft.with(|s| made.filter_map(|ino| enter(s, ino)).collect())
+}
+
+fn changes_xattrs(step: &v1::batch_op::Step) -> bool {
+    use v1::batch_op::step::Op as Do;
+    matches!(step.op, Some(Do::SetXattr(_) | Do::RemoveXattr(_)))
 }
 
 fn made_by(step: &v1::batch_op::Step) -> Option<u64> {

@@ -141,7 +141,7 @@ pub(super) async fn recalls(cx: &RequestContext<'_>, seen: u64) -> Result<v1::Me
         let (recalls, need_declare, mut news) = mail.ok_or_else(expired)?;
         let over = Instant::now() >= until;
         if over || need_declare || !recalls.is_empty() {
-            return Ok(reply(Reply::Recalls(v1::RecallsReply { recalls, need_declare })));
+            return Ok(reply(Reply::Recalls(v1::RecallsReply { recalls, need_declare, term })));
         }
         tokio::select! {
             biased;

@@ -171,7 +171,7 @@ impl MetadataService {
             buggify::pause(Point::ServerLate).await;
             answer
         };
-        let mut reply = tokio::time::timeout_at(deadline, answer)
+        let (mut reply, cut) = tokio::time::timeout_at(deadline, answer)
             .await
             .map_err(|_| {
                 Error::new(ErrorKind::TimedOut, "the metadata group did not answer in time")
@@ -182,7 +182,7 @@ impl MetadataService {
             "extended attributes that were not asked for",
         );
         if self.node.state.has_quotas() {
-            let about = quotas.unwrap_or_default();
+            let about = cut.or(quotas).unwrap_or_default();
             without(about.tell(&self.node, &mut reply), "what quotas leave");
         }
         Ok(reply)
@@ -204,21 +204,35 @@ impl MetadataService {
         }
     }
 
-    /// Answers what the asker may ask for.
+    /// Answers what the asker may ask for; and what that was about, if it is less than was asked.
     async fn admit(
         &self,
         mut request: v1::MetaRequest,
         peer: &PeerInfo,
         deadline: Instant,
-    ) -> Result<v1::MetaReply> {
+    ) -> Result<(v1::MetaReply, Option<quotas::About>)> {
         if Access::wants_newest(peer, &request) {
             self.node.lead(deadline).await?;
             self.node.read_barrier().await?;
         }
         let access = Access::check(&self.node, peer, &mut request)?;
-        let mut reply = self.dispatch(request, deadline).await?;
+        let left = || match access.repeats() {
+            true => quotas::About::default(),
+            false => quotas::About::of(&self.node, request.op.as_ref()).unwrap_or_default(),
+        };
+        let cut = access.is_less().then(left);
+        let mut reply = match access.repeats() {
+            true => {
+                self.node.lead(deadline).await?;
+                changes::answer_again(&self.node, request).await?
+            }
+            false => match access.nothing_left(&request) {
+                Some(reply) => reply,
+                None => self.dispatch(request, deadline).await?,
+            },
+        };
         access.note(&mut reply);
-        Ok(reply)
+        Ok((reply, cut))
     }
 
     async fn dispatch(&self, request: v1::MetaRequest, deadline: Instant) -> Result<v1::MetaReply> {

@@ -4,6 +4,7 @@ use super::context::{RequestContext, empty, granted, reply};
 use crate::conflicts;
 use crate::soft::leases::Mode;
 use crate::soft::sessions::Declaration;
+use bytes::Bytes;
 use tokio::time::Instant;
 use v1::meta_reply::Result as Reply;
 use weft_net::bounded_network_stat;
@@ -53,7 +54,10 @@ pub(super) async fn close(cx: &RequestContext<'_>, close: &v1::CloseOp) -> Resul
 pub(super) async fn renew(cx: &RequestContext<'_>, renew: &v1::RenewOp) -> Result<v1::MetaReply> {
     cx.lead().await?;
     cx.node.read_barrier().await?;
-    let declaration = renew.declares.then(|| Declaration {
+    // What another leader granted since it was gathered for that one is not in it.
+    let term = cx.node.view().term;
+    let for_another = renew.declares && renew.term != 0 && renew.term != term;
+    let declaration = (renew.declares && !for_another).then(|| Declaration {
         opens: renew.opens.iter().map(|o| (InodeId(o.ino), o.open_seq)).collect(),
         write_leases: renew.write_leases.iter().map(|&ino| InodeId(ino)).collect(),
         piece: (renew.declaration, renew.piece),
@@ -66,9 +70,10 @@ pub(super) async fn renew(cx: &RequestContext<'_>, renew: &v1::RenewOp) -> Resul
         s.hear(cx.session, renew.open_files, network);
         s.renew(Instant::now(), cx.session, declaration)
     })?;
+    let need_declare = need_declare || for_another;
     let (ttl_ms, epoch) = (cx.node.config.session_ttl_ms, cx.node.epoch().0);
     let low_on_room = cx.node.has_room().is_err();
-    let renewed =
-        reply(Reply::Renew(v1::RenewReply { need_declare, ttl_ms, epoch, ..Default::default() }));
+    let ticket = Bytes::new();
+    let renewed = reply(Reply::Renew(v1::RenewReply { need_declare, ttl_ms, epoch, term, ticket }));
     Ok(v1::MetaReply { low_on_room, ..renewed })
 }

@@ -58,6 +58,11 @@ impl StateMachine {
         self.read_by(self.store.newest(|s| ops::knows_batches(s)))
     }
 
+    /// What every server of the group has known once.
+    pub fn known_level(&self) -> Result<u32> {
+        self.read_by(self.store.newest(|s| ops::known_level(s)))
+    }
+
     /// Whether an inode is a directory, and the directory that it was last named in, as far as that
     /// is known; 0: it is not.
     pub fn placed(&self, ino: InodeId) -> Result<Option<(bool, InodeId)>> {

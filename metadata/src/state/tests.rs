@@ -104,7 +104,7 @@ fn a_record_that_does_not_read_stops_its_replica() {
 /// It is ended as a whole one is: the same is left.
 #[test]
 fn a_session_whose_records_do_not_read_ends_as_any() {
-    let reserve = Op::ReserveInodes(v1::ReserveInodesOp { count: 5, batches: false });
+    let reserve = Op::ReserveInodes(v1::ReserveInodesOp { count: 5, ..Default::default() });
     let lock = v1::Lock {
         ino: 2,
         end: weft_proto::locks::LAST,

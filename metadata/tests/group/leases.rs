@@ -116,3 +116,37 @@ async fn many_names_are_looked_up_but_those_that_others_use() {
         assert_eq!(asks.keep(&flood).await.unwrap_err().kind, ErrorKind::Invalid);
     }
 }
+
+/// Who holds the lease to write may have changed them unasked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn extended_attributes_are_not_told_before_who_may_have_changed_them_has() {
+    let group = Group::start(1, |_| {}).await;
+    let (mut holds, mut asks) = (group.client(), group.client());
+    for client in [&mut holds, &mut asks] {
+        client.open_session().await;
+    }
+    for of_names in [false, true] {
+        let ino = made(&mut holds, if of_names { "a" } else { "b" }).await;
+        let name = bytes::Bytes::from("user.a");
+        let set = v1::SetXattrOp { ino, name: name.clone(), ..Default::default() };
+        holds.write(Op::SetXattr(set)).await.unwrap();
+        let told = holds.keep(&soft(&holds, many([ino]))).await.unwrap();
+        assert_eq!(told.grants.iter().map(|grant| grant.write).collect::<Vec<_>>(), [true]);
+        let ask = soft(
+            &asks,
+            match of_names {
+                false => Op::GetXattr(v1::GetXattrOp { ino, name }),
+                true => Op::ListXattr(v1::ListXattrOp { ino }),
+            },
+        );
+        let asking = async {
+            let told = asks.keep(&ask).await.unwrap();
+            assert_eq!(told.grants, [], "who asks for one that is not there hears of no lease");
+        };
+        let returning = async {
+            let seq = recalled(&mut holds, ino).await;
+            give_back(&mut holds, ino, seq).await;
+        };
+        tokio::join!(asking, returning);
+    }
+}

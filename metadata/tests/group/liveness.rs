@@ -248,8 +248,9 @@ async fn what_comes_back_with_a_directory_is_recalled_too() {
     let made = holder.keep(&made).await.unwrap();
     let Some(Reply::Attr(dir)) = made.result else { panic!("{made:?}") };
     assert!(made.grants.iter().any(|grant| grant.ino == dir.ino && grant.write));
-    let reserved =
-        holder.write(Op::ReserveInodes(v1::ReserveInodesOp { count: 1, batches: false })).await;
+    let reserved = holder
+        .write(Op::ReserveInodes(v1::ReserveInodesOp { count: 1, ..Default::default() }))
+        .await;
     let Ok(Reply::ReserveInodes(numbers)) = reserved else { panic!("{reserved:?}") };
 
     let unlink = Op::Unlink(v1::UnlinkOp { parent: dir.ino, name: "f".into() });
@@ -280,6 +281,25 @@ async fn a_server_that_stood_still_declares_nobody_dead_for_that() {
     sleep(Duration::from_millis(500)).await;
     client.renew(None).await.unwrap();
     client.create("alive").await.unwrap();
+}
+
+/// Sent again to the next leader, it would leave out what was granted since it was gathered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_gathered_for_another_leader_declares_nothing() {
+    let mut group = Group::start(3, |_| {}).await;
+    let mut client = group.client();
+    client.open_session().await;
+    let before = client.renew(None).await.unwrap();
+    assert!(!before.need_declare);
+    group.kill(group.leader().await).await;
+    let after = client.renew(None).await.unwrap();
+    assert!(after.need_declare && after.term > before.term);
+    for (term, needs) in [(before.term, true), (after.term, false), (before.term, true), (0, false)]
+    {
+        let renew = v1::RenewOp { declares: true, term, ..Default::default() };
+        let Reply::Renew(reply) = client.read(Op::Renew(renew)).await.unwrap() else { panic!() };
+        assert_eq!(reply.need_declare, needs, "term {term}");
+    }
 }
 
 /// More than fit into one request.

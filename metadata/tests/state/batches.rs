@@ -203,14 +203,16 @@ fn what_is_made_already_is_not_made_twice() {
 #[test]
 fn that_all_servers_know_batches_is_remembered() {
     let mut rig = Rig::in_memory();
-    let knows = |rig: &mut Rig, batches| {
-        let op = v1::ReserveInodesOp { count: 1, batches };
-        match run(rig, Op::ReserveInodes(op)) {
-            Ok(Reply::ReserveInodes(reply)) => reply.batches,
+    let mut knows = |batches, known| {
+        let op = v1::ReserveInodesOp { count: 1, batches, known };
+        match run(&mut rig, Op::ReserveInodes(op)) {
+            Ok(Reply::ReserveInodes(reply)) => (reply.batches, reply.xattrs),
             other => panic!("reserve answered {other:?}"),
         }
     };
-    assert_eq!([false, true, false].map(|told| knows(&mut rig, told)), [false, true, true]);
+    assert_eq!(knows(false, 0), (false, false));
+    assert_eq!([knows(true, 0), knows(false, 0)], [(true, false); 2]);
+    assert_eq!([knows(true, 11), knows(true, 0), knows(false, 0)], [(true, true); 3]);
 }
 
 /// A mount tells late of what it did in a session that was declared dead meanwhile: what others
@@ -314,12 +316,107 @@ fn attributes_that_are_told_late_undo_nothing_behind_another_step() {
     let made = timed(file(first + 2, first, "x"), 2);
     let moved = timed(rename((ROOT, "f"), (ROOT, "g"), first + 1, 0), 2);
     for steps in [vec![made, set(first)], vec![moved, set(first + 1)]] {
-        let op = v1::BatchOp { steps, session: dead, guarded: true, own_times: true };
+        let (guarded, own_times, late) = (true, true, true);
+        let op = v1::BatchOp { steps, session: dead, guarded, own_times, late };
         let Ok(Reply::Batch(told)) = run(&mut rig, Op::Batch(op)) else { panic!("no batch") };
         let error = ErrorKind::from_code(told.error);
         assert_eq!((told.done.len(), error), (1, ErrorKind::Stale), "{}", told.message);
     }
+    for late in [set_xattr(first, "user.a", "1"), remove_xattr(first, "user.a")] {
+        let steps = vec![timed(late, 3)];
+        let (guarded, own_times, late) = (true, true, true);
+        let op = v1::BatchOp { steps, session: dead, guarded, own_times, late };
+        let Ok(Reply::Batch(told)) = run(&mut rig, Op::Batch(op)) else { panic!("no batch") };
+        assert_eq!(ErrorKind::from_code(told.error), ErrorKind::Stale, "{}", told.message);
+    }
     let modes = [first, first + 1].map(|ino| rig.attr(ino).unwrap().mode);
     assert_eq!(modes, [0o750; 2], "what was set since is undone");
+    rig.check();
+}
+
+fn set_xattr(ino: u64, name: &'static str, value: &'static str) -> Step {
+    let (name, value) = (name.into(), value.into());
+    step(Do::SetXattr(v1::SetXattrOp { ino, name, value, ..Default::default() }))
+}
+
+fn remove_xattr(ino: u64, name: &'static str) -> Step {
+    step(Do::RemoveXattr(v1::RemoveXattrOp { ino, name: name.into() }))
+}
+
+#[test]
+fn extended_attributes_change_in_their_order() {
+    let mut rig = Rig::in_memory();
+    let ino = rig.reserve(1).unwrap();
+    let at = rig.attr(ROOT).unwrap().ctime_ns + 1000;
+    let steps = vec![
+        file(ino, ROOT, "f"),
+        set_xattr(ino, "user.a", "1"),
+        set_xattr(ino, "user.b", "2"),
+        remove_xattr(ino, "user.a"),
+        Step { at_ns: at, ..set_xattr(ino, "user.c", "3") },
+    ];
+    assert_eq!(batch(&mut rig, steps), (5, None));
+    let names = |rig: &Rig| match rig.read(Op::ListXattr(v1::ListXattrOp { ino })) {
+        Ok(Reply::ListXattr(found)) => found.names,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(names(&rig), ["user.b", "user.c"]);
+    let attr = rig.attr(ino).unwrap();
+    assert_eq!((attr.ctime_ns, attr.no_xattrs), (at, false));
+    rig.check();
+    // What comes behind a refusal is not done.
+    let list = "system.posix_acl_access";
+    for (bad, kind) in [
+        (remove_xattr(ino, "user.a"), ErrorKind::NoAttribute),
+        (remove_xattr(ino, list), ErrorKind::Invalid),
+        (set_xattr(ino, list, ""), ErrorKind::Invalid),
+        (set_xattr(ino + 1, "user.a", ""), ErrorKind::Stale),
+    ] {
+        let steps = vec![bad, remove_xattr(ino, "user.b")];
+        assert_eq!(batch(&mut rig, steps), (0, Some(kind)));
+    }
+    assert_eq!(
+        batch(&mut rig, vec![remove_xattr(ino, "user.b"), remove_xattr(ino, "user.c")]),
+        (2, None)
+    );
+    assert!(rig.attr(ino).unwrap().no_xattrs && names(&rig).is_empty());
+    rig.check();
+}
+
+/// An outage was longer than clocks may differ, and what was done is more than one batch.
+#[test]
+fn what_is_told_very_late_is_in_order_all_the_same() {
+    let mut rig = Rig::in_memory();
+    let first = rig.reserve(2).unwrap();
+    let (dead, root) = (rig.session, rig.attr(ROOT).unwrap());
+    let next = rig.open_session(2);
+    rig.entry(Body::ExpireSession(v1::ExpireSessionEntry { session: dead })).unwrap();
+    (rig.session, rig.number) = (next, 0);
+    let long_ago = root.ctime_ns + 1;
+    rig.time += 120_000_000_000;
+    let mode = v1::SetAttrOp { ino: first, mode: Some(0o700), ..Default::default() };
+    let at = |step, after| Step { at_ns: long_ago + after, ..step };
+    let batches = [
+        vec![at(dir(first, ROOT, "d"), 0), at(file(first + 1, first, "f"), 1)],
+        vec![
+            at(step(Do::SetAttr(mode)), 3),
+            at(rename((first, "f"), (ROOT, "g"), first + 1, 0), 4),
+        ],
+        vec![
+            at(set_xattr(first + 1, "user.a", "1"), 5),
+            at(set_xattr(first + 1, "user.b", "2"), 6),
+        ],
+    ];
+    for steps in batches {
+        // Others have changed the directories meanwhile, and not what is in them.
+        let chmod = v1::SetAttrOp { ino: ROOT, mode: Some(0o755), ..Default::default() };
+        run(&mut rig, Op::SetAttr(chmod)).unwrap();
+        let (guarded, own_times, late) = (true, true, true);
+        let op = v1::BatchOp { steps, session: dead, guarded, own_times, late };
+        let Ok(Reply::Batch(told)) = run(&mut rig, Op::Batch(op)) else { panic!("no batch") };
+        assert_eq!((told.done.len(), told.error), (2, 0), "{}", told.message);
+    }
+    assert_eq!(rig.attr(first + 1).unwrap().ctime_ns, long_ago + 6);
+    assert!(rig.attr(ROOT).unwrap().ctime_ns > long_ago + 100_000_000_000);
     rig.check();
 }

@@ -89,10 +89,11 @@ impl World {
         });
         let files = files.collect();
         let count = 100;
-        let numbers = match run(Op::ReserveInodes(v1::ReserveInodesOp { count, batches: false })) {
-            Reply::ReserveInodes(reply) => reply.first..reply.first + u64::from(count),
-            other => panic!("reserve answered {other:?}"),
-        };
+        let numbers =
+            match run(Op::ReserveInodes(v1::ReserveInodesOp { count, ..Default::default() })) {
+                Reply::ReserveInodes(reply) => reply.first..reply.first + u64::from(count),
+                other => panic!("reserve answered {other:?}"),
+            };
         let (groups, made) = (BTreeMap::from([(1, false)]), BTreeSet::from([1]));
         Self { rig, files, groups, made, seq: 0, numbers }
     }

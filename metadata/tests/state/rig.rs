@@ -119,7 +119,7 @@ impl Rig {
 
     /// Has inode numbers set aside for this session. Answers the first.
     pub fn reserve(&mut self, count: u32) -> Result<u64, ErrorKind> {
-        match run(self, Op::ReserveInodes(v1::ReserveInodesOp { count, batches: false }))? {
+        match run(self, Op::ReserveInodes(v1::ReserveInodesOp { count, ..Default::default() }))? {
             Reply::ReserveInodes(reply) => Ok(reply.first),
             other => panic!("reserve answered {other:?}"),
         }

@@ -4,13 +4,14 @@ use crate::{issue, meta, metadata, open_session, secured, soon, storage};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_net::{Body, Peer, Transport};
-use weft_proto::{ErrorKind, v1};
+use weft_proto::locks::LAST;
+use weft_proto::{Error, ErrorKind, v1};
 use weft_tests::{Cluster, data};
 
 /// `/team/inside` and `/outside`, a file in each, and one file with a name in both.
@@ -64,6 +65,29 @@ impl Client {
         let renew = Op::Renew(v1::RenewOp::default());
         meta(&self.peer, self.opened.session, 0, renew).await?;
         meta(&self.peer, self.opened.session, self.number, op).await
+    }
+
+    /// Has a step carried out by itself. The error is why it was refused.
+    async fn step(&mut self, op: v1::batch_op::step::Op) -> weft_proto::Result<()> {
+        match self.steps(vec![op]).await? {
+            (_, None) => Ok(()),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    /// How many steps were carried out, and why the next was refused.
+    async fn steps(
+        &mut self,
+        ops: Vec<v1::batch_op::step::Op>,
+    ) -> weft_proto::Result<(usize, Option<Error>)> {
+        let step = |op| v1::batch_op::Step { op: Some(op), ..Default::default() };
+        let steps = ops.into_iter().map(step).collect();
+        let op = Op::Batch(v1::BatchOp { steps, ..Default::default() });
+        let Some(Reply::Batch(told)) = self.ask(op).await?.result else {
+            return Err(Error::new(ErrorKind::Protocol, "the reply to a batch is another's"));
+        };
+        let error = Error::new(ErrorKind::from_code(told.error), told.message);
+        Ok((told.done.len(), (told.error != 0).then_some(error)))
     }
 
     async fn refused(&mut self, op: Op, kind: ErrorKind) -> Result<()> {
@@ -146,6 +170,12 @@ async fn read_together(
     Ok(())
 }
 
+/// A lock of a whole file.
+fn set_lock(ino: u64, kind: v1::lock::Kind) -> Op {
+    let lock = v1::Lock { ino, kind: kind.into(), end: LAST, ..Default::default() };
+    Op::SetLock(v1::SetLockOp { lock: Some(lock), ..Default::default() })
+}
+
 #[test]
 fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
     let tree = plant()?;
@@ -192,17 +222,14 @@ fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
                 ..Default::default()
             }),
             Op::GetUsage(v1::GetUsageOp { ino: root }),
-            Op::SetLock(v1::SetLockOp {
-                lock: Some(v1::Lock { ino: secret, ..Default::default() }),
-                ..Default::default()
-            }),
+            set_lock(secret, v1::lock::Kind::Read),
             // What is not there at all is not told apart.
             Op::GetAttr(v1::GetAttrOp { ino: 1 << 30 }),
         ] {
             eve.refused(op, ErrorKind::Stale).await?;
         }
         // Made after it was changed: a batch is looked at in its order.
-        use v1::batch_op::{Step, step::Op as Do};
+        use v1::batch_op::step::Op as Do;
         let attr = v1::SetAttrOp { ino: secret, mode: Some(0o777), ..Default::default() };
         let make = v1::MakeOp {
             ino: secret,
@@ -212,13 +239,19 @@ fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
             mode: 0o644,
             ..Default::default()
         };
-        let step = |op| Step { op: Some(op), ..Default::default() };
-        let steps = vec![step(Do::SetAttr(attr)), step(Do::Make(make.clone()))];
-        eve.refused(Op::Batch(v1::BatchOp { steps, ..Default::default() }), ErrorKind::Stale)
-            .await?;
-        let steps = vec![step(Do::Make(make)), step(Do::SetAttr(attr))];
-        eve.refused(Op::Batch(v1::BatchOp { steps, ..Default::default() }), ErrorKind::Stale)
-            .await?;
+        for ops in [
+            vec![Do::SetAttr(attr), Do::Make(make.clone())],
+            vec![Do::Make(make), Do::SetAttr(attr)],
+        ] {
+            let (done, error) = eve.steps(ops).await?;
+            ensure!(done == 0 && error.is_some_and(|e| e.kind == ErrorKind::Stale));
+        }
+        let (ino, name) = (secret, Bytes::from_static(b"user.x"));
+        let set = v1::SetXattrOp { ino, name: name.clone(), ..Default::default() };
+        for op in [Do::SetXattr(set), Do::RemoveXattr(v1::RemoveXattrOp { ino, name })] {
+            let refused = eve.step(op).await.err().context("it was done")?;
+            ensure!(refused.kind == ErrorKind::Stale, "{refused:?}");
+        }
         let key = |kind: v1::quota_key::Kind, id| Some(v1::QuotaKey { kind: kind.into(), id });
         for op in [
             Op::SetQuota(v1::SetQuotaOp {
@@ -248,6 +281,9 @@ fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
         ] {
             eve.refused(op, ErrorKind::NotPermitted).await?;
         }
+        // Of a file that was moved away a lock is given up, and that tells nothing of it.
+        eve.ask(set_lock(secret, v1::lock::Kind::None)).await?;
+        eve.ask(set_lock(1 << 30, v1::lock::Kind::None)).await?;
         // Inside all goes on, and what is above is not told.
         eve.ask(Op::GetAttr(v1::GetAttrOp { ino: tree.own })).await?;
         let list = v1::ReadDirOp { ino: tree.inside, limit: 9, ..Default::default() };
@@ -341,7 +377,7 @@ fn who_may_only_read_changes_nothing_and_root_owns_nothing() -> Result<()> {
             Op::Unlink(v1::UnlinkOp { parent: tree.inside, name: "own".into() }),
             Op::SetAttr(v1::SetAttrOp { ino: tree.own, size: Some(0), ..Default::default() }),
             Op::Open(v1::OpenOp { ino: tree.own, open_seq: 1, write: true }),
-            Op::ReserveInodes(v1::ReserveInodesOp { count: 9, batches: false }),
+            Op::ReserveInodes(v1::ReserveInodesOp { count: 9, ..Default::default() }),
         ] {
             reader.refused(op, ErrorKind::ReadOnly).await?;
         }
@@ -364,7 +400,121 @@ fn who_may_only_read_changes_nothing_and_root_owns_nothing() -> Result<()> {
             umask: 0,
         };
         squashed.refused(Op::MkNod(device), ErrorKind::NotPermitted).await?;
+        let label = v1::SetXattrOp {
+            ino: tree.own,
+            name: "security.capability".into(),
+            ..Default::default()
+        };
+        squashed.refused(Op::SetXattr(label.clone()), ErrorKind::NotPermitted).await?;
+        // What comes before it is of somebody else, and is done.
+        let set = |name: &'static [u8]| {
+            let name = Bytes::from_static(name);
+            let op = v1::SetXattrOp { ino: tree.own, name, ..Default::default() };
+            v1::batch_op::step::Op::SetXattr(op)
+        };
+        let label = v1::batch_op::step::Op::SetXattr(label);
+        let steps = vec![set(b"user.a"), set(b"user.b"), label, set(b"user.c")];
+        let (done, error) = squashed.steps(steps).await?;
+        ensure!(done == 2 && error.is_some_and(|e| e.kind == ErrorKind::NotPermitted));
+        let list = Op::ListXattr(v1::ListXattrOp { ino: tree.own });
+        let Some(Reply::ListXattr(set)) = squashed.ask(list).await?.result else {
+            anyhow::bail!("no names")
+        };
+        ensure!(set.names == [&b"user.a"[..], b"user.b"], "{set:?}");
         squashed.ask(Op::MkDir(make(1000, 1000))).await?;
+        Ok(())
+    })
+}
+
+/// A number that was used before opens no door: what it is used for this time is looked at, and a
+/// change is only answered as it was then.
+#[test]
+fn a_request_under_a_number_that_was_used_is_checked_as_any_other() -> Result<()> {
+    let tree = plant()?;
+    let at = |path: &str| tree.cluster.mnt().join(path);
+    let before = fs::metadata(at("outside/secret"))?.mode();
+    Runtime::new()?.block_on(async {
+        let mut eve = Client::begin(&tree, "eve", &["--subtree", "/team/inside"]).await?;
+        let (outside, secret) = (tree.outside, tree.secret);
+        let chmod =
+            |ino, mode| Op::SetAttr(v1::SetAttrOp { ino, mode: Some(mode), ..Default::default() });
+        let done = eve.ask(chmod(tree.own, 0o640)).await?;
+        let (session, number) = (eve.opened.session, eve.number);
+        for op in [
+            Op::GetAttr(v1::GetAttrOp { ino: secret }),
+            Op::ReadDir(v1::ReadDirOp { ino: outside, limit: 9, ..Default::default() }),
+            Op::GetExtents(v1::GetExtentsOp { ino: secret, off: 0, len: 9 }),
+            Op::Lease(v1::LeaseOp { ino: secret, write: true, alone: true, records: None }),
+            Op::Check(v1::CheckOp::default()),
+            Op::ListSegments(v1::ListSegmentsOp::default()),
+            Op::Mend(v1::MendOp::default()),
+        ] {
+            let shown = format!("{op:?}");
+            let answer = meta(&eve.peer, session, number, op).await;
+            let refused = answer.err().with_context(|| format!("{shown} was answered"))?;
+            let kinds = [ErrorKind::Stale, ErrorKind::NotPermitted];
+            ensure!(kinds.contains(&refused.kind), "{shown}: {refused:?}");
+        }
+        for ino in [tree.own, secret] {
+            let again = meta(&eve.peer, session, number, chmod(ino, 0o777)).await?;
+            ensure!(again.result == done.result, "{again:?}");
+            let told = (again.dirs.len(), again.grants.len(), again.touched.len());
+            ensure!(told == (0, 0, 0), "{again:?}");
+        }
+        anyhow::Ok(())
+    })?;
+    ensure!(fs::metadata(at("outside/secret"))?.mode() == before);
+    ensure!(fs::metadata(at("team/inside/own"))?.mode() & 0o7777 == 0o640);
+    Ok(())
+}
+
+/// Nor is a program made that runs as another, or a file that belongs to root's group.
+#[test]
+fn who_is_squashed_makes_nothing_that_runs_as_another() -> Result<()> {
+    let tree = plant()?;
+    let shared = tree.cluster.mnt().join("shared");
+    fs::create_dir(&shared)?;
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o2777))?;
+    // So that the group has heard of it.
+    fs::File::open(&shared)?.sync_all()?;
+    let shared = fs::metadata(&shared)?.ino();
+    Runtime::new()?.block_on(async {
+        let mut squashed = Client::begin(&tree, "squashed", &["--root-squash"]).await?;
+        let (uid, gid) = (1000, 1000);
+        let create = |parent, name: &str, mode| {
+            let name = Bytes::copy_from_slice(name.as_bytes());
+            Op::Create(v1::CreateOp { parent, name, mode, uid, gid, ..Default::default() })
+        };
+        let node = |mode| {
+            let (parent, kind) = (tree.inside, v1::FileKind::Regular.into());
+            let name = "node".into();
+            Op::MkNod(v1::MkNodOp { parent, name, kind, mode, uid, gid, ..Default::default() })
+        };
+        let step = |parent, mode| {
+            let (name, kind) = ("step".into(), v1::FileKind::Regular.into());
+            let make = v1::MakeOp { parent, name, kind, mode, uid, gid, ..Default::default() };
+            v1::batch_op::step::Op::Make(make)
+        };
+        let dir = |parent, mode| {
+            let name = "dir".into();
+            Op::MkDir(v1::MkDirOp { parent, name, mode, uid, gid, umask: 0 })
+        };
+        for op in [
+            create(tree.inside, "f", 0o4755),
+            create(tree.inside, "f", 0o2755),
+            node(0o4755),
+            create(shared, "f", 0o644),
+            dir(shared, 0o755),
+            dir(tree.inside, 0o4755),
+        ] {
+            squashed.refused(op, ErrorKind::NotPermitted).await?;
+        }
+        for op in [step(tree.inside, 0o2755), step(shared, 0o644)] {
+            let refused = squashed.step(op).await.err().context("it was done")?;
+            ensure!(refused.kind == ErrorKind::NotPermitted, "{refused:?}");
+        }
+        squashed.ask(create(tree.inside, "f", 0o755)).await?;
+        squashed.ask(dir(tree.inside, 0o2755)).await?;
         Ok(())
     })
 }

@@ -2,6 +2,7 @@
 //! disk.
 
 mod appends;
+mod known;
 mod members;
 mod service;
 mod succession;
@@ -360,6 +361,26 @@ async fn a_second_snapshot_leaves_the_one_that_is_installed() {
     // The next is taken when it comes again.
     rig.driver.on_messages(vec![announced(60)]).unwrap();
     assert!(rig.driver.fetching);
+}
+
+/// A follower that has it goes on from there.
+#[tokio::test]
+async fn the_log_behind_a_snapshot_that_is_sent_stays() {
+    let mut rig = Rig::following(60, |config| config.log_entries = 16).await;
+    let grow = async |rig: &mut Rig, from: u64| {
+        let entries = (0..200).map(|_| Vec::new()).collect::<Vec<_>>();
+        rig.receive(append(from, &entries)).await;
+        rig.driver.compactable()
+    };
+    rig.driver.making = Some(60);
+    assert_eq!(grow(&mut rig, 60).await, 60);
+    rig.driver.making = None;
+    let snapshot = rig.driver.wiring.snapshots.make().await.unwrap();
+    assert_eq!(snapshot.index, 260);
+    rig.driver.offer(snapshot).unwrap();
+    assert_eq!(grow(&mut rig, 260).await, 260);
+    rig.driver.raw.mut_store().offer_snapshot(None);
+    assert!(rig.driver.compactable() > 260);
 }
 
 #[tokio::test]

@@ -6,19 +6,19 @@
 //! the client looks the name up once more.
 
 use crate::node::Node;
+use crate::ops::MAX_STEPS;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_net::Confinement;
+use weft_proto::mode::{SET_IDS, SETGID, SETUID};
 use weft_proto::{Error, ErrorKind, InodeId, Kind, Result, SegmentId, SessionId, v1};
 
 /// Directories are looked up so many levels deep.
 const MAX_DEPTH: usize = 4096 + 2;
 /// Numbers of inodes that are not there are looked for so often in one request.
 const MAX_RANGES: usize = 64;
-/// Bits of a mode by which a program runs as its owner or group.
-const SET_IDS: u32 = 0o6000;
 /// Most inodes that one request may name.
 const MAX_INODES: usize = 1 << 14;
 
@@ -67,13 +67,49 @@ impl<'a> Confined<'a> {
     }
 
     /// Checks what a request is about; of what a session declares or gives back, what is not its to
-    /// hold is taken out.
-    pub fn check(&self, request: &mut v1::MetaRequest) -> Result<()> {
-        // It was checked when it was carried out, and what it is about may be gone by now.
-        if self.node.state.is_done(request)? {
-            return Ok(());
+    /// hold is taken out. A batch is cut before the first step that is refused, of which the reason
+    /// is answered: the others are of programs that have nothing to do with that one.
+    pub fn check(&self, request: &mut v1::MetaRequest) -> Result<Option<Error>> {
+        let Some(op) = &mut request.op else { return Ok(None) };
+        match (self.check_op(op), op) {
+            (Ok(()), _) => Ok(None),
+            (Err(error), Op::Batch(batch))
+                if is_refusal(&error) && batch.steps.len() <= MAX_STEPS =>
+            {
+                self.cut(batch).map(Some)
+            }
+            (Err(error), _) => Err(error),
         }
-        let Some(op) = &mut request.op else { return Ok(()) };
+    }
+
+    /// Leaves the steps before the first that is refused, and answers why that is.
+    fn cut(&self, batch: &mut v1::BatchOp) -> Result<Error> {
+        let check = |count: usize| {
+            let steps = batch.steps[..count].to_vec();
+            self.check_op(&mut Op::Batch(v1::BatchOp { steps, ..v1::BatchOp::default() }))
+        };
+        // What is refused with some steps is refused with more.
+        let (mut passes, mut refused) = (0, batch.steps.len());
+        while refused - passes > 1 {
+            let half = passes + (refused - passes) / 2;
+            match check(half) {
+                Ok(()) => passes = half,
+                Err(_) => refused = half,
+            }
+        }
+        let Err(error) = check(refused) else {
+            // It may be again.
+            let what = "what a batch is about was changed while it was looked at";
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        };
+        if !is_refusal(&error) {
+            return Err(error);
+        }
+        batch.steps.truncate(passes);
+        Ok(error)
+    }
+
+    fn check_op(&self, op: &mut Op) -> Result<()> {
         match op {
             Op::Check(_) | Op::Mend(_) | Op::ListSegments(_) | Op::ListQuotas(_) => {
                 return refuse(
@@ -90,7 +126,7 @@ impl<'a> Confined<'a> {
         }
         if let Op::Batch(batch) = op {
             self.check_batch(batch)?;
-        } else {
+        } else if !unlocks(op) {
             let footprint = op.footprint();
             bounded(footprint.concerns().count())?;
             self.all_inside(footprint.concerns())?;
@@ -103,9 +139,38 @@ impl<'a> Confined<'a> {
         }
         if self.limits.squash_root {
             check_owners(op)?;
+            self.check_inherited(op)?;
         }
         self.check_segments(op)?;
         self.remember_named(op)
+    }
+
+    /// What is made in some directories belongs to their group, whatever is asked for.
+    fn check_inherited(&self, op: &Op) -> Result<()> {
+        use v1::batch_op::step::Op as Step;
+        let parents = match op {
+            Op::Create(op) => vec![op.parent],
+            Op::TmpFile(op) => vec![op.parent],
+            Op::MkNod(op) => vec![op.parent],
+            Op::MkDir(op) => vec![op.parent],
+            Op::SymLink(op) => vec![op.parent],
+            Op::MakeFiles(op) => op.files.iter().map(|file| file.parent).collect(),
+            Op::Batch(op) => {
+                let parents = op.steps.iter().filter_map(|step| match step.op.as_ref()? {
+                    Step::Make(op) => Some(op.parent),
+                    _ => None,
+                });
+                parents.collect()
+            }
+            _ => Vec::new(),
+        };
+        for parent in parents.into_iter().collect::<BTreeSet<_>>() {
+            let dir = self.node.state.attr(InodeId(parent))?;
+            if dir.is_some_and(|dir| dir.gid == 0 && dir.mode & SETGID != 0) {
+                return refuse("who is squashed makes nothing that belongs to the group of root");
+            }
+        }
+        Ok(())
     }
 
     /// What a session holds by its own account, when it tells a new leader. A file that has several
@@ -162,6 +227,8 @@ impl<'a> Confined<'a> {
                 }
                 Some(Do::Commit(op)) => uses.push(op.ino),
                 Some(Do::SetAttr(op)) => uses.push(op.ino),
+                Some(Do::SetXattr(op)) => uses.push(op.ino),
+                Some(Do::RemoveXattr(op)) => uses.push(op.ino),
                 Some(Do::Unlink(op)) => uses.push(op.parent),
                 Some(Do::RmDir(op)) => uses.push(op.parent),
                 Some(Do::Rename(op)) => uses.extend([op.parent, op.new_parent]),
@@ -368,6 +435,19 @@ fn bounded(inos: usize) -> Result<()> {
     }
 }
 
+/// Whether an error says what may not be, and not that it could not be looked at.
+fn is_refusal(error: &Error) -> bool {
+    use ErrorKind::*;
+    matches!(error.kind, NotPermitted | ReadOnly | Stale | Invalid)
+}
+
+/// Whether a request gives up a lock. That touches what the session itself holds, and tells nothing
+/// of the file, which may have been moved away meanwhile: others would wait for the lock for ever.
+fn unlocks(op: &Op) -> bool {
+    matches!(op, Op::SetLock(v1::SetLockOp { lock: Some(lock), .. })
+        if lock.kind() == v1::lock::Kind::None)
+}
+
 fn refuse<T>(what: &str) -> Result<T> {
     Err(Error::new(ErrorKind::NotPermitted, what))
 }
@@ -417,14 +497,26 @@ fn check_owners(op: &Op) -> Result<()> {
     let mode = |attr: &v1::SetAttrOp| attr.mode.unwrap_or(0) & SET_IDS != 0;
     let device =
         |kind: v1::FileKind| matches!(kind, v1::FileKind::CharDevice | v1::FileKind::BlockDevice);
+    // A directory hands its group on, and no more.
+    let made = |kind: v1::FileKind, mode: u32| match kind {
+        v1::FileKind::Directory => mode & SETUID != 0,
+        kind => mode & SET_IDS != 0 || device(kind),
+    };
+    let file = v1::FileKind::Regular;
+    let labels = |op: &v1::SetXattrOp| op.name.starts_with(b"security.");
     let plants = match op {
         Op::SetAttr(op) => mode(op),
         Op::CommitExtents(op) => op.attr.as_ref().is_some_and(mode),
-        Op::SetXattr(op) => op.name.starts_with(b"security."),
-        Op::MkNod(op) => device(op.kind()),
+        Op::SetXattr(op) => labels(op),
+        Op::Create(op) => made(file, op.mode),
+        Op::TmpFile(op) => made(file, op.mode),
+        Op::MkNod(op) => made(op.kind(), op.mode),
+        Op::MkDir(op) => made(v1::FileKind::Directory, op.mode),
+        Op::MakeFiles(op) => op.files.iter().any(|of| made(file, of.mode)),
         Op::Batch(op) => op.steps.iter().any(|step| match &step.op {
-            Some(Step::Make(op)) => device(op.kind()),
+            Some(Step::Make(op)) => made(op.kind(), op.mode),
             Some(Step::SetAttr(op)) => mode(op),
+            Some(Step::SetXattr(op)) => labels(op),
             Some(Step::Commit(op)) => op.attr.as_ref().is_some_and(mode),
             _ => false,
         }),

@@ -4,7 +4,7 @@ use super::*;
 use weft_proto::SessionId;
 
 /// The leader of a cluster, and what answers there.
-async fn serving() -> (Rig, MetadataService) {
+pub(super) async fn serving() -> (Rig, MetadataService) {
     let mut rig = Rig::leading().await;
     let init = v1::InitClusterEntry {
         cluster: vec![7; 16].into(),
@@ -25,7 +25,7 @@ async fn serving() -> (Rig, MetadataService) {
     (rig, service)
 }
 
-fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
+pub(super) fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
     let peer = weft_net::PeerInfo {
         name: "c".into(),
         address: "c".into(),
@@ -250,37 +250,4 @@ async fn those_that_wait_for_a_lock_do_not_keep_who_holds_it_from_giving_it_back
     let mut call = Box::pin(ask(1, 10, make(10)));
     assert!(timeout(Duration::ZERO, &mut call).await.is_err());
     assert_eq!(rig.pump().await, 0, "its rate is kept");
-}
-
-/// A server of a version that knows no rules of tenants would pass over them. What else is kept in
-/// full does not wait for it.
-#[tokio::test]
-async fn rules_of_tenants_are_set_once_all_servers_know_them() {
-    use crate::node::Known;
-    use v1::control_server::Control;
-    let (mut rig, _service) = serving().await;
-    let node = rig.driver.node.clone();
-    let control = crate::control::ControlService::new(node.clone(), Arc::default());
-    let limits = Some(v1::QosLimits { weight: Some(50), ..Default::default() });
-    let rule = v1::QosRule { tenant: "a".into(), limits };
-    let rules = vec![rule.clone()];
-    let request = move || tonic::Request::new(v1::SetQosRequest { rule: Some(rule.clone()) });
-    for known in [0, Known::Quotas as u32] {
-        for server in [2, 3] {
-            let ack = v1::RaftAck { known_entries: known, ..Default::default() };
-            rig.driver.on_ack(NodeId(server), ack);
-        }
-        let refused = Control::set_qos(&control, request()).await.unwrap_err();
-        assert_eq!(weft_control::from_status(&refused).kind, ErrorKind::NotSupported);
-    }
-    assert_eq!(rig.pump().await, 0);
-    assert!(node.all_know(Known::Quotas) && !node.all_know(Known::Qos));
-    for server in [2, 3] {
-        let ack = v1::RaftAck { known_entries: Known::NEWEST, ..Default::default() };
-        rig.driver.on_ack(NodeId(server), ack);
-    }
-    let asked = tokio::spawn(async move { Control::set_qos(&control, request()).await });
-    assert_eq!(rig.pump().await, 1);
-    let policy = asked.await.unwrap().unwrap().into_inner().policy;
-    assert_eq!(policy, Some(v1::QosPolicy { version: 1, rules }));
 }
