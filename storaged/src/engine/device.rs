@@ -66,12 +66,6 @@ pub trait Device: Send + Sync + 'static {
     }
 }
 
-/// Makes what is found on a drive durable before it is relied on: it may lie in the drive's cache
-/// only, written by a process that ended before it flushed that. Errors: the drive's.
-pub(super) fn keep_found(device: &dyn Device) -> io::Result<()> {
-    device.flush().block()
-}
-
 impl<T> Done<T> {
     /// The two ends of one outcome.
     pub fn channel() -> (oneshot::Sender<io::Result<T>>, Self) {

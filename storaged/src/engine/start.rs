@@ -6,7 +6,7 @@
 //! space goes to nobody.
 
 use super::commit::Committer;
-use super::device::{Device, Done, keep_found};
+use super::device::{Device, Done};
 use super::encrypted::Encrypted;
 use super::entry::{JournalEntry, Place};
 use super::file::{self, TargetFile};
@@ -125,7 +125,9 @@ impl Engine {
         let records = journal::scan(&mut salvage, &superblock)?;
         unread.give_up(&salvage, superblock.journal_block..superblock.data_block)?;
         let bad_blocks = salvage.unread;
-        let failure = keep_found(&*device).err().map(|e| {
+        // What is found may lie in the drive's cache only, written by a process that ended before
+        // it flushed that: it is made durable before it is relied on.
+        let failure = device.flush().block().err().map(|e| {
             let what = format!("the drive cannot make durable what it holds: {e}");
             tracing::error!(target = %name, "target takes no writes: {what}");
             what
