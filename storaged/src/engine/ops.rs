@@ -153,13 +153,13 @@ impl Engine {
         &self,
         id: ChunkId,
         data: Bytes,
-        checksums: Vec<u32>,
+        mut checksums: Vec<u32>,
         reserve: bool,
     ) -> Result<Arc<JournalEntry>> {
         let core = &self.core;
         let mut others = 1..MAX_PLACES;
         loop {
-            let entry = Arc::new(core.place(id, data.len() as u64, checksums.clone(), reserve)?);
+            let entry = Arc::new(core.place(id, data.len() as u64, checksums, reserve)?);
             if planted::is(Bug::RecordBeforeData) && !reserve {
                 let (core, behind) = (core.clone(), entry.clone());
                 tokio::spawn(async move { core.write(id, &behind, data).await });
@@ -183,6 +183,7 @@ impl Engine {
             if !kept_out || others.next().is_none() {
                 return Err(core.error(ErrorKind::Io, id, &format!("could not be written: {e}")));
             }
+            checksums = Arc::unwrap_or_clone(entry).checksums;
         }
     }
 
@@ -447,8 +448,7 @@ impl Core {
             let (free, chunk) = self.room();
             let what = format!(
                 "of {length} bytes does not fit: the target has {free} bytes free, in pieces that \
-                 hold a \
-                 chunk of {chunk}"
+                 hold a chunk of {chunk}"
             );
             Error { hint: chunk.to_string(), ..self.error(ErrorKind::NoSpace, id, &what) }
         })?;

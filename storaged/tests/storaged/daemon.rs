@@ -504,6 +504,17 @@ fn scrubbing(drive: &Path, metadata: &str, scrub_period: u64) -> Config {
     config
 }
 
+/// Makes the drive of `config` and leaves six chunks of three blocks on it.
+async fn fill(metadata: &Metadata, config: Config) {
+    make(&config.targets[0].options());
+    let daemon = run(config).await;
+    metadata.wait_for_beat(|b| b.targets.len() == 1).await;
+    for seq in 1..=6 {
+        put(&daemon.peer(), 1, seq, 3).await.unwrap();
+    }
+    daemon.stop().await.unwrap();
+}
+
 /// The chunks that a heartbeat says are damaged, in order.
 pub fn damaged(beat: &v1::HeartbeatRequest) -> Vec<ChunkId> {
     let mut chunks: Vec<ChunkId> =
@@ -520,13 +531,7 @@ async fn what_nobody_reads_is_read_by_scrub() {
     let metadata = Metadata::default();
     let (drive, leader) = (dir.path().join("a"), metadata.serve().await);
     let config = |scrub_period| scrubbing(&drive, &leader, scrub_period);
-    make(&config(0).targets[0].options());
-    let daemon = run(config(0)).await;
-    metadata.wait_for_beat(|b| b.targets.len() == 1).await;
-    for seq in 1..=6 {
-        put(&daemon.peer(), 1, seq, 3).await.unwrap();
-    }
-    daemon.stop().await.unwrap();
+    fill(&metadata, config(0)).await;
     let beats = metadata.1.beats.borrow().clone();
     let scrubs = || beats.iter().flat_map(|b| &b.targets).filter_map(|t| t.scrub);
     assert!(scrubs().count() > 0 && scrubs().all(|scrub| scrub.last_s == 0), "it is off");
@@ -551,13 +556,7 @@ async fn damage_that_scrub_has_found_is_found_again_soon_after_a_restart() {
     let metadata = Metadata::default();
     let (drive, leader) = (dir.path().join("a"), metadata.serve().await);
     let config = |scrub_period| scrubbing(&drive, &leader, scrub_period);
-    make(&config(0).targets[0].options());
-    let daemon = run(config(0)).await;
-    metadata.wait_for_beat(|b| b.targets.len() == 1).await;
-    for seq in 1..=6 {
-        put(&daemon.peer(), 1, seq, 3).await.unwrap();
-    }
-    daemon.stop().await.unwrap();
+    fill(&metadata, config(0)).await;
     let (bytes, _) = data(id(1, 5, 0), 3, 0);
     damage(&drive, &bytes[4096..8192]);
     let daemon = run(config(1)).await;
