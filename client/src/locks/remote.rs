@@ -23,9 +23,9 @@ use weft_net::trace::carried;
 use weft_proto::locks::Ranges;
 use weft_proto::locks::{LAST, Range};
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{ErrorKind, InodeId, Result, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
-/// Pause before a release that did not get through is told again.
+/// Pause before what did not get through is told again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Locks of files, as processes on this mount take them.
@@ -94,20 +94,41 @@ impl Locks {
                 let kind = if write { LockKind::Write } else { LockKind::Read };
                 let lock = to_wire(ino, &Lock { flock, owner, kind, start, end, pid: here.pid });
                 let op = Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket: 0, held: true });
-                told =
-                    self.requests.change_in(&session, op, self.requests.deadline()).await.map(drop);
+                told = self.tell(ino, &session, op).await;
                 if told.is_err() {
                     break;
                 }
             }
             self.table.edit(ino, &gate, |entry| {
                 entry.here = Ranges::default();
-                if let Err(failed) = told {
-                    warn!(%ino, error = %failed.error, "locks could not be told, and are lost");
+                if let Err(error) = told {
+                    warn!(%ino, %error, "locks could not be told, and are lost");
                     entry.doubtful = true;
                 }
                 true
             });
+        }
+    }
+
+    /// Tells the leader of a lock, as often as it takes to reach it. The error is its answer, or
+    /// says that the session is over. What is given up before might still take effect, after a
+    /// release that comes later.
+    async fn tell(&self, ino: InodeId, session: &Arc<Session>, op: Op) -> Result<()> {
+        loop {
+            if self.group.sessions.is_over(session.id) {
+                return Err(ErrorKind::SessionExpired.into());
+            }
+            // Whoever locks next is to see what was done before; what was refused for good by then
+            // is told to others, and not waited for again.
+            let error = match self.requests.settle_for(&op).await {
+                Err(error) => error,
+                Ok(()) => match self.group.change_in(session, op.clone(), after(FOR_EVER)).await {
+                    Err(Failed { error, .. }) if passes(error.kind) => error,
+                    told => return told.map(drop).map_err(Error::from),
+                },
+            };
+            debug!(%ino, %error, "what is to be told of a lock did not get through; trying on");
+            sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -130,34 +151,18 @@ impl Locks {
             let lock = Lock { flock, owner, kind: LockKind::None, start: 0, end: LAST, pid: 0 };
             let lock = Some(to_wire(ino, &lock));
             let op = Op::SetLock(v1::SetLockOp { lock, ..Default::default() });
-            locks.tell_released(ino, &session, op).await;
+            // Until it is told, or the session ends, the lock stands against everybody. With the
+            // session it is gone.
+            match locks.tell(ino, &session, op).await {
+                Err(error) if error.kind != ErrorKind::SessionExpired => {
+                    warn!(%ino, %error, "locks were not released");
+                }
+                _ => {}
+            }
             locks.table.edit(ino, &gate, |_| false);
         }));
         if timeout(self.patience, releasing).await.is_err() {
             warn!(%ino, "locks are not released yet: no metadata leader answers");
-        }
-    }
-
-    /// Tells the leader what is released, as often as it takes to reach it: until then, or until
-    /// the session ends, it stands against everybody.
-    async fn tell_released(&self, ino: InodeId, session: &Arc<Session>, op: Op) {
-        while !self.group.sessions.is_over(session.id) {
-            // Whoever locks next is to see what was done before; what was refused for good by then
-            // is told to others, and not waited for again.
-            let error = match self.requests.settle_for(&op).await {
-                Err(error) => error,
-                Ok(()) => match self.group.change_in(session, op.clone(), after(FOR_EVER)).await {
-                    Err(Failed { error, .. }) if passes(error.kind) => error,
-                    Err(Failed { error, .. }) if error.kind != ErrorKind::SessionExpired => {
-                        warn!(%ino, %error, "locks were not released");
-                        return;
-                    }
-                    // It holds nothing any more, or went with its session.
-                    _ => return,
-                },
-            };
-            debug!(%ino, %error, "a release did not get through; trying on");
-            sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -177,7 +182,7 @@ impl Locks {
     }
 }
 
-/// Whether a release is to be told again.
+/// Whether it is to be told again.
 fn passes(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::TimedOut | ErrorKind::Unavailable)
 }

@@ -73,7 +73,8 @@ impl Locks {
         if let Some(known) = self.table.conflict_here(ino, &lock) {
             return Ok(known);
         }
-        self.publish(ino).await;
+        let told = timeout_at(self.requests.deadline(), self.publish(ino)).await;
+        told.map_err(|_| given_up())?;
         let op = Op::GetLock(v1::GetLockOp { lock: Some(to_wire(ino, &lock)) });
         let Reply::Lock(reply) = self.requests.ask(op).await? else {
             return Err(unexpected("a lock"));

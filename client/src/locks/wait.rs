@@ -38,16 +38,19 @@ impl Locks {
             return first;
         }
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed) + 1;
-        self.publish(ino).await;
         let mut place = Place { locks: self.clone(), ticket, over: false };
         tokio::pin!(interrupted);
         loop {
+            let turn = async {
+                self.publish(ino).await;
+                place.turn(ino, &lock).await
+            };
             tokio::select! {
                 biased;
                 () = &mut interrupted => {
                     return Err(Error::new(ErrorKind::Interrupted, "a signal came"));
                 }
-                turn = place.turn(ino, &lock) => turn?,
+                turn = turn => turn?,
             }
             // Not to be interrupted: it is answered what happened.
             let locked = self.try_lock(ino, handle, &lock, ticket, asked).await;

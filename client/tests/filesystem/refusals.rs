@@ -83,3 +83,33 @@ async fn a_lock_that_was_given_up_is_released_after_it_was_set() {
     assert_eq!(*metadata.locks.lock(), [Kind::Write, Kind::None]);
     cluster.assert_no_violations();
 }
+
+/// A lock that was taken without asking is told when others want the file, for as long as it takes:
+/// what was given up could still be carried out, after the release of a lock that counts as lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_told_late_is_not_lost() {
+    let (cluster, fs) = alone::client(|options| options.op_deadline = Duration::from_secs(1)).await;
+    let metadata = &cluster.metadata;
+    let (handle, ino) = alone::create(&fs, "f").await;
+    fs.fsync(handle, false).await.unwrap();
+    let lock = Lock { flock: true, owner: 7, kind: LockKind::Write, start: 0, end: LAST, pid: 1 };
+    fs.set_lock(handle, lock).await.unwrap();
+    assert!(metadata.locks.lock().is_empty(), "nobody was asked");
+    metadata.hold_locks.send_replace(true);
+    metadata.recall(ino.0);
+    // Who does not answer is asked once more, after the deadline of any call.
+    let returned = || metadata.returns.lock().iter().any(|item| item.ino == ino.0);
+    while metadata.held_locks.load(Ordering::SeqCst) < 2 && !returned() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!returned(), "the leader does not know of the lock");
+    metadata.hold_locks.send_replace(false);
+    while !returned() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*metadata.locks.lock(), [Kind::Write]);
+    fs.write(handle, 0, b"it is held").await.unwrap();
+    fs.release(handle).await.unwrap();
+    assert_eq!(*metadata.locks.lock(), [Kind::Write, Kind::None]);
+    cluster.assert_no_violations();
+}
