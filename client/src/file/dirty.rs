@@ -22,6 +22,9 @@ use weft_segments::Segment;
 const MIN_STREAM: usize = 256 << 10;
 /// Ranges in one shared buffer: each becomes an extent.
 const MAX_PARTS: usize = 4096;
+/// So many are to be committed before more comes: however few buffers were cut into them, one
+/// commit takes all that are left of one.
+const MAX_PLACES: usize = 10_000;
 /// Streams of one file that are open at a time.
 const MAX_STREAMS: usize = 16;
 
@@ -70,6 +73,11 @@ impl Dirty {
     /// extents.
     pub fn is_scattered(&self) -> bool {
         self.places.len() > 2 * MAX_PARTS
+    }
+
+    /// So scattered that it must be committed before more comes.
+    pub fn is_in_pieces(&self) -> bool {
+        self.places.len() > MAX_PLACES
     }
 
     /// When the oldest buffer was begun.

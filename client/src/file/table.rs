@@ -197,7 +197,9 @@ impl Files {
         entry.handles -= 1;
         entry.told = told;
         let missed = entry.file.failures() != told;
-        if entry.handles == 0 && !entry.file.has_unwritten() && !missed {
+        // Beside the table and who leaves.
+        let used = Arc::strong_count(&entry.file) > 2;
+        if entry.handles == 0 && !used && !entry.file.has_unwritten() && !missed {
             table.remove(&ino);
             self.context.log.left(ino);
         }
@@ -206,20 +208,25 @@ impl Files {
     /// Forgets files without handles of which everything is committed, or given up: that is told to
     /// who syncs.
     pub fn sweep(&self) {
-        let mut gone = Vec::new();
+        let mut done = Vec::new();
         self.table.lock().retain(|_, entry| {
             entry.file.note_not_made();
-            let stays = entry.handles > 0 || entry.file.has_unwritten();
-            if !stays {
-                gone.push((entry.file.clone(), entry.file.failure_since(&mut entry.told)));
+            if entry.handles > 0 || entry.file.has_unwritten() {
+                return true;
             }
-            stays
+            // Whoever is about to change it would do so unseen.
+            let used = Arc::strong_count(&entry.file) > 1;
+            let failed = entry.file.failure_since(&mut entry.told);
+            done.push((entry.file.clone(), failed, used));
+            used
         });
-        for (file, failed) in gone {
+        for (file, failed, used) in done {
             if let Err(error) = failed {
                 file.lose(&error);
             }
-            self.context.log.left(file.ino);
+            if !used {
+                self.context.log.left(file.ino);
+            }
         }
     }
 

@@ -204,6 +204,9 @@ impl File {
             let stays = stays && !alone;
             let must_not = must_stay && (!stays || unnumbered) || self.context.is_closing();
             let must_not = must_not || alone && state.is_dirty();
+            // Pages are too long to come to so many.
+            let is_page = matches!(way, Way::Back);
+            let must_not = must_not || !is_page && state.dirty.is_in_pieces();
             if other_way || (other_right && in_doubt.is_none()) || must_not {
                 return None;
             }

@@ -35,13 +35,16 @@ pub(crate) async fn run(budget: Arc<Budget>, age: Duration, files: Weak<Files>) 
             files.rest();
             rest = now + REST_INTERVAL;
         }
-        let (sweep, files) = (files.clone(), files.all());
+        if now >= tick {
+            // Before they are held here: what is used is not forgotten.
+            files.sweep();
+        }
+        let files = files.all();
         let is_short = budget.is_short();
         if is_short {
             make_room(&files, now);
         }
         if now >= tick {
-            sweep.sweep();
             let old = |f: &&Arc<File>| f.oldest().is_some_and(|born| now - born >= age);
             files.iter().filter(old).for_each(|f| f.flush_behind());
         }

@@ -5,7 +5,7 @@ use crate::fixture::alone::{client, create};
 use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use weft_client::{Creator, Filesystem, OpenFlags};
+use weft_client::{Creator, Filesystem, OpenFlags, SetAttr};
 use weft_proto::{ErrorKind, InodeId};
 
 pub(crate) async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
@@ -203,5 +203,39 @@ async fn a_new_file_that_others_remove_before_it_is_open_is_not_made_again() {
     assert_eq!(fs.read(opened.handle, 0, 9).await.unwrap().into_bytes(), b"abc"[..]);
     assert!(metadata.state.lock().names.is_empty());
     fs.release(opened.handle).await.unwrap();
+    cluster.assert_no_violations();
+}
+
+/// A mode that is set while the content of a closed file is being committed is that of the file,
+/// for all who look and whoever opens it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mode_that_waits_for_a_closed_file_stays() {
+    let (cluster, fs) = client(|_| ()).await;
+    let metadata = &cluster.metadata;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, &pattern(20_000, 1)).await.unwrap();
+    metadata.hold_commits.send_replace(true);
+    fs.release(handle).await.unwrap();
+    let sync = tokio::spawn({
+        let fs = fs.clone();
+        async move { fs.sync().await }
+    });
+    while metadata.held.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mode = SetAttr { mode: Some(0o600), ..Default::default() };
+    let mut set = Box::pin(fs.set_attr(ino, None, mode));
+    let waits = futures_util::FutureExt::now_or_never(&mut set);
+    metadata.hold_commits.send_replace(false);
+    sync.await.unwrap().unwrap();
+    if waits.is_none() {
+        set.await.unwrap();
+    }
+    assert_eq!(fs.get_attr(ino).await.unwrap().mode & 0o777, 0o600);
+    let again = fs.open(ino, OpenFlags::default()).await.unwrap();
+    assert_eq!(again.attr.mode & 0o777, 0o600);
+    fs.release(again.handle).await.unwrap();
+    fs.sync().await.unwrap();
+    assert_eq!(metadata.state.lock().inodes[&ino.0].attr.mode & 0o777, 0o600);
     cluster.assert_no_violations();
 }

@@ -2,9 +2,10 @@
 
 use crate::create;
 use crate::fixture::storage::Fault;
-use crate::fixture::{Cluster, pattern, small_layout};
+use crate::fixture::{Cluster, alone, pattern, small_layout};
 use bytes::Bytes;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use weft_client::{Filesystem, OpenFlags, Options};
 use weft_proto::{ChunkId, ErrorKind, InodeId, SegmentId, SessionId, v1};
@@ -251,6 +252,75 @@ async fn writes_go_round_what_fails() {
         let reader = cluster.client().await;
         let handle = reader.open(ino, OpenFlags::default()).await.unwrap().handle;
         assert!(reader.read(handle, 0, data.len()).await.unwrap().into_bytes() == data);
+        cluster.assert_no_violations();
+    }
+}
+
+/// What a buffer on its way is cut into by small writes is committed at once, and only so many
+/// pieces fit: during an outage, however long, who writes more of them waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_overwritten_in_pieces_during_an_outage_is_committed() {
+    let patient = |options: &mut Options| options.op_deadline = Duration::from_secs(600);
+    let (cluster, fs) = alone::client(patient).await;
+    let refuse = |fault| cluster.targets.iter().for_each(|target| target.set(fault));
+    refuse(Fault::RefusePut(ErrorKind::Unavailable));
+    let mut data = pattern(64 << 10, 7);
+    let (handle, _) = alone::create(&fs, "f").await;
+    fs.write(handle, 0, &data).await.unwrap();
+    let written = Arc::new(AtomicUsize::new(0));
+    let writing = tokio::spawn({
+        let (fs, written) = (fs.clone(), written.clone());
+        async move {
+            for at in (0..40_000).step_by(2) {
+                fs.write(handle, at, b"!").await.unwrap();
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    while written.load(Ordering::Relaxed) < 4000 {
+        tokio::task::yield_now().await;
+    }
+    // Until somebody waits, or as many are written as no commit takes.
+    let mut seen = usize::MAX;
+    while !writing.is_finished() && seen != written.load(Ordering::Relaxed) {
+        seen = written.load(Ordering::Relaxed);
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+    }
+    refuse(Fault::None);
+    writing.await.unwrap();
+    fs.fsync(handle, false).await.unwrap();
+    data.iter_mut().take(40_000).step_by(2).for_each(|byte| *byte = b'!');
+    assert!(fs.read(handle, 0, data.len()).await.unwrap().into_bytes() == data);
+    fs.release(handle).await.unwrap();
+    cluster.assert_no_violations();
+}
+
+/// That a target answers reads says nothing of writes that it takes no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_go_round_what_is_read_all_the_while() {
+    for fault in [ErrorKind::Io, ErrorKind::NoTicket] {
+        let cluster = Cluster::start(6, small_layout("4+2")).await;
+        let fs = cluster.client().await;
+        let data = pattern(500_000, 5);
+        let (read, _) = create(&fs, "read").await;
+        fs.write(read, 0, &data).await.unwrap();
+        fs.fsync(read, false).await.unwrap();
+        cluster.targets[2].set(Fault::RefusePut(fault));
+        let reading = tokio::spawn({
+            let fs = fs.clone();
+            async move {
+                loop {
+                    fs.read(read, 0, 500_000).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let (handle, _) = create(&fs, "f").await;
+        fs.write(handle, 0, &data).await.unwrap();
+        fs.fsync(handle, false).await.unwrap();
+        reading.abort();
         cluster.assert_no_violations();
     }
 }
