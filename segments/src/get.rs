@@ -2,6 +2,7 @@
 
 use crate::coalesce;
 use crate::gather::{Gather, Lost};
+use crate::health::Use;
 use crate::map::Target;
 use crate::segment::Segment;
 use crate::segments::Segments;
@@ -161,9 +162,9 @@ impl Segments {
             coalesce::get(self.target(target), part, until).await;
         if answer.as_ref().is_err_and(|e| e.kind == ErrorKind::Corrupt) {
             self.report_corrupt(target, chunk, off, len);
-            self.health.succeeded(target.id);
+            self.health.succeeded(target.id, Use::Read);
         } else {
-            self.note(target.id, &answer);
+            self.note(target.id, Use::Read, &answer);
         }
         let pieces = answer?;
         self.counters().fetched_bytes.fetch_add(len, Ordering::Relaxed);

@@ -2,7 +2,8 @@
 //! how long a chunk, which let a read wait, and how long a read takes.
 //!
 //! Soft state: a target that failed is passed over for a while that doubles with each failure and
-//! is trusted again after it. The map has the last word on who is down. No read waits for a target
+//! is trusted again after it, or when it has done what it failed at: one that answers reads may
+//! take no writes. The map has the last word on who is down. No read waits for a target
 //! that let another wait and has not answered since, so that a drive that hangs costs one hedge
 //! deadline, and not one for every read.
 
@@ -17,14 +18,57 @@ const LONGEST: Duration = Duration::from_secs(30);
 const FEW_SAMPLES: u32 = 16;
 const FULL: Duration = Duration::from_secs(10);
 
+/// A target says for so long that it does not know who asks before it has failed: it learns of a
+/// new leader's tickets within moments, unless its clock is wrong, or it hears of no leader.
+const TICKET_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is asked of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    Read,
+    Put,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Failures {
+    count: u32,
+    suspect_until: Option<Instant>,
+    /// Since when it has taken no tickets, and when that was noted last.
+    no_tickets: Option<(Instant, Instant)>,
+}
+
 #[derive(Clone, Copy, Default)]
 struct Record {
-    failures: u32,
+    reads: Failures,
+    puts: Failures,
     /// It let a read wait, and is being probed.
     late: bool,
-    suspect_until: Option<Instant>,
     /// The longest chunk that it has room for, in bytes, as far as is known until then.
     room: Option<(u64, Instant)>,
+}
+
+impl Record {
+    fn failures(&mut self, at: Use) -> &mut Failures {
+        match at {
+            Use::Read => &mut self.reads,
+            Use::Put => &mut self.puts,
+        }
+    }
+}
+
+impl Failures {
+    fn is_suspect(&self) -> bool {
+        self.suspect_until.is_some_and(|until| until > Instant::now())
+    }
+
+    fn add(&mut self) {
+        if self.is_suspect() {
+            return;
+        }
+        let pause = (FIRST * (1 << self.count.min(5))).min(LONGEST);
+        self.count = self.count.saturating_add(1);
+        self.suspect_until = Some(Instant::now() + pause);
+    }
 }
 
 #[derive(Default)]
@@ -36,21 +80,26 @@ pub struct Health {
 impl Health {
     /// A request to the target failed in a way that another target might not. Those that fail while
     /// it is passed over already were begun before: they are the same failure.
-    pub fn failed(&self, target: TargetId) {
-        let mut targets = self.targets.lock();
-        let record = targets.entry(target).or_default();
-        if record.suspect_until.is_some_and(|until| until > Instant::now()) {
-            return;
-        }
-        let pause = (FIRST * (1 << record.failures.min(5))).min(LONGEST);
-        record.failures = record.failures.saturating_add(1);
-        record.suspect_until = Some(Instant::now() + pause);
+    pub fn failed(&self, target: TargetId, at: Use) {
+        self.targets.lock().entry(target).or_default().failures(at).add();
     }
 
-    pub fn succeeded(&self, target: TargetId) {
+    /// The target took no ticket for a request.
+    pub fn took_no_ticket(&self, target: TargetId, at: Use) {
+        let mut targets = self.targets.lock();
+        let failures = targets.entry(target).or_default().failures(at);
+        let now = Instant::now();
+        let lasts = failures.no_tickets.filter(|(_, last)| now - *last < 2 * TICKET_PATIENCE);
+        let since = lasts.map_or(now, |(since, _)| since);
+        failures.no_tickets = Some((since, now));
+        if failures.count > 0 || now - since >= TICKET_PATIENCE {
+            failures.add();
+        }
+    }
+
+    pub fn succeeded(&self, target: TargetId, at: Use) {
         if let Some(record) = self.targets.lock().get_mut(&target) {
-            record.failures = 0;
-            record.suspect_until = None;
+            *record.failures(at) = Failures::default();
         }
     }
 
@@ -74,14 +123,16 @@ impl Health {
         record.room = Some((known.map_or(longest, |(room, _)| room.min(longest)), now + FULL));
     }
 
+    /// Whether it failed lately, at whatever.
     pub fn is_suspect(&self, target: TargetId) -> bool {
-        let until = self.targets.lock().get(&target).and_then(|r| r.suspect_until);
-        until.is_some_and(|t| t > Instant::now())
+        let suspect = |r: &Record| r.reads.is_suspect() || r.puts.is_suspect();
+        self.targets.lock().get(&target).is_some_and(suspect)
     }
 
     /// Whether a read may wait for the target.
     pub fn is_prompt(&self, target: TargetId) -> bool {
-        !self.targets.lock().get(&target).is_some_and(|r| r.late) && !self.is_suspect(target)
+        let waits = |r: &Record| r.late || r.reads.is_suspect();
+        !self.targets.lock().get(&target).is_some_and(waits)
     }
 
     /// Whether the target may have room for a chunk of so many bytes.
@@ -139,22 +190,45 @@ mod tests {
     async fn suspicion_decays_and_doubles() {
         let (health, target) = (Health::default(), TargetId(3));
         assert!(!health.is_suspect(target));
-        (0..64).for_each(|_| health.failed(target));
+        (0..64).for_each(|_| health.failed(target, Use::Read));
         assert!(health.is_suspect(target));
         tokio::time::advance(FIRST).await;
         assert!(!health.is_suspect(target), "many that fail at once count once");
-        health.failed(target);
+        health.failed(target, Use::Read);
         tokio::time::advance(FIRST).await;
         assert!(health.is_suspect(target), "a second failure counts for longer");
-        health.succeeded(target);
+        health.succeeded(target, Use::Read);
+        assert!(!health.is_suspect(target));
+        health.failed(target, Use::Put);
+        assert!(health.is_suspect(target) && health.is_prompt(target), "it may be read");
+        health.succeeded(target, Use::Read);
+        assert!(health.is_suspect(target), "that says nothing of writes");
+        health.succeeded(target, Use::Put);
         assert!(!health.is_suspect(target));
         assert!(health.lags(target), "the first starts a probe");
         assert!(!health.lags(target));
-        health.succeeded(target);
+        health.succeeded(target, Use::Read);
         assert!(!health.is_prompt(target), "an older answer says nothing of the probe");
         assert!(!health.is_suspect(target), "writes need not go round it");
         health.probed(target);
         assert!(health.is_prompt(target));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_no_tickets_for_long_has_failed() {
+        let (health, target) = (Health::default(), TargetId(3));
+        for _ in 0..2 {
+            health.took_no_ticket(target, Use::Put);
+            assert!(!health.is_suspect(target), "there may be a new leader");
+            tokio::time::advance(TICKET_PATIENCE).await;
+            health.took_no_ticket(target, Use::Put);
+            assert!(health.is_suspect(target));
+            health.succeeded(target, Use::Put);
+        }
+        health.took_no_ticket(target, Use::Put);
+        tokio::time::advance(3 * TICKET_PATIENCE).await;
+        health.took_no_ticket(target, Use::Put);
+        assert!(!health.is_suspect(target), "nobody had asked meanwhile");
     }
 
     #[tokio::test(start_paused = true)]

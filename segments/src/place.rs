@@ -109,6 +109,7 @@ fn placed(map: &Map, pg: PgId, mut seats: Vec<u8>, geometry: Geometry, rng: &Rng
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::Use;
     use std::collections::HashMap;
     use weft_proto::{Profile, TargetId, v1};
 
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(choice(&[1, 2, 3, 4], &[], &health), Err(NoPlace::TooFew));
         assert_eq!(choice(&[1, 2, 3], &[], &health), Ok(3));
         assert_eq!(choice(&[1], &[2, 3, 4], &health), Err(NoPlace::Full));
-        health.failed(TargetId(6));
+        health.failed(TargetId(6), Use::Put);
         assert_eq!(choice(&[1, 2], &[], &health), Ok(3), "the suspect is left out");
         assert_eq!(choice(&[1, 2, 3], &[], &health), Ok(3), "unless it is needed");
         let small = choose(&map(pgs, &[], &[]), &health, &layout(), 5000, &rng).unwrap();

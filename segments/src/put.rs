@@ -6,6 +6,7 @@
 //! refusal for want of room is remembered, and so many attempts as there are targets end those of
 //! one length.
 
+use crate::health::Use;
 use crate::map::Target;
 use crate::place::{NoPlace, Place, choose};
 use crate::segment::Segment;
@@ -163,7 +164,7 @@ impl Segments {
                 let until = store.request_deadline(deadline);
                 let client = store.target(&target);
                 let sent = client.put(id, chunk.checksums, chunk.slices, until).await;
-                store.note(target.id, &sent);
+                store.note(target.id, Use::Put, &sent);
                 if let Err(refusal) = &sent
                     && refusal.kind == ErrorKind::NoSpace
                 {

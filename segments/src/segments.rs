@@ -1,7 +1,7 @@
 //! What reads and writes of segments share: the way to the targets, what is known of them, and
 //! counters.
 
-use crate::health::Health;
+use crate::health::{Health, Use};
 use crate::leftovers::Leftovers;
 use crate::map::{Map, Target};
 use crate::outage::Outage;
@@ -156,20 +156,14 @@ impl Segments {
     }
 
     /// Notes how a request to a target ended.
-    pub(crate) fn note<T>(&self, target: TargetId, result: &Result<T>) {
-        match result {
-            Ok(_) => self.health.succeeded(target),
+    pub(crate) fn note<T>(&self, target: TargetId, at: Use, result: &Result<T>) {
+        match result.as_ref().map_err(|e| e.kind) {
+            Ok(_) => self.health.succeeded(target, at),
             // A put notes for how long a chunk there was none. A session that is fenced off is no
             // fault of the target.
-            Err(e)
-                if matches!(
-                    e.kind,
-                    ErrorKind::NotFound
-                        | ErrorKind::NoSpace
-                        | ErrorKind::SessionExpired
-                        | ErrorKind::NoTicket
-                ) => {}
-            Err(_) => self.health.failed(target),
+            Err(ErrorKind::NotFound | ErrorKind::NoSpace | ErrorKind::SessionExpired) => {}
+            Err(ErrorKind::NoTicket) => self.health.took_no_ticket(target, at),
+            Err(_) => self.health.failed(target, at),
         }
     }
 }
