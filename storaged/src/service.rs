@@ -25,7 +25,7 @@ use weft_net::slow::{self, Slow, Watch};
 use weft_net::trace::Span;
 use weft_net::{Class, Gate, Incoming, Outgoing, Pass, PeerInfo, Service, Tenant};
 use weft_proto::layout::MAX_CHUNK;
-use weft_proto::{ChunkId, Error, ErrorKind, Result, SessionId, TargetId, op, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, Role, SessionId, TargetId, op, v1};
 
 /// A drive that has not answered its oldest request for this long counts as failed until it does,
 /// and is given no more.
@@ -315,6 +315,11 @@ impl Targets {
             }
             op::DISOWN => request.answer(|q| self.disown(q, peer)).await,
             op::REPORT_CORRUPT => request.answer(|q| self.report_corrupt(q, peer)).await,
+            // Once a metadata server had this address: there are others to ask.
+            op::META => {
+                let what = "here is a storage daemon, and no metadata server";
+                Err(Error::new(ErrorKind::NotLeader, what))
+            }
             other => Err(Error::new(
                 ErrorKind::Protocol,
                 format!("a storage daemon does not know operation {other}"),
@@ -423,6 +428,10 @@ impl Targets {
         let ids = q.chunks.into_iter().map(ChunkId::try_from).collect::<Result<Vec<_>>>()?;
         let engine = self.find(q.target, peer)?;
         self.check_ticket(peer, &q.ticket, Use::Write, ids.iter().copied())?;
+        // What its session has left others may share by now.
+        if peer.subject.as_ref().is_some_and(|subject| subject.role == Role::Client) {
+            ids.iter().try_for_each(|id| engine.check_fence(*id))?;
+        }
         let deleted = engine.delete(ids.clone()).await?;
         self.forget_damaged(q.target, ids);
         Ok(v1::DeleteReply { deleted })

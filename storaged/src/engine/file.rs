@@ -99,7 +99,7 @@ pub(super) fn make(path: &Path, size: u64, sparse: bool) -> Result<(TargetFile, 
     let made = Made(Some(path));
     let target = open(path)?;
     // The kernel would give it all that is left first, and others would find the disk full.
-    let free = free(&target.file).map_err(|e| fail("cannot look at its filesystem", e))?;
+    let (free, _) = room(&target.file).map_err(|e| fail("cannot look at its filesystem", e))?;
     if !sparse && free < size {
         let what = format!("{}: its filesystem has {free} bytes free, not {size}", path.display());
         return Err(Error::new(ErrorKind::NoSpace, what));
@@ -184,8 +184,8 @@ fn allocate(file: &File, size: u64, sparse: bool) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Bytes that this user may take of the file's filesystem.
-fn free(file: &File) -> io::Result<u64> {
+/// Bytes that this user may take of the file's filesystem, and all that it has.
+pub(super) fn room(file: &File) -> io::Result<(u64, u64)> {
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: an open descriptor, and a structure that the call fills.
     if unsafe { libc::fstatvfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
@@ -193,7 +193,8 @@ fn free(file: &File) -> io::Result<u64> {
     }
     // SAFETY: plain numbers, zeroed and then filled.
     let stat = unsafe { stat.assume_init() };
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    Ok((bytes(stat.f_bavail), bytes(stat.f_blocks)))
 }
 
 /// `false`: the filesystem cannot.

@@ -6,6 +6,7 @@
 //! one in RocksDB.
 
 use super::entry::{JournalEntry, Place, take_u64};
+use super::room::Room;
 use super::scrub::Scrub;
 use super::waits::Waits;
 use quick_cache::{Weighter, sync::Cache};
@@ -41,6 +42,7 @@ pub(super) struct Index {
     path: String,
     /// Who waits for its drive, which need not be the target's own.
     pub waits: Arc<Waits>,
+    pub room: Room,
 }
 
 /// How far the index has come.
@@ -126,6 +128,7 @@ impl Index {
             deletes: AtomicU64::new(0),
             path: path.to_string_lossy().into_owned(),
             waits: Arc::default(),
+            room: Room::new(path),
         }
     }
 

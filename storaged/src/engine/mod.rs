@@ -47,6 +47,7 @@ mod options;
 mod probe;
 mod readers;
 mod rebuild;
+mod room;
 mod scrub;
 mod shared;
 mod signature;

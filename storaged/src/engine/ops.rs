@@ -141,6 +141,9 @@ impl Engine {
                 Err(core.error(ErrorKind::Exists, id, "is stored with other contents"))
             };
         }
+        if !reserve {
+            core.check_room().await?;
+        }
         let entry = self.write_new(id, data, checksums, reserve).await?;
         drop(turn);
         self.committer.commit(vec![commit(id, entry)]).await
@@ -236,6 +239,11 @@ impl Engine {
         Ok(deleted)
     }
 
+    /// Error: `SessionExpired`, the chunk's session is fenced off.
+    pub fn check_fence(&self, id: ChunkId) -> Result<()> {
+        self.core.check_fence(id)
+    }
+
     /// Refuses the chunks of these sessions (by id) from now on, until the target is closed: when
     /// this is answered, a put of theirs has been committed and is listed, or is refused. Not
     /// durable: what a target that starts anew is sent comes over connections made anew.
@@ -305,6 +313,15 @@ impl Core {
         let head = header_blocks(length);
         let take = || self.allocator.lock().take(head + length / BLOCK, head, reserve);
         take().or_else(|| if self.discard.hurry() { take() } else { None })
+    }
+
+    /// Whether the index may grow. Error: `NoSpace`.
+    async fn check_room(self: &Arc<Self>) -> Result<()> {
+        if self.index.room.is_due() && !self.device.is_simulated() {
+            let core = self.clone();
+            self.blocking(move || Ok(core.index.room.look())).await?;
+        }
+        self.index.room.check()
     }
 
     /// Bytes that are free, and the longest chunk that can be put in them.

@@ -269,6 +269,9 @@ async fn serves_without_metadata(dir: &Path, bytes: &[u8]) {
     assert_eq!(late.unwrap_err().kind, ErrorKind::SessionExpired);
     let unknown = peer.call_op::<_, v1::PutReply>(99, &delete, soon()).await;
     assert_eq!(unknown.unwrap_err().kind, ErrorKind::Protocol);
+    // Its address was that of a metadata server once, and who remembers it asks the others.
+    let elsewhere = peer.call(&v1::MetaRequest::default(), soon()).await;
+    assert_eq!(elsewhere.unwrap_err().kind, ErrorKind::NotLeader);
     daemon.stop().await.unwrap();
 }
 
