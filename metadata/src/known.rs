@@ -24,9 +24,11 @@ pub enum Known {
     OwnTimes = 10,
     /// And batches that change extended attributes, or are told late with their own times.
     Xattrs = 11,
+    /// And sessions of confined clients, with which others share nothing.
+    Confined = 12,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Xattrs as u32;
+    pub const NEWEST: u32 = Self::Confined as u32;
 }

@@ -147,7 +147,6 @@ async fn send_all(
 ) {
     let mut healthy = true;
     let mut called: Option<Instant> = None;
-    let mut told: Option<v1::RaftAck> = None;
     // A connection was made, of which the end was not told.
     let mut connected = false;
     while let Some(first) = next(id, peer, &mut connected, &mut waiting, reports).await {
@@ -176,8 +175,6 @@ async fn send_all(
                     "raft peer is unreachable: {e}"
                 );
             }
-            // It says anew how it is.
-            told = None;
             // What queued up meanwhile is out of date.
             while let Ok(stale) = waiting.try_recv() {
                 snapshot |= is_snapshot(&stale);
@@ -192,14 +189,11 @@ async fn send_all(
             tracing::info!(peer = id.0, address = peer.address(), "raft peer is reachable again");
         }
         healthy = sent.is_ok();
-        // What was told before needs no turn of the event loop, unless it is waited for.
+        // Also what was told before: it may have been forgotten meanwhile.
         if let Ok(ack) = sent
-            && (ack.removed || told.as_ref() != Some(&ack))
+            && reports.send(Report::Answered { peer: id, ack }).is_err()
         {
-            told = Some(ack.clone());
-            if reports.send(Report::Answered { peer: id, ack }).is_err() {
-                return;
-            }
+            return;
         }
     }
 }

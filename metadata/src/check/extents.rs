@@ -135,9 +135,12 @@ impl Check<'_> {
         live_bytes: u64,
     ) -> StoreResult<()> {
         let what = format!("segment {id}: {live_bytes} live bytes, but garbage");
+        let writer = self.state.session(id.session)?;
+        let confined = writer.is_some_and(|session| session.confined);
         self.mend(Stage::Extents, what, |draft| {
             draft.delete(schema::garbage(id))?;
-            draft.put(schema::segment(id), &Segment { info, live_bytes })
+            let segment = Segment { info, live_bytes, confined };
+            draft.put(schema::segment(id), &segment)
         })
     }
 

@@ -116,13 +116,13 @@ fn next(group: &Membership, me: u64, commit: u64, others: &[v1::MemberStat]) -> 
             (Learner, _) if member.leaving => {
                 change(v1::ChangeMembersEntry { remove: id, ..Default::default() })
             }
+            (Learner, _) if of(id).is_some_and(|o| o.old_version) => {
+                Next::Wait(format!("server {id} is of an older version than the others know"))
+            }
             (Learner, _) if !whole(id) => {
                 let has = others.iter().find(|other| other.id == id).map_or(0, |o| o.matched_index);
                 let silent = if of(id).is_none() { ", which does not answer," } else { "" };
                 Next::Wait(format!("server {id}{silent} has {has} of {commit} entries"))
-            }
-            (Learner, _) if of(id).is_some_and(|o| o.old_version) => {
-                Next::Wait(format!("server {id} is of an older version than the others know"))
             }
             // Alone, a leader cannot hand its lead over before the other has a vote.
             (Learner, Some(leaves)) if group.voters() != [me] => leave(leaves, id),

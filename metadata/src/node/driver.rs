@@ -19,12 +19,12 @@ use crate::config::Config;
 use crate::env::Env;
 use crate::folder::MOVE_AWAY;
 use crate::raftlog::{Append, LogDb, LogStorage, Position};
-use crate::replication::{Lost, Report, Speaker, in_one_piece};
+use crate::replication::{Report, Speaker, in_one_piece};
 use crate::snapshot::{NewSnapshot, Snapshots};
 use crate::state::StateMachine;
 use crate::worker::Worker;
+use raft::StateRole;
 use raft::eraftpb::{Entry, EntryType, HardState, Message, MessageType};
-use raft::{SnapshotStatus, StateRole};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::{BTreeMap, VecDeque};
@@ -227,11 +227,7 @@ impl Driver {
                 }
                 _ = self.proposals.recv_many(&mut proposals, BURST), if room => {}
                 Some(reader) = self.barriers.recv() => self.on_reader(reader),
-                Some(report) = self.wiring.reports.recv() => match report {
-                    Report::Lost(lost) => self.on_lost(&lost),
-                    Report::Ended(peer) => self.on_ended(peer),
-                    Report::Answered { peer, ack } => self.on_ack(peer, ack),
-                },
+                Some(report) = self.wiring.reports.recv() => self.on_report(report),
                 Some(side) = self.side.recv() => self.on_side(side)?,
                 Some(abdication) = self.abdications.recv() => self.on_abdication(abdication),
             }
@@ -261,7 +257,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes what else has happened, so that Raft sees it as one.
+    /// Takes what else has happened, so that Raft sees it as one, and nothing waits for ever behind
+    /// what there is always more of.
     fn drain(&mut self) -> Result<()> {
         while let Ok(written) = self.written.try_recv() {
             self.on_written(written?);
@@ -277,6 +274,16 @@ impl Driver {
         for _ in 0..BURST {
             let Ok(reader) = self.barriers.try_recv() else { break };
             self.on_reader(reader);
+        }
+        for _ in 0..BURST {
+            let Ok(report) = self.wiring.reports.try_recv() else { break };
+            self.on_report(report);
+        }
+        while let Ok(side) = self.side.try_recv() {
+            self.on_side(side)?;
+        }
+        while let Ok(abdication) = self.abdications.try_recv() {
+            self.on_abdication(abdication);
         }
         Ok(())
     }
@@ -403,17 +410,6 @@ impl Driver {
     pub(super) fn step(&mut self, message: Message) {
         if let Err(e) = self.raw.step(message) {
             tracing::debug!("raft ignored a message: {e}");
-        }
-    }
-
-    fn on_lost(&mut self, lost: &Lost) {
-        self.raw.report_unreachable(lost.peer.0);
-        self.wiring.links.lost(lost.peer);
-        // The others go on without it.
-        self.node.note_low(lost.peer, false);
-        if lost.snapshot {
-            self.snapshot_sent.remove(&lost.peer.0);
-            self.raw.report_snapshot(lost.peer.0, SnapshotStatus::Failure);
         }
     }
 
@@ -559,17 +555,6 @@ impl Driver {
             return self.on_applied(applied);
         }
         if self.applier.submit(committed) { Ok(()) } else { Err(ended("applying")) }
-    }
-
-    fn send(&mut self, messages: Vec<Message>) {
-        for message in messages {
-            if message.msg_type == MessageType::MsgSnapshot as i32 {
-                self.snapshot_sent.insert(message.to, Instant::now());
-            }
-            if let Some(link) = self.wiring.links.get(message.to) {
-                link.send(message);
-            }
-        }
     }
 
     fn draw_timeout(&mut self) {

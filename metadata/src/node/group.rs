@@ -51,6 +51,8 @@ pub struct Changing {
     pub failed_heirs: BTreeMap<u64, Instant>,
     /// Servers that answer, and know no changes of the group.
     pub old_versions: BTreeSet<u64>,
+    /// Of these, those of which it was said that they are sent nothing.
+    pub withheld: BTreeSet<u64>,
     pub orphaned: Option<Orphaned>,
     /// What the others said of [`least_silence`](crate::config::Config::least_silence); 0: they
     /// know of none.

@@ -137,6 +137,7 @@ impl Driver {
         // Nor may one come back that would pass over what all others know.
         if ack.changes_members && ack.known_entries >= self.node.once_known() {
             self.group.old_versions.remove(&peer.0);
+            self.group.withheld.remove(&peer.0);
         } else {
             self.group.old_versions.insert(peer.0);
         }
@@ -225,7 +226,8 @@ impl Driver {
         let fit = |id: u64| {
             let member = members.get(id);
             let role = member.map(v1::NodeInfo::role);
-            id != me.0 && matches!(role, Some(v1::MemberRole::Voter | v1::MemberRole::Incoming))
+            let votes = matches!(role, Some(v1::MemberRole::Voter | v1::MemberRole::Incoming));
+            id != me.0 && votes && !self.group.old_versions.contains(&id)
         };
         if let Some(to) = to.filter(|to| !fit(to.0)) {
             let what = format!("server {to} is not another one with a vote in the group");

@@ -15,6 +15,7 @@ mod group;
 mod leading;
 mod lease;
 mod members;
+mod messages;
 mod outbox;
 mod proposal;
 mod purged;
@@ -55,6 +56,9 @@ use tokio::time::Instant;
 use weft_net::trace::Span;
 use weft_proto::{Error, ErrorKind, MapEpoch, NodeId, Result, Uuid, v1};
 use weft_segments::TicketKey;
+
+/// Bytes that are left on a disk that nobody has looked at yet.
+const UNKNOWN: u64 = u64::MAX;
 
 /// Who leads, as this server knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -163,7 +167,7 @@ impl Node {
             abdications,
             removed: watch::Sender::new(false),
             replaceable: AtomicBool::new(false),
-            free_bytes: AtomicU64::new(0),
+            free_bytes: AtomicU64::new(UNKNOWN),
             reserve_bytes: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
@@ -185,6 +189,20 @@ impl Node {
     /// Another server says which entries it knows.
     fn note_known_entries(&self, server: NodeId, entries: u32) {
         self.known_entries.lock().insert(server, entries);
+    }
+
+    /// The connection to a server has ended: at its end may be another version from now on.
+    fn forget_known_entries(&self, server: NodeId) {
+        self.known_entries.lock().remove(&server);
+    }
+
+    /// Whether a server may be sent the log and the state: not before it has said that it knows
+    /// what all have known once. One that passed over a part would be another than the others from
+    /// then on.
+    fn may_follow(&self, server: NodeId) -> bool {
+        let once = self.once_known();
+        let knows = |level: &u32| *level >= once;
+        once == 0 || self.known_entries.lock().get(&server).is_some_and(knows)
     }
 
     /// Whether every server of the group knows these entries: one of an older version would pass

@@ -9,7 +9,7 @@
 //! eaten by others. It is for the log, which keeps some hundred megabytes, and for the store, which
 //! writes what it merges anew before it frees what there was: never more than that was.
 
-use super::Node;
+use super::{Node, UNKNOWN};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn free_bytes(dir: &std::path::Path) -> Result<(u64, u64)> {
 
 impl Node {
     /// `free` bytes are left on the disk of this server, which is to keep `reserve`.
-    fn note_room(&self, free: u64, reserve: u64) {
+    pub(super) fn note_room(&self, free: u64, reserve: u64) {
         self.free_bytes.store(free, Ordering::Relaxed);
         self.reserve_bytes.store(reserve, Ordering::Relaxed);
         let low = free < reserve;
@@ -57,9 +57,12 @@ impl Node {
         }
     }
 
-    /// Bytes left on the disk of this server; 0: not known yet.
+    /// Bytes left on the disk of this server; 0, too, while that is not known yet.
     pub fn free_bytes(&self) -> u64 {
-        self.free_bytes.load(Ordering::Relaxed)
+        match self.free_bytes.load(Ordering::Relaxed) {
+            UNKNOWN => 0,
+            free => free,
+        }
     }
 
     /// Whether this server's disk has less left than its reserve.
@@ -76,11 +79,23 @@ impl Node {
         };
     }
 
+    /// Another server of the group whose disk has less left than its reserve. One that has left
+    /// says nothing any more.
+    fn low_member(&self) -> Option<NodeId> {
+        let low = self.others_low.lock();
+        if low.is_empty() {
+            return None;
+        }
+        let group = self.membership();
+        low.iter().copied().find(|server| group.get(server.0).is_some())
+    }
+
     /// Whether there is room for what sessions have done already, of which the reserve keeps half.
     /// Error: `Unavailable`.
     pub fn has_last_room(&self) -> Result<()> {
-        let (free, reserve) = (self.free_bytes(), self.reserve_bytes.load(Ordering::Relaxed));
-        if free == 0 || free >= reserve / 2 {
+        let free = self.free_bytes.load(Ordering::Relaxed);
+        // Unknown is as much as can be.
+        if free >= self.reserve_bytes.load(Ordering::Relaxed) / 2 {
             return Ok(());
         }
         let what = format!("the disk of this metadata server has {} MiB left", free >> 20);
@@ -90,9 +105,7 @@ impl Node {
     /// Whether the namespace may grow. Error: `NoSpace`.
     pub fn has_room(&self) -> Result<()> {
         let me = Some(self.config.id).filter(|_| self.low_on_room());
-        let Some(server) = me.or_else(|| self.others_low.lock().first().copied()) else {
-            return Ok(());
-        };
+        let Some(server) = me.or_else(|| self.low_member()) else { return Ok(()) };
         let at = self.address_of(server).unwrap_or_default();
         Err(Error::new(
             ErrorKind::NoSpace,

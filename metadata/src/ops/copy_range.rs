@@ -1,6 +1,8 @@
 //! Makes a range of a file show what another range holds, without moving data: extents of both
 //! point at the same segments. A segment lives until the last byte of it goes, whoever points at it
 //! ([`crate::tables::content`]).
+//! What a confined client has stored it may delete, too: it is shared in its own session, and moved
+//! by all others.
 
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Inode, Segment};
@@ -9,7 +11,7 @@ use crate::tables::content::STEP;
 use crate::tables::content::{self, Edit, MAX_FILE, end, part, segment_of};
 use crate::tables::inodes;
 use std::collections::BTreeMap;
-use weft_proto::{ErrorKind, Layout, SegmentId, v1};
+use weft_proto::{ErrorKind, Layout, SegmentId, SessionId, v1};
 
 /// Most extents in one copy. A longer one is cut short, and one onto more than [`STEP`], too.
 const MAX_EXTENTS: usize = 4096;
@@ -24,7 +26,7 @@ pub(crate) struct Plan {
 impl Operation for v1::CopyRangeOp {
     type Plan = Plan;
 
-    fn check(&self, state: &dyn Read, _: &Context) -> Result<Plan, Fault> {
+    fn check(&self, state: &dyn Read, cx: &Context) -> Result<Plan, Fault> {
         let (from, _) = inodes::file(state, self.from)?;
         let (to, layout) = inodes::file(state, self.to)?;
         let len = self.len.min(from.attr.size.saturating_sub(self.from_off));
@@ -42,7 +44,8 @@ impl Operation for v1::CopyRangeOp {
             stop if len > 0 => content::reach(state, &to, self.to_off, stop, STEP)? - self.to_off,
             _ => 0,
         };
-        let mut copy = Copy { op: self, state, to, layout, redundant: BTreeMap::new(), inline: 0 };
+        let (session, segments) = (cx.session, BTreeMap::new());
+        let mut copy = Copy { op: self, state, to, layout, session, segments, inline: 0 };
         let (extents, copied) = copy.gather(&from, len)?;
         Ok(Plan { to: copy.to, extents, copied })
     }
@@ -74,8 +77,9 @@ struct Copy<'a> {
     state: &'a dyn Read,
     to: Inode,
     layout: Layout,
-    /// Whether a segment has the redundancy that the layout asks for.
-    redundant: BTreeMap<SegmentId, bool>,
+    session: SessionId,
+    /// Whether a segment may be shared, if it was looked at.
+    segments: BTreeMap<SegmentId, bool>,
     /// Inline bytes that come in.
     inline: u64,
 }
@@ -122,7 +126,7 @@ impl Copy<'_> {
             self.inline += e.len;
             return Ok(self.inline_full(end(e))?.then_some(ErrorKind::InlineFull));
         };
-        let redundant = match self.redundant.get(&id) {
+        let may_share = match self.segments.get(&id) {
             Some(&known) => known,
             None => {
                 let segment: Segment = self.state.load(&schema::segment(id))?.ok_or_else(|| {
@@ -130,12 +134,14 @@ impl Copy<'_> {
                 })?;
                 let geometry = segment.info.geometry();
                 let profile = geometry.map_err(|e| StoreError::corrupt(e.to_string()))?.profile;
+                // It has the redundancy that the layout asks for.
                 let enough = profile.m() >= self.layout.profile.m();
-                self.redundant.insert(id, enough);
-                enough
+                let may_share = enough && (!segment.confined || id.session == self.session);
+                self.segments.insert(id, may_share);
+                may_share
             }
         };
-        Ok((!redundant).then_some(ErrorKind::CrossDevice))
+        Ok((!may_share).then_some(ErrorKind::CrossDevice))
     }
 
     /// Whether the file has too many inline bytes once all up to `to` is copied.

@@ -66,7 +66,7 @@ pub(crate) use mend::LOST_FOUND;
 pub(crate) use move_seats::MAX_MOVES;
 pub(crate) use open::{BYTES_OF_MANY, bare_open_reply, open_reply, short_open_reply};
 pub use open_session::SESSION_TTL_MS;
-pub(crate) use reserve_inodes::{known_level, knows_batches};
+pub(crate) use reserve_inodes::{known_level, knows_batches, raise_level};
 pub(crate) use step_quota::STEP as QUOTA_STEP;
 
 use crate::check;

@@ -1,5 +1,6 @@
 //! Opens a session. A retry with the same nonce gets the same one. A leader opens some of its own.
 
+use crate::known::Known;
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster, NonceOwner, Session};
 use crate::store::{Read, StoreResult, Txn};
@@ -59,7 +60,12 @@ impl Operation for v1::OpenSessionOp {
 
 fn open(op: &v1::OpenSessionOp, tx: &mut Txn<'_>) -> StoreResult<u64> {
     let (client, nonce, owner) = (op.client.clone(), op.nonce.clone(), op.owner.clone());
-    let session = Session { client, nonce, owner, acked_below: 1, ..Default::default() };
+    let confined = op.confined;
+    if confined {
+        // From now on no version may come that passes over it.
+        super::raise_level(tx, Known::Confined as u32)?;
+    }
+    let session = Session { client, nonce, owner, confined, acked_below: 1, ..Default::default() };
     let number = begin(tx, session)?;
     tx.put(schema::nonce(&op.nonce), &NonceOwner { session: number });
     Ok(number)

@@ -7,8 +7,8 @@
 use crate::known::Known;
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Number, Numbers};
-use crate::store::{Read, StoreResult, Txn};
-use weft_proto::{ErrorKind, InodeId, SessionId, v1};
+use crate::store::{Read, StoreError, StoreResult, Txn};
+use weft_proto::{Error, ErrorKind, InodeId, SessionId, v1};
 
 /// Most numbers in one request.
 const MAX_NUMBERS: u32 = 1 << 16;
@@ -29,6 +29,15 @@ impl Operation for v1::ReserveInodesOp {
     }
 
     fn apply(&self, (): (), tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
+        if self.known > Known::NEWEST {
+            let what = format!(
+                "the log has what versions of level {} know, and this version of weft knows level \
+                 {}: start the newer version that wrote it",
+                self.known,
+                Known::NEWEST
+            );
+            return Err(StoreError(Error::new(ErrorKind::NotSupported, what)));
+        }
         let count = u64::from(self.count);
         let mut range = newest(tx.state(), cx.session)?.unwrap_or_default();
         if range.room < count {
@@ -60,12 +69,9 @@ impl Operation for v1::ReserveInodesOp {
         if self.batches {
             tx.put(schema::meta(schema::BATCHES), &Number { value: 1 });
         }
-        let known = known_level(tx.state())?;
-        if self.known > known {
-            tx.put(schema::meta(schema::KNOWN), &Number { value: self.known.into() });
-        }
+        let known = raise_level(tx, self.known)?;
         let batches = self.batches || knows_batches(tx.state())?;
-        let xattrs = known.max(self.known) >= Known::Xattrs as u32;
+        let xattrs = known >= Known::Xattrs as u32;
         Ok(Reply::ReserveInodes(v1::ReserveInodesReply { first, batches, xattrs }))
     }
 }
@@ -73,6 +79,15 @@ impl Operation for v1::ReserveInodesOp {
 /// Whether sessions may tell of what they do in batches.
 pub(crate) fn knows_batches(state: &dyn Read) -> StoreResult<bool> {
     Ok(state.get(&schema::meta(schema::BATCHES))?.is_some())
+}
+
+/// Notes what all servers know now. Answers what all have known once.
+pub(crate) fn raise_level(tx: &mut Txn<'_>, level: u32) -> StoreResult<u32> {
+    let known = known_level(tx.state())?;
+    if level > known {
+        tx.put(schema::meta(schema::KNOWN), &Number { value: level.into() });
+    }
+    Ok(known.max(level))
 }
 
 /// What every server of the group has known once, as in [`Known`].

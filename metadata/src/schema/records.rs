@@ -142,6 +142,10 @@ pub(crate) struct Segment {
     /// Sum of the lengths of the extents that point at it; never 0.
     #[prost(uint64, tag = "2")]
     pub live_bytes: u64,
+    /// A confined client has stored it, and may delete it as long as it has a ticket: who trusts it
+    /// with nothing else shares nothing with it.
+    #[prost(bool, tag = "3")]
+    pub confined: bool,
 }
 
 /// A live session.
@@ -163,6 +167,9 @@ pub(crate) struct Session {
     /// Who was proved to have opened it; only he uses it. Empty: nobody had to.
     #[prost(string, tag = "6")]
     pub owner: String,
+    /// He is confined to a part of the filesystem, or in what he may do.
+    #[prost(bool, tag = "7")]
+    pub confined: bool,
 }
 
 /// Numbers of inodes that were set aside for a session.

@@ -5,7 +5,7 @@
 
 mod confine;
 
-use crate::node::Node;
+use crate::node::{Known, Node};
 use confine::Confined;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -49,7 +49,10 @@ impl<'a> Access<'a> {
         let mut this = Self { node, peer, session, confined, listed, repeats, cut };
         let owner = this.owner();
         match &mut request.op {
-            Some(Op::OpenSession(op)) => op.owner = owner.clone(),
+            Some(Op::OpenSession(op)) => {
+                op.owner = owner.clone();
+                op.confined = peer.confinement().is_any() && node.all_know(Known::Confined);
+            }
             Some(Op::EndSession(op)) if !owner.is_empty() => {
                 if let Some(session) = node.state.session_of(&op.nonce)? {
                     this.owns(session, &owner)?;

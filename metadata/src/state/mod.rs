@@ -24,6 +24,7 @@ pub(crate) use quotas::Counting;
 pub use unwanted::Unwanted;
 
 use crate::compaction::{self, Page, Seats};
+use crate::known::Known;
 use crate::operation::Fault;
 use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
@@ -558,6 +559,15 @@ fn has_quotas(store: &dyn Read) -> StoreResult<bool> {
 fn accept(store: &dyn Read) -> StoreResult<u64> {
     match store.number(schema::FORMAT_NAME)? {
         None | Some(upgrade::FROM | schema::FORMAT) => {
+            let known = ops::known_level(store)?;
+            if known > Known::NEWEST {
+                let what = format!(
+                    "the metadata state may have what versions of level {known} know, and this \
+                     version of weft knows level {}: start the newer version that wrote it",
+                    Known::NEWEST
+                );
+                return Err(StoreError(Error::new(ErrorKind::NotSupported, what)));
+            }
             Ok(store.number(schema::APPLIED)?.unwrap_or(0))
         }
         Some(format) => Err(StoreError(Error::new(

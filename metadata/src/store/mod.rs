@@ -7,6 +7,7 @@
 //!
 //! Nothing here knows what a key means; see [`crate::schema`].
 
+mod home;
 mod memory;
 mod read;
 mod rocks;
@@ -23,14 +24,14 @@ use std::path::Path;
 
 /// The store of one state machine.
 pub(crate) enum Store {
-    Rocks(rocks::Home),
+    Rocks(home::Home),
     Memory(Memory),
 }
 
 impl Store {
     /// Opens the RocksDB store in `dir`, creating it if it does not exist.
     pub(crate) fn open(dir: &Path, cache_bytes: usize) -> StoreResult<Self> {
-        Ok(Self::Rocks(rocks::Home::open(dir, cache_bytes)?))
+        Ok(Self::Rocks(home::Home::open(dir, cache_bytes)?))
     }
 
     /// Shows one moment of the store to `f`.

@@ -341,7 +341,9 @@ impl Edit {
             let mut segment = match new.get(&id) {
                 Some(&info) => {
                     tx.enter_group(info.pg, id)?;
-                    Segment { info: info.clone(), live_bytes: 0 }
+                    let writer = tx.state().session(id.session)?;
+                    let confined = writer.is_some_and(|session| session.confined);
+                    Segment { info: info.clone(), live_bytes: 0, confined }
                 }
                 None if change == 0 => continue,
                 None => tx.state().load(&key)?.ok_or_else(|| {

@@ -176,7 +176,7 @@ fn a_lost_store_is_not_replaced_by_an_empty_one() {
     // A first start that was cut short leaves a database that nothing names.
     std::fs::remove_file(state.join("current")).unwrap();
     std::fs::create_dir_all(state.join("db-0")).unwrap();
-    std::fs::write(state.join("db-0/CURRENT"), "half").unwrap();
+    std::fs::write(state.join("db-0/MANIFEST-000001"), "half").unwrap();
     assert_eq!(open(&state).applied(), 0);
 }
 

@@ -4,6 +4,7 @@ mod batches;
 mod cluster;
 mod commits;
 mod compaction;
+mod confined;
 mod durability;
 mod garbage;
 mod groups;

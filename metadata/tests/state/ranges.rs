@@ -7,7 +7,7 @@ use v1::meta_request::Op;
 use weft_proto::ErrorKind::{self, *};
 use weft_proto::v1;
 
-fn create(rig: &mut Rig, name: &str) -> u64 {
+pub fn create(rig: &mut Rig, name: &str) -> u64 {
     let op = v1::CreateOp { parent: ROOT, name: name.to_string().into(), ..Default::default() };
     match run(rig, Op::Create(op)) {
         Ok(Reply::Open(reply)) => reply.attr.unwrap().ino,
@@ -15,7 +15,7 @@ fn create(rig: &mut Rig, name: &str) -> u64 {
     }
 }
 
-fn segment(info: &v1::SegmentInfo, file_off: u64, len: u64, off: u64) -> v1::Extent {
+pub fn segment(info: &v1::SegmentInfo, file_off: u64, len: u64, off: u64) -> v1::Extent {
     let source = Some(Source::Segment(v1::SegmentPart { id: info.id, off }));
     v1::Extent { file_off, len, source }
 }
@@ -30,11 +30,11 @@ fn commit(rig: &mut Rig, ino: u64, extents: Vec<v1::Extent>, segments: Vec<v1::S
     run(rig, Op::CommitExtents(op)).unwrap();
 }
 
-fn copy(from: u64, from_off: u64, to: u64, to_off: u64, len: u64) -> Op {
+pub fn copy(from: u64, from_off: u64, to: u64, to_off: u64, len: u64) -> Op {
     Op::CopyRange(v1::CopyRangeOp { from, from_off, to, to_off, len })
 }
 
-fn copied(answer: Answer) -> Result<u64, ErrorKind> {
+pub fn copied(answer: Answer) -> Result<u64, ErrorKind> {
     match answer? {
         Reply::CopyRange(reply) => Ok(reply.copied),
         other => panic!("a copy answered {other:?}"),

@@ -32,6 +32,7 @@ struct Rig {
     driver: Driver,
     sent: Arc<Mutex<BTreeMap<u64, mpsc::Receiver<Message>>>>,
     dir: tempfile::TempDir,
+    reports: mpsc::UnboundedSender<Report>,
     _stop: watch::Sender<bool>,
 }
 
@@ -48,7 +49,8 @@ impl Rig {
         let state = Arc::new(StateMachine::open(&dir.path().join("state")).unwrap());
         let me = weft_net::Identity { name: "1".into(), cluster: None };
         let snapshots = Snapshots::open(dir.path(), "", env.clone(), state.clone()).unwrap();
-        let (lost_tx, lost) = mpsc::unbounded_channel();
+        let (reports, reported) = mpsc::unbounded_channel();
+        let lost_tx = reports.clone();
         let sent: Arc<Mutex<BTreeMap<u64, mpsc::Receiver<Message>>>> = Arc::default();
         let all = sent.clone();
         let links = Links::new(
@@ -64,13 +66,13 @@ impl Rig {
             peers: Peers::new(weft_net::tcp(), me),
             links,
             inbox: mpsc::channel(1).1,
-            reports: lost,
+            reports: reported,
             snapshots: Arc::new(snapshots),
             admitted,
             shutdown,
         };
         let (_, driver) = Driver::open(config, env, state, wiring).unwrap();
-        Self { driver, sent, dir, _stop }
+        Self { driver, sent, dir, reports, _stop }
     }
 
     /// Follows server 2, in term 5, with this many entries, all applied.

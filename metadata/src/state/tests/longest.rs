@@ -18,7 +18,7 @@ fn write_extents(machine: &StateMachine) {
         let part = v1::SegmentPart { id: Some(id.into()), off: u64::MAX >> 1 };
         let source = Some(v1::extent::Source::Segment(part));
         let extent = v1::Extent { file_off: (1 << 43) + n, len: 1, source };
-        let record = schema::Segment { info, live_bytes: u64::MAX };
+        let record = schema::Segment { info, live_bytes: u64::MAX, confined: true };
         let end = extent.file_off + 1;
         changes.insert(schema::extent(InodeId(4), end), Some(extent.encode_to_vec().into()));
         changes.insert(schema::segment(id), Some(record.encode_to_vec().into()));

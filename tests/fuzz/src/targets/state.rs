@@ -92,7 +92,11 @@ impl Cluster {
     /// Whether it is done.
     fn ask(&mut self, how: u8, source: &mut Source<'_>) -> bool {
         let which = usize::from(how & 1);
-        let request = self.askers[which].ask(how, source);
+        let mut request = self.askers[which].ask(how, source);
+        if let Some(Op::ReserveInodes(op)) = &mut request.op {
+            // A leader says what all servers know; a newer version ends this one.
+            op.known = 0;
+        }
         let reply = self.apply(Body::Client(request));
         // Each knows what others have made.
         let told = reply.reply.and_then(|reply| reply.result);

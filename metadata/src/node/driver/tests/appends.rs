@@ -61,7 +61,7 @@ async fn sends_whole_appends(events: Vec<Event>) -> Result<(), String> {
                 Message { index: last, reject: true, reject_hint: has, log_term, ..answer }
             }
             Event::Lost => {
-                rig.driver.on_lost(&Lost { peer: NodeId(2), snapshot: false });
+                rig.driver.on_lost(&replication::Lost { peer: NodeId(2), snapshot: false });
                 continue;
             }
             Event::Settle => {

@@ -96,3 +96,44 @@ async fn batches_change_extended_attributes_once_all_servers_know_such_steps() {
     let refused = ask(1, 6, Op::Batch(v1::BatchOp { steps, ..Default::default() })).await;
     assert_eq!(refused.unwrap_err().kind, ErrorKind::Unavailable);
 }
+
+/// What one of an older version passed over it would lack for ever, also when it is a newer one
+/// later.
+#[tokio::test]
+async fn a_server_is_sent_nothing_before_it_has_said_that_it_knows_what_all_did() {
+    let mut rig = Rig::leading().await;
+    let node = rig.driver.node.clone();
+    node.once_known.store(Known::NEWEST, std::sync::atomic::Ordering::Relaxed);
+    let says = |rig: &mut Rig, server, known_entries| {
+        let ack = v1::RaftAck { changes_members: true, known_entries, ..Default::default() };
+        rig.driver.on_ack(NodeId(server), ack);
+    };
+    let entries = |rig: &mut Rig, server| {
+        rig.sent_to(server).iter().map(|message| message.entries.len()).sum::<usize>()
+    };
+    let alive = async |rig: &mut Rig, from| {
+        let term = rig.driver.raw.raft.term;
+        let kind = MessageType::MsgHeartbeatResponse;
+        rig.receive(Message { term, ..message(from, kind) }).await;
+    };
+    says(&mut rig, 2, Known::NEWEST);
+    says(&mut rig, 3, Known::NEWEST - 1);
+    rig.carry_out(admit(7), &[2]).await;
+    alive(&mut rig, 3).await;
+    assert_eq!((entries(&mut rig, 2), entries(&mut rig, 3)), (1, 0));
+    // It is made newer.
+    says(&mut rig, 3, Known::NEWEST);
+    alive(&mut rig, 3).await;
+    assert!(entries(&mut rig, 3) > 0);
+    // Another may come back in its place.
+    rig.driver.on_ended(NodeId(2));
+    let answer = rig.propose(admit(7));
+    rig.settle().await;
+    alive(&mut rig, 2).await;
+    assert_eq!(entries(&mut rig, 2), 0);
+    says(&mut rig, 2, Known::NEWEST);
+    alive(&mut rig, 2).await;
+    assert_eq!(entries(&mut rig, 2), 1);
+    rig.acknowledge(&[2]).await;
+    answer.await.unwrap().unwrap();
+}

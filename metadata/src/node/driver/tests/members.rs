@@ -29,7 +29,7 @@ impl Rig {
     }
 
     /// Has an entry committed by these.
-    async fn carry_out(&mut self, body: Body, by: &[u64]) {
+    pub(super) async fn carry_out(&mut self, body: Body, by: &[u64]) {
         let answer = self.propose(body);
         self.settle().await;
         self.acknowledge(by).await;
@@ -162,4 +162,43 @@ async fn an_old_version_is_upgraded_first() {
     let asked = tokio::spawn(async move { Control::set_member(&control, request()).await });
     assert_eq!(rig.pump().await, 1);
     asked.await.unwrap().unwrap();
+}
+
+/// Its disk is nobody's concern any more, and it says nothing of that.
+#[tokio::test]
+async fn a_server_that_has_left_keeps_nobody_from_growing() {
+    let mut rig = Rig::being_replaced().await;
+    let node = rig.driver.node.clone();
+    let ack = v1::RaftAck { low_on_room: true, changes_members: true, ..Default::default() };
+    rig.driver.on_ack(NodeId(3), ack.clone());
+    assert_eq!(node.has_room().map_err(|e| e.kind), Err(ErrorKind::NoSpace));
+    let mut group = (*node.membership()).clone();
+    group.members.retain(|member| member.id != 3);
+    *node.membership.lock() = Arc::new(group);
+    node.has_room().unwrap();
+    // Nor does what was on its way.
+    rig.driver.on_ack(NodeId(3), ack);
+    node.has_room().unwrap();
+}
+
+/// A leader that has more to propose each time hears of the rest all the same.
+#[tokio::test]
+async fn what_others_report_waits_behind_nothing() {
+    let mut rig = Rig::being_replaced().await;
+    let ack = v1::RaftAck { low_on_room: true, ..Default::default() };
+    rig.reports.send(Report::Answered { peer: NodeId(2), ack }).unwrap();
+    rig.driver.drain().unwrap();
+    assert_eq!(rig.driver.node.has_room().map_err(|e| e.kind), Err(ErrorKind::NoSpace));
+}
+
+/// Of its own disk it knows nothing before it has looked.
+#[tokio::test]
+async fn without_any_room_nothing_more_is_taken_in() {
+    let rig = Rig::leading().await;
+    let node = rig.driver.node.clone();
+    node.has_last_room().unwrap();
+    node.note_room(0, 2 << 30);
+    assert_eq!(node.has_last_room().map_err(|e| e.kind), Err(ErrorKind::Unavailable));
+    node.note_room(1 << 30, 2 << 30);
+    node.has_last_room().unwrap();
 }
