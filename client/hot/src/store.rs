@@ -23,6 +23,8 @@ pub const REGION: u64 = 64 << 20;
 pub const ROOM: u32 = ((REGION - LIST) / BLOCK_LEN as u64) as u32;
 
 const MAGIC: [u8; 8] = *b"WEFTHOT1";
+/// Bytes of the drive that are left to others, so that they are not the ones who find it full.
+const RESERVE: u64 = 64 << 20;
 /// Of a list, read at once; what is longer needs a second look.
 const LIST_HEAD: usize = 2 * BLOCK_LEN;
 
@@ -48,7 +50,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the store for a cluster in `dir`, or makes it; it takes `size` bytes there, all of
-    /// them at once. Errors: `Busy` if another process has it.
+    /// them at once. Errors: `Busy` if another process has it, `NoSpace` if it does not fit there.
     pub fn open(dir: &Path, cluster: Uuid, size: u64) -> Result<Self> {
         let regions = u32::try_from(size / REGION).unwrap_or(u32::MAX);
         let path = dir.join(format!("{cluster}.hot"));
@@ -72,7 +74,7 @@ impl Store {
             return Err(Error::new(ErrorKind::Invalid, format!("{} {what}", path.display())));
         }
         let mut store = Self { file, path: path.clone(), id: 0, regions };
-        store.take_room().map_err(fail)?;
+        store.take_room()?;
         store.id = match store.superblock(cluster).map_err(fail)? {
             Some(id) => id,
             None => store.begin(cluster).map_err(fail)?,
@@ -86,12 +88,23 @@ impl Store {
     }
 
     /// All room is taken now: what others put on the drive later does not make writes fail.
-    fn take_room(&self) -> io::Result<()> {
+    fn take_room(&self) -> Result<()> {
+        let fail = |e: io::Error| failed(&self.path, &e);
         let end = BLOCK_LEN as u64 + u64::from(self.regions) * REGION;
-        let before = self.file.metadata()?.len();
+        let before = self.file.metadata().map_err(fail)?.len();
         if before > end {
-            self.file.set_len(end)?;
+            self.file.set_len(end).map_err(fail)?;
         }
+        // Some filesystems take all there is before they say that it is not enough: whoever else
+        // writes there then would find it full.
+        let taken = self.file.metadata().map_err(fail)?.blocks() * 512;
+        let free = free_bytes(&self.file).map_err(fail)?;
+        fits(&self.path, end.saturating_sub(taken), free)?;
+        self.allocate(before, end).map_err(fail)
+    }
+
+    /// Takes room up to `end`, for a file that was as long as `before`.
+    fn allocate(&self, before: u64, end: u64) -> io::Result<()> {
         let len = i64::try_from(end).map_err(io::Error::other)?;
         // SAFETY: a plain system call on an open descriptor.
         if unsafe { libc::fallocate(self.file.as_raw_fd(), 0, 0, len) } == 0 {
@@ -179,6 +192,35 @@ impl Store {
     }
 }
 
+/// Bytes that this user may take of the file's filesystem.
+fn free_bytes(file: &File) -> io::Result<u64> {
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: an open descriptor, and a structure that the call fills.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: plain numbers, zeroed and then filled.
+    let stat = unsafe { stat.assume_init() };
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Whether so many bytes more can be taken where so many are free. Errors: `NoSpace`.
+fn fits(path: &Path, wanted: u64, free: u64) -> Result<()> {
+    if wanted == 0 || wanted.saturating_add(RESERVE) <= free {
+        return Ok(());
+    }
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let what = format!(
+        "{}: {} MiB more are to be taken, and the drive has {} MiB free, of which {} MiB are left \
+         to others: make room there, or mount with a smaller --hot-size",
+        path.display(),
+        mib(wanted),
+        free >> 20,
+        mib(RESERVE)
+    );
+    Err(Error::new(ErrorKind::NoSpace, what))
+}
+
 /// Who this process is to the filesystem.
 fn own_uid() -> u32 {
     // SAFETY: a plain system call that cannot fail.
@@ -220,4 +262,38 @@ fn failed(path: &Path, error: &io::Error) -> Error {
         _ => ErrorKind::Io,
     };
     Error::new(kind, format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use tempfile::TempDir;
+
+    const CLUSTER: Uuid = Uuid([7; 16]);
+
+    /// Others on the drive do not find it full each time that this is tried.
+    #[test]
+    fn what_does_not_fit_is_refused_before_any_of_it_is_taken() {
+        let dir = TempDir::new().unwrap();
+        let free = free_bytes(&File::open(dir.path()).unwrap()).unwrap();
+        // Twice: others may give back some meanwhile.
+        let open = || Store::open(dir.path(), CLUSTER, 2 * free + REGION).map(drop);
+        open().expect_err("it does not fit");
+        let file = || fs::metadata(dir.path().join(format!("{CLUSTER}.hot"))).unwrap();
+        // Room that is taken and given back changes the file.
+        let changed = |file: fs::Metadata| (file.ctime(), file.ctime_nsec());
+        let before = changed(file());
+        let error = open().expect_err("it does not fit");
+        assert_eq!((error.kind, file().len(), file().blocks()), (ErrorKind::NoSpace, 0, 0));
+        assert_eq!(changed(file()), before, "room was taken for a while");
+        assert!(error.message.contains("--hot-size"), "{error}");
+    }
+
+    #[test]
+    fn what_is_taken_already_fits_however_little_is_left() {
+        let fits = |wanted, free| fits(Path::new("a"), wanted, free).is_ok();
+        assert!(fits(0, 0) && fits(5, RESERVE + 5));
+        assert!(!fits(1, 0) && !fits(6, RESERVE + 5) && !fits(u64::MAX, u64::MAX - 1));
+    }
 }

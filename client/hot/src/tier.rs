@@ -8,6 +8,7 @@ use crate::writer::Writer;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
@@ -32,6 +33,8 @@ pub struct Hot {
     shared: Arc<Shared>,
     jobs: mpsc::UnboundedSender<Job>,
     reads: Arc<Semaphore>,
+    /// Reads of the drive that have ended.
+    read: Arc<AtomicU64>,
     fetches: Arc<Semaphore>,
     queue: Arc<Semaphore>,
 }
@@ -45,7 +48,8 @@ impl Hot {
         tokio::spawn(Writer::new(shared.clone()).run(queued));
         let places = |count| Arc::new(Semaphore::new(count));
         let (reads, fetches, queue) = (places(READS), places(FETCHES), places(QUEUE));
-        Arc::new(Self { shared, jobs, reads, fetches, queue })
+        let read = Arc::default();
+        Arc::new(Self { shared, jobs, reads, read, fetches, queue })
     }
 
     /// Whether it can be used now.
@@ -86,11 +90,25 @@ impl Hot {
         if within.end > place.len || within.is_empty() {
             return None;
         }
-        // Where many wait for a drive that is slow, the targets are asked, too.
-        let turn = timeout(READ_TIMEOUT, self.reads.clone().acquire_owned()).await.ok()?.ok()?;
+        // Where many wait for a drive that is slow, the targets are asked, too. Reads that hang
+        // keep their places: nobody else would say then that it is to be left alone.
+        let before = self.read.load(Ordering::Relaxed);
+        let Ok(turn) = timeout(READ_TIMEOUT, self.reads.clone().acquire_owned()).await else {
+            if self.read.load(Ordering::Relaxed) != before {
+                return None;
+            }
+            let dir = self.shared.options.dir.display();
+            let what = format!("{dir}: {READS} reads stand before this one for {READ_TIMEOUT:?}");
+            self.shared.rest(Use::Read, &Error::new(ErrorKind::TimedOut, what));
+            return None;
+        };
+        let turn = turn.ok()?;
+        let read = self.read.clone();
         let reading = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            store.read(piece, place, within)
+            let content = store.read(piece, place, within);
+            read.fetch_add(1, Ordering::Relaxed);
+            content
         });
         match timeout(READ_TIMEOUT, reading).await {
             Ok(Ok(Ok(content))) => {
@@ -138,20 +156,22 @@ impl Hot {
         if self.shared.rests(Use::Write) {
             return;
         }
-        let mut open = self.shared.open.lock();
-        let Some(open) = open.as_mut() else { return };
-        let known = open.index.has(&piece) || open.pending.contains(&piece);
-        if known || len == 0 || !open.index.admits(len.into()) {
-            return;
-        }
-        let Ok(queued) = self.queue.clone().try_acquire_many_owned(len) else {
-            return METRICS.dropped.inc_by(len.into());
-        };
-        let (done, _) = oneshot::channel();
-        let put = Job::Put { piece, content, forced: false, queued, done };
-        if self.jobs.send(put).is_ok() {
+        let queued = {
+            let mut open = self.shared.open.lock();
+            let Some(open) = open.as_mut() else { return };
+            let known = open.index.has(&piece) || open.pending.contains(&piece);
+            if known || len == 0 || !open.index.admits(len.into()) {
+                return;
+            }
+            let Ok(queued) = self.queue.clone().try_acquire_many_owned(len) else {
+                return METRICS.dropped.inc_by(len.into());
+            };
             open.pending.insert(piece);
-        }
+            queued
+        };
+        let (content, (done, _)) = (own(content), oneshot::channel());
+        // Without a writer nothing is open either, nor pending.
+        let _ = self.jobs.send(Job::Put { piece, content, forced: false, queued, done });
     }
 
     /// Keeps a piece, whatever has to go for it. Answers whether it is kept, within
@@ -167,7 +187,7 @@ impl Hot {
         if self.shared.rests(Use::Write) {
             return false;
         }
-        let (done, is_done) = oneshot::channel();
+        let (content, (done, is_done)) = (own(content), oneshot::channel());
         {
             let mut open = self.shared.open.lock();
             let Some(open) = open.as_mut() else { return false };
@@ -194,3 +214,13 @@ impl Hot {
         METRICS.kept.set(0);
     }
 }
+
+/// Content as it waits to be written. What was read may be a part of a buffer many times as large,
+/// all of which it would keep, while the queue counts the part; and buffers lie in the memory that
+/// the network needs. That part is let go of here.
+fn own(content: Bytes) -> Bytes {
+    Bytes::copy_from_slice(&content)
+}
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,8 @@ use weft_proto::{Error, ErrorKind, Result};
 const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 /// One that cannot be opened for another reason.
 const FAILED_INTERVAL: Duration = Duration::from_secs(60);
+/// One that does not fit on the drive is tried ever more seldom, down to this.
+const FULL_INTERVAL: Duration = Duration::from_secs(600);
 
 pub struct Writer {
     shared: Arc<Shared>,
@@ -86,7 +88,7 @@ impl Writer {
     }
 
     async fn open(&mut self) -> Arc<Store> {
-        let mut told = false;
+        let (mut told, mut pause) = (false, Duration::ZERO);
         loop {
             let (dir, cluster) = (self.shared.options.dir.clone(), self.shared.cluster);
             let size = self.shared.options.size;
@@ -117,7 +119,8 @@ impl Writer {
                 let then = if busy { "until it is free" } else { "until it can be opened" };
                 tracing::warn!("the mount goes without a hot tier {then}: {error}");
             }
-            sleep(if busy { BUSY_INTERVAL } else { FAILED_INTERVAL }).await;
+            pause = interval(error.kind, pause);
+            sleep(pause).await;
         }
     }
 
@@ -203,9 +206,37 @@ impl Writer {
     }
 }
 
+/// How long a store that cannot be opened is left alone; the last time it was `before`.
+fn interval(error: ErrorKind, before: Duration) -> Duration {
+    match error {
+        ErrorKind::Busy => BUSY_INTERVAL,
+        // Where a quota is the limit, each try takes all of it for a moment.
+        ErrorKind::NoSpace => (before * 2).clamp(FAILED_INTERVAL, FULL_INTERVAL),
+        _ => FAILED_INTERVAL,
+    }
+}
+
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let ended = spawn_blocking(work).await;
     ended.unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the thread that does it has ended")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_drive_is_tried_ever_more_seldom() {
+        let mut pause = Duration::ZERO;
+        let mut next = |error| {
+            pause = interval(error, pause);
+            pause.as_secs()
+        };
+        assert_eq!([ErrorKind::Busy, ErrorKind::Io].map(&mut next), [1, 60]);
+        assert_eq!([ErrorKind::Busy; 2].map(&mut next), [1, 1]);
+        assert_eq!([ErrorKind::NoSpace; 6].map(&mut next), [60, 120, 240, 480, 600, 600]);
+        assert_eq!([ErrorKind::Io, ErrorKind::Busy].map(&mut next), [60, 1]);
+    }
 }
