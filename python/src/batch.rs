@@ -93,7 +93,7 @@ fn whole(target: &Target, data: &ReadData) -> Result<usize> {
         let what = format!("it is longer than its buffer of {} bytes", target.len());
         return Err(Error::new(ErrorKind::TooLarge, what));
     }
-    Ok(target.fill(data))
+    Ok(target.fill(0, data))
 }
 
 /// The answers of a batch: what `good` makes of them, or an `OSError`.

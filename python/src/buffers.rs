@@ -51,19 +51,19 @@ impl Target {
         self.0.len_bytes()
     }
 
-    /// Copies what was read to its start, and answers how many bytes that were; what finds no room
-    /// is left out.
-    pub fn fill(&self, data: &ReadData) -> usize {
+    /// Copies what was read to a place in it, at most its end, and answers how many bytes that
+    /// were; what finds no room is left out.
+    pub fn fill(&self, at: usize, data: &ReadData) -> usize {
         let start = self.0.buf_ptr().cast::<u8>();
-        let mut filled = 0;
+        let mut end = at;
         for part in data.parts() {
-            let len = part.len().min(self.len() - filled);
+            let len = part.len().min(self.len() - end);
             // SAFETY: the buffer is held, contiguous and writable, and there is room for so many
             // bytes at that place. What was read is memory of its own, which does not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), start.add(filled), len) };
-            filled += len;
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), start.add(end), len) };
+            end += len;
         }
-        note_copied(filled);
-        filled
+        note_copied(end - at);
+        end - at
     }
 }

@@ -47,11 +47,16 @@ impl Connection {
         Self { caller: self.caller.at(InodeId(ino)), connection: self.connection.clone() }
     }
 
-    /// Makes all that was written durable, and ends the session. Files fail from now on. A second
-    /// time nothing happens, nor does in a process that was forked. A signal handler that raises
-    /// something ends the wait, and not what is waited for.
+    /// Makes all that was written durable, and ends the session. Files fail from now on. A signal
+    /// handler that raises something ends the wait, and not what is waited for: the next call waits
+    /// for that. Once it is done nothing happens, nor does in a process that was forked.
     fn disconnect(&self, py: Python<'_>) -> PyResult<()> {
         self.connection.disconnect(py).map_err(|e| e.raise(None))
+    }
+
+    /// Whether it has disconnected, and `disconnect` has answered or raised what came of that.
+    fn is_disconnected(&self) -> bool {
+        self.connection.is_disconnected()
     }
 
     /// Whether it was made by this process, and not by one that this one was forked from.

@@ -14,6 +14,9 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use weft_client::{OpenFile, Seek};
 use weft_proto::Result;
 
+/// So much of one read is held beside the memory that it goes to.
+const READ_BYTES: usize = 32 << 20;
+
 /// An open file, without a position. Any number of threads may use it.
 #[pyclass(frozen, module = "weft._weft")]
 pub struct File {
@@ -42,6 +45,20 @@ impl File {
         let begun = here.then(|| Arc::clone(&self.begun).try_read_owned().ok());
         (Arc::clone(&self.file), begun.flatten())
     }
+}
+
+/// Reads until a target is full, or the file ends.
+async fn read_into(file: &OpenFile, off: u64, target: &Target) -> Result<usize> {
+    let mut done = 0;
+    while done < target.len() {
+        let want = READ_BYTES.min(target.len() - done);
+        let data = file.read(off.saturating_add(done as u64), want).await?;
+        done += target.fill(done, &data);
+        if data.len() < want {
+            break;
+        }
+    }
+    Ok(done)
 }
 
 /// Writes all of it, and answers how many bytes that were.
@@ -83,7 +100,7 @@ impl File {
     /// Fills a writable buffer from offset `off`, and answers how many bytes there were.
     fn pread_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, off: u64) -> PyResult<usize> {
         let target = Target::of(buffer)?;
-        let read = async || self.file.read(off, target.len()).await.map(|data| target.fill(&data));
+        let read = || read_into(&self.file, off, &target);
         wait(py, &self.connection, read).map_err(|e| e.raise(None))
     }
 

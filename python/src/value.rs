@@ -92,6 +92,6 @@ impl Data {
     /// Copies them to the start of a writable buffer, and answers how many there was room for.
     fn copy_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let target = Target::of(buffer)?;
-        Ok(py.detach(|| target.fill(&self.0)))
+        Ok(py.detach(|| target.fill(0, &self.0)))
     }
 }

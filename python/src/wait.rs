@@ -72,10 +72,12 @@ pub fn connect(py: Python<'_>, options: ConnectOptions) -> Result<Connection, Fa
     apart(py, "weft-connect", move || Connection::connect(options))
 }
 
-/// Disconnects, in the same way: what a signal handler gives up is the wait.
-pub fn disconnect(py: Python<'_>, connection: &Connection) -> Result<(), Failure> {
-    let connection = connection.clone();
-    apart(py, "weft-disconnect", move || connection.disconnect())
+/// Waits for what disconnects, in the same way: what a signal handler gives up is the wait.
+pub fn disconnect(
+    py: Python<'_>,
+    end: impl FnOnce() -> Result<()> + Send + 'static,
+) -> Result<Result<()>, Failure> {
+    apart(py, "weft-disconnect", move || Ok(end()))
 }
 
 /// Waits for something that is done in a thread of its own.

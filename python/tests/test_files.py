@@ -5,6 +5,8 @@ import errno
 import io
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -78,6 +80,38 @@ def test_calls_with_an_offset_leave_the_position(fs, scratch):
             file.pread_into(b"read-only", 0)
         with pytest.raises(io.UnsupportedOperation):
             file.fileno()
+
+
+def test_large_memory_is_filled_without_as_much_beside_it(cluster, fs, scratch):
+    rest, mib = os.urandom((1 << 20) - 1), 1 << 20
+    with fs.open(f"{scratch}/a", "wb", 0) as file:
+        for number in range(96):
+            file.write(bytes([number]) + rest)
+        file.write(b"end")
+    room = bytearray(b"x") * (97 * mib)
+    with fs.open(f"{scratch}/a", "rb", 0) as file:
+        assert file.pread_into(room, 1) == 96 * mib + 2
+        assert room.startswith(rest) and room[96 * mib - 1 :] == b"end" + b"x" * (mib - 2)
+        assert all(room[at * mib - 1] == at for at in range(1, 96))
+        # As long as what one request is for.
+        assert file.pread_into(memoryview(room)[: 32 * mib], 64 * mib + 3) == 32 * mib
+        assert room[: mib - 3] == rest[2:] and room[32 * mib - 3 : 32 * mib] == b"end"
+    text = (
+        "import re, sys, weft\n"
+        "def peak():\n"
+        "    with open('/proc/self/status') as status:\n"
+        "        return int(re.search(r'VmHWM:\\s+(\\d+) kB', status.read())[1]) >> 10\n"
+        "room = bytearray(b'x') * (97 << 20)\n"
+        "with weft.connect(sys.argv[1], cache_bytes=8 << 20) as fs:\n"
+        "    with fs.open(sys.argv[2], 'rb', 0) as file:\n"
+        "        before = peak()\n"
+        "        file.readinto(room)\n"
+        "        print(peak() - before)\n"
+    )
+    words = [sys.executable, "-c", text, cluster, f"{scratch}/a"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 72
 
 
 def test_what_buffers_wrap_is_a_raw_file(fs, scratch):

@@ -260,13 +260,16 @@ def test_what_was_skipped_once_is_not_skipped_again(fs, archives, kind):
         assert given(again, workers - 1, workers) == whole
 
 
-def test_a_state_that_comes_too_late_is_told(fs):
-    one = stream()
-    copy = pickle.loads(pickle.dumps(one._shared))
-    late = FileStream(one.read, one.progress, 0, one._shared)
-    assert copy.news() is None
-    late._shared = shared_copy(one._shared)
-    one.load(stream().state(8))
+@pytest.mark.parametrize("kind", ["files", "archives"])
+def test_a_state_that_comes_too_late_is_told(fs, archives, kind):
+    one = stream() if kind == "files" else tars(fs, archives)
+    assert pickle.loads(pickle.dumps(one._shared)).news() is None
+    shared = shared_copy(one._shared)
+    if kind == "files":
+        late = FileStream(one.read, one.progress, 0, shared)
+    else:
+        late = TarStream(fs, archives, one.options, shared)
+    one.load(one.state())
     with pytest.raises(RuntimeError, match="state was loaded"):
         next(late.iterate(0, 1))
 

@@ -1,8 +1,10 @@
 """Signals, destructors and the end of a connection while the cluster does not answer."""
 
 import asyncio
+import contextlib
 import errno
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -40,35 +42,88 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def away_until(began, away):
+    """The servers go on only when a handler has begun: what is called waits in the middle."""
+
+    def end():
+        began.wait(30)
+        servers.__exit__(None, None, None)
+
+    servers = away()
+    servers.__enter__()
+    thread = threading.Thread(target=end)
+    thread.start()
+    try:
+        yield
+    finally:
+        began.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("call", ["stat", "read_bytes", "open", "write_bytes"])
 def test_a_signal_handler_may_call_the_filesystem(fs, fresh, scratch, away, alarm, call):
     fs.write_bytes(f"{scratch}/a", b"x")
     found, arguments = [], [b"new"] if call == "write_bytes" else []
 
     def handler():
-        # The servers go on only when the handler has begun: the call waits in the middle.
         began.set()
         found.append(fresh.exists(f"{scratch}/none"))
         found.append(fresh.stat(f"{scratch}/a").st_nlink)
 
-    def end():
-        began.wait(30)
-        servers.__exit__(None, None, None)
-
-    began, servers = threading.Event(), away()
-    servers.__enter__()
-    thread = threading.Thread(target=end)
-    thread.start()
-    try:
+    began = threading.Event()
+    with away_until(began, away):
         alarm(0.05, handler)
         answer = getattr(fresh, call)(f"{scratch}/a", *arguments)
-    finally:
-        began.set()
-        thread.join()
     assert found == [False, 1]
     if call == "open":
         answer.close()
     assert fs.read_bytes(f"{scratch}/a") == (b"new" if call == "write_bytes" else b"x")
+
+
+def test_a_signal_handler_may_need_the_connection_that_is_being_made(fs, scratch, away, alarm):
+    began, files, copy = threading.Event(), [], pickle.loads(pickle.dumps(fs))
+
+    def handler():
+        began.set()
+        files.append(copy.open(f"{scratch}/a", "wb"))
+        files[0].write(b"x")
+
+    with away_until(began, away):
+        alarm(0.05, handler)
+        assert copy.exists(scratch)
+    # They have one connection, which knows the file.
+    copy.close()
+    assert files[0].closed
+    assert fs.read_bytes(f"{scratch}/a") == b"x"
+
+
+def test_a_signal_handler_may_close_what_connects(fs, scratch, away, alarm):
+    began, copy = threading.Event(), pickle.loads(pickle.dumps(fs))
+
+    def handler():
+        began.set()
+        copy.close()
+
+    with away_until(began, away), pytest.raises(ValueError, match="closed"):
+        alarm(0.05, handler)
+        copy.stat(scratch)
+
+
+def test_a_signal_handler_may_close_what_is_being_closed(cluster, fs, scratch, away, alarm):
+    # Closing the file waits for the servers.
+    began, other = threading.Event(), weft.connect(cluster, close_sync=True)
+    file = other.open(f"{scratch}/a", "wb")
+    file.write(b"x" * 100)
+
+    def handler():
+        began.set()
+        other.close()
+
+    with away_until(began, away):
+        alarm(0.05, handler)
+        other.close()
+    assert file.closed and fs.read_bytes(f"{scratch}/a") == b"x" * 100
 
 
 def test_a_handler_that_raises_ends_a_call(fresh, scratch, away, alarm):
@@ -95,6 +150,74 @@ def test_a_handler_that_raises_ends_the_wait_to_disconnect(cluster, scratch, awa
         names = [task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/comm")]
     # It goes on.
     assert "weft-disconnect\n" in names
+
+
+GIVEN_UP = (
+    "def late(*_): raise Late\n"
+    "signal.signal(signal.SIGALRM, late)\n"
+    "signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
+    "try: fs.close()\n"
+    "except Late: pass\n"
+    # It is nobody's any more.
+    "del fs, file\n"
+)
+IN_ANOTHER_THREAD = (
+    "threading.Thread(target=fs.close, daemon=True).start()\n"
+    "time.sleep(0.1)\n"
+)
+
+
+@contextlib.contextmanager
+def closing(cluster, path, how, timeout):
+    """A program that writes to a file when it is told to, begins to close the filesystem in some
+    way, and comes to its end."""
+    text = (
+        "import signal, sys, threading, time, weft\n"
+        "class Late(Exception): pass\n"
+        f"fs = weft.connect(sys.argv[1], timeout={timeout})\n"
+        "file = fs.open(sys.argv[2], 'wb', 0)\n"
+        "file.write(b'synced ')\n"
+        "file.fsync()\n"
+        "print('synced', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "file.write(b'and not')\n"
+        f"{how}"
+        "print('ends', flush=True)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", text, cluster, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        try:
+            assert child.stdout.readline() == "synced\n"
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("how", [GIVEN_UP, IN_ANOTHER_THREAD], ids=["given up", "in a thread"])
+def test_an_exit_waits_for_a_close_that_is_under_way(cluster, fs, scratch, away, how):
+    with closing(cluster, f"{scratch}/a", how, 300) as child:
+        with away():
+            child.stdin.write("\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == "ends\n"
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(0.5)
+        assert (child.wait(30), child.stderr.read()) == (0, "")
+    assert fs.read_bytes(f"{scratch}/a") == b"synced and not"
+
+
+def test_an_exit_tells_what_a_close_that_was_given_up_has_lost(cluster, scratch, away):
+    with closing(cluster, f"{scratch}/a", GIVEN_UP, 2) as child, away():
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.wait(30) == 0
+        assert "before the exit was lost" in child.stderr.read()
 
 
 def test_an_interrupt_ends_the_wait_at_exit(cluster, away):

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import stat as modes
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
@@ -82,36 +83,58 @@ class Filesystem:
         self._settings = settings
         self._connection = None
         self._closed = False
+        #: Threads that close it.
+        self._closers = set()
         #: Files whose buffers have to be written out before it is disconnected.
         self._written = weakref.WeakSet()
 
     def connection(self) -> Connection:
         """The connection of this process, for what only ``weft`` itself does with it."""
-        connection = self._connection
-        if connection is not None and connection.is_of_this_process():
+        if (connection := self._connected()) is not None:
             return connection
         with _process.connecting():
-            connection = self._connection
-            if self._closed:
-                raise ValueError("the filesystem was closed")
-            if connection is None or not connection.is_of_this_process():
-                connection = Connection(self.cluster, self._settings)
-                self._connection = connection
-                self._written = weakref.WeakSet()
-                _process.opened(self)
-            return connection
+            if (connection := self._connected()) is not None:
+                return connection
+            made = Connection(self.cluster, self._settings)
+            # A signal handler may have connected, too, or closed it, meanwhile.
+            if (connection := self._connected()) is not None:
+                return connection
+            self._connection, self._written = made, weakref.WeakSet()
+            _process.opened(self)
+            return made
+
+    def _connected(self):
+        if self._closed:
+            raise ValueError("the filesystem was closed")
+        connection = self._connection
+        if connection is None or not connection.is_of_this_process():
+            return None
+        return connection
 
     def close(self) -> None:
         """Closes files that were opened to write, makes all that was written durable, and
-        disconnects. A second time nothing happens."""
-        connection, self._connection, self._closed = self._connection, None, True
+        disconnects. A second time nothing happens, but that it waits if that is still under way: in
+        another thread, or since a signal handler has ended the first wait."""
+        connection, self._closed = self._connection, True
         if connection is None or not connection.is_of_this_process():
             return
-        with contextlib.ExitStack() as last:
-            # All of it is done, and the first error raised.
-            last.callback(connection.disconnect)
-            for file in _outermost_last(self._written):
-                last.callback(file.close)
+        here = threading.get_ident()
+        if here in self._closers:
+            # A signal handler: this thread goes on with it afterwards, and cannot before.
+            return
+        try:
+            self._closers.add(here)
+            _process.closing(self)
+            with contextlib.ExitStack() as last:
+                # All of it is done, and the first error raised.
+                last.callback(connection.disconnect)
+                for file in _outermost_last(self._written):
+                    last.callback(file.close)
+        finally:
+            self._closers.discard(here)
+            if connection.is_disconnected():
+                self._connection = None
+                _process.closed(self)
 
     @property
     def closed(self) -> bool:

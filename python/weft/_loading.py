@@ -206,10 +206,10 @@ class TarStream(_Stream):
         """Goes on there; ``own``: this worker alone does. Errors: ``ValueError`` if the state is of
         another rank or shape."""
         self.progress.check(state)
-        own = self.progress.state()
+        here = self.progress.state()
         for name in ("rank", "ranks"):
-            if state[name] != own[name]:
-                raise ValueError(f"a state with {name} {state[name]}, and it is {own[name]} here")
+            if state[name] != here[name]:
+                raise ValueError(f"a state with {name} {state[name]}, and it is {here[name]} here")
         if state["buffer"] != self.options["buffer"]:
             raise ValueError("a state of another shuffle buffer")
         self.progress.seed, self.progress.shuffle = state["seed"], state["shuffle"]

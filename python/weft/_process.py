@@ -7,15 +7,20 @@ import threading
 import weakref
 
 _open = weakref.WeakSet()
-#: Held while something connects. Made anew in a child, where it may have been held for ever.
-_connecting = threading.Lock()
+#: Those of them that were to disconnect, and of which nobody has heard that they have: kept here,
+#: for the program may have forgotten them.
+_closing = set()
+#: Held while something connects, and once more by a signal handler that needs a connection
+#: meanwhile. Made anew in a child, where it may have been held for ever.
+_connecting = threading.RLock()
 _children_end_with = None
 
 
 def _in_child():
-    global _connecting, _open, _children_end_with
-    _connecting = threading.Lock()
+    global _connecting, _open, _closing, _children_end_with
+    _connecting = threading.RLock()
     _open = weakref.WeakSet()
+    _closing = set()
     _children_end_with = None
 
 
@@ -37,6 +42,16 @@ def opened(fs):
         from multiprocessing import util
 
         _children_end_with = util.Finalize(None, close_all, exitpriority=-100)
+
+
+def closing(fs):
+    """Has the process wait, when it ends, for a filesystem whose closing is given up."""
+    _closing.add(fs)
+
+
+def closed(fs):
+    """It has disconnected."""
+    _closing.discard(fs)
 
 
 @atexit.register
