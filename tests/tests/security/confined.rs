@@ -382,7 +382,7 @@ fn who_may_only_read_changes_nothing_and_root_owns_nothing() -> Result<()> {
             reader.refused(op, ErrorKind::ReadOnly).await?;
         }
         reader.ask(Op::GetAttr(v1::GetAttrOp { ino: tree.own })).await?;
-        // With its lease: it answers no recall, and who changes the file would wait until it is over.
+        // With its lease: it answers no recall, and who changes the file would wait for its end.
         reader.ask(Op::CloseSession(v1::CloseSessionOp {})).await?;
         let mut squashed = Client::begin(&tree, "squashed", &["--root-squash"]).await?;
         squashed.refused(Op::MkDir(make(0, 1000)), ErrorKind::NotPermitted).await?;
