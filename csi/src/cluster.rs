@@ -85,6 +85,10 @@ impl Cluster {
 
     async fn enter(&self, anew: bool) -> Result<Place> {
         let mut known = self.0.place.lock().await;
+        // The cluster was restored from a backup since: it takes nothing from who was there before.
+        if known.take_if(|place| place.fs.has_ended()).is_some() {
+            self.0.connected.store(false, Ordering::Relaxed);
+        }
         let fs = match &*known {
             Some(place) if anew => place.fs.clone(),
             Some(place) => match place.fs.get_attr(place.volumes).await {

@@ -12,7 +12,7 @@ use crate::mounts::{self, MountRecord};
 use crate::output::describe;
 use crate::process::Process;
 use crate::{daemon, umount};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +23,10 @@ use weft_fuse::{Connection, MountEntry, Mounted, mount_at};
 /// A process that has handed its mount over waits so long for the kernel to forget what it was
 /// told.
 const NOTICES_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a mount ends that nobody has taken away.
+const RESTORED: &str = "the cluster was restored from a backup since it was mounted: mount it \
+                        anew; what was not synced is lost, and what was synced may be";
 
 /// How serving has ended.
 enum Ended {
@@ -213,12 +217,13 @@ async fn until_ended(started: Started, limit: Duration) -> Result<Ended> {
 async fn served(started: Started) -> Result<Ended> {
     let Started { fs, mounted, record, session: _, told: mut signal } = started;
     let (path, handover) = (mounted.path().to_owned(), mounted.handover());
-    let own = mounted.connection().cloned();
+    let (own, abandon) = (mounted.connection().cloned(), mounted.abandon());
     let mut session = tokio::task::spawn_blocking(move || mounted.join());
     let ended = tokio::select! {
-        ended = &mut session => Some(ended?),
-        () = signalled(&mut signal) => None,
-        () = hand_over::when_asked(&fs, &handover, &record) => Some(Ok(())),
+        ended = &mut session => Ok(Some(ended?)),
+        () = signalled(&mut signal) => Ok(None),
+        () = hand_over::when_asked(&fs, &handover, &record) => Ok(Some(Ok(()))),
+        () = fs.ended() => Err(anyhow!(RESTORED)),
     };
     if handover.is_over() {
         fs.leave();
@@ -232,8 +237,14 @@ async fn served(started: Started) -> Result<Ended> {
         return Ok(Ended::HandedOver);
     }
     let ended = match ended {
-        Some(ended) => ended,
-        None => {
+        Ok(Some(ended)) => ended,
+        // The mount stays, as if this process had died: programs get an error there, and not the
+        // folder below, and who brings back what has died mounts it anew.
+        Err(over) => {
+            abandon();
+            return Err(over);
+        }
+        Ok(None) => {
             take_away(path.clone(), own).await;
             // Files that are still open keep a detached mount going; what they wrote is flushed
             // below, and the kernel ends the mount with this process.

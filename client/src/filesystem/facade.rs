@@ -233,6 +233,17 @@ impl Filesystem {
         self.inner.segments.map().current().wire.clone()
     }
 
+    /// Whether there will be no other session: the cluster was restored from a backup since it was
+    /// mounted, or this was shut down. Nothing can be done with it any more.
+    pub fn has_ended(&self) -> bool {
+        self.inner.group.sessions.have_ended()
+    }
+
+    /// Returns when that is so.
+    pub async fn ended(&self) {
+        self.inner.group.sessions.ended().await;
+    }
+
     /// The session of this mount; it changes if the cluster declared the old one dead.
     pub fn session(&self) -> SessionId {
         self.inner.group.sessions.current().id

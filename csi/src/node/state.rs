@@ -60,14 +60,28 @@ pub struct State {
 impl State {
     /// Opens the folder, which is made if it is not there.
     pub fn open(folder: &Path) -> io::Result<Self> {
+        Self::open_since(folder, fs::read_to_string(BOOT_ID)?.trim().to_owned())
+    }
+
+    fn open_since(folder: &Path, boot: String) -> io::Result<Self> {
         for part in ["volumes", "log", "run"] {
             DirBuilder::new().recursive(true).mode(0o700).create(folder.join(part))?;
         }
         fs::set_permissions(folder.join("volumes"), Permissions::from_mode(0o700))?;
-        let boot = fs::read_to_string(BOOT_ID)?.trim().to_owned();
         let state = Self { folder: folder.to_owned(), boot };
+        state.forget_old()?;
         state.sweep()?;
         Ok(state)
+    }
+
+    /// What is left of before the machine was started goes: here, where nobody notes anything yet.
+    fn forget_old(&self) -> io::Result<()> {
+        for old in self.all()?.iter().filter(|known| known.boot != self.boot) {
+            if let Err(e) = self.remove(&old.volume) {
+                tracing::error!("volume {:?} of before cannot be forgotten: {e}", old.volume);
+            }
+        }
+        Ok(())
     }
 
     /// Removes certificates of volumes that are not known: who was to remove them died.
@@ -102,8 +116,15 @@ impl State {
         Ok(found.filter(|found| found.volume == volume && found.boot == self.boot))
     }
 
-    /// All that are mounted. What is left of before the machine was started goes.
+    /// All that are mounted.
     pub fn list(&self) -> io::Result<Vec<Staged>> {
+        let mut all = self.all()?;
+        all.retain(|staged| staged.boot == self.boot);
+        Ok(all)
+    }
+
+    /// Also those of before the machine was started.
+    fn all(&self) -> io::Result<Vec<Staged>> {
         let mut all = Vec::new();
         for entry in fs::read_dir(self.folder.join("volumes"))? {
             let file = entry?.path();
@@ -111,8 +132,7 @@ impl State {
                 continue;
             }
             match read(&file) {
-                Ok(Some(staged)) if staged.boot == self.boot => all.push(staged),
-                Ok(Some(old)) => self.remove(&old.volume)?,
+                Ok(Some(staged)) => all.push(staged),
                 Ok(None) => {}
                 Err(e) => tracing::error!("{} cannot be read: {e}", file.display()),
             }
@@ -220,9 +240,17 @@ mod tests {
         // Garbage of one does not hide the others.
         fs::write(folder.path().join("volumes/x.json"), b"{").unwrap();
         assert_eq!(state.list().unwrap().len(), 1);
-        let later = State { boot: "another".into(), ..state };
+        // One that cannot be forgotten keeps none of the others, nor the driver from its work.
+        let stuck = state.staged("stuck", "/s".into(), "/p".into(), Use::default(), false);
+        state.save(&stuck).unwrap();
+        fs::create_dir(state.log("stuck")).unwrap();
+        let later = State::open_since(folder.path(), "another".into()).unwrap();
         assert_eq!((later.find(id).unwrap(), later.list().unwrap()), (None, vec![]));
         assert!(!secret.exists());
+        // Who looks at all takes none away: somebody may be noting a new one.
+        state.save(&stuck).unwrap();
+        assert_eq!(later.list().unwrap(), []);
+        assert!(later.file("stuck", "json").exists());
     }
 
     #[test]

@@ -12,3 +12,4 @@ mod manifests;
 mod nodes;
 mod plugin;
 mod recovery;
+mod restored;

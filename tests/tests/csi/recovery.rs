@@ -14,15 +14,15 @@ use weft_csi::wire::*;
 use weft_tests::{Cluster, Paused, eventually};
 
 /// A volume that two workloads have, one to read.
-struct InUse {
-    volume: Volume,
-    staging: PathBuf,
-    write: PathBuf,
-    read: PathBuf,
+pub struct InUse {
+    pub volume: Volume,
+    pub staging: PathBuf,
+    pub write: PathBuf,
+    pub read: PathBuf,
 }
 
 impl InUse {
-    fn begin(cluster: &Cluster, plugin: &Plugin, name: &str) -> Result<Self> {
+    pub fn begin(cluster: &Cluster, plugin: &Plugin, name: &str) -> Result<Self> {
         let pods = cluster.scratch("pods")?;
         let volume = plugin.create(name, 64 * MIB)?;
         let staging = cluster.scratch(&format!("staging-{name}"))?;
@@ -54,7 +54,7 @@ impl InUse {
     }
 
     /// What has died so often stays where workloads see it: they would see nothing in its place.
-    fn await_back(&self, deaths: usize) -> Result<()> {
+    pub fn await_back(&self, deaths: usize) -> Result<()> {
         eventually(PATIENCE, "the volume is back", || self.is_back().then_some(()))?;
         let all = [(&self.staging, 1), (&self.write, 1 + deaths), (&self.read, 1 + deaths)];
         for (at, wanted) in all {
@@ -64,7 +64,7 @@ impl InUse {
         Ok(())
     }
 
-    fn end(&self, plugin: &Plugin) -> Result<()> {
+    pub fn end(&self, plugin: &Plugin) -> Result<()> {
         let id = &self.volume.volume_id;
         plugin.unpublish(id, &self.write)?;
         plugin.unpublish(id, &self.read)?;
@@ -75,7 +75,7 @@ impl InUse {
     }
 }
 
-fn is_dead(at: &Path) -> bool {
+pub fn is_dead(at: &Path) -> bool {
     let asked = nix::sys::statvfs::statvfs(at);
     matches!(asked, Err(nix::errno::Errno::ENOTCONN | nix::errno::Errno::ECONNABORTED))
 }
