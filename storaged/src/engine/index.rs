@@ -59,7 +59,7 @@ pub(super) enum Change {
 }
 
 pub(super) enum Opened {
-    Ready(Index, Applied),
+    Ready(Box<Index>, Applied),
     /// There is none, or only a part: it must be rebuilt.
     Lost,
 }
@@ -100,7 +100,7 @@ impl Index {
         }
         let applied = index.meta(APPLIED)?;
         match applied.as_deref().and_then(decode_applied) {
-            Some(applied) => Ok(Opened::Ready(index, applied)),
+            Some(applied) => Ok(Opened::Ready(Box::new(index), applied)),
             None => Ok(Opened::Lost),
         }
     }

@@ -319,7 +319,11 @@ impl Core {
     async fn check_room(self: &Arc<Self>) -> Result<()> {
         if self.index.room.is_due() && !self.device.is_simulated() {
             let core = self.clone();
-            self.blocking(move || Ok(core.index.room.look())).await?;
+            let look = move || {
+                core.index.room.look();
+                Ok(())
+            };
+            self.blocking(look).await?;
         }
         self.index.room.check()
     }

@@ -320,7 +320,7 @@ impl Start<'_> {
                 // before another was overwritten since, or is damaged.
                 if last < next || records.range(next..).count() as u64 == last - applied.record {
                     let (applied, dropped) = self.replay(&index, applied, records, unread)?;
-                    return Ok((index, applied, dropped));
+                    return Ok((*index, applied, dropped));
                 }
                 tracing::error!(
                     "{}: index {} is older than the journal reaches back, or the journal is \
