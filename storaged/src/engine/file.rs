@@ -99,7 +99,8 @@ pub(super) fn make(path: &Path, size: u64, sparse: bool) -> Result<(TargetFile, 
     let made = Made(Some(path));
     let target = open(path)?;
     // The kernel would give it all that is left first, and others would find the disk full.
-    let (free, _) = room(&target.file).map_err(|e| fail("cannot look at its filesystem", e))?;
+    let space = space(&target.file).map_err(|e| fail("cannot look at its filesystem", e))?;
+    let free = space.available;
     if !sparse && free < size {
         let what = format!("{}: its filesystem has {free} bytes free, not {size}", path.display());
         return Err(Error::new(ErrorKind::NoSpace, what));
@@ -184,8 +185,17 @@ fn allocate(file: &File, size: u64, sparse: bool) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Bytes that this user may take of the file's filesystem, and all that it has.
-pub(super) fn room(file: &File) -> io::Result<(u64, u64)> {
+/// Bytes of a filesystem.
+pub(super) struct Space {
+    /// What is free for everybody.
+    pub available: u64,
+    /// And with what is kept for root.
+    pub free: u64,
+    pub all: u64,
+}
+
+/// Room of the filesystem that a file is on.
+pub(super) fn space(file: &File) -> io::Result<Space> {
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: an open descriptor, and a structure that the call fills.
     if unsafe { libc::fstatvfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
@@ -194,7 +204,8 @@ pub(super) fn room(file: &File) -> io::Result<(u64, u64)> {
     // SAFETY: plain numbers, zeroed and then filled.
     let stat = unsafe { stat.assume_init() };
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-    Ok((bytes(stat.f_bavail), bytes(stat.f_blocks)))
+    let (available, free) = (bytes(stat.f_bavail), bytes(stat.f_bfree));
+    Ok(Space { available, free, all: bytes(stat.f_blocks) })
 }
 
 /// `false`: the filesystem cannot.

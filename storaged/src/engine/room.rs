@@ -4,7 +4,7 @@
 //! even be opened again. So what makes it larger is refused before, for as long as its disk has
 //! less left than a reserve; what makes it smaller goes on and lives of that.
 
-use super::file;
+use super::file::{self, Space};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -49,8 +49,12 @@ impl Room {
 
     /// Looks how much is left. Blocks.
     pub fn look(&self) {
-        match File::open(&self.dir).and_then(|dir| file::room(&dir)) {
-            Ok((free, all)) => self.note(free, all),
+        match File::open(&self.dir).and_then(|dir| file::space(&dir)) {
+            Ok(Space { available, free, all }) => {
+                // SAFETY: a plain system call.
+                let is_root = unsafe { libc::geteuid() } == 0;
+                self.note(if is_root { free } else { available }, all);
+            }
             Err(error) => {
                 let dir = self.dir.display();
                 tracing::warn!("how much room the index {dir} has left is not known: {error}");
