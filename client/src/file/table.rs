@@ -197,9 +197,7 @@ impl Files {
         entry.handles -= 1;
         entry.told = told;
         let missed = entry.file.failures() != told;
-        // Beside the table and who leaves.
-        let used = Arc::strong_count(&entry.file) > 2;
-        if entry.handles == 0 && !used && !entry.file.has_unwritten() && !missed {
+        if entry.handles == 0 && !entry.file.has_unwritten() && !missed {
             table.remove(&ino);
             self.context.log.left(ino);
         }
