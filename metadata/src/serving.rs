@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 use weft_net::ServerOptions;
 
 /// Largest payload of a request: none has one.
-const MAX_PAYLOAD: usize = 4096;
+const MAX_PAYLOAD: usize = 0;
 /// Bytes held for one connection: answers to requests that wait for other clients hold theirs all
 /// the while.
 const MAX_IN_FLIGHT: usize = 32 << 20;

@@ -16,7 +16,12 @@ use prost::Message;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use weft_proto::{Call, Error, ErrorKind, Result};
+use weft_proto::{Call, Error, ErrorKind, Result, parts};
+
+/// Most parts of a request: each takes up to some hundred bytes once it is decoded.
+const MAX_PARTS: usize = 1 << 16;
+/// Heads of so few bytes have not many.
+const UNCOUNTED: usize = 4 << 10;
 
 /// What a daemon does with requests. Called concurrently, from as many connections as there are.
 #[async_trait::async_trait]
@@ -25,8 +30,9 @@ pub trait Service: Send + Sync + 'static {
     /// unknown operation should be answered with `Protocol`; a panic is answered with `Internal`.
     async fn call(&self, request: Incoming) -> Result<Outgoing>;
 
-    /// How many bytes the answer to a request without payload will have, as far as can be told: it
-    /// is served only once there is memory for them.
+    /// How many bytes the answer to a request will have, as far as can be told: it is served only
+    /// once there is memory for them, and refused if it has a payload. Not asked of heads over
+    /// 64 KiB: what would be answered at length, the service refuses then.
     fn weigh(&self, _op: u16, _head: &Bytes) -> usize {
         0
     }
@@ -49,12 +55,16 @@ pub struct Incoming {
 
 impl Incoming {
     /// The message that was sent. Errors: `Protocol` if it does not read, or is of another
-    /// operation.
+    /// operation; `Invalid` if it would take far more memory than its bytes.
     pub fn decode<C: Call>(&self) -> Result<C> {
         let wrong =
             |why: String| Error::new(ErrorKind::Protocol, format!("operation {}: {why}", self.op));
         if self.op != C::OP {
             return Err(wrong(format!("taken for {}", C::OP)));
+        }
+        if self.head.len() > UNCOUNTED && !parts::has_at_most::<C>(MAX_PARTS, &self.head) {
+            let what = format!("operation {}: more than {MAX_PARTS} parts: split it", self.op);
+            return Err(Error::new(ErrorKind::Invalid, what));
         }
         C::decode(self.head.clone()).map_err(|e| wrong(e.to_string()))
     }

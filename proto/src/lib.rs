@@ -15,6 +15,7 @@ pub mod locks;
 pub mod map;
 pub mod mode;
 pub mod op;
+pub mod parts;
 pub mod planted;
 pub mod qos;
 pub mod rename;

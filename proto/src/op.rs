@@ -5,10 +5,10 @@
 
 use crate::role::{Role, Roles};
 use crate::v1;
-use prost::Message;
+use prost::{Message, Name};
 
 /// A request of the framed protocol.
-pub trait Call: Message + Default {
+pub trait Call: Name + Default {
     /// Its operation.
     const OP: u16;
     /// What it is answered with, if not with an error.

@@ -84,7 +84,7 @@ impl Door {
         for (number, place) in &mut places.taken {
             let Some(window) = place.window.upgrade() else { continue };
             let requests = window.entered();
-            let works = requests != place.requests || window.requests() > 0;
+            let works = requests != place.requests || window.is_at_work();
             (place.requests, place.idle) = (requests, if works { 0 } else { place.idle + 1 });
             if place.idle > TOO_LONG {
                 gone.push(*number);
@@ -139,7 +139,7 @@ impl Place {
     fn rests(&self) -> bool {
         self.window
             .upgrade()
-            .is_some_and(|window| window.requests() == 0 && window.entered() == self.requests)
+            .is_some_and(|window| !window.is_at_work() && window.entered() == self.requests)
     }
 }
 
@@ -205,6 +205,25 @@ mod tests {
         assert!(door.enter("a").is_err());
         drop(seats);
         assert!(door.enter("a").is_ok());
+    }
+
+    #[test]
+    fn who_waits_for_memory_is_not_idle() {
+        let door = Door::new(1);
+        let seat = door.enter("a").unwrap();
+        let window = Arc::new(Window::new(10));
+        seat.works_through(&window);
+        let account = super::super::budget::Budget::new(10).account("a");
+        account.overdraw(10);
+        window.draw_on(account);
+        let mut entering = Box::pin(window.enter(super::super::window::OWN + 1));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(entering.as_mut().poll(&mut cx).is_pending());
+        (0..2).for_each(|_| door.look());
+        assert!(!door.make_room() && !is_lost(&seat));
+        drop(entering);
+        door.look();
+        assert!(door.make_room() && is_lost(&seat));
     }
 
     #[test]

@@ -242,9 +242,16 @@ impl Session {
         self.receiving.store(true, Ordering::Relaxed);
         let mut head = frames.head().await?;
         let place = if header.traced { Place::take(&mut head)? } else { None };
-        if len > max {
+        let answer = match header.op {
+            op::PING | op::HELLO => 0,
+            // Longer ones are not for the service to weigh.
+            _ if head.len() > OWN => 0,
+            op => self.context.service.weigh(op, &head).min(MAX_PAYLOAD),
+        };
+        if len > max || len > 0 && answer > 0 {
             frames.skip().await?;
             self.receiving.store(false, Ordering::Relaxed);
+            let max = if answer > 0 { 0 } else { max };
             let what =
                 format!("request {} has a payload of {len} bytes, the limit is {max}", header.op);
             self.answer(header, Err(Error::new(ErrorKind::Invalid, what)), held);
@@ -273,8 +280,9 @@ impl Session {
             op => {
                 let deadline = (header.deadline_ms != 0)
                     .then(|| came_at + Duration::from_millis(header.deadline_ms.into()));
-                if len == 0 && head.len() <= OWN {
-                    held += self.weigh(op, &head, held).await;
+                if answer > 0 {
+                    self.make_room(answer, held).await;
+                    held += answer;
                 }
                 let request = Incoming { op, head, payload, peer: peer.clone(), deadline };
                 match fetch {
@@ -304,15 +312,11 @@ impl Session {
     }
 
     /// Takes room for the answer to a request that holds `held` bytes; it holds none while it
-    /// waits. Answers how much.
-    async fn weigh(&self, op: u16, head: &Bytes, held: usize) -> usize {
-        let answer = self.context.service.weigh(op, head).min(MAX_PAYLOAD);
-        if answer > 0 {
-            self.window.served(held, 0);
-            self.window.left(1, 0);
-            self.enter(held + answer).await;
-        }
-        answer
+    /// waits.
+    async fn make_room(&self, answer: usize, held: usize) {
+        self.window.served(held, 0);
+        self.window.left(1, 0);
+        self.enter(held + answer).await;
     }
 
     /// Waits for room in the window, with signs of life.

@@ -23,8 +23,10 @@ struct Used {
     drawn: usize,
     /// Requests so far.
     entered: u64,
-    /// The reader, if it waits for room.
+    /// The reader, if it waits for room in the window.
     reader: Option<Waker>,
+    /// It waits for room, there or in what is shared.
+    waits: bool,
 }
 
 pub(super) struct Window {
@@ -62,6 +64,7 @@ impl Window {
     /// Waits for room for a request and takes it. For one task at a time; who gives up has taken
     /// nothing.
     pub async fn enter(&self, bytes: usize) {
+        let _waits = Waits::begin(&self.used);
         let lacks = poll_fn(|cx| {
             let mut used = self.used.lock();
             if used.has_room(bytes, self.max_bytes) {
@@ -105,6 +108,12 @@ impl Window {
         self.used.lock().requests
     }
 
+    /// Whether there are requests whose answers have not left yet, or one that waits for room.
+    pub fn is_at_work(&self) -> bool {
+        let used = self.used.lock();
+        used.requests > 0 || used.waits
+    }
+
     /// Requests so far.
     pub fn entered(&self) -> u64 {
         self.used.lock().entered
@@ -131,6 +140,22 @@ impl Window {
         } else if held > drawn {
             account.overdraw(held - drawn);
         }
+    }
+}
+
+/// As long as it lives, a request waits.
+struct Waits<'a>(&'a Mutex<Used>);
+
+impl<'a> Waits<'a> {
+    fn begin(used: &'a Mutex<Used>) -> Self {
+        used.lock().waits = true;
+        Self(used)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.lock().waits = false;
     }
 }
 

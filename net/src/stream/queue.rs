@@ -35,6 +35,14 @@ struct Batch {
 }
 
 impl Batch {
+    /// Tells that its frames have left, or never will.
+    fn leave(&mut self, user: &dyn User) {
+        let (frames, cost) = (std::mem::take(&mut self.costly), std::mem::take(&mut self.cost));
+        if frames > 0 {
+            user.left(frames, cost);
+        }
+    }
+
     fn push(&mut self, piece: Bytes) {
         if piece.len() <= GATHER {
             self.gathered.extend_from_slice(&piece);
@@ -117,6 +125,26 @@ impl Buf for Batch {
     }
 }
 
+/// What the writer has taken. When it ends, however that comes, nothing leaves any more: what waits
+/// is let go at once, though requests of the connection may be at work for long.
+struct Leaving<'a> {
+    queue: &'a SendQueue,
+    user: &'a dyn User,
+    batch: Batch,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let mut pending = {
+            let mut state = self.queue.0.lock();
+            (state.closed, state.writing) = (true, false);
+            std::mem::take(&mut state.pending)
+        };
+        self.batch.leave(self.user);
+        pending.leave(self.user);
+    }
+}
+
 #[derive(Default)]
 struct State {
     pending: Batch,
@@ -195,18 +223,16 @@ impl SendQueue {
         progress: &AtomicU64,
         user: &dyn User,
     ) -> io::Result<()> {
-        let mut batch = Batch::default();
-        while self.next(&mut batch, user).await {
-            while batch.has_remaining() {
-                if io.write_buf(&mut batch).await? == 0 {
+        let mut leaving = Leaving { queue: self, user, batch: Batch::default() };
+        while self.next(&mut leaving.batch, user).await {
+            while leaving.batch.has_remaining() {
+                if io.write_buf(&mut leaving.batch).await? == 0 {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
                 progress.fetch_add(1, Ordering::Relaxed);
             }
             io.flush().await?;
-            if batch.costly > 0 {
-                user.left(batch.costly, batch.cost);
-            }
+            leaving.batch.leave(user);
         }
         io.shutdown().await
     }
@@ -238,5 +264,54 @@ impl SendQueue {
         std::mem::swap(batch, &mut state.pending);
         state.writing = !batch.is_empty();
         state.writing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Header, Kind};
+    use std::sync::atomic::AtomicUsize;
+
+    #[derive(Default)]
+    struct Left {
+        frames: AtomicUsize,
+        cost: AtomicUsize,
+    }
+
+    impl User for Left {
+        fn crowded(&self) -> bool {
+            false
+        }
+
+        fn left(&self, frames: usize, cost: usize) {
+            self.frames.fetch_add(frames, Ordering::Relaxed);
+            self.cost.fetch_add(cost, Ordering::Relaxed);
+        }
+    }
+
+    fn push(queue: &SendQueue, cost: usize) -> bool {
+        let payload = vec![Bytes::from(vec![0; cost])];
+        let header = Header::new(Kind::Answer, 100, 1);
+        queue.push(Frame::new(header, Head::Bytes(Bytes::new()), payload), Some(cost))
+    }
+
+    #[tokio::test]
+    async fn what_never_leaves_is_let_go_when_the_writer_ends() {
+        let (queue, left) = (SendQueue::default(), Left::default());
+        let (io, reader) = tokio::io::duplex(4096);
+        let progress = AtomicU64::new(0);
+        assert!(push(&queue, 10_000));
+        {
+            let mut writing = std::pin::pin!(queue.write_to(io, &progress, &left));
+            let mut cx = std::task::Context::from_waker(Waker::noop());
+            assert!(writing.as_mut().poll(&mut cx).is_pending(), "nobody reads");
+            assert!(push(&queue, 20_000), "it waits behind");
+            assert_eq!(left.frames.load(Ordering::Relaxed), 0);
+        }
+        drop(reader);
+        let all = (left.frames.load(Ordering::Relaxed), left.cost.load(Ordering::Relaxed));
+        assert_eq!(all, (2, 30_000));
+        assert!(!push(&queue, 1) && queue.rests());
     }
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::time::timeout;
 
 /// An idle connection is probed after this long, so that a vanished host does not hold memory.
@@ -71,7 +71,8 @@ impl Trusted {
 
     async fn connect(&self, address: &Address) -> io::Result<BoxStream> {
         let (host, port) = socket(address)?;
-        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await??;
+        let connected = async { connect_to(lookup_host((host, port)).await?.collect()).await };
+        let stream = timeout(CONNECT_TIMEOUT, connected).await??;
         self.check(stream.peer_addr()?, "on another machine")?;
         tune(&stream)?;
         match self {
@@ -79,6 +80,27 @@ impl Trusted {
             Self::All | Self::Loopback => Ok(Box::new(stream)),
         }
     }
+}
+
+/// Connects to the first of these addresses that answers. Each has a part of the time, so that one
+/// that swallows what it is sent keeps nobody from the others.
+async fn connect_to(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let part = CONNECT_TIMEOUT / (addresses.len() as u32 + 1);
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let last = addresses.len().saturating_sub(1);
+    for (at, address) in addresses.into_iter().enumerate() {
+        let connecting = TcpStream::connect(address);
+        // The last has what is left.
+        let connected = match at == last {
+            true => connecting.await,
+            false => timeout(part, connecting).await.unwrap_or_else(|late| Err(late.into())),
+        };
+        match connected {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
@@ -141,5 +163,40 @@ impl Listener for TcpPort {
 
     fn local_address(&self) -> io::Result<Address> {
         Ok(self.0.local_addr()?.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::{Domain, Socket, Type};
+
+    /// Of a listener whose queue is full: what it is sent is dropped, as by a host that is gone.
+    fn silent() -> (SocketAddr, Vec<Socket>) {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut sockets = vec![listener];
+        for _ in 0..4 {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let _ = socket.connect(&address);
+            sockets.push(socket);
+        }
+        (address.as_socket().unwrap(), sockets)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
+        let (gone, _sockets) = silent();
+        let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let there = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = (there.local_addr().unwrap(), there);
+        let connecting = connect_to(vec![gone, refusing, there.0]);
+        let stream = timeout(CONNECT_TIMEOUT, connecting).await.unwrap().unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), there.0);
+        assert!(connect_to(Vec::new()).await.is_err());
+        assert!(timeout(CONNECT_TIMEOUT, connect_to(vec![gone])).await.is_err(), "it is silent");
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weft_net::{Body, Buffer, Incoming, Outgoing, Peers, ServerOptions, Service, Way};
-use weft_proto::{Error, ErrorKind, op};
+use weft_proto::{Error, ErrorKind, Result, op, v1};
 
 /// Sizes around every threshold in the code, and in between.
 fn size() -> impl Strategy<Value = usize> {
@@ -450,9 +450,40 @@ async fn answers_are_weighed_before_they_are_made() {
         });
     }
     calls.join_all().await;
+    // A payload makes no difference, so that none is taken.
+    let head = Bytes::copy_from_slice(&[1]);
+    let body = Body { send: vec![bytes(1, 1)], into: vec![] };
+    let refused = peers[0].exchange_op::<_, Bytes>(ECHO, &head, body, soon()).await;
+    assert_eq!(refused.map(drop).map_err(|e| e.kind), Err(ErrorKind::Invalid));
     // Of 24 MiB, one host gets half, and never more than one answer above that.
     let peak = reads.peak.load(Ordering::SeqCst);
     assert!(peak <= 12 * MIB + MIB, "{} MiB were being read at once", peak / MIB);
+}
+
+/// Reads what it is asked.
+struct Reader;
+
+#[async_trait::async_trait]
+impl Service for Reader {
+    async fn call(&self, request: Incoming) -> Result<Outgoing> {
+        request.decode::<v1::MetaRequest>().map(|_| Outgoing::default())
+    }
+}
+
+/// Two bytes each, and hundreds once they are decoded.
+#[tokio::test]
+async fn a_request_of_very_many_parts_is_not_decoded() {
+    let server = Server::start(Arc::new(Reader), options()).await;
+    let peer = peer(&server.address);
+    let batch = |steps| {
+        let steps = vec![v1::batch_op::Step::default(); steps];
+        let batch = v1::BatchOp { steps, ..Default::default() };
+        let op = Some(v1::meta_request::Op::Batch(batch));
+        v1::MetaRequest { op, ..Default::default() }
+    };
+    peer.call(&batch(60_000), soon()).await.unwrap();
+    let refused = peer.call(&batch(70_000), soon()).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Invalid, "{refused}");
 }
 
 #[tokio::test]
