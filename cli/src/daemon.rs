@@ -14,6 +14,9 @@ use tokio::time::sleep;
 
 /// How often a daemon looks whether its own port answers.
 const READY_INTERVAL: Duration = Duration::from_millis(50);
+/// Most threads that may wait for a disk. Each index that hangs keeps 64 of a storage daemon from
+/// the others: enough for more targets than a machine has.
+const BLOCKING_THREADS: usize = 8192;
 /// Blocks of so many bytes are given back; those of RocksDB's memtables have a MiB.
 #[cfg(all(target_env = "gnu", not(target_arch = "x86_64")))]
 const LARGE: usize = 256 << 10;
@@ -24,6 +27,7 @@ pub fn runtime(workers: usize) -> Result<Runtime> {
     let workers = if workers == 0 { cores.clamp(2, 4) } else { workers };
     Builder::new_multi_thread()
         .worker_threads(workers)
+        .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .context("cannot start the worker threads")
@@ -115,10 +119,32 @@ pub fn tell_manager(state: &str) {
     }
 }
 
-#[cfg(all(test, target_env = "gnu", not(target_arch = "x86_64")))]
+#[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Barrier};
 
+    /// As many as the indexes of ten targets take when they hang.
+    #[test]
+    fn disks_that_hang_leave_threads_for_others() {
+        let hanging = 10 * 64;
+        let runtime = runtime(1).unwrap();
+        let last = Arc::new(Barrier::new(hanging + 1));
+        for _ in 0..hanging {
+            let last = last.clone();
+            runtime.spawn_blocking(move || last.wait());
+        }
+        let other = runtime.spawn_blocking(|| ());
+        let other = async { tokio::time::timeout(Duration::from_secs(60), other).await };
+        let done = runtime.block_on(other);
+        if done.is_ok() {
+            last.wait();
+        }
+        runtime.shutdown_background();
+        done.expect("all threads are taken").unwrap();
+    }
+
+    #[cfg(all(target_env = "gnu", not(target_arch = "x86_64")))]
     #[test]
     fn large_blocks_are_given_back() {
         give_back_large_blocks();

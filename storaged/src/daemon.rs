@@ -13,13 +13,15 @@ use crate::rebuild::Rebuilder;
 use crate::scrub;
 use crate::service::{STALL, Targets};
 use crate::tickets::Tickets;
+use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use weft_control::Group;
 use weft_net::{Identity, Listener, ServerOptions, Service, Transport, network_stat};
 use weft_proto::{Error, ErrorKind, Result, TargetId, Uuid, layout, v1};
@@ -155,6 +157,7 @@ impl Daemon {
             targets: targets.clone(),
             cluster: None,
             registered: Vec::new(),
+            joining: HashMap::new(),
             last_error: None,
             lateness: lateness.clone(),
         };
@@ -172,12 +175,15 @@ impl Daemon {
         }
         let _ = server.await;
         let open = std::mem::take(&mut *open.lock());
-        for Open { engine, location } in open {
-            if let Err(e) = engine.close().await {
-                tracing::error!("closing {location}: {e}");
-            }
-        }
+        // At once: each may hang for a while.
+        join_all(open.into_iter().map(close)).await;
         result
+    }
+}
+
+async fn close(Open { engine, location }: Open) {
+    if let Err(e) = engine.close().await {
+        tracing::error!("closing {location}: {e}");
     }
 }
 
@@ -220,6 +226,8 @@ struct Membership {
     cluster: Option<Uuid>,
     /// Targets that the metadata group knows with this address.
     registered: Vec<Uuid>,
+    /// Targets whose id is being written down, which takes as long as their drives do.
+    joining: HashMap<Uuid, BoxFuture<'static, Result<()>>>,
     /// To log a lasting trouble once.
     last_error: Option<String>,
     lateness: Arc<Lateness>,
@@ -271,9 +279,13 @@ impl Membership {
             .filter(|o| !self.registered.contains(&o.engine.uuid()))
             .map(|o| (o.engine.clone(), o.location.clone()))
             .collect();
+        // Of what was closed nothing is kept.
+        self.joining.retain(|uuid, _| new.iter().any(|(engine, _)| engine.uuid() == *uuid));
+        // A drive that hangs silences nobody else.
+        let patience = Instant::now() + HEARTBEAT_INTERVAL;
         let mut result = Ok(());
         for (engine, location) in new {
-            match self.register(&engine, location).await {
+            match self.register(&engine, location, patience).await {
                 Ok(()) => self.registered.push(engine.uuid()),
                 Err(e) => result = Err(e),
             }
@@ -281,28 +293,27 @@ impl Membership {
         result
     }
 
-    async fn register(&mut self, engine: &Engine, location: String) -> Result<()> {
-        let cluster = engine.cluster().map(|c| c.0.to_vec()).unwrap_or_default();
-        let info = v1::TargetInfo {
-            id: engine.id().map_or(0, |id| id.0),
-            uuid: engine.uuid().0.to_vec().into(),
-            daemon: self.config.name.clone(),
-            address: self.address.clone(),
-            domain: self.config.domain().to_string(),
-            state: v1::TargetState::Unknown.into(),
-            capacity_bytes: engine.stat().capacity_bytes,
-            full: false,
-            path: location.clone(),
-            ..Default::default()
+    async fn register(
+        &mut self,
+        engine: &Engine,
+        location: String,
+        patience: Instant,
+    ) -> Result<()> {
+        let mut join = match self.joining.remove(&engine.uuid()) {
+            Some(join) => join,
+            None => self.ask_for_place(engine, &location).await?,
         };
-        let request = v1::RegisterTargetRequest { cluster: cluster.into(), target: Some(info) };
-        let reply = self.group.call(request).await?;
-        let cluster =
-            Uuid::from_slice(&reply.cluster).filter(|&c| c != Uuid::NIL).ok_or_else(|| {
-                Error::new(ErrorKind::Protocol, "registration was answered without a cluster")
-            })?;
-        let id = TargetId(reply.id);
-        engine.join(cluster, id).await?;
+        match timeout_at(patience, &mut join).await {
+            Ok(joined) => joined?,
+            Err(_) => {
+                self.joining.insert(engine.uuid(), join);
+                let what = format!("the drive of {location} has not taken its id yet");
+                return Err(Error::new(ErrorKind::TimedOut, what));
+            }
+        }
+        let id = engine.id().ok_or_else(|| {
+            Error::new(ErrorKind::Internal, format!("{location} has joined and has no id"))
+        })?;
         let open = self.open.lock();
         if !open.iter().any(|open| open.engine.is_same(engine)) {
             let what = format!("target {id} was taken out of service while it was registered");
@@ -314,6 +325,35 @@ impl Membership {
         Ok(())
     }
 
+    /// Registers a target. What is answered writes down the id that it has got.
+    async fn ask_for_place(
+        &mut self,
+        engine: &Engine,
+        location: &str,
+    ) -> Result<BoxFuture<'static, Result<()>>> {
+        let cluster = engine.cluster().map(|c| c.0.to_vec()).unwrap_or_default();
+        let info = v1::TargetInfo {
+            id: engine.id().map_or(0, |id| id.0),
+            uuid: engine.uuid().0.to_vec().into(),
+            daemon: self.config.name.clone(),
+            address: self.address.clone(),
+            domain: self.config.domain().to_string(),
+            state: v1::TargetState::Unknown.into(),
+            capacity_bytes: engine.stat().capacity_bytes,
+            full: false,
+            path: location.to_owned(),
+            ..Default::default()
+        };
+        let request = v1::RegisterTargetRequest { cluster: cluster.into(), target: Some(info) };
+        let reply = self.group.call(request).await?;
+        let cluster =
+            Uuid::from_slice(&reply.cluster).filter(|&c| c != Uuid::NIL).ok_or_else(|| {
+                Error::new(ErrorKind::Protocol, "registration was answered without a cluster")
+            })?;
+        let engine = engine.clone();
+        Ok(Box::pin(async move { engine.join(cluster, TargetId(reply.id)).await }))
+    }
+
     async fn beat(&mut self, stopping: bool) -> Result<()> {
         let engines: Vec<_> = (self.open.lock().iter())
             .map(|o| o.engine.clone())
@@ -321,6 +361,11 @@ impl Membership {
             .collect();
         self.cluster = self.cluster.or_else(|| engines.iter().find_map(Engine::cluster));
         let Some(cluster) = self.cluster else { return Ok(()) };
+        for engine in &engines {
+            let engine = engine.clone();
+            // Not waited for: its disk may hang, and the others are to be heard of.
+            tokio::spawn(async move { engine.look_at_room().await });
+        }
         let failing = |e: &&Engine| e.failure().is_some() || e.stalled() >= STALL;
         let sharing = &self.targets.sharing;
         let failed = engines.iter().filter(failing).map(|e| e.stat().target);

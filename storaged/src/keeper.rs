@@ -7,9 +7,9 @@
 //! which verifies it as after a crash.
 //!
 //! Invariants: a target is opened again only when every request to the old device has ended; what
-//! answers then must be the same target; an open that met an error of the drive is tried again, on
-//! any drive; a local drive that failed later stays failed until a restart, since nobody pulls its
-//! cable by design.
+//! answers then must be the same target; an open that met an error of the drive, or no drive, is
+//! tried again, on any drive; a local drive that failed later stays failed until a restart, since
+//! nobody pulls its cable by design.
 
 use crate::engine::{Engine, TargetOptions, Unread};
 use crate::location::Location;
@@ -58,8 +58,12 @@ impl Keeper {
     pub async fn run(self, started: oneshot::Sender<Result<()>>) {
         match &self.location {
             Location::Local(_) => {
-                self.open_at_last(None, &mut Some(started)).await;
+                let opened = self.open_at_last(None, &mut Some(started)).await;
                 self.targets.opening.fetch_sub(1, Ordering::AcqRel);
+                // Drives show up late when a machine starts, and so do filesystems.
+                if opened.is_err_and(|e| e.kind == ErrorKind::NotFound) {
+                    let _ = self.open_at_last(None, &mut None).await;
+                }
             }
             Location::Fabric(remote) => match self.keep(remote, started).await {},
         }
@@ -70,7 +74,7 @@ impl Keeper {
         let mut known = None;
         loop {
             // Only drives of this machine are given up.
-            let Some(engine) = self.open_at_last(known, &mut started).await else { continue };
+            let Ok(engine) = self.open_at_last(known, &mut started).await else { continue };
             if known.replace(engine.uuid()).is_none() {
                 self.targets.opening.fetch_sub(1, Ordering::AcqRel);
             }
@@ -83,13 +87,13 @@ impl Keeper {
         }
     }
 
-    /// Tries until the target is open. `None`: it is of this machine, and its first error was one
-    /// that only an admin can mend.
+    /// Tries until the target is open. Errors: the first, if it is of this machine and only an
+    /// admin can mend that, and somebody is to be told.
     async fn open_at_last(
         &self,
         known: Option<Uuid>,
         started: &mut Option<oneshot::Sender<Result<()>>>,
-    ) -> Option<Engine> {
+    ) -> Result<Engine> {
         let (mut again, mut tries) = (AGAIN, 0);
         let mut said = String::new();
         let unread = Arc::new(Mutex::new(Unread::default()));
@@ -101,15 +105,14 @@ impl Keeper {
             };
             let hopeless = result.as_ref().err().filter(|e| !self.may_heal(e)).cloned();
             if let Some(started) = started.take() {
-                let gives_up = hopeless.is_some() && matches!(self.location, Location::Local(_));
                 // Nobody waits when the daemon ends.
-                let _ = started.send(hopeless.map_or(Ok(()), Err));
-                if gives_up {
-                    return None;
+                let _ = started.send(hopeless.clone().map_or(Ok(()), Err));
+                if let (Some(e), Location::Local(_)) = (hopeless, &self.location) {
+                    return Err(e);
                 }
             }
             match result {
-                Ok(engine) => return Some(engine),
+                Ok(engine) => return Ok(engine),
                 Err(e) if e.message != said => {
                     tracing::warn!(target = %self.location, "not served, will try again: {e}");
                     said = e.message;

@@ -50,6 +50,8 @@ fn values(targets: &Targets) -> Values {
     each("weft_target_commits", help, &|s| s.commits as f64);
     let help = "How long its drive has not answered its oldest request.";
     each("weft_target_stalled_seconds", help, &|s| s.stalled_ms as f64 / 1e3);
+    let help = "Whether the disk of its index has less room left than its reserve.";
+    each("weft_target_index_full", help, &|s| flag(s.index_full));
     let help = "When all that it holds was last read and compared; 0: never.";
     let scrubbed = |s: &TargetStat| s.scrub.map_or(0, |scrub| scrub.last_s) as f64;
     each("weft_target_scrubbed_timestamp_seconds", help, &scrubbed);

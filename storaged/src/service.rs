@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use wanted::{MAX_HEAD, Wanted, is_read};
+use wanted::{MAX_HEAD, Wanted, asks, is_read};
 use weft_net::slow::{self, Slow, Watch};
 use weft_net::trace::Span;
 use weft_net::{Class, Gate, Incoming, Outgoing, Pass, PeerInfo, Service, Tenant};
@@ -43,6 +43,8 @@ const MAX_TOLD: usize = 64;
 
 const LIST_DEFAULT: u32 = 1000;
 const LIST_MAX: u32 = 10_000;
+/// Bytes of a chunk in an answer to [`op::LIST`], at most.
+const LISTED: usize = 48;
 
 /// The targets that can be asked.
 #[derive(Default)]
@@ -271,7 +273,13 @@ impl Service for Targets {
     }
 
     fn weigh(&self, op: u16, head: &Bytes) -> usize {
-        Wanted::of(op, head).map_or(0, |wanted| wanted.bytes as usize)
+        match op {
+            op::LIST if head.len() <= MAX_HEAD => {
+                let asked = v1::ListRequest::decode(head.clone()).map_or(0, |q| q.limit);
+                listed(asked) * LISTED
+            }
+            op => Wanted::of(op, head).map_or(0, |wanted| wanted.bytes as usize),
+        }
     }
 }
 
@@ -293,12 +301,12 @@ impl Targets {
     async fn answer(&self, request: Incoming) -> Result<Outgoing> {
         let peer = &*request.peer;
         match request.op {
-            op::PUT => request.answer(|q| self.put(q, request.payload.clone(), peer)).await,
-            op::GET => request.answer_with_payload(|q| self.get(q, peer)).await,
-            op if is_read(op) && request.head.len() > MAX_HEAD => {
+            op if asks(op) && request.head.len() > MAX_HEAD => {
                 let what = format!("a head of {} bytes, over {MAX_HEAD}", request.head.len());
                 Err(Error::new(ErrorKind::Invalid, what))
             }
+            op::PUT => request.answer(|q| self.put(q, request.payload.clone(), peer)).await,
+            op::GET => request.answer_with_payload(|q| self.get(q, peer)).await,
             op::GET_MANY => request.answer_with_payload(|q| self.get_many(q, peer)).await,
             op::DELETE => request.answer(|q| self.delete(q, peer)).await,
             op::LIST => request.answer(|q| self.list(q, peer)).await,
@@ -499,14 +507,19 @@ impl Targets {
         }
         let after = q.after.map(ChunkId::try_from).transpose()?;
         let session = Some(SessionId(q.session)).filter(|s| s.0 != 0);
-        let limit = if q.limit == 0 { LIST_DEFAULT } else { q.limit.min(LIST_MAX) };
-        let page = self.find(q.target, peer)?.list(after, session, limit as usize).await?;
+        let limit = listed(q.limit);
+        let page = self.find(q.target, peer)?.list(after, session, limit).await?;
         let items = page
             .items
             .into_iter()
             .map(|(id, length)| v1::list_reply::Item { chunk: Some(id.into()), length });
         Ok(v1::ListReply { items: items.collect(), more: page.more })
     }
+}
+
+/// Chunks of one answer to [`op::LIST`], when so many are asked for.
+fn listed(asked: u32) -> usize {
+    (if asked == 0 { LIST_DEFAULT } else { asked.min(LIST_MAX) }) as usize
 }
 
 fn was_served(answer: &Result<Outgoing>) -> bool {

@@ -162,6 +162,7 @@ fn room(reply: &StatusReply, stats: &Stats<'_>) -> Vec<Problem> {
         let used = u128::from(stat.used_bytes) * 100;
         (used / u128::from(stat.capacity_bytes.max(1))) as u64
     };
+    let no_index = ids(&|t| stats.get(&t.id).is_some_and(|stat| stat.index_full));
     let full = ids(&|t| t.full);
     let nearly = ids(&|t| !t.full && percent(t) >= NEARLY_FULL);
     let mut all = Vec::new();
@@ -175,6 +176,12 @@ fn room(reply: &StatusReply, stats: &Stats<'_>) -> Vec<Problem> {
             if every { "all targets are full".into() } else { format!("{} full", named(&full)) };
         let command = "weft quota report shows who holds what; weft target add makes room";
         all.push(Problem::new(severity, "target_full", what, consequence, command));
+    }
+    if !no_index.is_empty() {
+        let text = format!("the index of {} has no room left on its disk", named(&no_index));
+        let consequence = "no new data goes there, whatever room the drive itself has";
+        let command = "df on that machine, for the disk of the index; make room there";
+        all.push(Problem::new(Severity::Warning, "index_full", text, consequence, command));
     }
     if !nearly.is_empty() {
         let text = format!("{} over {NEARLY_FULL} % full", named(&nearly));

@@ -157,6 +157,9 @@ fn room_clocks_and_slow_drives_are_told() {
     let wanted = ["target_full", "target_nearly_full", "drive_hangs", "drive_errors", "drive_slow"];
     assert_eq!(kinds(&all), wanted);
     assert!(all[4].text.contains("target 3") && all[4].text.contains("80 ms"), "{all:?}");
+    reply.targets[0].index_full = true;
+    let all = problems(Some(&reply), None);
+    assert!(all.iter().any(|p| p.kind == "index_full" && p.text.contains("target 1")), "{all:?}");
 }
 
 #[test]

@@ -42,7 +42,9 @@ impl Drop for Hold {
     fn drop(&mut self) {
         {
             let mut held = self.busy.ids.lock();
-            held.retain(|id| !self.ids.contains(id));
+            for id in &self.ids {
+                held.remove(id);
+            }
         }
         self.busy.left.notify_waiters();
     }

@@ -251,7 +251,8 @@ impl Thread {
         self.core.counters.commits.fetch_add(1, Ordering::Relaxed);
         let changes: Vec<_> = commits().map(Commit::index).collect();
         let stamp = self.core.stamp.load(Ordering::Relaxed);
-        self.core.index.apply(&changes, Applied { record: number, stamp })?;
+        let applied = self.core.index.apply(&changes, Applied { record: number, stamp });
+        self.core.of_index(applied)?;
         self.account(commits());
         if self.ring.half_full() && self.flush.is_none() {
             self.start_flush(own);
@@ -316,7 +317,7 @@ impl Thread {
         if let Some(thread) = self.flush.take() {
             let _ = thread.join();
         }
-        match result {
+        match self.core.of_index(result) {
             Ok(number) => self.ring.release(number),
             Err(e) => self.core.fail(e.message),
         }

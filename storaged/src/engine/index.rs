@@ -15,6 +15,10 @@ use rocksdb::{
     LogLevel, Options, ReadOptions, ReadTier, WriteBatch, WriteOptions,
 };
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +35,8 @@ const SCRUB: &[u8] = b"m/scrub";
 /// Chunks that are damaged, as far as they were met.
 const DAMAGED: &[u8] = b"m/damaged";
 const CHUNK: u8 = b'c';
+/// The file that names the one with which the index begins.
+const CURRENT: &str = "CURRENT";
 const BLOCK_CACHE: usize = 32 << 20;
 const ENTRY_CACHE: u64 = 32 << 20;
 
@@ -42,7 +48,7 @@ pub(super) struct Index {
     path: String,
     /// Who waits for its drive, which need not be the target's own.
     pub waits: Arc<Waits>,
-    pub room: Room,
+    pub room: Arc<Room>,
 }
 
 /// How far the index has come.
@@ -73,19 +79,25 @@ impl Weighter<ChunkId, Arc<JournalEntry>> for Weight {
 }
 
 impl Index {
-    /// Opens the index of target `uuid`. Errors: it is another target's, in use, or unreadable.
+    /// Opens the index of target `uuid`; one that is damaged counts as lost. Errors: it is another
+    /// target's, in use, or unreadable.
     pub fn open(path: &Path, uuid: Uuid) -> Result<Opened> {
+        match Self::open_whole(path, uuid) {
+            Err(e) if e.kind == ErrorKind::Corrupt => {
+                tracing::error!("{e}");
+                Ok(Opened::Lost)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_whole(path: &Path, uuid: Uuid) -> Result<Opened> {
         if !exists(path)? {
             return Ok(Opened::Lost);
         }
-        let index = match DB::open(&options(false), path) {
-            Ok(db) => Self::with(db, path),
-            Err(e) if e.kind() == Kind::Corruption => {
-                tracing::error!("index {} is damaged: {e}", path.display());
-                return Ok(Opened::Lost);
-            }
-            Err(e) => return Err(failed(&path.to_string_lossy(), &e)),
-        };
+        let db =
+            DB::open(&options(false), path).map_err(|e| failed(&path.to_string_lossy(), &e))?;
+        let index = Self::with(db, path);
         let Some(owner) = index.meta(TARGET)? else { return Ok(Opened::Lost) };
         if owner != uuid.0 {
             let owner = Uuid::from_slice(&owner).unwrap_or_default();
@@ -105,20 +117,30 @@ impl Index {
         }
     }
 
-    /// Makes an empty index; what was there is removed. It counts as lost until [`Self::seal`].
+    /// Makes an empty index; what was there, and is lost, is removed. It counts as lost until
+    /// [`Self::seal`].
     pub fn create(path: &Path) -> Result<Self> {
         let name = path.to_string_lossy();
+        let io = |e| Error::new(ErrorKind::Io, format!("index {name}: {e}"));
+        // First and durably: of one that is removed in part nobody could say whether it is whole.
+        match fs::remove_file(path.join(CURRENT)) {
+            Ok(()) => File::open(path).and_then(|folder| folder.sync_all()).map_err(io)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(io(e)),
+        }
         Self::remove(path)?;
         let db = DB::open(&options(true), path).map_err(|e| failed(&name, &e))?;
         Ok(Self::with(db, path))
     }
 
-    /// Removes an index, if there is one.
+    /// Removes an index, or what is left of one.
     pub fn remove(path: &Path) -> Result<()> {
-        if !exists(path)? {
+        let name = path.to_string_lossy();
+        let there = path.try_exists();
+        if !there.map_err(|e| Error::new(ErrorKind::Io, format!("index {name}: {e}")))? {
             return Ok(());
         }
-        DB::destroy(&Options::default(), path).map_err(|e| failed(&path.to_string_lossy(), &e))
+        DB::destroy(&Options::default(), path).map_err(|e| failed(&name, &e))
     }
 
     fn with(db: DB, path: &Path) -> Self {
@@ -128,7 +150,7 @@ impl Index {
             deletes: AtomicU64::new(0),
             path: path.to_string_lossy().into_owned(),
             waits: Arc::default(),
-            room: Room::new(path),
+            room: Arc::new(Room::new(path)),
         }
     }
 
@@ -147,10 +169,7 @@ impl Index {
         let found = self.meta(UNREADABLE)?.unwrap_or_default();
         let (blocks, rest) = found.as_chunks();
         if !rest.is_empty() {
-            let what = format!(
-                "index {}: its list of bad blocks is damaged; remove the index to have it rebuilt",
-                self.path
-            );
+            let what = format!("index {}: its list of bad blocks is damaged", self.path);
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         Ok(blocks.iter().map(|&block| u64::from_le_bytes(block)).collect())
@@ -253,11 +272,7 @@ impl Index {
         let Some(entry) = JournalEntry::decode(&value) else {
             return Ok(Err(Error::new(
                 ErrorKind::Corrupt,
-                format!(
-                    "index {}: the entry of chunk {id} is damaged; remove the index to have it \
-                     rebuilt",
-                    self.path
-                ),
+                format!("index {}: the entry of chunk {id} is damaged", self.path),
             )));
         };
         let entry = Arc::new(entry);
@@ -337,10 +352,21 @@ impl Index {
     }
 }
 
-/// Whether there is an index. Errors: nobody can say.
+/// Whether there is an index: the file that names what it begins with, and that. Errors: nobody can
+/// say.
 fn exists(path: &Path) -> Result<bool> {
-    let look = path.join("CURRENT").try_exists();
-    look.map_err(|e| Error::new(ErrorKind::Io, format!("index {}: {e}", path.display())))
+    let look = || match fs::read(path.join(CURRENT)) {
+        Ok(begins) => path.join(OsStr::from_bytes(begins.trim_ascii())).try_exists(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    };
+    match look() {
+        // No name at all.
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(false),
+        found => {
+            found.map_err(|e| Error::new(ErrorKind::Io, format!("index {}: {e}", path.display())))
+        }
+    }
 }
 
 fn options(create: bool) -> Options {
@@ -386,6 +412,11 @@ pub(super) fn decode_applied(mut bytes: &[u8]) -> Option<Applied> {
     bytes.is_empty().then_some(Applied { record, stamp })
 }
 
+/// `Corrupt`: it does not read as it was written.
 fn failed(path: &str, e: &rocksdb::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("index {path}: {e}"))
+    let kind = match e.kind() {
+        Kind::Corruption => ErrorKind::Corrupt,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, format!("index {path}: {e}"))
 }

@@ -47,8 +47,8 @@ impl KeySource {
         }
     }
 
-    /// Gets the key. Blocks. Errors: `Invalid`, it is none; `Unavailable`, the command failed or
-    /// took too long, which may pass.
+    /// Gets the key. Blocks. Errors: `NotFound`, there is no such file or command; `Invalid`, it is
+    /// none; `Unavailable`, the command failed or took too long, which may pass.
     pub(super) fn load(&self) -> Result<Key> {
         self.validate()?;
         match (&self.key_file, &self.key_command) {
@@ -121,9 +121,18 @@ fn invalid(what: String) -> Error {
     Error::new(ErrorKind::Invalid, what)
 }
 
+/// What names the key cannot be used.
+fn unusable(what: String, e: &std::io::Error) -> Error {
+    let kind = match e.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+        _ => ErrorKind::Invalid,
+    };
+    Error::new(kind, format!("{what}: {e}"))
+}
+
 fn from_file(path: &Path) -> Result<Key> {
     let name = path.display();
-    let fail = |e: std::io::Error| invalid(format!("key file {name}: {e}"));
+    let fail = |e: std::io::Error| unusable(format!("key file {name}"), &e);
     let file = File::open(path).map_err(fail)?;
     let mode = file.metadata().map_err(fail)?.mode();
     if mode & OTHERS != 0 {
@@ -151,7 +160,7 @@ fn from_command(command: &[String], limit: Duration) -> Result<Key> {
         .stdout(Stdio::piped())
         .process_group(0)
         .spawn()
-        .map_err(|e| invalid(format!("key command {program} does not start: {e}")))?;
+        .map_err(|e| unusable(format!("key command {program} does not start"), &e))?;
     let group = child.id() as libc::pid_t;
     let (told, answer) = channel();
     let wait = move || {
@@ -227,7 +236,7 @@ mod tests {
         fs::write(&path, &HEX[2..]).unwrap();
         let refused = from_file(&path).err().unwrap();
         assert!(!refused.message.contains(&HEX[2..20]), "{refused}");
-        assert_eq!(from_file(&dir.path().join("none")).err().unwrap().kind, ErrorKind::Invalid);
+        assert_eq!(from_file(&dir.path().join("none")).err().unwrap().kind, ErrorKind::NotFound);
         assert!(KeySource::default().load().is_err());
     }
 
@@ -238,7 +247,7 @@ mod tests {
         assert_eq!(*key.0, raw());
         let kind = |result: Result<Key>| result.err().map(|e| e.kind);
         assert_eq!(kind(command(&["/bin/echo", "x"], long)), Some(ErrorKind::Invalid));
-        assert_eq!(kind(command(&["/nowhere"], long)), Some(ErrorKind::Invalid));
+        assert_eq!(kind(command(&["/nowhere"], long)), Some(ErrorKind::NotFound));
         assert_eq!(kind(command(&["/bin/false"], long)), Some(ErrorKind::Unavailable));
         assert_eq!(kind(command(&["/bin/cat", "/dev/zero"], long)), Some(ErrorKind::Unavailable));
         // It goes on in a child that holds the output.

@@ -18,8 +18,8 @@
 //!   in a crash is replayed. Only the last journal record can have data that was not flushed; its
 //!   chunks are verified at start and those that do not match, which nobody was told of, are
 //!   dropped.
-//! - Space is reused only after the delete is durable, the last read of the chunk has ended, and
-//!   the discard of it, if the drive wants one, has ended, too.
+//! - Space is reused only after the delete is durable and the last read of the chunk has ended, and
+//!   never while it is being discarded: after that, or instead of it when there is no other space.
 //! - Nothing waits for a drive that hangs: callers leave at their deadline, and at the end its
 //!   threads are left behind with the memory that the kernel may still use.
 //! - A failed flush or journal write ends all writes to the target until a restart (what the drive
@@ -149,6 +149,7 @@ impl Engine {
             stalled_ms: self.stalled().as_millis() as u64,
             opened: core.opened,
             scrub: Some(self.scrub().into()),
+            index_full: core.index.room.check().is_err(),
             ..Default::default()
         }
     }
@@ -185,8 +186,13 @@ impl Engine {
     /// Ends writes, makes the index durable and marks nothing left to replay. Reads still work.
     pub async fn close(&self) -> Result<()> {
         let committer = self.committer.clone();
-        tokio::task::spawn_blocking(move || committer.close())
-            .await
-            .map_err(|e| Error::new(ErrorKind::Internal, e.to_string()))?
+        let closed = worker::aside("close", move || committer.close()).map_err(|e| {
+            let what = format!("closing {}: starting a thread: {e}", self.core.path.display());
+            Error::new(ErrorKind::Internal, what)
+        })?;
+        self.core.answer(closed).await.unwrap_or_else(|| {
+            let what = format!("closing {} has panicked", self.core.path.display());
+            Err(Error::new(ErrorKind::Internal, what))
+        })
     }
 }

@@ -239,6 +239,13 @@ impl Engine {
         Ok(deleted)
     }
 
+    /// Looks how much room the index has, if that is due: without puts nobody else does.
+    pub async fn look_at_room(&self) {
+        if let Err(e) = self.core.look_at_room().await {
+            tracing::warn!("how much room an index has left is not known: {e}");
+        }
+    }
+
     /// Error: `SessionExpired`, the chunk's session is fenced off.
     pub fn check_fence(&self, id: ChunkId) -> Result<()> {
         self.core.check_fence(id)
@@ -267,7 +274,7 @@ impl Engine {
 
 impl Core {
     pub(super) async fn lookup(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
-        match self.index.get_cached(id)? {
+        match self.of_index(self.index.get_cached(id))? {
             Some(found) => Ok(found),
             None => {
                 let core = self.clone();
@@ -298,7 +305,7 @@ impl Core {
                 Err(e) => return ids.map(|_| Err(e.clone())).collect(),
             };
         }
-        found.into_iter().filter_map(|(_, entry)| entry).collect()
+        found.into_iter().filter_map(|(_, entry)| Some(self.of_index(entry?))).collect()
     }
 
     /// As [`Self::lookup`], for who is about to give the space back: not of the cache, which may
@@ -317,15 +324,21 @@ impl Core {
 
     /// Whether the index may grow. Error: `NoSpace`.
     async fn check_room(self: &Arc<Self>) -> Result<()> {
-        if self.index.room.is_due() && !self.device.is_simulated() {
-            let core = self.clone();
-            let look = move || {
-                core.index.room.look();
-                Ok(())
-            };
-            self.blocking(look).await?;
-        }
+        self.look_at_room().await?;
         self.index.room.check()
+    }
+
+    /// Looks how much room the index has, if that is due.
+    async fn look_at_room(self: &Arc<Self>) -> Result<()> {
+        if self.device.is_simulated() {
+            return Ok(());
+        }
+        let Some(due) = self.index.room.due() else { return Ok(()) };
+        let look = move || {
+            due.look();
+            Ok(())
+        };
+        self.blocking(look).await
     }
 
     /// Bytes that are free, and the longest chunk that can be put in them.

@@ -1,6 +1,6 @@
 //! Whether a drive is still there, and how to let go of one that is not.
 
-use super::{Engine, Superblock, superblock};
+use super::{Engine, Superblock, superblock, worker};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -39,8 +39,10 @@ impl Engine {
         while Arc::strong_count(&self.committer) > 1 {
             sleep(LOOK).await;
         }
+        let failed = |what: String| Error::new(ErrorKind::Internal, what);
         // The drive's thread is waited for, which blocks.
-        let dropped = tokio::task::spawn_blocking(move || drop(self)).await;
-        closed.and(dropped.map_err(|e| Error::new(ErrorKind::Internal, e.to_string())))
+        let dropped = worker::aside("retire", move || drop(self));
+        let dropped = dropped.map_err(|e| failed(format!("starting a thread: {e}")))?.await;
+        closed.and(dropped.map_err(|e| failed(e.to_string())))
     }
 }

@@ -8,6 +8,7 @@ use super::file::{self, Space};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weft_proto::{Error, ErrorKind, Result};
@@ -25,9 +26,14 @@ pub(super) struct Room {
     state: Mutex<State>,
 }
 
+/// A look that is due: whoever has it looks, or leaves it to another.
+pub(super) struct Look(Arc<Room>);
+
 #[derive(Default)]
 struct State {
     looked: Option<Instant>,
+    /// Somebody looks, or is about to: the disk may hang.
+    looking: bool,
     /// Bytes that are left, if that is too little.
     low: Option<u64>,
 }
@@ -37,18 +43,18 @@ impl Room {
         Self { dir: dir.to_owned(), state: Mutex::default() }
     }
 
-    /// Whether it is time to look again; whoever is told so does.
-    pub fn is_due(&self) -> bool {
+    /// The next look, when it is time and nobody has it.
+    pub fn due(self: &Arc<Self>) -> Option<Look> {
         let mut state = self.state.lock();
-        let due = state.looked.is_none_or(|looked| looked.elapsed() >= LOOK_INTERVAL);
-        if due {
-            state.looked = Some(Instant::now());
+        let waits = state.looked.is_some_and(|looked| looked.elapsed() < LOOK_INTERVAL);
+        if waits || state.looking {
+            return None;
         }
-        due
+        *state = State { looked: Some(Instant::now()), looking: true, ..*state };
+        Some(Look(self.clone()))
     }
 
-    /// Looks how much is left. Blocks.
-    pub fn look(&self) {
+    fn look(&self) {
         match File::open(&self.dir).and_then(|dir| file::space(&dir)) {
             Ok(Space { available, free, all }) => {
                 // SAFETY: a plain system call.
@@ -65,8 +71,11 @@ impl Room {
     /// `free` bytes are left of `all`.
     fn note(&self, free: u64, all: u64) {
         let reserve = RESERVE.min(all / PART);
-        let low = Some(free).filter(|free| *free < reserve);
-        let before = std::mem::replace(&mut self.state.lock().low, low);
+        let before = self.state.lock().low;
+        // A quarter more, so that it is not taken back with each table that is written anew.
+        let enough = if before.is_some() { reserve + reserve / 4 } else { reserve };
+        let low = Some(free).filter(|free| *free < enough);
+        self.state.lock().low = low;
         let (dir, free, reserve) = (self.dir.display(), free >> 20, reserve >> 20);
         match (before, low) {
             (None, Some(_)) => tracing::error!(
@@ -93,22 +102,62 @@ impl Room {
     }
 }
 
+impl Look {
+    /// Looks how much is left. Blocks.
+    pub fn look(self) {
+        self.0.look();
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.state.lock().looking = false;
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::start::MAX_LOOKUPS;
     use super::super::{BLOCK, Content, Engine, TargetOptions};
     use super::*;
     use bytes::Bytes;
+    use futures_util::FutureExt;
     use weft_proto::{ChunkId, SegmentId, SessionId};
 
-    #[test]
-    fn without_room_for_its_index_a_target_deletes_and_takes_nothing_new() {
+    fn with_engine(test: impl AsyncFnOnce(&Engine)) {
         let dir = tempfile::tempdir().unwrap();
         let options = TargetOptions::new(dir.path().join("target"), Some(64 << 20));
         Engine::format(&options, &Content::Blank).unwrap();
         let engine = Engine::open(&options).unwrap();
         let rt = tokio::runtime::Runtime::new().unwrap();
-        rt.block_on(looked_after(&engine));
-        rt.block_on(engine.close()).unwrap();
+        rt.block_on(async {
+            test(&engine).await;
+            engine.close().await.unwrap();
+        });
+    }
+
+    /// Else each heartbeat would leave one more behind while the disk hangs.
+    #[test]
+    fn there_is_one_look_at_a_time_and_one_that_is_given_up_is_left_to_another() {
+        with_engine(async |engine| {
+            let room = &engine.core.index.room;
+            let time_goes_by = || room.state.lock().looked = None;
+            let turns = engine.core.lookups.acquire_many(MAX_LOOKUPS as u32).await.unwrap();
+            time_goes_by();
+            let mut waits = Box::pin(engine.look_at_room());
+            assert_eq!((&mut waits).now_or_never(), None);
+            time_goes_by();
+            assert!(room.due().is_none());
+            engine.look_at_room().await;
+            drop(waits);
+            assert!(room.due().is_some());
+            drop(turns);
+        });
+    }
+
+    #[test]
+    fn without_room_for_its_index_a_target_deletes_and_takes_nothing_new() {
+        with_engine(looked_after);
     }
 
     async fn looked_after(engine: &Engine) {
@@ -116,7 +165,10 @@ mod tests {
         let block = Bytes::from(vec![7; BLOCK as usize]);
         let put = |seq| engine.put(id(seq), block.clone(), vec![crc32fast::hash(&block)]);
         let room = &engine.core.index.room;
-        assert!(room.is_due() && !room.is_due());
+        let due = room.due();
+        assert!(due.is_some() && room.due().is_none());
+        drop(due);
+        assert!(room.due().is_none(), "not so soon");
         put(1).await.unwrap();
         // Nobody looks by himself.
         let never = |state: &mut State| state.looked = Some(Instant::now() + LOOK_INTERVAL * 1000);
@@ -131,10 +183,17 @@ mod tests {
         assert_eq!(engine.delete(vec![id(1)]).await.unwrap(), 1);
         room.look();
         put(2).await.expect("there is room");
-        // A small disk keeps less.
+        assert!(!engine.stat().index_full);
+        // A small disk keeps less, and has to have a quarter more before it is taken again.
         room.note(PART, PART * PART);
         room.check().unwrap();
         room.note(PART - 1, PART * PART);
         assert_eq!(room.check().map_err(|e| e.kind), Err(ErrorKind::NoSpace));
+        room.note(PART + PART / 4 - 1, PART * PART);
+        assert!(engine.stat().index_full);
+        // Nobody puts anything there any more.
+        room.state.lock().looked = None;
+        engine.look_at_room().await;
+        assert!(!engine.stat().index_full);
     }
 }

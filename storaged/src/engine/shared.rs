@@ -80,23 +80,40 @@ impl Core {
         std::thread::scope(|s| s.spawn(|| answer.blocking_recv()).join()).ok()?.ok()
     }
 
-    /// Does what may wait for the drive of the index.
+    /// Does what may wait for the drive of the index. Errors as of [`Self::of_index`].
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         if self.device.is_simulated() {
-            return work();
+            return self.of_index(work());
         }
         let internal = |what: String| Error::new(ErrorKind::Internal, what);
         let turn = self.lookups.clone().acquire_owned().await;
         let turn = turn.map_err(|e| internal(e.to_string()))?;
+        // Also for a thread, of which others may have taken all that there are.
+        let wait = self.index.waits.begin();
         // The thread goes on when whoever waits for it has left.
         let work = move || {
+            drop(wait);
             let _turn = turn;
             work()
         };
-        tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(internal(e.to_string())))
+        let done = tokio::task::spawn_blocking(work).await;
+        self.of_index(done.unwrap_or_else(|e| Err(internal(e.to_string()))))
+    }
+
+    /// What the index answered. One that is damaged stays so while it is open: it ends all writes,
+    /// so that the cluster goes round the target, and nobody takes its error for one of a chunk.
+    pub fn of_index<T>(&self, answer: Result<T>) -> Result<T> {
+        answer.map_err(|e| {
+            if e.kind != ErrorKind::Corrupt {
+                return e;
+            }
+            let what = format!("{}; a restart makes the index anew", e.message);
+            self.fail(what.clone());
+            Error::new(ErrorKind::Io, what)
+        })
     }
 
     /// How long the drive, or that of the index, has not answered.

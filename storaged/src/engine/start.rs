@@ -17,8 +17,8 @@ use super::signature::{self, Content};
 use super::unread::{Salvage, Unread, look_at, of_medium};
 use super::uring::Uring;
 use super::{
-    Allocator, BLOCK, Busy, DISCARD_RATE, Discard, Engine, Readers, Superblock, TargetOptions,
-    header, rebuild,
+    Allocator, BLOCK, Busy, DISCARD_RATE, Discard, Engine, Readers, Scrub, Superblock,
+    TargetOptions, header, rebuild,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -136,25 +136,19 @@ impl Engine {
             device: &*device,
             superblock: &superblock,
             name: &name,
+            index_path,
             whole_journal: bad_blocks.is_empty(),
             flushed: failure.is_none(),
         };
-        let (index, mut applied, mut dropped) = start.index(index_path, &records, unread)?;
-        dropped.extend(index.damaged()?);
+        let ready = start.index(&records, unread)?;
+        let Ready { index, applied, dropped, allocator, chunks, unreadable, scrub } = ready;
         journal::mend(&*device, &bad_blocks).map_err(|e| {
             let what = "a bad block of the journal cannot be written anew, replace the drive";
             Error::new(ErrorKind::Io, format!("{name}: {what}: {e}"))
         })?;
-        // Puts that nobody was told of may have left headers with greater numbers than the last
-        // known.
-        applied.stamp += STAMP_JUMP;
-        index.apply(&[], applied)?;
-        index.flush()?;
-        let (allocator, chunks, unreadable) = allocate(&index, &superblock, index_path, &name)?;
         let allocator = Arc::new(Mutex::new(allocator));
         let thread = |e| Error::new(ErrorKind::Io, format!("{name}: starting a thread: {e}"));
         let discard = Discard::start(device.clone(), allocator.clone(), path).map_err(thread)?;
-        let scrub = Mutex::new(index.scrub()?);
         let core = Arc::new(Core {
             path: path.to_path_buf(),
             device,
@@ -170,7 +164,7 @@ impl Engine {
             counters: Counters::default(),
             opened: rand::random(),
             fenced: RwLock::default(),
-            scrub,
+            scrub: Mutex::new(scrub),
             dropped: Mutex::new(dropped),
             failure: Mutex::new(failure),
         });
@@ -179,46 +173,6 @@ impl Engine {
         let committer = Committer::start(core.clone(), applied.record).map_err(thread)?;
         Ok(Self { core, committer: Arc::new(committer) })
     }
-}
-
-/// The space that the chunks of the index leave, how many they are, and the blocks that cannot be
-/// read.
-fn allocate(
-    index: &Index,
-    superblock: &Superblock,
-    index_path: &Path,
-    name: &str,
-) -> Result<(Allocator, u64, usize)> {
-    let mut allocator = Allocator::new(superblock.data_block, superblock.data_end);
-    let mut chunks = 0;
-    index.each(|id, place| {
-        chunks += 1;
-        if place.extents.iter().all(|&e| allocator.claim(e)) {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "{name}: chunk {id} overlaps another or lies outside the target: index {} is \
-                 damaged; remove it to have it rebuilt",
-                index_path.display()
-            ),
-        ))
-    })?;
-    let unreadable = index.unreadable()?;
-    if !unreadable.is_empty() {
-        unreadable.iter().for_each(|&block| allocator.avoid(block));
-        tracing::warn!(
-            "{name}: {} blocks of this drive could not be read before and are not used; replace it",
-            unreadable.len()
-        );
-    }
-    tracing::info!(
-        "{name}: {chunks} chunks, {} of {} MiB used",
-        (allocator.used() * BLOCK) >> 20,
-        (allocator.capacity() * BLOCK) >> 20
-    );
-    Ok((allocator, chunks, unreadable.len()))
 }
 
 fn index_path(options: &TargetOptions, target: &TargetFile) -> Result<PathBuf> {
@@ -294,20 +248,30 @@ struct Start<'a> {
     device: &'a dyn Device,
     superblock: &'a Superblock,
     name: &'a str,
+    index_path: &'a Path,
     /// All of the journal could be read.
     whole_journal: bool,
     /// What the drive holds is durable.
     flushed: bool,
 }
 
+/// An index with everything in the journal applied, and what it says.
+struct Ready {
+    index: Index,
+    applied: Applied,
+    /// Chunks that were lost, or are damaged.
+    dropped: Vec<ChunkId>,
+    allocator: Allocator,
+    chunks: u64,
+    /// Blocks that cannot be read.
+    unreadable: usize,
+    scrub: Scrub,
+}
+
 impl Start<'_> {
-    /// The index with everything in the journal applied, and chunks that were lost.
-    fn index(
-        &self,
-        path: &Path,
-        records: &BTreeMap<u64, Record>,
-        unread: &mut Unread,
-    ) -> Result<(Index, Applied, Vec<ChunkId>)> {
+    /// The index that is there, or one that is made anew in the place of one that is lost.
+    fn index(&self, records: &BTreeMap<u64, Record>, unread: &mut Unread) -> Result<Ready> {
+        let path = self.index_path;
         let mut last = records.last_key_value().map_or(0, |(&n, _)| n);
         let lost = match Index::open(path, self.superblock.uuid)? {
             Opened::Ready(_, applied) if !self.whole_journal => {
@@ -319,15 +283,21 @@ impl Start<'_> {
                 // A record was written only when the one before it was durable: one that is missing
                 // before another was overwritten since, or is damaged.
                 if last < next || records.range(next..).count() as u64 == last - applied.record {
-                    let (applied, dropped) = self.replay(&index, applied, records, unread)?;
-                    return Ok((*index, applied, dropped));
+                    match self.take_up(*index, applied, records, unread) {
+                        Err(e) if e.kind == ErrorKind::Corrupt => {
+                            tracing::error!("{}: {e}", self.name);
+                            last = last.max(applied.record);
+                        }
+                        ready => return ready,
+                    }
+                } else {
+                    tracing::error!(
+                        "{}: index {} is older than the journal reaches back, or the journal is \
+                         damaged",
+                        self.name,
+                        path.display()
+                    );
                 }
-                tracing::error!(
-                    "{}: index {} is older than the journal reaches back, or the journal is \
-                     damaged",
-                    self.name,
-                    path.display()
-                );
                 true
             }
             // Chunks come only after joining, and with a record.
@@ -344,13 +314,79 @@ impl Start<'_> {
                 path.display()
             );
             let (device, superblock) = (self.device, self.superblock);
-            let (index, applied) = rebuild::run(device, superblock, path, self.name, last, unread)?;
+            let journal = (records, last);
+            let (index, applied) =
+                rebuild::run(device, superblock, path, self.name, journal, unread)?;
             // What was lost, the metadata group finds out.
-            return Ok((index, applied, Vec::new()));
+            return self.ready(index, applied, Vec::new());
         }
         let index = Index::create(path)?;
         index.seal(self.superblock.uuid, Applied::default())?;
-        Ok((index, Applied::default(), Vec::new()))
+        self.ready(index, Applied::default(), Vec::new())
+    }
+
+    /// Brings an index up to date. Errors: `Corrupt`, it is damaged and counts as lost.
+    fn take_up(
+        &self,
+        index: Index,
+        applied: Applied,
+        records: &BTreeMap<u64, Record>,
+        unread: &mut Unread,
+    ) -> Result<Ready> {
+        let (applied, dropped) = self.replay(&index, applied, records, unread)?;
+        self.ready(index, applied, dropped)
+    }
+
+    fn ready(
+        &self,
+        index: Index,
+        mut applied: Applied,
+        mut dropped: Vec<ChunkId>,
+    ) -> Result<Ready> {
+        dropped.extend(index.damaged()?);
+        // Puts that nobody was told of may have left headers with greater numbers than the last
+        // known.
+        applied.stamp += STAMP_JUMP;
+        index.apply(&[], applied)?;
+        index.flush()?;
+        let (allocator, chunks, unreadable) = self.allocate(&index)?;
+        let scrub = index.scrub()?;
+        Ok(Ready { index, applied, dropped, allocator, chunks, unreadable, scrub })
+    }
+
+    /// The space that the chunks of the index leave, how many they are, and how many blocks cannot
+    /// be read.
+    fn allocate(&self, index: &Index) -> Result<(Allocator, u64, usize)> {
+        let (superblock, name) = (self.superblock, self.name);
+        let mut allocator = Allocator::new(superblock.data_block, superblock.data_end);
+        let mut chunks = 0;
+        index.each(|id, place| {
+            chunks += 1;
+            if place.extents.iter().all(|&e| allocator.claim(e)) {
+                return Ok(());
+            }
+            let path = self.index_path.display();
+            let what = format!(
+                "index {path}: chunk {id} overlaps another or lies outside the target: the index \
+                 is damaged"
+            );
+            Err(Error::new(ErrorKind::Corrupt, what))
+        })?;
+        let unreadable = index.unreadable()?;
+        if !unreadable.is_empty() {
+            unreadable.iter().for_each(|&block| allocator.avoid(block));
+            tracing::warn!(
+                "{name}: {} blocks of this drive could not be read before and are not used; \
+                 replace it",
+                unreadable.len()
+            );
+        }
+        tracing::info!(
+            "{name}: {chunks} chunks, {} of {} MiB used",
+            (allocator.used() * BLOCK) >> 20,
+            (allocator.capacity() * BLOCK) >> 20
+        );
+        Ok((allocator, chunks, unreadable.len()))
     }
 
     /// Applies the records after `applied`, in order; none is missing. Answers also chunks that

@@ -59,6 +59,9 @@ mod tests {
     use super::super::start::MAX_LOOKUPS;
     use super::super::{Content, Engine, TargetOptions};
     use super::*;
+    use std::path::Path;
+    use std::sync::mpsc::{Receiver, channel};
+    use tokio::task::JoinHandle;
 
     #[tokio::test(start_paused = true)]
     async fn the_first_that_still_waits_counts() {
@@ -75,40 +78,93 @@ mod tests {
         assert_eq!(waits.longest(), Duration::ZERO);
     }
 
+    fn engine(dir: &Path) -> Engine {
+        let options = TargetOptions::new(dir.join("target"), Some(64 << 20));
+        Engine::format(&options, &Content::Blank).unwrap();
+        Engine::open(&options).unwrap()
+    }
+
+    /// Looks into an index that hang until the channel is closed.
+    async fn hang(engine: &Engine, looks: usize, held: Receiver<()>) -> Vec<JoinHandle<()>> {
+        let held = Arc::new(Mutex::new(held));
+        let look = || {
+            let (core, held) = (engine.core.clone(), held.clone());
+            let waits = core.index.waits.clone();
+            let hangs = move || {
+                let _wait = waits.begin();
+                let _ = held.lock().recv();
+                Ok(())
+            };
+            tokio::spawn(async move { core.blocking(hangs).await.unwrap() })
+        };
+        let looks: Vec<_> = (0..looks).map(|_| look()).collect();
+        soon(|| engine.core.lookups.available_permits() == 0 && stalls(engine)).await;
+        looks
+    }
+
+    fn stalls(engine: &Engine) -> bool {
+        !engine.stalled().is_zero()
+    }
+
+    async fn soon(is: impl Fn() -> bool) {
+        let comes = async {
+            while !is() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), comes).await.expect("it is not so");
+    }
+
     /// It is told, and takes no more threads than its own of the pool that all targets share.
     #[test]
     fn an_index_that_hangs_keeps_no_other_target_from_its_threads() {
         let dir = tempfile::tempdir().unwrap();
-        let options = TargetOptions::new(dir.path().join("target"), Some(64 << 20));
-        Engine::format(&options, &Content::Blank).unwrap();
-        let engine = Engine::open(&options).unwrap();
-        let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let engine = engine(dir.path());
+        let rt = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(MAX_LOOKUPS + 1)
+            .enable_all()
+            .build()
+            .unwrap();
         rt.block_on(async {
-            let (hold, held) = std::sync::mpsc::channel::<()>();
-            let held = Arc::new(Mutex::new(held));
-            let look = || {
-                let (core, held) = (engine.core.clone(), held.clone());
-                let waits = core.index.waits.clone();
-                let hangs = move || {
-                    let _wait = waits.begin();
-                    let _ = held.lock().recv();
-                    Ok(())
-                };
-                tokio::spawn(async move { core.blocking(hangs).await })
-            };
-            let looks: Vec<_> = (0..MAX_LOOKUPS + 8).map(|_| look()).collect();
-            let stalls = async {
-                while engine.core.lookups.available_permits() > 0 || engine.stalled().is_zero() {
-                    tokio::task::yield_now().await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(60), stalls).await.expect("nobody waits");
-            tokio::task::spawn_blocking(|| ()).await.unwrap();
+            let (hold, held) = channel();
+            let looks = hang(&engine, MAX_LOOKUPS + 8, held).await;
+            let other = tokio::task::spawn_blocking(|| ());
+            tokio::time::timeout(Duration::from_secs(60), other).await.unwrap().unwrap();
             drop(hold);
             for look in looks {
-                look.await.unwrap().unwrap();
+                look.await.unwrap();
             }
         });
-        assert!(engine.stalled().is_zero());
+        assert!(!stalls(&engine));
+    }
+
+    /// More than there are threads for: who gets none is told like who has them, and all of them
+    /// can be closed.
+    #[test]
+    fn indexes_that_have_taken_all_threads_are_told_and_closed() {
+        let dirs: [_; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        let engines = dirs.each_ref().map(|dir| engine(dir.path()));
+        let rt = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(2 * MAX_LOOKUPS)
+            .enable_all()
+            .build()
+            .unwrap();
+        rt.block_on(async {
+            let [first, second, third] = &engines;
+            let ((hold, held), (hold_too, held_too)) = (channel(), channel());
+            let mut looks = hang(first, MAX_LOOKUPS, held).await;
+            looks.extend(hang(second, MAX_LOOKUPS, held_too).await);
+            let core = third.core.clone();
+            looks.push(tokio::spawn(async move { core.blocking(|| Ok(())).await.unwrap() }));
+            soon(|| stalls(third)).await;
+            for engine in &engines {
+                let closed = tokio::time::timeout(Duration::from_secs(60), engine.close()).await;
+                closed.expect("it is not closed").unwrap();
+            }
+            drop((hold, hold_too));
+            for look in looks {
+                look.await.unwrap();
+            }
+        });
     }
 }

@@ -4,6 +4,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// A drive that has not answered for this long when a target is closed is not waited for: its
 /// threads stay behind with what the kernel may still write to.
@@ -30,6 +31,20 @@ impl Worker {
     pub fn wait(&self, stalled: impl Fn() -> Duration) -> bool {
         answer(&self.ended.lock(), stalled) != Answer::Hangs
     }
+}
+
+/// Does this on a thread of its own, for what must get on when drives that hang have all those of
+/// the runtime. What the work has is dropped before its answer comes; without one it has panicked.
+/// Errors: there are too many threads.
+pub(super) fn aside<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<oneshot::Receiver<T>> {
+    let (done, answer) = oneshot::channel();
+    // Who asked may be gone.
+    let work = move || drop(done.send(work()));
+    std::thread::Builder::new().name(name.into()).spawn(work)?;
+    Ok(answer)
 }
 
 /// What came of waiting.

@@ -5,13 +5,18 @@ use prost::Message;
 use weft_net::PeerInfo;
 use weft_proto::{Role, op, v1};
 
-/// Longest head of a request to read, in bytes: what longer ones ask for is not weighed before it
-/// is read (`weft_net`, `server/session`), nor what they become when they are decoded.
+/// Longest head of a request that [`asks`], in bytes: what longer ones ask for is not weighed
+/// before it is read (`weft_net`, `server/session`), nor what they become when they are decoded.
 pub(super) const MAX_HEAD: usize = 64 << 10;
 
 /// Whether an operation reads chunks.
 pub(super) fn is_read(op: u16) -> bool {
     matches!(op, op::GET | op::GET_MANY)
+}
+
+/// Whether an operation is answered with much more than it sends.
+pub(super) fn asks(op: u16) -> bool {
+    is_read(op) || op == op::LIST
 }
 
 /// What a request to read asks for.

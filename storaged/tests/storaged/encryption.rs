@@ -94,7 +94,7 @@ async fn without_its_key_a_target_is_refused_and_stays_as_it_is() {
     for (source, kind, says) in [
         (Some(wrong), ErrorKind::Invalid, "not that with which"),
         (None, ErrorKind::Invalid, "it is encrypted"),
-        (Some(gone), ErrorKind::Invalid, "none"),
+        (Some(gone), ErrorKind::NotFound, "none"),
         (Some(command(&["/bin/false"])), ErrorKind::Unavailable, "/bin/false"),
     ] {
         // With the index as it was, and as if it were to be made anew.

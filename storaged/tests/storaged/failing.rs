@@ -109,7 +109,7 @@ async fn readable(engine: &Engine, seqs: impl Iterator<Item = u64>) -> Vec<u64> 
 }
 
 /// Puts chunks from number 100 on until there is no room; all of them read.
-async fn fill(engine: &Engine) -> std::ops::Range<u64> {
+pub async fn fill(engine: &Engine) -> std::ops::Range<u64> {
     let mut last = 100;
     while put(engine, last, 0).await.is_ok() {
         last += 1;

@@ -1,8 +1,10 @@
-//! Chunks that a target has lost: how that is told, and that there is room to make them anew.
+//! Chunks that a target has lost or never had: how that is told, and that they are made anew where
+//! there is room and the drive keeps them.
 
 use crate::daemon::{damage, damaged, header_of, put, run};
+use crate::failing::fill;
 use crate::metadata::Metadata;
-use crate::power::{Drive, copy_index, runtime, start, superblock};
+use crate::power::{Drive, Faults, copy_index, runtime, start, superblock};
 use crate::support::{data, id, make};
 use std::fs;
 use tempfile::tempdir;
@@ -97,4 +99,88 @@ fn a_full_target_has_room_for_a_chunk_that_it_has_lost() {
     let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
     let found = runtime().block_on(engine.get(lost, 0, 4096)).unwrap();
     assert_eq!(found.data.concat(), bytes[..]);
+}
+
+/// The power went, and the index was lost, before all of a chunk was there that was to be made
+/// anew: its header makes it no chunk. One that was there is none the less for a block that has
+/// rotted since.
+#[test]
+fn a_chunk_that_was_never_whole_is_not_there_when_the_index_is_made_anew() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    let [rotten, whole, never] = [1, 2, 3].map(|seq| id(0, seq, 0));
+    runtime().block_on(async {
+        for chunk in [rotten, whole, never] {
+            recorder.fail(Faults { commits: chunk == never, ..Faults::default() });
+            let (bytes, sums) = data(chunk, 5, 0);
+            assert_eq!(engine.restore(chunk, bytes, sums).await.is_err(), chunk == never);
+        }
+    });
+    drop(engine);
+    for cut in [None, Some(1), Some(4)] {
+        let mut image = recorder.contents();
+        let mut zero = |chunk, block: usize| {
+            let (bytes, _) = data(chunk, 5, 0);
+            let is = |on_drive: &&mut [u8]| **on_drive == bytes[block * 4096..][..4096];
+            image.chunks_mut(4096).find(is).expect("it is on the drive").fill(0);
+        };
+        zero(rotten, 2);
+        if let Some(block) = cut {
+            zero(never, block);
+        }
+        let (drive, _) = Drive::new(image, 2, None);
+        let index = dir.path().join(format!("none-{cut:?}"));
+        let engine = start(drive, &superblock, &index).unwrap();
+        runtime().block_on(async {
+            assert!(engine.has(whole).await.unwrap() && engine.has(rotten).await.unwrap());
+            assert_eq!(engine.has(never).await.unwrap(), cut.is_none(), "{cut:?}");
+        });
+    }
+}
+
+/// Where a chunk is healed does not read back, either: it is healed elsewhere, and nothing is put
+/// there any more.
+#[test]
+fn a_chunk_is_healed_where_the_drive_keeps_it() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    let chunk = id(0, 2, 0);
+    let (bytes, sums) = data(chunk, 5, 0);
+    runtime().block_on(async {
+        for seq in 1..=3 {
+            let (bytes, sums) = data(id(0, seq, 0), 5, 0);
+            engine.put(id(0, seq, 0), bytes, sums).await.unwrap();
+        }
+    });
+    drop(engine);
+    let headers = |image: &[u8]| -> Vec<usize> {
+        let is =
+            |block: &[u8]| block.starts_with(b"WEFTCHK\n") && block[24..41] == chunk.to_bytes();
+        let all = image.chunks(4096).enumerate();
+        all.filter(|(_, block)| is(block)).map(|(at, _)| at).collect()
+    };
+    let mut image = recorder.contents();
+    let old = headers(&image)[0];
+    image[(old + 2) * 4096] ^= 1;
+    let heal = |name: &str, faults: Faults| {
+        let index = dir.path().join(name);
+        copy_index(&dir.path().join("index"), &index).unwrap();
+        let (drive, recorder) = Drive::new(image.clone(), 1, None);
+        let engine = start(drive, &superblock, &index).unwrap();
+        recorder.fail(faults);
+        let healed = runtime().block_on(engine.heal(chunk, bytes.clone(), sums.clone()));
+        assert!(healed.unwrap());
+        (engine, headers(&recorder.contents()))
+    };
+    let (engine, found) = heal("first", Faults::default());
+    drop(engine);
+    let first = found.into_iter().find(|&at| at != old).expect("it was written anew") as u64;
+    let unreadable = ((first + 2) * 4096, (first + 3) * 4096);
+    let (engine, _) = heal("second", Faults { unreadable, ..Faults::default() });
+    runtime().block_on(async {
+        assert_eq!(engine.verify(chunk, 0, 0).await.unwrap(), None);
+        fill(&engine).await;
+    });
 }

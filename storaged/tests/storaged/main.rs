@@ -5,6 +5,7 @@ mod encryption;
 mod engine;
 mod failing;
 mod kill;
+mod late;
 mod losses;
 mod metadata;
 mod power;

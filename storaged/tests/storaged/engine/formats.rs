@@ -151,6 +151,65 @@ fn the_index_of_another_target_is_refused_and_a_lost_or_old_one_is_rebuilt() {
     });
 }
 
+/// A block of its tables has rotted, or it was removed in part: it is one that is lost. While it is
+/// open nothing of it can be made good, and its target is not to look as if it were well.
+#[test]
+fn a_damaged_index_is_made_anew() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let options = options(dir.path(), SIZE);
+        let index = options.path.with_extension("index");
+        let named = |what: &str| -> Vec<_> {
+            let all = fs::read_dir(&index).unwrap().map(|entry| entry.unwrap().path());
+            all.filter(|path| path.to_string_lossy().contains(what)).collect()
+        };
+        let has_all = async |engine: &Engine| {
+            for seq in 0..300 {
+                check(engine, id(1, seq, 0), 1, 0, 0, 1).await;
+            }
+            assert_eq!(engine.failure(), None);
+        };
+        let engine = open(dir.path(), SIZE);
+        for seq in 0..300 {
+            put(&engine, id(1, seq, 0), 1).await;
+        }
+        engine.close().await.unwrap();
+        drop(engine);
+
+        for table in named(".sst") {
+            poke(&table, fs::metadata(&table).unwrap().len() / 2, &[0x55; 16]);
+        }
+        let engine = open_with(&options).unwrap();
+        has_all(&engine).await;
+        drop(engine);
+
+        for what in ["MANIFEST", "CURRENT"] {
+            named(what).iter().for_each(|path| fs::remove_file(path).unwrap());
+            has_all(&open_with(&options).unwrap()).await;
+        }
+
+        let first = id(1, 0, 0);
+        let look_up = async |engine: &Engine| engine.get(first, 0, 4096).await.map(drop);
+        let list = async |engine: &Engine| engine.list(None, None, 10).await.map(drop);
+        let delete = async |engine: &Engine| engine.delete(vec![first]).await.map(drop);
+        for way in 0..3 {
+            let engine = open_with(&options).unwrap();
+            named(".sst").iter().for_each(|table| poke(table, 100, &[0x55; 16]));
+            assert_eq!(engine.failure(), None);
+            let met = match way {
+                0 => look_up(&engine).await,
+                1 => list(&engine).await,
+                _ => delete(&engine).await,
+            };
+            // Nothing is known to be wrong with the chunk.
+            assert_eq!(met.unwrap_err().kind, ErrorKind::Io);
+            assert!(engine.failure().unwrap().contains("a restart makes the index anew"));
+            drop(engine);
+            has_all(&open_with(&options).unwrap()).await;
+        }
+    });
+}
+
 /// A drive that put one chunk where another belongs.
 #[test]
 fn a_misplaced_chunk_is_noticed_and_not_taken_for_another() {

@@ -22,6 +22,8 @@ pub struct Faults {
     pub writes: bool,
     /// Commits are.
     pub commits: bool,
+    /// Commits are not answered for as long as this is so.
+    pub hangs: bool,
     /// Reads are.
     pub reads: bool,
     /// Reads are that touch bytes from the first to before the second.
@@ -120,6 +122,13 @@ impl Recorder {
 
     pub fn fail(&self, faults: Faults) {
         self.state.lock().faults = faults;
+        self.changed.notify_all();
+    }
+
+    /// How many commits hang.
+    pub fn hanging(&self) -> usize {
+        let state = self.state.lock();
+        state.pending.len() - state.answerable().len()
     }
 
     /// What happened so far; nothing is written down any more.
@@ -137,15 +146,16 @@ impl Recorder {
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {
-            while state.pending.is_empty() {
+            let waiting = state.answerable();
+            if waiting.is_empty() {
                 if state.closed {
                     return;
                 }
                 self.changed.wait(&mut state);
+                continue;
             }
-            let waiting = state.pending.len();
-            let next = state.random.random_range(0..waiting);
-            let request = state.pending.swap_remove(next);
+            let next = state.random.random_range(0..waiting.len());
+            let request = state.pending.swap_remove(waiting[next]);
             let result = state.answer(&request);
             drop(request.done.send(result));
         }
@@ -173,6 +183,12 @@ impl State {
         self.trace.writes.push(Write { off, bytes });
         self.trace.events.push(Event::Began(number));
         number
+    }
+
+    /// Which of the requests may be answered.
+    fn answerable(&self) -> Vec<usize> {
+        let hangs = |request: &Request| self.faults.hangs && request.flush.is_some();
+        (0..self.pending.len()).filter(|&at| !hangs(&self.pending[at])).collect()
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {

@@ -5,7 +5,8 @@
 //!
 //! What was acknowledged must be there, what was deleted must be gone, anything else absent or
 //! whole; the space in use must be that of the chunks; the target must go on working; and a rebuild
-//! by scan must find what was acknowledged, too. Every other target is encrypted.
+//! by scan must find what was acknowledged, too, and take nothing for a chunk that is not whole, as
+//! far as the journal reaches. Every other target is encrypted.
 //!
 //! `WEFT_CRASH_POINTS=100000` runs so many of them, `WEFT_SEED=n` others than usual. The seed
 //! decides the workload, the drive's order and the samples; how the engine's threads meet, it does
@@ -24,7 +25,7 @@ pub use index::copy as copy_index;
 use crate::support;
 use drive::Plain;
 use index::{Snapshots, folder};
-use model::{Model, check, grow};
+use model::{Model, Rebuilt, check, grow};
 use parking_lot::Mutex;
 use planted::{Mistake, Planted};
 use rand::rngs::StdRng;
@@ -51,7 +52,7 @@ const SAMPLES: usize = 3;
 /// About so many crash points of a generation, anywhere in it, so that the next ones are reached.
 const POINTS: usize = 120;
 /// One cut in so many is also started without the index.
-const REBUILDS: u32 = 40;
+const REBUILDS: u32 = 10;
 
 pub fn superblock() -> Superblock {
     let blocks = SIZE / 4096;
@@ -89,6 +90,7 @@ struct Lab {
     mistake: Option<Mistake>,
     /// Of an encrypted target.
     key: Option<KeySource>,
+    generation: u64,
     /// Crash points that may still be taken, by all labs together.
     budget: Arc<AtomicUsize>,
 }
@@ -102,7 +104,7 @@ impl Lab {
         if let Some(key) = &key {
             Encrypted::prepare(&mut superblock, key).unwrap();
         }
-        Self { seed, random, superblock, folder, mistake, key, budget }
+        Self { seed, random, superblock, folder, mistake, key, generation: 0, budget }
     }
 
     /// The drive as the engine sees it.
@@ -118,6 +120,7 @@ impl Lab {
         let mut index = self.folder.path().join("none");
         let mut model = Model::new();
         for generation in 0..GENERATIONS {
+            self.generation = generation;
             let into = self.folder.path().join(format!("states-{generation}"));
             let trace = self.record(image, &index, &model, into.clone());
             if let Some(mistake) = trace.mistakes.first() {
@@ -199,8 +202,9 @@ impl Lab {
         let _ = std::fs::remove_dir_all(&work);
         if self.random.random_ratio(1, REBUILDS) {
             let engine = self.start(cut, &work)?;
+            let rebuilt = if self.generation == 0 { Rebuilt::Young } else { Rebuilt::Old };
             runtime
-                .block_on(check(&engine, &mut cut.model.clone(), true))
+                .block_on(check(&engine, &mut cut.model.clone(), rebuilt))
                 .map_err(|e| format!("with the index rebuilt: {e}"))?;
             drop(engine);
             let _ = std::fs::remove_dir_all(&work);
@@ -208,7 +212,7 @@ impl Lab {
         index::copy(&cut.index, &work);
         let engine = self.start(cut, &work)?;
         runtime.block_on(async {
-            check(&engine, &mut cut.model, false).await?;
+            check(&engine, &mut cut.model, Rebuilt::No).await?;
             grow(&engine, &mut cut.model.clone(), &mut self.random).await
         })
     }

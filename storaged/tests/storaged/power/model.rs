@@ -27,10 +27,26 @@ impl Content {
 pub struct Known {
     pub may_be_missing: bool,
     pub may_be: Option<Content>,
+    /// What it may be in place of that.
+    pub or: Option<Content>,
+    /// Something else was to take its place, and did not: its header may be there, and is newer.
+    pub overtaken: bool,
 }
 
 impl Known {
-    pub const GONE: Self = Self { may_be_missing: true, may_be: None };
+    pub const GONE: Self = Self { may_be_missing: true, may_be: None, or: None, overtaken: false };
+
+    pub fn is(content: Content) -> Self {
+        Self { may_be_missing: false, may_be: Some(content), ..Self::GONE }
+    }
+
+    /// It was found to be this.
+    fn found(&self, content: Content) -> Self {
+        let other = |or: &Content| or.sums != content.sums;
+        let is_old = self.may_be.as_ref().is_some_and(|old| old.sums == content.sums);
+        let overtaken = is_old && (self.overtaken || self.or.as_ref().is_some_and(other));
+        Self { overtaken, ..Self::is(content) }
+    }
 }
 
 pub type Model = BTreeMap<ChunkId, Known>;
@@ -38,55 +54,62 @@ pub type Model = BTreeMap<ChunkId, Known>;
 /// Session of the chunks that [`grow`] puts.
 const NEW: u64 = 99;
 
-/// Compares the target with what is known, and learns what was in doubt. `rebuilt`: the index was
-/// made anew from the target; what was deleted may then be there again.
-pub async fn check(engine: &Engine, model: &mut Model, rebuilt: bool) -> Result<(), String> {
+/// Whether the index was made anew from the target: what was deleted may then be there again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rebuilt {
+    No,
+    /// By headers that its journal knows of, or has just not come to know: what does not count for
+    /// sure was looked at, so that it is whole.
+    Young,
+    /// By older ones, too.
+    Old,
+}
+
+/// Compares the target with what is known, and learns what was in doubt.
+pub async fn check(engine: &Engine, model: &mut Model, rebuilt: Rebuilt) -> Result<(), String> {
     for (&chunk, known) in model.iter_mut() {
-        match holds(engine, chunk, known.may_be.as_ref()).await? {
+        match holds(engine, chunk, known).await? {
             Held::Nothing if known.may_be_missing => *known = Known::GONE,
             Held::Nothing => return Err(format!("chunk {chunk} was acknowledged and is lost")),
-            Held::Right => known.may_be_missing = false,
-            Held::Other if rebuilt && known.may_be_missing => {}
-            Held::Other if known.may_be.is_none() => {
+            Held::Right(content) => *known = known.found(content),
+            // Nobody knows any more that it was not put in the other's place.
+            Held::Whole | Held::Torn if known.overtaken && rebuilt == Rebuilt::Old => {}
+            Held::Whole if known.may_be_missing && rebuilt != Rebuilt::No => {}
+            Held::Torn if known.may_be_missing && rebuilt == Rebuilt::Old => {}
+            Held::Torn if known.may_be_missing && rebuilt == Rebuilt::Young => {
+                return Err(format!("chunk {chunk} is not whole, and counts"));
+            }
+            Held::Whole | Held::Torn if known.may_be.is_none() => {
                 return Err(format!("chunk {chunk} was deleted and is back"));
             }
-            Held::Other => return Err(format!("chunk {chunk} is damaged")),
+            Held::Whole => return Err(format!("chunk {chunk} is another")),
+            Held::Torn => return Err(format!("chunk {chunk} is damaged")),
         }
     }
-    space(engine, model, rebuilt).await
+    space(engine, model, rebuilt != Rebuilt::No).await
 }
 
 enum Held {
     Nothing,
-    Right,
-    /// Others' bytes, or such as do not match their checksums.
-    Other,
+    Right(Content),
+    /// Other bytes that match their checksums.
+    Whole,
+    Torn,
 }
 
-async fn holds(engine: &Engine, chunk: ChunkId, expect: Option<&Content>) -> Result<Held, String> {
-    let len = expect.map_or(4096, |c| c.bytes.len() as u64);
-    match engine.get(chunk, 0, len).await {
-        Err(e) if e.kind == ErrorKind::NotFound => Ok(Held::Nothing),
-        Err(e) if e.kind == ErrorKind::Invalid => Ok(Held::Other),
-        Err(e) => Err(format!("reading chunk {chunk}: {e}")),
-        Ok(range) => {
-            let right = expect.is_some_and(|content| {
-                range.checksums == content.sums && same(&range.data, &content.bytes)
-            });
-            Ok(if right { Held::Right } else { Held::Other })
-        }
+async fn holds(engine: &Engine, chunk: ChunkId, known: &Known) -> Result<Held, String> {
+    let failed = |e| format!("reading chunk {chunk}: {e}");
+    let Some(length) = engine.length(chunk).await.map_err(failed)? else {
+        return Ok(Held::Nothing);
+    };
+    let range = engine.get(chunk, 0, length).await.map_err(failed)?;
+    let bytes = range.data.concat();
+    let is = |content: &&Content| range.checksums == content.sums && bytes == content.bytes;
+    if let Some(right) = [&known.may_be, &known.or].into_iter().flatten().find(is) {
+        return Ok(Held::Right(right.clone()));
     }
-}
-
-fn same(pieces: &[Bytes], bytes: &[u8]) -> bool {
-    let mut rest = bytes;
-    pieces.iter().all(|piece| match rest.split_at_checked(piece.len()) {
-        Some((head, tail)) => {
-            rest = tail;
-            head == &piece[..]
-        }
-        None => false,
-    }) && rest.is_empty()
+    let whole = weft_erasure::verify_blocks(&bytes, &range.checksums).is_ok();
+    Ok(if whole { Held::Whole } else { Held::Torn })
 }
 
 /// Every chunk is a known one, and the space in use is theirs.
@@ -117,7 +140,7 @@ pub async fn grow(engine: &Engine, model: &mut Model, random: &mut StdRng) -> Re
             Err(e) if e.kind == ErrorKind::NoSpace => break,
             Err(e) => return Err(format!("a put after the cut: {e}")),
         }
-        model.insert(chunk, Known { may_be_missing: false, may_be: Some(content) });
+        model.insert(chunk, Known::is(content));
     }
-    check(engine, model, false).await
+    check(engine, model, Rebuilt::No).await
 }

@@ -70,33 +70,49 @@ impl Own {
             chunks.extend(there.map(|(id, _)| *id).take(2));
         }
         for &chunk in &chunks {
-            let may_be = self.model.get(&chunk).and_then(|k| k.may_be.clone());
-            self.learn(chunk, Known { may_be_missing: true, may_be });
+            let known = self.model.get(&chunk).cloned().unwrap_or(Known::GONE);
+            self.learn(chunk, Known { may_be_missing: true, ..known });
         }
         self.engine.delete(chunks.clone()).await?;
         chunks.into_iter().for_each(|chunk| self.learn(chunk, Known::GONE));
         Ok(())
     }
 
-    /// Puts a chunk that is there somewhere else: it stays what it is, whenever the power goes.
+    /// Puts a chunk that is there somewhere else, or another in its place: it is one of both,
+    /// whenever the power goes.
     async fn replace(&mut self, chunk: weft_proto::ChunkId, known: Known) -> Result<()> {
-        let Some(content) = known.may_be else { return Ok(()) };
-        match self.engine.supersede(chunk, content.bytes, content.sums).await {
-            Err(e) if e.kind == ErrorKind::NoSpace => Ok(()),
-            done => done,
-        }
+        let Some(old) = known.may_be.clone() else { return Ok(()) };
+        let new = if self.random.random_bool(0.5) { old.clone() } else { self.content(chunk) };
+        self.learn(chunk, Known { or: Some(new.clone()), ..known.clone() });
+        let Content { bytes, sums } = new.clone();
+        let is = match self.engine.supersede(chunk, bytes, sums).await {
+            Ok(()) => Known::is(new),
+            Err(e) if e.kind == ErrorKind::NoSpace => known,
+            Err(e) => return Err(e),
+        };
+        self.learn(chunk, is);
+        Ok(())
     }
 
-    async fn put(&mut self, chunk: weft_proto::ChunkId) -> Result<()> {
+    fn content(&mut self, chunk: weft_proto::ChunkId) -> Content {
         let blocks = match self.random.random_range(0..10) {
             0 => self.random.random_range(30..60),
             _ => self.random.random_range(1..12),
         };
-        let content = Content::new(chunk, blocks, self.random.random());
-        let may_be = Some(content.clone());
-        self.learn(chunk, Known { may_be_missing: true, may_be: may_be.clone() });
-        match self.engine.put(chunk, content.bytes, content.sums).await {
-            Ok(()) => self.learn(chunk, Known { may_be_missing: false, may_be }),
+        Content::new(chunk, blocks, self.random.random())
+    }
+
+    /// As a client does, or as who makes it anew.
+    async fn put(&mut self, chunk: weft_proto::ChunkId) -> Result<()> {
+        let content = self.content(chunk);
+        self.learn(chunk, Known { may_be: Some(content.clone()), ..Known::GONE });
+        let Content { bytes, sums } = content.clone();
+        let done = match self.random.random_bool(0.3) {
+            true => self.engine.restore(chunk, bytes, sums).await,
+            false => self.engine.put(chunk, bytes, sums).await,
+        };
+        match done {
+            Ok(()) => self.learn(chunk, Known::is(content)),
             Err(e) if e.kind == ErrorKind::NoSpace => self.learn(chunk, Known::GONE),
             Err(e) => return Err(e),
         }
