@@ -18,8 +18,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use weft_proto::{Call, Error, ErrorKind, Result, parts};
 
-/// Most parts of a request: each takes up to some hundred bytes once it is decoded.
+/// Most parts of a request: each takes up to some hundred bytes once it is decoded. One for each
+/// [`PART`] bytes more, as those have that mean something, up to [`COUNTED`].
 const MAX_PARTS: usize = 1 << 16;
+const PART: usize = 8;
+const COUNTED: usize = 2 << 20;
 /// Heads of so few bytes have not many.
 const UNCOUNTED: usize = 4 << 10;
 
@@ -62,8 +65,9 @@ impl Incoming {
         if self.op != C::OP {
             return Err(wrong(format!("taken for {}", C::OP)));
         }
-        if self.head.len() > UNCOUNTED && !parts::has_at_most::<C>(MAX_PARTS, &self.head) {
-            let what = format!("operation {}: more than {MAX_PARTS} parts: split it", self.op);
+        let most = MAX_PARTS + self.head.len().min(COUNTED) / PART;
+        if self.head.len() > UNCOUNTED && !parts::has_at_most::<C>(most, &self.head) {
+            let what = format!("operation {}: more than {most} parts: split it", self.op);
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         C::decode(self.head.clone()).map_err(|e| wrong(e.to_string()))

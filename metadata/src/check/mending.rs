@@ -75,7 +75,7 @@ fn busy() -> Memory {
     with(ops)
 }
 
-const DAMAGED: [Tag; 13] = [
+const DAMAGED: [Tag; 12] = [
     Tag::Inode,
     Tag::Dentry,
     Tag::Index,
@@ -88,7 +88,6 @@ const DAMAGED: [Tag; 13] = [
     Tag::Member,
     Tag::LockOf,
     Tag::Session,
-    Tag::Trim,
 ];
 
 /// Nothing of here can say what is right.
@@ -110,8 +109,46 @@ const LEFT: [&str; 11] = [
 fn nothing_is_mended_where_nothing_is_wrong() {
     let memory = busy();
     let state = memory.snapshot();
+    for tag in DAMAGED {
+        assert!(!keys(&*state, &[tag]).is_empty(), "no {tag:?}");
+    }
     let (report, mends) = look(&*state).unwrap();
     assert_eq!((report.problems, mends.len()), (vec![], 0));
+}
+
+/// Of such a file some is not shown, and yet to be deleted.
+#[test]
+fn what_a_file_that_is_cut_says_of_that_is_mended() {
+    let memory = busy();
+    let state = memory.snapshot();
+    let mut tx = Txn::new(&*state);
+    let file = tx.state().inode(InodeId(9)).unwrap().unwrap();
+    let mut edit = content::Edit::new(file);
+    edit.clear(&mut tx, 300, 400, 0).unwrap();
+    let right = edit.finish(&mut tx, &[]).unwrap();
+    assert_eq!(right.cut.len(), 1);
+    assert_eq!(problems(&tx), Vec::<String>::new());
+    type Damage = fn(&mut Txn<'_>, Inode);
+    let damages: [Damage; 3] = [
+        |tx, inode| tx.delete(schema::trim(inode.ino())),
+        |tx, inode| tx.put_inode(&Inode { cut: vec![], ..inode }).unwrap(),
+        |tx, _| tx.put_bytes(schema::trim(InodeId(77)), Default::default()),
+    ];
+    let base = tx.into_changes();
+    for (i, damage) in damages.iter().enumerate() {
+        let mut tx = Txn::new(&*state);
+        for (key, value) in base.clone() {
+            tx.put_bytes(key, value.expect("nothing is deleted"));
+        }
+        damage(&mut tx, right.clone());
+        let told = mend(&mut tx);
+        assert_eq!(problems(&tx), Vec::<String>::new(), "damage {i}: {told:#?}");
+        let is_listed = tx.state().get(&schema::trim(InodeId(9))).unwrap().is_some();
+        let inode = tx.state().inode(InodeId(9)).unwrap().unwrap();
+        assert_eq!(is_listed, !inode.cut.is_empty(), "damage {i}");
+        assert!(i == 1 || inode == right, "damage {i}: {told:#?}");
+        assert!(!told.is_empty(), "damage {i} is not seen");
+    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Declares silent sessions dead.
 
-use super::propose::{LOOK_INTERVAL, propose_telling};
+use super::propose::propose_telling;
+use super::stall::Looks;
 use crate::events;
 use crate::node::Node;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
 use v1::log_entry::Body;
 use weft_proto::{SessionId, v1};
 
@@ -19,14 +19,11 @@ const MAX_TOLD: usize = 10;
 /// Declares sessions dead that are silent, or that keep a recalled lease for too long.
 pub async fn expire_sessions(node: &Arc<Node>) {
     let ttl = node.config.session_ttl();
-    let mut looked = Instant::now();
+    let mut looks = Looks::begin();
     let mut expiries = JoinSet::new();
     loop {
-        sleep(LOOK_INTERVAL).await;
-        let now = Instant::now();
-        // Whoever renewed meanwhile is heard only after this.
-        let stall = now.duration_since(looked).saturating_sub(2 * LOOK_INTERVAL);
-        looked = now;
+        // Whoever renewed while this server stood still is heard only after this.
+        let (now, stall) = looks.next().await;
         let dead = {
             if !stall.is_zero() {
                 tracing::warn!(?stall, "this server stood still; sessions get that much longer");

@@ -20,6 +20,7 @@ mod purge_orphans;
 mod rebalance;
 pub mod repair;
 mod sample;
+mod stall;
 mod sweep;
 mod tell_events;
 mod trim_files;

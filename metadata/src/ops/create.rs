@@ -8,8 +8,14 @@ use crate::tables::names::{self, Place};
 use v1::FileKind;
 use weft_proto::{ErrorKind, InodeId, v1};
 
-/// Extents that come with a file that is there: fewer than with an open, for the reply is stored.
+/// Extents that come with a file that is there: fewer than with an open, for the reply is stored if
+/// it was not there yet when the leader looked.
 const FIRST_EXTENTS: usize = 32;
+
+/// What is answered where the file is there.
+pub(crate) fn there(state: &dyn Read, ino: InodeId) -> Result<v1::OpenReply, Fault> {
+    open::reply(state, ino, FIRST_EXTENTS)
+}
 
 pub(crate) struct Plan {
     place: Place,
@@ -25,8 +31,8 @@ impl Operation for v1::CreateOp {
         let Some(found) = &place.found else { return Ok(Plan { place, there: None }) };
         match found.kind() {
             FileKind::Regular if !self.exclusive => {
-                let there = open::reply(state, InodeId(found.ino), FIRST_EXTENTS)?;
-                Ok(Plan { place, there: Some(there) })
+                let there = Some(there(state, InodeId(found.ino))?);
+                Ok(Plan { place, there })
             }
             FileKind::Directory if !self.exclusive => {
                 refuse(ErrorKind::IsDirectory, format!("{place} is a directory"))

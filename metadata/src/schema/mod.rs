@@ -22,6 +22,7 @@
 //! | reply | session, number | [`v1::StoredReply`] |
 //! | reserved | session, end of the range | [`Numbers`] |
 //! | dead | time of death, session | empty: what is reserved for it is kept |
+//! | ended | session | empty: some of what it has left is yet to be deleted |
 //! | member | group, session, seq | empty: the segment names the placement group |
 //! | event | number | [`v1::Event`], the newest [`crate::tables::events::KEPT`] |
 //! | quota | kind, id | [`Quota`]: limits, and what is used |

@@ -3,10 +3,12 @@
 //! Invariants: a session is used by nobody but who opened it (I5); nothing is looked at for a
 //! confined client before it is known to lie where that may be.
 
+mod below;
 mod confine;
+mod limits;
 
 use crate::node::{Known, Node};
-use confine::Confined;
+use confine::{Asked, Confined};
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_net::PeerInfo;
@@ -21,8 +23,8 @@ pub(super) struct Access<'a> {
     peer: &'a PeerInfo,
     session: SessionId,
     confined: Option<Confined<'a>>,
-    /// The directory that was listed, of a confined client.
-    listed: Option<u64>,
+    /// What such a client asks about by name.
+    asked: Asked,
     /// A change that such a client asks for once more.
     repeats: bool,
     /// Why the step is refused that a batch was cut at.
@@ -45,8 +47,8 @@ impl<'a> Access<'a> {
         request: &mut v1::MetaRequest,
     ) -> Result<Self> {
         let session = SessionId(request.session);
-        let (confined, listed, repeats, cut) = (None, None, false, None);
-        let mut this = Self { node, peer, session, confined, listed, repeats, cut };
+        let (confined, asked, repeats, cut) = (None, Asked::of(None), false, None);
+        let mut this = Self { node, peer, session, confined, asked, repeats, cut };
         let owner = this.owner();
         match &mut request.op {
             Some(Op::OpenSession(op)) => {
@@ -75,9 +77,7 @@ impl<'a> Access<'a> {
             this.repeats = changes && node.state.is_done(request)?;
             if !this.repeats {
                 this.cut = confined.check(request)?;
-            }
-            if let Some(Op::ReadDir(op)) = &request.op {
-                this.listed = Some(op.ino);
+                this.asked = Asked::of(request.op.as_ref());
             }
             this.confined = Some(confined);
         }
@@ -147,7 +147,8 @@ impl<'a> Access<'a> {
             _ => {}
         }
         let Some(confined) = &self.confined else { return };
-        let segments = confine::segments(reply);
+        confined.note(&self.asked, reply);
+        let segments = confined.segments(reply);
         if !segments.is_empty() && !confined.limits().subtree.is_empty() {
             reply.tickets = key.of_segments(&owner, &segments, until);
         }
@@ -158,7 +159,7 @@ impl<'a> Access<'a> {
                 opened.squash_root = confined.limits().squash_root;
             }
             // What is above its root is nobody's business.
-            Some(Reply::ReadDir(page)) if self.listed == Some(confined.root().0) => {
+            Some(Reply::ReadDir(page)) if self.asked.lists(confined.root()) => {
                 page.parent = confined.root().0;
             }
             _ => {}
@@ -166,6 +167,5 @@ impl<'a> Access<'a> {
         if let Some(Reply::GetQuota(quotas)) = &mut reply.result {
             confined.hide_quotas(quotas);
         }
-        confined.note(self.session, reply);
     }
 }

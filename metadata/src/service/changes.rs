@@ -1,13 +1,14 @@
 //! Changes of the replicated state: what stands against one is taken back first, then it is
 //! proposed.
 
-use super::context::{RequestContext, without};
+use super::context::{self, RequestContext, without};
 use super::{locks, quotas};
 use crate::conflicts::{self, Claim};
 use crate::node::{Effect, Known, Node};
 use crate::ops::MAX_STEPS;
 use crate::soft::leases::Mode;
 use crate::soft::sessions::Sessions;
+use prost::Message;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_net::trace::carried;
-use weft_proto::{Error, ErrorKind, Footprint, InodeId, Kind, Makes, Result, v1};
+use weft_proto::{Error, ErrorKind, Footprint, InodeId, Kind, Makes, Result, SessionId, v1};
 
 /// Changes the replicated state.
 pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> {
@@ -38,7 +39,8 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
     if footprint.grows {
         node.has_room()?;
     }
-    node.soft.with(|s| s.touch(Instant::now(), session));
+    let (number, acked) = (cx.request.number, cx.request.acked_below);
+    node.soft.with(|s| s.begin_change(Instant::now(), session, number, acked))?;
     // Nobody caches anything of sessions and locks; who locks without asking was asked before.
     if op.kind() != Kind::Session && !matches!(op, Op::SetLock(_)) {
         conflicts::all_declared(node, session, deadline).await?;
@@ -51,6 +53,10 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         Op::Batch(_) => enter_made(&cx, made.iter().map(|ino| ino.0)),
         _ => Vec::new(),
     };
+    let there = match op {
+        Op::Create(op) => open_if_there(&cx, op).await?,
+        _ => None,
+    };
     let is_batch = matches!(op, Op::Batch(_));
     let limits = matches!(op, Op::SetQuota(_));
     let removes = matches!(op, Op::Unlink(_) | Op::RmDir(_) | Op::Rename(_));
@@ -58,8 +64,12 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         say_what_all_know(node, op);
     }
     let (effect, body) = (Effect::of(&cx.request), Body::Client(std::mem::take(&mut cx.request)));
-    // The lock that is being set ends with the change.
-    let (mut reply, (claim, _)) = propose(node, body, Vec::new(), effect, (claim, locking)).await?;
+    let taken = (claim, locking);
+    let (mut reply, (claim, _)) = match there {
+        Some(reply) => (reply, taken),
+        // The lock that is being set ends with the change.
+        None => propose(node, body, Vec::new(), effect, taken).await?,
+    };
     reply.touched = claim.inos.iter().map(|ino| ino.0).collect();
     reply.grants = entered;
     reply.low_on_room = is_batch && node.has_room().is_err();
@@ -78,6 +88,30 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         opened.ttl_ms = node.config.session_ttl_ms;
     }
     Ok(reply)
+}
+
+/// A create of a file that is there opens it, and changes nothing: it is answered as an open is. In
+/// the log its answer, with the content of a small file, would be kept for a retry on every server;
+/// a retry of what was answered so looks again. `None`: the log decides.
+async fn open_if_there(
+    cx: &RequestContext<'_>,
+    op: &v1::CreateOp,
+) -> Result<Option<v1::MetaReply>> {
+    let state = &cx.node.state;
+    if op.exclusive || state.child(InodeId(op.parent), &op.name)?.is_none() {
+        return Ok(None);
+    }
+    cx.node.read_barrier().await?;
+    if state.is_done(&cx.request)? || !state.session_exists(cx.session)? {
+        return Ok(None);
+    }
+    // The name is taken for this change: it leads there until this is answered.
+    let Some(ino) = state.child(InodeId(op.parent), &op.name)? else { return Ok(None) };
+    if state.attr(ino)?.is_none_or(|attr| attr.kind() != v1::FileKind::Regular) {
+        return Ok(None);
+    }
+    cx.node.soft.with(|s| s.open(cx.session, ino, op.open_seq))?;
+    Ok(Some(context::reply(Reply::Open(state.create_reply(ino)?))))
 }
 
 /// Answers a change that was carried out already as it was answered then. What the request is about
@@ -238,7 +272,17 @@ pub(super) async fn propose<T: Send + 'static>(
     taken: T,
 ) -> Result<(v1::MetaReply, T)> {
     let node = node.clone();
-    let proposal = async move { (node.propose_telling(body, effect, events).await, taken) };
+    let request = match &body {
+        Body::Client(request) => Some((SessionId(request.session), request.number)),
+        _ => None,
+    };
+    let proposal = async move {
+        let reply = node.propose_telling(body, effect, events).await;
+        if let (Some((session, number)), Ok(reply)) = (request, &reply) {
+            node.soft.with(|s| s.keep(session, number, reply.encoded_len()));
+        }
+        (reply, taken)
+    };
     let proposal = tokio::spawn(carried(proposal));
     // It may be in the log.
     let ended = |error| Error::new(ErrorKind::Unavailable, format!("a change: {error}"));

@@ -1,12 +1,13 @@
 //! One request of a client, and what its answer is made with.
 
+use super::long_reads::LongReads;
 use crate::conflicts;
 use crate::node::Node;
 use crate::soft::leases::Mode;
 use crate::soft::targets::Targets;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
@@ -22,7 +23,7 @@ pub struct RequestContext<'a> {
     pub targets: &'a Targets,
     pub shutdown: &'a watch::Receiver<bool>,
     /// Room for reads that look at very much.
-    pub long_reads: &'a Arc<Semaphore>,
+    pub long_reads: &'a LongReads,
     /// Who asks; 0: nobody who is to be kept in step with others.
     pub session: SessionId,
     pub deadline: Instant,

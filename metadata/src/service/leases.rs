@@ -122,24 +122,27 @@ fn take_back(sessions: &mut Sessions, session: SessionId, op: &v1::ReturnLeasesO
     Ok(())
 }
 
-/// Answers recalls newer than `seen`, as soon as there are any.
+/// Answers recalls newer than `seen`, as soon as there are any, or others of this session have come
+/// to wait for them: of a client that lost its connection nobody else says that it waits no more.
 pub(super) async fn recalls(cx: &RequestContext<'_>, seen: u64) -> Result<v1::MetaReply> {
     let term = cx.lead().await?;
     let until = cx.wait_until();
     let mut views = cx.node.watch_view();
     let mut shutdown = cx.shutdown.clone();
+    let session = cx.session;
+    let reader = cx.node.soft.with(|s| s.leases.begin_mail(session)).unwrap_or_default();
     loop {
-        let session = cx.session;
         let mail = cx.node.soft.with(|s| {
             let (recalls, news) = s.leases.mail(session, seen)?;
-            Some((recalls, s.must_declare(session), news))
+            let overtaken = s.leases.is_overtaken(session, reader);
+            Some((recalls, overtaken, s.must_declare(session), news))
         });
         let expired = || {
             let what = format!("session {session} is not known (any more); open a new one");
             Error::new(ErrorKind::SessionExpired, what)
         };
-        let (recalls, need_declare, mut news) = mail.ok_or_else(expired)?;
-        let over = Instant::now() >= until;
+        let (recalls, overtaken, need_declare, mut news) = mail.ok_or_else(expired)?;
+        let over = overtaken || Instant::now() >= until;
         if over || need_declare || !recalls.is_empty() {
             return Ok(reply(Reply::Recalls(v1::RecallsReply { recalls, need_declare, term })));
         }

@@ -7,6 +7,7 @@ mod context;
 mod end_session;
 mod leases;
 mod locks;
+mod long_reads;
 mod mend;
 mod opens;
 mod quotas;
@@ -25,11 +26,12 @@ use crate::soft::targets::Targets;
 use access::Access;
 use bytes::Bytes;
 use context::{RequestContext, without};
+use long_reads::LongReads;
 use prost::Message;
 use reads::{ASKING, LOOKUP_INLINE, UNASKED};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use v1::meta_request::Op;
 use weft_net::buggify::{self, Point};
@@ -40,8 +42,10 @@ use weft_proto::{Error, ErrorKind, InodeId, Kind, NodeId, Result, SessionId, op,
 
 /// How long a request without a deadline may take.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Reads that look at very many records, at most at a time: each keeps a thread and a snapshot.
-const MAX_LONG_READS: usize = 2;
+/// How long any may, whatever it says: what waits here outlives its connection.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same of what looks at very many records.
+const MAX_LONG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Where Raft messages go, with who sent them.
 type Inbox = mpsc::Sender<(Speaker, Vec<raft::eraftpb::Message>)>;
@@ -53,7 +57,7 @@ pub struct MetadataService {
     snapshots: Arc<Snapshots>,
     inbox: Inbox,
     shutdown: watch::Receiver<bool>,
-    long_reads: Arc<Semaphore>,
+    long_reads: LongReads,
 }
 
 impl MetadataService {
@@ -64,7 +68,7 @@ impl MetadataService {
         inbox: Inbox,
         shutdown: watch::Receiver<bool>,
     ) -> Self {
-        let long_reads = Arc::new(Semaphore::new(MAX_LONG_READS));
+        let long_reads = LongReads::default();
         Self { node, targets, snapshots, inbox, shutdown, long_reads }
     }
 
@@ -282,15 +286,24 @@ impl MetadataService {
 #[async_trait::async_trait]
 impl Service for MetadataService {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
-        let deadline = request.deadline.unwrap_or_else(|| Instant::now() + DEFAULT_TIMEOUT);
         match request.op {
-            op::META => request.answer(|q| self.in_turn(q, &request.peer, deadline)).await,
+            op::META => {
+                let asked: v1::MetaRequest = request.decode()?;
+                if request.head.len() > ASKING
+                    && asked.op.as_ref().is_some_and(|op| answer_of(op) > 0)
+                {
+                    let what = format!("a question of {} bytes, over {ASKING}", request.head.len());
+                    return Err(Error::new(ErrorKind::Invalid, what));
+                }
+                let deadline = deadline_of(request.deadline, longest_of(asked.op.as_ref()));
+                Ok(Outgoing::message(&self.in_turn(asked, &request.peer, deadline).await?))
+            }
             op::RAFT => request.answer(|q| self.raft(q, &request.peer)).await,
             op::SNAPSHOT_PIECE => request.answer_with_payload(|q| self.snapshots.piece(q)).await,
             op::JOIN => {
                 let join = async |q: v1::JoinRequest| {
                     speaks_for(&request.peer, q.node)?;
-                    self.join(q, deadline).await
+                    self.join(q, deadline_of(request.deadline, MAX_TIMEOUT)).await
                 };
                 request.answer(join).await
             }
@@ -308,11 +321,24 @@ impl Service for MetadataService {
         match op {
             op::META if head.len() <= ASKING => {
                 let asked = v1::MetaRequest::decode(head.clone()).ok();
-                asked.and_then(|asked| asked.op).map_or(0, |op| ops::longest(&op) + along(&op))
+                asked.and_then(|asked| asked.op).map_or(0, |op| answer_of(&op))
             }
             op::SNAPSHOT_PIECE => snapshot::PIECE as usize,
             _ => 0,
         }
+    }
+}
+
+/// Until when a request is answered that may take no longer than this.
+fn deadline_of(asked: Option<Instant>, longest: Duration) -> Instant {
+    let now = Instant::now();
+    asked.unwrap_or(now + DEFAULT_TIMEOUT).min(now + longest)
+}
+
+fn longest_of(op: Option<&Op>) -> Duration {
+    match op {
+        Some(Op::Check(_) | Op::Mend(_) | Op::GetUsage(_)) => MAX_LONG_TIMEOUT,
+        _ => MAX_TIMEOUT,
     }
 }
 
@@ -328,6 +354,11 @@ fn speaks_for(peer: &PeerInfo, member: u64) -> Result<()> {
     }
 }
 
+/// Bytes of an answer at most, as far as it is to be weighed.
+fn answer_of(op: &Op) -> usize {
+    ops::longest(op) + along(op)
+}
+
 /// Bytes that come along with an answer, at most: extended attributes, leases (those of many names
 /// are counted with these), and the content of a small file and where it lies.
 fn along(op: &Op) -> usize {
@@ -338,5 +369,24 @@ fn along(op: &Op) -> usize {
         Op::LookupMany(asked) => UNASKED + OF_ONE + 2 * GRANT * asked.items.len(),
         Op::GetAttr(_) | Op::GetExtents(_) | Op::ReadDir(_) | Op::Open(_) | Op::Lease(_) => OF_ONE,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_request_waits_as_long_as_it_likes() {
+        let year = Duration::from_secs(365 * 24 * 3600);
+        for op in Op::every() {
+            let longest = longest_of(Some(&op));
+            let until = deadline_of(Some(Instant::now() + year), longest);
+            assert!(until <= Instant::now() + longest, "{op:?}");
+            assert!(longest <= MAX_LONG_TIMEOUT, "{op:?}");
+        }
+        assert_eq!(longest_of(Some(&Op::Recalls(Default::default()))), MAX_TIMEOUT);
+        let soon = Instant::now() + Duration::from_millis(1);
+        assert_eq!(deadline_of(Some(soon), MAX_TIMEOUT), soon);
     }
 }

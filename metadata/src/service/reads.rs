@@ -8,7 +8,7 @@ use crate::soft::leases::Mode;
 use crate::state::StateMachine;
 use prost::Message;
 use std::collections::{HashMap, HashSet};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
@@ -201,9 +201,7 @@ pub(super) async fn beside<T: Send + 'static>(
 ) -> Result<T> {
     cx.may_read(None).await?;
     // One that nobody waits for any more goes on to its end, and counts till then.
-    let room = timeout_at(cx.deadline, cx.long_reads.clone().acquire_owned()).await;
-    let busy = |_| Error::new(ErrorKind::TimedOut, "other long reads are under way");
-    let permit = room.map_err(busy)?;
+    let permit = cx.long_reads.enter(cx.deadline).await?;
     let state = cx.node.state.clone();
     let read = move || {
         let _permit = permit;

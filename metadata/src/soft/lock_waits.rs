@@ -23,7 +23,7 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 /// again, before others go first.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most waiters of one session.
-const MAX_WAITERS: usize = 1 << 16;
+const MAX_WAITERS: usize = 1 << 14;
 
 /// What a waiter is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +78,8 @@ pub type Held<'a> = dyn FnMut(InodeId, bool) -> Result<Vec<v1::Lock>> + 'a;
 /// All waiters of one term.
 pub struct Waits {
     queues: HashMap<InodeId, Vec<Waiter>>,
+    /// How many there are of each session.
+    counts: HashMap<SessionId, usize>,
     /// Sessions that hold a lock, or have the turn to, for which another waits here.
     wanted: HashMap<InodeId, BTreeSet<SessionId>>,
     /// Where it may be somebody's turn, or something is not as it was.
@@ -92,6 +94,7 @@ impl Default for Waits {
     fn default() -> Self {
         Self {
             queues: HashMap::new(),
+            counts: HashMap::new(),
             wanted: HashMap::new(),
             unsettled: BTreeSet::new(),
             news: Arc::default(),
@@ -101,7 +104,8 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// A session waits for a lock, or goes on to do so under the ticket that it had.
+    /// A session waits for a lock, or goes on to do so under the ticket that it had: what it asked
+    /// before under that is told that it is not its turn yet.
     pub fn wait(
         &mut self,
         session: SessionId,
@@ -110,24 +114,26 @@ impl Waits {
     ) -> Result<watch::Receiver<Turn>> {
         let ino = InodeId(lock.ino);
         let queue = self.queues.entry(ino).or_default();
-        let known = queue.iter().position(|w| (w.session, w.ticket) == (session, ticket));
+        let known = queue.iter_mut().find(|w| (w.session, w.ticket) == (session, ticket));
+        let count = self.counts.get(&session).copied().unwrap_or_default();
         let turn = match known {
-            Some(at) => {
-                let waiter = &mut queue[at];
-                if !waiter.has_turn() {
-                    waiter.since = None;
-                }
-                waiter.turn.subscribe()
+            Some(waiter) if waiter.has_turn() => waiter.turn.subscribe(),
+            Some(waiter) => {
+                let answer;
+                (waiter.turn, answer) = watch::channel(Turn::NotYet);
+                waiter.since = None;
+                answer
             }
-            None if queue.iter().filter(|w| w.session == session).count() >= MAX_WAITERS => {
-                let what =
-                    format!("over {MAX_WAITERS} requests of one client wait for locks of one file");
+            None if count >= MAX_WAITERS => {
+                self.forget_empty();
+                let what = format!("over {MAX_WAITERS} requests of one client wait for locks");
                 return Err(Error::new(ErrorKind::NoLocks, what));
             }
             None => {
                 let (turn, answer) = watch::channel(Turn::NotYet);
                 let lock = v1::Lock { session: session.0, ..*lock };
                 queue.push(Waiter { session, ticket, lock, turn, since: None });
+                self.counts.insert(session, count + 1);
                 answer
             }
         };
@@ -185,9 +191,8 @@ impl Waits {
 
     fn remove(&mut self, which: impl Fn(InodeId, &Waiter) -> bool) {
         for (&ino, queue) in &mut self.queues {
-            let before = queue.len();
-            queue.retain(|waiter| !which(ino, waiter));
-            if queue.len() < before {
+            for gone in queue.extract_if(.., |waiter| which(ino, waiter)) {
+                uncount(&mut self.counts, gone.session);
                 self.unsettled.insert(ino);
             }
         }
@@ -289,7 +294,9 @@ impl Waits {
             if self.waits_for_itself(waiter, &mut look, held)?
                 && let Some(queue) = self.queues.get_mut(&ino)
             {
-                queue.remove(at).turn.send_replace(Turn::Deadlock);
+                let waiter = queue.remove(at);
+                waiter.turn.send_replace(Turn::Deadlock);
+                uncount(&mut self.counts, waiter.session);
                 look.waiting = None;
             }
         }
@@ -335,6 +342,16 @@ impl Waits {
         let waiting = self.queues.values().flatten().filter(|w| !w.lock.flock && !w.has_turn());
         waiting.for_each(|w| all.entry(w.owner()).or_default().push(w.lock));
         all
+    }
+}
+
+/// One waiter of a session less.
+fn uncount(counts: &mut HashMap<SessionId, usize>, session: SessionId) {
+    if let Entry::Occupied(mut count) = counts.entry(session) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }
 

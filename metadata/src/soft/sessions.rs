@@ -6,10 +6,18 @@
 //! Invariants: an inode may be purged only while every session has declared its opens and none has
 //! it open, and from then on it cannot be opened ([`Sessions::begin_purge`]); a session that is
 //! being expired is not renewed (I5); it is expired a time to live after it was renewed last, when
-//! its client believes in none of its leases any more, whatever else is held against it.
+//! its client believes in none of its leases any more, whatever else is held against it; one that
+//! does not declare holds up the others for a bounded time.
+
+mod kept;
+mod seen;
+
+pub use seen::Sight;
 
 use crate::soft::leases::Leases;
 use crate::soft::lock_waits::{Turn, Waits};
+use kept::Kept;
+use seen::Seen;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
@@ -20,14 +28,18 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// Closes of a session that are remembered.
 const CLOSES: usize = 4096;
-/// Files that a confined session was shown and that are remembered.
-const SEEN: usize = 1 << 16;
+/// A declaration that has begun, in pieces, may take so many times as long.
+const SLOW: u32 = 4;
+/// Most inodes that one session may have open.
+const MAX_OPENS: usize = 1 << 20;
 
 /// The table of one term.
 #[derive(Default)]
 pub struct Sessions {
     /// The term in which this server leads; 0: it does not.
     term: u64,
+    /// When that began.
+    began: Option<Instant>,
     sessions: BTreeMap<SessionId, Session>,
     /// How many sessions have an inode open.
     open: HashMap<InodeId, usize>,
@@ -67,7 +79,7 @@ struct Session {
     declared: bool,
     /// The piece of its declaration that is to come next.
     next_piece: Option<(u64, u32)>,
-    /// It did not answer a recall in time: it is not renewed any more.
+    /// It did not answer a recall, or declare, in time: it is not renewed any more.
     deaf: bool,
     expiring: bool,
     /// The newest open of each inode.
@@ -78,14 +90,7 @@ struct Session {
     /// What its connections go over, as it last said.
     network: Option<v1::NetworkStat>,
     seen: Seen,
-}
-
-/// Of a confined session: files that it was shown, although their records say that they are
-/// elsewhere. The oldest is forgotten first.
-#[derive(Default)]
-struct Seen {
-    files: BTreeSet<InodeId>,
-    order: VecDeque<InodeId>,
+    kept: Kept,
 }
 
 /// The last closes of a session. A request that says that something is open, the declaration among
@@ -129,7 +134,8 @@ pub struct Shown {
 impl Sessions {
     /// Starts a term with the sessions of the replicated state.
     pub fn start(&mut self, now: Instant, term: u64, sessions: Vec<(SessionId, Client)>) {
-        *self = Self { term, leases: Leases::of_term(term), ..Self::default() };
+        let (began, leases) = (Some(now), Leases::of_term(term));
+        *self = Self { term, began, leases, ..Self::default() };
         for (id, client) in sessions {
             self.add(now, id, client, false);
         }
@@ -156,6 +162,7 @@ impl Sessions {
             open_files: None,
             network: None,
             seen: Seen::default(),
+            kept: Kept::default(),
         };
         self.sessions.insert(id, session);
         self.undeclared += usize::from(!declared);
@@ -196,7 +203,7 @@ impl Sessions {
     }
 
     /// Notes a sign of life, with what the session has open if it declares that. Answers whether
-    /// the session still has to declare.
+    /// the session still has to declare. Error: `Invalid`, that is more than one may have.
     pub fn renew(
         &mut self,
         now: Instant,
@@ -210,6 +217,13 @@ impl Sessions {
             if piece > 0 && session.next_piece != Some((number, piece)) {
                 return Ok(!session.declared);
             }
+            let opens = session.opens.len() + declaration.opens.len();
+            let (ranges, maps) = (declaration.ranges.len(), declaration.maps.len());
+            let inos = declaration.write_leases.len();
+            if opens > MAX_OPENS || !self.leases.have_room(id, inos, ranges, maps) {
+                return Err(too_many(id));
+            }
+            let session = self.live(id)?;
             session.next_piece = declaration.more.then_some((number, piece.saturating_add(1)));
             if !session.declared {
                 session.declared = !declaration.more;
@@ -248,16 +262,22 @@ impl Sessions {
         }
     }
 
-    /// Notes that a session does something, if it lives.
+    /// Notes that a session does something, if it lives. All wait for one that has not declared:
+    /// it is kept alive by what ends in a declaration, and nothing else.
     pub fn touch(&mut self, now: Instant, id: SessionId) {
-        if let Ok(session) = self.live(id) {
+        if let Ok(session) = self.live(id)
+            && session.declared
+        {
             session.renewed = now;
         }
     }
 
     /// Declares an inode open.
     pub fn open(&mut self, id: SessionId, ino: InodeId, seq: u64) -> Result<()> {
-        self.live(id)?;
+        let session = self.live(id)?;
+        if session.opens.len() >= MAX_OPENS && !session.opens.contains_key(&ino) {
+            return Err(too_many(id));
+        }
         if self.purging.contains(&ino) {
             return Err(Error::new(ErrorKind::Stale, format!("inode {ino} was removed")));
         }
@@ -325,8 +345,9 @@ impl Sessions {
     }
 
     /// Sessions that were silent for longer than `ttl`: from now on they cannot renew; if declaring
-    /// them dead fails, [`Sessions::spare`] them. Who did not answer a recall within `answer` is
-    /// not renewed any more, and so falls silent.
+    /// them dead fails, [`Sessions::spare`] them. Who did not answer a recall within `answer`, or
+    /// has not declared what it holds so long after the term began ([`SLOW`] times as long, once it
+    /// has begun to), is not renewed any more, and so falls silent.
     pub fn begin_expiry(
         &mut self,
         now: Instant,
@@ -337,6 +358,11 @@ impl Sessions {
             if let Some(session) = self.sessions.get_mut(&id) {
                 session.deaf = true;
             }
+        }
+        let led = self.began.map_or(Duration::ZERO, |began| now.duration_since(began));
+        for session in self.sessions.values_mut().filter(|session| !session.declared) {
+            let begun = session.next_piece.is_some();
+            session.deaf |= led > if begun { answer * SLOW } else { answer };
         }
         self.leases.sweep(now);
         let mut dead = Vec::new();
@@ -353,6 +379,7 @@ impl Sessions {
     /// This server stood still for so long, and could hear nobody.
     pub fn stalled(&mut self, by: Duration) {
         self.sessions.values_mut().for_each(|session| session.renewed += by);
+        self.began = self.began.map(|began| began + by);
         self.leases.stalled(by);
     }
 
@@ -411,22 +438,41 @@ impl Sessions {
         Some(self.sessions.get(&id)?.client.name.clone())
     }
 
-    /// A confined session was shown this file by a name that it may use.
-    pub fn see(&mut self, id: SessionId, ino: InodeId) {
-        let Some(Session { seen, .. }) = self.sessions.get_mut(&id) else { return };
-        if seen.files.insert(ino) {
-            seen.order.push_back(ino);
+    /// A session begins a change, whose answer is kept until it is acknowledged. Error:
+    /// `Unavailable`, too much is kept, until some is acknowledged.
+    pub fn begin_change(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        number: u64,
+        acked_below: u64,
+    ) -> Result<()> {
+        self.touch(now, id);
+        let (session, acked) = (self.sessions.get_mut(&id), acked_below.min(number));
+        if session.is_none_or(|session| session.kept.has_room(number, acked)) {
+            return Ok(());
         }
-        if seen.order.len() > SEEN
-            && let Some(oldest) = seen.order.pop_front()
-        {
-            seen.files.remove(&oldest);
+        let what = format!("session {id} has not acknowledged what it was answered: too much");
+        Err(Error::new(ErrorKind::Unavailable, what))
+    }
+
+    /// The answer to a change is kept.
+    pub fn keep(&mut self, id: SessionId, number: u64, bytes: usize) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.kept.note(number, bytes);
         }
     }
 
-    /// Whether a confined session was shown this file.
-    pub fn has_seen(&self, id: SessionId, ino: InodeId) -> bool {
-        self.sessions.get(&id).is_some_and(|session| session.seen.files.contains(&ino))
+    /// Why a confined session may use a file that is elsewhere by its record.
+    pub fn see(&mut self, id: SessionId, ino: InodeId, by: Sight) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.seen.note(ino, by);
+        }
+    }
+
+    /// What [`Sessions::see`] was told of it last.
+    pub fn sight(&self, id: SessionId, ino: InodeId) -> Option<Sight> {
+        self.sessions.get(&id)?.seen.of(ino)
     }
 
     /// Who was proved to have opened a session, if it is known here.
@@ -449,6 +495,11 @@ impl Sessions {
             })
             .collect()
     }
+}
+
+fn too_many(id: SessionId) -> Error {
+    let what = format!("session {id} would hold, or have open, more inodes than one may");
+    Error::new(ErrorKind::Invalid, what)
 }
 
 #[cfg(test)]

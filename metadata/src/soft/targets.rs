@@ -111,6 +111,14 @@ impl Targets {
         }
     }
 
+    /// This server stood still for so long until `now`, and could hear nobody.
+    pub fn stalled(&self, now: Instant, by: Duration) {
+        for heard in self.heard.lock().values_mut() {
+            heard.at = now.min(heard.at + by);
+            heard.refused = heard.refused.map(|since| now.min(since + by));
+        }
+    }
+
     /// Targets that were given up for silence, are heard again, and are to be looked at before they
     /// come back.
     pub fn returning(
@@ -301,7 +309,7 @@ impl Targets {
             };
             let full = match last {
                 Some(h) if h.stat.capacity_bytes > 0 => {
-                    is_full(&h.stat, limits.full_percent, target.full)
+                    h.stat.index_full || is_full(&h.stat, limits.full_percent, target.full)
                 }
                 _ => target.full,
             };
@@ -451,6 +459,21 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_silent_while_this_server_stands_still() {
+        let targets = Targets::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let map = map(&[Up, Up]);
+        targets.hear(at(0), beat(1, 10));
+        targets.hear(at(900_500), beat(2, 10));
+        targets.stalled(at(900_600), Duration::from_secs(900));
+        let changes = |ms| states(&targets.changes(at(ms), start, LIMITS, &map));
+        assert!(changes(900_700).is_empty());
+        assert_eq!(changes(902_600), [(1, Down, false)]);
+        assert_eq!(changes(903_100 + 1), [(1, Down, false), (2, Down, false)], "no later for it");
+    }
+
+    #[test]
     fn a_daemon_may_say_so_itself() {
         let targets = Targets::default();
         let now = Instant::now();
@@ -504,5 +527,11 @@ mod tests {
         map.targets[0].full = true;
         assert!(full(91, &map).is_empty());
         assert_eq!(full(90, &map), [(1, Up, false)]);
+        let mut without_index_room = beat(1, 10);
+        without_index_room.targets[0].index_full = true;
+        targets.hear(now, without_index_room);
+        assert!(targets.changes(now, now, LIMITS, &map).is_empty(), "it takes nothing still");
+        map.targets[0].full = false;
+        assert_eq!(states(&targets.changes(now, now, LIMITS, &map)), [(1, Up, true)]);
     }
 }

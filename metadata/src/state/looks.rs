@@ -6,13 +6,18 @@ use super::requests;
 use crate::check::{self, Mend};
 use crate::ops;
 use crate::schema;
-use crate::tables::{events, numbers, qos};
+use crate::tables::{events, qos};
 use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
 
 impl StateMachine {
     /// What an open answers, of one of many, with at most so much inline content.
     pub fn short_open_reply(&self, ino: InodeId, inline: u64) -> Result<v1::OpenReply> {
         self.read_by(self.store.view(|s| ops::short_open_reply(s, ino, inline)))
+    }
+
+    /// What a create answers of a file that is there.
+    pub fn create_reply(&self, ino: InodeId) -> Result<v1::OpenReply> {
+        self.read_by(self.store.view(|s| ops::create_reply(s, ino)))
     }
 
     /// Segments that no extent points at, after `after`, in order: their chunks can be deleted.
@@ -79,7 +84,7 @@ impl StateMachine {
     /// The range of numbers that are set aside that an inode's lies in: its first and last, whose
     /// it is, and who was proved to have opened that session.
     pub fn range_of(&self, ino: InodeId) -> Result<Option<(u64, u64, SessionId, String)>> {
-        let found = self.read_by(self.store.view(|s| numbers::range_of(s, ino.0)))?;
+        let found = self.set_aside(ino)?;
         Ok(found.map(|(session, range)| {
             let last = range.first + range.count.saturating_sub(1);
             (range.first, last, session, range.owner)
@@ -103,7 +108,11 @@ impl StateMachine {
     pub fn unheard_of(&self, ino: InodeId) -> Result<Option<SessionId>> {
         match self.attr(ino)? {
             Some(_) => Ok(None),
-            None => self.read_by(self.store.view(|s| numbers::reserved_for(s, ino.0))),
+            None => Ok(self.set_aside(ino)?.map(|(session, _)| session)),
         }
+    }
+
+    fn set_aside(&self, ino: InodeId) -> Result<Option<(SessionId, schema::Numbers)>> {
+        self.read_by(self.set_aside.find(&self.store, ino.0))
     }
 }

@@ -15,6 +15,7 @@ mod looks;
 mod paths;
 mod quotas;
 mod requests;
+mod set_aside;
 mod unwanted;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ use crate::tables::members::Membership;
 use crate::tables::{cluster, locks};
 use crate::upgrade;
 use parking_lot::Mutex;
+use set_aside::SetAside;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,6 +66,8 @@ pub struct StateMachine {
     quotas: AtomicBool,
     /// Counts batches after which tenants may have something else.
     qos: AtomicU64,
+    /// Numbers that are set aside.
+    set_aside: SetAside,
     /// Why a reader could not read what is here.
     failure: Mutex<Option<Error>>,
 }
@@ -104,6 +108,7 @@ impl StateMachine {
             to_count: AtomicU64::new(0),
             quotas: AtomicBool::new(quotas),
             qos: AtomicU64::new(1),
+            set_aside: SetAside::default(),
             failure: Mutex::new(None),
         }
     }
@@ -111,51 +116,6 @@ impl StateMachine {
     /// Raft index of the last entry that was applied; 0: none.
     pub fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
-    }
-
-    /// Applies entries in order as one atomic batch and answers one reply per entry. Indexes must
-    /// grow and be above [`Self::applied`]. An error means that the store failed and nothing was
-    /// applied: the replica must stop.
-    pub fn apply(&self, entries: &[(u64, v1::LogEntry)]) -> Result<Vec<v1::StoredReply>> {
-        let _writer = self.writer.lock();
-        let mut last = self.applied();
-        let (changes, replies) = self.store.newest(|base| {
-            let mut tx = Txn::new(base);
-            tx.counts = self.has_quotas();
-            let mut replies = Vec::with_capacity(entries.len());
-            for (index, entry) in entries {
-                if *index <= last {
-                    return Err(StoreError(Error::new(
-                        ErrorKind::Internal,
-                        format!("log entry {index} comes after entry {last} was applied"),
-                    )));
-                }
-                replies.push(apply::apply(&mut tx, entry)?);
-                last = *index;
-            }
-            tx.put_number(schema::APPLIED, last);
-            tx.put_number(schema::FORMAT_NAME, schema::FORMAT);
-            Ok((tx.into_changes(), replies))
-        })?;
-        let lists = [
-            (Tag::Orphan, &self.orphaned),
-            (Tag::Garbage, &self.discarded),
-            (Tag::Trim, &self.cut),
-            (Tag::Ended, &self.ended),
-            (Tag::Scattered, &self.scattered),
-            (Tag::QuotaWalk, &self.to_count),
-        ];
-        let counts = puts(&changes, Tag::Accounting);
-        let qos = changes.keys().any(|key| schema::has_tag(key, Tag::Qos));
-        let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
-        self.store.write(changes)?;
-        self.quotas.fetch_or(counts, Ordering::Release);
-        self.applied.store(last, Ordering::Release);
-        for count in grown.into_iter().flatten() {
-            count.fetch_add(1, Ordering::Release);
-        }
-        self.qos.fetch_add(qos.into(), Ordering::Release);
-        Ok(replies)
     }
 
     /// Grows with the list of orphans. Who has seen that empty need not look again before: a look
@@ -240,7 +200,7 @@ impl StateMachine {
         })
     }
 
-    /// Answers a read (ops 10..=21 of [`v1::MetaRequest`]) from one moment of the state. `stat_fs`
+    /// Answers a read ([`weft_proto::Kind::Read`]) from one moment of the state. `stat_fs`
     /// fills in the inodes only: capacities are not replicated state.
     pub fn read(&self, request: &v1::MetaRequest) -> Result<v1::MetaReply> {
         let op = request.op.as_ref();
@@ -508,6 +468,7 @@ impl StateMachine {
         self.orphaned.fetch_add(1, Ordering::Release);
         self.applied.store(applied, Ordering::Release);
         self.qos.fetch_add(1, Ordering::Release);
+        self.set_aside.forget();
         *self.failure.lock() = None;
         Ok(())
     }
@@ -586,11 +547,6 @@ fn accept(store: &dyn Read) -> StoreResult<u64> {
             ),
         ))),
     }
-}
-
-/// Whether a record with this tag is among what is written.
-fn puts(changes: &Changes, tag: Tag) -> bool {
-    changes.iter().any(|(key, value)| value.is_some() && schema::has_tag(key, tag))
 }
 
 #[cfg(test)]

@@ -13,6 +13,9 @@ use v1::meta_request::Op;
 use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, Kind, REQUEST_WINDOW, SessionId, v1};
 
+/// Of so few replies it is not looked whether they are there before they are forgotten.
+const FEW: u64 = 16;
+
 /// Applies the request of a session, or answers what it answered the first time.
 pub(super) fn apply(
     tx: &mut Txn<'_>,
@@ -56,7 +59,7 @@ pub(super) fn apply(
     let reply = stored(run(tx))?;
     tx.put(schema::reply(id, request.number), &reply);
     session.highest = session.highest.max(request.number);
-    forget_replies(tx, id, &session, acked);
+    forget_replies(tx, id, &session, acked)?;
     session.acked_below = acked;
     tx.put(schema::session(id), &session);
     Ok(reply)
@@ -105,10 +108,24 @@ pub(super) fn is_done(state: &dyn Read, request: &v1::MetaRequest) -> StoreResul
     Ok(matches!(number, Number::Done(_)))
 }
 
-/// Forgets the replies that the client has seen. None was stored outside of the window.
-fn forget_replies(tx: &mut Txn<'_>, id: SessionId, session: &Session, acked: u64) {
+/// Forgets the replies that the client has seen. None was stored outside of the window, nor need
+/// there be one for each number within it: a client may leave out as many as it likes.
+fn forget_replies(
+    tx: &mut Txn<'_>,
+    id: SessionId,
+    session: &Session,
+    acked: u64,
+) -> StoreResult<()> {
     let from = session.acked_below;
-    for number in from..acked.min(from.saturating_add(REQUEST_WINDOW)) {
-        tx.delete(schema::reply(id, number));
+    if acked.saturating_sub(from) <= FEW {
+        (from..acked).for_each(|number| tx.delete(schema::reply(id, number)));
+        return Ok(());
     }
+    let mut stored = Vec::new();
+    tx.scan(&schema::reply(id, from), &schema::reply(id, acked), &mut |key, _| {
+        stored.push(key.to_vec());
+        Ok(true)
+    })?;
+    stored.into_iter().for_each(|key| tx.delete(key));
+    Ok(())
 }

@@ -50,6 +50,65 @@ fn damaged() -> StateMachine {
     machine
 }
 
+/// Also while they grow, and go.
+#[test]
+fn whose_a_number_is_is_known_as_the_state_has_it() {
+    let machine = StateMachine::open_in_memory();
+    machine.apply(&log()).unwrap();
+    let of = |session, op| {
+        let at = machine.applied() + 1;
+        let (number, acked_below, op) = (at, 0, Some(op));
+        let request = v1::MetaRequest { session, number, acked_below, op };
+        machine.apply(&[entry(at, Body::Client(request))]).unwrap();
+    };
+    let open =
+        v1::OpenSessionOp { client: "d".into(), nonce: vec![2; 16].into(), ..Default::default() };
+    of(0, Op::OpenSession(open));
+    let whose = |ino| {
+        machine.range_of(InodeId(ino)).unwrap().map(|(first, last, of, _)| (first, last, of.0))
+    };
+    let all = || machine.store.newest(|s| crate::tables::numbers::all(s)).unwrap();
+    let agrees = || {
+        for (end, (session, range)) in all() {
+            let is = Some((range.first, end - 1, session.0));
+            assert_eq!([range.first, end - 1].map(whose), [is; 2]);
+        }
+        let end = all().into_keys().max().unwrap_or(100);
+        assert_eq!([whose(0), whose(1), whose(end)], [None; 3]);
+    };
+    assert_eq!(whose(100), None);
+    for (session, count) in [(1, 1), (2, 9), (1, 1 << 16), (1, 5), (2, 1 << 16)] {
+        of(session, Op::ReserveInodes(v1::ReserveInodesOp { count, ..Default::default() }));
+        agrees();
+    }
+    assert!(all().len() > 2, "{:?}", all());
+    for session in [1, 2] {
+        of(session, Op::CloseSession(v1::CloseSessionOp {}));
+        agrees();
+    }
+    assert!(all().is_empty());
+}
+
+/// Small requests would cost each replica much more than their bytes.
+#[test]
+fn an_acknowledgement_deletes_what_is_there_and_no_more() {
+    let machine = StateMachine::open_in_memory();
+    machine.apply(&log()).unwrap();
+    let mkdir = v1::MkDirOp { parent: 1, name: "d".into(), ..Default::default() };
+    let op = Some(Op::MkDir(mkdir));
+    let number = weft_proto::REQUEST_WINDOW + 9;
+    let request = v1::MetaRequest { session: 1, number, acked_below: number, op };
+    let applied = machine.store.newest(|s| {
+        let mut tx = Txn::new(s);
+        requests::apply(&mut tx, 9, &request)?;
+        Ok::<_, StoreError>(tx.into_changes())
+    });
+    let changes = applied.unwrap();
+    let gone: Vec<_> = changes.iter().filter(|(_, change)| change.is_none()).collect();
+    let stored = (3..6).map(|number| schema::reply(SessionId(1), number));
+    assert!(gone.iter().map(|(key, _)| (*key).clone()).eq(stored), "{} keys", gone.len());
+}
+
 /// Every replica meets it, at every start again: to stop there would be to stop for good.
 #[test]
 fn what_meets_records_that_make_no_sense_is_undone_and_refused() {

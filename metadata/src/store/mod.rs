@@ -50,8 +50,8 @@ impl Store {
         }
     }
 
-    /// Applies all changes atomically. They survive the end of the process, and a power cut after
-    /// the next [`Store::sync`].
+    /// Applies all changes atomically. They survive a crash, and a power cut, after the next
+    /// [`Store::sync`].
     pub(crate) fn write(&self, changes: Changes) -> StoreResult<()> {
         match self {
             Self::Rocks(home) => home.current().write(changes),

@@ -1,5 +1,5 @@
-//! RocksDB as the store. The write-ahead log is written but not synced: the Raft log is the durable
-//! one, and what a power cut takes from this store is replayed from there.
+//! RocksDB as the store. The write-ahead log stays in memory until there is a MiB of it, or a sync:
+//! the Raft log is the durable one, and what a crash takes from this store is replayed from there.
 
 use super::read::{Changes, Read, StoreError, StoreResult, Visit};
 use bytes::Bytes;
@@ -69,6 +69,7 @@ fn options(cache_bytes: usize, create: bool) -> Options {
     options.set_write_buffer_size(32 << 20);
     options.set_max_write_buffer_number(3);
     options.set_max_total_wal_size(256 << 20);
+    options.set_manual_wal_flush(true);
     options.set_max_background_jobs(2);
     options.set_max_open_files(4096);
     options.set_keep_log_file_num(4);

@@ -3,6 +3,7 @@
 
 use crate::schema::{self, Numbers, Tag};
 use crate::store::{Read, StoreResult, Txn};
+use std::collections::BTreeMap;
 use weft_proto::{InodeId, SessionId};
 
 /// How long numbers are remembered after their session was declared dead, in nanoseconds: a week,
@@ -42,44 +43,34 @@ impl Known {
     }
 }
 
-/// The session that an inode's number is set aside for.
-pub(crate) fn reserved_for(state: &dyn Read, ino: u64) -> StoreResult<Option<SessionId>> {
-    Ok(range_of(state, ino)?.map(|(session, _)| session))
+/// The session that a key is of, and the first number behind the range that it is the key of.
+/// `None`: it says where the session's last range is.
+pub(crate) fn range_at(key: &[u8]) -> StoreResult<Option<(SessionId, u64)>> {
+    let end = schema::number_at(key, schema::HEAD + 8)?;
+    let session = SessionId(schema::number_at(key, schema::HEAD)?);
+    Ok((end != 0).then_some((session, end)))
 }
 
-/// The range that an inode's number lies in, and the session that it is set aside for.
-pub(crate) fn range_of(state: &dyn Read, ino: u64) -> StoreResult<Option<(SessionId, Numbers)>> {
-    let mut of = None;
+/// All ranges, by the first number behind each, with whose they are.
+pub(crate) fn all(state: &dyn Read) -> StoreResult<BTreeMap<u64, (SessionId, Numbers)>> {
+    let mut all = BTreeMap::new();
     let (from, to) = schema::all(Tag::Reserved);
     state.scan(&from, &to, &mut |key, value| {
-        // The other records of a session say where its last range is.
-        if schema::number_at(key, schema::HEAD + 8)? != 0 {
-            let range: Numbers = schema::decode(key, value)?;
-            let holds = ino >= range.first && ino - range.first < range.count;
-            of = match holds {
-                true => Some((SessionId(schema::number_at(key, schema::HEAD)?), range)),
-                false => None,
-            };
+        if let Some((session, end)) = range_at(key)? {
+            all.insert(end, (session, schema::decode(key, value)?));
         }
-        Ok(of.is_none())
+        Ok(true)
     })?;
-    Ok(of)
+    Ok(all)
 }
 
 /// The last number that was set aside for any session, asked for or not.
 pub(crate) fn last_reserved(state: &dyn Read) -> StoreResult<u64> {
-    let mut last = 0;
-    let (from, to) = schema::all(Tag::Reserved);
-    state.scan(&from, &to, &mut |key, value| {
-        // The other records of a session say where its last range is.
-        if schema::number_at(key, schema::HEAD + 8)? != 0 {
-            let range: Numbers = schema::decode(key, value)?;
-            let behind = range.first.saturating_add(range.count).saturating_add(range.room);
-            last = last.max(InodeId(behind.saturating_sub(1)).number());
-        }
-        Ok(true)
-    })?;
-    Ok(last)
+    let last = |(_, range): (SessionId, Numbers)| {
+        let behind = range.first.saturating_add(range.count).saturating_add(range.room);
+        InodeId(behind.saturating_sub(1)).number()
+    };
+    Ok(all(state)?.into_values().map(last).max().unwrap_or(0))
 }
 
 /// Notes that a session was declared dead, and forgets what was set aside for those that died long

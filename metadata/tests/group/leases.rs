@@ -1,6 +1,8 @@
 //! Leases that come without somebody waiting for each.
 
 use crate::support::*;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::{ErrorKind, v1};
@@ -149,4 +151,37 @@ async fn extended_attributes_are_not_told_before_who_may_have_changed_them_has()
         };
         tokio::join!(asking, returning);
     }
+}
+
+/// Nobody says that a client waits no more whose connection is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_requests_of_a_session_wait_for_recalls() {
+    let group = Group::start(1, |_| {}).await;
+    let (mut holds, mut changes) = (group.client(), group.client());
+    for client in [&mut holds, &mut changes] {
+        client.open_session().await;
+    }
+    let ino = made(&mut changes, "a").await;
+    give_back(&mut changes, ino, u64::MAX).await;
+    let kept = holds.keep(&soft(&holds, Op::GetAttr(v1::GetAttrOp { ino }))).await.unwrap();
+    assert_eq!(kept.grants.len(), 1);
+    let mut waiting = JoinSet::new();
+    for _ in 0..5 {
+        let peer = holds.peers.peer(&holds.leader);
+        let ask = soft(&holds, Op::Recalls(v1::RecallsOp { seen: 0 }));
+        waiting.spawn(async move {
+            let reply = peer.call(&ask, Instant::now() + PATIENCE).await.unwrap();
+            let Some(Reply::Recalls(told)) = reply.result else { panic!("{reply:?}") };
+            told.recalls.len()
+        });
+    }
+    assert_eq!(waiting.join_next().await.unwrap().unwrap(), 0, "there is one too many");
+    let set = v1::SetAttrOp { ino, mode: Some(0o600), ..Default::default() };
+    let changing = tokio::spawn(async move { changes.write(Op::SetAttr(set)).await });
+    while let Some(told) = waiting.join_next().await {
+        assert_eq!(told.unwrap(), 1, "the others wait on");
+    }
+    let seq = recalled(&mut holds, ino).await;
+    give_back(&mut holds, ino, seq).await;
+    changing.await.unwrap().unwrap();
 }

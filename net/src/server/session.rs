@@ -257,19 +257,7 @@ impl Session {
             self.answer(header, Err(Error::new(ErrorKind::Invalid, what)), held);
             return Ok(());
         }
-        let (mut payload, mut fetch) = (Bytes::new(), None);
-        if matches!(header.op, op::PING | op::HELLO) {
-            // Nobody looks at what comes with them, nor waits for it.
-            frames.skip().await?;
-        } else if len > 0 {
-            match frames.fetch(AlignedBuf::take(len)) {
-                Ok(coming) => fetch = Some(coming),
-                Err(mut buffer) => {
-                    frames.payload(buffer.as_mut_slice()).await?;
-                    payload = buffer.into();
-                }
-            }
-        }
+        let (payload, fetch) = take_payload(frames, header).await?;
         self.receiving.store(false, Ordering::Relaxed);
         match header.op {
             op::PING => self.answer(header, Ok(Outgoing::default()), held),
@@ -486,6 +474,28 @@ impl User for Session {
 
     fn left(&self, frames: usize, cost: usize) {
         self.window.left(frames, cost);
+    }
+}
+
+/// The payload of a request, or what brings it.
+async fn take_payload(
+    frames: &mut dyn Receiver,
+    header: &Header,
+) -> Result<(Bytes, Option<Fetch>), Broken> {
+    if matches!(header.op, op::PING | op::HELLO) {
+        // Nobody looks at what comes with them, nor waits for it.
+        frames.skip().await?;
+        return Ok((Bytes::new(), None));
+    }
+    if header.payload_len == 0 {
+        return Ok((Bytes::new(), None));
+    }
+    match frames.fetch(AlignedBuf::take(header.payload_len as usize)) {
+        Ok(coming) => Ok((Bytes::new(), Some(coming))),
+        Err(mut buffer) => {
+            frames.payload(buffer.as_mut_slice()).await?;
+            Ok((buffer.into(), None))
+        }
     }
 }
 

@@ -12,7 +12,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 /// An idle connection is probed after this long, so that a vanished host does not hold memory.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
@@ -20,6 +21,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 /// Unacknowledged bytes for this long break the connection.
 const USER_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// The next address of a name is tried when one has been silent for so long.
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// A handshake needs the peer's process to run, which may be busy.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -82,25 +86,29 @@ impl Trusted {
     }
 }
 
-/// Connects to the first of these addresses that answers. Each has a part of the time, so that one
-/// that swallows what it is sent keeps nobody from the others.
+/// Connects to one of these addresses. Each begins when those before it have failed, or were silent
+/// for a while: one that swallows what it is sent keeps nobody from the others (RFC 8305).
 async fn connect_to(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let part = CONNECT_TIMEOUT / (addresses.len() as u32 + 1);
+    if let [one] = addresses[..] {
+        return TcpStream::connect(one).await;
+    }
+    let patience = NEXT_ADDRESS_AFTER.min(CONNECT_TIMEOUT / (addresses.len() as u32 + 1));
+    let (mut waiting, mut connecting) = (addresses.into_iter(), JoinSet::new());
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let last = addresses.len().saturating_sub(1);
-    for (at, address) in addresses.into_iter().enumerate() {
-        let connecting = TcpStream::connect(address);
-        // The last has what is left.
-        let connected = match at == last {
-            true => connecting.await,
-            false => timeout(part, connecting).await.unwrap_or_else(|late| Err(late.into())),
-        };
-        match connected {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = error,
+    loop {
+        if let Some(address) = waiting.next() {
+            connecting.spawn(TcpStream::connect(address));
+        }
+        tokio::select! {
+            connected = connecting.join_next() => match connected {
+                Some(Ok(Ok(stream))) => return Ok(stream),
+                Some(Ok(Err(error))) => failed = error,
+                Some(Err(ended)) => failed = ended.into(),
+                None => return Err(failed),
+            },
+            () = sleep(patience), if waiting.len() > 0 => {}
         }
     }
-    Err(failed)
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {

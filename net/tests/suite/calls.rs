@@ -466,7 +466,7 @@ struct Reader;
 #[async_trait::async_trait]
 impl Service for Reader {
     async fn call(&self, request: Incoming) -> Result<Outgoing> {
-        request.decode::<v1::MetaRequest>().map(|_| Outgoing::default())
+        request.decode::<v1::DeleteRequest>().map(|_| Outgoing::default())
     }
 }
 
@@ -475,15 +475,18 @@ impl Service for Reader {
 async fn a_request_of_very_many_parts_is_not_decoded() {
     let server = Server::start(Arc::new(Reader), options()).await;
     let peer = peer(&server.address);
-    let batch = |steps| {
-        let steps = vec![v1::batch_op::Step::default(); steps];
-        let batch = v1::BatchOp { steps, ..Default::default() };
-        let op = Some(v1::meta_request::Op::Batch(batch));
-        v1::MetaRequest { op, ..Default::default() }
+    let ask = |key: v1::ChunkKey, count| v1::DeleteRequest {
+        target: 1,
+        chunks: vec![key; count],
+        ..Default::default()
     };
-    peer.call(&batch(60_000), soon()).await.unwrap();
-    let refused = peer.call(&batch(70_000), soon()).await.unwrap_err();
+    let nothing = v1::ChunkKey::default();
+    peer.call(&ask(nothing, 60_000), soon()).await.unwrap();
+    let refused = peer.call(&ask(nothing, 100_000), soon()).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Invalid, "{refused}");
+    // As many that say something are read.
+    let segment = Some(v1::SegmentKey { session: 1 << 40, seq: 1 << 20 });
+    peer.call(&ask(v1::ChunkKey { segment, shard: 3 }, 60_000), soon()).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! A client that is confined to a directory, and what it tries.
 
+mod moved;
+
 use crate::{issue, meta, metadata, open_session, secured, soon, storage};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -65,6 +67,19 @@ impl Client {
         let renew = Op::Renew(v1::RenewOp::default());
         meta(&self.peer, self.opened.session, 0, renew).await?;
         meta(&self.peer, self.opened.session, self.number, op).await
+    }
+
+    /// As [`Self::ask`], and keeps no lease: others are not to wait for it.
+    async fn ask_only(&mut self, op: Op) -> weft_proto::Result<v1::MetaReply> {
+        let reply = self.ask(op).await?;
+        let item = |grant: &v1::Grant| v1::return_leases_op::Item {
+            ino: grant.ino,
+            seq: grant.seq,
+            ..Default::default()
+        };
+        let items = reply.grants.iter().map(item).collect();
+        self.ask(Op::ReturnLeases(v1::ReturnLeasesOp { items })).await?;
+        Ok(reply)
     }
 
     /// Has a step carried out by itself. The error is why it was refused.
@@ -266,6 +281,10 @@ fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
             }),
             Op::ListQuotas(v1::ListQuotasOp::default()),
             Op::GetQuota(v1::GetQuotaOp { key: key(v1::quota_key::Kind::User, 0), ino: 0 }),
+            Op::GetQuota(v1::GetQuotaOp {
+                key: key(v1::quota_key::Kind::User, 0),
+                ino: tree.inside,
+            }),
         ] {
             eve.refused(op, ErrorKind::NotPermitted).await?;
         }

@@ -2,21 +2,24 @@
 //!
 //! Where an inode is, its record says: the directory that it was last named in. A file that has
 //! several names, or had them, may be elsewhere by its record: what the client was shown by a name
-//! below its directory it may use as well. That is soft state of the leader; after another has come
-//! the client looks the name up once more.
+//! below its directory it may use as well, for as long as that name leads to it there, and on if it
+//! takes the name away itself. That is soft state of the leader; after another has come the client
+//! looks the name up once more.
 
+use super::below::Below;
+use super::limits::{check_owners, check_read_only, refuse};
 use crate::node::Node;
 use crate::ops::MAX_STEPS;
+use crate::soft::sessions::Sight;
+use bytes::Bytes;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_net::Confinement;
-use weft_proto::mode::{SET_IDS, SETGID, SETUID};
-use weft_proto::{Error, ErrorKind, InodeId, Kind, Result, SegmentId, SessionId, v1};
+use weft_proto::mode::SETGID;
+use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, rename, v1};
 
-/// Directories are looked up so many levels deep.
-const MAX_DEPTH: usize = 4096 + 2;
 /// Numbers of inodes that are not there are looked for so often in one request.
 const MAX_RANGES: usize = 64;
 /// Most inodes that one request may name.
@@ -30,8 +33,7 @@ pub(super) struct Confined<'a> {
     owner: String,
     limits: &'a Confinement,
     root: InodeId,
-    /// Directories of which it is known whether they lie below.
-    below: RefCell<HashMap<InodeId, bool>>,
+    below: RefCell<Below>,
     /// Numbers that are set aside, first to last, and whether for this client.
     ranges: RefCell<Vec<(u64, u64, bool)>>,
 }
@@ -54,8 +56,8 @@ impl<'a> Confined<'a> {
                 Error::new(ErrorKind::NotFound, what)
             })?;
         }
-        let (owner, below, ranges) = (owner.to_owned(), RefCell::default(), RefCell::default());
-        Ok(Self { node, session, owner, limits, root, below, ranges })
+        let (owner, below) = (owner.to_owned(), RefCell::new(Below::new(root)));
+        Ok(Self { node, session, owner, limits, root, below, ranges: RefCell::default() })
     }
 
     pub fn root(&self) -> InodeId {
@@ -117,7 +119,7 @@ impl<'a> Confined<'a> {
                 );
             }
             Op::SetQuota(_) => return refuse("who is confined does not decide about quotas"),
-            Op::GetQuota(op) if op.ino == 0 => {
+            Op::GetQuota(op) if op.ino == 0 || op.key.is_some() => {
                 return refuse("this client sees the quotas of its own files only");
             }
             Op::Renew(renew) => self.check_declared(renew)?,
@@ -190,6 +192,8 @@ impl<'a> Confined<'a> {
         let files: BTreeSet<_> = renew.ranges.iter().map(|range| range.ino).collect();
         let files: BTreeSet<_> = files.into_iter().filter(held).collect();
         renew.ranges.retain(|range| files.contains(&range.ino));
+        // What could not be looked at has stayed among them.
+        self.below.borrow().may_look()?;
         if self.limits.read_only {
             renew.write_leases.clear();
             renew.ranges.clear();
@@ -267,10 +271,22 @@ impl<'a> Confined<'a> {
         let Some((_, parent)) = state.placed(ino)? else {
             return self.is_set_aside(ino);
         };
-        if self.is_below(parent)? {
-            return Ok(true);
+        Ok(self.is_below(parent)? || self.is_shown(ino)?)
+    }
+
+    /// Whether a file that is elsewhere by its record was shown by a name that lies below.
+    fn is_shown(&self, ino: InodeId) -> Result<bool> {
+        match self.node.soft.with(|s| s.sight(self.session, ino)) {
+            Some(Sight::By(dir, name)) => {
+                Ok(self.is_below(dir)? && self.node.state.child(dir, &name)? == Some(ino))
+            }
+            Some(Sight::Before) => Ok(true),
+            Some(Sight::Within(dir)) => {
+                let state = &self.node.state;
+                Ok(state.placed(ino)? == Some((false, dir)) && state.placed(dir)?.is_none())
+            }
+            None => Ok(false),
         }
-        Ok(self.node.soft.with(|s| s.has_seen(self.session, ino)))
     }
 
     /// Whether the number of an inode that is not there was set aside for this client, in this
@@ -293,54 +309,52 @@ impl<'a> Confined<'a> {
         Ok(range.2)
     }
 
-    /// Whether a directory is the client's or below that. Each is looked at once in a request.
+    /// Whether a directory is the client's or below that.
     fn is_below(&self, dir: InodeId) -> Result<bool> {
-        let (mut at, mut passed) = (dir, Vec::new());
-        let mut known = self.below.borrow_mut();
-        let below = loop {
-            if at == self.root {
-                break true;
-            }
-            if let Some(below) = known.get(&at) {
-                break *below;
-            }
-            if at.is_root() || at.0 == 0 || passed.len() > MAX_DEPTH {
-                break false;
-            }
-            passed.push(at);
-            match self.node.state.placed(at)? {
-                Some((true, parent)) => at = parent,
-                _ => break false,
-            }
-        };
-        known.extend(passed.into_iter().map(|dir| (dir, below)));
-        Ok(below)
+        self.below.borrow_mut().has(dir, |ino| self.node.state.placed(ino))
     }
 
-    /// What loses a name by this may keep another: it stays the client's.
+    /// What loses a name below by this may be open, or keep another: it stays the client's. Where
+    /// its record says that it is below, that goes on to say so, until the directory is removed,
+    /// too.
     fn remember_named(&self, op: &Op) -> Result<()> {
+        use v1::batch_op::step::Op as Do;
         if self.limits.subtree.is_empty() {
             return Ok(());
         }
-        let mut named = Vec::new();
-        match op {
+        let child = |dir: u64, name: &Bytes| self.node.state.child(InodeId(dir), name);
+        let loses: Vec<InodeId> = match op {
             Op::Batch(batch) => {
-                named.extend(batch.steps.iter().flat_map(|step| [step.ino, step.replaced]));
+                let steps = batch.steps.iter().map(|step| match &step.op {
+                    Some(Do::Unlink(_)) => step.ino,
+                    Some(Do::Rename(op)) if replaces(op.flags) => step.replaced,
+                    _ => 0,
+                });
+                steps.filter(|ino| *ino != 0).map(InodeId).collect()
             }
-            Op::Unlink(_) | Op::Rename(_) => {
-                for (dir, name) in op.footprint().names {
-                    named.extend(self.node.state.child(dir, &name)?.map(|child| child.0));
-                }
+            Op::Unlink(op) => child(op.parent, &op.name)?.into_iter().collect(),
+            Op::Rename(op) if replaces(op.flags) => {
+                child(op.new_parent, &op.new_name)?.into_iter().collect()
             }
-            Op::Link(op) => named.push(op.ino),
-            _ => {}
-        }
-        for ino in named.into_iter().filter(|ino| *ino != 0).map(InodeId) {
-            if let Some((false, _)) = self.node.state.placed(ino)? {
-                self.node.soft.with(|s| s.see(self.session, ino));
-            }
+            _ => Vec::new(),
+        };
+        for ino in loses {
+            let sight = match self.node.state.placed(ino)? {
+                Some((false, dir)) if self.is_below(dir)? => Sight::Within(dir),
+                Some((false, _)) => Sight::Before,
+                _ => continue,
+            };
+            self.node.soft.with(|s| s.see(self.session, ino, sight));
         }
         Ok(())
+    }
+
+    /// Whether the record of a file says that it is not below.
+    fn is_elsewhere(&self, ino: InodeId) -> Result<bool> {
+        match self.node.state.placed(ino)? {
+            Some((false, parent)) => Ok(!self.is_below(parent)?),
+            _ => Ok(false),
+        }
     }
 
     /// Content that is made visible in a file is what this session has stored: by any other name it
@@ -368,53 +382,111 @@ impl<'a> Confined<'a> {
 
     /// Which quotas stand above its root is nobody's business.
     pub fn hide_quotas(&self, reply: &mut v1::GetQuotaReply) {
-        let is_inside = |key: &v1::QuotaKey| match key.kind() {
-            v1::quota_key::Kind::Tree => matches!(self.is_inside(InodeId(key.id)), Ok(true)),
-            _ => true,
-        };
-        reply.quotas.retain(|quota| quota.key.as_ref().is_some_and(is_inside));
+        use v1::quota_key::Kind;
+        // A project is told behind a directory that counts for it.
+        let mut inside = false;
+        reply.quotas.retain(|quota| match quota.key.as_ref().map(|key| (key.kind(), key.id)) {
+            Some((Kind::Tree, dir)) => {
+                inside = matches!(self.is_inside(InodeId(dir)), Ok(true));
+                inside
+            }
+            Some((Kind::Project, _)) => inside,
+            Some(_) => true,
+            None => false,
+        });
     }
 
     /// Remembers files that were shown by a name below, and that their records say are elsewhere.
-    pub fn note(&self, session: SessionId, reply: &v1::MetaReply) {
+    pub fn note(&self, asked: &Asked, reply: &v1::MetaReply) {
         if self.limits.subtree.is_empty() {
             return;
         }
-        let mut shown: Vec<u64> = Vec::new();
-        match &reply.result {
-            Some(Reply::Attr(attr)) => shown.push(attr.ino),
-            Some(Reply::Open(open)) => shown.extend(open.attr.map(|attr| attr.ino)),
-            Some(Reply::ReadDir(page)) => shown.extend(page.entries.iter().map(|e| e.ino)),
-            Some(Reply::LookupMany(many)) => {
-                let found = many.items.iter().filter_map(|item| item.found.as_ref()?.attr);
-                shown.extend(found.map(|attr| attr.ino));
+        // Others may have moved things while this was carried out.
+        self.below.borrow_mut().forget();
+        for (ino, dir, name) in asked.shown_by(reply) {
+            if matches!(self.is_elsewhere(ino), Ok(true)) {
+                let shown = Sight::By(dir, name[..].into());
+                self.node.soft.with(|s| s.see(self.session, ino, shown));
             }
-            _ => {}
         }
-        for ino in shown.into_iter().map(InodeId) {
-            let elsewhere = match self.node.state.placed(ino) {
-                Ok(Some((false, parent))) => !matches!(self.is_below(parent), Ok(true)),
-                _ => false,
-            };
-            if elsewhere {
-                self.node.soft.with(|s| s.see(session, ino));
+    }
+
+    /// The segments that an answer names of files that lie below still.
+    pub fn segments(&self, reply: &v1::MetaReply) -> Vec<SegmentId> {
+        let extents: Vec<&v1::ExtentsReply> = match &reply.result {
+            Some(Reply::Extents(extents)) => vec![extents],
+            Some(Reply::Open(open)) => open.extents.iter().collect(),
+            Some(Reply::LookupMany(many)) => {
+                many.items.iter().filter_map(|item| item.found.as_ref()?.extents.as_ref()).collect()
             }
+            _ => Vec::new(),
+        };
+        let is_inside = |extents: &&v1::ExtentsReply| {
+            let ino = extents.attr.map(|attr| InodeId(attr.ino));
+            ino.is_some_and(|ino| matches!(self.is_inside(ino), Ok(true)))
+        };
+        let segments = extents.into_iter().filter(is_inside).flat_map(|extents| &extents.segments);
+        segments.filter_map(|segment| segment.id.map(SegmentId::from)).collect()
+    }
+}
+
+/// The names that a request asks about: by them its answer shows files.
+pub(super) enum Asked {
+    /// Those in this directory.
+    List(InodeId),
+    These(Vec<(InodeId, Bytes)>),
+}
+
+impl Asked {
+    pub fn of(op: Option<&Op>) -> Self {
+        let one = |dir: u64, name: &Bytes| Self::These(vec![(InodeId(dir), name.clone())]);
+        match op {
+            Some(Op::ReadDir(op)) => Self::List(InodeId(op.ino)),
+            Some(Op::Lookup(op)) => one(op.parent, &op.name),
+            Some(Op::Create(op)) => one(op.parent, &op.name),
+            Some(Op::Link(op)) => one(op.parent, &op.name),
+            Some(Op::LookupMany(op)) => {
+                let items = op.items.iter();
+                Self::These(items.map(|item| (InodeId(item.parent), item.name.clone())).collect())
+            }
+            _ => Self::These(Vec::new()),
+        }
+    }
+
+    /// Whether it is a list of the names in this directory.
+    pub fn lists(&self, dir: InodeId) -> bool {
+        matches!(self, Self::List(listed) if *listed == dir)
+    }
+
+    /// The inodes that an answer shows, each with its name.
+    fn shown_by<'a>(&'a self, reply: &'a v1::MetaReply) -> Vec<(InodeId, InodeId, &'a Bytes)> {
+        let named = |at: usize, ino: u64| match self {
+            Self::These(names) => names.get(at).map(|(dir, name)| (InodeId(ino), *dir, name)),
+            Self::List(_) => None,
+        };
+        match (self, &reply.result) {
+            (Self::List(dir), Some(Reply::ReadDir(page))) => {
+                page.entries.iter().map(|e| (InodeId(e.ino), *dir, &e.name)).collect()
+            }
+            (_, Some(Reply::Attr(attr))) => named(0, attr.ino).into_iter().collect(),
+            (_, Some(Reply::Open(open))) => {
+                open.attr.and_then(|attr| named(0, attr.ino)).into_iter().collect()
+            }
+            (_, Some(Reply::LookupMany(many))) => {
+                let found = many
+                    .items
+                    .iter()
+                    .filter_map(|item| named(item.at as usize, item.found.as_ref()?.attr?.ino));
+                found.collect()
+            }
+            _ => Vec::new(),
         }
     }
 }
 
-/// The segments that an answer names.
-pub(super) fn segments(reply: &v1::MetaReply) -> Vec<SegmentId> {
-    let extents: Vec<&v1::ExtentsReply> = match &reply.result {
-        Some(Reply::Extents(extents)) => vec![extents],
-        Some(Reply::Open(open)) => open.extents.iter().collect(),
-        Some(Reply::LookupMany(many)) => {
-            many.items.iter().filter_map(|item| item.found.as_ref()?.extents.as_ref()).collect()
-        }
-        _ => Vec::new(),
-    };
-    let segments = extents.into_iter().flat_map(|extents| &extents.segments);
-    segments.filter_map(|segment| segment.id.map(SegmentId::from)).collect()
+/// Whether a rename with these flags takes a name from what the new name leads to.
+fn replaces(flags: u32) -> bool {
+    flags & (rename::EXCHANGE | rename::NOREPLACE) == 0
 }
 
 fn committed(step: &v1::batch_op::Step) -> Option<&v1::CommitExtentsOp> {
@@ -446,92 +518,4 @@ fn is_refusal(error: &Error) -> bool {
 fn unlocks(op: &Op) -> bool {
     matches!(op, Op::SetLock(v1::SetLockOp { lock: Some(lock), .. })
         if lock.kind() == v1::lock::Kind::None)
-}
-
-fn refuse<T>(what: &str) -> Result<T> {
-    Err(Error::new(ErrorKind::NotPermitted, what))
-}
-
-/// Who may only read locks, and looks.
-fn check_read_only(op: &Op) -> Result<()> {
-    let changes = match op {
-        Op::SetLock(_) => false,
-        Op::Open(open) => open.write,
-        Op::Lease(lease) => lease.write,
-        Op::LeaseMany(_) | Op::Map(_) => true,
-        op => op.kind() == Kind::Change,
-    };
-    match changes {
-        true => Err(Error::new(ErrorKind::ReadOnly, "this client's certificate lets it only read")),
-        false => Ok(()),
-    }
-}
-
-/// Nothing comes to belong to root.
-fn check_owners(op: &Op) -> Result<()> {
-    use v1::batch_op::step::Op as Step;
-    let owners = match op {
-        Op::Create(op) => vec![(op.uid, op.gid)],
-        Op::TmpFile(op) => vec![(op.uid, op.gid)],
-        Op::MkNod(op) => vec![(op.uid, op.gid)],
-        Op::MkDir(op) => vec![(op.uid, op.gid)],
-        Op::SymLink(op) => vec![(op.uid, op.gid)],
-        Op::SetAttr(op) => vec![given(op)],
-        Op::CommitExtents(op) => op.attr.iter().map(given).collect(),
-        Op::MakeFiles(op) => {
-            let given =
-                op.files.iter().filter_map(|f| f.content.as_ref()?.attr.as_ref()).map(given);
-            op.files.iter().map(|f| (f.uid, f.gid)).chain(given).collect()
-        }
-        Op::Batch(op) => {
-            let owners = op.steps.iter().filter_map(|step| match step.op.as_ref()? {
-                Step::Make(op) => Some((op.uid, op.gid)),
-                Step::SetAttr(op) => Some(given(op)),
-                Step::Commit(op) => op.attr.as_ref().map(given),
-                _ => None,
-            });
-            owners.collect()
-        }
-        _ => Vec::new(),
-    };
-    let mode = |attr: &v1::SetAttrOp| attr.mode.unwrap_or(0) & SET_IDS != 0;
-    let device =
-        |kind: v1::FileKind| matches!(kind, v1::FileKind::CharDevice | v1::FileKind::BlockDevice);
-    // A directory hands its group on, and no more.
-    let made = |kind: v1::FileKind, mode: u32| match kind {
-        v1::FileKind::Directory => mode & SETUID != 0,
-        kind => mode & SET_IDS != 0 || device(kind),
-    };
-    let file = v1::FileKind::Regular;
-    let labels = |op: &v1::SetXattrOp| op.name.starts_with(b"security.");
-    let plants = match op {
-        Op::SetAttr(op) => mode(op),
-        Op::CommitExtents(op) => op.attr.as_ref().is_some_and(mode),
-        Op::SetXattr(op) => labels(op),
-        Op::Create(op) => made(file, op.mode),
-        Op::TmpFile(op) => made(file, op.mode),
-        Op::MkNod(op) => made(op.kind(), op.mode),
-        Op::MkDir(op) => made(v1::FileKind::Directory, op.mode),
-        Op::MakeFiles(op) => op.files.iter().any(|of| made(file, of.mode)),
-        Op::Batch(op) => op.steps.iter().any(|step| match &step.op {
-            Some(Step::Make(op)) => made(op.kind(), op.mode),
-            Some(Step::SetAttr(op)) => mode(op),
-            Some(Step::SetXattr(op)) => labels(op),
-            Some(Step::Commit(op)) => op.attr.as_ref().is_some_and(mode),
-            _ => false,
-        }),
-        _ => false,
-    };
-    if plants {
-        return refuse("who is squashed makes no devices, and no programs that run as their owner");
-    }
-    match owners.iter().any(|(uid, gid)| *uid == 0 || *gid == 0) {
-        true => refuse("this client's root owns nothing here: its certificate says squash=root"),
-        false => Ok(()),
-    }
-}
-
-/// Owners that attributes name, or nobody in particular.
-fn given(attr: &v1::SetAttrOp) -> (u32, u32) {
-    (attr.uid.unwrap_or(u32::MAX), attr.gid.unwrap_or(u32::MAX))
 }

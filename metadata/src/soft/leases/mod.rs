@@ -17,6 +17,7 @@
 //! came earlier.
 
 mod line;
+mod maps;
 mod mode;
 mod ranges;
 
@@ -25,6 +26,7 @@ pub use mode::{Mode, Use};
 use line::Line;
 use prometheus::IntCounter;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Bound;
 use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -37,6 +39,12 @@ use weft_proto::{ByteRanges, InodeId, SessionId, v1};
 const COOL: Duration = Duration::from_millis(200);
 /// Most leases of one session; beyond it nothing is granted, which costs speed only.
 const MAX_LEASES: usize = 1 << 18;
+/// Most with those that it cannot do without, declares, or has made; so many ranges it may declare.
+const MAX_WITH_NEEDED: usize = 1 << 20;
+/// Most files that one session has the right to map to write.
+const MAX_MAPS: usize = 1 << 20;
+/// Requests of one session that wait for recalls at a time; a newer one answers the oldest.
+const MAX_READERS: u64 = 4;
 
 static RECALLS: LazyLock<IntCounter> = LazyLock::new(|| {
     let help = "Leases that were recalled from mounts and programs.";
@@ -111,6 +119,12 @@ impl Lease {
 struct Party {
     /// What it holds.
     inos: HashSet<InodeId>,
+    /// Files that it may map to write.
+    maps: usize,
+    /// Ranges that it has declared.
+    ranges: usize,
+    /// Requests for its recalls so far.
+    readers: u64,
     /// Recalls that were not returned yet, by number, and so by time.
     recalls: BTreeMap<u64, Sent>,
     news: watch::Sender<u64>,
@@ -187,6 +201,9 @@ impl Leases {
     pub fn joined(&mut self, id: SessionId) {
         self.parties.entry(id).or_insert_with(|| Party {
             inos: HashSet::new(),
+            maps: 0,
+            ranges: 0,
+            readers: 0,
             recalls: BTreeMap::new(),
             news: watch::Sender::new(0),
         });
@@ -230,9 +247,23 @@ impl Leases {
         }
     }
 
+    /// Whether a session may hold so much more.
+    pub fn have_room(&self, id: SessionId, inos: usize, ranges: usize, maps: usize) -> bool {
+        let fits = |party: &Party| {
+            party.inos.len() + inos <= MAX_WITH_NEEDED
+                && party.ranges + ranges <= MAX_WITH_NEEDED
+                && party.maps + maps <= MAX_MAPS
+        };
+        self.parties.get(&id).is_none_or(fits)
+    }
+
+    /// `None`: the session holds more than any does, or is not known.
     fn insert(&mut self, to: SessionId, ino: InodeId, mode: Mode) -> Option<(u64, Mode)> {
         let seq = self.number();
         let party = self.parties.get_mut(&to)?;
+        if party.inos.len() >= MAX_WITH_NEEDED && !party.inos.contains(&ino) {
+            return None;
+        }
         let lease = self.inodes.entry(ino).or_default();
         match lease.holders.iter_mut().find(|h| h.session == to) {
             Some(holder) => {
@@ -439,76 +470,20 @@ impl Leases {
         self.note_change();
     }
 
-    /// A session declared to a new leader that it may map an inode to write. It had a lease to read
-    /// then, which is not declared; what programs have stored in pages of it may not be written
-    /// back yet. So it holds one.
-    pub fn declared_map(&mut self, by: SessionId, ino: InodeId) {
-        self.keeps_map(by, ino);
-        let holds = self.mappers.get(&ino).is_some_and(|mapper| mapper.session == by);
-        let holders = self.inodes.get(&ino).map_or(&[][..], |lease| &lease.holders);
-        if holds && holders.iter().all(|h| h.session == by || h.mode == Mode::Read) {
-            self.insert(by, ino, Mode::Read);
-        }
+    /// One more request waits for recalls of this session. Answers its number.
+    pub fn begin_mail(&mut self, of: SessionId) -> Option<u64> {
+        let party = self.parties.get_mut(&of)?;
+        party.readers += 1;
+        // Who is to be answered looks.
+        party.news.send_modify(|_| {});
+        Some(party.readers)
     }
 
-    /// A session has an inode open so that it may be mapped to write. Not if another has that
-    /// right: then the session is mistaken.
-    pub fn keeps_map(&mut self, by: SessionId, ino: InodeId) {
-        let free = self.mappers.get(&ino).is_none_or(|mapper| mapper.session == by);
-        if free && self.parties.contains_key(&by) {
-            let since = self.number();
-            self.mappers.insert(ino, Mapper { session: by, since, needs: 0 });
-        }
-    }
-
-    /// Gives `by` the right to map an inode to write, or asks the session that has it whether it
-    /// needs it. Answers whether it was given; `None` while that has not said. `asked` is the
-    /// number of the question.
-    ///
-    /// Nobody else may hold a lease to write it, with which comes that right.
-    pub fn map(&mut self, by: SessionId, ino: InodeId, asked: &mut u64) -> Option<bool> {
-        match self.mappers.get(&ino) {
-            Some(mapper) if mapper.session != by => {
-                let (holder, since, needs) = (mapper.session, mapper.since, mapper.needs);
-                if *asked <= since {
-                    *asked = self.number();
-                    let (ino, seq) = (ino.0, *asked);
-                    let recall =
-                        v1::recalls_reply::Recall { ino, seq, keep_read: true, of_map: true };
-                    if let Some(party) = self.parties.get_mut(&holder) {
-                        party.recalls.insert(seq, Sent { recall, since: Instant::now() });
-                        party.news.send_replace(seq);
-                    }
-                }
-                (needs >= *asked).then_some(false)
-            }
-            _ => {
-                self.keeps_map(by, ino);
-                Some(self.parties.contains_key(&by))
-            }
-        }
-    }
-
-    /// A session was asked whether it needs the right to map an inode. What it was given after the
-    /// question it keeps.
-    pub fn map_answered(&mut self, by: SessionId, ino: InodeId, asked: u64, needs: bool) {
-        if let Some(party) = self.parties.get_mut(&by) {
-            party.recalls.remove(&asked);
-        }
-        if let Some(mapper) = self.mappers.get_mut(&ino).filter(|mapper| mapper.session == by) {
-            if needs || asked <= mapper.since {
-                mapper.needs = mapper.needs.max(asked);
-            } else {
-                self.mappers.remove(&ino);
-            }
-        }
-        self.note_change();
-    }
-
-    /// Nobody has this inode open, and nobody will: who had the right to map it needs it no more.
-    /// Nobody may ever ask for it again.
-    pub fn forget_map(&mut self, ino: InodeId) {
-        self.mappers.remove(&ino);
+    /// Whether so many came after this one that it is to be answered, with whatever there is.
+    pub fn is_overtaken(&self, of: SessionId, reader: u64) -> bool {
+        self.parties
+            .get(&of)
+            .is_none_or(|party| party.readers.saturating_sub(reader) >= MAX_READERS)
     }
 
     /// Recalls newer than `seen` that wait for this session, and news of more.
@@ -519,7 +494,8 @@ impl Leases {
     ) -> Option<(Vec<v1::recalls_reply::Recall>, watch::Receiver<u64>)> {
         let party = self.parties.get(&of)?;
         let news = party.news.subscribe();
-        Some((party.recalls.range(seen + 1..).map(|(_, sent)| sent.recall).collect(), news))
+        let newer = party.recalls.range((Bound::Excluded(seen), Bound::Unbounded));
+        Some((newer.map(|(_, sent)| sent.recall).collect(), news))
     }
 
     /// Whether others wait for this session to give something back.

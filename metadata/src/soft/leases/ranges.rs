@@ -128,6 +128,9 @@ impl Leases {
     /// A session declared to a new leader that it keeps these. Nobody else can have been granted
     /// any of them.
     pub fn declared_ranges(&mut self, id: SessionId, ranges: &[(InodeId, Range<u64>)]) {
+        if let Some(party) = self.parties.get_mut(&id) {
+            party.ranges += ranges.len();
+        }
         for of_file in ranges.chunk_by(|(a, _), (b, _)| a == b) {
             let Some((ino, _)) = of_file.first() else { continue };
             if self.insert(id, *ino, Mode::Ranges).is_none_or(|(_, mode)| mode == Mode::Write) {

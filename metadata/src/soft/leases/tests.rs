@@ -104,6 +104,7 @@ fn who_declares_that_it_maps_a_file_is_asked_before_another_writes_it() {
     l.declared_map(A, INO);
     assert!(!l.recall(now, B, INO, Use::Change));
     let (recalls, _) = l.mail(A, 0).unwrap();
+    assert!(l.mail(A, u64::MAX).unwrap().0.is_empty(), "it has seen all there could be");
     assert_eq!(recalls.iter().map(|r| (r.ino, r.keep_read)).collect::<Vec<_>>(), [(INO.0, false)]);
     l.returned(A, INO, recalls[0].seq, false);
     assert!(l.recall(now, B, INO, Use::Change));
@@ -351,4 +352,33 @@ fn names_are_changed_one_at_a_time() {
     assert!(l.take_names(&[name("c")]), "nothing was taken");
     l.free_names(&[name("a"), name("b")]);
     assert!(l.take_names(&[name("b")]));
+}
+
+/// Their client may have lost its connection, and ask anew on another, again and again.
+#[test]
+fn few_requests_of_a_session_wait_for_recalls() {
+    let (mut l, _) = table();
+    let readers: Vec<_> = (0..10).map(|_| l.begin_mail(A).unwrap()).collect();
+    let wait = |l: &Leases| readers.iter().filter(|r| !l.is_overtaken(A, **r)).count() as u64;
+    assert_eq!(wait(&l), MAX_READERS);
+    assert!(!l.is_overtaken(A, readers[9]) && l.is_overtaken(A, readers[0]));
+    l.begin_mail(B).unwrap();
+    assert_eq!(wait(&l), MAX_READERS, "of each");
+    // They are told.
+    let (_, mut news) = l.mail(A, 0).unwrap();
+    l.begin_mail(A).unwrap();
+    assert!(news.has_changed().unwrap());
+    news.mark_unchanged();
+    assert!(!news.has_changed().unwrap());
+}
+
+#[test]
+fn nothing_makes_a_session_hold_more_than_any_does() {
+    let (mut l, now) = table();
+    let inos = |n: usize| (0..n as u64).map(InodeId).collect::<Vec<_>>();
+    l.declared(A, &inos(MAX_WITH_NEEDED + 1));
+    assert_eq!(l.parties[&A].inos.len(), MAX_WITH_NEEDED);
+    let more = InodeId(MAX_WITH_NEEDED as u64);
+    assert!(l.enter_made(A, more).is_none() && l.serve(now, A, more, Mode::Read).is_none());
+    assert!(l.enter_made(A, InodeId(0)).is_some() && l.enter_made(B, more).is_some());
 }

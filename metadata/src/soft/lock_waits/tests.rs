@@ -196,3 +196,36 @@ fn it_is_known_whose_locks_others_wait_for() {
     rig.waits.ended(SessionId(Y));
     assert!(rig.waits.wanted.is_empty());
 }
+
+/// Nobody else says that an earlier one waits no more: its connection may be gone.
+#[test]
+fn one_request_waits_under_a_ticket() {
+    let mut rig = Rig::holding(&[write(1, X)]);
+    let first = rig.wait(write(2, X));
+    let second = rig.wait(write(2, X));
+    assert!(first.has_changed().is_err() && second.has_changed().is_ok());
+    rig.free(1, X);
+    assert_eq!(now(&second), Turn::Now);
+    let third = rig.wait(write(2, X));
+    assert_eq!((now(&second), now(&third)), (Turn::Now, Turn::Now), "it has its turn");
+}
+
+#[test]
+fn a_session_waits_for_a_bounded_number_of_locks() {
+    let mut waits = Waits::default();
+    let mut wait = |session: u64, n: u64| {
+        let lock = v1::Lock { owner: n, ..write(session, X + n) };
+        waits.wait(SessionId(session), n, &lock).map_err(|e| e.kind)
+    };
+    let most = MAX_WAITERS as u64;
+    let waiting: Vec<_> = (0..most).map(|n| wait(1, n).unwrap()).collect();
+    assert_eq!(wait(1, most).err(), Some(ErrorKind::NoLocks));
+    assert!(wait(1, 0).is_ok() && wait(2, most).is_ok());
+    drop(waiting);
+    waits.cancel(SessionId(1), 0);
+    let lock = v1::Lock { owner: most, ..write(1, X + most) };
+    assert!(waits.wait(SessionId(1), most, &lock).is_ok());
+    waits.ended(SessionId(1));
+    waits.ended(SessionId(2));
+    assert!(waits.counts.is_empty() && waits.queues.is_empty());
+}

@@ -29,6 +29,77 @@ fn others_wait_for_who_has_not_declared() {
     assert!(t.others_declared(B));
 }
 
+/// It may go on to say that it lives, or do things, for as long as it likes.
+#[test]
+fn who_does_not_declare_holds_the_others_up_for_a_bounded_time() {
+    let answer = 3 * TTL;
+    let piece = |number, piece, more| {
+        Some(Declaration { piece: (number, piece), more, ..Default::default() })
+    };
+    for declares in [false, true] {
+        let limit = if declares { answer * SLOW } else { answer };
+        let (mut t, now) = table();
+        t.renew(now, B, opens(&[])).unwrap();
+        let (mut dead, mut at) = (Vec::new(), now);
+        while dead.is_empty() {
+            at += Duration::from_secs(1);
+            assert!(at <= now + limit + TTL + Duration::from_secs(2), "it goes on for ever");
+            assert!(!t.others_declared(B));
+            t.renew(at, B, None).unwrap();
+            // Nor may pieces come for ever.
+            let second = at.duration_since(now).as_secs() as u32;
+            let renewed = t.renew(at, A, declares.then(|| piece(1, second - 1, true)).flatten());
+            assert_eq!(renewed.is_ok(), at <= now + limit + Duration::from_secs(1), "{renewed:?}");
+            t.touch(at, A);
+            dead = t.begin_expiry(at, TTL, answer);
+        }
+        assert_eq!(dead, [A]);
+        t.ended(A);
+        assert!(t.others_declared(B));
+    }
+}
+
+/// What it does shows that it is there, and not that it will declare.
+#[test]
+fn who_has_not_declared_lives_by_its_renewals() {
+    let (mut t, now) = table();
+    let later = now + TTL + Duration::from_millis(1);
+    t.renew(now, B, opens(&[])).unwrap();
+    for s in [A, B] {
+        t.touch(now + TTL, s);
+    }
+    assert_eq!(t.begin_expiry(later, TTL, 3 * TTL), [A]);
+}
+
+#[test]
+fn a_session_holds_and_has_open_a_bounded_number_of_inodes() {
+    let (mut t, now) = table();
+    let inos = |n: usize| (0..n as u64).map(InodeId);
+    let open =
+        |n| Some(Declaration { opens: inos(n).map(|i| (i, 1)).collect(), ..Default::default() });
+    let invalid = |told: Result<bool>| told.unwrap_err().kind == ErrorKind::Invalid;
+    let most = MAX_OPENS;
+    for declaration in [
+        open(most + 1).unwrap(),
+        Declaration { write_leases: inos(most + 1).collect(), ..Default::default() },
+        Declaration { maps: inos(most + 1).collect(), ..Default::default() },
+        Declaration { ranges: inos(most + 1).map(|_| (INO, 0..1)).collect(), ..Default::default() },
+    ] {
+        assert!(invalid(t.renew(now, A, Some(declaration))));
+    }
+    assert!(!t.renew(now, A, open(most)).unwrap());
+    t.open(A, InodeId(0), 2).unwrap();
+    assert_eq!(t.open(A, InodeId(most as u64), 1).unwrap_err().kind, ErrorKind::Invalid);
+    assert!(invalid(t.renew(now, A, open(1))), "however little at a time");
+    t.close(A, InodeId(0), 2).unwrap();
+    t.open(A, InodeId(most as u64), 1).unwrap();
+    // The same of files that may be mapped, by whatever way.
+    assert!(inos(most).all(|ino| t.leases.keeps_map(A, ino)));
+    assert!(!t.leases.keeps_map(A, InodeId(most as u64)));
+    t.end_purge(&[InodeId(0)]);
+    assert!(t.leases.keeps_map(A, InodeId(most as u64)));
+}
+
 #[test]
 fn nothing_is_purged_before_all_have_declared() {
     let (mut t, now) = table();
@@ -142,8 +213,8 @@ fn the_silent_expire_and_cannot_come_back() {
     let (mut t, now) = table();
     let later = now + TTL + Duration::from_millis(1);
     t.renew(now + Duration::from_secs(5), B, None).unwrap();
-    assert_eq!(t.begin_expiry(later, TTL, TTL), [A]);
-    assert!(t.begin_expiry(later, TTL, TTL).is_empty());
+    assert_eq!(t.begin_expiry(later, TTL, 3 * TTL), [A]);
+    assert!(t.begin_expiry(later, TTL, 3 * TTL).is_empty());
     assert_eq!(t.renew(later, A, None).unwrap_err().kind, ErrorKind::Unavailable);
     t.spare(A);
     t.renew(later, A, None).unwrap();

@@ -125,9 +125,9 @@ async fn a_leader_that_cannot_read_its_state_leaves_the_lead_to_who_can() {
     for (op, refusal) in [
         (Op::GetAttr(v1::GetAttrOp { ino: u64::MAX }), ErrorKind::Stale),
         (Op::ReadLink(v1::ReadLinkOp { ino: 1 }), ErrorKind::Invalid),
-        (Op::Lookup(v1::LookupOp { parent: 1, name: vec![0; 9999].into() }), ErrorKind::NotFound),
+        (Op::Lookup(v1::LookupOp { parent: 1, name: vec![0; 3999].into() }), ErrorKind::NotFound),
         (
-            Op::GetXattr(v1::GetXattrOp { ino: 1, name: vec![7; 9999].into() }),
+            Op::GetXattr(v1::GetXattrOp { ino: 1, name: vec![7; 3999].into() }),
             ErrorKind::NoAttribute,
         ),
     ] {
